@@ -25,7 +25,7 @@ from .errors import DumpError
 from .result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Result
 
 #: To be increased when older versions of dumpdiff cannot read the file, or this one older files.
-FORMAT = 1
+FORMAT = 2
 
 #: Field of the result -> columns of its table.
 _TABLES = {"pairs": tuple(PAIR_COLUMNS), "unmatched": tuple(UNMATCHED_COLUMNS)}

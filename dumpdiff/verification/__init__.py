@@ -1,20 +1,21 @@
 """Does one dump contradict itself?
 
-``verify_trace(trace)`` opens every file and makes all checks. :class:`FileChecks` makes the checks
-of files as they are opened by somebody else; ``check_records(trace)`` opens none.
+``verify_trace(trace)`` opens every file and makes all checks. ``attach_checks(trace)`` checks the
+records, and the files as somebody else opens them. ``find_identity`` tells whether two traces are
+one dump.
 """
 
-from .contradictions import Check, Contradiction, to_problems
-from .files import FileChecks
-from .records import check_records
+from .contradictions import Check, Contradiction
+from .identity import find_identity
+from .trace_checks import TraceChecks, attach_checks
 from .verification import Verification, verify_trace
 
 __all__ = [
     "Check",
     "Contradiction",
-    "FileChecks",
+    "TraceChecks",
     "Verification",
-    "check_records",
-    "to_problems",
+    "attach_checks",
+    "find_identity",
     "verify_trace",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
@@ -69,10 +70,8 @@ class FileChecks:
         sizes = trace.tensors["size"].to_numpy()[rows].tolist()
 
         def read(row: int) -> None:
-            try:
+            with suppress(*READ_ERRORS):  # the check has noted them
                 trace.array(row)
-            except READ_ERRORS:
-                pass  # the check has noted it
 
         for n_done, _ in enumerate(map_in_threads(read, rows, sizes)):
             if progress and n_done % _PROGRESS_STEP == 0:
@@ -137,9 +136,7 @@ class FileChecks:
         self._n_statistics += 1
         return self._check_statistics(row, array, recorded_numbers)
 
-    def _check_statistics(
-        self, row: int, array: AnyArray, recorded: Floats
-    ) -> list[Contradiction]:
+    def _check_statistics(self, row: int, array: AnyArray, recorded: Floats) -> list[Contradiction]:
         *computed, is_nonfinite = compute_statistics(array)
         recorded_flag = int(self._trace.tensors["nonfinite"].iat[row])
         is_different = recorded_flag >= 0 and recorded_flag != is_nonfinite

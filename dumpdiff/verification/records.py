@@ -65,7 +65,9 @@ def check_possibility(trace: Trace) -> Check:
         for row in np.flatnonzero(is_wrong).tolist():
             if row not in contradictions:
                 recorded = format_statistics(trace, row)
-                contradictions[row] = build_contradiction(trace, "impossible", row, recorded, reason)
+                contradictions[row] = build_contradiction(
+                    trace, "impossible", row, recorded, reason
+                )
     n_checked = int((tensors["max"].notna() & tensors["min"].notna()).sum())
     return Check("statistics that a tensor can have", n_checked, _sort(contradictions.values()))
 
@@ -91,9 +93,7 @@ def _bound_norms(
     return np.sqrt(smallest), np.sqrt(np.maximum(largest, 0.0))
 
 
-def _flag_hidden_nonfinite(
-    tensors: pd.DataFrame, high: Floats, low: Floats, norm: Floats
-) -> Flags:
+def _flag_hidden_nonfinite(tensors: pd.DataFrame, high: Floats, low: Floats, norm: Floats) -> Flags:
     """Return where one statistic is NaN or infinite and another, which must be too, is a number."""
     has_columns = bool(np.isfinite(high).any() and np.isfinite(low).any())
     is_nonfinite = (tensors["nonfinite"] == 1).to_numpy()

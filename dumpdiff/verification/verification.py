@@ -28,6 +28,7 @@ class Verification:
     checks: tuple[Check, ...]
     problems: tuple[Problem, ...]  #: met while reading
     missing: tuple[str, ...]  #: what could not be checked, and why
+    notes: tuple[str, ...] = ()  #: which parts of the dump were not read
 
     @property
     def contradictions(self) -> tuple[Contradiction, ...]:
@@ -56,7 +57,8 @@ class Verification:
             clauses.append(f"{n_contradictions:,} {records} another record or its file")
         n_damaged = sum(problem.count for problem in self.damage)
         if n_damaged:
-            clauses.append(f"{n_damaged:,} damaged or lost while reading: {self.damage[0].message}")
+            worst = max(self.damage, key=lambda problem: problem.count)
+            clauses.append(f"{n_damaged:,} records damaged or lost: {worst.message}")
         if not clauses:
             n_checked = sum(check.checked for check in self.checks)
             clauses.append(f"no contradiction in {n_checked:,} checks")

@@ -18,14 +18,25 @@ def format_headline(result: Result) -> str:
     >>> format_headline(result)  # doctest: +SKIP
     'aligned: 98.2 % of forward, 94 % of backward compared, noise 2.1e-7'
     """
-    if result.verdict == "diverged" and result.first_divergence is not None:
-        return f"first divergence: {escape_control(result.first_divergence.title)}"
     if result.verdict == "inconclusive" and result.notes:
         return f"inconclusive: {escape_control(result.notes[0])}"
+    label, answer = _format_answer(result)
+    if not result.weaknesses:
+        return f"{label}: {answer}"
+    # what makes an answer doubtful comes before it: the end of a long line is not read
+    doubts = escape_control("; ".join(result.weaknesses))
+    words = f"{label} {answer}" if result.verdict == "diverged" else answer
+    return f"{result.verdict}, but in doubt: {doubts}; {words}"
+
+
+def _format_answer(result: Result) -> tuple[str, str]:
+    """Return the answer without its doubts, as a label and the words after the colon."""
+    if result.verdict == "diverged" and result.first_divergence is not None:
+        return "first divergence", escape_control(result.first_divergence.title)
     noise = ""
     if not math.isnan(result.noise_floor):
         noise = f", noise {format_number(result.noise_floor)}"
-    return f"{result.verdict}: {_format_compared_shares(result)} compared{noise}"
+    return result.verdict, f"{_format_compared_shares(result)} compared{noise}"
 
 
 def _format_compared_shares(result: Result) -> str:
@@ -44,8 +55,12 @@ def label_sides(result: Result) -> tuple[tuple[str, Side], tuple[str, Side]]:
 
 
 def format_side(side: Side) -> str:
-    """Describe a dump in one line: its format, its size, its path."""
+    """Describe a dump in one line: its format, its size, the files that were read, its path."""
     size = f"{side.ops} ops, {side.tensors} tensors"
+    if side.files_total:
+        size += f", {side.files_read:,} of {side.files_total:,} files read"
+    if side.files_read < side.files_total:
+        size += " (--verify reads all)"
     return f"{format_source(side.source)}: {size}, {escape_control(side.source.path)}"
 
 
