@@ -35,9 +35,9 @@ _SUMMATION_TOLERANCE = 1e-5
 #: A forward call of a numbered API, or of a module, whose number comes last.
 _FORWARD_CALL = re.compile(r"(?P<front>.+[._])(?P<number>\d{1,9})(?P<end>[._]forward)")
 _FORWARD_MODULE = re.compile(r"(?P<front>.+[._]forward[._])(?P<number>\d{1,9})(?P<end>)")
-#: Share of the calls that may be missing from the numbering: more were never recorded, because
-#: the user listed the calls to record.
-_MAX_MISSING_SHARE = 0.01
+#: Share of the calls that may be missing from the numbering, or from another index of the dump:
+#: more were never recorded, because the user listed the calls to record.
+_MAX_MISSING_SHARE = 0.1
 _MAX_SHOWN_CALLS = 3  #: missing calls, or undefined sums, that a message names
 
 #: Elements. The size column is int64, so a larger recorded shape has no known size.
@@ -159,11 +159,31 @@ def find_undefined_sums(
     return [Problem(file, message, count=len(rows), op=op_names[0], weakens=True)]
 
 
-def find_missing_calls(names: Iterable[str], file: str) -> list[Problem]:
-    """Return a problem if the numbering of the forward calls skips a few of them.
+def find_missing_calls(
+    names: Iterable[str], file: str, listed_names: Iterable[str] = ()
+) -> list[Problem]:
+    """Return a problem if records of a few calls were lost.
 
     The recorders number the calls of every API and module without gaps, so a number between two
-    recorded ones belongs to a call whose record was lost.
+    recorded ones belongs to a call whose record was lost. So does a name in ``listed_names``, which
+    are those of another index of the same dump, that is not among ``names``.
+    """
+    recorded_names = set(names)
+    missing_calls = [name for name in listed_names if name not in recorded_names]
+    missing_calls += _list_skipped_calls(recorded_names)
+    missing_calls = sorted(set(missing_calls))
+    if not 0 < len(missing_calls) <= _MAX_MISSING_SHARE * len(recorded_names):
+        return []
+    shown_calls = ", ".join(missing_calls[:_MAX_SHOWN_CALLS])
+    message = f"calls without a record, which the rest of the dump names: {shown_calls}"
+    op = missing_calls[0]
+    return [Problem(file, message, count=len(missing_calls), op=op, weakens=True)]
+
+
+def _list_skipped_calls(names: Iterable[str]) -> list[str]:
+    """Return the forward calls that the numbering of the recorded ones skips.
+
+    Nothing is listed if it skips more than a few.
     """
     numbers_of: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     for name in names:
@@ -174,15 +194,13 @@ def find_missing_calls(names: Iterable[str], file: str) -> list[Problem]:
     n_missing = 0
     for numbers in numbers_of.values():
         n_missing += max(numbers) - min(numbers) + 1 - len(numbers)
-    if not 0 < n_missing <= _MAX_MISSING_SHARE * n_calls:
+    if n_missing > _MAX_MISSING_SHARE * n_calls:
         return []
     missing_calls: list[str] = []
     for (front, end), numbers in numbers_of.items():
         missing_numbers = sorted(set(range(min(numbers), max(numbers))) - numbers)
         missing_calls += [f"{front}{number}{end}" for number in missing_numbers]
-    shown_calls = ", ".join(missing_calls[:_MAX_SHOWN_CALLS])
-    message = f"the numbering of the calls skips some, whose records are missing: {shown_calls}"
-    return [Problem(file, message, count=n_missing, op=missing_calls[0], weakens=True)]
+    return missing_calls
 
 
 def assign_phases(

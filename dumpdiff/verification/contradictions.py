@@ -16,12 +16,14 @@ from ..model.trace import Problem
 #:   statistics  the recorded statistics are not those of the file
 #:   impossible  no tensor has these statistics
 #:   edge        an op reads another value than the op wrote that produced it
+#:   copy        the record equals another one in all statistics but one, which has to follow them
 #:   parameter   ops read different values of one parameter
 #:   gradient    a gradient has another shape than the value that it belongs to
 #:   missing     a tensor of a recorded op was not recorded, those of its like were
 Kind = Literal[
-    "file", "shape", "dtype", "statistics", "impossible", "edge", "parameter", "gradient", "missing"
-]
+    "file", "shape", "dtype", "statistics", "impossible", "edge", "copy", "parameter", "gradient",
+    "missing",
+]  # fmt: skip
 
 #: Contradictions of a kind that become a problem each; the rest is one problem with a count.
 _MAX_PROBLEMS = 20

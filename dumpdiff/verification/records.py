@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
+from ..graph.value_classes import count_evidence
 from ..model.arrays import Flags, Floats, Ints
 from ..model.trace import BACKWARD, FORWARD, Trace
 from .contradictions import Check, Contradiction, Kind
@@ -14,6 +15,8 @@ from .tolerances import compute_extreme_errors, compute_floors, compute_sum_erro
 
 #: Magnitude below which squares leave the range of float32 (1e-38), so that a norm says nothing.
 _MIN_MAGNITUDE = 1e-18
+#: Elements from which on equal statistics mean equal tensors.
+_MIN_COPY_SIZE = 8
 #: Share of the slots of one kind of operator that must be recorded for a gap to be a loss.
 _MIN_RECORDED_SHARE = 0.5
 #: Share of the tensors that may be missing; more were left out by the recorder.
@@ -27,6 +30,7 @@ def check_records(trace: Trace) -> tuple[Check, ...]:
     return (
         check_possibility(trace),
         check_edges(trace),
+        check_copies(trace),
         check_parameters(trace),
         check_gradient_shapes(trace),
         check_completeness(trace),
@@ -108,35 +112,48 @@ def check_edges(trace: Trace) -> Check:
     """Check that a reader of a value has the value that its producer wrote.
 
     Files are compared by the fingerprints that the reader of the dump took, else the statistics.
-    Values that an op may have updated in place are not compared: those of untrusted records, and
-    those of which some reader holds its own output.
+    Values that an op may have updated in place are not compared.
     """
     tensors = trace.tensors
     producers = tensors["source_tensor"].to_numpy()
     rows = np.flatnonzero(producers >= 0)
+    sources = producers[rows]
     trusted = tensors["trusted"].to_numpy()
     content = tensors["content"].to_numpy()
-    sources = producers[rows]
     is_known, is_different = _compare_rows(trace, rows, sources)
-    is_updated = ~trusted[rows] | (is_different & _hold_own_output(trace, rows))
+    is_updated = ~trusted[rows] | _flag_updates(trace, rows, is_known, is_different)
     updated_sources = np.zeros(len(tensors), dtype=bool)
     updated_sources[sources[is_updated]] = True
     is_checked = is_known & trusted[rows] & trusted[sources] & ~updated_sources[sources]
+    is_wrong = is_checked & is_different
     contradictions = []
-    for row, source in zip(
-        rows[is_checked & is_different].tolist(),
-        sources[is_checked & is_different].tolist(),
-        strict=True,
-    ):
+    for row, source in zip(rows[is_wrong].tolist(), sources[is_wrong].tolist(), strict=True):
         producer = f"{_get_op_name(trace, source)} {tensors['slot'].iat[source]}"
-        recorded = f"reads {format_statistics(trace, row)}".strip()
-        computed = f"{producer} wrote {format_statistics(trace, source)}".strip()
+        recorded = f"reads {format_statistics(trace, row)}"
+        computed = f"{producer} wrote {format_statistics(trace, source)}"
         if content[row] and content[source]:
             recorded = "the file read"
             computed = f"it differs from the file that {producer} wrote"
         contradictions.append(build_contradiction(trace, "edge", row, recorded, computed))
     n_checked = int(is_checked.sum())
     return Check("values read and the values written", n_checked, _sort(contradictions))
+
+
+def _flag_updates(trace: Trace, rows: Ints, is_known: Flags, is_different: Flags) -> Flags:
+    """Return which inputs an op may have updated in place before they were recorded.
+
+    Such an input is not what was written, but equals an output of its own op. So does an input of a
+    reshape whose producer's record is damaged. Hence an op updates its inputs only if no fewer of
+    its kind do than hold an output that was written as they read it.
+    """
+    holds_output = _hold_own_output(trace, rows)
+    kinds = trace.ops["kind"].to_numpy()[trace.tensors["op"].to_numpy()[rows]]
+    table = pd.DataFrame({"kind": kinds})
+    table["updated"] = is_known & holds_output & is_different
+    table["copied"] = is_known & holds_output & ~is_different
+    counts = table.groupby("kind")[["updated", "copied"]].transform("sum")
+    flags: Flags = table["updated"].to_numpy() & (counts["updated"] >= counts["copied"]).to_numpy()
+    return flags
 
 
 def _hold_own_output(trace: Trace, rows: Ints) -> Flags:
@@ -191,6 +208,57 @@ def _compare_rows(trace: Trace, rows: Ints, others: Ints) -> tuple[Flags, Flags]
     return is_known, is_different
 
 
+def check_copies(trace: Trace) -> Check:
+    """Check that records which share all statistics but one share that one, too.
+
+    Only float32 and wider records of at least 8 elements with informative numbers take part. If
+    size, mean, norm and one extreme of two records are equal bit for bit, they are records of one
+    tensor, and the other extreme must be equal; likewise the norm, if max, min and mean are equal.
+    A mean may differ: swapping signs inside a tensor changes nothing else.
+    """
+    tensors = trace.tensors
+    high, low, mean, norm, sizes = get_numbers(tensors)
+    numbers = {"max": high, "min": low, "mean": mean, "norm": norm}
+    is_wide = tensors["dtype"].isin(("float32", "float64")).to_numpy()
+    is_usable = is_wide & tensors["trusted"].to_numpy() & (sizes >= _MIN_COPY_SIZE)
+    is_usable &= np.isfinite(np.stack(list(numbers.values()))).all(axis=0) & (high != low)
+    is_usable &= count_evidence(tensors) == len(numbers)
+    rows = np.flatnonzero(is_usable)
+    errors = compute_sum_errors(trace)
+    contradictions: dict[int, Contradiction] = {}
+    for name in ("max", "min", "norm"):
+        copies = _find_first_copies(rows, sizes, numbers, name)
+        values, first_values = numbers[name][rows], numbers[name][copies]
+        # an extreme that adds nothing to the norm may differ between other tensors
+        change = np.abs(values**2 - first_values**2)
+        is_wrong = change > 2 * errors[rows] * norm[rows] ** 2
+        for row, other in zip(rows[is_wrong].tolist(), copies[is_wrong].tolist(), strict=True):
+            recorded = f"recorded with {format_statistics(trace, row)}"
+            place = f"{_get_op_name(trace, other)} {tensors['slot'].iat[other]}"
+            computed = f"{place} is recorded with another {name}, {numbers[name][other]:.6g}"
+            item = build_contradiction(trace, "copy", row, recorded, computed)
+            contradictions.setdefault(row, item)
+    return Check("records of equal tensors", len(rows), _sort(contradictions.values()))
+
+
+def _find_first_copies(rows: Ints, sizes: Floats, numbers: dict[str, Floats], name: str) -> Ints:
+    """Return, for each row, the first of the rows that share all its statistics but ``name``.
+
+    If these have several values of ``name``, it is the first that has the most frequent one.
+    """
+    keys = [key for key in numbers if key != name]
+    table = pd.DataFrame({key: numbers[key][rows] for key in keys})
+    table["size"] = sizes[rows]
+    group = table.groupby([*keys, "size"], sort=False).ngroup().to_numpy()
+    frame = pd.DataFrame({"group": group, "value": numbers[name][rows], "row": rows})
+    same = frame.groupby(["group", "value"], sort=False)["row"]
+    frame["count"], frame["first"] = same.transform("size"), same.transform("first")
+    best = frame.sort_values(["count", "first"], ascending=[False, True], kind="stable")
+    first_rows = best.drop_duplicates("group").set_index("group")["first"]
+    copies: Ints = frame["group"].map(first_rows).to_numpy(dtype=int)
+    return copies
+
+
 def check_parameters(trace: Trace) -> Check:
     """Check that all ops of the forward and backward pass read the same value of a parameter."""
     tensors = trace.tensors
@@ -199,7 +267,8 @@ def check_parameters(trace: Trace) -> Check:
     is_read = (tensors["slot_kind"] != "output").to_numpy() & tensors["trusted"].to_numpy()
     is_read &= (tensors["parameter"] != "").to_numpy() & np.isin(phases, (FORWARD, BACKWARD))
     rows = np.flatnonzero(is_read)
-    is_updated = _hold_own_output(trace, rows)
+    is_known, is_different = _compare_rows(trace, rows, _find_most_frequent_reads(trace, rows))
+    is_updated = _flag_updates(trace, rows, is_known, is_different)
     names = tensors["parameter"].to_numpy()
     updated_names = set(names[rows[is_updated]])
     rows = rows[[name not in updated_names for name in names[rows]]]
@@ -263,7 +332,7 @@ def check_completeness(trace: Trace) -> Check:
     """
     tensors = trace.tensors
     is_recorded = _flag_recorded(tensors)
-    is_expected = ~tensors["constant"].to_numpy() & (tensors["size"] != 0).to_numpy()
+    is_expected = (tensors["size"] != 0).to_numpy()
     ops = tensors["op"].to_numpy()
     has_record = np.zeros(len(trace.ops), dtype=bool)
     has_record[ops[is_recorded]] = True
