@@ -17,7 +17,17 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .api import dump_config, rules, weights
     from .api.capture import env, snippet
-    from .api.dumps import align, explain, inspect, load, mapping, narrow, read, report
+    from .api.dumps import (
+        align,
+        explain,
+        inspect,
+        load,
+        mapping,
+        narrow,
+        read,
+        report,
+        verify,
+    )
     from .api.runs import checklist, data, logs, norms, optimizer, settings
     from .api.triage import find_case, triage
     from .model.errors import DumpError
@@ -27,7 +37,17 @@ if TYPE_CHECKING:
 
 #: Module -> the names that it offers here.
 _OFFERS = {
-    "api.dumps": ("align", "explain", "inspect", "load", "mapping", "narrow", "read", "report"),
+    "api.dumps": (
+        "align",
+        "explain",
+        "inspect",
+        "load",
+        "mapping",
+        "narrow",
+        "read",
+        "report",
+        "verify",
+    ),
     "api.runs": ("checklist", "data", "logs", "norms", "optimizer", "settings"),
     "api.triage": ("find_case", "triage"),
     "api.capture": ("env", "snippet"),
@@ -67,6 +87,7 @@ __all__ = [
     "settings",
     "snippet",
     "triage",
+    "verify",
     "weights",
 ]
 

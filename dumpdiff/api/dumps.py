@@ -1,4 +1,4 @@
-"""Commands on dumps: align, explain, report, narrow, mapping and inspect.
+"""Commands on dumps: align, explain, report, narrow, mapping, inspect and verify.
 
 A dump or a saved result can also be read without comparing anything.
 """
@@ -22,12 +22,13 @@ from ..model.trace import Trace
 from ..readers.parts import Part
 from .backends import OpenDumps, SavedDrawings
 from .pipeline import Inputs, PathLike, compare_dumps, read_flows
-from .progress import Progress, report_progress
+from .progress import Progress, narrow_progress, report_progress
 from .result_folder import load_folder, read_saved, restore_inputs
 
 if TYPE_CHECKING:
     from ..capture.msprobe.mapping_files import MappingKind, MsprobeMapping
     from ..capture.next_dump import NextDumps
+    from ..verification import Verification
 
 
 def read(
@@ -65,6 +66,7 @@ def align(
     weights_target: PathLike | None = None,
     weights_reference: PathLike | None = None,
     min_coverage: float = MIN_COVERAGE,
+    verify: bool = False,
     output: PathLike | None = None,
     explained: Collection[int] = EXPLAINED_RANKS,
     progress: Progress | None = None,
@@ -85,6 +87,9 @@ def align(
         Checkpoints that name the parameters of a side by their values.
     min_coverage
         Share (0..1) of each side's forward and backward ops that ``aligned`` needs compared.
+    verify
+        Read every file of both dumps and hold it against its record, as :func:`verify` does;
+        default: only the files that the comparison needs.
     output
         Folder for the complete result: see :meth:`Result.save`.
     explained
@@ -115,6 +120,7 @@ def align(
         tuple(rules),
         weights_target,
         weights_reference,
+        verify,
     )
     # Drawn once, also if the page is written again elsewhere.
     has_drawings = output is not None
@@ -142,7 +148,7 @@ def _compare(
     result = replace(
         result,
         findings=backend.explain_ranks(result.findings, explained),
-        details={**result.details, "rules": rule_paths},
+        details={**result.details, "rules": rule_paths, "verify": inputs.verify},
         backend=backend,
     )
     return backend.add_drawings(result) if has_drawings else result
@@ -353,7 +359,7 @@ def mapping(
 
     version = None if msprobe_version is None else parse_version(msprobe_version)
     inputs = restore_inputs(read_saved(result), target, reference, rules)
-    flows = read_flows(inputs, inputs.choose_parts(), progress)
+    flows, _ = read_flows(inputs, inputs.choose_parts(), progress)
     report_progress(progress, "aligning", 0.0)
     return build_mapping(alignment.align(*flows, inputs.book), inputs.book, kind, version)
 
@@ -390,15 +396,66 @@ def inspect(
     DumpError
         If nothing can be read, or the dump has no such part.
     """
+    parts, part = _choose_part(dump, step, rank, graph)
+    return Inspection(str(dump), tuple(parts), readers.read_part(part))
+
+
+def verify(
+    dump: PathLike,
+    *,
+    step: int | None = None,
+    rank: int | None = None,
+    graph: int | None = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Check whether a dump contradicts itself: files, statistics, shapes, and values read.
+
+    Parameters
+    ----------
+    dump
+        Folder or file of MindSpore, msprobe or ptdbg_ascend.
+    step, rank, graph
+        Part to check; default: the first of each.
+    progress
+        Called with the current activity and its share done.
+
+    Returns
+    -------
+    Verification
+        Verdict, the number of checks of each kind, and every contradiction.
+
+    Raises
+    ------
+    DumpError
+        If nothing can be read, or the dump has no such part.
+    """
+    from ..verification import verify_trace
+
+    parts, part = _choose_part(dump, step, rank, graph)
+    report_progress(progress, "reading the dump", 0.0)
+    trace = readers.read_part(part)
+    verification = verify_trace(trace, narrow_progress(progress, "reading the files"))
+    place = readers.describe_unread_parts(parts, part)
+    notes = (f"{place} was checked; the rest was not read",) if place else ()
+    return replace(verification, notes=notes)
+
+
+def _choose_part(
+    dump: PathLike, step: int | None, rank: int | None, graph: int | None
+) -> tuple[list[Part], Part]:
+    """Return all parts of a dump, and the first that has the given numbers.
+
+    Raises DumpError if there is none.
+    """
     parts = readers.find_parts(dump)
     numbers = {"step": step, "rank": rank, "graph": graph}
     requested_numbers = {name: number for name, number in numbers.items() if number is not None}
-    matching_parts = [part for part in parts if _is_part(part, requested_numbers)]
-    if not matching_parts:
-        request = ", ".join(f"{name} {number}" for name, number in requested_numbers.items())
-        existing_parts = "; ".join(map(str, parts))
-        raise DumpError(f"{dump}: has no {request}; it holds: {existing_parts}")
-    return Inspection(str(dump), tuple(parts), readers.read_part(matching_parts[0]))
+    for part in parts:
+        if _is_part(part, requested_numbers):
+            return parts, part
+    request = ", ".join(f"{name} {number}" for name, number in requested_numbers.items())
+    existing_parts = "; ".join(map(str, parts))
+    raise DumpError(f"{dump}: has no {request}; it holds: {existing_parts}")
 
 
 def _is_part(part: Part, requested_numbers: dict[str, int]) -> bool:

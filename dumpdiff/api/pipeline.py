@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import readers
@@ -13,9 +13,19 @@ from ..graph import Flow, build_flow
 from ..model.trace import Trace
 from ..readers.parts import Part
 from ..rulebook import Rules, load_rules
+from ..verification import TraceChecks, attach_checks, find_identity
 from .progress import Progress, narrow_progress, report_progress
 
 PathLike = str | Path
+
+#: What is identical on both sides -> what that means for the answer.
+_IDENTITIES = {
+    "dump": "target and reference are the same dump: that they agree says nothing",
+    "numbers": "every recorded number of the two dumps is identical: are they copies of one run?",
+}
+_SAME_BASELINE = (
+    "the baseline has the same numbers as the reference: its spread is 0, and it allows nothing"
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,8 @@ class Inputs:
     #: checkpoints that name the parameters of a side by their values
     weights_target: PathLike | None = None
     weights_reference: PathLike | None = None
+    #: read and check every file of both dumps
+    verify: bool = False
     #: parsed ``rules``
     book: Rules = field(init=False, repr=False, compare=False)
 
@@ -49,22 +61,26 @@ class Inputs:
 
         Raises DumpError if there are none.
         """
-        target_parts = readers.find_parts(self.target)
-        reference_parts = readers.find_parts(self.reference)
-        return readers.choose_parts(
-            target_parts, reference_parts, step=self.step, rank=self.rank, graph=self.graph
-        )
+        return self.choose_of_parts(self.find_parts())
+
+    def find_parts(self) -> tuple[list[Part], list[Part]]:
+        """Return everything that the target and the reference hold. Raises DumpError."""
+        return readers.find_parts(self.target), readers.find_parts(self.reference)
+
+    def choose_of_parts(self, parts: tuple[list[Part], list[Part]]) -> tuple[Part, Part]:
+        """Return which of the parts of either dump are compared. Raises DumpError."""
+        return readers.choose_parts(*parts, step=self.step, rank=self.rank, graph=self.graph)
 
 
 def read_flows(
     inputs: Inputs, parts: tuple[Part, Part], progress: Progress | None
-) -> tuple[Flow, Flow]:
-    """Read both sides and return their dataflow.
+) -> tuple[tuple[Flow, Flow], tuple[TraceChecks, TraceChecks]]:
+    """Read both sides and return their dataflow, and the checks of their records and files.
 
     Checkpoints name the parameters, if there are any.
     """
     checkpoints = (inputs.weights_target, inputs.weights_reference)
-    flows = []
+    flows, checks = [], []
     for side, part, checkpoint in zip(("target", "reference"), parts, checkpoints, strict=True):
         report_progress(progress, f"reading the {side}", 0.0)
         trace = readers.read_part(part)
@@ -72,8 +88,13 @@ def read_flows(
             trace = _name_parameters(
                 trace, checkpoint, narrow_progress(progress, f"weights of the {side}")
             )
-        flows.append(build_flow(trace, narrow_progress(progress, f"statistics of the {side}")))
-    return flows[0], flows[1]
+        trace_checks = attach_checks(trace)
+        if inputs.verify:
+            trace_checks.files.read_all(narrow_progress(progress, f"files of the {side}"))
+        checks.append(trace_checks)
+        move_bar = narrow_progress(progress, f"statistics of the {side}")
+        flows.append(build_flow(trace_checks.trace, move_bar))
+    return (flows[0], flows[1]), (checks[0], checks[1])
 
 
 def compare_dumps(inputs: Inputs, progress: Progress | None) -> Comparison:
@@ -81,14 +102,39 @@ def compare_dumps(inputs: Inputs, progress: Progress | None) -> Comparison:
 
     With a baseline, the differences between two runs of the reference are allowed.
     """
-    parts = inputs.choose_parts()
-    flows = read_flows(inputs, parts, progress)
+    all_parts = inputs.find_parts()
+    parts = inputs.choose_of_parts(all_parts)
+    flows, checks = read_flows(inputs, parts, progress)
+    remarks = [*_describe_identity(flows), *_describe_unread_parts(all_parts, parts)]
     spread = None
     if inputs.baseline is not None:
-        spread = _measure_baseline(inputs.baseline, parts[1], flows[1], inputs.book, progress)
+        baseline = _read_baseline(inputs.baseline, parts[1], progress)
+        if find_identity(baseline.trace, flows[1].trace):
+            remarks.append(_SAME_BASELINE)
+        spread = _measure_baseline(baseline, flows[1], inputs.book, progress)
     report_progress(progress, "aligning", 0.0)
     alignment = align(*flows, inputs.book)
-    return compare_pairs(alignment, inputs.book, narrow_progress(progress, "comparing"), spread)
+    move_bar = narrow_progress(progress, "comparing")
+    comparison = compare_pairs(alignment, inputs.book, move_bar, spread)
+    return replace(comparison, checks=checks, remarks=tuple(remarks))
+
+
+def _describe_identity(flows: tuple[Flow, Flow]) -> list[str]:
+    """Return a sentence if the comparison of the two dumps says nothing."""
+    identity = find_identity(flows[0].trace, flows[1].trace)
+    return [_IDENTITIES[identity]] if identity else []
+
+
+def _describe_unread_parts(
+    all_parts: tuple[list[Part], list[Part]], parts: tuple[Part, Part]
+) -> list[str]:
+    """Return a sentence for each dump that holds more than what was compared."""
+    sentences = []
+    for side, side_parts, part in zip(("target", "reference"), all_parts, parts, strict=True):
+        place = readers.describe_unread_parts(side_parts, part)
+        if place:
+            sentences.append(f"of the {side}, {place} was compared; the rest was not read")
+    return sentences
 
 
 def _name_parameters(
@@ -100,10 +146,8 @@ def _name_parameters(
     return add_parameter_names(trace, checkpoints.open(Path(checkpoint).absolute()), progress)
 
 
-def _measure_baseline(
-    baseline: PathLike, part: Part, reference: Flow, rules: Rules, progress: Progress | None
-) -> Spread:
-    """Compare the same step, rank and graph of another run of the reference with the reference."""
+def _read_baseline(baseline: PathLike, part: Part, progress: Progress | None) -> Flow:
+    """Read the same step, rank and graph of another run of the reference."""
     rank = None if part.is_unranked else part.rank
     baseline_part, _ = readers.choose_parts(
         readers.find_parts(baseline),
@@ -115,8 +159,14 @@ def _measure_baseline(
     )
     report_progress(progress, "reading the baseline", 0.0)
     baseline_trace = readers.read_part(baseline_part)
-    flow = build_flow(baseline_trace, narrow_progress(progress, "statistics of the baseline"))
-    alignment = align(flow, reference, rules)
+    return build_flow(baseline_trace, narrow_progress(progress, "statistics of the baseline"))
+
+
+def _measure_baseline(
+    baseline: Flow, reference: Flow, rules: Rules, progress: Progress | None
+) -> Spread:
+    """Compare another run of the reference with the reference."""
+    alignment = align(baseline, reference, rules)
     comparison = compare_pairs(
         alignment, rules, narrow_progress(progress, "comparing the baseline")
     )

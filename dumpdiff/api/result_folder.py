@@ -83,4 +83,5 @@ def restore_inputs(
         (*saved.rules, *rules),
         saved.weights_target,
         saved.weights_reference,
+        saved.verify,
     )

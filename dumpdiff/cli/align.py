@@ -100,6 +100,11 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
     show_default=True,
     help="Minimum share of compared or reconverged ops for the verdict 'aligned'.",
 )
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Read every file of both dumps and check it, not only the files that are compared.",
+)
 @options.quiet
 @click.option(
     "-v", "--verbose", is_flag=True, help="Also print evidence, learned equivalences, all problems."
@@ -127,6 +132,7 @@ def align(
     phase: str | None,
     scope: str | None,
     min_coverage: float,
+    verify: bool,
     quiet: bool,
     verbose: bool,
 ) -> None:
@@ -163,6 +169,7 @@ def align(
             weights_reference=weights_reference,
             output=output,
             min_coverage=min_coverage,
+            verify=verify,
             progress=progress,
         )
 

@@ -17,6 +17,7 @@ from ..model.errors import DumpError
 from ..model.result import Baseline
 from ..model.trace import Problem
 from ..rulebook import Rules
+from ..verification import TraceChecks
 from .fused_tensors import compute_joint_statistics, join_parts
 from .metrics import Metrics, compute_metrics
 from .scalars import find_scalar_differences
@@ -64,6 +65,9 @@ class Comparison:
     scalars: pd.DataFrame  #: scalar arguments that differ, see scalars.find_scalar_differences
     problems: tuple[Problem, ...]
     baseline: Baseline | None = None  #: second run of the reference that widened the tolerances
+    #: of the target's and the reference's own records, and of their files that were read
+    checks: tuple[TraceChecks, TraceChecks] | None = None
+    remarks: tuple[str, ...] = ()  #: what the two dumps are, in sentences for a person
 
 
 def compare_pairs(

@@ -13,7 +13,7 @@ from ..graph.module_paths import locate_ops
 from ..model.arrays import Objects
 from ..model.finding import Finding
 from ..model.result import Result, Side
-from ..model.trace import BACKWARD, FORWARD, Problem
+from ..model.trace import BACKWARD, FORWARD
 from ..model.verdict import AlignmentVerdict
 from ..rulebook import Rules
 from .coverage import compute_coverage, count_states
@@ -21,6 +21,7 @@ from .equivalences import learn_equivalences, match_parameter_names
 from .findings import build_findings
 from .joint_graph import JointGraph, build_joint_graph
 from .parameters import find_exchanged_parameters, find_shape_mismatches
+from .reliability import SideProblems, assess_reliability, weaken_findings
 from .states import AGREEING, INTRODUCED, States, classify
 from .tables import build_pair_table, build_uncompared_table, build_unmatched_table
 
@@ -66,7 +67,19 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     )
     findings = build_findings(graph, states, scopes_t, scopes_r, first_findings)
     coverage = compute_coverage(graph, states)
-    obstacles = _find_obstacles(comparison, coverage)
+    sides = {
+        "target": _summarize_side(comparison, 0),
+        "reference": _summarize_side(comparison, 1),
+    }
+    reliability = assess_reliability(
+        {
+            name: SideProblems(side.source.path, side.problems, side.tensors)
+            for name, side in sides.items()
+        },
+        max_share=1 - min_coverage,
+    )
+    findings = weaken_findings(findings, reliability)
+    obstacles = _find_obstacles(comparison, coverage) or list(reliability.obstacles)
     gaps = [*_describe_isolated(findings), *_find_coverage_gaps(coverage, min_coverage)]
     has_diverged = any(finding.kind != "isolated" for finding in findings)
     verdict: AlignmentVerdict = "diverged" if has_diverged else "aligned"
@@ -77,6 +90,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         notes.append(_describe_bridges(graph.bridges))
     notes += _describe_silent_scalars(comparison, findings)
     notes += _describe_uncompared_phases(coverage)
+    notes += comparison.remarks
     details = {
         "min_coverage": min_coverage,
         "matching_tolerance": alignment.tolerance,
@@ -85,8 +99,8 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         **_collect_reader_details(reference, "reference"),
     }
     return Result(
-        target=_summarize_side(target, comparison.problems),
-        reference=_summarize_side(reference, ()),
+        target=sides["target"],
+        reference=sides["reference"],
         verdict=verdict,
         findings=findings,
         coverage=coverage,
@@ -99,6 +113,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         noise_floor=_compute_noise_floor(comparison, states.state),
         baseline=comparison.baseline,
         notes=tuple(notes),
+        weaknesses=reliability.weaknesses,
         details=details,
     )
 
@@ -231,10 +246,19 @@ def _describe_uncompared_phases(coverage: _Coverage) -> list[str]:
     return sentences
 
 
-def _summarize_side(flow: Flow, problems: tuple[Problem, ...]) -> Side:
+def _summarize_side(comparison: Comparison, side: int) -> Side:
+    """Return the target (0) or the reference (1) in figures, with all its problems."""
+    flow = (comparison.alignment.target, comparison.alignment.reference)[side]
     trace = flow.trace
-    all_problems = (*trace.problems, *flow.problems, *problems)
-    return Side(trace.source, len(trace.ops), len(trace.tensors), all_problems)
+    problems = (*trace.problems, *flow.problems)
+    n_read = n_files = 0
+    if comparison.checks is not None:
+        checks = comparison.checks[side]
+        problems += checks.list_problems(problems)
+        n_read, n_files = checks.files.n_read, checks.files.n_files
+    elif side == 0:
+        problems += comparison.problems
+    return Side(trace.source, len(trace.ops), len(trace.tensors), problems, n_read, n_files)
 
 
 def _collect_reader_details(flow: Flow, side: str) -> dict[str, object]:

@@ -49,7 +49,9 @@ def complete_statistics(
     measured_rows = map_in_threads(measure, rows_to_read.tolist(), sizes_to_read)
     for n_measured, (row, numbers, size) in enumerate(measured_rows):
         if isinstance(numbers, str):
-            problems.append(Problem(tensors["file"].iat[row], numbers))
+            file, op = tensors["file"].iat[row], int(tensors["op"].iat[row])
+            name = trace.ops["name"].iat[op]
+            problems.append(Problem(file, numbers, op=name, weakens=True))
             continue
         for name, number in zip((*STATISTICS, "nonfinite"), numbers, strict=True):
             columns[name][row] = number

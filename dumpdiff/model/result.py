@@ -94,6 +94,8 @@ class Side:
     ops: int
     tensors: int
     problems: tuple[Problem, ...] = ()
+    files_read: int = 0  #: files of whole tensors that were read for this answer
+    files_total: int = 0  #: files of whole tensors that the dump has
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,8 @@ class Result:
     #: sentences for a person: why inconclusive (first), defaults taken, missing edges that were
     #: bridged
     notes: tuple[str, ...] = ()
+    #: what is wrong with the dumps themselves and makes the answer less certain, a clause a side
+    weaknesses: tuple[str, ...] = ()
     #: bridges, verified edges, min_coverage, ...
     details: Mapping[str, Any] = field(default_factory=dict)
     #: of the first findings, if a report that draws was asked for

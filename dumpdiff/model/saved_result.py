@@ -35,6 +35,8 @@ class SavedResult:
     rules: tuple[str, ...]
     #: ids of the findings, by rank
     finding_ids: tuple[str, ...]
+    #: every file of both dumps was read and checked
+    verify: bool = False
 
     def find_id(self, finding: int | str) -> str:
         """Return the id of the finding of this rank (1 is the first) or id.
@@ -85,6 +87,7 @@ def _parse(document: Any, file: str) -> SavedResult:
         min_coverage=float(document["details"]["min_coverage"]),
         rules=tuple(str(rule_file) for rule_file in document["details"].get("rules", ())),
         finding_ids=tuple(str(finding["id"]) for finding in document["findings"]),
+        verify=bool(document["details"].get("verify", False)),
     )
 
 

@@ -85,6 +85,10 @@ TENSOR_COLUMNS: Mapping[str, tuple[str, str]] = {
         "false where the recorder is known to write something else (stale or updated memory)",
     ),
     "file": ("object", "the whole tensor, relative to Source.path; '' if only statistics exist"),
+    "content": (
+        "int64",
+        "fingerprint of the file, equal for equal bytes of any shape; 0 if the reader read none",
+    ),
 }
 
 
@@ -96,6 +100,10 @@ class Problem:
     message: str  #: what was expected, what was found
     line: int | None = None
     count: int = 1  #: how many records it concerns
+    op: str = ""  #: the op whose record it is, '' if it is not about one op
+    #: an answer that rests on these records is less certain: they are damaged, missing, mixed with
+    #: those of another process, or contradict themselves
+    weakens: bool = False
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line is not None else self.file
@@ -198,9 +206,9 @@ def build_op_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFr
 def build_tensor_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:
     """Return a tensor table; a missing column gets its neutral value.
 
-    Neutral values: '', -1, NaN, False; shape None, trusted True.
+    Neutral values: '', -1, NaN, False; shape None, trusted True, content 0.
     """
-    return _build_table(TENSOR_COLUMNS, {"trusted": True, "shape": None}, columns)
+    return _build_table(TENSOR_COLUMNS, {"trusted": True, "shape": None, "content": 0}, columns)
 
 
 _NEUTRAL = {"object": "", "int64": -1, "int8": -1, "bool": False, "float64": np.nan}

@@ -21,11 +21,18 @@ from ..model.gc_pause import pause_gc
 from ..model.trace import Trace
 from . import mindspore, msprobe, ptdbg
 from .files import find_text_files, is_pickle, read_head
-from .parts import Part, choose_parts
+from .parts import Part, choose_parts, describe_unread_parts
 
 FORMATS: tuple[ModuleType, ...] = (mindspore, msprobe, ptdbg)
 
-__all__ = ["FORMATS", "Part", "choose_parts", "find_parts", "read_part"]
+__all__ = [
+    "FORMATS",
+    "Part",
+    "choose_parts",
+    "describe_unread_parts",
+    "find_parts",
+    "read_part",
+]
 
 _EXPECTED_FILES = (
     "a ptdbg_ascend .pkl (JSON Lines), an msprobe dump.json or a MindSpore statistic.csv"

@@ -7,6 +7,8 @@ call belongs to, which forward calls are recomputed, and which records can be tr
 from __future__ import annotations
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from ..model.arrays import AnyArray, Flags, Floats, Ints
-from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
+from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, Problem
 from .stack_frames import Site
 
 #: Python's in-place operators (language reference 3.3.8), and assignment to elements.
@@ -29,6 +31,14 @@ _IN_PLACE_DUNDERS = {
 #: values. Another order of summation (of a view or a transpose) changes a norm by up to 1e-6 in the
 #: dumps seen.
 _SUMMATION_TOLERANCE = 1e-5
+
+#: A forward call of a numbered API, or of a module, whose number comes last.
+_FORWARD_CALL = re.compile(r"(?P<front>.+[._])(?P<number>\d{1,9})(?P<end>[._]forward)")
+_FORWARD_MODULE = re.compile(r"(?P<front>.+[._]forward[._])(?P<number>\d{1,9})(?P<end>)")
+#: Share of the calls that may be missing from the numbering, or from another index of the dump:
+#: more were never recorded, because the user listed the calls to record.
+_MAX_MISSING_SHARE = 0.1
+_MAX_SHOWN_CALLS = 3  #: missing calls, or undefined sums, that a message names
 
 #: Elements. The size column is int64, so a larger recorded shape has no known size.
 _MAX_SIZE = 2**62
@@ -122,6 +132,75 @@ def build_statistic_columns(
     table[is_single, 3] = np.abs(table[is_single, 0])
     statistics = dict(zip(("max", "min", "mean", "norm"), table.T, strict=True))
     return statistics | {"nonfinite": nonfinite}
+
+
+def find_undefined_sums(
+    recorded: Iterable[Sequence[Any]], ops: Sequence[int], names: Sequence[str], file: str
+) -> list[Problem]:
+    """Return a problem if a mean or norm is NaN although max and min are finite numbers.
+
+    ``recorded`` has the four recorded columns, ``ops`` the op of every row, ``names`` the names of
+    the ops. A sum that overflows is infinite; no finite elements have a NaN as mean or norm.
+    """
+    high, low, *sums = list(recorded)
+    extremes = np.column_stack([to_float_array(high), to_float_array(low)])
+    is_finite = np.isfinite(extremes).all(axis=1)
+    rows: set[int] = set()
+    for column in sums:
+        is_undefined = np.isnan(to_float_array(column)) & is_finite
+        for row in np.flatnonzero(is_undefined).tolist():
+            if type(column[row]) is float:  # other values mean "not computed"
+                rows.add(row)
+    if not rows:
+        return []
+    op_names = list(dict.fromkeys(names[ops[row]] for row in sorted(rows)))
+    shown_names = ", ".join(op_names[:_MAX_SHOWN_CALLS])
+    message = f"mean or norm is NaN although max and min are finite: {shown_names}"
+    return [Problem(file, message, count=len(rows), op=op_names[0], weakens=True)]
+
+
+def find_missing_calls(
+    names: Iterable[str], file: str, listed_names: Iterable[str] = ()
+) -> list[Problem]:
+    """Return a problem if records of a few calls were lost.
+
+    The recorders number the calls of every API and module without gaps, so a number between two
+    recorded ones belongs to a call whose record was lost. So does a name in ``listed_names``, which
+    are those of another index of the same dump, that is not among ``names``.
+    """
+    recorded_names = set(names)
+    missing_calls = [name for name in listed_names if name not in recorded_names]
+    missing_calls += _list_skipped_calls(recorded_names)
+    missing_calls = sorted(set(missing_calls))
+    if not 0 < len(missing_calls) <= _MAX_MISSING_SHARE * len(recorded_names):
+        return []
+    shown_calls = ", ".join(missing_calls[:_MAX_SHOWN_CALLS])
+    message = f"calls without a record, which the rest of the dump names: {shown_calls}"
+    op = missing_calls[0]
+    return [Problem(file, message, count=len(missing_calls), op=op, weakens=True)]
+
+
+def _list_skipped_calls(names: Iterable[str]) -> list[str]:
+    """Return the forward calls that the numbering of the recorded ones skips.
+
+    Nothing is listed if it skips more than a few.
+    """
+    numbers_of: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    for name in names:
+        match = _FORWARD_CALL.fullmatch(name) or _FORWARD_MODULE.fullmatch(name)
+        if match is not None:
+            numbers_of[match["front"], match["end"]].add(int(match["number"]))
+    n_calls = sum(map(len, numbers_of.values()))
+    n_missing = 0
+    for numbers in numbers_of.values():
+        n_missing += max(numbers) - min(numbers) + 1 - len(numbers)
+    if n_missing > _MAX_MISSING_SHARE * n_calls:
+        return []
+    missing_calls: list[str] = []
+    for (front, end), numbers in numbers_of.items():
+        missing_numbers = sorted(set(range(min(numbers), max(numbers))) - numbers)
+        missing_calls += [f"{front}{number}{end}" for number in missing_numbers]
+    return missing_calls
 
 
 def assign_phases(

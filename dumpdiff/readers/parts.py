@@ -76,6 +76,18 @@ def choose_parts(
     return first, second
 
 
+def describe_unread_parts(parts: Sequence[Part], chosen_part: Part) -> str:
+    """Return what else a dump holds: 'step 0 of 3 and rank 0 of 8'; '' if that is all."""
+    places = []
+    for attribute, label in (("step", "step"), ("rank_or_process", "rank"), ("graph", "graph")):
+        numbers = {getattr(part, attribute) for part in parts} - {None}
+        if len(numbers) > 1:
+            places.append(f"{label} {getattr(chosen_part, attribute)} of {len(numbers)}")
+    if not places and len(parts) > 1:
+        places.append(f"one of {len(parts)} dumps")
+    return " and ".join(places)
+
+
 _Sides = dict[str, list[Part]]
 _Numbers = dict[str, set[int | None]]  # side -> the steps, ranks or graphs that it has
 

@@ -75,12 +75,12 @@ def test_options_reach_the_library(run: Run, called: dict[str, Any]) -> None:
     run(
         "align", "a", "b", "--step", 2, "--rank", 1, "--graph", 0, "--baseline", "again",
         "--rules", "x", "--rules", "y", "--min-coverage", 0.9, "-o", "result",
-        "--weights-target", "w", "--weights-reference", "v",
+        "--weights-target", "w", "--weights-reference", "v", "--verify",
     )  # fmt: skip
     assert (called["target"], called["reference"]) == ("a", "b")
     assert called["options"] == {
         "step": 2, "rank": 1, "graph": 0, "rules": ("x", "y"), "min_coverage": 0.9,
-        "progress": None,
+        "progress": None, "verify": True,
         "baseline": "again", "weights_target": "w", "weights_reference": "v", "output": "result",
     }  # fmt: skip
 

@@ -218,7 +218,8 @@ def _read_names(paths: Mapping[str, Path], problems: list[Problem]) -> list[str]
         return _IR_NAME.findall(paths["ir"].read_text(encoding="utf-8", errors="replace"))
     except (DumpError, OSError) as error:
         file = next(iter(paths.values())).name
-        problems.append(Problem(f"graphs/{file}", f"op numbers may be shifted: {error}"))
+        message = f"op numbers may be shifted: {error}"
+        problems.append(Problem(f"graphs/{file}", message, weakens=True))
         return []
 
 

@@ -115,7 +115,7 @@ def read_records(folder: Path, csv: Path | None, whole_folder: bool = True) -> R
         except DumpError as error:
             if not npy_records:
                 raise
-            problems.append(Problem(csv.name, str(error)))
+            problems.append(Problem(csv.name, str(error), weakens=True))
     if not npy_records and not csv_records:
         raise DumpError(f"{folder}: not one tensor in it can be read")
     problems += _find_reruns(npy_records or csv_records, folder)
@@ -135,7 +135,7 @@ def _read_npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
         mapping = read_mapping(folder)
     except DumpError as error:
         mapping = {}
-        problems.append(Problem(MAPPING, str(error)))
+        problems.append(Problem(MAPPING, str(error), weakens=True))
     records, n_unknown = [], 0
     is_link = _list_npy_files(folder)
     for name in sorted(is_link):
@@ -149,10 +149,12 @@ def _read_npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
                 npy.resolve_inside(folder, name)
             records.append(_read_npy_record(path, name, file_name))
         except DumpError as error:
-            problems.append(Problem(name, str(error).removeprefix(f"{path}: ")))
+            message = str(error).removeprefix(f"{path}: ")
+            problems.append(Problem(name, message, op=file_name.name, weakens=True))
     n_missing = len(set(mapping) - set(is_link))
     if n_missing:
-        problems.append(Problem(MAPPING, "names a file that is missing", count=n_missing))
+        message = "names a file that is missing"
+        problems.append(Problem(MAPPING, message, count=n_missing, weakens=True))
     if n_unknown:
         message = (
             "the name of an .npy file is not the dumper's, and mapping.csv does not translate it"
@@ -273,14 +275,15 @@ def _find_reruns(records: list[Record], folder: Path) -> list[Problem]:
         runs[run].add((record.name, record.io, record.slot))
     first_run = runs.pop(0)
     min_repeated = _RERUN_SHARE * len(first_run)
-    n_reruns = sum(len(slots & first_run) >= min_repeated for slots in runs.values())
-    if not n_reruns:
+    repeated_runs = [slots for slots in runs.values() if len(slots & first_run) >= min_repeated]
+    if not repeated_runs:
         return []
     message = (
-        f"the same step was recorded {n_reruns + 1} times into {folder.name}; "
+        f"the same step was recorded {len(repeated_runs) + 1} times into {folder.name}; "
         "the ops of later recordings have '#2' in their names"
     )
-    return [Problem(".", message)]
+    n_repeated = sum(len(slots & first_run) for slots in repeated_runs)
+    return [Problem(".", message, count=n_repeated, weakens=True)]
 
 
 def count_elements(record: Record, statistics: Statistics | None) -> int:

@@ -121,13 +121,38 @@ def read_statistic_csv(path: Path) -> tuple[Statistics, list[Problem]]:
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
     except csv.Error as error:
-        problems.append(Problem(path.name, f"reading stopped: {error}", len(rows) + 2))
+        message = f"reading stopped: {error}"
+        problems.append(Problem(path.name, message, len(rows) + 2, weakens=True))
     if not rows:
         raise DumpError(f"{path}: has a header but no row of statistics")
     if bad_lines:
         message = "row does not fit the header"
-        problems.append(Problem(path.name, message, bad_lines[0], len(bad_lines)))
+        problem = Problem(path.name, message, bad_lines[0], len(bad_lines), weakens=True)
+        problems.append(problem)
+    problems += _find_undefined_norms(rows, positions, path.name)
     return _build_statistics(rows, positions, header), problems
+
+
+def _find_undefined_norms(
+    rows: list[list[str]], positions: dict[str, int], file: str
+) -> list[Problem]:
+    """Return a problem if a mean or norm is printed as NaN although max and min are finite.
+
+    A sum that overflows is infinite; no finite elements have a NaN as mean or norm.
+    """
+    sums = [positions[column] for column in ("mean", "norm") if column in positions]
+    if "max" not in positions or "min" not in positions:
+        return []
+    names = []
+    for row in rows:
+        if any("nan" in row[position].lower() for position in sums):
+            extremes = [_parse_number(row[positions[column]].strip()) for column in ("max", "min")]
+            if np.isfinite(extremes).all():
+                names.append(row[positions["name"]].strip())
+    if not names:
+        return []
+    message = f"mean or norm is NaN although max and min are finite: {names[0]}"
+    return [Problem(file, message, count=len(names), op=names[0], weakens=True)]
 
 
 def _is_header(row: Sequence[str], header: Sequence[str], positions: dict[str, int]) -> bool:

@@ -13,14 +13,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...model.dtypes import is_floating
-from ...model.trace import OPTIMIZER, build_op_table, build_tensor_table
+from ...model.trace import OPTIMIZER, Problem, build_op_table, build_tensor_table
 from . import op_types
 from .file_names import PARAMETER, encode_op_name
 from .graph import Dataflow, GraphOp, Slot, find_overwritten_outputs
 from .join import Join
 from .nodes import Output, Parameter
 from .phases import assign_phases
-from .records import Record, Records, count_elements
+from .records import CSV, Record, Records, count_elements
+
+#: Share of the records that may have another type than in the graph before that is a property of
+#: the recorder (Ascend's internal formats pad tensors), and no damage of single records.
+_MAX_MISTYPED_SHARE = 0.01
 
 _OpKey = tuple[str, int]  #: encoded op name, occurrence
 _SlotRecords = dict[tuple[str, int], Record]  #: (input or output, slot) -> record, of one op
@@ -50,12 +54,20 @@ class _Tensor(NamedTuple):
     trusted: bool = True
     constant: bool = False
     values: tuple[float, ...] | None = None  #: values of a constant
+    content: int = 0  #: fingerprint of the file, 0 if none
 
 
-def build_tables(
-    records: Records, flow: Dataflow | None, join: Join | None
-) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-    """Return the op table, the tensor table, and the number of records whose op is in the graph.
+class Tables(NamedTuple):
+    """The tables of a trace, and what came up while they were built."""
+
+    ops: pd.DataFrame
+    tensors: pd.DataFrame
+    n_matched: int  #: records whose op is in the graph
+    problems: list[Problem]  #: records that are not of the type that the graph gives
+
+
+def build_tables(records: Records, flow: Dataflow | None, join: Join | None) -> Tables:
+    """Return the op table and the tensor table.
 
     Parameters and graph inputs come first, then the ops of the graph in topological order (once for
     each recorded run), then the ops that are not in the graph, by time.
@@ -72,7 +84,7 @@ def build_tables(
         n_unmatched = sum(len(op_records) for op_records in rows.pending.values())
         n_matched = len(records.places) - n_unmatched
     rows.add_pending_ops()
-    return rows.build_op_table(), rows.build_tensor_table(), n_matched
+    return Tables(rows.build_op_table(), rows.build_tensor_table(), n_matched, rows.list_problems())
 
 
 class _Rows:
@@ -83,6 +95,8 @@ class _Rows:
         self.ops: list[_Op] = []
         self.tensors: list[_Tensor] = []
         self.gradients: dict[int, str] = {}  #: tensor id -> the parameter whose gradient it is
+        self.n_typed = 0  #: records whose type the graph gives
+        self.mistyped: list[Problem] = []  #: one for each record of another type
         #: records of the ops without rows so far
         self.pending: defaultdict[_OpKey, list[Record]] = defaultdict(list)
         for (name, _, _, occurrence), record in records.places.items():
@@ -164,9 +178,31 @@ class _Rows:
         if record is None:
             return _Tensor(op, slot, io, dtype, shape, size, "", -1)
         recorded_size = count_elements(record, self.records.statistics)
-        if shape is None or recorded_size not in (-1, size):
+        has_other_size = recorded_size not in (-1, size)
+        has_other_dtype = bool(dtype and record.dtype) and dtype != record.dtype
+        if output is not None:
+            self.n_typed += 1
+        if output is not None and shape is not None and (has_other_size or has_other_dtype):
+            recorded_type = f"{record.dtype} {record.shape}"
+            message = f"{slot} holds {recorded_type}, the graph has {dtype} {shape}"
+            file = record.file or CSV
+            name = self.ops[-1].name
+            self.mistyped.append(Problem(file, f"{name} {message}", op=name, weakens=True))
+        if shape is None or has_other_size:
             shape, size = record.shape, recorded_size
-        return _Tensor(op, slot, io, record.dtype or dtype, shape, size, record.file, record.row)
+        content = 0
+        if record.file and record.content is not None:
+            content = hash(record.content) or 1
+        dtype = record.dtype or dtype
+        return _Tensor(op, slot, io, dtype, shape, size, record.file, record.row, content=content)
+
+    def list_problems(self) -> list[Problem]:
+        """Return the records that are not of the type that the graph gives."""
+        n_mistyped = len(self.mistyped)
+        if n_mistyped <= max(1, _MAX_MISTYPED_SHARE * self.n_typed):
+            return self.mistyped
+        message = "another shape or dtype than in the graph: a format of the device, or another run"
+        return [Problem("graphs", message, count=n_mistyped)]
 
     def build_op_table(self) -> pd.DataFrame:
         return build_op_table(_transpose(self.ops, _Op._fields))

@@ -116,8 +116,9 @@ def _salvage_entries(path: Path, text: str) -> tuple[dict[str, Any], list[Proble
             next_entry = _NEXT_ENTRY.search(text, damage_start + 1)
             if next_entry is None:
                 message = f"cut short; the complete entries before were used, {place}"
-                problems.append(Problem(path.name, message, line))
+                problems.append(Problem(path.name, message, line, weakens=True))
                 break
-            problems.append(Problem(path.name, f"damaged entry skipped {place}", line))
+            message = f"damaged entry skipped {place}"
+            problems.append(Problem(path.name, message, line, weakens=True))
             position = next_entry.start()
     return {**content, "data": entries}, problems

@@ -60,7 +60,8 @@ def read_part(part: Part) -> Trace:
     calls = _order_calls(_parse_names(entries, part.path.name, problems))
     if not calls:
         raise DumpError(f"{part.path}: holds no entry with tensors; was anything recorded?")
-    ops = _build_op_table(calls, entries, construct, _parse_sites(stacks))
+    sites = _parse_sites(stacks)
+    ops = _build_op_table(calls, entries, construct, sites)
     framework = _find_framework(header, calls)
     tensors, tensor_problems = read_call_tensors(
         [entries[name] for name in calls], list(calls.values()), ops, folder, framework
@@ -76,7 +77,9 @@ def read_part(part: Part) -> Trace:
         low_precision_statistics=framework == "pytorch",
         details={key: header[key] for key in ("task", "level") if isinstance(header.get(key), str)},
     )
-    all_problems = (*problems, *tensor_problems)
+    listed_names = [*sites, *_list_constructed_calls(construct, calls)]
+    missing_calls = call_records.find_missing_calls(calls, part.path.name, listed_names)
+    all_problems = (*problems, *tensor_problems, *missing_calls)
     return Trace(source, ops, tensors, all_problems, partial(load_tensor, folder))
 
 
@@ -95,6 +98,20 @@ def _parse_names(entries: dict[str, Any], file: str, problems: list[Problem]) ->
         message = f"{shown_name!r} is not the name of a call, skipped"
         problems.append(Problem(file, message, count=len(unknown_names)))
     return calls
+
+
+def _list_constructed_calls(construct: dict[str, Any], calls: dict[str, Call]) -> list[str]:
+    """Return the calls in construct.json whose like was recorded.
+
+    It also lists calls of APIs that the recorder left out of dump.json.
+    """
+    recorded_kinds = {(call.kind, call.entry_type) for call in calls.values()}
+    names = []
+    for name in construct:
+        call = parse_name(name)
+        if call is not None and (call.kind, call.entry_type) in recorded_kinds:
+            names.append(name)
+    return names
 
 
 def _order_calls(calls: dict[str, Call]) -> dict[str, Call]:

@@ -67,6 +67,8 @@ def read_call_tensors(
         sizes.append(size)
     parameters, gradients = _name_parameters(calls, op_ids, slots, slot_kinds)
     files, problems = _find_files(file_names, folder)
+    names = ops["name"].tolist()
+    problems += call_records.find_undefined_sums(statistics, op_ids, names, "dump.json")
     columns: dict[str, Any] = {
         "op": op_ids,
         "slot": slots,
@@ -242,7 +244,7 @@ def _find_files(names: Sequence[Any], folder: Path) -> tuple[list[str], list[Pro
     if unsafe_names:
         shown_name = unsafe_names[0][:_MAX_SHOWN_NAME]
         message = f"the tensor file {shown_name!r} would be outside {FOLDER}, not read"
-        problems.append(Problem("dump.json", message, count=len(unsafe_names)))
+        problems.append(Problem("dump.json", message, count=len(unsafe_names), weakens=True))
     if missing_names:
         shown_name = missing_names[0][:_MAX_SHOWN_NAME]
         message = f"the tensor file {shown_name!r} is missing, its statistics were used"

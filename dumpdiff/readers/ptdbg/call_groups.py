@@ -39,7 +39,8 @@ def group_lines(lines: Iterable[Record | StackLine], damage: Damage) -> CallGrou
         parsed_name = parse_name(line.name)
         if parsed_name is None:
             shown_name = line.name[:_MAX_SHOWN_NAME]
-            damage.add(line.line, f"{shown_name!r} is not the name of a call, skipped")
+            description = f"{shown_name!r} is not the name of a call, skipped"
+            damage.add(line.line, description, is_foreign=True)
             continue
         call, slot_kind, position = parsed_name
         if type(line) is StackLine:

@@ -79,10 +79,17 @@ class Damage:
     def __init__(self, file: str) -> None:
         self.file = file
         self._lines: dict[str, list[int]] = defaultdict(list)
+        self._foreign: set[str] = set()
 
-    def add(self, line: int, description: str) -> None:
-        """Count a line (the first is 1) under a description."""
+    def add(self, line: int, description: str, *, is_foreign: bool = False) -> None:
+        """Count a line (the first is 1) under a description.
+
+        A foreign line is whole, but not one of ptdbg_ascend; the records around it are not in
+        doubt.
+        """
         self._lines[description].append(line)
+        if is_foreign:
+            self._foreign.add(description)
 
     def list_problems(self) -> list[Problem]:
         """Return one problem for each description, with the first line numbers."""
@@ -94,7 +101,9 @@ class Damage:
                 if len(lines) > _MAX_LISTED_LINES:
                     listed_lines.append("...")
                 message = f"{description}; lines {', '.join(listed_lines)}"
-            problems.append(Problem(self.file, message, line=lines[0], count=len(lines)))
+            weakens = description not in self._foreign
+            problem = Problem(self.file, message, lines[0], len(lines), weakens=weakens)
+            problems.append(problem)
         return problems
 
 
@@ -147,7 +156,7 @@ def read_lines(path: Path, damage: Damage) -> Iterator[Record | StackLine]:
             continue
         record = _parse_record(number, item)
         if record is None:
-            damage.add(number, "not a record of a tensor or a stack, skipped")
+            damage.add(number, "not a record of a tensor or a stack, skipped", is_foreign=True)
             continue
         if separator and type(record) is StackLine:
             sites[frames] = record.site

@@ -112,7 +112,13 @@ def read_part(part: Part) -> Trace:
         low_precision_statistics=True,
         details={"file": path.name, "task": _name_task(groups.records, files)},
     )
-    problems = (*damage.list_problems(), *file_problems)
+    recorded = _split_statistics([record.statistics for record in groups.records])
+    problems = (
+        *damage.list_problems(),
+        *file_problems,
+        *call_records.find_missing_calls(groups.names, path.name),
+        *call_records.find_undefined_sums(recorded, groups.ops, groups.names, path.name),
+    )
     return Trace(source, ops, tensors, problems, partial(load_tensor, path.parent))
 
 
@@ -186,14 +192,14 @@ def _find_files(path: Path, groups: CallGroups) -> tuple[list[str], list[Problem
     """
     folders = _find_tensor_folders(path)
     n_records = len(groups.records)
+    if groups.ambiguous and all(call.is_indexed for call in groups.calls):
+        message = "names with different records: several processes wrote this dump"
+        if folders:
+            message += ", its tensor files were not used"
+        problem = Problem(path.name, message, count=len(groups.ambiguous), weakens=True)
+        return [""] * n_records, [problem]
     if not folders:
         return [""] * n_records, []
-    if groups.ambiguous and all(call.is_indexed for call in groups.calls):
-        message = (
-            "names with different records: several processes wrote this dump, "
-            "its tensor files were not used"
-        )
-        return [""] * n_records, [Problem(path.name, message, None, len(groups.ambiguous))]
     folder_of = {name: folder for folder, names in folders.items() for name in names}
     files, n_missing = [], 0
     for record in groups.records:

@@ -28,7 +28,8 @@ from .summary import label_sides
 #:   2.1  states: number of values and of ops in each state; uncompared: why values were not
 #:        compared; coverage of values; findings of kind isolated; pairs in the states isolated and
 #:        reconverged (before, the latter were incomparable). first_divergence is the first finding
-#:        that is not isolated
+#:        that is not isolated;
+#:        files_read and files_total of a side; op and weakens of a problem; weaknesses
 SCHEMA_VERSION = "2.1"
 
 
@@ -58,6 +59,7 @@ def to_json(result: Result) -> dict[str, Any]:
         "noise_floor": result.noise_floor,
         "baseline": None if result.baseline is None else _convert_baseline(result.baseline),
         "notes": result.notes,
+        "weaknesses": result.weaknesses,
         "problems": _list_problems(result),
         "details": result.details,
     }
@@ -94,7 +96,13 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
 
 
 def _convert_side(side: Side) -> dict[str, Any]:
-    return {**_convert_source(side.source), "ops": side.ops, "tensors": side.tensors}
+    return {
+        **_convert_source(side.source),
+        "ops": side.ops,
+        "tensors": side.tensors,
+        "files_read": side.files_read,
+        "files_total": side.files_total,
+    }
 
 
 def _convert_source(source: Source) -> dict[str, Any]:
@@ -177,5 +185,7 @@ def _list_unmatched(result: Result, side: str) -> list[dict[Hashable, Any]]:
 def _list_problems(result: Result) -> list[dict[str, Any]]:
     problems: list[dict[str, Any]] = []
     for side_name, side in label_sides(result):
-        problems += [{"side": side_name, **convert_problem(problem)} for problem in side.problems]
+        for problem in side.problems:
+            fields = {**convert_problem(problem), "op": problem.op, "weakens": problem.weakens}
+            problems.append({"side": side_name, **fields})
     return problems

@@ -23,7 +23,12 @@ def format_headline(result: Result) -> str:
     if result.verdict == "inconclusive" and result.notes:
         return f"inconclusive: {escape_control(result.notes[0])}"
     label, answer = _format_answer(result)
-    return f"{label}: {answer}"
+    if not result.weaknesses:
+        return f"{label}: {answer}"
+    # what makes an answer doubtful comes before it: the end of a long line is not read
+    doubts = escape_control("; ".join(result.weaknesses))
+    words = f"{label} {answer}" if result.verdict == "diverged" else answer
+    return f"{result.verdict}, but in doubt: {doubts}; {words}"
 
 
 def _format_answer(result: Result) -> tuple[str, str]:
@@ -73,8 +78,12 @@ def label_sides(result: Result) -> tuple[tuple[str, Side], tuple[str, Side]]:
 
 
 def format_side(side: Side) -> str:
-    """Describe a dump in one line: its format, its size, its path."""
+    """Describe a dump in one line: its format, its size, the files that were read, its path."""
     size = f"{side.ops} ops, {side.tensors} tensors"
+    if side.files_total:
+        size += f", {side.files_read:,} of {side.files_total:,} files read"
+    if side.files_read < side.files_total:
+        size += " (--verify reads all)"
     return f"{format_source(side.source)}: {size}, {escape_control(side.source.path)}"
 
 

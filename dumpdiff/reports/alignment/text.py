@@ -250,7 +250,9 @@ def _build_learned(result: Result) -> Table:
 def _build_problems(result: Result, view: View) -> Text:
     lines: list[str] = []
     for side_name, side in label_sides(result):
-        lines += [f"{side_name} {problem}" for problem in side.problems]
+        # those that weaken the answer come first: only a few are shown
+        problems = sorted(side.problems, key=lambda problem: not problem.weakens)
+        lines += [f"{side_name} {problem}" for problem in problems]
     if not view.verbose and len(lines) > _SHORT:
         lines = [*lines[:_SHORT], f"... {len(lines) - _SHORT} more, -v shows them"]
     return _build_list("problems", lines)

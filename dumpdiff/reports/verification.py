@@ -1,0 +1,97 @@
+"""The verification of one dump in a terminal and as JSON, for ``dumpdiff verify``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+
+from ..model.trace import Problem
+from ..verification import Check, Contradiction, Verification
+from .alignment.summary import format_source
+from .formats.blocks import Block, ListBlock, TableBlock, write_blocks
+from .formats.json import convert_problem
+from .stages.stage import build_document, write_headline
+
+
+def write(
+    verification: Verification, console: Console, *, limit: int = 10, quiet: bool = False
+) -> None:
+    """Print the answer, then, unless ``quiet``, what was checked and what contradicts."""
+    write_headline(verification.to_stage(), console)
+    if not quiet:
+        write_blocks(console, build_blocks(verification, limit))
+
+
+def build_blocks(verification: Verification, limit: int) -> Iterator[Block]:
+    """Yield the dump, the checks with their counts, and up to ``limit`` contradictions."""
+    source = verification.source
+    size = f"{verification.ops} ops, {verification.tensors} tensors"
+    yield ListBlock("dump", (f"{format_source(source)}: {size}, {source.path}",))
+    rows = tuple(
+        (check.name, f"{check.checked:,}", f"{len(check.contradictions):,}")
+        for check in verification.checks
+    )
+    yield TableBlock("check", ("checked", "contradictions"), rows)
+    contradictions = verification.contradictions
+    contradiction_rows = tuple(
+        (item.kind, f"{item.op} {item.slot}", item.recorded, item.computed, item.file)
+        for item in contradictions[:limit]
+    )
+    yield TableBlock("contradiction", ("op", "the record", "but", "file"), contradiction_rows)
+    n_more = len(contradictions) - limit
+    if n_more > 0:
+        yield ListBlock(f"... {n_more:,} more contradictions, --limit {len(contradictions)}", ())
+    yield ListBlock("problems", tuple(map(str, verification.problems[:limit])))
+    yield ListBlock("not checked", verification.missing)
+    yield ListBlock("notes", verification.notes)
+
+
+def to_json(verification: Verification) -> dict[str, Any]:
+    """Return the verification as plain data, complete."""
+    source = verification.source
+    return build_document(
+        verification.to_stage(),
+        dump={
+            "path": os.path.abspath(source.path),
+            "framework": source.framework,
+            "format": source.format,
+            "era": source.format_variant,
+            "step": source.step,
+            "rank": source.number,
+            "graph": source.graph,
+            "ops": verification.ops,
+            "tensors": verification.tensors,
+            "files_read": verification.files_read,
+            "files_total": verification.files_total,
+        },
+        checks=[_convert_check(check) for check in verification.checks],
+        contradictions=[_convert_contradiction(item) for item in verification.contradictions],
+        problems=[_convert_problem(problem) for problem in verification.problems],
+        notes=verification.notes,
+    )
+
+
+def _convert_check(check: Check) -> dict[str, Any]:
+    return {
+        "name": check.name,
+        "checked": check.checked,
+        "contradictions": len(check.contradictions),
+    }
+
+
+def _convert_contradiction(item: Contradiction) -> dict[str, Any]:
+    return {
+        "kind": item.kind,
+        "op": item.op,
+        "slot": item.slot,
+        "file": item.file,
+        "recorded": item.recorded,
+        "computed": item.computed,
+    }
+
+
+def _convert_problem(problem: Problem) -> dict[str, Any]:
+    return {**convert_problem(problem), "op": problem.op, "weakens": problem.weakens}

@@ -1,0 +1,402 @@
+"""Contradictions between the records of one trace. No file is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from ..graph.value_classes import count_evidence
+from ..model.arrays import Flags, Floats, Ints
+from ..model.trace import BACKWARD, FORWARD, Trace
+from .contradictions import Check, Contradiction, Kind
+from .tolerances import compute_extreme_errors, compute_floors, compute_sum_errors, get_numbers
+
+#: Magnitude below which squares leave the range of float32 (1e-38), so that a norm says nothing.
+_MIN_MAGNITUDE = 1e-18
+#: Elements from which on equal statistics mean equal tensors.
+_MIN_COPY_SIZE = 8
+#: Share of the slots of one kind of operator that must be recorded for a gap to be a loss.
+_MIN_RECORDED_SHARE = 0.5
+#: Share of the tensors that may be missing; more were left out by the recorder.
+_MAX_MISSING_SHARE = 0.01
+#: A float16 norm that overflows is recorded as this where the device saturates.
+_FLOAT16_MAX = 65504.0
+
+
+def check_records(trace: Trace) -> tuple[Check, ...]:
+    """Return all checks of the records of a trace against each other."""
+    return (
+        check_possibility(trace),
+        check_edges(trace),
+        check_copies(trace),
+        check_parameters(trace),
+        check_gradient_shapes(trace),
+        check_completeness(trace),
+    )
+
+
+def check_possibility(trace: Trace) -> Check:
+    """Check that a tensor with the recorded statistics can exist.
+
+    For n elements between m and M with mean a: m <= a <= M, and n (a (m + M) - m M) is the largest
+    sum of squares (Bhatia and Davis, American Mathematical Monthly 107, 2000). The smallest is that
+    of m, M, and n - 2 equal elements. NaN or Inf among the elements makes the norm nonfinite, and a
+    NaN is both max and min.
+    """
+    tensors = trace.tensors
+    high, low, mean, norm, sizes = get_numbers(tensors)
+    errors, floors = compute_sum_errors(trace), compute_floors(trace)
+    with np.errstate(all="ignore"):
+        magnitude = np.maximum(np.abs(high), np.abs(low))
+        is_finite = np.isfinite(magnitude)
+        mean_error = errors * magnitude + floors
+        lower, upper = _bound_norms(high, low, mean, sizes, mean_error)
+        is_judged = is_finite & (magnitude > _MIN_MAGNITUDE) & np.isfinite(norm)
+        is_judged &= ~((tensors["dtype"] == "float16").to_numpy() & (norm >= _FLOAT16_MAX))
+        reasons: list[tuple[Flags, str]] = [
+            (is_finite & (high < low), "max is below min"),
+            (is_finite & (sizes == 1) & (high != low), "max and min of one element differ"),
+            (is_finite & (mean > high + mean_error), "the mean is above max"),
+            (is_finite & (mean < low - mean_error), "the mean is below min"),
+            (is_judged & (norm * (1 + errors) + floors < lower), "the norm is too small for them"),
+            (is_judged & (norm > upper * (1 + errors) + floors), "the norm is too large for them"),
+            (_flag_hidden_nonfinite(tensors, high, low, norm), "NaN or Inf must be in all of them"),
+        ]
+    contradictions: dict[int, Contradiction] = {}
+    for is_wrong, reason in reasons:
+        for row in np.flatnonzero(is_wrong).tolist():
+            if row not in contradictions:
+                recorded = format_statistics(trace, row)
+                contradictions[row] = build_contradiction(
+                    trace, "impossible", row, recorded, reason
+                )
+    n_checked = int((tensors["max"].notna() & tensors["min"].notna()).sum())
+    return Check("statistics that a tensor can have", n_checked, _sort(contradictions.values()))
+
+
+def _bound_norms(
+    high: Floats, low: Floats, mean: Floats, sizes: Floats, mean_error: Floats
+) -> tuple[Floats, Floats]:
+    """Return the smallest and the largest norm that the other statistics allow; NaN if unknown."""
+    magnitude = np.maximum(np.abs(high), np.abs(low))
+    largest = sizes * magnitude**2
+    # each of the three numbers is wrong by up to the error, times at most twice the magnitude
+    by_mean = sizes * (mean * (high + low) - high * low + 6 * magnitude * mean_error)
+    largest = np.where(np.isnan(mean), largest, np.minimum(largest, by_mean))
+    extremes = high**2 + low**2
+    rest = np.abs(sizes * mean - high - low) - sizes * mean_error
+    rest = np.where(np.isnan(mean), 0.0, np.maximum(rest, 0.0))
+    smallest = extremes + rest**2 / np.maximum(sizes - 2, 1)
+    # of an unknown number of elements, the norm is at least that of the two extremes
+    smallest = np.where(np.isnan(smallest), extremes, smallest)
+    is_constant = high == low
+    constant = np.where(np.isnan(sizes), 1.0, sizes) * magnitude**2
+    smallest = np.where(is_constant, constant, smallest)
+    return np.sqrt(smallest), np.sqrt(np.maximum(largest, 0.0))
+
+
+def _flag_hidden_nonfinite(tensors: pd.DataFrame, high: Floats, low: Floats, norm: Floats) -> Flags:
+    """Return where one statistic is NaN or infinite and another, which must be too, is a number."""
+    has_columns = bool(np.isfinite(high).any() and np.isfinite(low).any())
+    is_nonfinite = (tensors["nonfinite"] == 1).to_numpy()
+    has_extreme = ~np.isfinite(high) | ~np.isfinite(low)
+    hides_in_norm = is_nonfinite & has_extreme & np.isfinite(norm)
+    hides_in_extreme = is_nonfinite & (np.isnan(high) != np.isnan(low))
+    flags: Flags = (hides_in_norm | hides_in_extreme) & has_columns
+    return flags
+
+
+def check_edges(trace: Trace) -> Check:
+    """Check that a reader of a value has the value that its producer wrote.
+
+    Files are compared by the fingerprints that the reader of the dump took, else the statistics.
+    Values that an op may have updated in place are not compared.
+    """
+    tensors = trace.tensors
+    producers = tensors["source_tensor"].to_numpy()
+    rows = np.flatnonzero(producers >= 0)
+    sources = producers[rows]
+    trusted = tensors["trusted"].to_numpy()
+    content = tensors["content"].to_numpy()
+    is_known, is_different = _compare_rows(trace, rows, sources)
+    is_updated = ~trusted[rows] | _flag_updates(trace, rows, is_known, is_different)
+    updated_sources = np.zeros(len(tensors), dtype=bool)
+    updated_sources[sources[is_updated]] = True
+    is_checked = is_known & trusted[rows] & trusted[sources] & ~updated_sources[sources]
+    is_wrong = is_checked & is_different
+    contradictions = []
+    for row, source in zip(rows[is_wrong].tolist(), sources[is_wrong].tolist(), strict=True):
+        producer = f"{_get_op_name(trace, source)} {tensors['slot'].iat[source]}"
+        recorded = f"reads {format_statistics(trace, row)}"
+        computed = f"{producer} wrote {format_statistics(trace, source)}"
+        if content[row] and content[source]:
+            recorded = "the file read"
+            computed = f"it differs from the file that {producer} wrote"
+        contradictions.append(build_contradiction(trace, "edge", row, recorded, computed))
+    n_checked = int(is_checked.sum())
+    return Check("values read and the values written", n_checked, _sort(contradictions))
+
+
+def _flag_updates(trace: Trace, rows: Ints, is_known: Flags, is_different: Flags) -> Flags:
+    """Return which inputs an op may have updated in place before they were recorded.
+
+    Such an input is not what was written, but equals an output of its own op. So does an input of a
+    reshape whose producer's record is damaged. Hence an op updates its inputs only if no fewer of
+    its kind do than hold an output that was written as they read it.
+    """
+    holds_output = _hold_own_output(trace, rows)
+    kinds = trace.ops["kind"].to_numpy()[trace.tensors["op"].to_numpy()[rows]]
+    table = pd.DataFrame({"kind": kinds})
+    table["updated"] = is_known & holds_output & is_different
+    table["copied"] = is_known & holds_output & ~is_different
+    counts = table.groupby("kind")[["updated", "copied"]].transform("sum")
+    flags: Flags = table["updated"].to_numpy() & (counts["updated"] >= counts["copied"]).to_numpy()
+    return flags
+
+
+def _hold_own_output(trace: Trace, rows: Ints) -> Flags:
+    """Return which inputs equal an output of their own op, as after an update in place."""
+    tensors = trace.tensors
+    outputs = np.flatnonzero((tensors["slot_kind"] == "output").to_numpy())
+    ops = tensors["op"].to_numpy()
+    output_table = pd.DataFrame({"op": ops[outputs], "output": outputs})
+    pairs = pd.DataFrame({"op": ops[rows], "position": np.arange(len(rows))})
+    pairs = pairs.merge(output_table, on="op")
+    positions = pairs["position"].to_numpy(dtype=int)
+    is_known, is_different = _compare_rows(
+        trace, rows[positions], pairs["output"].to_numpy(dtype=int)
+    )
+    flags = np.zeros(len(rows), dtype=bool)
+    flags[positions[is_known & ~is_different]] = True
+    return flags
+
+
+def _compare_rows(trace: Trace, rows: Ints, others: Ints) -> tuple[Flags, Flags]:
+    """Return which pairs of records can be compared, and which of these hold different values."""
+    tensors = trace.tensors
+    extreme_errors, sum_errors = compute_extreme_errors(trace), compute_sum_errors(trace)
+    floors = compute_floors(trace)
+    high, low, mean, norm, sizes = get_numbers(tensors)
+    content = tensors["content"].to_numpy()
+    nonfinite = tensors["nonfinite"].to_numpy()
+    scale = np.maximum(np.abs(high), np.abs(low))
+    is_known = np.zeros(len(rows), dtype=bool)
+    is_different = np.zeros(len(rows), dtype=bool)
+    with np.errstate(all="ignore"):
+        for numbers, errors, reference in (
+            (high, extreme_errors, scale),
+            (low, extreme_errors, scale),
+            (mean, sum_errors, scale),
+            (norm, sum_errors, norm),
+        ):
+            first, second = numbers[rows], numbers[others]
+            is_pair = ~(np.isnan(first) | np.isnan(second))
+            size = np.maximum(np.abs(reference[rows]), np.abs(reference[others]))
+            slack = np.maximum(errors[rows], errors[others]) * np.where(np.isfinite(size), size, 0)
+            slack = slack + np.maximum(floors[rows], floors[others])
+            is_known |= is_pair
+            is_different |= is_pair & (first != second) & ~(np.abs(first - second) <= slack)
+    has_flags = (nonfinite[rows] >= 0) & (nonfinite[others] >= 0)
+    is_different |= has_flags & (nonfinite[rows] != nonfinite[others])
+    has_sizes = ~(np.isnan(sizes[rows]) | np.isnan(sizes[others]))
+    is_different |= is_known & has_sizes & (sizes[rows] != sizes[others])
+    has_content = (content[rows] != 0) & (content[others] != 0)
+    is_known |= has_content | has_flags
+    is_different = np.where(has_content, content[rows] != content[others], is_different)
+    return is_known, is_different
+
+
+def check_copies(trace: Trace) -> Check:
+    """Check that records which share all statistics but one share that one, too.
+
+    Only float32 and wider records of at least 8 elements with informative numbers take part. If
+    size, mean, norm and one extreme of two records are equal bit for bit, they are records of one
+    tensor, and the other extreme must be equal; likewise the norm, if max, min and mean are equal.
+    A mean may differ: swapping signs inside a tensor changes nothing else.
+    """
+    tensors = trace.tensors
+    high, low, mean, norm, sizes = get_numbers(tensors)
+    numbers = {"max": high, "min": low, "mean": mean, "norm": norm}
+    is_wide = tensors["dtype"].isin(("float32", "float64")).to_numpy()
+    is_usable = is_wide & tensors["trusted"].to_numpy() & (sizes >= _MIN_COPY_SIZE)
+    is_usable &= np.isfinite(np.stack(list(numbers.values()))).all(axis=0) & (high != low)
+    is_usable &= count_evidence(tensors) == len(numbers)
+    rows = np.flatnonzero(is_usable)
+    errors = compute_sum_errors(trace)
+    contradictions: dict[int, Contradiction] = {}
+    for name in ("max", "min", "norm"):
+        copies = _find_first_copies(rows, sizes, numbers, name)
+        values, first_values = numbers[name][rows], numbers[name][copies]
+        # an extreme that adds nothing to the norm may differ between other tensors
+        change = np.abs(values**2 - first_values**2)
+        is_wrong = change > 2 * errors[rows] * norm[rows] ** 2
+        for row, other in zip(rows[is_wrong].tolist(), copies[is_wrong].tolist(), strict=True):
+            recorded = f"recorded with {format_statistics(trace, row)}"
+            place = f"{_get_op_name(trace, other)} {tensors['slot'].iat[other]}"
+            computed = f"{place} is recorded with another {name}, {numbers[name][other]:.6g}"
+            item = build_contradiction(trace, "copy", row, recorded, computed)
+            contradictions.setdefault(row, item)
+    return Check("records of equal tensors", len(rows), _sort(contradictions.values()))
+
+
+def _find_first_copies(rows: Ints, sizes: Floats, numbers: dict[str, Floats], name: str) -> Ints:
+    """Return, for each row, the first of the rows that share all its statistics but ``name``.
+
+    If these have several values of ``name``, it is the first that has the most frequent one.
+    """
+    keys = [key for key in numbers if key != name]
+    table = pd.DataFrame({key: numbers[key][rows] for key in keys})
+    table["size"] = sizes[rows]
+    group = table.groupby([*keys, "size"], sort=False).ngroup().to_numpy()
+    frame = pd.DataFrame({"group": group, "value": numbers[name][rows], "row": rows})
+    same = frame.groupby(["group", "value"], sort=False)["row"]
+    frame["count"], frame["first"] = same.transform("size"), same.transform("first")
+    best = frame.sort_values(["count", "first"], ascending=[False, True], kind="stable")
+    first_rows = best.drop_duplicates("group").set_index("group")["first"]
+    copies: Ints = frame["group"].map(first_rows).to_numpy(dtype=int)
+    return copies
+
+
+def check_parameters(trace: Trace) -> Check:
+    """Check that all ops of the forward and backward pass read the same value of a parameter."""
+    tensors = trace.tensors
+    ops = tensors["op"].to_numpy()
+    phases = trace.ops["phase"].to_numpy()[ops]
+    is_read = (tensors["slot_kind"] != "output").to_numpy() & tensors["trusted"].to_numpy()
+    is_read &= (tensors["parameter"] != "").to_numpy() & np.isin(phases, (FORWARD, BACKWARD))
+    rows = np.flatnonzero(is_read)
+    is_known, is_different = _compare_rows(trace, rows, _find_most_frequent_reads(trace, rows))
+    is_updated = _flag_updates(trace, rows, is_known, is_different)
+    names = tensors["parameter"].to_numpy()
+    updated_names = set(names[rows[is_updated]])
+    rows = rows[[name not in updated_names for name in names[rows]]]
+    first_reads = _find_most_frequent_reads(trace, rows)
+    is_known, is_different = _compare_rows(trace, rows, first_reads)
+    is_checked = is_known & (rows != first_reads)
+    contradictions = []
+    for position in np.flatnonzero(is_checked & is_different).tolist():
+        row, other = int(rows[position]), int(first_reads[position])
+        recorded = f"reads {names[row]} with {format_statistics(trace, row)}"
+        computed = f"{_get_op_name(trace, other)} reads it with {format_statistics(trace, other)}"
+        contradictions.append(build_contradiction(trace, "parameter", row, recorded, computed))
+    return Check("reads of one parameter", int(is_checked.sum()), _sort(contradictions))
+
+
+def _find_most_frequent_reads(trace: Trace, rows: Ints) -> Ints:
+    """Return, for each read of a parameter, the first read that has its most frequent value."""
+    tensors = trace.tensors
+    table = tensors.iloc[rows][["parameter", "size", "max", "min", "content", "nonfinite"]]
+    keys = table.astype({"parameter": str}).fillna({"max": np.inf, "min": np.inf})
+    columns = list(keys.columns)
+    keys["row"] = rows
+    groups = keys.groupby(columns, sort=False)["row"]
+    keys["count"], keys["first"] = groups.transform("size"), groups.transform("first")
+    best = keys.sort_values(["count", "first"], ascending=[False, True], kind="stable")
+    best_rows = best.drop_duplicates("parameter").set_index("parameter")["first"]
+    first_reads: Ints = keys["parameter"].map(best_rows).to_numpy(dtype=int)
+    return first_reads
+
+
+def check_gradient_shapes(trace: Trace) -> Check:
+    """Check that the gradient that a backward call receives has the shape of the call's output."""
+    tensors, ops = trace.tensors, trace.ops
+    forward = ops["forward"].to_numpy()[tensors["op"].to_numpy()]
+    is_gradient = (forward >= 0) & (tensors["slot_kind"] == "input").to_numpy()
+    is_gradient &= tensors["trusted"].to_numpy()
+    slots, op_ids = tensors["slot"].tolist(), tensors["op"].tolist()
+    rows_by_slot = dict(zip(zip(op_ids, slots, strict=True), range(len(tensors)), strict=True))
+    shapes = tensors["shape"].tolist()
+    n_checked = 0
+    contradictions = []
+    for row in np.flatnonzero(is_gradient).tolist():
+        output = rows_by_slot.get((int(forward[row]), slots[row].replace("input", "output", 1)))
+        if output is None or shapes[row] is None or shapes[output] is None:
+            continue
+        n_checked += 1
+        if shapes[row] != shapes[output]:
+            recorded = f"a gradient of shape {shapes[row]}"
+            value = f"{_get_op_name(trace, output)} {slots[output]}"
+            computed = f"{value} has shape {shapes[output]}"
+            item = build_contradiction(trace, "gradient", row, recorded, computed)
+            contradictions.append(item)
+    return Check("shapes of gradients and of their values", n_checked, tuple(contradictions))
+
+
+def check_completeness(trace: Trace) -> Check:
+    """Check that ops of one kind were recorded with the same slots.
+
+    The graph of a dump lists the slots of each op. A slot without a record is lost if the op has
+    other records, other ops of its kind have this slot, and few are missing in all.
+    """
+    tensors = trace.tensors
+    is_recorded = _flag_recorded(tensors)
+    is_expected = (tensors["size"] != 0).to_numpy()
+    ops = tensors["op"].to_numpy()
+    has_record = np.zeros(len(trace.ops), dtype=bool)
+    has_record[ops[is_recorded]] = True
+    is_expected &= has_record[ops]
+    rows = np.flatnonzero(is_expected)
+    kinds = trace.ops["kind"].to_numpy()[ops[rows]]
+    table = pd.DataFrame({"kind": kinds, "slot": tensors["slot"].to_numpy()[rows]})
+    table["recorded"] = is_recorded[rows].astype(float)
+    shares = table.groupby(["kind", "slot"], sort=False)["recorded"].transform("mean").to_numpy()
+    is_lost = ~is_recorded[rows] & (shares > _MIN_RECORDED_SHARE)
+    contradictions = []
+    if is_lost.sum() <= _MAX_MISSING_SHARE * len(rows):
+        for row in rows[is_lost].tolist():
+            kind = trace.ops["kind"].iat[int(ops[row])]
+            computed = f"other {kind} ops have this slot"
+            item = build_contradiction(trace, "missing", row, "not recorded", computed)
+            contradictions.append(item)
+    n_checked = len(rows) if (tensors["source_tensor"] >= 0).any() else 0
+    return Check("slots that the graph lists", n_checked, tuple(contradictions))
+
+
+def _flag_recorded(tensors: pd.DataFrame) -> Flags:
+    """Return which rows of the tensor table have a file, a statistic or a checksum."""
+    has_numbers = tensors[["max", "min", "mean", "norm"]].notna().any(axis=1)
+    is_recorded = has_numbers | (tensors["file"] != "") | (tensors["hash"] != "")
+    flags: Flags = (is_recorded | (tensors["nonfinite"] >= 0)).to_numpy()
+    return flags
+
+
+def build_contradiction(
+    trace: Trace, kind: Kind, row: int, recorded: str, computed: str
+) -> Contradiction:
+    """Return a contradiction about the tensor in ``row``."""
+    tensors = trace.tensors
+    return Contradiction(
+        kind,
+        row,
+        _get_op_name(trace, row),
+        str(tensors["slot"].iat[row]),
+        str(tensors["file"].iat[row]),
+        recorded,
+        computed,
+    )
+
+
+def format_statistics(trace: Trace, row: int) -> str:
+    """Return the recorded statistics of a tensor in words: 'max 3.5, min -1, norm 12.25'."""
+    values = {name: float(trace.tensors[name].iat[row]) for name in ("max", "min", "mean", "norm")}
+    is_nonfinite = int(trace.tensors["nonfinite"].iat[row]) == 1
+    return format_numbers(values, is_nonfinite)
+
+
+def format_numbers(values: dict[str, float], is_nonfinite: bool) -> str:
+    """Return statistics in words; a NaN is only mentioned where one was recorded."""
+    words = []
+    for name, value in values.items():
+        if not np.isnan(value) or (is_nonfinite and name in ("max", "min")):
+            words.append(f"{name} {value:.6g}")
+    return ", ".join(words) or "no statistics"
+
+
+def _get_op_name(trace: Trace, row: int) -> str:
+    return str(trace.ops["name"].iat[int(trace.tensors["op"].iat[row])])
+
+
+def _sort(contradictions: Iterable[Contradiction]) -> tuple[Contradiction, ...]:
+    return tuple(sorted(contradictions, key=lambda item: item.tensor))

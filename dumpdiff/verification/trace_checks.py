@@ -1,0 +1,40 @@
+"""All checks of one trace while somebody else works with it: of its records, and of files read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..model.trace import Problem, Trace
+from .contradictions import Check, Contradiction, to_problems
+from .files import FileChecks
+from .records import check_records
+
+
+@dataclass(frozen=True)
+class TraceChecks:
+    """The checks of one trace. Those of files are made as the files are read."""
+
+    trace: Trace  #: its files are checked when they are read
+    records: tuple[Check, ...]
+    files: FileChecks
+
+    def list_problems(self, known_problems: tuple[Problem, ...] = ()) -> tuple[Problem, ...]:
+        """Return the contradictions found so far as problems.
+
+        A file that is the subject of one of ``known_problems`` is not reported as unreadable again.
+        """
+        known_files = {problem.file for problem in known_problems}
+        contradictions: list[Contradiction] = [
+            item
+            for item in self.files.contradictions
+            if item.kind != "file" or item.file not in known_files
+        ]
+        for check in self.records:
+            contradictions += check.contradictions
+        return to_problems(contradictions, "records")
+
+
+def attach_checks(trace: Trace) -> TraceChecks:
+    """Check the records of a trace, and return it with checks of the files that are read."""
+    files = FileChecks(trace)
+    return TraceChecks(files.attach(), check_records(trace), files)
