@@ -28,6 +28,7 @@ CLASS_COLUMNS = {
     "producer": "first op that writes and does not read it; -1 if no recorded op produced it",
     "parameter": "name of the parameter it is, '' if none",
     "gradient_of": "name of the parameter whose gradient it is, '' if none",
+    "update_of": "name of the parameter whose value after the step it is, '' if none",
     "phase": "phase of the producer, else of the first consumer",
 }  # fmt: skip
 
@@ -194,7 +195,10 @@ def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) ->
     updates = (trace.ops["phase"] == OPTIMIZER).to_numpy()[tensors["op"]]
     tensor_class = assign_classes(tensors, trace.source.low_precision_statistics, updates)
     is_computed = _flag_computed(trace, tensors)
-    reads, writes = _collect_values_of_ops(len(trace.ops), tensors, tensor_class, is_computed)
+    read_class = _find_overwritten_values(tensors, tensor_class)
+    reads, writes = _collect_values_of_ops(
+        len(trace.ops), tensors, tensor_class, read_class, is_computed
+    )
     classes = _build_class_table(trace, tensors, tensor_class, reads, is_computed)
     return Flow(trace, tensors, classes, tensor_class, is_computed, reads, writes, problems)
 
@@ -209,15 +213,33 @@ def _flag_computed(trace: Trace, tensors: pd.DataFrame) -> Flags:
     return is_computed
 
 
+def _find_overwritten_values(tensors: pd.DataFrame, tensor_class: Ints) -> Ints:
+    """Return (tensors,) the class that an op read, also where it overwrote it before it was dumped.
+
+    Such an input is not trusted. If it is a parameter, it was what the last op before read of it.
+    """
+    read_class = tensor_class.copy()
+    names = tensors["parameter"].to_numpy()
+    is_output = (tensors["slot_kind"] == "output").to_numpy()
+    last_values: dict[str, int] = {}
+    for row in np.flatnonzero(names != "").tolist():
+        if tensor_class[row] >= 0:
+            last_values[names[row]] = int(tensor_class[row])
+        elif not is_output[row]:
+            read_class[row] = last_values.get(names[row], -1)
+    return read_class
+
+
 def _collect_values_of_ops(
-    n_ops: int, tensors: pd.DataFrame, tensor_class: Ints, is_computed: Flags
+    n_ops: int, tensors: pd.DataFrame, tensor_class: Ints, read_class: Ints, is_computed: Flags
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
     """Return per op the classes that it reads, and those that it writes and does not read."""
     reads: list[dict[int, None]] = [{} for _ in range(n_ops)]
     writes: list[dict[int, None]] = [{} for _ in range(n_ops)]
     is_input = (tensors["slot_kind"] != "output").to_numpy()
-    rows = np.flatnonzero((tensor_class >= 0) & (is_computed | is_input))
-    ops, values = tensors["op"].to_numpy()[rows].tolist(), tensor_class[rows].tolist()
+    value_of_row = np.where(is_input, read_class, tensor_class)
+    rows = np.flatnonzero((value_of_row >= 0) & (is_computed | is_input))
+    ops, values = tensors["op"].to_numpy()[rows].tolist(), value_of_row[rows].tolist()
     for op, value, is_output in zip(ops, values, is_computed[rows].tolist(), strict=True):
         if is_output:
             writes[op][value] = None
@@ -268,7 +290,7 @@ def _build_class_table(
     table["phase"] = (
         np.where(producers >= 0, phases[producers], phases[ops[first_rows]]) if count else []
     )
-    for column in ("parameter", "gradient_of"):
+    for column in ("parameter", "gradient_of", "update_of"):
         tensor_names = tensors[column].to_numpy()
         named_rows = rows[tensor_names[rows] != ""]
         if column == "parameter" and len(named_rows):
