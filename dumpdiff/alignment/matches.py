@@ -19,12 +19,12 @@ from .values import Fingerprints, compute_distances
 
 @dataclass(frozen=True)
 class NewWeight:
-    """A pair of new weights and the pair of old ones that they were computed from, by class."""
+    """A pair of new weights and what they were computed from, by class."""
 
     target: int
     reference: int
-    old_target: int
     old_reference: int
+    second_moment: int = -1  #: of Adam, after the step, on the reference's side; -1 for other rules
 
 
 @dataclass
@@ -93,10 +93,10 @@ class Matching:
 
     def pair_states(self, t: int, r: int) -> bool:
         """Pair two optimizer states; return whether they had no partner."""
-        if not self.pair(t, r, "update", MOMENT):
-            return False
-        self.states.append(t)
-        return True
+        is_added = self.pair(t, r, "update", MOMENT)
+        if self.classes_t[t] == r:
+            self.states.append(t)
+        return is_added
 
     def _add_pair(self, t: int, r: int, evidence: str, confidence: float) -> None:
         self.classes_t[t], self.classes_r[r] = r, t

@@ -58,11 +58,25 @@ def pair_by_update(
         if update_r is None:
             continue
         if update_t.new_weight >= 0 and update_r.new_weight >= 0:
+            second_moment = _find_second_moment(matching, update_r)
             progress |= matching.pair_new_weights(
-                NewWeight(update_t.new_weight, update_r.new_weight, weight_t, weight_r)
+                NewWeight(update_t.new_weight, update_r.new_weight, weight_r, second_moment)
             )
         progress |= _pair_states(matching, shapes_t, shapes_r, update_t.states, update_r.states)
     return progress
+
+
+def _find_second_moment(matching: Matching, update: Update) -> int:
+    """Return the second moment among the states of the reference, -1 if there is none."""
+    for state in update.states:
+        if _is_second_moment(matching.prints_r, state):
+            return state
+    return -1
+
+
+def _is_second_moment(prints: Fingerprints, state: int) -> bool:
+    """Return whether a state has no negative element, and others than 0."""
+    return bool(prints.low[state] >= 0 and prints.high[state] > 0)
 
 
 def _pair_states(
@@ -78,6 +92,9 @@ def _pair_states(
     second moment has no negative element, a first moment has.
     """
     tolerance = _SHAPE_TOLERANCES * matching.tolerance
+    for t in states_t:
+        if matching.classes_t[t] in states_r:
+            matching.pair_states(t, int(matching.classes_t[t]))
     open_t = [value for value in states_t if matching.classes_t[value] < 0]
     open_r = [value for value in states_r if matching.classes_r[value] < 0]
     progress = False
@@ -88,8 +105,8 @@ def _pair_states(
             open_r.remove(similar_r[0])
             progress = True
     for is_second in (False, True):
-        of_sign_t = [t for t in open_t if (matching.prints_t.low[t] >= 0) == is_second]
-        of_sign_r = [r for r in open_r if (matching.prints_r.low[r] >= 0) == is_second]
+        of_sign_t = [t for t in open_t if _is_second_moment(matching.prints_t, t) == is_second]
+        of_sign_r = [r for r in open_r if _is_second_moment(matching.prints_r, r) == is_second]
         if len(of_sign_t) == len(of_sign_r) == 1:
             progress |= matching.pair_states(of_sign_t[0], of_sign_r[0])
     return progress

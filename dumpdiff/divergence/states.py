@@ -121,6 +121,7 @@ def _classify_forwards(
     conditioning = compute_conditioning(graph, rules) * cancellation[: len(pairs)]
     factors, cancellations = conditioning.tolist(), cancellation.tolist()
     compute_share = build_share_function(graph)
+    is_update = (pairs["evidence"] == _UPDATE_EVIDENCE).tolist()
     state = [UNKNOWN] * graph.n_nodes
     ancestry = [Ancestry()] * graph.n_nodes
     recomputations: dict[int, Recomputation] = {}
@@ -133,7 +134,9 @@ def _classify_forwards(
         if node >= len(pairs) or not is_comparable[node]:
             continue
         error, tolerance, is_forward = errors[node], tolerances[node], graph.phase[node] == FORWARD
-        allowed_cancellation = min(_MAX_EXPLAINED_TOLERANCES, own_ancestry.cancellation)
+        # Adam divides a gradient by its own size: if that is only noise, so is the whole step
+        max_cancellation = math.inf if is_update[node] else _MAX_EXPLAINED_TOLERANCES
+        allowed_cancellation = min(max_cancellation, own_ancestry.cancellation)
         allowed_error = tolerance * max(cancellations[node], allowed_cancellation)
         has_cause = own_ancestry.has_diverged or (forward_has_diverged and not is_forward)
         if error > allowed_error and not is_broken[node] and not has_cause:

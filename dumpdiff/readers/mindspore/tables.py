@@ -293,8 +293,11 @@ class _GraphRows:
                 values=constant.values if constant is not None else None,
             )
             if updated_parameter and self._is_gradient(tensor, slot, updated_parameter):
-                rows.gradients[len(rows.tensors)] = updated_parameter
-                rows.gradients[tensor.source_tensor] = updated_parameter
+                gradient = self._find_backward_output(slot)
+                producer = self._find_producer(gradient, occurrence)
+                if gradient == slot:
+                    rows.gradients[len(rows.tensors)] = updated_parameter
+                rows.gradients[producer] = updated_parameter
             rows.tensors.append(tensor)
 
     def _is_overwritten(self, phase: str, slot: Slot) -> bool:
@@ -408,6 +411,27 @@ class _GraphRows:
             return False
         is_computed = slot.is_op_output and tensor.source_tensor >= 0
         return is_computed and tensor.trusted
+
+    def _find_backward_output(self, slot: Slot) -> Slot:
+        """Return the gradient before the optimizer scales, clips or decays it.
+
+        It is the only output of the backward pass of that shape that the value is computed from;
+        the value itself if there is no such output, or several.
+        """
+        value_type = self._get_type(slot)
+        results, visited, todo = set(), {slot}, [slot]
+        while todo:
+            current = todo.pop()
+            if self.phases[current.op] != OPTIMIZER:
+                results.add(current)
+                continue
+            for source in self.flow.ops[current.op].op_inputs:
+                source_type = self._get_type(source)
+                has_shape = source_type is not None and value_type is not None
+                if has_shape and source_type.shape == value_type.shape and source not in visited:
+                    visited.add(source)
+                    todo.append(source)
+        return results.pop() if len(results) == 1 else slot
 
 
 def _list_updated_parameters(flow: Dataflow) -> set[str]:
