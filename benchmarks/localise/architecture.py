@@ -105,6 +105,10 @@ class Layer:
 #: Update rules that both recording scripts know. 'adam_weight_decay' is AdamW without bias
 #: correction, 'assign_sub' the plain gradient step, on MindSpore's side without an operator for it.
 OPTIMIZERS = ("adamw", "adam", "adam_weight_decay", "momentum", "sgd", "assign_sub")
+#: Those whose step has the size of the gradient. They are used with learning rates around 0.05, not
+#: 0.001.
+GRADIENT_STEPS = ("momentum", "sgd", "assign_sub")
+GRADIENT_STEP_FACTOR = 50.0
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,10 @@ class Optimizer:
 
     def get_rate(self, n_dimensions: int) -> float:
         """Return the learning rate of a weight."""
-        return self.learning_rate * (self.group_rate if self.is_in_group(n_dimensions) else 1)
+        rate = self.learning_rate
+        if self.kind in GRADIENT_STEPS:
+            rate *= GRADIENT_STEP_FACTOR
+        return rate * (self.group_rate if self.is_in_group(n_dimensions) else 1)
 
     def get_decay(self, n_dimensions: int) -> float:
         """Return the weight decay of a weight: of matrices, unless the rule says of all."""

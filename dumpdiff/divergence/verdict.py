@@ -35,6 +35,7 @@ _READER_DETAILS = ("npy_matched", "edges_verified")
 #: Evidence of a bridge -> how a note describes it.
 _BRIDGE_EVIDENCE = {
     "other side": "the other side's dump",
+    "stack": "stacked numbers",
     "rearranged": "a rearranged tensor",
     "cast": "a tensor in another dtype",
     "part": "a tensor's part",

@@ -6,6 +6,8 @@ that belong nowhere.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import architecture
 import mindspore as ms
 from mindspore import Tensor, nn, ops
@@ -132,9 +134,9 @@ def build_optimizer(weights: list[ms.Parameter], rule: architecture.Optimizer) -
     groups = build_groups(weights, rule)
     match rule.kind:
         case "sgd":
-            return nn.SGD(groups, learning_rate=rule.learning_rate)
+            return nn.SGD(groups, learning_rate=get_base_rate(rule))
         case "momentum":
-            return nn.Momentum(groups, learning_rate=rule.learning_rate, momentum=MOMENTUM)
+            return nn.Momentum(groups, learning_rate=get_base_rate(rule), momentum=MOMENTUM)
         case "adam":
             framework_class = nn.Adam
         case _:
@@ -142,6 +144,11 @@ def build_optimizer(weights: list[ms.Parameter], rule: architecture.Optimizer) -
     return framework_class(
         groups, learning_rate=rule.learning_rate, beta1=BETA1, beta2=rule.beta2, eps=rule.eps
     )
+
+
+def get_base_rate(rule: architecture.Optimizer) -> float:
+    """Return the learning rate of weights that are in no group."""
+    return replace(rule, group="").get_rate(1)
 
 
 def build_groups(weights: list[ms.Parameter], rule: architecture.Optimizer) -> list[dict]:
@@ -153,7 +160,7 @@ def build_groups(weights: list[ms.Parameter], rule: architecture.Optimizer) -> l
     groups = []
     for (rate, decay), group_weights in sorted(members.items(), key=lambda item: item[0][1]):
         group = {"params": group_weights, "weight_decay": decay}
-        if rate != rule.learning_rate:
+        if rate != get_base_rate(rule):
             group["lr"] = rate
         groups.append(group)
     return [*groups, {"order_params": weights}]

@@ -16,7 +16,7 @@ def optimizer_of(net: nn.Module, rule: Optimizer) -> torch.optim.Optimizer:
     groups = build_groups(weights, rule)
     if rule.kind in ("sgd", "momentum", "assign_sub"):
         momentum = MOMENTUM if rule.kind == "momentum" else 0.0
-        return torch.optim.SGD(groups, lr=rule.learning_rate, momentum=momentum, foreach=False)
+        return torch.optim.SGD(groups, momentum=momentum, foreach=False)
     framework_class = torch.optim.Adam if rule.kind == "adam" else torch.optim.AdamW
     adam = framework_class(groups, lr=rule.learning_rate, eps=rule.eps, foreach=False)
     if not rule.bias_correction or rule.kind == "adam_weight_decay":
