@@ -16,7 +16,12 @@ from .matches import Matching, NewWeight
 from .noise import estimate_matching_tolerance
 from .roles import pair_by_role
 from .structure import pair_by_structure, pair_idle_ops
-from .training_step import collect_new_weights, pair_by_gradient, pair_by_update
+from .training_step import (
+    collect_new_weights,
+    pair_by_gradient,
+    pair_by_update,
+    pair_step_counts,
+)
 from .values import Fingerprints
 
 
@@ -74,7 +79,7 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
         pair_by_structure(matching)
     if pair_by_gradient(matching, gradients_t, gradients_r):
         pair_by_structure(matching)
-    if pair_by_update(matching, updates_t, updates_r):
+    if pair_by_update(matching, updates_t, updates_r) | pair_step_counts(matching):
         pair_by_structure(matching)
     for _ in pair_by_role(matching):
         pair_by_structure(matching)

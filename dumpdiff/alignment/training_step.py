@@ -38,6 +38,23 @@ def pair_by_gradient(matching: Matching, target: Gradients, reference: Gradients
     return progress
 
 
+def pair_step_counts(matching: Matching) -> bool:
+    """Pair the counts of steps, if both optimizers have counted equally; return whether they did.
+
+    A count that differs is left without a partner: not every rule uses it.
+    """
+    progress = False
+    for t in matching.target.counters:
+        equal_r = [
+            r
+            for r in matching.reference.counters
+            if matching.prints_r.high[r] == matching.prints_t.high[t]
+        ]
+        if len(equal_r) == 1:
+            progress |= matching.pair(t, equal_r[0], "update", confidence.MOMENT)
+    return progress
+
+
 def collect_new_weights(updates: Mapping[int, Update]) -> frozenset[int]:
     """Return the classes that are the new value of a weight."""
     return frozenset(update.new_weight for update in updates.values()) - {-1}

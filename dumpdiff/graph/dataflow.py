@@ -13,6 +13,7 @@ import pandas as pd
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import get_unit_roundoff
 from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph
+from ..readers.call_records import is_in_place
 from .statistics import complete_statistics
 from .value_classes import assign_classes, count_evidence
 
@@ -48,6 +49,7 @@ class Flow:
     reads: tuple[tuple[int, ...], ...]  #: per op: classes it reads, in slot order, without repeats
     writes: tuple[tuple[int, ...], ...]  #: per op: classes it writes and does not read
     problems: tuple[Problem, ...] = ()
+    counters: frozenset[int] = frozenset()  #: classes that are counts of steps
 
     @cached_property
     def consumers(self) -> list[list[int]]:
@@ -193,14 +195,30 @@ def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) ->
     """Complete the statistics of a trace and collapse it by value."""
     tensors, problems = complete_statistics(trace, progress)
     updates = (trace.ops["phase"] == OPTIMIZER).to_numpy()[tensors["op"]]
-    tensor_class = assign_classes(tensors, trace.source.low_precision_statistics, updates)
+    counters = updates & _flag_counters(trace, tensors)
+    low_precision = trace.source.low_precision_statistics
+    tensor_class = assign_classes(tensors, low_precision, updates, counters)
     is_computed = _flag_computed(trace, tensors)
     read_class = _find_overwritten_values(tensors, tensor_class)
     reads, writes = _collect_values_of_ops(
         len(trace.ops), tensors, tensor_class, read_class, is_computed
     )
     classes = _build_class_table(trace, tensors, tensor_class, reads, is_computed)
-    return Flow(trace, tensors, classes, tensor_class, is_computed, reads, writes, problems)
+    counter_classes = frozenset(tensor_class[counters].tolist()) - {-1}
+    return Flow(
+        trace, tensors, classes, tensor_class, is_computed, reads, writes, problems, counter_classes
+    )
+
+
+def _flag_counters(trace: Trace, tensors: pd.DataFrame) -> Flags:
+    """Return (tensors,) true for single whole numbers that are updated in memory."""
+    kinds = trace.ops["kind"]
+    is_api_update = kinds.map(is_in_place).to_numpy(dtype=bool)[tensors["op"]]
+    is_update = is_api_update | (tensors["update_of"] != "").to_numpy()
+    numbers = tensors["max"].to_numpy()
+    is_count = (tensors["size"] == 1).to_numpy() & (numbers > 0) & (numbers == np.floor(numbers))
+    flags: Flags = is_update & is_count & (tensors["slot_kind"] == "output").to_numpy()
+    return flags
 
 
 def _flag_computed(trace: Trace, tensors: pd.DataFrame) -> Flags:
