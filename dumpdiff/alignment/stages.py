@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ..graph import Flow, find_gradients, find_updates
+from ..graph import Flow, Gradients, find_gradients, find_updates
 from ..rulebook import Rules
 from . import anchors, mapping_evidence
 from .fused_groups import FusedGroup, find_fused_groups
@@ -40,6 +40,7 @@ class Alignment:
     groups: tuple[FusedGroup, ...]
     new_weights: tuple[NewWeight, ...] = ()
     states: tuple[int, ...] = ()  #: target classes of paired optimizer states
+    gradients: tuple[Gradients, Gradients] | None = None  #: of the target and of the reference
 
     @cached_property
     def fingerprints(self) -> tuple[Fingerprints, Fingerprints]:
@@ -95,10 +96,13 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     anchors.pair_by_last_value(matching)
     anchors.pair_losses(matching)
     pair_idle_ops(matching)
-    return _build_alignment(matching, find_fused_groups(matching, rules, (updates_t, updates_r)))
+    groups = find_fused_groups(matching, rules, (updates_t, updates_r))
+    return _build_alignment(matching, groups, (gradients_t, gradients_r))
 
 
-def _build_alignment(matching: Matching, groups: tuple[FusedGroup, ...]) -> Alignment:
+def _build_alignment(
+    matching: Matching, groups: tuple[FusedGroup, ...], gradients: tuple[Gradients, Gradients]
+) -> Alignment:
     paired_classes = np.flatnonzero(matching.classes_t >= 0)
     paired_list = paired_classes.tolist()
     evidence = pd.Series([matching.evidence[t] for t in paired_list], dtype=object)
@@ -124,4 +128,5 @@ def _build_alignment(matching: Matching, groups: tuple[FusedGroup, ...]) -> Alig
         groups,
         tuple(matching.new_weights),
         tuple(matching.states),
+        gradients,
     )

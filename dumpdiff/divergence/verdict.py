@@ -19,6 +19,7 @@ from ..rulebook import Rules
 from .coverage import compute_coverage
 from .equivalences import learn_equivalences, match_parameter_names
 from .findings import build_findings
+from .gradient_scales import insert_gradient_scales
 from .joint_graph import JointGraph, build_joint_graph
 from .parameters import find_exchanged_parameters, find_shape_mismatches
 from .states import AGREEING, INTRODUCED, States, classify
@@ -65,6 +66,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         *find_exchanged_parameters(alignment, rules, diverged_scopes),
     )
     findings = build_findings(graph, states, scopes_t, scopes_r, first_findings)
+    findings = insert_gradient_scales(findings, graph, states)
     coverage = compute_coverage(graph, states)
     obstacles = _find_obstacles(comparison, coverage)
     gaps = _find_coverage_gaps(coverage, min_coverage)
