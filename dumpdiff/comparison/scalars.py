@@ -19,7 +19,7 @@ def find_scalar_differences(alignment: Alignment) -> pd.DataFrame:
 
     Columns: target_op, reference_op, target, reference (the values). Only ops of one kind with the
     same number of floating scalars are compared: frameworks write shapes, axes and flags too
-    differently.
+    differently. They are compared by size, because the order of arguments differs, too.
     """
     target_scalars = _collect_scalars(alignment.target)
     reference_scalars = _collect_scalars(alignment.reference)
@@ -29,7 +29,7 @@ def find_scalar_differences(alignment: Alignment) -> pd.DataFrame:
         has_same_kind = alignment.target_kinds[op_t] == alignment.reference_kinds[op_r]
         if not has_same_kind or len(scalars_t) != len(scalars_r):
             continue
-        for a, b in zip(scalars_t, scalars_r, strict=True):
+        for a, b in zip(sorted(scalars_t), sorted(scalars_r), strict=True):
             if abs(a - b) > _MAX_DIFFERENCE * max(abs(a), abs(b)):
                 rows.append((op_t, op_r, a, b))
     return pd.DataFrame(rows, columns=["target_op", "reference_op", "target", "reference"])

@@ -22,6 +22,7 @@ from .findings import build_findings
 from .gradient_scales import insert_gradient_scales
 from .joint_graph import JointGraph, build_joint_graph
 from .parameters import find_exchanged_parameters, find_shape_mismatches
+from .running_statistics import describe_running_statistics, find_momentum_differences
 from .states import AGREEING, INTRODUCED, States, classify
 from .tables import build_pair_table, build_unmatched_table
 
@@ -67,6 +68,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     )
     findings = build_findings(graph, states, scopes_t, scopes_r, first_findings)
     findings = insert_gradient_scales(findings, graph, states)
+    findings += find_momentum_differences(graph, len(findings))
     coverage = compute_coverage(graph, states)
     obstacles = _find_obstacles(comparison, coverage)
     gaps = _find_coverage_gaps(coverage, min_coverage)
@@ -78,6 +80,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         notes.append(_describe_bridges(graph.bridges))
     notes += _describe_silent_scalars(comparison, findings)
     notes += _describe_uncompared_phases(coverage)
+    notes += describe_running_statistics(graph)
     details = {
         "min_coverage": min_coverage,
         "matching_tolerance": alignment.tolerance,
