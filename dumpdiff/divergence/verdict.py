@@ -13,7 +13,7 @@ from ..graph.module_paths import locate_ops
 from ..model.arrays import Objects
 from ..model.finding import Finding
 from ..model.result import Result, Side
-from ..model.trace import BACKWARD, FORWARD, Problem
+from ..model.trace import BACKWARD, FORWARD, OPTIMIZER, Problem
 from ..model.verdict import AlignmentVerdict
 from ..rulebook import Rules
 from .coverage import compute_coverage
@@ -25,6 +25,7 @@ from .parameters import find_exchanged_parameters, find_shape_mismatches
 from .running_statistics import describe_running_statistics, find_momentum_differences
 from .states import AGREEING, INTRODUCED, States, classify
 from .tables import build_pair_table, build_unmatched_table
+from .uncompared_updates import describe_updates, find_update_gaps
 
 #: Share of forward ops with a partner below which the dumps are hardly of one model, and findings
 #: mean nothing.
@@ -71,7 +72,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     findings += find_momentum_differences(graph, len(findings))
     coverage = compute_coverage(graph, states)
     obstacles = _find_obstacles(comparison, coverage)
-    gaps = _find_coverage_gaps(coverage, min_coverage)
+    gaps = [*_find_coverage_gaps(coverage, min_coverage), *find_update_gaps(graph, coverage)]
     verdict: AlignmentVerdict = "diverged" if findings else "aligned"
     if obstacles or (gaps and not findings):
         verdict = "inconclusive"
@@ -80,6 +81,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         notes.append(_describe_bridges(graph.bridges))
     notes += _describe_silent_scalars(comparison, findings)
     notes += _describe_uncompared_phases(coverage)
+    notes += describe_updates(graph, coverage)
     notes += describe_running_statistics(graph)
     details = {
         "min_coverage": min_coverage,
@@ -205,10 +207,13 @@ def _describe_silent_scalars(comparison: Comparison, findings: Sequence[Finding]
 
 
 def _describe_uncompared_phases(coverage: _Coverage) -> list[str]:
-    """Return a sentence for each phase that both sides recorded and nothing was compared of."""
+    """Return a sentence for each phase that both sides recorded and nothing was compared of.
+
+    Of the optimizer, see ``uncompared_updates``.
+    """
     sentences = []
     for phase in coverage["target"]:
-        is_common = phase in coverage["reference"]
+        is_common = phase in coverage["reference"] and phase != OPTIMIZER
         if is_common and not any(phases[phase]["compared"] for phases in coverage.values()):
             sentences.append(
                 f"both sides recorded {phase} ops, but none could be compared: "
