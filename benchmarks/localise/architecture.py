@@ -102,11 +102,20 @@ class Layer:
     stage_eps: float = 1e-5  #: ResNet: of both batch norms of the stage
 
 
+#: Update rules that both recording scripts know. 'adam_weight_decay' is AdamW without bias
+#: correction, 'assign_sub' the plain gradient step, on MindSpore's side without an operator for it.
+OPTIMIZERS = ("adamw", "adam", "adam_weight_decay", "momentum", "sgd", "assign_sub")
+#: Those whose step has the size of the gradient. They are used with learning rates around 0.05, not
+#: 0.001.
+GRADIENT_STEPS = ("momentum", "sgd", "assign_sub")
+GRADIENT_STEP_FACTOR = 50.0
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """The rule of the one step that is recorded when a case asks for it."""
 
-    kind: str = "adamw"  #: 'adamw' or 'sgd'
+    kind: str = "adamw"  #: one of OPTIMIZERS
     learning_rate: float = 1e-3
     eps: float = 1e-8
     bias_correction: bool = True
@@ -115,6 +124,39 @@ class Optimizer:
     clip: float = 1.0  #: global norm; 0 for none
     norm_factor: float = 1.0  #: the global norm is taken for so many times as large
     gradient_factor: float = 1.0  #: gradients are multiplied by it before clipping
+    beta2: float = 0.999
+    #: 'matrices' or 'vectors': the weights that the following rules are for
+    group: str = ""
+    group_rate: float = 1.0  #: factor of their learning rate
+    group_decay: float = 1.0  #: factor of their weight decay
+    group_beta2: float = 0.0  #: their beta2, 0 for the one of all weights
+    group_clipped: bool = True  #: their gradients are clipped
+
+    def is_in_group(self, n_dimensions: int) -> bool:
+        """Return whether a weight of so many dimensions is in the group."""
+        return self.group == ("matrices" if n_dimensions > 1 else "vectors")
+
+    def get_rate(self, n_dimensions: int) -> float:
+        """Return the learning rate of a weight."""
+        rate = self.learning_rate
+        if self.kind in GRADIENT_STEPS:
+            rate *= GRADIENT_STEP_FACTOR
+        return rate * (self.group_rate if self.is_in_group(n_dimensions) else 1)
+
+    def get_decay(self, n_dimensions: int) -> float:
+        """Return the weight decay of a weight: of matrices, unless the rule says of all."""
+        if not self.decay_all and n_dimensions == 1:
+            return 0.0
+        return self.weight_decay * (self.group_decay if self.is_in_group(n_dimensions) else 1)
+
+    def get_beta2(self, n_dimensions: int) -> float:
+        """Return the decay rate of a weight's second moment."""
+        is_changed = self.group_beta2 and self.is_in_group(n_dimensions)
+        return self.group_beta2 if is_changed else self.beta2
+
+    def is_clipped(self, n_dimensions: int) -> bool:
+        """Return whether the gradient of a weight is clipped."""
+        return self.group_clipped or not self.is_in_group(n_dimensions)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from architecture import MODELS, Model, build_clean, replace_layer, round_bfloat16
+from architecture import (
+    MODELS,
+    OPTIMIZERS,
+    Model,
+    build_clean,
+    replace_layer,
+    round_bfloat16,
+)
 
 HELD_OUT_MODEL = "mla"
 
@@ -475,6 +482,66 @@ FAULTS: Mapping[str, Fault] = {
         True,
         optimizer=True,
     ),
+    "double_before_clip": Fault(
+        "gradients doubled by data parallelism; clipping cancels it",
+        "gradient-scaled",
+        _change_optimizer(gradient_factor=2.0),
+        "15",
+        optimizer=True,
+    ),
+    # the optimizer, in one parameter group
+    "rate_matrices": Fault(
+        "learning rate of matrices doubled",
+        "learning-rate",
+        _change_optimizer(group="matrices", group_rate=2.0),
+        optimizer=True,
+    ),
+    "rate_vectors": Fault(
+        "learning rate of biases and norms doubled",
+        "learning-rate",
+        _change_optimizer(group="vectors", group_rate=2.0),
+        held_out=True,
+        optimizer=True,
+    ),
+    "decay_matrices": Fault(
+        "weight decay of matrices doubled",
+        "weight-decay",
+        _change_optimizer(group="matrices", group_decay=2.0),
+        optimizer=True,
+    ),
+    "beta_matrices": Fault(
+        "beta2 of matrices 0.99 for 0.999",
+        "beta",
+        _change_optimizer(group="matrices", group_beta2=0.99),
+        held_out=True,
+        optimizer=True,
+    ),
+    "beta_vectors": Fault(
+        "beta2 of biases and norms 0.99 for 0.999",
+        "beta",
+        _change_optimizer(group="vectors", group_beta2=0.99),
+        optimizer=True,
+    ),
+    "clip_matrices": Fault(
+        "gradients of matrices not clipped",
+        "clip",
+        _change_optimizer(group="matrices", group_clipped=False),
+        optimizer=True,
+    ),
+    "clip_vectors": Fault(
+        "gradients of biases and norms not clipped",
+        "clip",
+        _change_optimizer(group="vectors", group_clipped=False),
+        held_out=True,
+        optimizer=True,
+    ),
+    # state that is updated in the forward pass
+    "norm_momentum": Fault(
+        "running statistics of batch norm with momentum 0.9 for 0.1",
+        "norm-momentum",
+        _change_layer(norm_momentum=0.9),
+        "50",
+    ),
 }
 
 _NORMS = "eps eps_large eps_subtle norm_kind norm_weight_ones"
@@ -516,6 +583,15 @@ FAULTS_OF_MODEL: Mapping[str, str] = {
     "head_bias_missing batch_order",
 }
 
+#: Faults of the update: model, kind of optimizer, and the faults, which go into the two sides in
+#: turn. MindSpore's own optimizers have one beta2 for all weights, so beta is wrong in AdamW.
+_UPDATE_FAULTS: tuple[tuple[str, str, str], ...] = (
+    ("llama", "adam", "rate_matrices decay_matrices clip_matrices rate_vectors"),
+    ("gqa", "adamw", "beta_vectors double_before_clip rate_matrices beta_matrices decay_matrices"),
+    ("gpt2", "sgd", "double_before_clip rate_matrices clip_vectors decay_matrices"),
+    ("resnet", "momentum", "rate_vectors rate_matrices clip_matrices decay_matrices"),
+)
+
 #: Options of the two sides of a model: the families of names, and how parameters are fused.
 _STYLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "llama": (("--names", "legacy"), ("--names", "hf")),
@@ -539,6 +615,14 @@ _BENIGN: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("decomposition", "gpt2", ("--attention", "bmm"), ("--attention", "sdpa")),
     ("order", "mla", ("--order", "vkq"), ()),
     ("no_scopes", "moe", ("--style", "jit"), ()),
+)
+
+#: Pairs without a fault in which both sides run one step of an optimizer.
+_UPDATES: tuple[tuple[str, str], ...] = (
+    *((model, kind) for model in MODELS for kind in ("adam", "adamw", "momentum", "sgd")),
+    ("gpt2", "adam_weight_decay"),
+    ("llama", "assign_sub"),
+    ("resnet", "assign_sub"),
 )
 
 
@@ -570,7 +654,23 @@ def _list_cases() -> tuple[Case, ...]:
                     reference,
                 )
             )
+    for side in ("mindspore", "pytorch"):
+        name = f"resnet-norm_momentum-{side}"
+        cases.append(Case(name, "resnet", "norm_momentum", side, *_STYLES["resnet"]))
+    for model, kind in _UPDATES:
+        if (model, kind) != ("llama", "adamw"):  # that is the benign case "optimizer"
+            cases.append(_make_update_case(model, kind))
+    for model, kind, names in _UPDATE_FAULTS:
+        for turn, fault in enumerate(names.split()):
+            cases.append(_make_update_case(model, kind, fault, ("mindspore", "pytorch")[turn % 2]))
     return tuple(cases)
+
+
+def _make_update_case(model: str, kind: str, fault: str = "none", side: str = "") -> Case:
+    options = ("--optimizer", *([] if kind == "adamw" else [kind]))
+    target, reference = (style + options for style in _STYLES[model])
+    name = "clean" if fault == "none" else fault
+    return Case(f"{model}-{kind}-{name}", model, fault, side, target, reference)
 
 
 CASES = _list_cases()
@@ -584,7 +684,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--fault", default="none", help=f"one of {', '.join(FAULTS)}; NAME@LAYER chooses the layer"
     )
     parser.add_argument(
-        "--optimizer", action="store_true", help="also run one step of the optimizer"
+        "--optimizer",
+        nargs="?",
+        choices=OPTIMIZERS,
+        const="adamw",
+        help="also run one step of an optimizer; default: adamw",
     )
 
 
@@ -592,4 +696,7 @@ def parse_model(args: argparse.Namespace) -> Model:
     """Return the model that the command line requests."""
     if args.fault.partition("@")[0] not in FAULTS:
         raise SystemExit(f"no fault {args.fault!r}; there are: {', '.join(FAULTS)}")
-    return build(args.model, args.fault)
+    model = build(args.model, args.fault)
+    if args.optimizer is None:
+        return model
+    return replace(model, optimizer=replace(model.optimizer, kind=args.optimizer))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..graph import Flow
+from ..graph import Flow, Update
 from ..model.arrays import Ints
 from ..model.trace import BACKWARD, FORWARD
 from ..rulebook import Rules
@@ -37,6 +37,7 @@ class _Side:
     flow: Flow
     partners: Ints  #: class -> class of the other side or -1
     is_target: bool
+    updates: Mapping[int, Update]  #: of the weights
 
     def is_unpaired(self, value: int) -> bool:
         return bool(self.partners[value] < 0)
@@ -46,13 +47,18 @@ class _Side:
         return value if self.is_target else int(self.partners[value])
 
 
-def find_fused_groups(matching: Matching, rules: Rules) -> tuple[FusedGroup, ...]:
+def find_fused_groups(
+    matching: Matching,
+    rules: Rules,
+    updates: tuple[Mapping[int, Update], Mapping[int, Update]] = ({}, {}),
+) -> tuple[FusedGroup, ...]:
     """Return the fused tensors among the unpaired classes.
 
     They are found by canonical parameter names, else by the paired value that they are read with.
+    ``updates`` are those of the target's and the reference's weights.
     """
-    target = _Side(matching.target, matching.classes_t, is_target=True)
-    reference = _Side(matching.reference, matching.classes_r, is_target=False)
+    target = _Side(matching.target, matching.classes_t, True, updates[0])
+    reference = _Side(matching.reference, matching.classes_r, False, updates[1])
     weight_groups = []
     for whole_side, part_side in ((target, reference), (reference, target)):
         for fused_class, parts in _iterate_fused_leaves(whole_side, part_side, rules):
@@ -135,9 +141,20 @@ def _index_leaves_by_value(side: _Side) -> dict[int, list[int]]:
 
 
 def _find_related_groups(target: _Side, reference: _Side, group: FusedGroup) -> list[FusedGroup]:
-    """Return the outputs and gradients of a fused weight as groups: they are fused as it is."""
+    """Return the outputs, gradients and updates of a fused weight as groups.
+
+    They are fused as it is.
+    """
     related_groups = []
-    for find_related in (find_outputs, _find_output_gradients, _find_leaf_gradients):
+    finders = (
+        _find_side_outputs,
+        _find_output_gradients,
+        _find_leaf_gradients,
+        _find_new_weight,
+        _find_first_moment,
+        _find_second_moment,
+    )
+    for find_related in finders:
         values_t = _collect_single_values(target, group.target, find_related)
         values_r = _collect_single_values(reference, group.reference, find_related)
         if len(group.target) <= len(group.reference):
@@ -154,15 +171,41 @@ def _find_related_groups(target: _Side, reference: _Side, group: FusedGroup) -> 
 
 
 def _collect_single_values(
-    side: _Side, leaves: Sequence[int], find_related: Callable[[Flow, int], list[int]]
+    side: _Side, leaves: Sequence[int], find_related: Callable[[_Side, int], list[int]]
 ) -> tuple[int, ...]:
     """Return the unpaired related value of each leaf that has exactly one."""
     single_values = []
     for leaf in leaves:
-        unpaired_values = [v for v in find_related(side.flow, leaf) if side.is_unpaired(v)]
+        unpaired_values = [v for v in find_related(side, leaf) if side.is_unpaired(v)]
         if len(unpaired_values) == 1:
             single_values.append(unpaired_values[0])
     return tuple(single_values)
+
+
+def _find_new_weight(side: _Side, leaf: int) -> list[int]:
+    update = side.updates.get(leaf)
+    return [update.new_weight] if update is not None and update.new_weight >= 0 else []
+
+
+def _find_first_moment(side: _Side, leaf: int) -> list[int]:
+    return _find_moments(side, leaf, is_second=False)
+
+
+def _find_second_moment(side: _Side, leaf: int) -> list[int]:
+    return _find_moments(side, leaf, is_second=True)
+
+
+def _find_moments(side: _Side, leaf: int, is_second: bool) -> list[int]:
+    """Return the moments of a weight: a second moment has no negative element, a first one has."""
+    update = side.updates.get(leaf)
+    if update is None:
+        return []
+    smallest = side.flow.list_column("min")
+    return [value for value in update.states if (smallest[value] >= 0) == is_second]
+
+
+def _find_side_outputs(side: _Side, leaf: int) -> list[int]:
+    return find_outputs(side.flow, leaf)
 
 
 def find_outputs(flow: Flow, leaf: int) -> list[int]:
@@ -171,12 +214,13 @@ def find_outputs(flow: Flow, leaf: int) -> list[int]:
     return list(dict.fromkeys(value for op in consumers for value in flow.writes[op]))
 
 
-def _find_output_gradients(flow: Flow, leaf: int) -> list[int]:
+def _find_output_gradients(side: _Side, leaf: int) -> list[int]:
     """Return the gradients of a leaf's outputs.
 
     They are taken from the backward records. Without records they are the values that backward ops
     read with the leaf and that have the size of an output.
     """
+    flow = side.flow
     outputs = find_outputs(flow, leaf)
     recorded_gradients = dict.fromkeys(
         flow.recorded_gradients[value] for value in outputs if value in flow.recorded_gradients
@@ -192,12 +236,13 @@ def _find_output_gradients(flow: Flow, leaf: int) -> list[int]:
     return list(gradients)
 
 
-def _find_leaf_gradients(flow: Flow, leaf: int) -> list[int]:
+def _find_leaf_gradients(side: _Side, leaf: int) -> list[int]:
     """Return the gradient of a leaf: by name, else by dataflow.
 
     By dataflow it has the leaf's size and is computed from the gradient of an output and from a
     value that forward ops read with the leaf.
     """
+    flow = side.flow
     name = flow.classes["parameter"].iat[leaf]
     if name:
         named_gradients = np.flatnonzero((flow.classes["gradient_of"] == name).to_numpy()).tolist()
@@ -206,7 +251,7 @@ def _find_leaf_gradients(flow: Flow, leaf: int) -> list[int]:
     forward_ops = _list_consumers(flow, leaf, FORWARD)
     other_inputs = {value for op in forward_ops for value in flow.reads[op]} - {leaf}
     gradients: dict[int, None] = {}
-    for output_gradient in _find_output_gradients(flow, leaf):
+    for output_gradient in _find_output_gradients(side, leaf):
         for op in _list_consumers(flow, output_gradient, BACKWARD):
             if other_inputs.intersection(flow.reads[op]):
                 gradients.update(dict.fromkeys(flow.writes[op]))

@@ -13,7 +13,18 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import Ints
+from .confidence import MOMENT, NEW_WEIGHT
 from .values import Fingerprints, compute_distances
+
+
+@dataclass(frozen=True)
+class NewWeight:
+    """A pair of new weights and what they were computed from, by class."""
+
+    target: int
+    reference: int
+    old_reference: int
+    second_moment: int = -1  #: of Adam, after the step, on the reference's side; -1 for other rules
 
 
 @dataclass
@@ -32,6 +43,11 @@ class Matching:
     #: target class -> value, parameter, name, structure, role, ...
     evidence: dict[int, str] = field(default_factory=dict)
     confidence: dict[int, float] = field(default_factory=dict)  #: see :mod:`.confidence`
+    #: classes that are paired as new weights of paired weights and in no other way
+    reserved_t: frozenset[int] = frozenset()
+    reserved_r: frozenset[int] = frozenset()
+    new_weights: list[NewWeight] = field(default_factory=list)
+    states: list[int] = field(default_factory=list)  #: target classes of paired optimizer states
 
     def __post_init__(self) -> None:
         self.classes_t = np.full(len(self.target.classes), -1)
@@ -61,11 +77,30 @@ class Matching:
 
     def pair(self, t: int, r: int, evidence: str, confidence: float) -> bool:
         """Pair two classes, not their producers. Return False if :meth:`can_pair` is False."""
+        if not self.can_pair(t, r) or t in self.reserved_t or r in self.reserved_r:
+            return False
+        self._add_pair(t, r, evidence, confidence)
+        return True
+
+    def pair_new_weights(self, new_weight: NewWeight) -> bool:
+        """Pair the new weights of two paired weights; return whether they had no partner."""
+        t, r = new_weight.target, new_weight.reference
         if not self.can_pair(t, r):
             return False
+        self._add_pair(t, r, "update", NEW_WEIGHT)
+        self.new_weights.append(new_weight)
+        return True
+
+    def pair_states(self, t: int, r: int) -> bool:
+        """Pair two optimizer states; return whether they had no partner."""
+        is_added = self.pair(t, r, "update", MOMENT)
+        if self.classes_t[t] == r:
+            self.states.append(t)
+        return is_added
+
+    def _add_pair(self, t: int, r: int, evidence: str, confidence: float) -> None:
         self.classes_t[t], self.classes_r[r] = r, t
         self.evidence[t], self.confidence[t] = evidence, confidence
-        return True
 
     def pair_ops(self, t: int, r: int) -> bool:
         """Pair two ops. Return False if one has another partner."""

@@ -8,16 +8,21 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ..graph import Flow, find_gradients
+from ..graph import Flow, Gradients, find_gradients, find_updates
 from ..rulebook import Rules
 from . import anchors, mapping_evidence
 from .fused_groups import FusedGroup, find_fused_groups
-from .matches import Matching
+from .matches import Matching, NewWeight
 from .noise import estimate_matching_tolerance
 from .roles import pair_by_role
 from .slot_pairs import SlotPair, find_slot_pairs
 from .structure import pair_by_structure, pair_idle_ops
-from .training_step import pair_by_gradient, pair_by_update
+from .training_step import (
+    collect_new_weights,
+    pair_by_gradient,
+    pair_by_update,
+    pair_step_counts,
+)
 from .values import Fingerprints
 
 
@@ -34,6 +39,9 @@ class Alignment:
     tolerance: float  #: distance of statistics within which values agree
     #: unpaired classes that correspond as a fused tensor and its parts
     groups: tuple[FusedGroup, ...]
+    new_weights: tuple[NewWeight, ...] = ()
+    states: tuple[int, ...] = ()  #: target classes of paired optimizer states
+    gradients: tuple[Gradients, Gradients] | None = None  #: of the target and of the reference
     #: values of corresponding slots that are not each other's partners
     slot_pairs: tuple[SlotPair, ...] = ()
 
@@ -58,7 +66,14 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     kinds_t = mapping_evidence.canonicalize_kinds(target, rules, target=True)
     kinds_r = mapping_evidence.canonicalize_kinds(reference, rules, target=False)
     tolerance = estimate_matching_tolerance(target, reference)
+    gradients_t = find_gradients(target, kinds_t)
+    gradients_r = find_gradients(reference, kinds_r)
+    updates_t = find_updates(target, gradients_t.by_value)
+    updates_r = find_updates(reference, gradients_r.by_value)
     matching = Matching(target, reference, kinds_t, kinds_r, tolerance)
+    if updates_t and updates_r:
+        matching.reserved_t = collect_new_weights(updates_t)
+        matching.reserved_r = collect_new_weights(updates_r)
     candidates = anchors.pair_by_value(matching)
     anchors.pair_by_checksum(matching)
     anchors.pair_by_parameter_name(matching, rules)
@@ -66,11 +81,9 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     pair_by_structure(matching)
     while anchors.pair_by_support(matching, candidates):
         pair_by_structure(matching)
-    gradients_t = find_gradients(target, kinds_t)
-    gradients_r = find_gradients(reference, kinds_r)
     if pair_by_gradient(matching, gradients_t, gradients_r):
         pair_by_structure(matching)
-    if pair_by_update(matching, gradients_t, gradients_r):
+    if pair_by_update(matching, updates_t, updates_r) | pair_step_counts(matching):
         pair_by_structure(matching)
     for _ in pair_by_role(matching):
         pair_by_structure(matching)
@@ -86,10 +99,13 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     anchors.pair_by_last_value(matching)
     anchors.pair_losses(matching)
     pair_idle_ops(matching)
-    return _build_alignment(matching, find_fused_groups(matching, rules))
+    groups = find_fused_groups(matching, rules, (updates_t, updates_r))
+    return _build_alignment(matching, groups, (gradients_t, gradients_r))
 
 
-def _build_alignment(matching: Matching, groups: tuple[FusedGroup, ...]) -> Alignment:
+def _build_alignment(
+    matching: Matching, groups: tuple[FusedGroup, ...], gradients: tuple[Gradients, Gradients]
+) -> Alignment:
     paired_classes = np.flatnonzero(matching.classes_t >= 0)
     paired_list = paired_classes.tolist()
     evidence = pd.Series([matching.evidence[t] for t in paired_list], dtype=object)
@@ -113,5 +129,8 @@ def _build_alignment(matching: Matching, groups: tuple[FusedGroup, ...]) -> Alig
         ops,
         matching.tolerance,
         groups,
+        tuple(matching.new_weights),
+        tuple(matching.states),
+        gradients,
         find_slot_pairs(matching),
     )

@@ -1,26 +1,21 @@
-"""Evidence of the training step: gradients of paired values, new weights and optimizer state.
+"""Evidence of the training step: gradients of paired values, new weights and optimizer states.
 
-New weights and optimizer state differ where a step does, and an update rule can be written in many
-ways. But a new weight is near the old one. And in a first step a moment is a power of the gradient
-times a number, so the shape of its distribution identifies it.
+New weights and states differ where a step does, and an update rule can be written in many ways. But
+the partner of a new weight is known: that of the old weight. And in a first step a moment is a
+power of the gradient times a number, so the shape of its distribution identifies it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..graph import Flow, Gradients
-from ..model.trace import OPTIMIZER
+from ..graph import Gradients, Update
 from . import confidence
-from .matches import Matching
+from .matches import Matching, NewWeight
 from .values import Fingerprints, compute_distances
 
-#: Largest distance of a new weight from the old one. A value farther away is not a new weight.
-_MAX_STEP = 0.05
-#: Values of one parameter's update that are followed; the longest rule has about twenty.
-_MAX_UPDATE_VALUES = 64
 #: Tolerances up to which the shapes of two distributions agree.
 _SHAPE_TOLERANCES = 16
 
@@ -43,101 +38,95 @@ def pair_by_gradient(matching: Matching, target: Gradients, reference: Gradients
     return progress
 
 
-def pair_by_update(matching: Matching, target: Gradients, reference: Gradients) -> bool:
-    """Pair the new weights and optimizer state of paired parameters.
+def pair_step_counts(matching: Matching) -> bool:
+    """Pair the counts of steps, if both optimizers have counted equally; return whether they did.
+
+    A count that differs is left without a partner: not every rule uses it.
+    """
+    progress = False
+    for t in matching.target.counters:
+        equal_r = [
+            r
+            for r in matching.reference.counters
+            if matching.prints_r.high[r] == matching.prints_t.high[t]
+        ]
+        if len(equal_r) == 1:
+            progress |= matching.pair(t, equal_r[0], "update", confidence.MOMENT)
+    return progress
+
+
+def collect_new_weights(updates: Mapping[int, Update]) -> frozenset[int]:
+    """Return the classes that are the new value of a weight."""
+    return frozenset(update.new_weight for update in updates.values()) - {-1}
+
+
+def pair_by_update(
+    matching: Matching, target: Mapping[int, Update], reference: Mapping[int, Update]
+) -> bool:
+    """Pair the new weights and the optimizer states of paired weights.
 
     Returns whether any pair was added.
     """
-    if OPTIMIZER not in matching.target.phases or OPTIMIZER not in matching.reference.phases:
-        return False
     shapes_t, shapes_r = matching.prints_t.normalize(), matching.prints_r.normalize()
     progress = False
-    for weight_t, gradient_t in target.by_value.items():
+    for weight_t, update_t in target.items():
         weight_r = int(matching.classes_t[weight_t])
-        gradient_r = reference.by_value.get(weight_r)
-        if matching.producer_t[weight_t] >= 0 or gradient_r is None:
+        update_r = reference.get(weight_r)
+        if update_r is None:
             continue
-        if matching.producer_r[weight_r] >= 0:
-            continue
-        kept_t = _find_kept_values(matching.target, weight_t, gradient_t)
-        kept_r = _find_kept_values(matching.reference, weight_r, gradient_r)
-        new_weights_t = _select_near_values(matching.prints_t, weight_t, kept_t)
-        new_weights_r = _select_near_values(matching.prints_r, weight_r, kept_r)
-        if new_weights_t and new_weights_r:
-            progress |= matching.pair(
-                new_weights_t[-1], new_weights_r[-1], "update", confidence.NEW_WEIGHT
+        if update_t.new_weight >= 0 and update_r.new_weight >= 0:
+            second_moment = _find_second_moment(matching, update_r)
+            progress |= matching.pair_new_weights(
+                NewWeight(update_t.new_weight, update_r.new_weight, weight_r, second_moment)
             )
-        state_t = [value for value in kept_t if value not in new_weights_t]
-        state_r = [value for value in kept_r if value not in new_weights_r]
-        progress |= _pair_moments(matching, shapes_t, shapes_r, state_t, state_r)
+        progress |= _pair_states(matching, shapes_t, shapes_r, update_t.states, update_r.states)
     return progress
 
 
-def _pair_moments(
+def _find_second_moment(matching: Matching, update: Update) -> int:
+    """Return the second moment among the states of the reference, -1 if there is none."""
+    for state in update.states:
+        if _is_second_moment(matching.prints_r, state):
+            return state
+    return -1
+
+
+def _is_second_moment(prints: Fingerprints, state: int) -> bool:
+    """Return whether a state has no negative element, and others than 0."""
+    return bool(prints.low[state] >= 0 and prints.high[state] > 0)
+
+
+def _pair_states(
     matching: Matching,
     shapes_t: Fingerprints,
     shapes_r: Fingerprints,
-    values_t: list[int],
-    values_r: list[int],
+    states_t: Sequence[int],
+    states_r: Sequence[int],
 ) -> bool:
-    """Pair optimizer state of equal shape of distribution, last first; return whether any was."""
-    tolerance = _SHAPE_TOLERANCES * matching.tolerance
-    open_r = [value for value in values_r if matching.classes_r[value] < 0]
-    progress = False
-    for t in reversed(values_t):
-        if matching.classes_t[t] >= 0:
-            continue
-        similar_r = [r for r in open_r if _compute_distance(shapes_t, t, shapes_r, r) <= tolerance]
-        if not similar_r:
-            continue
-        partner = similar_r[-1]
-        if matching.pair(t, partner, "update", confidence.MOMENT):
-            open_r.remove(partner)
-            progress = True
-    return progress
+    """Pair the states of one weight; return whether any were.
 
-
-def _find_kept_values(flow: Flow, weight: int, gradient: int) -> list[int]:
-    """Return the values that the optimizer computes from a weight or its gradient and keeps.
-
-    They have the weight's size and are in order of execution. A value is kept if it is written in
-    place or assigned, or if no further step of the update reads it.
+    First those of equal shape of distribution, then those that are the only one of their sign: a
+    second moment has no negative element, a first moment has.
     """
-    kinds = flow.trace.ops["kind"]
-    is_kept: dict[int, bool] = {}
-    todo = [weight, gradient]
-    for value in todo:
-        for op in flow.consumers[value]:
-            if flow.phases[op] != OPTIMIZER or len(is_kept) > _MAX_UPDATE_VALUES:
-                continue
-            for output in flow.writes[op]:
-                is_same_size = flow.sizes[output] == flow.sizes[weight]
-                if output not in is_kept and is_same_size and flow.producers[output] == op:
-                    is_kept[output] = kinds.iat[op].endswith("_")
-                    todo.append(output)
-    for value in is_kept:
-        is_kept[value] |= _is_result_of_update(flow, value, is_kept.keys())
-    kept_values = [value for value in is_kept if is_kept[value]]
-    return sorted(kept_values, key=lambda value: int(flow.producers[value]))
-
-
-def _is_result_of_update(flow: Flow, value: int, update_values: Set[int]) -> bool:
-    """Return whether a value is assigned, or no op computes another value of the update from it."""
-    kinds = flow.trace.ops["kind"]
-    outputs: set[int] = set()
-    for op in flow.consumers[value]:
-        if flow.phases[op] != OPTIMIZER:
-            continue
-        if kinds.iat[op].startswith("Assign"):
-            return True
-        outputs.update(flow.writes[op])
-    return outputs.isdisjoint(update_values)
-
-
-def _select_near_values(prints: Fingerprints, weight: int, values: list[int]) -> list[int]:
-    return [
-        value for value in values if _compute_distance(prints, value, prints, weight) <= _MAX_STEP
-    ]
+    tolerance = _SHAPE_TOLERANCES * matching.tolerance
+    for t in states_t:
+        if matching.classes_t[t] in states_r:
+            matching.pair_states(t, int(matching.classes_t[t]))
+    open_t = [value for value in states_t if matching.classes_t[value] < 0]
+    open_r = [value for value in states_r if matching.classes_r[value] < 0]
+    progress = False
+    for t in list(open_t):
+        similar_r = [r for r in open_r if _compute_distance(shapes_t, t, shapes_r, r) <= tolerance]
+        if len(similar_r) == 1 and matching.pair_states(t, similar_r[0]):
+            open_t.remove(t)
+            open_r.remove(similar_r[0])
+            progress = True
+    for is_second in (False, True):
+        of_sign_t = [t for t in open_t if _is_second_moment(matching.prints_t, t) == is_second]
+        of_sign_r = [r for r in open_r if _is_second_moment(matching.prints_r, r) == is_second]
+        if len(of_sign_t) == len(of_sign_r) == 1:
+            progress |= matching.pair_states(of_sign_t[0], of_sign_r[0])
+    return progress
 
 
 def _compute_distance(target: Fingerprints, t: int, reference: Fingerprints, r: int) -> float:

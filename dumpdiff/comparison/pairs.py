@@ -20,6 +20,7 @@ from ..rulebook import Rules
 from ..verification import TraceChecks
 from .fused_tensors import compute_joint_statistics, join_parts
 from .metrics import Metrics, compute_metrics
+from .new_weights import judge_new_weights
 from .scalars import find_scalar_differences
 from .tolerances import (
     Spread,
@@ -55,9 +56,9 @@ class Comparison:
     evidence, confidence, target_tensor, reference_tensor (ids of the tensors compared), layout,
     metric, error, tolerance, agrees, comparable and the fields of
     :class:`~dumpdiff.comparison.metrics.Metrics`, plus rounded_error, group (a fused tensor and its
-    parts, else None), slot_pair (a :class:`~dumpdiff.alignment.SlotPair`, else None) and spread (of
-    two runs of the reference, NaN if unknown). Every class is in one pair at most that is no slot
-    pair.
+    parts, else None), slot_pair (a :class:`~dumpdiff.alignment.SlotPair`, else None), spread (of
+    two runs of the reference, NaN if unknown) and reason (why a pair is not comparable although
+    both sides have numbers, else ''). Every class is in one pair at most that is no slot pair.
     """
 
     alignment: Alignment
@@ -106,6 +107,8 @@ def compare_pairs(
     has_mismatch = pairs["nonfinite_mismatch"] > 0
     has_error = np.isfinite(pairs["error"]) | (pairs["metric"] == "relative_l2")
     pairs["comparable"] = has_mismatch | has_error
+    pairs["reason"] = pd.Series([""] * len(pairs), dtype=object)
+    judge_new_weights(alignment, pairs)
     pairs["spread"] = np.nan
     if spread is not None:
         widen_tolerances(pairs, spread)

@@ -21,7 +21,7 @@ def find_scalar_differences(alignment: Alignment) -> pd.DataFrame:
 
     Columns: target_op, reference_op, target, reference (the values). Only ops of one kind with the
     same number of floating scalars are compared: frameworks write shapes, axes and flags too
-    differently.
+    differently. They are compared by size, because the order of arguments differs, too.
     """
     target_scalars = _collect_scalars(alignment.target)
     reference_scalars = _collect_scalars(alignment.reference)

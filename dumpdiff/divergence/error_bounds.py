@@ -21,6 +21,8 @@ from .joint_graph import JointGraph
 _CANCELING_KINDS = frozenset({"add", "sub", "sum", "mean", "matmul"})
 #: Kinds that add up tensors element by element.
 _SUM_KINDS = frozenset({"add", "sub"})
+#: Kinds that keep relative errors where all inputs but one are single numbers.
+_SCALING_KINDS = frozenset({"mul", "div"})
 #: Takes the place of a root mean square of 0 in a division.
 _TINY = 1e-300
 
@@ -51,7 +53,7 @@ def compute_cancellation(graph: JointGraph) -> Floats:
     Both sums are taken by root mean squares, and the result is at least 1. This is the condition
     number of summation (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section
     4.2): rounding errors are relative to the terms, and a sum of terms that cancel is small
-    compared with them.
+    compared with them. A product with a single number has the cancellation of its other factor.
     """
     factors = np.ones(graph.n_nodes)
     for production in _iterate_productions(graph, graph.n_nodes):
@@ -61,7 +63,26 @@ def compute_cancellation(graph: JointGraph) -> Floats:
             terms = _sum_terms(flow, value, production.producer, kind)
             factor = terms / max(flow.rms[value], _TINY)
             factors[production.node] = max(factors[production.node], factor)
+    scaled_nodes = _find_scaled_nodes(graph)
+    for node in graph.order:
+        source = scaled_nodes.get(node, node)
+        factors[node] = max(factors[node], factors[source])
     return factors
+
+
+def _find_scaled_nodes(graph: JointGraph) -> dict[int, int]:
+    """Return node -> the node that it is a multiple of, as by clipping or a loss scale."""
+    target = graph.comparison.alignment.target
+    scaled_nodes = {}
+    for production in _iterate_productions(graph, graph.n_nodes):
+        if production.kind.removeprefix("grad:") not in _SCALING_KINDS:
+            continue
+        flow = production.flow
+        inputs = [value for value in flow.reads[production.producer] if flow.sizes[value] > 1]
+        if len(inputs) == 1 and flow.sizes[inputs[0]] == flow.sizes[production.value]:
+            nodes = graph.target_nodes if flow is target else graph.reference_nodes
+            scaled_nodes[production.node] = int(nodes[inputs[0]])
+    return scaled_nodes
 
 
 def build_visibility_function(graph: JointGraph) -> Callable[[int, int], float]:

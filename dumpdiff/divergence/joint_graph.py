@@ -19,7 +19,7 @@ from ..comparison import Comparison
 from ..graph import Flow
 from ..graph.missing_edges import find_bridge, find_enclosing_inputs, has_missing_producer
 from ..model.arrays import Flags, Floats, Ints, Objects
-from ..model.trace import FORWARD
+from ..model.trace import FORWARD, OPTIMIZER
 
 #: Values that are searched for the next recorded gradient; a longer search leaves the layer.
 _MAX_SEARCHED_VALUES = 64
@@ -156,6 +156,9 @@ def _collect_parents(flow: Flow) -> list[list[int]]:
     for parameter, gradient in _iterate_parameter_gradients(flow):
         if not parents[gradient]:
             parents[gradient] += _find_next_gradients(flow, parameter, gradient)
+    for zero, total in _iterate_zero_terms(flow):
+        if zero not in parents[total]:
+            parents[total].append(zero)
     for gradient, total in _iterate_contributions(flow):
         if gradient != total and gradient not in parents[total]:
             parents[total].append(gradient)
@@ -170,6 +173,26 @@ def _iterate_parameter_gradients(flow: Flow) -> Iterator[tuple[int, int]]:
     for gradient, name in enumerate(parameter_names):
         if name in parameters:
             yield parameters[name], gradient
+
+
+def _iterate_zero_terms(flow: Flow) -> Iterator[tuple[int, int]]:
+    """Yield (term, sum) of ops of the optimizer whose result is one of the values that they read.
+
+    In a first step the moments are 0, so the sum of the decayed moment and the gradient is the
+    value that the gradient's term is, and no edge leads there from the other term. A term that
+    came later may depend on the sum and is left out.
+    """
+    for op in np.flatnonzero(flow.is_layout).tolist():
+        if flow.phases[op] != OPTIMIZER or len(flow.reads[op]) < 2:
+            continue
+        rows = flow.get_tensor_ids(op)
+        results = set(flow.tensor_class[rows[flow.is_computed[rows]]].tolist()) - {-1}
+        if len(results) != 1:
+            continue
+        total = results.pop()
+        for term in flow.reads[op]:
+            if term != total and 0 <= flow.producers[term] < flow.producers[total]:
+                yield term, total
 
 
 def _iterate_contributions(flow: Flow) -> Iterator[tuple[int, int]]:

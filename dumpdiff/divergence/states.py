@@ -145,6 +145,7 @@ def _classify_forwards(graph: JointGraph, rules: Rules, cancellation: Floats) ->
     compute_share = build_share_function(graph)
     state = [INCOMPARABLE] * len(pairs) + [UNPAIRED] * (graph.n_nodes - len(pairs))
     allowed_errors = list(tolerances)
+    is_update = (pairs["evidence"] == _UPDATE_EVIDENCE).tolist()
     ancestry = [Ancestry()] * graph.n_nodes
     recomputations: dict[int, Recomputation] = {}
     forward_has_diverged = False
@@ -156,7 +157,9 @@ def _classify_forwards(graph: JointGraph, rules: Rules, cancellation: Floats) ->
         if node >= len(pairs) or not is_comparable[node]:
             continue
         error, tolerance, is_forward = errors[node], tolerances[node], graph.phase[node] == FORWARD
-        allowed_cancellation = min(_MAX_EXPLAINED_TOLERANCES, own_ancestry.cancellation)
+        # Adam divides a gradient by its own size: if that is only noise, so is the whole step
+        max_cancellation = math.inf if is_update[node] else _MAX_EXPLAINED_TOLERANCES
+        allowed_cancellation = min(max_cancellation, own_ancestry.cancellation)
         allowed_error = tolerance * max(cancellations[node], allowed_cancellation)
         has_cause = own_ancestry.has_diverged or (forward_has_diverged and not is_forward)
         if error > allowed_error and not is_broken[node] and not has_cause:

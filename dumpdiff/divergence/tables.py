@@ -17,6 +17,7 @@ RECONVERGED_REASON = (
 )
 REGION_REASON = "region: between values that agree and values that differ"
 NO_PARTNER_REASON = "no partner, and nothing computed from it has one"
+UNINFORMATIVE_REASON = "any error would be allowed: terms that cancel, or two runs that differ"
 UNTRUSTED_REASON = "untrusted record: its recorder writes other numbers there"
 _TENSOR_COLUMNS = ("slot", "dtype", "shape", "max", "min", "mean", "norm")
 _METRIC_COLUMNS = (
@@ -133,6 +134,7 @@ def build_uncompared_table(
     """
     alignment = graph.comparison.alignment
     is_in_region = _flag_regions(graph, states)
+    no_comparison_reasons = _explain_no_comparison(graph)
     sizes = {
         "target": frozenset(alignment.reference.sizes.tolist()),
         "reference": frozenset(alignment.target.sizes.tolist()),
@@ -142,8 +144,9 @@ def build_uncompared_table(
         ("target", alignment.target, graph.target_nodes, scopes_t),
         ("reference", alignment.reference, graph.reference_nodes, scopes_r),
     ):
-        values = np.flatnonzero(~flag_compared_nodes(graph)[nodes])
+        values = np.flatnonzero(~flag_compared_nodes(graph, states)[nodes])
         value_states = states.state[nodes[values]]
+        no_comparison = [no_comparison_reasons[node] for node in nodes[values].tolist()]
         has_size = np.isin(flow.sizes[values], list(sizes[side]))
         reasons = np.select(
             [
@@ -152,7 +155,7 @@ def build_uncompared_table(
                 is_in_region[nodes[values]],
                 ~has_size,
             ],
-            [RECONVERGED_REASON, "no numbers on one side", REGION_REASON, "no value of its size"],
+            [RECONVERGED_REASON, no_comparison, REGION_REASON, "no value of its size"],
             NO_PARTNER_REASON,
         )
         untrusted = np.flatnonzero(~flow.tensors["trusted"].to_numpy())
@@ -169,6 +172,16 @@ def build_uncompared_table(
         }
         tables.append(pd.DataFrame(columns).astype(object))
     return pd.concat(tables, ignore_index=True)[list(UNCOMPARED_COLUMNS)]
+
+
+def _explain_no_comparison(graph: JointGraph) -> list[str]:
+    """Return (nodes,) why the values of a pair could not be compared; '' for other nodes."""
+    pairs = graph.comparison.pairs
+    has_numbers = np.isfinite(pairs["error"].to_numpy())
+    reasons = np.where(has_numbers, UNINFORMATIVE_REASON, "no numbers on one side").astype(object)
+    is_explained = (pairs["reason"] != "").to_numpy()
+    reasons[is_explained] = pairs["reason"].to_numpy()[is_explained]
+    return [*reasons.tolist(), *[""] * (graph.n_nodes - len(pairs))]
 
 
 def _flag_regions(graph: JointGraph, states: States) -> Flags:
@@ -210,7 +223,7 @@ def _explain_unmatched_ops(
 ) -> tuple[Ints, AnyArray]:
     """Return the ops of one side without a compared result, and the reason for each."""
     pairs = graph.comparison.pairs
-    is_compared = flag_compared_nodes(graph)
+    is_compared = flag_compared_nodes(graph, states)
     is_paired = np.arange(graph.n_nodes) < len(pairs)
     has_results, has_compared = flag_compared_ops(flow, nodes, is_compared)
     _, is_reconverged = flag_compared_ops(flow, nodes, states.state == RECONVERGED)

@@ -13,17 +13,20 @@ from ..graph.module_paths import locate_ops
 from ..model.arrays import Objects
 from ..model.finding import Finding
 from ..model.result import Result, Side
-from ..model.trace import BACKWARD, FORWARD
+from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ..model.verdict import AlignmentVerdict
 from ..rulebook import Rules
 from .coverage import compute_coverage, count_states
 from .equivalences import learn_equivalences, match_parameter_names
 from .findings import build_findings
+from .gradient_scales import insert_gradient_scales
 from .joint_graph import JointGraph, build_joint_graph
 from .parameters import find_exchanged_parameters, find_shape_mismatches
 from .reliability import SideProblems, assess_reliability, weaken_findings
+from .running_statistics import describe_running_statistics, find_momentum_differences
 from .states import AGREEING, INTRODUCED, States, classify
 from .tables import build_pair_table, build_uncompared_table, build_unmatched_table
+from .uncompared_updates import describe_updates, find_update_gaps
 
 #: Share of forward ops with a partner below which the dumps are hardly of one model, and findings
 #: mean nothing.
@@ -36,6 +39,7 @@ _READER_DETAILS = ("npy_matched", "edges_verified")
 #: Evidence of a bridge -> how a note describes it.
 _BRIDGE_EVIDENCE = {
     "other side": "the other side's dump",
+    "stack": "stacked numbers",
     "rearranged": "a rearranged tensor",
     "cast": "a tensor in another dtype",
     "part": "a tensor's part",
@@ -66,6 +70,8 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         *find_exchanged_parameters(alignment, rules, diverged_scopes),
     )
     findings = build_findings(graph, states, scopes_t, scopes_r, first_findings)
+    findings = insert_gradient_scales(findings, graph, states)
+    findings += find_momentum_differences(graph, len(findings))
     coverage = compute_coverage(graph, states)
     sides = {
         "target": _summarize_side(comparison, 0),
@@ -80,7 +86,11 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     )
     findings = weaken_findings(findings, reliability)
     obstacles = _find_obstacles(comparison, coverage) or list(reliability.obstacles)
-    gaps = [*_describe_isolated(findings), *_find_coverage_gaps(coverage, min_coverage)]
+    gaps = [
+        *_describe_isolated(findings),
+        *_find_coverage_gaps(coverage, min_coverage),
+        *find_update_gaps(graph, coverage),
+    ]
     has_diverged = any(finding.kind != "isolated" for finding in findings)
     verdict: AlignmentVerdict = "diverged" if has_diverged else "aligned"
     if obstacles or (gaps and not has_diverged):
@@ -91,6 +101,8 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     notes += _describe_silent_scalars(comparison, findings)
     notes += _describe_uncompared_phases(coverage)
     notes += comparison.remarks
+    notes += describe_updates(graph, coverage)
+    notes += describe_running_statistics(graph)
     details = {
         "min_coverage": min_coverage,
         "matching_tolerance": alignment.tolerance,
@@ -234,10 +246,13 @@ def _describe_silent_scalars(comparison: Comparison, findings: Sequence[Finding]
 
 
 def _describe_uncompared_phases(coverage: _Coverage) -> list[str]:
-    """Return a sentence for each phase that both sides recorded and nothing was compared of."""
+    """Return a sentence for each phase that both sides recorded and nothing was compared of.
+
+    Of the optimizer, see ``uncompared_updates``.
+    """
     sentences = []
     for phase in coverage["target"]:
-        is_common = phase in coverage["reference"]
+        is_common = phase in coverage["reference"] and phase != OPTIMIZER
         if is_common and not any(phases[phase]["compared"] for phases in coverage.values()):
             sentences.append(
                 f"both sides recorded {phase} ops, but none could be compared: "

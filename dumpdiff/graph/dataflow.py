@@ -13,6 +13,7 @@ import pandas as pd
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import get_unit_roundoff
 from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph
+from ..readers.call_records import is_in_place
 from .statistics import complete_statistics
 from .value_classes import assign_classes, count_evidence
 
@@ -28,6 +29,7 @@ CLASS_COLUMNS = {
     "producer": "first op that writes and does not read it; -1 if no recorded op produced it",
     "parameter": "name of the parameter it is, '' if none",
     "gradient_of": "name of the parameter whose gradient it is, '' if none",
+    "update_of": "name of the parameter whose value after the step it is, '' if none",
     "phase": "phase of the producer, else of the first consumer",
 }  # fmt: skip
 
@@ -47,6 +49,7 @@ class Flow:
     reads: tuple[tuple[int, ...], ...]  #: per op: classes it reads, in slot order, without repeats
     writes: tuple[tuple[int, ...], ...]  #: per op: classes it writes and does not read
     problems: tuple[Problem, ...] = ()
+    counters: frozenset[int] = frozenset()  #: classes that are counts of steps
 
     @cached_property
     def consumers(self) -> list[list[int]]:
@@ -192,11 +195,30 @@ def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) ->
     """Complete the statistics of a trace and collapse it by value."""
     tensors, problems = complete_statistics(trace, progress)
     updates = (trace.ops["phase"] == OPTIMIZER).to_numpy()[tensors["op"]]
-    tensor_class = assign_classes(tensors, trace.source.low_precision_statistics, updates)
+    counters = updates & _flag_counters(trace, tensors)
+    low_precision = trace.source.low_precision_statistics
+    tensor_class = assign_classes(tensors, low_precision, updates, counters)
     is_computed = _flag_computed(trace, tensors)
-    reads, writes = _collect_values_of_ops(len(trace.ops), tensors, tensor_class, is_computed)
+    read_class = _find_overwritten_values(tensors, tensor_class)
+    reads, writes = _collect_values_of_ops(
+        len(trace.ops), tensors, tensor_class, read_class, is_computed
+    )
     classes = _build_class_table(trace, tensors, tensor_class, reads, is_computed)
-    return Flow(trace, tensors, classes, tensor_class, is_computed, reads, writes, problems)
+    counter_classes = frozenset(tensor_class[counters].tolist()) - {-1}
+    return Flow(
+        trace, tensors, classes, tensor_class, is_computed, reads, writes, problems, counter_classes
+    )
+
+
+def _flag_counters(trace: Trace, tensors: pd.DataFrame) -> Flags:
+    """Return (tensors,) true for single whole numbers that are updated in memory."""
+    kinds = trace.ops["kind"]
+    is_api_update = kinds.map(is_in_place).to_numpy(dtype=bool)[tensors["op"]]
+    is_update = is_api_update | (tensors["update_of"] != "").to_numpy()
+    numbers = tensors["max"].to_numpy()
+    is_count = (tensors["size"] == 1).to_numpy() & (numbers > 0) & (numbers == np.floor(numbers))
+    flags: Flags = is_update & is_count & (tensors["slot_kind"] == "output").to_numpy()
+    return flags
 
 
 def _flag_computed(trace: Trace, tensors: pd.DataFrame) -> Flags:
@@ -209,15 +231,33 @@ def _flag_computed(trace: Trace, tensors: pd.DataFrame) -> Flags:
     return is_computed
 
 
+def _find_overwritten_values(tensors: pd.DataFrame, tensor_class: Ints) -> Ints:
+    """Return (tensors,) the class that an op read, also where it overwrote it before it was dumped.
+
+    Such an input is not trusted. If it is a parameter, it was what the last op before read of it.
+    """
+    read_class = tensor_class.copy()
+    names = tensors["parameter"].to_numpy()
+    is_output = (tensors["slot_kind"] == "output").to_numpy()
+    last_values: dict[str, int] = {}
+    for row in np.flatnonzero(names != "").tolist():
+        if tensor_class[row] >= 0:
+            last_values[names[row]] = int(tensor_class[row])
+        elif not is_output[row]:
+            read_class[row] = last_values.get(names[row], -1)
+    return read_class
+
+
 def _collect_values_of_ops(
-    n_ops: int, tensors: pd.DataFrame, tensor_class: Ints, is_computed: Flags
+    n_ops: int, tensors: pd.DataFrame, tensor_class: Ints, read_class: Ints, is_computed: Flags
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
     """Return per op the classes that it reads, and those that it writes and does not read."""
     reads: list[dict[int, None]] = [{} for _ in range(n_ops)]
     writes: list[dict[int, None]] = [{} for _ in range(n_ops)]
     is_input = (tensors["slot_kind"] != "output").to_numpy()
-    rows = np.flatnonzero((tensor_class >= 0) & (is_computed | is_input))
-    ops, values = tensors["op"].to_numpy()[rows].tolist(), tensor_class[rows].tolist()
+    value_of_row = np.where(is_input, read_class, tensor_class)
+    rows = np.flatnonzero((value_of_row >= 0) & (is_computed | is_input))
+    ops, values = tensors["op"].to_numpy()[rows].tolist(), value_of_row[rows].tolist()
     for op, value, is_output in zip(ops, values, is_computed[rows].tolist(), strict=True):
         if is_output:
             writes[op][value] = None
@@ -268,7 +308,7 @@ def _build_class_table(
     table["phase"] = (
         np.where(producers >= 0, phases[producers], phases[ops[first_rows]]) if count else []
     )
-    for column in ("parameter", "gradient_of"):
+    for column in ("parameter", "gradient_of", "update_of"):
         tensor_names = tensors[column].to_numpy()
         named_rows = rows[tensor_names[rows] != ""]
         if column == "parameter" and len(named_rows):

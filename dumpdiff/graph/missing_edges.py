@@ -19,6 +19,8 @@ from .dataflow import Flow
 _WINDOW = 48
 #: Relative difference of the norms of the same numbers, summed in another order.
 _SUMMATION_ERROR = 2e-6
+#: Numbers that are stacked; a single one would be the value itself.
+_MIN_STACK_SIZE = 2
 #: Share of the run. A value that is read over a longer stretch is a buffer, not a missing edge.
 _MAX_SPAN = 0.25
 #: Roundoffs of the narrower type by which the statistics of a cast may differ.
@@ -34,7 +36,7 @@ class Bridge:
     """What a value without a recorded producer comes from."""
 
     parents: tuple[int, ...]  #: classes
-    evidence: str  #: rearranged, cast, part (of another tensor), module call, order
+    evidence: str  #: stack, rearranged, cast, part (of another tensor), module call, order
 
 
 def has_missing_producer(flow: Flow, value: int) -> bool:
@@ -87,6 +89,9 @@ def find_bridge(flow: Flow, value: int) -> Bridge | None:
     if not has_missing_producer(flow, value):
         return None
     consumer = flow.consumers[value][0]
+    scalars = _find_stacked_scalars(flow, consumer, value)
+    if scalars:
+        return Bridge(scalars, "stack")
     recent_values = _find_recent_values(flow, consumer, value)
     tests = (("rearranged", _is_rearrangement), ("cast", _is_cast), ("part", _is_chunk))
     for evidence, fits in tests:
@@ -107,6 +112,32 @@ def find_enclosing_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, .
         if value not in flow.reads[call]:
             return flow.reads[call]
     return ()
+
+
+def _find_stacked_scalars(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
+    """Return the numbers that the elements of a value are: the last results of one kind of op.
+
+    So are the norms of all gradients, from which clipping computes the norm of the whole model.
+    () if extremes and norm are not those of the numbers.
+    """
+    n_elements = int(flow.sizes[value])
+    kinds = flow.trace.ops["kind"]
+    scalars: list[int] = []
+    kind = ""
+    for op in range(consumer - 1, -1, -1):
+        if len(scalars) >= n_elements or n_elements < _MIN_STACK_SIZE:
+            break
+        results = [result for result in flow.writes[op] if flow.sizes[result] == 1]
+        kind = kind or (kinds.iat[op] if results else "")
+        if results and kinds.iat[op] == kind:
+            scalars += results[: n_elements - len(scalars)]
+    if not scalars or len(scalars) != n_elements:
+        return ()
+    numbers = np.array([flow.list_column("max")[scalar] for scalar in scalars], dtype=float)
+    expected = (numbers.max(), numbers.min(), float(np.linalg.norm(numbers)))
+    recorded = (flow.list_column("max")[value], flow.list_column("min")[value], flow.norms[value])
+    is_stack = np.allclose(recorded, expected, rtol=_SUMMATION_ERROR, atol=0.0)
+    return tuple(reversed(scalars)) if is_stack else ()
 
 
 def _find_recent_values(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:

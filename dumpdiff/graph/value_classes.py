@@ -70,13 +70,17 @@ def flag_immediates(tensors: pd.DataFrame) -> Flags:
 
 
 def assign_classes(
-    tensors: pd.DataFrame, low_precision: bool, updates: Flags | None = None
+    tensors: pd.DataFrame,
+    low_precision: bool,
+    updates: Flags | None = None,
+    counters: Flags | None = None,
 ) -> Ints:
     """Return the value class of each tensor, 0..n-1 by first appearance.
 
     Untrusted tensors and immediates get -1. ``tensors`` has complete statistics. ``low_precision``
     means that mean and norm were computed in the tensor's dtype. ``updates`` (rows,) marks what
-    optimizers read and write.
+    optimizers read and write. ``counters`` (rows,) marks counts of steps: an optimizer that keeps
+    one for each weight has one value of it.
 
     Two tensors are one class if a recorded edge joins them, if their checksums are equal, or if
     element count, max and min are identical and mean and norm agree to summation order (exactly,
@@ -93,6 +97,8 @@ def assign_classes(
         _find_equal_checksums(tensors, is_usable),
         _find_latest_outputs(tensors, is_usable & ~is_informative),
     ]
+    if counters is not None:
+        joins.append(_find_equal_numbers(tensors, is_usable & counters))
     first_rows, second_rows = np.concatenate(joins, axis=1)
     labels = _label_components(first_rows, second_rows, n_rows)
     classes = np.full(n_rows, -1)
@@ -161,6 +167,15 @@ def _flag_compatible(numbers: Floats, a: Ints, b: Ints, slack: Floats | float) -
     agrees = (np.abs(first - second) <= slack) | (first == second)
     compatible: Flags = agrees | np.isnan(first) | np.isnan(second)
     return compatible
+
+
+def _find_equal_numbers(tensors: pd.DataFrame, is_chosen: Flags) -> Ints:
+    """Return (2, n) chosen rows that hold the same single number."""
+    rows = np.flatnonzero(is_chosen & np.isfinite(tensors["max"].to_numpy()))
+    numbers = tensors["max"].to_numpy()[rows]
+    order = np.argsort(numbers, kind="stable")
+    is_equal = numbers[order[1:]] == numbers[order[:-1]]
+    return np.stack([rows[order[:-1]][is_equal], rows[order[1:]][is_equal]])
 
 
 def _find_equal_checksums(tensors: pd.DataFrame, is_usable: Flags) -> Ints:

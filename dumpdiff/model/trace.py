@@ -76,6 +76,10 @@ TENSOR_COLUMNS: Mapping[str, tuple[str, str]] = {
         "object",
         "name of the parameter whose gradient this is, '' if none or unknown",
     ),
+    "update_of": (
+        "object",
+        "name of the parameter whose value after the step this is, '' if none or unknown",
+    ),
     "source_tensor": (
         "int64",
         "id of the output tensor that this input reads, if the dump's graph says so; -1 if unknown",

@@ -55,6 +55,11 @@ def is_in_place(kind: str) -> bool:
     return name in _IN_PLACE_DUNDERS or (name.endswith("_") and not name.endswith("__"))
 
 
+def is_module(kind: str) -> bool:
+    """Whether a call is one of a module (PyTorch) or cell (MindSpore)."""
+    return kind.startswith(("Module.", "Cell."))
+
+
 def is_communication(kind: str) -> bool:
     """Whether a call is a collective or a point-to-point transfer."""
     return kind.startswith(("Distributed.", "MintDistributed."))
@@ -211,8 +216,8 @@ def assign_phases(
     ``backward`` marks gradient records; ``forward`` gives the id of the forward call that each
     belongs to (-1 unknown). A recorded stack decides. Without a stack, a forward call between
     gradient records is recomputed as long as gradients of calls from before the backward pass still
-    follow; an in-place call or a call without a stack after the last gradient record belongs to the
-    optimizer.
+    follow. What follows the last gradient record belongs to the optimizer (the norm of the
+    gradients, clipping, the update), except calls of modules.
     """
     n_calls = len(kinds)
     gradient_calls = [index for index, is_gradient in enumerate(backward) if is_gradient]
@@ -233,7 +238,7 @@ def assign_phases(
             phase = COMMUNICATION
         elif backward[index]:
             phase = BACKWARD
-        elif site.in_optimizer or (follows_gradients and (not site.stack or is_in_place(kind))):
+        elif site.in_optimizer or (follows_gradients and not is_module(kind)):
             phase = OPTIMIZER
         elif kind == "Torch.ones_like" and next_is_gradient:
             phase = BACKWARD  # the gradient of the loss with respect to itself, created by autograd

@@ -458,15 +458,19 @@ class TestRecordedNow:
         kinds = trace.ops["kind"]
         assert {kinds[op]: count for op, count in counts.items()}["Split"] == 4
 
-    def test_what_an_optimizer_touched_is_not_trusted(self, edge: Callable[[str], list[Trace]]):
+    def test_what_an_optimizer_overwrites_is_its_output(self, edge: Callable[[str], list[Trace]]):
         first, second = edge("momentum")
         update = first.ops.index[first.ops["kind"] == "ApplyMomentum"][0]
         assert first.ops["phase"][update] == "optimizer"
         rows = first.tensors[first.tensors["op"] == update].set_index("slot")
         assert rows["trusted"].to_dict() == {
             "input.0": False, "input.1": False, "input.2": True, "input.3": True, "input.4": True,
-            "output.0": False,
+            "output.0": True, "output.1": True,
         }  # fmt: skip
+        for index in (0, 1):
+            new_value = rows.loc[f"output.{index}"]
+            assert new_value["file"] == rows.loc[f"input.{index}", "file"]
+            assert new_value["update_of"] == rows.loc[f"input.{index}", "parameter"]
         assert rows.loc["input.3", "gradient_of"] == "weight"
         assert (first.tensors["gradient_of"] == "weight").sum() == 2
 

@@ -28,7 +28,7 @@ from .nodes import (
     Parameter,
     parse_user_frames,
 )
-from .op_types import find_updated_inputs, is_in_place
+from .op_types import find_running_statistics, find_updated_inputs, is_in_place
 from .pb import read_pb, read_pb_names
 
 _FILE = re.compile(r"ms_output_trace_code_graph_(\d{1,9})\.(pb|ir)")
@@ -112,6 +112,34 @@ def find_overwritten_outputs(flow: Dataflow) -> frozenset[tuple[int, int]]:
             if slot is not None and slot.is_op_output and index in updated_inputs:
                 overwritten.add((slot.op, slot.output))
     return frozenset(overwritten)
+
+
+def find_updates(op: GraphOp) -> tuple[int, ...]:
+    """Return the input slots that an op overwrites, so that they are dumped as after the op.
+
+    Of an optimizer that is not known these are its parameters: whether it overwrites them or not,
+    they are dumped as after the op.
+    """
+    updated_inputs = find_updated_inputs(op.kind)
+    running_statistics = find_running_statistics(op.kind)
+    updates = []
+    for index, slot in enumerate(op.inputs):
+        if slot is None:
+            continue
+        is_updated = updated_inputs is not None and index in updated_inputs
+        is_updated |= updated_inputs is None and bool(slot.parameter)
+        is_updated |= index in running_statistics and _is_training(op)
+        if is_updated:
+            updates.append(index)
+    return tuple(updates)
+
+
+def _is_training(op: GraphOp) -> bool:
+    """Return whether a flag among the inputs of a batch norm says so. It is the only flag."""
+    for slot in op.inputs:
+        if slot is not None and slot.constant is not None and "bool" in slot.constant.dtype.lower():
+            return bool((slot.constant.values or (0,))[0])
+    return False
 
 
 def find_graph_files(folder: Path) -> dict[int, dict[str, Path]]:

@@ -35,6 +35,9 @@ _UPDATED_INPUTS = {
     "ApplyMomentum": 2,
     "Momentum": 2,
 }
+#: Batch norms, and their running mean and variance, which are updated in training.
+_BATCH_NORMS = frozenset({"BatchNorm", "BatchNormExt"})
+_RUNNING_STATISTICS = frozenset({3, 4})
 #: Updated inputs of SGD(parameters, gradient, learning_rate, accum, momentum, stat).
 _SGD_UPDATED_INPUTS = frozenset({0, 3, 5})
 _BACKWARD_KIND = re.compile(r"(?:Grad|GradExt|GradV\d|Backward|DenseBackward)$")
@@ -77,6 +80,11 @@ def find_updated_inputs(kind: str) -> frozenset[int] | None:
     if _OPTIMIZER.match(kind):
         return None
     return frozenset()
+
+
+def find_running_statistics(kind: str) -> frozenset[int]:
+    """Return the input slots of the running statistics that a batch norm updates in training."""
+    return _RUNNING_STATISTICS if kind in _BATCH_NORMS else frozenset()
 
 
 def classify_phase(kind: str, name: str, in_optimizer: bool, follows_backward: bool = False) -> str:

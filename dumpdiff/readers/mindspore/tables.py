@@ -16,7 +16,7 @@ from ...model.dtypes import is_floating
 from ...model.trace import OPTIMIZER, Problem, build_op_table, build_tensor_table
 from . import op_types
 from .file_names import PARAMETER, encode_op_name
-from .graph import Dataflow, GraphOp, Slot, find_overwritten_outputs
+from .graph import Dataflow, GraphOp, Slot, find_overwritten_outputs, find_updates
 from .join import Join
 from .nodes import Output, Parameter
 from .phases import assign_phases
@@ -74,7 +74,7 @@ def build_tables(records: Records, flow: Dataflow | None, join: Join | None) -> 
     """
     rows = _Rows(records)
     if flow is None or join is None:
-        rows.add_parameters({}, None, trusted=not rows.has_optimizer_ops())
+        rows.add_parameters({}, None, trusted=not rows.has_updates())
         n_matched = 0
     else:
         phases = assign_phases(flow)
@@ -97,16 +97,22 @@ class _Rows:
         self.gradients: dict[int, str] = {}  #: tensor id -> the parameter whose gradient it is
         self.n_typed = 0  #: records whose type the graph gives
         self.mistyped: list[Problem] = []  #: one for each record of another type
+        self.updates: dict[str, int] = {}  #: parameter -> tensor id of its value after the step
+        #: parameter -> what was recorded of it at the end of the step
+        self.final_records: dict[str, Record] = {}
         #: records of the ops without rows so far
         self.pending: defaultdict[_OpKey, list[Record]] = defaultdict(list)
         for (name, _, _, occurrence), record in records.places.items():
             self.pending[name, occurrence].append(record)
 
-    def has_optimizer_ops(self) -> bool:
-        """Whether an op of an optimizer was recorded, judged only by types and names."""
+    def has_updates(self) -> bool:
+        """Whether an op that updates parameters was recorded, judged only by types and names."""
         for op_records in self.pending.values():
             record = op_records[0]
-            if record.kind != PARAMETER and op_types.is_optimizer(record.kind, record.name):
+            if record.kind == PARAMETER:
+                continue
+            is_optimizer = op_types.is_optimizer(record.kind, record.name)
+            if is_optimizer or op_types.is_in_place(record.kind):
                 return True
         return False
 
@@ -115,9 +121,10 @@ class _Rows:
     ) -> None:
         """Add recorded parameters and graph inputs.
 
-        They were written at the end of the step, so weights are ``trusted`` only without an
-        optimizer.
+        They were written at the end of the step. So a weight is ``trusted`` as what the step began
+        with only without an optimizer, and if no op updates it.
         """
+        updated_parameters = _list_updated_parameters(flow) if flow is not None else set()
         parameter_keys = [
             key for key, op_records in self.pending.items() if op_records[0].kind == PARAMETER
         ]
@@ -132,10 +139,12 @@ class _Rows:
             output = Output(parameter.dtype, parameter.shape) if parameter else None
             for record in self.pending.pop(key):
                 tensor = self.make_tensor("output", record.slot, record, output)
+                is_before_step = (trusted or not is_weight) and name not in updated_parameters
                 tensor = tensor._replace(
-                    parameter=name if is_weight else "", trusted=trusted or not is_weight
+                    parameter=name if is_weight else "", trusted=is_before_step
                 )
                 self.tensors.append(tensor)
+                self.final_records[name] = record
 
     def add_pending_ops(self) -> None:
         """Add the ops that are not in the graph; only their file names describe them."""
@@ -154,15 +163,30 @@ class _Rows:
                 op_types.is_recomputed(name),
             )
             self.ops.append(op)
-            updated_inputs = op_types.find_updated_inputs(kind)
-            in_place = op_types.is_in_place(kind)
-            for record in sorted(op_records, key=attrgetter("io", "slot")):
-                is_stale = in_place
-                if record.io != "output":
-                    is_stale = _may_be_updated(record.slot, updated_inputs)
-                tensor = self.make_tensor(record.io, record.slot, record, None)
-                self.tensors.append(tensor._replace(trusted=not is_stale))
+            self._add_pending_tensors(kind, sorted(op_records, key=attrgetter("io", "slot")))
         self.pending.clear()
+
+    def _add_pending_tensors(self, kind: str, op_records: Sequence[Record]) -> None:
+        """Add the tensors of an op that is not in the graph.
+
+        The outputs of an op that updates its inputs are those inputs, see :class:`_GraphRows`.
+        """
+        updated_inputs = op_types.find_updated_inputs(kind)
+        updates = [
+            record
+            for record in op_records
+            if record.io != "output" and record.slot in (updated_inputs or ())
+        ]
+        for record in op_records:
+            is_stale = op_types.is_in_place(kind) and (bool(updates) or updated_inputs is None)
+            if record.io != "output":
+                is_stale = _may_be_updated(record.slot, updated_inputs)
+            elif updates:
+                continue
+            tensor = self.make_tensor(record.io, record.slot, record, None)
+            self.tensors.append(tensor._replace(trusted=not is_stale))
+        for index, record in enumerate(updates):
+            self.tensors.append(self.make_tensor("output", index, record, None))
 
     def make_tensor(
         self, io: str, index: int, record: Record | None, output: Output | None
@@ -226,6 +250,9 @@ class _Rows:
                 _fill_statistics(numbers, tensor, np.asarray(values, dtype=np.float64))
                 nonfinite[tensor] = not np.isfinite(values).all()
         gradient_of = [self.gradients.get(tensor, "") for tensor in range(len(row))]
+        update_of = [""] * len(row)
+        for parameter, tensor in self.updates.items():
+            update_of[tensor] = parameter
         return build_tensor_table(
             {
                 **columns,
@@ -233,12 +260,18 @@ class _Rows:
                 "nonfinite": nonfinite,
                 "hash": hashes,
                 "gradient_of": gradient_of,
+                "update_of": update_of,
             }
         )
 
 
 class _GraphRows:
-    """Adds every executed op of a graph, as often as it was recorded, with all its slots."""
+    """Adds every executed op of a graph, as often as it was recorded, with all its slots.
+
+    An op that overwrites its inputs (Adam, Assign, a batch norm's running statistics) is dumped
+    after it ran: the file of such an input holds the new value. It is added as an output of the op.
+    The op's recorded outputs are stale memory and are left out, unless it computes others, too.
+    """
 
     def __init__(self, rows: _Rows, flow: Dataflow, join: Join, phases: Sequence[str]) -> None:
         self.rows, self.flow, self.join, self.phases = rows, flow, join, phases
@@ -252,6 +285,12 @@ class _GraphRows:
         #: name of a parameter -> its tensor
         self.parameters = {
             rows.ops[tensor.op].name: index for index, tensor in enumerate(rows.tensors)
+        }
+        #: parameter -> name of the last op that updates it
+        self.last_updates = {
+            (op.inputs[index] or Slot()).parameter: op.name
+            for op in flow.ops
+            for index in find_updates(op)
         }
         #: (op, occurrence, output) -> tensor id
         self.output_tensors: dict[tuple[int, int, int], int] = {}
@@ -273,6 +312,7 @@ class _GraphRows:
     ) -> None:
         rows = self.rows
         updated_parameter = self._find_updated_parameter(op)
+        updates = find_updates(op)
         for index in _list_slots(len(op.inputs), "input", slot_records):
             slot = op.inputs[index] if index < len(op.inputs) else None
             record = slot_records.get(("input", index))
@@ -284,38 +324,63 @@ class _GraphRows:
             tensor = tensor._replace(
                 parameter=slot.parameter if self._is_weight(slot.parameter) else "",
                 source_tensor=self._find_producer(slot, occurrence),
-                trusted=not self._is_stale_input(op, phase, index, slot),
+                trusted=index not in updates and not self._is_overwritten(phase, slot),
                 constant=constant is not None,
                 values=constant.values if constant is not None else None,
             )
             if updated_parameter and self._is_gradient(tensor, slot, updated_parameter):
-                rows.gradients[len(rows.tensors)] = updated_parameter
-                rows.gradients[tensor.source_tensor] = updated_parameter
+                gradient = self._find_backward_output(slot)
+                producer = self._find_producer(gradient, occurrence)
+                if gradient == slot:
+                    rows.gradients[len(rows.tensors)] = updated_parameter
+                rows.gradients[producer] = updated_parameter
             rows.tensors.append(tensor)
 
-    def _is_stale_input(self, op: GraphOp, phase: str, index: int, slot: Slot) -> bool:
-        """Whether an input was updated before it was dumped, or may have been."""
-        if phase == OPTIMIZER and (slot.op, slot.output) in self.overwritten:
-            return True
-        updated_inputs = op_types.find_updated_inputs(op.kind)
-        if updated_inputs is None:
-            return bool(slot.parameter)
-        return index in updated_inputs
+    def _is_overwritten(self, phase: str, slot: Slot) -> bool:
+        """Whether another op may have updated an input before it was dumped."""
+        return phase == OPTIMIZER and (slot.op, slot.output) in self.overwritten
 
     def _add_outputs(
         self, number: int, op: GraphOp, occurrence: int, slot_records: _SlotRecords
     ) -> None:
         rows = self.rows
         first_output = len(rows.tensors)
-        is_stale = op_types.is_in_place(op.kind)
-        for index in _list_slots(len(op.outputs), "output", slot_records):
+        updates = find_updates(op)
+        n_computed = len(op.outputs)
+        if op_types.is_in_place(op.kind):
+            n_computed = 0
+            slot_records = {
+                key: record for key, record in slot_records.items() if key[0] == "input"
+            }
+        for index in _list_slots(n_computed, "output", slot_records):
             self.output_tensors[number, occurrence, index] = len(rows.tensors)
             output = op.outputs[index] if index < len(op.outputs) else None
             tensor = rows.make_tensor("output", index, slot_records.get(("output", index)), output)
             is_unread_half = tensor.dtype == "float16" and (number, index) not in self.consumed
-            if is_stale or (is_unread_half and self._computes_in_float32(op, first_output)):
+            if is_unread_half and self._computes_in_float32(op, first_output):
                 tensor = tensor._replace(trusted=False)
             rows.tensors.append(tensor)
+        for index, updated_input in enumerate(updates, n_computed):
+            self.output_tensors[number, occurrence, index] = len(rows.tensors)
+            self._add_update(op, index, updated_input, slot_records)
+
+    def _add_update(
+        self, op: GraphOp, index: int, updated_input: int, slot_records: _SlotRecords
+    ) -> None:
+        """Add the new value of an input as an output of the op that overwrites it.
+
+        If the input was not recorded, but is a parameter that no later op updates, it is what was
+        recorded of the parameter at the end of the step.
+        """
+        rows = self.rows
+        slot = op.inputs[updated_input] or Slot()
+        parameter = self._find_parameter(slot)
+        record = slot_records.get(("input", updated_input))
+        if record is None and slot.parameter and self.last_updates.get(slot.parameter) == op.name:
+            record = rows.final_records.get(slot.parameter)
+        if parameter:
+            rows.updates[parameter] = len(rows.tensors)
+        rows.tensors.append(rows.make_tensor("output", index, record, self._get_type(slot)))
 
     def _computes_in_float32(self, op: GraphOp, first_output: int) -> bool:
         """Whether the op added last computes in float32.
@@ -359,7 +424,10 @@ class _GraphRows:
         """
         if not op.inputs or not op_types.is_optimizer(op.kind):
             return ""
-        slot = _get_first_input(op)
+        return self._find_parameter(_get_first_input(op))
+
+    def _find_parameter(self, slot: Slot) -> str:
+        """Return the parameter in a slot, or in fp16 training the one whose cast is in it."""
         if slot.is_op_output:
             producer = self.flow.ops[slot.op]
             if producer.kind == "Cast" and producer.inputs:
@@ -379,6 +447,35 @@ class _GraphRows:
             return False
         is_computed = slot.is_op_output and tensor.source_tensor >= 0
         return is_computed and tensor.trusted
+
+    def _find_backward_output(self, slot: Slot) -> Slot:
+        """Return the gradient before the optimizer scales, clips or decays it.
+
+        It is the only output of the backward pass of that shape that the value is computed from;
+        the value itself if there is no such output, or several.
+        """
+        value_type = self._get_type(slot)
+        results, visited, todo = set(), {slot}, [slot]
+        while todo:
+            current = todo.pop()
+            if self.phases[current.op] != OPTIMIZER:
+                results.add(current)
+                continue
+            for source in self.flow.ops[current.op].op_inputs:
+                source_type = self._get_type(source)
+                has_shape = source_type is not None and value_type is not None
+                if has_shape and source_type.shape == value_type.shape and source not in visited:
+                    visited.add(source)
+                    todo.append(source)
+        return results.pop() if len(results) == 1 else slot
+
+
+def _list_updated_parameters(flow: Dataflow) -> set[str]:
+    """Return the parameters that some op of the graph overwrites."""
+    names = set()
+    for op in flow.ops:
+        names.update((op.inputs[index] or Slot()).parameter for index in find_updates(op))
+    return names - {""}
 
 
 def _may_be_weight(parameter: Parameter | None) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from ...model.errors import DumpError
-from ...model.trace import OPTIMIZER, Problem, Source, Trace, build_op_table
+from ...model.trace import FORWARD, OPTIMIZER, Problem, Source, Trace, build_op_table
 from .. import call_records
 from ..files import find_folder_number, find_text_files, load_tensor, read_head
 from ..parts import Part
@@ -164,6 +164,8 @@ def _build_op_table(
         if in_optimizer:
             phases[index] = OPTIMIZER
             recomputed[index] = False
+        elif parent >= 0 and phases[index] == OPTIMIZER and not call_sites[index].in_optimizer:
+            phases[index] = FORWARD  # a module that is called after the backward pass
         recorded_flag = entries[name].get("is_recompute")
         if isinstance(recorded_flag, bool):
             recomputed[index] = recorded_flag

@@ -1,0 +1,154 @@
+"""Judge a new weight by the step that led to it, and the optimizer's states.
+
+A step changes a weight by a thousandth, or by less. Relative to the weight, a doubled learning rate
+is as small as that. So what counts is the error relative to the step, ||t' - r'|| / ||r' - r||,
+where r is the old weight and r' the new one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from ..alignment import Alignment
+from ..alignment.matches import NewWeight
+from ..alignment.values import compute_difference_terms, compute_distances
+from ..graph import Flow
+from ..model.arrays import AnyArray, Floats
+from ..model.dtypes import get_unit_roundoff
+from ..model.errors import DumpError
+from .whole_tensors import load_shaped_tensor
+
+#: Roundings of a weight in a step: decay, step and subtraction, on either side half a unit each.
+_ROUNDINGS = 4
+#: Relative error of a second moment and of what is made of it: 1 - beta2 in float32 is off by up to
+#: u / (1 - beta2), 2**-24 / 1e-3 for the usual 0.999. MindSpore's Adam computes it so, PyTorch's in
+#: float64.
+STATE_ROUNDING = 2.0**-24 / 1e-3
+#: Errors of the gradients in units of the noise of the pair of dumps.
+_NOISE_MARGIN = 8
+#: The usual epsilon of Adam. MindSpore adds it before the bias correction and PyTorch after it, so
+#: two correct steps differ by up to epsilon / sqrt(v), element by element.
+_EPSILON = 1e-8
+#: Largest relative difference of two steps of one element: one goes up and one goes down.
+_MAX_ELEMENT_ERROR = 2.0
+#: Share of the step by which the statistics of two correct new weights may differ.
+_STATISTICS_SHARE = 1e-2
+#: Tolerances by which a step must change a weight before a comparison says something about it: a
+#: step of twice the size is off by as much as the step changes.
+_MIN_STEP_TOLERANCES = 2.0
+
+HIDDEN_STEP = "the step changes the weight by less than the tolerance"
+
+
+def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
+    """Set tolerance, error and ``comparable`` of the pairs of new weights and states.
+
+    Where the step is too small to show, the pair is not comparable and ``reason`` says so.
+    """
+    row_of_class = {int(value): row for row, value in enumerate(pairs["target"].tolist())}
+    tolerance = pairs["tolerance"].to_numpy(copy=True)
+    error = pairs["error"].to_numpy(copy=True)
+    comparable = pairs["comparable"].to_numpy(copy=True)
+    reason = pairs["reason"].to_numpy(copy=True)
+    metric = pairs["metric"].tolist()
+    for value in alignment.states:
+        tolerance[row_of_class[value]] = max(tolerance[row_of_class[value]], STATE_ROUNDING)
+    for new_weight in alignment.new_weights:
+        row = row_of_class[new_weight.target]
+        if not comparable[row]:
+            continue
+        step = None
+        if metric[row] == "relative_l2":
+            step = _measure_step(alignment, new_weight, error[row])
+        if step is not None:
+            size, tolerance[row] = step
+        elif metric[row] == "statistics":
+            error[row], size = _compare_statistics(alignment, new_weight)
+            tolerance[row] = max(tolerance[row], _STATISTICS_SHARE * size)
+        else:
+            continue
+        is_hidden = size < _MIN_STEP_TOLERANCES * tolerance[row]
+        if is_hidden and error[row] <= tolerance[row]:
+            comparable[row], reason[row] = False, HIDDEN_STEP
+    pairs["tolerance"], pairs["error"] = tolerance, error
+    pairs["comparable"] = comparable
+    pairs["reason"] = pd.Series(reason, dtype=object)
+
+
+def _measure_step(
+    alignment: Alignment, new_weight: NewWeight, error: float
+) -> tuple[float, float] | None:
+    """Return size of the reference's step and tolerance, both relative to the new weight.
+
+    None if a tensor cannot be read.
+    """
+    flow = alignment.reference
+    old = _load_values(flow, new_weight.old_reference)
+    new = _load_values(flow, new_weight.reference)
+    if old is None or new is None or old.shape != new.shape:
+        return None
+    norm = float(np.linalg.norm(new))
+    if not norm > 0:
+        return None
+    size = float(np.linalg.norm(new - old)) / norm
+    dtype = str(flow.list_column("dtype")[new_weight.reference])
+    rounding = _ROUNDINGS * get_unit_roundoff(dtype)
+    noise = STATE_ROUNDING + _NOISE_MARGIN * alignment.tolerance
+    tolerance = rounding + size * noise
+    if error > tolerance and new_weight.second_moment >= 0:
+        second_moment = _load_values(flow, new_weight.second_moment)
+        if second_moment is not None:
+            noise += compute_adam_error(second_moment, alignment.tolerance)
+            tolerance = rounding + size * noise
+    return size, tolerance
+
+
+def compute_adam_error(second_moment: AnyArray, noise: float) -> float:
+    """Return the relative L2 error of a step of Adam that two correct runs may have.
+
+    A step divides each element of the gradient by its size, so an element that is no larger than
+    the noise of the gradient (``noise`` times its root mean square), or than epsilon, may go
+    either way. ``second_moment`` is that of one run.
+    """
+    sizes = np.sqrt(np.abs(np.ravel(second_moment).astype(np.float64)))
+    sizes = sizes[sizes > 0]
+    if not len(sizes):
+        return 0.0
+    smallest = noise * float(np.sqrt(np.mean(sizes**2))) + _EPSILON
+    element_errors = np.minimum(smallest / sizes, _MAX_ELEMENT_ERROR)
+    return float(np.sqrt(np.mean(element_errors**2)))
+
+
+def _compare_statistics(alignment: Alignment, new_weight: NewWeight) -> tuple[float, float]:
+    """Return the difference of two new weights, and of the reference's new and old weight.
+
+    With Adam, one extreme may be an element whose step is only noise, see
+    :func:`compute_adam_error`. So the largest of the four differences does not count there.
+    """
+    prints_t, prints_r = alignment.fingerprints
+    target, reference = np.array([new_weight.target]), np.array([new_weight.reference])
+    old = np.array([new_weight.old_reference])
+    size = float(compute_distances(prints_r, reference, prints_r, old)[0])
+    terms = compute_difference_terms(prints_t, target, prints_r, reference)
+    return _select_term(terms, is_adam=new_weight.second_moment >= 0), size
+
+
+def _select_term(terms: Floats, is_adam: bool) -> float:
+    """Return the largest of the known terms, for Adam the second largest of three or four."""
+    known_terms = np.sort(terms[np.isfinite(terms)])
+    if not len(known_terms):
+        return float("inf")
+    is_second_used = is_adam and len(known_terms) > 2
+    return float(known_terms[-2 if is_second_used else -1])
+
+
+def _load_values(flow: Flow, value: int) -> AnyArray | None:
+    """Return the whole tensor of a class, None if there is none."""
+    tensor = int(flow.list_column("tensor")[value])
+    if not flow.tensors["file"].iat[tensor]:
+        return None
+    try:
+        return load_shaped_tensor(flow, tensor).astype(np.float64)
+    except (DumpError, KeyError, OSError, ValueError):
+        return None

@@ -1,0 +1,178 @@
+"""Gradients that one side multiplies before it takes their norm: an average left out, a sum twice.
+
+Clipping by the norm cancels such a factor, so that every value after it agrees. The norm itself,
+which is logged and decides whether there is clipping at all, is off by the factor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..graph import Flow
+from ..model.finding import Cause, Finding
+from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
+from .joint_graph import JointGraph
+from .states import AGREEING, States
+
+#: Kinds of ops that scale a tensor, where all inputs but one are single numbers.
+_SCALING_KINDS = frozenset({"mul", "div"})
+#: Kinds of the op before the sum, where a norm is written out.
+_SQUARE_KINDS = frozenset({"square", "pow"})
+#: Factors between a gradient and its norm that are followed: loss scale, data parallelism, tokens.
+_MAX_FACTORS = 4
+#: Relative difference of two factors that is more than the rounding of statistics: no factor that
+#: somebody forgets is so near 1.
+_MIN_DIFFERENCE = 1e-3
+#: Ops that are named, on each side.
+_MAX_NAMED_OPS = 24
+#: The factor is a ratio of recorded norms of gradients that agree before it.
+_CONFIDENCE = 0.9
+
+
+@dataclass(frozen=True)
+class _NormedGradient:
+    """The gradient of one weight as it enters the norm, by class of both sides."""
+
+    target: int
+    reference: int
+    factor: float  #: norm of the target's over that of the reference's
+
+
+def insert_gradient_scales(
+    findings: Sequence[Finding], graph: JointGraph, states: States
+) -> tuple[Finding, ...]:
+    """Return the findings with one more if gradients are scaled differently before their norm.
+
+    It comes before the findings of the optimizer, which follow from it.
+    """
+    scale_finding = _find_gradient_scale(graph, states)
+    if scale_finding is None:
+        return tuple(findings)
+    earlier = [finding for finding in findings if finding.phase != OPTIMIZER]
+    later = [finding for finding in findings if finding.phase == OPTIMIZER]
+    ordered_findings = [*earlier, scale_finding, *later]
+    return tuple(replace(finding, rank=rank) for rank, finding in enumerate(ordered_findings, 1))
+
+
+def _find_gradient_scale(graph: JointGraph, states: States) -> Finding | None:
+    """Return the finding of the most frequent factor, None if all gradients are scaled alike."""
+    gradients = _collect_normed_gradients(graph, states)
+    scaled_gradients = [g for g in gradients if abs(g.factor - 1) > _MIN_DIFFERENCE]
+    if not scaled_gradients:
+        return None
+    rounded_factors = Counter(float(f"{gradient.factor:.3g}") for gradient in scaled_gradients)
+    factor = rounded_factors.most_common(1)[0][0]
+    alignment = graph.comparison.alignment
+    names_t = _name_producers(alignment.target, [g.target for g in scaled_gradients])
+    names_r = _name_producers(alignment.reference, [g.reference for g in scaled_gradients])
+    n_scaled = len(scaled_gradients)
+    title = (
+        f"the gradients of {n_scaled} of {len(gradients)} parameters are {factor:g} times the "
+        f"reference's where their norm is taken: {names_t[0]} vs {names_r[0]}"
+    )
+    cause_text = f"the gradients are {factor:g} times the reference's before clipping"
+    return Finding(
+        rank=0,
+        kind="introduced",
+        phase=OPTIMIZER,
+        scope="",
+        title=title,
+        target_ops=names_t[:_MAX_NAMED_OPS],
+        reference_ops=names_r[:_MAX_NAMED_OPS],
+        slots=(("output.0", "output.0"),),
+        metrics={"error": abs(factor - 1), "norm_ratio": factor},
+        tolerance=_MIN_DIFFERENCE,
+        confidence=_CONFIDENCE,
+        evidence=("the gradients agree where the backward pass ends", "ratio of recorded norms"),
+        causes=(Cause("gradient-scaled", cause_text, 0.0, {"factor": factor}),),
+    )
+
+
+def _collect_normed_gradients(graph: JointGraph, states: States) -> list[_NormedGradient]:
+    """Return the gradients of paired weights that agree after the backward pass and have a norm."""
+    alignment = graph.comparison.alignment
+    if alignment.gradients is None:
+        return []
+    gradients_t, gradients_r = alignment.gradients
+    partners = dict(
+        zip(
+            alignment.classes["target"].tolist(),
+            alignment.classes["reference"].tolist(),
+            strict=True,
+        )
+    )
+    normed_gradients = []
+    for weight, gradient_t in gradients_t.by_value.items():
+        gradient_r = gradients_r.by_value.get(partners.get(weight, -1), -1)
+        is_pair = gradient_r >= 0 and partners.get(gradient_t) == gradient_r
+        if not is_pair or states.state[graph.target_nodes[gradient_t]] != AGREEING:
+            continue
+        value_t = find_normed_gradient(alignment.target, alignment.target_kinds, gradient_t)
+        value_r = find_normed_gradient(alignment.reference, alignment.reference_kinds, gradient_r)
+        if value_t < 0 or value_r < 0:
+            continue
+        factor = alignment.target.norms[value_t] / max(alignment.reference.norms[value_r], 1e-300)
+        if np.isfinite(factor) and factor > 0:
+            normed_gradients.append(_NormedGradient(value_t, value_r, float(factor)))
+    return normed_gradients
+
+
+def find_normed_gradient(flow: Flow, kinds: Sequence[str], gradient: int) -> int:
+    """Return the gradient that the norm is taken of, after factors; -1 if there is no norm."""
+    value = gradient
+    for _ in range(_MAX_FACTORS):
+        if _has_norm(flow, kinds, value):
+            return value
+        scaled_values = _list_scaled_values(flow, kinds, value)
+        if not scaled_values:
+            return -1
+        value = scaled_values[0]
+    return -1
+
+
+def _has_norm(flow: Flow, kinds: Sequence[str], value: int) -> bool:
+    """Return whether an op computes one number from the value, directly or from its squares."""
+    if flow.sizes[value] == 1:
+        return False
+    for op in flow.consumers[value]:
+        if flow.phases[op] in (FORWARD, BACKWARD):
+            continue
+        results = list(flow.writes[op])
+        if kinds[op] in _SQUARE_KINDS:
+            results = [number for square in results for number in _list_results(flow, square)]
+        if results and all(flow.sizes[result] == 1 for result in results):
+            return True
+    return False
+
+
+def _list_results(flow: Flow, value: int) -> list[int]:
+    """Return what is computed from a value directly."""
+    return [result for op in flow.consumers[value] for result in flow.writes[op]]
+
+
+def _list_scaled_values(flow: Flow, kinds: Sequence[str], value: int) -> list[int]:
+    """Return the multiples of a value, or its sums over ranks, that ops of the update compute."""
+    scaled_values = []
+    for op in flow.consumers[value]:
+        is_scaling = flow.phases[op] == OPTIMIZER and kinds[op] in _SCALING_KINDS
+        if not is_scaling and flow.phases[op] != COMMUNICATION:
+            continue
+        tensors = [read for read in flow.reads[op] if flow.sizes[read] > 1]
+        results = [result for result in flow.writes[op] if flow.sizes[result] == flow.sizes[value]]
+        if tensors == [value] and len(results) == 1:
+            scaled_values += results
+    return scaled_values
+
+
+def _name_producers(flow: Flow, values: Sequence[int]) -> tuple[str, ...]:
+    """Return the names of the ops that produced the values, else of their first consumers."""
+    names = flow.trace.ops["name"]
+    ops = []
+    for value in values:
+        producer = int(flow.producers[value])
+        ops.append(producer if producer >= 0 else flow.consumers[value][0])
+    return tuple(str(names.iat[op]) for op in ops)

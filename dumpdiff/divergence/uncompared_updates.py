@@ -1,0 +1,63 @@
+"""What could not be compared of the update of the weights, and what to dump instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..comparison.new_weights import HIDDEN_STEP
+from ..model.trace import OPTIMIZER
+from .joint_graph import JointGraph
+
+#: Framework -> how its dump holds the new weights.
+_ADVICE = {
+    "mindspore": 'MindSpore: record the inputs of the optimizer\'s ops ("input_output": 0)',
+    "pytorch": 'PyTorch: stop the recorder after optimizer.step() (msprobe: level "mix" or "L1")',
+}
+
+
+def find_update_gaps(
+    graph: JointGraph, coverage: Mapping[str, Mapping[str, Mapping[str, float]]]
+) -> list[str]:
+    """Return a sentence if both sides recorded the optimizer and nothing of it was compared."""
+    if not all(OPTIMIZER in phases for phases in coverage.values()):
+        return []
+    n_compared = sum(phases[OPTIMIZER]["compared"] for phases in coverage.values())
+    alignment = graph.comparison.alignment
+    rows = _find_new_weight_rows(graph)
+    is_any_comparable = bool(graph.comparison.pairs["comparable"].to_numpy()[rows].any())
+    if rows and not is_any_comparable:
+        return [
+            "both sides recorded new weights, but the step changes none of them by more than the "
+            "tolerance: dump whole tensors of the optimizer's step"
+        ]
+    if n_compared:
+        return []
+    frameworks = {flow.trace.source.framework for flow in (alignment.target, alignment.reference)}
+    advice = "; ".join(_ADVICE[name] for name in sorted(frameworks) if name in _ADVICE)
+    return [f"both sides recorded the optimizer, but none of it could be compared. {advice}"]
+
+
+def describe_updates(
+    graph: JointGraph, coverage: Mapping[str, Mapping[str, Mapping[str, float]]]
+) -> list[str]:
+    """Return sentences on new weights that were not compared."""
+    if not all(OPTIMIZER in phases for phases in coverage.values()):
+        return []
+    rows = _find_new_weight_rows(graph)
+    if not rows:
+        return ["new weights are not recorded by both sides and were not compared"]
+    reasons = graph.comparison.pairs["reason"].tolist()
+    n_hidden = sum(reasons[row] == HIDDEN_STEP for row in rows)
+    if not n_hidden:
+        return []
+    return [
+        f"{n_hidden} of {len(rows)} new weights could not be compared, because {HIDDEN_STEP}: "
+        "dump whole tensors of the optimizer's step to compare them"
+    ]
+
+
+def _find_new_weight_rows(graph: JointGraph) -> list[int]:
+    """Return the rows of the pairs of new weights; fused weights have none."""
+    new_values = {new_weight.target for new_weight in graph.comparison.alignment.new_weights}
+    targets = graph.comparison.pairs["target"].tolist()
+    return [row for row, value in enumerate(targets) if value in new_values]

@@ -1,0 +1,134 @@
+"""What a step leaves behind: the new value of each weight, and the state of its optimizer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..model.trace import OPTIMIZER
+from ..readers.call_records import is_in_place
+from .dataflow import Flow
+
+#: Values of one parameter's update that are followed; the longest rule has about twenty.
+_MAX_UPDATE_VALUES = 64
+
+
+@dataclass(frozen=True)
+class Update:
+    """The update of one weight, by value classes of one side."""
+
+    new_weight: int  #: -1 if it was not recorded, or equals the old weight
+    states: tuple[int, ...]  #: moments and the like after the step, in order of execution
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What in-place calls of the optimizer do to the memory that they write."""
+
+    origins: Mapping[int, int]  #: value written in place -> first value that this memory held
+    final_values: frozenset[int]  #: values that no later call overwrites
+
+
+def find_updates(flow: Flow, gradient_of: Mapping[int, int]) -> dict[int, Update]:
+    """Return the update of each weight that has one; ``gradient_of`` maps weights to gradients.
+
+    Graph dumps name what they update. In API dumps a new weight is what in-place calls make of the
+    old one, and states are what they make of other memory from before the step, with a value
+    that depends on the weight's gradient.
+    """
+    names = flow.list_column("update_of")
+    if any(names):
+        return _find_named_updates(flow, names)
+    if OPTIMIZER not in flow.phases:
+        return {}
+    memory = _follow_memory(flow)
+    updates = {}
+    for weight, gradient in gradient_of.items():
+        if flow.producers[weight] >= 0:
+            continue
+        update = _find_update(flow, memory, weight, gradient)
+        if update.new_weight >= 0 or update.states:
+            updates[weight] = update
+    return updates
+
+
+def _find_named_updates(flow: Flow, names: list[str]) -> dict[int, Update]:
+    """Return the updates of a dump that names the parameters it updates.
+
+    MindSpore calls the state of the weight W ``moment1.W``, ``exp_avg.W`` and so on.
+    """
+    new_values = {name: value for value, name in enumerate(names) if name}
+    states: defaultdict[str, list[int]] = defaultdict(list)
+    for name, value in new_values.items():
+        states[name.partition(".")[2]].append(value)
+    updates = {}
+    for weight, name in enumerate(flow.list_column("parameter")):
+        if not name or not (name in new_values or name in states):
+            continue
+        new_weight = new_values.get(name, -1)
+        state = sorted(states[name], key=lambda value: (int(flow.producers[value]), value))
+        updates[weight] = Update(new_weight if new_weight != weight else -1, tuple(state))
+    return updates
+
+
+def _follow_memory(flow: Flow) -> _Memory:
+    """Return the origin of every value that an in-place call of the optimizer writes."""
+    kinds = flow.trace.ops["kind"].tolist()
+    origins: dict[int, int] = {}
+    overwritten: set[int] = set()
+    for op, phase in enumerate(flow.phases):
+        if phase != OPTIMIZER or not is_in_place(kinds[op]):
+            continue
+        old_value, new_value = _find_first_values(flow, op)
+        if new_value < 0 or new_value == old_value:
+            continue
+        overwritten.add(old_value)
+        overwritten.discard(new_value)
+        origins[new_value] = origins.get(old_value, old_value)
+    return _Memory(origins, frozenset(origins.keys() - overwritten))
+
+
+def _find_first_values(flow: Flow, op: int) -> tuple[int, int]:
+    """Return the classes of the first input and of the first output of an op, -1 if unknown."""
+    values = {"input.0": -1, "output.0": -1}
+    rows = flow.get_tensor_ids(op)
+    slots = flow.tensors["slot"].to_numpy()[rows].tolist()
+    for slot, value in zip(slots, flow.tensor_class[rows].tolist(), strict=True):
+        if slot in values:
+            values[slot] = value
+    return values["input.0"], values["output.0"]
+
+
+def _find_update(flow: Flow, memory: _Memory, weight: int, gradient: int) -> Update:
+    """Return what the optimizer computes from a weight or its gradient and keeps."""
+    reached_values = {weight: None, gradient: None}
+    todo = [weight, gradient]
+    for value in todo:
+        for op in flow.consumers[value]:
+            if flow.phases[op] != OPTIMIZER or len(todo) > _MAX_UPDATE_VALUES:
+                continue
+            for output in flow.writes[op]:
+                is_new = output not in reached_values and flow.producers[output] == op
+                if is_new and flow.sizes[output] == flow.sizes[weight]:
+                    reached_values[output] = None
+                    todo.append(output)
+    new_weight, states = -1, []
+    for value in reached_values:
+        if value not in memory.final_values:
+            continue
+        origin = memory.origins[value]
+        if origin == weight:
+            new_weight = value
+        elif origin < 0 or _is_before_step(flow, origin):
+            states.append(value)
+    return Update(new_weight, tuple(sorted(states, key=lambda value: int(flow.producers[value]))))
+
+
+def _is_before_step(flow: Flow, value: int) -> bool:
+    """Return whether a value was there before the step: the state that an optimizer kept.
+
+    A gradient, too, has no producer in some API dumps, but it has the phase of its record.
+    """
+    is_computed = flow.producers[value] >= 0
+    return not is_computed and flow.list_column("phase")[value] == OPTIMIZER
