@@ -129,8 +129,10 @@ def _list_telling_lines(
     clean_templates = {_make_template(line) for line in clean.lines}
     names = [*ops, file]
     telling_lines = []
-    for line in answer.lines:
+    for line, next_line in zip(answer.lines, (*answer.lines[1:], ""), strict=True):
         if line in clean.lines or any(excuse in line for excuse in _EXCUSES):
+            continue
+        if _is_heading(line, next_line):
             continue
         is_named = any(name in line for name in names)
         if is_named or _make_template(line) not in clean_templates:
@@ -153,6 +155,11 @@ def _is_in_tables(
         problem_side == side and any(name in message for name in (*ops, file))
         for problem_side, message in answer.problems - clean.problems
     )
+
+
+def _is_heading(line: str, next_line: str) -> bool:
+    """Return whether a line is the title of a list ("notes") or the head of a table."""
+    return len(line.split()) == 1 or not line.strip("─") or next_line.startswith("──")
 
 
 def _make_template(line: str) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-#: Share of a tensor's norm (of a statistic: of its scale) that a damage must change to count. A smaller
-#: one (the sign of a nearly symmetric tensor) is hardly more than rounding in low precision.
+#: Share of a tensor's norm (of a statistic: of its scale) that a damage must change to count. Less,
+#: as the sign of a nearly symmetric tensor, is hardly more than rounding in low precision.
 CLEAR = 0.01
 _FACTOR = 1.3
 #: A single changed element becomes this many times the largest.
