@@ -96,7 +96,9 @@ def apply_damage(
     if kind == kinds.TRUNCATED:
         editor.truncate(record)
         return True
-    if kind == kinds.DELETED:
+    if kind in (kinds.DELETED, kinds.DELETED_COPY):
+        if (len(same_value) > 1) != (kind == kinds.DELETED_COPY):
+            return False
         editor.delete(record)
         return True
     is_applied = False

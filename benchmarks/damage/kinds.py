@@ -105,11 +105,13 @@ ONE_STATISTIC = "one statistic"  #: one of the four numbers is 1.3 times what it
 EVERYWHERE = "factor 1.3 everywhere"
 SWAPPED = "swapped"  #: the numbers of another record of the same size
 TRUNCATED = "truncated"  #: half of the file; of a text file: it ends in the middle of the record
-DELETED = "deleted"  #: no file, no row, no entry of the op
+DELETED = "deleted"  #: no file, no row, no entry of the op; nothing else holds the value
+DELETED_COPY = "deleted copy"  #: the same, but other records of the dump hold the value, too
 
 #: All kinds, in the order of the tables.
 KINDS = (
     *TENSOR_DAMAGES, ONE_STATISTIC, EVERYWHERE, SWAPPED, TRUNCATED, DELETED,
+    DELETED_COPY,
 )  # fmt: skip
 
 

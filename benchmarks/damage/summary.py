@@ -55,7 +55,9 @@ recorded statistics stay as they are. *swapped*: the numbers of another record o
 *one statistic*: one of
 max, min, mean and norm alone. *truncated*: half of the file is missing; a text file ends in the \
 middle of the record.
-*deleted*: the file, the row, or the entry of the call is missing.
+*deleted*: the file, the row, or the entry of the call is missing, and no other record holds the \
+value; *deleted copy*:
+others hold it.
 """
 
 _SUBJECTS = """## By damaged value
