@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import faults
-from recordings import MINDSPORE, PYTORCH, Recording, list_recordings
+from recordings import PYTORCH, Recording, list_recordings
 
 
 @dataclass(frozen=True)
@@ -32,33 +32,42 @@ class Pair:
         return self.target, self.reference
 
 
-#: Clean cases of benchmarks/localise, graph mode against msprobe: those of the optimizer hold the
-#: values of the step, too.
-_CASES = ("clean", "optimizer")
+#: Cases of benchmarks/localise without a fault: graph mode of MindSpore against PyTorch. Those with
+#: an optimizer hold the values of the step, too.
+GRAPH_CASES = (
+    "llama-clean",
+    "gpt2-clean",
+    "gqa-clean",
+    "moe-clean",
+    "mla-clean",
+    "resnet-clean",
+    "llama-optimizer",
+)
 
-#: Model -> options of two PyTorch runs that compute the same by other names or other operators.
-_PYTORCH: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "llama": (("--names", "hf", "--attention", "sdpa"), ("--names", "hf")),
-    "gpt2": (("--names", "hf", "--attention", "sdpa"), ("--names", "hf")),
-    "gqa": (("--names", "hf"), ("--names", "mcore", "--fused", "blocks")),
-    "moe": (("--names", "mcore", "--order", "vkq"), ("--names", "hf")),
-    "mla": (("--names", "hf"), ("--names", "mcore")),
-    "resnet": (("--names", "mcore"), ()),
-}
+#: Model and options of two PyTorch runs that compute the same by other names or other operators.
+EAGER_RUNS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("llama", ("--names", "hf", "--attention", "sdpa"), ("--names", "hf")),
+    ("gpt2", ("--names", "hf", "--attention", "sdpa"), ("--names", "hf")),
+    ("gqa", ("--names", "hf"), ("--names", "mcore", "--fused", "blocks")),
+    ("moe", ("--names", "mcore", "--order", "vkq"), ("--names", "hf")),
+    ("mla", ("--names", "hf"), ("--names", "mcore")),
+    ("resnet", ("--names", "mcore"), ()),
+    (
+        "llama",
+        ("--names", "mcore", "--order", "vkq", "--optimizer"),
+        ("--names", "hf", "--optimizer"),
+    ),
+)
 
 
 def _list_pairs() -> tuple[Pair, ...]:
-    pairs = [
-        Pair(f"{case.name}-graph", *list_recordings(case))
-        for case in faults.CASES
-        if case.benign and case.name.removeprefix(f"{case.model}-").startswith(_CASES)
-    ]
-    for model, options in _PYTORCH.items():
+    cases = {case.name: case for case in faults.CASES}
+    pairs = [Pair(f"{name}-graph", *list_recordings(cases[name])) for name in GRAPH_CASES]
+    for model, *options in EAGER_RUNS:
         target, reference = (Recording(PYTORCH, model, "none", side) for side in options)
-        pairs.append(Pair(f"{model}-eager", target, reference))
+        kind = "optimizer-eager" if "--optimizer" in target.options else "eager"
+        pairs.append(Pair(f"{model}-{kind}", target, reference))
     return tuple(pairs)
 
 
 PAIRS = _list_pairs()
-
-__all__ = ["MINDSPORE", "PAIRS", "PYTORCH", "Pair"]
