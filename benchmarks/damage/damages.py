@@ -126,7 +126,7 @@ def _damage_tensor(
         proposals = iter([change(exact)])
     for proposal in proposals:
         with np.errstate(invalid="ignore", over="ignore"):
-            damaged = proposal.astype(values.dtype)
+            damaged = np.asarray(proposal).astype(values.dtype)
         if values.dtype.kind != "f" and not np.isfinite(proposal).all():
             continue
         if kinds.is_clear_tensor_damage(exact, damaged.astype(np.float64)):
