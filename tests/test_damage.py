@@ -4,8 +4,11 @@ answer is searched for it as a person would.
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +24,11 @@ import copies  # noqa: E402
 import damages  # noqa: E402
 import formats  # noqa: E402
 import kinds  # noqa: E402
+import outcomes  # noqa: E402
 import pairs  # noqa: E402
+import recordings  # noqa: E402
 import records  # noqa: E402
+import summary  # noqa: E402
 
 STATISTICS = ["max", "min", "mean", "norm"]
 #: dump -> its form of statistics
@@ -54,6 +60,11 @@ def make_copy(dump, tmp_path):
         return copy, copies.JsonEntries(copy, original)
 
     return make
+
+
+@cache
+def read_once(folder):
+    return read(folder)
 
 
 def hash_files(folder):
@@ -186,7 +197,7 @@ class TestStatistics:
         self, recorded_tensors, make_copy, name, kind
     ):
         copy, editor = make_copy(name, "statistics")
-        before = read(copy.original)
+        before = read_once(copy.original)
         for damage in draw(editor, recorded_tensors(name), name, "statistics", kind):
             after = read(copy.folder)
             assert not after.problems
@@ -222,7 +233,7 @@ class TestStatistics:
     @pytest.mark.parametrize("kind", [kinds.DELETED, kinds.DELETED_COPY])
     def test_a_deleted_record_has_no_numbers(self, recorded_tensors, make_copy, name, kind):
         copy, editor = make_copy(name, "statistics")
-        before = index_numbers(read(copy.original))
+        before = index_numbers(read_once(copy.original))
         for damage in draw(editor, recorded_tensors(name), name, "statistics", kind):
             after = index_numbers(read(copy.folder))
             missing = {place for place in before if place not in after}
@@ -323,6 +334,88 @@ class TestAnswers:
     def test_an_excuse_is_no_report(self):
         excused = CLEAN.unmatched | {("target", "MatMul-op0", "reconverged: ...")}
         assert locate(unmatched=excused) == "silent"
+
+
+@pytest.fixture(scope="module")
+def eager_pair(dump, tmp_path_factory):
+    """A pair of two copies of one recording, and the folder that holds them."""
+    work = tmp_path_factory.mktemp("damage")
+    pair = pairs.Pair(
+        "llama-eager",
+        recordings.Recording("pytorch", "llama", "none", ("--order", "vkq")),
+        recordings.Recording("pytorch", "llama"),
+    )
+    for recording in pair.recordings:
+        path = recordings.get_path(recording, work)
+        shutil.copytree(dump("demo_pytorch"), path, copy_function=os.link)
+        recordings.get_mark(recording, work).write_text("demo")
+    return pair, work
+
+
+class TestOutcomes:
+    def test_a_pair_is_asked_as_it_is_and_with_each_damage(self, eager_pair):
+        pair, work = eager_pair
+        measured = outcomes.measure_pair(pair, "statistics", ["zeros", "deleted"], work)
+        one_side = ["zeros", "zeros", "deleted", "deleted"]
+        assert [outcome.kind for outcome in measured] == ["undamaged", *one_side, *one_side]
+        assert measured[0].verdict == "aligned"
+        assert {outcome.level for outcome in measured[1:]} <= set(answers.LEVELS)
+        assert len({outcome.id for outcome in measured}) == 9
+
+    def test_outcomes_are_kept_and_taken_again(self, eager_pair):
+        pair, work = eager_pair
+        reports = []
+        options = ([pair], ["statistics"], ["sign"], work, 1, reports.append)
+        measured = outcomes.measure_outcomes(*options)
+        assert reports == ["damaged 1/1 llama-eager [statistics]"]
+        assert outcomes.measure_outcomes(*options) == measured
+        assert len(reports) == 1
+
+    def test_a_damaged_pair_can_be_kept(self, eager_pair, tmp_path):
+        pair, work = eager_pair
+        (damage,) = [
+            outcome
+            for outcome in outcomes.measure_pair(pair, "tensors", ["deleted"], work)
+            if outcome.side == "reference"
+        ][:1]
+        outcomes.measure_pair(pair, "tensors", ["deleted"], work, only=damage.id, keep=tmp_path)
+        n_files = {side: sum(1 for _ in (tmp_path / side).rglob("*.pt")) for side in outcomes.SIDES}
+        assert n_files["reference"] == n_files["target"] - 1
+
+
+def make_outcome(level, *, kind="sign", held_out=False, form="tensors", verdict="aligned"):
+    return outcomes.Outcome(
+        "llama-eager", "llama", form, held_out, kind, "target", "gradient", "id", f"a {kind}",
+        verdict, level,
+    )  # fmt: skip
+
+
+class TestSummary:
+    def test_shares_are_counted_by_part_form_kind_and_subject(self):
+        text = summary.format_document(
+            [
+                make_outcome("", kind="undamaged"),
+                make_outcome("", kind="undamaged", verdict="diverged"),
+                make_outcome("exit code"),
+                make_outcome("terminal"),
+                make_outcome("tables"),
+                make_outcome("silent"),
+                make_outcome("silent", held_out=True),
+            ]
+        )
+        assert "| tuned | tensors | 4 | 75% | 50% | 25% | 1 | 0 | - | - |" in text
+        assert "| held out | tensors | 1 | 0% | 0% | 0% | 1 | 0 | - | - |" in text
+        assert "2 pairs of dumps, 1 false alarms" in text
+        assert "| sign | 75% (50%) | 4 |" in text
+        assert "| gradient | 75% (50%) | 4 |" in text
+
+    def test_held_out_failures_have_no_name(self):
+        failures = [make_outcome("silent"), make_outcome("silent", kind="NaN", held_out=True)]
+        text = summary.format_failures(failures, held_out=False)
+        assert "a sign" in text
+        assert "a NaN" not in text
+        assert "1 held-out answers are wrong too." in text
+        assert "a NaN" in summary.format_failures(failures, held_out=True)
 
 
 def test_every_model_has_a_graph_and_an_eager_pair():

@@ -232,6 +232,10 @@ class JsonEntries:
             self._index(child, (*place, key))
 
 
+StatisticsEditor = StatisticRows | JsonEntries
+Editor = TensorFiles | StatisticsEditor
+
+
 def _follow(node: Any, place: tuple[Any, ...]) -> Any:
     for key in place:
         node = node[key]

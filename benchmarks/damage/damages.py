@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import kinds
 import numpy as np
-from copies import JsonEntries, StatisticRows, TensorFiles
+from copies import Editor, StatisticsEditor, TensorFiles
 from records import SUBJECTS, Record, group_by_content
 
 #: Damages of each kind on each side of a pair in each form: of several subjects in turn.
@@ -16,8 +16,6 @@ DRAWS = 2
 #: One in so many damages is held out, besides those of the model that is held out completely (a
 #: sixth of all): a third together.
 _HELD_OUT_SHARE = 5
-
-Statistics = StatisticRows | JsonEntries
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def compute_hash(*words: str) -> str:
 
 
 def draw_damages(
-    editor: TensorFiles | Statistics,
+    editor: Editor,
     records: Sequence[Record],
     place: tuple[str, str, str],
     kind: str,
@@ -74,19 +72,23 @@ def draw_damages(
         by_size.setdefault(record.size, []).append(record)
     present = [name for name in SUBJECTS if any(r.subject == name for r in records)]
     turn = int(compute_hash(*place), 16) + DRAWS * kinds.KINDS.index(kind)
-    for draw in range(min(DRAWS, len(present))):
-        subject = present[(turn + draw) % len(present)]
+    n_drawn = 0
+    for position in range(len(present)):
+        subject = present[(turn + position) % len(present)]
         candidates = [record for record in records if record.subject == subject]
         candidates.sort(key=lambda record: compute_hash(*place, kind, record.name))
         for record in candidates:
             same_value = tuple(groups[record.content])
             if apply_damage(editor, kind, record, same_value, by_size[record.size]):
                 yield Damage(*place, kind, record, same_value)
+                n_drawn += 1
                 break
+        if n_drawn == DRAWS:
+            return
 
 
 def apply_damage(
-    editor: TensorFiles | Statistics,
+    editor: Editor,
     kind: str,
     record: Record,
     same_value: Sequence[Record],
@@ -114,53 +116,67 @@ def apply_damage(
 def _damage_tensor(
     editor: TensorFiles, kind: str, record: Record, same_size: Sequence[Record]
 ) -> bool:
-    values = editor.read_values(record)
-    exact = values.astype(np.float64)
-    if kind == kinds.SWAPPED:
-        proposals: Iterator[np.ndarray] = (
-            editor.read_values(other).astype(np.float64).reshape(values.shape)
-            for other in _order_donors(record, same_size)
-        )
-    else:
-        change = kinds.TENSOR_DAMAGES[kinds.get_arithmetic(kind)]
-        proposals = iter([change(exact)])
-    for proposal in proposals:
-        with np.errstate(invalid="ignore", over="ignore"):
-            damaged = np.asarray(proposal).astype(values.dtype)
-        if values.dtype.kind != "f" and not np.isfinite(proposal).all():
+    """Write the first proposal that changes the tensor clearly; return whether there is one."""
+    recorded = editor.read_values(record)
+    values = recorded.astype(np.float64)
+    for proposal in _propose_tensors(editor, kind, record, values, same_size):
+        if recorded.dtype.kind != "f" and not np.isfinite(proposal).all():
             continue
-        if kinds.is_clear_tensor_damage(exact, damaged.astype(np.float64)):
+        with np.errstate(over="ignore"):
+            damaged = np.asarray(proposal).astype(recorded.dtype)
+        if kinds.is_clear_tensor_damage(values, damaged.astype(np.float64)):
             editor.write_values(record, damaged)
             return True
     return False
 
 
+def _propose_tensors(
+    editor: TensorFiles,
+    kind: str,
+    record: Record,
+    values: np.ndarray,
+    same_size: Sequence[Record],
+) -> Iterator[np.ndarray]:
+    if kind == kinds.SWAPPED:
+        for donor in _order_donors(record, same_size):
+            yield editor.read_values(donor).astype(np.float64).reshape(values.shape)
+    else:
+        yield kinds.TENSOR_DAMAGES[kinds.get_arithmetic(kind)](values)
+
+
 def _damage_statistics(
-    editor: Statistics, kind: str, record: Record, same_size: Sequence[Record]
+    editor: StatisticsEditor, kind: str, record: Record, same_size: Sequence[Record]
 ) -> bool:
+    """Write the first proposal that changes the statistics clearly; return whether there is one."""
     if record.dtype == "bool":  # recorders write words in place of its numbers
         return False
     numbers = editor.read_numbers(record)
-    if kind == kinds.SWAPPED:
-        proposals = (
-            editor.read_numbers(other)
-            for other in _order_donors(record, same_size)
-            if other.dtype == record.dtype
-        )
-    elif kind == kinds.ONE_STATISTIC:
-        names = sorted(kinds.STATISTIC_NAMES, key=lambda name: compute_hash(record.name, name))
-        proposals = (kinds.change_one(numbers, name) for name in names)
-    else:
-        change = kinds.STATISTICS_DAMAGES[kinds.get_arithmetic(kind)]
-        proposals = iter([change(numbers, record.size)])
-    for damaged in proposals:
-        is_integer = "float" not in record.dtype
-        if is_integer and not kinds.is_finite(damaged):
+    for proposal in _propose_statistics(editor, kind, record, numbers, same_size):
+        if "float" not in record.dtype and not kinds.is_finite(proposal):
             continue
-        if kinds.is_clear_statistics_damage(numbers, damaged, record.size):
-            editor.write_numbers(record, damaged)
+        if kinds.is_clear_statistics_damage(numbers, proposal, record.size):
+            editor.write_numbers(record, proposal)
             return True
     return False
+
+
+def _propose_statistics(
+    editor: StatisticsEditor,
+    kind: str,
+    record: Record,
+    numbers: kinds.Statistics,
+    same_size: Sequence[Record],
+) -> Iterator[kinds.Statistics]:
+    if kind == kinds.SWAPPED:
+        for donor in _order_donors(record, same_size):
+            if donor.dtype == record.dtype:
+                yield editor.read_numbers(donor)
+    elif kind == kinds.ONE_STATISTIC:
+        names = sorted(kinds.STATISTIC_NAMES, key=lambda name: compute_hash(record.name, name))
+        for name in names:
+            yield kinds.change_one(numbers, name)
+    else:
+        yield kinds.STATISTICS_DAMAGES[kinds.get_arithmetic(kind)](numbers, record.size)
 
 
 def _order_donors(record: Record, same_size: Sequence[Record]) -> list[Record]:

@@ -19,7 +19,7 @@ import formats
 import kinds
 import recordings
 import score
-from copies import DumpCopy, JsonEntries, StatisticRows, TensorFiles
+from copies import DumpCopy, Editor, JsonEntries, StatisticRows, TensorFiles
 from pairs import Pair
 from records import list_records
 
@@ -69,10 +69,10 @@ def measure_outcomes(
     for pair in pairs:
         key = _compute_key(pair, work)
         for form in forms:
-            wanted = [UNDAMAGED, *(k for k in kinds.list_kinds(form == "tensors"))]
-            wanted = [k for k in wanted if k == UNDAMAGED or k in selected_kinds]
-            missing = [k for k in wanted if (pair.name, form, k, key) not in kept]
-            for kind in wanted:
+            possible_kinds = kinds.list_kinds(whole=form == "tensors")
+            wanted_kinds = [UNDAMAGED, *(k for k in possible_kinds if k in selected_kinds)]
+            missing = [k for k in wanted_kinds if (pair.name, form, k, key) not in kept]
+            for kind in wanted_kinds:
                 outcomes += kept.get((pair.name, form, kind, key), [])
             if missing:
                 pending.append((pair, form, missing, key))
@@ -84,10 +84,10 @@ def measure_outcomes(
         for count, future in enumerate(as_completed(running), 1):
             pair, form, missing, key = running[future]
             pair_outcomes = future.result()
-            outcomes += pair_outcomes
             for kind in missing:
-                kind_outcomes = [asdict(o) for o in pair_outcomes if o.kind == kind]
-                row = [pair.name, form, kind, key, kind_outcomes]
+                kind_outcomes = [outcome for outcome in pair_outcomes if outcome.kind == kind]
+                outcomes += kind_outcomes
+                row = [pair.name, form, kind, key, [asdict(outcome) for outcome in kind_outcomes]]
                 lines.write(json.dumps(row) + "\n")
             lines.flush()
             report(f"damaged {count}/{len(running)} {pair.name} [{form}]")
@@ -132,8 +132,8 @@ def measure_pair(
             records = list_records(path)
             editor = _make_editor(form, recording.framework, copy, path)
             place = (pair.name, form, side)
-            for kind in kinds.KINDS:
-                if kind not in wanted_kinds:
+            for kind in wanted_kinds:
+                if kind == UNDAMAGED:
                     continue
                 for damage in damages.draw_damages(editor, records, place, kind):
                     if only in ("", damage.id):
@@ -202,14 +202,12 @@ def _keep(folders: Sequence[Path], keep: Path) -> None:
 
 
 def _make_form(form: str, framework: str, recording: Path) -> Path:
-    if form == "tensors":
-        return recording
-    if framework == recordings.MINDSPORE:
-        return formats.make_form(formats.convert_to_statistic_csv, recording)
-    return formats.make_form(formats.convert_to_msprobe_statistics, recording)
+    makers = formats.FORMS[form]
+    is_mindspore = framework == recordings.MINDSPORE
+    return formats.make_form(makers.target if is_mindspore else makers.reference, recording)
 
 
-def _make_editor(form: str, framework: str, copy: DumpCopy, recording: Path):
+def _make_editor(form: str, framework: str, copy: DumpCopy, recording: Path) -> Editor:
     if form == "tensors":
         return TensorFiles(copy)
     if framework == recordings.MINDSPORE:
