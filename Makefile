@@ -4,6 +4,7 @@
 # make docs   the site, built strictly, in site/
 # make reference   writes the generated pages of docs/ again
 # make benchmark-localise   faults put in, recorded and looked for; writes docs/benchmarks.md (an hour)
+# make benchmark-damage   one value damaged at a time; is it reported? writes docs/benchmarks.md (10 minutes)
 # Everything is installed into .venv from the package index; nothing else is needed but Python 3.10+ with venv.
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 DEMO := .demo
 
-.PHONY: demo test test-dump-path test-others browser lint docs reference benchmark-localise clean
+.PHONY: demo test test-dump-path test-others browser lint docs reference benchmark-localise benchmark-damage clean
 
 demo: .venv/core.stamp $(DEMO)/unpacked.stamp
 	@echo 'dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch -o $(DEMO)/result'
@@ -59,6 +60,9 @@ reference: .venv/test.stamp
 
 benchmark-localise: .venv/test.stamp
 	$(BIN)/python benchmarks/localise --write
+
+benchmark-damage: .venv/test.stamp
+	$(BIN)/python benchmarks/damage --write
 
 clean:
 	rm -rf .venv $(DEMO) site

@@ -212,8 +212,8 @@ class TestScore:
 def test_the_document_keeps_what_stands_around_the_section(tmp_path):
     file = tmp_path / "benchmarks.md"
     file.write_text("# Speed\n\nfast\n")
-    table.write_document(file, "first\n")
-    table.write_document(file, "second\n")
+    table.write_section(file, "localise", "first\n")
+    table.write_section(file, "localise", "second\n")
     text = file.read_text()
     assert text.startswith("# Speed\n\nfast\n")
     assert "second" in text

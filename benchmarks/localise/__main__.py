@@ -70,7 +70,7 @@ def main() -> None:
     text = table.format_document(scores, verdicts, curve)
     print(text)
     if args.write:
-        table.write_document(DOCUMENT, text)
+        table.write_section(DOCUMENT, "localise", text)
 
 
 def _parse_arguments() -> argparse.Namespace:

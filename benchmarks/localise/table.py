@@ -11,8 +11,6 @@ from peers import Verdict
 from score import Score
 from sensitivity import Point
 
-BEGIN, END = "<!-- localise: begin -->", "<!-- localise: end -->"
-
 _INTRODUCTION = """# Localization
 
 `make benchmark-localise` inserts one fault at a time into one side of a pair of real recordings: \
@@ -115,11 +113,12 @@ def format_document(
     )
 
 
-def write_document(file: Path, text: str) -> None:
-    """Put the section between the markers of a file, at its end if it has none."""
-    before, _, after_begin = file.read_text().partition(BEGIN)
-    after = after_begin.partition(END)[2] or "\n"
-    file.write_text(f"{before.rstrip()}\n\n{BEGIN}\n{text}{END}{after}")
+def write_section(file: Path, name: str, text: str) -> None:
+    """Put the section between the markers of its name in a file, at the end if it has none."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, _, after_begin = file.read_text().partition(begin)
+    after = after_begin.partition(end)[2] or "\n"
+    file.write_text(f"{before.rstrip()}\n\n{begin}\n{text}{end}{after}")
 
 
 def format_failures(scores: Sequence[Score], held_out: bool) -> str:
@@ -176,10 +175,10 @@ def _format_findings(scores: Sequence[Score]) -> str:
                     part,
                     form,
                     len(faulty),
-                    _format_share(s.top1 for s in faulty),
-                    _format_share(s.top3 for s in faulty),
-                    _format_share(s.verdict == "inconclusive" for s in faulty),
-                    _format_share(s.verdict == "aligned" for s in faulty),
+                    format_share(s.top1 for s in faulty),
+                    format_share(s.top3 for s in faulty),
+                    format_share(s.verdict == "inconclusive" for s in faulty),
+                    format_share(s.verdict == "aligned" for s in faulty),
                     f"{_compute_median(s.named for s in faulty if s.top1):.0f}",
                     len(benign),
                     sum(s.verdict == "diverged" for s in benign),
@@ -201,7 +200,7 @@ def _format_findings(scores: Sequence[Score]) -> str:
         "inconclusive ",
         "seconds",
     )
-    return _format_table(head, rows)
+    return format_table(head, rows)
 
 
 def _format_alignment(scores: Sequence[Score]) -> str:
@@ -233,7 +232,7 @@ def _format_alignment(scores: Sequence[Score]) -> str:
         "recall before",
         "recall beyond",
     )
-    return _format_table(head, rows)
+    return format_table(head, rows)
 
 
 def _format_ratio(
@@ -267,10 +266,10 @@ def _format_causes(scores: Sequence[Score]) -> str:
                         part,
                         form,
                         len(located),
-                        _format_share(is_correct),
-                        _format_share(is_sentence_right),
-                        _format_share(is_absent),
-                        _format_share(is_other),
+                        format_share(is_correct),
+                        format_share(is_sentence_right),
+                        format_share(is_absent),
+                        format_share(is_other),
                     ]
                 )
     head = (
@@ -282,7 +281,7 @@ def _format_causes(scores: Sequence[Score]) -> str:
         "none given",
         "another",
     )
-    return _format_table(head, rows)
+    return format_table(head, rows)
 
 
 def _format_models(scores: Sequence[Score]) -> str:
@@ -291,9 +290,9 @@ def _format_models(scores: Sequence[Score]) -> str:
     rows = []
     for model in models:
         model_scores = [s for s in faulty if s.model == model]
-        shares = [_format_share(s.top1 for s in model_scores if s.form == form) for form in FORMS]
+        shares = [format_share(s.top1 for s in model_scores if s.form == form) for form in FORMS]
         rows.append([model, len({s.case for s in model_scores}), *shares])
-    return _format_table(("model", "faults", *FORMS), rows)
+    return format_table(("model", "faults", *FORMS), rows)
 
 
 def _format_curve(points: Sequence[Point]) -> str:
@@ -303,13 +302,13 @@ def _format_curve(points: Sequence[Point]) -> str:
         [
             form,
             *(
-                _format_share(p.found for p in points if p.form == form and p.size == size)
+                format_share(p.found for p in points if p.form == form and p.size == size)
                 for size in sizes
             ),
         ]
         for form in forms
     ]
-    return _format_table(("form", *(f"{size:g}" for size in sizes)), rows)
+    return format_table(("form", *(f"{size:g}" for size in sizes)), rows)
 
 
 def _format_peers(verdicts: Sequence[Verdict]) -> str:
@@ -323,17 +322,18 @@ def _format_peers(verdicts: Sequence[Verdict]) -> str:
                         part,
                         form,
                         len(form_verdicts),
-                        _format_share(v.msprobe for v in form_verdicts),
-                        _format_share(not v.marked for v in form_verdicts),
-                        _format_share(v.dumpdiff for v in form_verdicts),
+                        format_share(v.msprobe for v in form_verdicts),
+                        format_share(not v.marked for v in form_verdicts),
+                        format_share(v.dumpdiff for v in form_verdicts),
                     ]
                 )
-    return _format_table(
+    return format_table(
         ("part", "form", "faults", "msprobe top-1", "msprobe marks nothing", "dumpdiff top-1"), rows
     )
 
 
-def _format_share(flags: Iterable[bool]) -> str:
+def format_share(flags: Iterable[bool]) -> str:
+    """Return the share of true flags in percent, '-' if there are none."""
     values = list(flags)
     return f"{sum(values) / len(values):.0%}" if values else "-"
 
@@ -342,7 +342,8 @@ def _compute_median(values: Iterable[float]) -> float:
     return median(list(values) or [0.0])
 
 
-def _format_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def format_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown; the first two columns are words, the others numbers."""
     lines = [list(map(str, head)), ["---" if column < 2 else "--:" for column in range(len(head))]]
     return "\n".join(
         f"| {' | '.join(line)} |" for line in (*lines, *(list(map(str, row)) for row in rows))
