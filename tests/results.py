@@ -30,6 +30,7 @@ NUMERIC = {
     "max_relative",
     "beyond",
     "nonfinite_mismatch",
+    "masked",
     "rounded_error",
     "confidence",
     *(

@@ -29,6 +29,7 @@ class ValuePair:
     tensors: tuple[int, int]
     layout: str = "same"  #: as in the pairs table
     group: FusedGroup | None = None  #: a fused tensor on one side and its components on the other
+    has_mask_fill: bool = False  #: as in the pairs table
 
 
 class ComparisonIndex:
@@ -79,6 +80,7 @@ class ComparisonIndex:
                         tensors=(int(pair["target_tensor"]), int(pair["reference_tensor"])),
                         layout=str(pair["layout"]),
                         group=pair["group"],
+                        has_mask_fill=bool(pair["has_mask_fill"]),
                     )
         return None
 
