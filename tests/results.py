@@ -31,6 +31,7 @@ NUMERIC = {
     "max_relative",
     "beyond",
     "nonfinite_mismatch",
+    "masked",
     "rounded_error",
     "confidence",
     *(

@@ -30,6 +30,7 @@ class ValuePair:
     tensors: tuple[int, int]
     layout: str = "same"  #: as in the pairs table
     group: FusedGroup | None = None  #: a fused tensor on one side and its components on the other
+    has_mask_fill: bool = False  #: as in the pairs table
 
 
 class ComparisonIndex:
@@ -103,6 +104,7 @@ class ComparisonIndex:
             tensors=(int(pair["target_tensor"]), int(pair["reference_tensor"])),
             layout=str(pair["layout"]),
             group=pair["group"],
+            has_mask_fill=bool(pair["has_mask_fill"]),
         )
 
     def _find_values(self, side: int, op_names: Sequence[str], slot: str) -> Iterator[int]:

@@ -19,6 +19,7 @@ from ..model.trace import Problem
 from ..rulebook import Rules
 from ..verification import TraceChecks
 from .fused_tensors import compute_joint_statistics, join_parts
+from .mask_fill import STATISTICS_SET_ASIDE, flag_mask_fill, set_aside_fill
 from .metrics import Metrics, compute_metrics
 from .new_weights import judge_new_weights
 from .scalars import find_scalar_differences
@@ -56,9 +57,12 @@ class Comparison:
     evidence, confidence, target_tensor, reference_tensor (ids of the tensors compared), layout,
     metric, error, tolerance, agrees, comparable and the fields of
     :class:`~dumpdiff.comparison.metrics.Metrics`, plus rounded_error, group (a fused tensor and its
-    parts, else None), slot_pair (a :class:`~dumpdiff.alignment.SlotPair`, else None), spread (of
-    two runs of the reference, NaN if unknown) and reason (why a pair is not comparable although
-    both sides have numbers, else ''). Every class is in one pair at most that is no slot pair.
+    parts, else None), slot_pair (a :class:`~dumpdiff.alignment.SlotPair`, else None), has_mask_fill
+    (see :func:`.mask_fill.flag_mask_fill`), spread (of two runs of the reference, NaN if unknown)
+    and reason (why a pair is not comparable although both sides have numbers, else ''). Every class
+    is in one pair at most that is no slot pair. ``masked`` is the number of elements that were set
+    aside as mask fill, or -1 if only statistics were compared and all but the maximum were set
+    aside.
     """
 
     alignment: Alignment
@@ -95,17 +99,25 @@ def compare_pairs(
     resolution = compute_print_resolution(alignment)
     pairs["target_tensor"], pairs["reference_tensor"] = tensors_t, tensors_r
     pairs["metric"] = pd.Series(["statistics"] * len(pairs), dtype=object)
-    pairs["error"] = compute_distances(fingerprints_t, ids_t, fingerprints_r, ids_r)
+    pairs["has_mask_fill"] = _flag_mask_fill(alignment, rules, ids_t, ids_r)
+    prints_t, prints_r, is_set_aside = set_aside_fill(
+        fingerprints_t, ids_t, fingerprints_r, ids_r, pairs["has_mask_fill"].to_numpy()
+    )
+    all_rows = np.arange(len(pairs))
+    pairs["error"] = compute_distances(prints_t, all_rows, prints_r, all_rows)
     pairs["tolerance"] = np.maximum(np.where(is_exact, 0.0, tolerance), resolution)
     pairs["layout"] = pd.Series(["same"] * len(pairs), dtype=object)
     rows = np.flatnonzero(has_files)
     problems = measure_whole_tensors(alignment, pairs, rows, is_exact, progress)
+    statistics_masked = np.where(is_set_aside, STATISTICS_SET_ASIDE, 0)
+    pairs["masked"] = pairs["masked"].fillna(pd.Series(statistics_masked, index=pairs.index))
     _compare_checksums(target, reference, pairs)
-    pairs = _add_groups(alignment, pairs)
+    pairs = _add_groups(alignment, pairs).astype({"masked": "int64", "has_mask_fill": bool})
     pairs["tolerance"] = np.maximum(pairs["tolerance"], measure_noise(target, pairs))
     _compare_nonfinite(target, reference, pairs)
     has_mismatch = pairs["nonfinite_mismatch"] > 0
-    has_error = np.isfinite(pairs["error"]) | (pairs["metric"] == "relative_l2")
+    is_measured = (pairs["metric"] == "relative_l2") & pairs["error"].notna()
+    has_error = np.isfinite(pairs["error"]) | is_measured
     pairs["comparable"] = has_mismatch | has_error
     pairs["reason"] = pd.Series([""] * len(pairs), dtype=object)
     judge_new_weights(alignment, pairs)
@@ -132,6 +144,14 @@ def _list_pairs(alignment: Alignment) -> pd.DataFrame:
         "slot_pair": pd.Series(list(alignment.slot_pairs), dtype=object),
     }
     return pd.concat([pairs, pd.DataFrame(columns)], ignore_index=True)
+
+
+def _flag_mask_fill(alignment: Alignment, rules: Rules, ids_t: Ints, ids_r: Ints) -> Flags:
+    """Return (pairs,) true where the value of either side may hold mask fill."""
+    flags_t = flag_mask_fill(alignment.target, alignment.target_kinds, rules)
+    flags_r = flag_mask_fill(alignment.reference, alignment.reference_kinds, rules)
+    flags: Flags = flags_t[ids_t] | flags_r[ids_r]
+    return flags
 
 
 def _has_file(flow: Flow, tensors: Ints) -> Flags:
@@ -175,6 +195,8 @@ def _make_group_row(alignment: Alignment, group: FusedGroup) -> dict[str, object
         "layout": f"parts({n_parts})",
         "group": group,
         "slot_pair": None,
+        "has_mask_fill": False,  # parameters and projections are fused, not scores
+        "masked": 0,
     }
     try:
         layout, a, b = _join_group(alignment, group)
@@ -228,21 +250,14 @@ def _load_tensors(flow: Flow, values: tuple[int, ...]) -> list[AnyArray]:
 def _compare_nonfinite(target: Flow, reference: Flow, pairs: pd.DataFrame) -> None:
     """Mark pairs with NaN or Inf on one side only, as their statistics show.
 
-    A mask of -Inf on one side and of -1e9 or similar on the other is not a mismatch.
+    Mask fill of -Inf on one side and of -1e9 or similar on the other is not a mismatch.
     """
     has_no_metrics = pairs["nonfinite_mismatch"].isna()
-    counts_t = _count_nonfinite(target, pairs["target"].to_numpy())
-    counts_r = _count_nonfinite(reference, pairs["reference"].to_numpy())
+    counts_t = target.classes["nonfinite"].to_numpy()[pairs["target"].to_numpy()]
+    counts_r = reference.classes["nonfinite"].to_numpy()[pairs["reference"].to_numpy()]
     is_different = (counts_t >= 0) & (counts_r >= 0) & (counts_t != counts_r)
+    is_different &= pairs["masked"].to_numpy() != STATISTICS_SET_ASIDE
     pairs.loc[has_no_metrics & is_different, "nonfinite_mismatch"] = 1.0
-
-
-def _count_nonfinite(flow: Flow, values: Ints) -> Ints:
-    """Return the recorded number of nonfinite elements, 0 for masks of -Inf, -1 if unknown."""
-    table = flow.classes.iloc[values]
-    is_infinite_mask = np.isneginf(table["min"].to_numpy()) & np.isfinite(table["max"].to_numpy())
-    counts: Ints = np.where(is_infinite_mask, 0, table["nonfinite"].to_numpy())
-    return counts
 
 
 def _compare_checksums(target: Flow, reference: Flow, pairs: pd.DataFrame) -> None:

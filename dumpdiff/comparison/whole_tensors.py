@@ -95,12 +95,14 @@ def measure_whole_tensors(
     target_tensors = pairs["target_tensor"].to_numpy()
     reference_tensors = pairs["reference_tensor"].to_numpy()
     tolerances = pairs["tolerance"].to_numpy(copy=True)
+    has_mask_fill = pairs["has_mask_fill"].to_numpy()
     problems: list[Problem] = []
 
     def measure(row: int) -> Measurement:
         tensors = int(target_tensors[row]), int(reference_tensors[row])
         try:
-            return _measure_pair(alignment, row, tensors, float(tolerances[row]))
+            tolerance, may_have_fill = float(tolerances[row]), bool(has_mask_fill[row])
+            return _measure_pair(alignment, row, tensors, tolerance, may_have_fill)
         except (DumpError, OSError, ValueError) as error:
             return Measurement(row, problem=str(error))
 
@@ -130,17 +132,21 @@ def measure_whole_tensors(
 
 
 def _measure_pair(
-    alignment: Alignment, row: int, tensors: tuple[int, int], tolerance: float
+    alignment: Alignment,
+    row: int,
+    tensors: tuple[int, int],
+    tolerance: float,
+    has_mask_fill: bool,
 ) -> Measurement:
     target, reference = alignment.target, alignment.reference
     a = load_shaped_tensor(target, tensors[0])
     b = load_shaped_tensor(reference, tensors[1])
-    metrics = compute_metrics(a, b, tolerance)
+    metrics = compute_metrics(a, b, tolerance, has_mask_fill)
     layout = "same" if a.shape == b.shape else "reshape"
     if metrics.relative_l2 > max(tolerance, _REARRANGED) and a.size > 1:
         layout, a, b = find_common_layout(a, b)
         if "transpose" in layout:
-            metrics = compute_metrics(a, b, tolerance)
+            metrics = compute_metrics(a, b, tolerance, has_mask_fill)
     rounded_error = np.nan
     dtype = _find_narrower_dtype(
         str(target.tensors["dtype"].iat[tensors[0]]),
@@ -148,7 +154,8 @@ def _measure_pair(
     )
     if dtype:
         rounded_a, rounded_b = round_to_dtype(a, dtype), round_to_dtype(b, dtype)
-        rounded_error = compute_metrics(rounded_a, rounded_b, 0.0).relative_l2
+        rounded_metrics = compute_metrics(rounded_a, rounded_b, 0.0, has_mask_fill)
+        rounded_error = rounded_metrics.relative_l2
     return Measurement(row, layout, metrics, rounded_error)
 
 

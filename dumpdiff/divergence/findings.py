@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..comparison.mask_fill import STATISTICS_SET_ASIDE
 from ..model.arrays import Ints
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff, is_floating
 from ..model.finding import Finding, Kind
@@ -278,6 +279,11 @@ def _describe_evidence(
     norm_ratio = _compute_norm_ratio(location)
     if abs(norm_ratio - 1) > _NORM_DIFFERENCE:
         facts.append(f"norm is {norm_ratio:.6g} times the reference's")
+    masked = int(row["masked"])
+    if masked > 0:
+        facts.append(f"{masked:,} elements set aside as mask fill, the others compared")
+    if masked == STATISTICS_SET_ASIDE:
+        facts.append("only the maximum compared: mask fill decides minimum, mean and norm")
     if kind == "missing":
         facts.append(f"only the reference has {', '.join(find_missing_kinds(location))}")
     if np.isfinite(row["rounded_error"]):

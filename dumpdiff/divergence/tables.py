@@ -22,7 +22,8 @@ UNTRUSTED_REASON = "untrusted record: its recorder writes other numbers there"
 _TENSOR_COLUMNS = ("slot", "dtype", "shape", "max", "min", "mean", "norm")
 _METRIC_COLUMNS = (
     "layout", "error", "metric", "tolerance", "relative_l2", "cosine", "max_absolute",
-    "max_relative", "beyond", "nonfinite_mismatch", "rounded_error", "confidence", "evidence",
+    "max_relative", "beyond", "nonfinite_mismatch", "masked", "rounded_error",
+    "confidence", "evidence",
 )  # fmt: skip
 
 

@@ -45,7 +45,9 @@ def collect_finding_contexts(comparison: Comparison, result: Result) -> tuple[Fi
         classes = None if value_pair is None else value_pair.classes
         target, reference = build_neighborhoods(sides, finding, classes)
         arrays = None if value_pair is None else _load_arrays(index, value_pair)
-        histogram, difference = (None, None) if arrays is None else draw_tensors(*arrays)
+        histogram, difference = None, None
+        if value_pair is not None and arrays is not None:
+            histogram, difference = draw_tensors(*arrays, value_pair.has_mask_fill)
         contexts.append(FindingContext(finding.rank, target, reference, histogram, difference))
     return tuple(contexts)
 

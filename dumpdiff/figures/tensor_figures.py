@@ -7,9 +7,8 @@ from math import prod
 
 import numpy as np
 
-from ..comparison.metrics import find_nonfinite_or_masked
+from ..comparison.mask_fill import find_fill_limit
 from ..model.arrays import AnyArray, Flags, Floats, Ints
-from ..model.dtypes import MASK_MAGNITUDE
 from ..model.finding_context import DifferenceMap, Histogram
 from .histograms import Bins, count_values, merge_bins
 
@@ -18,13 +17,13 @@ _SLAB = 1 << 15  #: elements processed together: 256 KiB as float64, which stay 
 
 
 def draw_tensors(
-    target: AnyArray, reference: AnyArray
+    target: AnyArray, reference: AnyArray, has_mask_fill: bool = False
 ) -> tuple[Histogram | None, DifferenceMap | None]:
     """Return the histogram and the difference map of two arrays of one shape.
 
-    Both are None for a single number. Elements that are masked (at their tensor's large negative
-    constant) or infinite on both sides are in no bin and count as equal. The arrays are never
-    copied as a whole, so they may be mapped from files.
+    Both are None for a single number. Elements that are not finite are in no bin and count as equal
+    if they are the same on both sides; so is mask fill, if ``has_mask_fill`` says that there can be
+    any. The arrays are never copied as a whole, so they may be mapped from files.
     """
     if target.size < 2:
         return None, None
@@ -34,12 +33,15 @@ def draw_tensors(
     maxima = np.zeros((min(n_rows, MAX_BLOCKS), min(n_columns, MAX_BLOCKS)))
     bins: Bins | None = None
     sum_of_squares, n_finite = 0.0, 0
+    target_limit, reference_limit = 0.0, 0.0
     with np.errstate(all="ignore"):
+        if has_mask_fill:
+            target_limit, reference_limit = find_fill_limit(target), find_fill_limit(reference)
         for start, target_slab, reference_slab in _iterate_slabs(target, reference, 0):
             target_values = _flatten_to_float64(target_slab)
             reference_values = _flatten_to_float64(reference_slab)
-            target_excluded = _find_excluded(target_values)
-            reference_excluded = _find_excluded(reference_values)
+            target_excluded = _find_excluded(target_values, target_limit)
+            reference_excluded = _find_excluded(reference_values, reference_limit)
             target_counted = _remove_excluded(target_values, target_excluded)
             reference_counted = _remove_excluded(reference_values, reference_excluded)
             bins = _add_bins(bins, count_values(target_counted, reference_counted))
@@ -147,11 +149,12 @@ def _split_complex(array: AnyArray) -> AnyArray:
     return np.stack((array.real, array.imag), axis=-1) if array.dtype.kind == "c" else array
 
 
-def _find_excluded(values: Floats) -> Flags | None:
-    """Return which elements are masked or non-finite, None if there are none."""
-    if not values.size or (values.min() > -MASK_MAGNITUDE and values.max() < np.inf):
-        return None
-    return find_nonfinite_or_masked(values)
+def _find_excluded(values: Floats, fill_limit: float) -> Flags | None:
+    """Return which elements are mask fill or non-finite, None if there are none."""
+    excluded: Flags = ~np.isfinite(values)
+    if fill_limit < 0:
+        excluded |= values <= fill_limit
+    return excluded if excluded.any() else None
 
 
 def _format_axes(shape: Sequence[int], axes: Sequence[int]) -> str:

@@ -15,15 +15,13 @@ UNIT_ROUNDOFF = {
     "float16": 2.0**-11, "bfloat16": 2.0**-8, "float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3,
 }  # fmt: skip
 
-#: A value of at least this magnitude can be a masking constant that replaces an infinity. The
-#: smallest in use is -1e4 (BERT adds (1 - mask) * -10000 to scores); a score on top of it, at most
-#: some hundreds, leaves it beyond 9e3. A real outlier may be as large, so a mask must also be far
-#: from all other elements, see MASK_GAP.
+#: A number at or below minus this can be mask fill: a constant that replaces minus infinity. The
+#: weakest in use is -1e4, because float16 must hold it (BERT adds (1 - mask) * -10000 to scores); a
+#: score on top of it, at most some hundreds, leaves it beyond 9e3. Others are -65504, -1e5, -1e9
+#: and the lowest number of the dtype. The limit is the same for all floating dtypes, because models
+#: written for float16 keep -1e4 in wider ones. A real value may be as large, so the limit alone
+#: decides nothing, see ``comparison.mask_fill``.
 MASK_MAGNITUDE = 9e3
-#: Beyond this magnitude a single element is enough. float16 holds nothing beyond 65504, so a
-#: network trained in it has no such score. Between MASK_MAGNITUDE and this, a constant must occur
-#: more than once.
-LONE_MASK_MAGNITUDE = 6e4
 #: Where only extremes are known, a mask is this many times the other extreme. A judgment: scores of
 #: a network that trains stay below 9e3 / 1e3 = 9 where the mask is -1e4; larger masks (-1e9,
 #: finfo.min) leave room for any score.

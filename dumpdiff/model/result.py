@@ -44,7 +44,9 @@ PAIR_COLUMNS: Mapping[str, str] = {
     "max_absolute": "largest |t - r|",
     "max_relative": "largest |t - r| / |r| over elements that are not tiny",
     "beyond": "share of elements with |t - r| > tolerance * scale",
-    "nonfinite_mismatch": "elements that are NaN or Inf on one side only (or of other sign)",
+    "nonfinite_mismatch": "elements that are NaN, Inf or mask fill on one side only",
+    "masked": "elements set aside as mask fill of both sides, not compared; -1: of statistics, only"
+    " the maximum was compared",
     "rounded_error": "error after rounding the wider dtype to the narrower, NaN where dtypes agree",
     "state": "introduced, amplified, propagated, isolated, agreeing, reconverged, incomparable",
     "confidence": "0..1: how certain it is that the two tensors correspond",

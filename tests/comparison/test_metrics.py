@@ -1,7 +1,16 @@
-"""Metrics of two whole tensors, compared with NumPy in double precision and with invariants."""
+"""Metrics of two whole tensors, compared with exact sums, with NumPy and with invariants."""
 
 import numpy as np
 import pytest
+from exact_arithmetic import (
+    COMPLEX,
+    INTEGERS,
+    PRECISION,
+    draw_pairs,
+    get_unit_roundoff,
+    sum_squares,
+    to_numbers,
+)
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -201,9 +210,17 @@ class TestNotFinite:
 
 
 class TestMasks:
-    """Masked scores are -1e9, -65504, the lowest float or -inf; they must not set the scale."""
+    """Masked scores are -1e4, -1e9, the lowest number or -inf; they must not set the scale."""
 
-    CONSTANTS = (-1e9, -65504.0, float(np.finfo(np.float32).min), -np.inf)
+    CONSTANTS = (
+        -1e4,
+        -1e9,
+        float(np.finfo(np.float16).min),
+        -3.3895313892515355e38,  # the lowest bfloat16
+        float(np.finfo(np.float32).min),
+        -np.inf,
+    )
+    N_MASKED = 2 * 28
 
     @staticmethod
     def make_scores(constant, seed=0):
@@ -215,25 +232,215 @@ class TestMasks:
     @pytest.mark.parametrize("reference_constant", CONSTANTS)
     def test_any_two_masking_constants_are_equal(self, target_constant, reference_constant):
         metrics = compute_metrics(
-            self.make_scores(target_constant), self.make_scores(reference_constant), 0
+            self.make_scores(target_constant), self.make_scores(reference_constant), 0, True
         )
         assert (metrics.relative_l2, metrics.nonfinite_mismatch, metrics.mismatches) == (0, 0, 0)
+        assert metrics.masked == self.N_MASKED
+
+    @pytest.mark.parametrize("constant", CONSTANTS)
+    def test_a_constant_added_to_scores_is_one_that_replaces_them(self, constant):
+        scores = np.random.default_rng(0).standard_normal((2, 8, 8)).astype(np.float32)
+        mask = np.triu(np.full((8, 8), -1e4, dtype=np.float32), 1)
+        metrics = compute_metrics(scores + mask, self.make_scores(constant), 0, True)
+        assert (metrics.relative_l2, metrics.mismatches) == (0, 0)
+        assert metrics.masked == self.N_MASKED
 
     @pytest.mark.parametrize("constant", CONSTANTS)
     def test_a_difference_between_the_others_is_relative_to_the_others(self, constant):
         r = self.make_scores(constant)
         t = r.copy()
         t[r > -1e4] *= np.float32(1.01)
-        assert compute_metrics(t, r, 0).relative_l2 == pytest.approx(0.01, rel=1e-3)
+        metrics = compute_metrics(t, r, 0, True)
+        assert metrics.relative_l2 == pytest.approx(0.01, rel=1e-3)
+        assert metrics.mismatches == r.size - self.N_MASKED
 
     @pytest.mark.parametrize("constant", CONSTANTS)
     def test_a_position_masked_on_one_side_only_is_counted(self, constant):
         r = self.make_scores(constant)
         t = r.copy()
         t[0, 0, 1] = 0.5
-        assert compute_metrics(t, r, 0).nonfinite_mismatch == 1
+        metrics = compute_metrics(t, r, 0, True)
+        assert (metrics.nonfinite_mismatch, metrics.masked) == (1, self.N_MASKED - 1)
 
-    def test_large_negative_values_that_differ_are_no_masks(self):
-        """Activations of a model about to explode: many different values below the mask limit."""
+    def test_in_float16(self):
+        t = self.make_scores(float(np.finfo(np.float16).min)).astype(np.float16)
+        r = self.make_scores(-1e4).astype(np.float16)
+        metrics = compute_metrics(t, r, 0, True)
+        assert (metrics.relative_l2, metrics.masked) == (0, self.N_MASKED)
+
+    def test_scores_that_explode_are_no_mask(self):
+        """Many different values below the limit, some of them above half of it."""
         r = np.linspace(-4e4, 4e4, 64).astype(np.float32)
-        assert compute_metrics(r * np.float32(1.5), r, 1e-3).mismatches == 64
+        metrics = compute_metrics(r * np.float32(1.5), r, 1e-3, True)
+        assert (metrics.mismatches, metrics.masked) == (64, 0)
+
+    def test_scores_that_explode_are_compared_next_to_a_mask(self):
+        r = self.make_scores(-1e9)
+        r[r > -1e4] *= np.float32(2e4)
+        t = r * np.where(r > -1e8, np.float32(1.01), np.float32(1))
+        metrics = compute_metrics(t, r, 0, True)
+        assert metrics.relative_l2 == pytest.approx(0.01, rel=1e-3)
+        assert metrics.masked == self.N_MASKED
+
+    def test_large_numbers_of_both_signs_are_no_mask(self):
+        r = np.random.default_rng(0).choice([-1e8, 1e8], 1000).astype(np.float32)
+        t = np.where(r < 0, np.float32(1.5), np.float32(1)) * r
+        for has_mask_fill in (False, True):
+            metrics = compute_metrics(t, r, 0, has_mask_fill)
+            assert metrics.relative_l2 == pytest.approx(0.5 * np.sqrt(np.mean(r < 0)), rel=1e-6)
+            assert metrics.masked == 0
+
+    def test_different_fill_and_nothing_else_cannot_be_compared(self):
+        metrics = compute_metrics(np.full(8, -1e4), np.full(8, -np.inf), 0, True)
+        assert np.isnan(metrics.relative_l2)
+        assert metrics.masked == 8
+        assert compute_metrics(np.full(8, -1e4), np.full(8, -1e4), 0, True).relative_l2 == 0
+
+
+class TestLargeNegativeNumbersOutsideOfMasks:
+    """What feeds no softmax is compared as it is, however large."""
+
+    @pytest.mark.parametrize(
+        ("count", "target_value", "reference_value"),
+        [(1, -7e4, -9e4), (4, -2e4, -1.2e4), (1, -1e9, -3.4e38), (100, -1e4, -1e5)],
+    )
+    def test_different_constants_differ(self, count, target_value, reference_value):
+        r = np.random.default_rng(5).standard_normal(1000).astype(np.float32)
+        t = r.copy()
+        t[:count], r[:count] = target_value, reference_value
+        metrics = compute_metrics(t, r, 1e-3)
+        expected = compute_norm(t.astype(np.float64) - r) / compute_norm(r)
+        assert metrics.relative_l2 == pytest.approx(expected, rel=1e-5)
+        assert metrics.mismatches == count
+        assert metrics.masked == 0
+
+    def test_infinity_is_no_number(self):
+        r = np.random.default_rng(5).standard_normal(1000).astype(np.float32)
+        t = r.copy()
+        t[7], r[7] = -np.inf, -7e4
+        assert compute_metrics(t, r, 0).nonfinite_mismatch == 1
+        assert compute_metrics(t, r, 0, True).nonfinite_mismatch == 0
+
+
+DTYPES = pytest.mark.parametrize(
+    "dtypes",
+    [[np.float16], [np.float32], [np.float64], INTEGERS, COMPLEX],
+    ids=["float16", "float32", "float64", "integers", "complex"],
+)
+
+
+class TestAgainstExactSums:
+    """Any finite input: the bounds are those that compute_metrics states, for n <= 12 elements."""
+
+    @DTYPES
+    @given(st.data())
+    def test_relative_l2_and_cosine(self, dtypes, data):
+        t, r = data.draw(draw_pairs(dtypes))
+        numbers_t, numbers_r = to_numbers(t), to_numbers(r)
+        square_t, square_r = sum_squares(numbers_t), sum_squares(numbers_r)
+        square_difference = sum_squares(a - b for a, b in zip(numbers_t, numbers_r, strict=True))
+        bound = (len(numbers_r) + 4) * get_unit_roundoff(t)
+        metrics = compute_metrics(t, r, 0)
+        if square_r > 0:
+            expected = float(PRECISION.sqrt(square_difference / square_r))
+            assert metrics.relative_l2 == pytest.approx(expected, rel=bound, abs=5e-324)
+        else:
+            assert metrics.relative_l2 == (0.0 if square_t == 0 else np.inf)
+        if square_t > 0 and square_r > 0:
+            product = PRECISION.fsum(a * b for a, b in zip(numbers_t, numbers_r, strict=True))
+            cosine = float(product / PRECISION.sqrt(square_t) / PRECISION.sqrt(square_r))
+            assert metrics.cosine == pytest.approx(cosine, abs=2 * bound)
+        else:
+            assert np.isnan(metrics.cosine)
+
+    @DTYPES
+    @given(st.data())
+    def test_counts_and_largest_differences(self, dtypes, data):
+        t, r = data.draw(draw_pairs(dtypes))
+        numbers_t, numbers_r = to_numbers(t), to_numbers(r)
+        distances = [abs(a - b) for a, b in zip(numbers_t, numbers_r, strict=True)]
+        rms = PRECISION.sqrt(sum_squares(numbers_r) / len(numbers_r))
+        limit = rms * PRECISION.mpf(1e-3)
+        assume(not any(limit > 0 and abs(abs(b) / limit - 1) < 1e-4 for b in numbers_r))
+        metrics = compute_metrics(t, r, 0)
+        unit = get_unit_roundoff(t)
+        assert metrics.mismatches == sum(distance > 0 for distance in distances)
+        assert metrics.max_absolute == pytest.approx(float(max(distances)), rel=3 * unit)
+        relative = [
+            distance / abs(b)
+            for distance, b in zip(distances, numbers_r, strict=True)
+            if abs(b) > limit
+        ]
+        expected = float(max(relative, default=0.0))
+        assert metrics.max_relative == pytest.approx(expected, rel=3 * unit, abs=5e-324)
+
+    @DTYPES
+    @given(st.data(), st.sampled_from([1e-6, 1e-2, 1.5]))
+    def test_elements_beyond_a_tolerance(self, dtypes, data, tolerance):
+        t, r = data.draw(draw_pairs(dtypes))
+        numbers_t, numbers_r = to_numbers(t), to_numbers(r)
+        rms = PRECISION.sqrt(sum_squares(numbers_r) / len(numbers_r))
+        limits = [PRECISION.mpf(tolerance) * max(abs(b), rms) for b in numbers_r]
+        distances = [abs(a - b) for a, b in zip(numbers_t, numbers_r, strict=True)]
+        smallest = PRECISION.mpf(5e-324)
+        assume(
+            not any(
+                abs(distance - limit) <= 1e-4 * limit + smallest
+                for distance, limit in zip(distances, limits, strict=True)
+                if distance > 0
+            )
+        )
+        n_beyond = sum(d > limit for d, limit in zip(distances, limits, strict=True))
+        assert compute_metrics(t, r, tolerance).beyond == n_beyond / len(limits)
+
+    @pytest.mark.parametrize("value", [1e-45, 1e-25, 0.1, 1e25, 3e38])
+    def test_a_whole_block_of_one_number(self, value):
+        """A plain sum of 32,768 equal terms rounds in one direction."""
+        n = 1 << 15
+        r = np.full(n, value, dtype=np.float32)
+        t = r.copy()
+        t[::2] = -t[::2]
+        metrics = compute_metrics(t, r, 0)
+        assert metrics.relative_l2 == pytest.approx(np.sqrt(2), rel=(n + 4) * 2.0**-24)
+        assert metrics.relative_l2 == pytest.approx(np.sqrt(2), rel=1e-5)  # what BLAS does
+        assert metrics.max_absolute == 2 * float(r[0])
+
+    @pytest.mark.parametrize("scale", [1e-200, 1e200, 1e307])
+    def test_float64_of_any_magnitude(self, scale):
+        r = np.linspace(0.5, 1, 64) * scale
+        metrics = compute_metrics(r * 1.5, r, 1e-3)
+        assert metrics.relative_l2 == pytest.approx(0.5, rel=70 * 2.0**-53)
+        assert metrics.cosine == pytest.approx(1.0)
+        assert metrics.beyond == 1
+
+    def test_a_small_difference_next_to_large_numbers(self):
+        r = np.ones(100, dtype=np.float32)
+        r[3] = 0.0
+        t = r.copy()
+        t[3] = 1e-25
+        metrics = compute_metrics(t, r, 0)
+        assert metrics.relative_l2 == pytest.approx(1e-25 / np.sqrt(99), rel=1e-5)
+        assert metrics.mismatches == 1
+
+    def test_integers_that_float64_cannot_tell_apart(self):
+        for dtype, start in ((np.int64, 2**53), (np.int64, -(2**63)), (np.uint64, 2**64 - 100)):
+            r = np.array([start + offset for offset in range(10)], dtype=dtype)
+            t = r.copy()
+            t[4] += dtype(1)
+            metrics = compute_metrics(t, r, 0)
+            assert (metrics.mismatches, metrics.max_absolute) == (1, 1.0)
+            assert metrics.relative_l2 > 0
+
+    def test_signed_against_unsigned_and_floating(self):
+        signed = np.array([-1, 2**62 + 1], dtype=np.int64)
+        unsigned = np.array([2**64 - 1, 2**62 + 1], dtype=np.uint64)
+        floating = np.array([-1.0, 2.0**62])
+        assert compute_metrics(signed, unsigned, 0).max_absolute == 2.0**64
+        assert compute_metrics(signed, unsigned, 0).mismatches == 1
+        assert compute_metrics(signed, floating, 0).mismatches == 1
+        assert compute_metrics(signed, floating, 0).max_absolute == 1.0
+
+    def test_complex_against_real(self):
+        t = np.array([1 + 2j, 3], dtype=np.complex64)
+        assert compute_metrics(t, np.array([1.0, 3.0], np.float32), 0).max_absolute == 2
+        assert compute_metrics(t, t + np.complex64(1e-30), 0).mismatches == 0

@@ -6,14 +6,21 @@ from traces import (
     compare_traces,
     edit_tensors,
     find_pair,
+    find_tensor,
     find_tensors_like,
     find_value,
     scale_result,
 )
 
+from dumpdiff.comparison.mask_fill import STATISTICS_SET_ASIDE
+
 SILU = "Functional.silu.1.forward"
 MASKED = "Tensor.__add__.3.forward"
 NUMBERS = ["max", "min", "mean", "norm"]
+
+
+def get_output(trace, name):
+    return trace.tensors.iloc[find_tensor(trace, name, "output.0")]
 
 
 class TestByStatistics:
@@ -78,16 +85,73 @@ class TestNotFinite:
         assert not pair["comparable"]
         assert not pair["nonfinite_mismatch"] > 0
 
-    def test_a_mask_of_minus_infinity_is_one_of_minus_ten_thousand(self, trace):
-        clean_trace = trace("pt_none")
-        infinite = clean_trace
+
+INFINITE = {"min": -np.inf, "mean": -np.inf, "norm": np.inf, "nonfinite": 1}
+
+
+class TestMaskFill:
+    """The scores of pt_none are masked with -1e4, which is added before the softmax."""
+
+    def change_mask(self, trace, **columns):
         for slot in ("input.1", "output.0"):
-            rows = find_tensors_like(clean_trace, MASKED, slot)
-            infinite = edit_tensors(
-                infinite, rows, min=-np.inf, mean=-np.inf, norm=np.inf, nonfinite=1
-            )
-        comparison = compare_traces(infinite, clean_trace)
-        assert not find_pair(comparison, MASKED)["nonfinite_mismatch"] > 0
+            trace = edit_tensors(trace, find_tensors_like(trace, MASKED, slot), **columns)
+        return trace
+
+    def test_minus_infinity_is_minus_ten_thousand(self, trace):
+        clean_trace = trace("pt_none")
+        comparison = compare_traces(self.change_mask(clean_trace, **INFINITE), clean_trace)
+        for slot in ("input.1", "output.0"):
+            pair = find_pair(comparison, MASKED, slot)
+            assert not pair["nonfinite_mismatch"] > 0
+            assert pair["masked"] == STATISTICS_SET_ASIDE
+            assert pair["agrees"]
+
+    def test_only_the_maximum_is_compared_then(self, trace):
+        clean_trace = trace("pt_none")
+        high = 1.01 * get_output(clean_trace, MASKED)["max"]
+        changed_trace = self.change_mask(clean_trace, **INFINITE)
+        rows = find_tensors_like(changed_trace, MASKED, "output.0")
+        pair = find_pair(
+            compare_traces(edit_tensors(changed_trace, rows, max=high), clean_trace), MASKED
+        )
+        assert pair["error"] == pytest.approx(0.01, rel=1e-3)
+        assert not pair["agrees"]
+
+    def test_the_same_constant_is_compared_in_full(self, trace):
+        clean_trace = trace("pt_none")
+        pair = find_pair(compare_traces(clean_trace, clean_trace), MASKED)
+        assert (pair["masked"], pair["error"]) == (0, 0)
+
+    def test_another_number_of_masked_elements_is_a_difference(self, trace):
+        clean_trace = trace("pt_none")
+        changed_trace = self.change_mask(clean_trace, min=-2e4, mean=-2500.0, norm=3.2e5)
+        pair = find_pair(compare_traces(changed_trace, clean_trace), MASKED)
+        assert pair["masked"] == 0
+        assert not pair["agrees"]
+
+    @pytest.mark.parametrize("swapped", [False, True])
+    def test_outside_of_a_softmax_minus_infinity_is_a_mismatch(self, trace, swapped):
+        clean_trace = trace("pt_none")
+        rows = find_tensors_like(clean_trace, SILU, "output.0")
+        sides = (
+            edit_tensors(clean_trace, rows, **INFINITE),
+            edit_tensors(clean_trace, rows, min=-7e4, mean=-1.0, norm=7e4),
+        )
+        comparison = compare_traces(*(sides[::-1] if swapped else sides))
+        pair = find_pair(comparison, SILU)
+        assert pair["nonfinite_mismatch"] == 1
+        assert not pair["agrees"]
+
+    def test_outside_of_a_softmax_large_constants_differ(self, trace):
+        clean_trace = trace("pt_none")
+        rows = find_tensors_like(clean_trace, SILU, "output.0")
+        sides = [
+            edit_tensors(clean_trace, rows, min=low, mean=low / 1e4, norm=-low)
+            for low in (-7e4, -9e4)
+        ]
+        pair = find_pair(compare_traces(*sides), SILU)
+        assert pair["masked"] == 0
+        assert pair["error"] == pytest.approx(2 / 9)
 
 
 class TestByChecksum:

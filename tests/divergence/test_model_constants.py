@@ -53,8 +53,14 @@ def test_a_gradient_goes_back_to_a_norm_weight_without_a_name(trace: Traces) -> 
 
 def test_what_a_record_does_not_name_among_its_parameters_is_none(trace: Traces) -> None:
     clean_trace = trace("pt_none")
-    mask = "Tensor.__add__.0.forward"
-    assert locate_kind_and_title(change_input(clean_trace, mask), clean_trace)[0] == "constant"
+    consumer = "Tensor.__add__.0.forward"
+    changed_trace = edit_tensors(
+        change_input(clean_trace, consumer),
+        find_tensors_like(clean_trace, consumer, "input.1"),
+        mean=-2500.0,  # a quarter of the elements is masked; it was half of them
+        norm=1.6e5,
+    )
+    assert locate_kind_and_title(changed_trace, clean_trace)[0] == "constant"
 
 
 def test_a_record_that_names_few_of_its_parameters_says_nothing_of_the_others(

@@ -90,7 +90,7 @@ def test_two_values_of_one_mask_count_as_equal_and_a_missing_mask_shows() -> Non
     reference[np.triu_indices(8, 1)] = -np.inf
     target[np.triu_indices(8, 1)] = -1e9
     target[0, 1] = 0.5
-    histogram, difference = draw_tensors(target, reference)
+    histogram, difference = draw_tensors(target, reference, has_mask_fill=True)
     assert histogram is not None
     assert difference is not None
     values = np.array(difference.values)

@@ -2,7 +2,7 @@
 /* The sheet with all numbers of one pair. */
 
 const SIDE_FIELDS = ["op", "slot", "dtype", "shape", "max", "min", "mean", "norm"];
-const NUMBER_FIELDS = ["error", "tolerance", "ratio", "relative_l2", "cosine", "max_absolute", "max_relative", "beyond", "nonfinite_mismatch", "rounded_error", "confidence"];
+const NUMBER_FIELDS = ["error", "tolerance", "ratio", "relative_l2", "cosine", "max_absolute", "max_relative", "beyond", "nonfinite_mismatch", "masked", "rounded_error", "confidence"];
 const TEXT_FIELDS = ["phase", "scope", "layout", "metric", "evidence"];
 
 function pairSheet(table, row, close) {

@@ -1,0 +1,205 @@
+"""Mask fill: which values may hold it, which elements are it, and which statistics it decides.
+
+Masked elements hold a constant that replaces minus infinity: -1e4, -65504, -1e9, the lowest number
+of the dtype, or -inf. The frameworks choose different ones, and all mean the same to a softmax:
+exp(x - max) is 0 for x 104 (float32) or 746 (float64) below the largest element. So such elements
+are set aside, but only
+
+- in values that feed a softmax or the like, or that a where or masked_fill writes or fills with;
+- where both sides have fill at the same position, at or below ``-MASK_MAGNITUDE`` and far from all
+  other elements of their tensor.
+
+Everywhere else a large negative number is compared like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..alignment.values import Fingerprints
+from ..graph import Flow
+from ..model.arrays import AnyArray, Flags, Floats, Ints
+from ..model.dtypes import MASK_GAP, MASK_MAGNITUDE, is_floating
+from ..model.trace import BACKWARD
+from ..rulebook import Rules
+
+#: Kinds to whose result a masked element contributes nothing, besides those of class softmax. A
+#: written-out softmax reads its scores in exp.
+_READING_KINDS = frozenset({"exp", "logsumexp", "cross_entropy", "topk"})
+_READING_CLASS = "softmax"
+#: Inputs of an attention operator that are no masks: query, key and value.
+_ATTENTION_KIND, _ATTENTION_OPERANDS = "attention", ("input.0", "input.1", "input.2")
+#: Kinds that write fill.
+_FILLING_KINDS = frozenset({"where", "masked_fill"})
+#: Kinds that leave fill in its place, besides those that only move elements.
+_KEEPING_KINDS = _FILLING_KINDS | {
+    "add", "sub", "mul", "div", "maximum", "minimum", "clamp", "tril", "triu", "setitem",
+}  # fmt: skip
+#: In a tensor with fill, no other element is larger in magnitude than half of the weakest fill.
+_GAP_SHARE = 0.5
+#: Elements per block.
+_BLOCK = 1 << 15
+#: The share of fill elements is the mean over the constant. The other elements, at most 1e-3 of the
+#: constant, and scores on top of it, at most 1 %, change it by less than this.
+_MAX_SHARE_DIFFERENCE = 0.02
+#: Takes the place of the number of elements set aside where only statistics are known.
+STATISTICS_SET_ASIDE = -1
+#: Two constants are the same one if they differ by less: scores lie on top of a weak constant.
+_SAME_CONSTANT = 1e-2
+
+
+def flag_mask_fill(flow: Flow, kinds: tuple[str, ...], rules: Rules) -> Flags:
+    """Return (classes,) true for floating values of the forward pass that may hold mask fill.
+
+    These are the values that a softmax (or top-k, cross entropy, an attention's mask input) reads,
+    and the outputs and constant fills of where and masked_fill, each with everything from which it
+    was computed by moving, casting, adding or multiplying elements. ``kinds`` has the canonical
+    kind of every op.
+    """
+    is_relevant = _flag_forward_ops(flow)
+    pending: list[int] = []
+    keeping_ops = np.zeros(len(kinds), dtype=bool)
+    for op, kind in enumerate(kinds):
+        if is_relevant[op]:
+            keeping_ops[op] = kind in _KEEPING_KINDS or bool(rules.get_layout(kind))
+            pending += _list_filled_values(flow, op, kind, rules)
+    flags = np.zeros(len(flow.classes), dtype=bool)
+    producers = flow.producers.tolist()
+    while pending:
+        value = pending.pop()
+        if flags[value]:
+            continue
+        flags[value] = True
+        producer = producers[value]
+        if producer >= 0 and keeping_ops[producer]:
+            pending += flow.reads[producer]
+    flags &= flow.classes["dtype"].map(is_floating).to_numpy(dtype=bool)
+    return flags
+
+
+def _flag_forward_ops(flow: Flow) -> Flags:
+    """Return (ops,) true for all ops but those that compute gradients."""
+    ops = flow.trace.ops
+    is_forward: Flags = (ops["phase"] != BACKWARD).to_numpy() | ops["recomputed"].to_numpy()
+    return is_forward
+
+
+def _list_filled_values(flow: Flow, op: int, kind: str, rules: Rules) -> list[int]:
+    """Return the values that may hold mask fill because this op reads or writes them."""
+    if kind in _READING_KINDS or rules.get_kind_class(kind) == _READING_CLASS:
+        return list(flow.reads[op])
+    if kind == _ATTENTION_KIND:
+        values = []
+        for row in flow.get_tensor_ids(op).tolist():
+            is_mask = flow.tensors["slot_kind"].iat[row] == "input"
+            is_mask &= flow.tensors["slot"].iat[row] not in _ATTENTION_OPERANDS
+            if is_mask and flow.tensor_class[row] >= 0:
+                values.append(int(flow.tensor_class[row]))
+        return values
+    if kind in _FILLING_KINDS:
+        highs, lows = flow.list_column("max"), flow.list_column("min")
+        fills = [value for value in flow.reads[op] if highs[value] == lows[value]]
+        return [*flow.writes[op], *fills]
+    return []
+
+
+def find_fill_limit(array: AnyArray) -> float:
+    """Return the number at or below which elements are fill, 0 if the tensor has none.
+
+    Fill is at or below ``-MASK_MAGNITUDE``, and far from the finite elements that are not. If there
+    are elements in between, as in a model whose scores explode, only what is far from these is
+    fill, or infinities alone. Integers have no fill.
+    """
+    if array.dtype.kind != "f":
+        return 0.0
+    flat = np.ravel(array, order="K")  # in the order of memory, so that a view is not copied
+    fill = _measure_fill(flat, -MASK_MAGNITUDE)
+    if not fill.is_far and fill.lowest * _GAP_SHARE <= -MASK_MAGNITUDE:
+        fill = _measure_fill(flat, fill.lowest * _GAP_SHARE)
+    if fill.is_far:
+        return fill.limit
+    return -np.inf if fill.has_infinity else 0.0
+
+
+@dataclass(frozen=True)
+class _Fill:
+    """The elements of a tensor at or below a limit, and the others."""
+
+    limit: float
+    lowest: float  #: the lowest finite element at or below the limit, 0 if there is none
+    weakest: float  #: the highest element at or below the limit, -Inf if there is none
+    peak: float  #: magnitude of the largest finite element above the limit
+    has_infinity: bool  #: whether an element is -Inf
+
+    @property
+    def is_far(self) -> bool:
+        """Whether there is finite fill, far from all other elements."""
+        return self.weakest > -np.inf and self.peak <= -_GAP_SHARE * self.weakest
+
+
+def _measure_fill(array: AnyArray, limit: float) -> _Fill:
+    lowest, weakest, peak, has_infinity = 0.0, -np.inf, 0.0, False
+    for start in range(0, array.size, _BLOCK):
+        block = array[start : start + _BLOCK]
+        low, high = float(block.min()), float(block.max())
+        if limit < low and high < np.inf:  # false if there is a NaN
+            peak = max(peak, high, -low)
+            continue
+        is_fill = block <= limit
+        others = np.where(is_fill, 0, block)
+        block_peak = float(np.abs(others).max())
+        if not np.isfinite(block_peak):
+            block_peak = float(np.abs(others[np.isfinite(others)]).max(initial=0.0))
+        peak = max(peak, block_peak)
+        is_infinite = block == -np.inf
+        has_infinity |= bool(is_infinite.any())
+        fill = block[is_fill & ~is_infinite]
+        if fill.size:
+            weakest = max(weakest, float(fill.max()))
+            lowest = min(lowest, float(fill.min()))
+    return _Fill(limit, lowest, weakest, peak, has_infinity)
+
+
+def set_aside_fill(
+    target: Fingerprints, rows_t: Ints, reference: Fingerprints, rows_r: Ints, is_candidate: Flags
+) -> tuple[Fingerprints, Fingerprints, Flags]:
+    """Return the statistics of both sides, by pair, without those that mask fill decides.
+
+    ``is_candidate`` (pairs,) is true where a value may hold fill. Where the low extremes of both
+    sides are fill and differ, or are infinite, the low extremes, means and norms depend on the
+    constant: they become NaN, so that the high extreme alone is compared. The flags tell where.
+    Nothing is set aside if the means show that the sides have different numbers of fill elements.
+    """
+    prints_t, prints_r = target.take(rows_t), reference.take(rows_r)
+    with np.errstate(all="ignore"):
+        is_fill = is_candidate & _flag_fill_extreme(prints_t) & _flag_fill_extreme(prints_r)
+        difference = np.abs(prints_t.low - prints_r.low)
+        is_same = np.isfinite(prints_r.low) & (difference <= _SAME_CONSTANT * np.abs(prints_r.low))
+        # next to fill all other elements are 0; Inf / Inf and unknown means compare as false
+        share_t, share_r = prints_t.mean / prints_t.low, prints_r.mean / prints_r.low
+        has_other_share = np.abs(share_t - share_r) > _MAX_SHARE_DIFFERENCE
+    is_set_aside: Flags = is_fill & ~is_same & ~has_other_share
+    return _drop(prints_t, is_set_aside), _drop(prints_r, is_set_aside), is_set_aside
+
+
+def _flag_fill_extreme(prints: Fingerprints) -> Flags:
+    is_far: Flags = np.abs(prints.low) > MASK_GAP * np.abs(prints.high)
+    return (prints.low <= -MASK_MAGNITUDE) & is_far
+
+
+def _drop(prints: Fingerprints, rows: Flags) -> Fingerprints:
+    """Return the fingerprints without low extreme, mean and norm in some rows."""
+
+    def drop(values: Floats) -> Floats:
+        return np.where(rows, np.nan, values)
+
+    return Fingerprints(
+        size=prints.size,
+        high=prints.high,
+        low=drop(prints.low),
+        mean=drop(prints.mean),
+        norm=drop(prints.norm),
+        evidence=prints.evidence,
+    )
