@@ -169,11 +169,11 @@ def _make_permutation_candidate(
     parameters: dict[str, float] = {}
     shift = _find_unit_shift(order)
     description, cause = f"{axis_name} in another order", "heads-permuted"
-    if shift:
+    if case.faithful.ndim == 3 and axis == 0 and case.finding.is_given:
+        description, cause = f"experts in the order {order.tolist()}", "experts-permuted"
+    elif shift:
         description, cause = f"{axis_name} shifted by {shift}", "row-shift"
         parameters = {"shift": float(shift)}
-    elif case.faithful.ndim == 3 and axis == 0 and case.finding.is_given:
-        description, cause = f"experts in the order {order.tolist()}", "experts-permuted"
     elif case.finding.kind == "input":
         cause = "row-shift"
     else:
@@ -191,8 +191,13 @@ def _make_permutation_candidate(
 
 
 def _find_unit_shift(order: Ints) -> int:
-    """Return 1 or -1 if all rows are shifted by one, cyclically; else 0."""
+    """Return 1 or -1 if all rows are shifted by one, cyclically; else 0.
+
+    Two rows that change places are not shifted.
+    """
     n_rows = len(order)
+    if n_rows <= 2:
+        return 0
     steps = (order - np.arange(n_rows)) % n_rows
     first_step = int(steps[0])
     if not np.all(steps == first_step) or min(first_step, n_rows - first_step) != 1:
