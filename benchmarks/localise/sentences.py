@@ -220,6 +220,14 @@ def _compare_optimizer(name: str) -> Claims:
     ]
 
 
+def _compare_optimizer_factor(name: str) -> Claims:
+    return lambda fault: [Ratio(getattr(fault.faulty.optimizer, name))]
+
+
+def _compare_group_beta(fault: Fault) -> Sequence[Claim]:
+    return [Values(fault.faulty.optimizer.group_beta2, fault.clean.optimizer.beta2)]
+
+
 def _compare_score_scale(fault: Fault) -> Sequence[Claim]:
     size = fault.clean.size
     default = (size.head_dim + size.rope_dim if size.q_rank else size.head_dim) ** -0.5
@@ -404,6 +412,17 @@ CLAIMS: Mapping[str, Claims] = {
     # The other factors are quotients with the gradient norm, which no knob gives.
     "clip_none": _name("times"),
     "clip_after": _name("times"),
+    "double_before_clip": _compare_optimizer_factor("gradient_factor"),
+    "rate_matrices": _compare_optimizer_factor("group_rate"),
+    "rate_vectors": _compare_optimizer_factor("group_rate"),
+    "decay_matrices": _compare_optimizer_factor("group_decay"),
+    "beta_matrices": _compare_group_beta,
+    "beta_vectors": _compare_group_beta,
+    "clip_matrices": _name("times"),
+    "clip_vectors": _name("times"),
+    "norm_momentum": lambda fault: [
+        Values(fault.layers[0].norm_momentum, fault.layers[1].norm_momentum)
+    ],
 }
 
 
