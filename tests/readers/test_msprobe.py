@@ -336,7 +336,8 @@ class TestWrongInput:
         damage, loss = trace.problems
         assert damage.message.startswith("damaged entry skipped")
         assert loss.op == "Functional.linear.7.forward"
-        assert damage.weakens and loss.weakens
+        assert damage.weakens
+        assert loss.weakens
         assert len(trace.ops) == 350
 
     @pytest.mark.parametrize(
