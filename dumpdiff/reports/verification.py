@@ -36,17 +36,19 @@ def build_blocks(verification: Verification, limit: int) -> Iterator[Block]:
     )
     yield TableBlock("check", ("checked", "contradictions"), rows)
     contradictions = verification.contradictions
-    contradiction_rows = tuple(
-        (item.kind, f"{item.op} {item.slot}", item.recorded, item.computed, item.file)
-        for item in contradictions[:limit]
-    )
-    yield TableBlock("contradiction", ("op", "the record", "but", "file"), contradiction_rows)
+    lines = [_format_contradiction(item) for item in contradictions[:limit]]
     n_more = len(contradictions) - limit
     if n_more > 0:
-        yield ListBlock(f"... {n_more:,} more contradictions, --limit {len(contradictions)}", ())
+        lines.append(f"... {n_more:,} more, --limit {len(contradictions)} shows them")
+    yield ListBlock("contradictions", tuple(lines))
     yield ListBlock("problems", tuple(map(str, verification.problems[:limit])))
     yield ListBlock("not checked", verification.missing)
     yield ListBlock("notes", verification.notes)
+
+
+def _format_contradiction(item: Contradiction) -> str:
+    place = f" ({item.file})" if item.file else ""
+    return f"{item.kind}: {item.message}{place}"
 
 
 def to_json(verification: Verification) -> dict[str, Any]:

@@ -340,8 +340,10 @@ def check_completeness(trace: Trace) -> Check:
     rows = np.flatnonzero(is_expected)
     kinds = trace.ops["kind"].to_numpy()[ops[rows]]
     table = pd.DataFrame({"kind": kinds, "slot": tensors["slot"].to_numpy()[rows]})
+    table["constant"] = tensors["constant"].to_numpy()[rows]
     table["recorded"] = is_recorded[rows].astype(float)
-    shares = table.groupby(["kind", "slot"], sort=False)["recorded"].transform("mean").to_numpy()
+    slots_of_kind = table.groupby(["kind", "slot", "constant"], sort=False)
+    shares = slots_of_kind["recorded"].transform("mean").to_numpy()
     is_lost = ~is_recorded[rows] & (shares > _MIN_RECORDED_SHARE)
     contradictions = []
     if is_lost.sum() <= _MAX_MISSING_SHARE * len(rows):
@@ -355,10 +357,15 @@ def check_completeness(trace: Trace) -> Check:
 
 
 def _flag_recorded(tensors: pd.DataFrame) -> Flags:
-    """Return which rows of the tensor table have a file, a statistic or a checksum."""
+    """Return which rows of the tensor table have a file, a statistic or a checksum.
+
+    The statistics of a constant may come from the graph, and are no record.
+    """
     has_numbers = tensors[["max", "min", "mean", "norm"]].notna().any(axis=1)
-    is_recorded = has_numbers | (tensors["file"] != "") | (tensors["hash"] != "")
-    flags: Flags = (is_recorded | (tensors["nonfinite"] >= 0)).to_numpy()
+    has_numbers |= tensors["nonfinite"] >= 0
+    is_recorded = has_numbers & ~tensors["constant"]
+    is_recorded |= (tensors["file"] != "") | (tensors["hash"] != "")
+    flags: Flags = is_recorded.to_numpy()
     return flags
 
 

@@ -51,10 +51,10 @@ class Verification:
     def headline(self) -> str:
         """One line for a person, without the verdict."""
         clauses = []
-        n_contradictions = len(self.contradictions)
-        if n_contradictions:
-            records = "record contradicts" if n_contradictions == 1 else "records contradict"
-            clauses.append(f"{n_contradictions:,} {records} another record or its file")
+        n_records = len({item.tensor for item in self.contradictions})
+        if n_records:
+            records = "record contradicts" if n_records == 1 else "records contradict"
+            clauses.append(f"{n_records:,} {records} another record or its file")
         n_damaged = sum(problem.count for problem in self.damage)
         if n_damaged:
             worst = max(self.damage, key=lambda problem: problem.count)

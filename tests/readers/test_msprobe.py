@@ -333,9 +333,39 @@ class TestWrongInput:
         )
         trace = read_trace(file)
 
-        (problem,) = trace.problems
-        assert problem.message.startswith("damaged entry skipped")
+        damage, loss = trace.problems
+        assert damage.message.startswith("damaged entry skipped")
+        assert loss.op == "Functional.linear.7.forward"
+        assert damage.weakens
+        assert loss.weakens
         assert len(trace.ops) == 350
+
+    @pytest.mark.parametrize(
+        "name", ["Functional.linear.7.forward", "Functional.linear.7.backward"]
+    )
+    def test_a_lost_call_is_known_from_the_other_files_and_the_numbering(
+        self, dump: Dump, tmp_path: Path, name: str
+    ):
+        file = copy_dump(dump("pt_none"), tmp_path)
+        content = json.loads(file.read_text())
+        del content["data"][name]
+        file.write_text(json.dumps(content))
+
+        (problem,) = read_trace(file).problems
+        assert (problem.op, problem.count, problem.weakens) == (name, 1, True)
+        assert problem.message.endswith(name)
+
+    def test_a_norm_that_is_nan_between_finite_extremes_is_a_problem(
+        self, dump: Dump, tmp_path: Path
+    ):
+        file = copy_dump(dump("pt_none"), tmp_path)
+        content = json.loads(file.read_text())
+        content["data"]["Functional.linear.7.forward"]["input_args"][0]["Norm"] = float("nan")
+        file.write_text(json.dumps(content))
+
+        (problem,) = read_trace(file).problems
+        assert problem.message.startswith("mean or norm is NaN although max and min are finite")
+        assert problem.op == "Functional.linear.7.forward"
 
     @pytest.mark.parametrize("name", ["construct.json", "stack.json"])
     @pytest.mark.parametrize("content", ["{", "[]", None])

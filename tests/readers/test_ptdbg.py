@@ -300,6 +300,8 @@ class TestDamage:
         counts = {problem.message.split(";")[0]: problem.count for problem in trace.problems}
         assert counts["damaged: not one JSON list, skipped"] == 347
         assert counts["damaged: not one JSON list"] == 61  # '; whole records in it were used'
+        assert counts["names with different records: several processes wrote this dump"] == 484
+        assert all(problem.weakens for problem in trace.problems)
         assert trace.problems[0].line == 25
         assert "lines 25, 29, 47" in trace.problems[0].message
         assert len(trace.tensors) > 1300

@@ -137,6 +137,8 @@ def test_problems_say_side_file_and_line() -> None:
         "line": 1,
         "message": "cell 1 is no number",
         "count": 1,
+        "op": "",
+        "weakens": False,
     }
 
 
