@@ -11,6 +11,7 @@ import numpy as np
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import MASK_MAGNITUDE, is_discrete
 from ..model.finding import Finding
+from ..model.scaled_sums import compute_norm
 from ..model.trace import FORWARD
 from ..operators import Call, compute_interpretations
 from .scalings import Scaling, describe_scalings, select_scalings
@@ -237,7 +238,7 @@ def compute_residual(array: AnyArray, expected: AnyArray) -> float:
             return float("inf")
         if is_masked.any():
             a, b = a[~is_masked], b[~is_masked]
-        difference, size = float(np.linalg.norm(a - b)), float(np.linalg.norm(b))
+        difference, size = compute_norm(a - b), compute_norm(b)
     if np.isnan(difference) or np.isnan(size):
         return float("inf")
     if size:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import AnyArray
+from ..model.scaled_sums import compute_norm
 
 #: Largest number of blocks that is tried; a fused weight with more query groups is not joined in
 #: its own order.
@@ -26,7 +27,7 @@ def join_parts(fused: AnyArray, parts: Sequence[AnyArray]) -> tuple[str, AnyArra
     """
     nearest: tuple[float, str, AnyArray] | None = None
     for layout, candidate in _list_candidates(fused, parts):
-        distance = float(np.linalg.norm((candidate - fused).astype(np.float64)))
+        distance = compute_norm(candidate.astype(np.float64) - fused.astype(np.float64))
         if nearest is None or distance < nearest[0]:
             nearest = (distance, layout, candidate)
         if distance == 0:
@@ -89,6 +90,6 @@ def compute_joint_statistics(flow: Flow, parts: Sequence[int]) -> tuple[float, f
     """Return (max, min, mean, norm) of several classes taken as one tensor."""
     table = flow.classes.iloc[list(parts)]
     sizes = table["size"].to_numpy(dtype=float)
-    mean = float((table["mean"].to_numpy() * sizes).sum() / sizes.sum())
-    norm = float(np.sqrt((table["norm"].to_numpy() ** 2).sum()))
+    mean = float((table["mean"].to_numpy() * (sizes / sizes.sum())).sum())
+    norm = compute_norm(table["norm"].to_numpy())
     return float(table["max"].max()), float(table["min"].min()), mean, norm

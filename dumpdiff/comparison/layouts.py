@@ -8,6 +8,7 @@ from itertools import permutations
 import numpy as np
 
 from ..model.arrays import AnyArray, Floats
+from ..model.scaled_sums import compute_norm
 
 #: Elements on which a layout is tried.
 _SAMPLE = 1 << 16
@@ -62,8 +63,7 @@ def _compute_distance(a: AnyArray, b: AnyArray) -> float:
     """Return the L2 difference of the first elements in C order, over those that are finite."""
     with np.errstate(all="ignore"):
         difference = _take_sample(a) - _take_sample(b)
-        difference = difference[np.isfinite(difference)]
-        return float(np.sqrt(np.dot(difference, difference)))
+        return compute_norm(difference[np.isfinite(difference)])
 
 
 def _take_sample(array: AnyArray) -> Floats:

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..alignment.values import Fingerprints
 from ..graph import Flow
+from ..graph.statistics import STATISTICS
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import MASK_GAP, MASK_MAGNITUDE, is_floating
 from ..model.trace import BACKWARD
@@ -55,8 +56,9 @@ def flag_mask_fill(flow: Flow, kinds: tuple[str, ...], rules: Rules) -> Flags:
 
     These are the values that a softmax (or top-k, cross entropy, an attention's mask input) reads,
     and the outputs and constant fills of where and masked_fill, each with everything from which it
-    was computed by moving, casting, adding or multiplying elements. ``kinds`` has the canonical
-    kind of every op.
+    was computed by moving, casting, adding or multiplying elements. A value with fill and the same
+    statistics as one of these is the same mask, read by a module call: masks are not joined to one
+    class by value. ``kinds`` has the canonical kind of every op.
     """
     is_relevant = _flag_forward_ops(flow)
     pending: list[int] = []
@@ -75,8 +77,21 @@ def flag_mask_fill(flow: Flow, kinds: tuple[str, ...], rules: Rules) -> Flags:
         producer = producers[value]
         if producer >= 0 and keeping_ops[producer]:
             pending += flow.reads[producer]
+    flags |= _flag_equal_masks(flow, flags)
     flags &= flow.classes["dtype"].map(is_floating).to_numpy(dtype=bool)
     return flags
+
+
+def _flag_equal_masks(flow: Flow, flags: Flags) -> Flags:
+    """Return (classes,) true for values with fill that have the statistics of a flagged one."""
+    has_fill = (flow.classes["min"] <= -MASK_MAGNITUDE).to_numpy()
+    rows = np.flatnonzero(has_fill)
+    columns = flow.classes.loc[rows, ["size", *STATISTICS]].fillna(0.0)
+    keys = list(columns.itertuples(index=False, name=None))
+    flagged_keys = {key for row, key in zip(rows, keys, strict=True) if flags[row]}
+    equal_masks = np.zeros(len(flags), dtype=bool)
+    equal_masks[rows] = [key in flagged_keys for key in keys]
+    return equal_masks
 
 
 def _flag_forward_ops(flow: Flow) -> Flags:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ..model.arrays import AnyArray, Floats
+from ..model.scaled_sums import compute_norm
 from . import (
     activations,
     attention,
@@ -100,7 +101,7 @@ def compute_relative_distance(output: AnyArray, expected: AnyArray) -> float:
     is_finite = np.isfinite(a) & np.isfinite(b)
     if not is_finite.all():
         a, b = a[is_finite], b[is_finite]
-    difference, size = float(np.linalg.norm(a - b)), float(np.linalg.norm(b))
+    difference, size = compute_norm(a - b), compute_norm(b)
     if size:
         return difference / size
     return 0.0 if difference == 0 else float("inf")

@@ -82,3 +82,11 @@ def test_the_statistics_of_parts_equal_those_of_the_fused_tensor(flow):
     assert (high, low) == (table["max"].max(), table["min"].min())
     assert mean == pytest.approx(table["mean"].mean())
     assert norm == pytest.approx(float(np.linalg.norm(table["norm"])))
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_the_order_is_found_in_float64_of_any_magnitude(scale):
+    parts = [part.astype(np.float64) * scale for part in make_weights(4, 4)]
+    layout, joined = join_parts(np.concatenate(parts[::-1]), parts)
+    assert layout == "concat(1,0) of rows"
+    np.testing.assert_array_equal(joined, np.concatenate(parts[::-1]))
