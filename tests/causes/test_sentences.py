@@ -302,6 +302,22 @@ def test_tokens_beyond_the_capacity_are_counted() -> None:
     assert "an expert that takes only the first 3 of 5 tokens" in cause.text
 
 
+def test_the_capacity_of_all_experts_is_fitted_from_their_outputs() -> None:
+    """Each of 3 experts holds rows of zeros for the tokens of the others, as in a dense mixture."""
+    is_routed = RNG.random((3, 12, 1)) < 0.6
+    outputs = is_routed * RNG.standard_normal((3, 12, 16))
+    faulty = np.zeros((12, 16))
+    for routed, output in zip(is_routed[:, :, 0], outputs, strict=True):
+        kept_tokens = np.flatnonzero(routed)[:4]
+        faulty[kept_tokens] += output[kept_tokens]
+    operands = {f"expert {number}": output for number, output in enumerate(outputs)}
+    operands["first two"] = outputs[0] + outputs[1]
+    largest_load = int(is_routed.sum(axis=(1, 2)).max())
+    assert explain_example(Example(faulty, outputs.sum(0), operands, "")) == (
+        f"experts that take only the first 4 of up to {largest_load} tokens"
+    )
+
+
 @pytest.mark.parametrize("factor", [0.1, 10.0])
 def test_a_multiple_of_a_gradient_is_no_weight_decay(factor: float) -> None:
     """A decay keeps at least half of a weight; 1e14 fits anything."""

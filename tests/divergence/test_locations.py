@@ -1,6 +1,6 @@
 """The ops of a finding: those after the last agreement, and the one before an omitted addition."""
 
-from traces import locate_divergence, scale_result, skip_op
+from traces import locate_divergence, scale_result, select_ops, skip_op
 
 PROJECTION, SCORES = "Functional.linear.6.forward", "Torch.matmul.2.forward"
 MASKED, SOFTMAX = "Tensor.__add__.3.forward", "Functional.softmax.1.forward"
@@ -21,6 +21,15 @@ class TestABiasThatIsNotAdded:
     def test_either_side_can_omit_the_bias(self, trace):
         (finding,) = locate_divergence(trace("pt_gpt2_no_bias"), trace("ms_gpt2")).findings
         assert finding.target_ops == (PROJECTION, SCORES)
+
+    def test_the_first_op_of_a_dump_can_omit_it(self, trace):
+        """A dump may begin anywhere: op 0 is an op like any other."""
+        reference = trace("pt_gpt2_no_bias")
+        names = reference.ops["name"].tolist()
+        reference = select_ops(reference, range(names.index(PROJECTION), len(names)))
+        finding = locate_divergence(trace("ms_gpt2"), reference).findings[0]
+        assert reference.ops["name"].iat[0] == PROJECTION
+        assert finding.reference_ops == (PROJECTION, SCORES)
 
     def test_a_linear_call_that_adds_the_bias_itself_omits_nothing(self, trace):
         assert locate_divergence(trace("ms_gpt2"), trace("pt_gpt2")).findings == ()
