@@ -34,9 +34,11 @@ _EPSILON = 1e-8
 _MAX_ELEMENT_ERROR = 2.0
 #: Share of the step by which the statistics of two correct new weights may differ.
 _STATISTICS_SHARE = 1e-2
-#: Tolerances by which a step must change a weight before a comparison says something about it: a
-#: step of twice the size is off by as much as the step changes.
+#: Tolerances by which a step must change a weight before an error within the tolerance says that
+#: the steps agree: a step of twice the size is off by as much as the step changes.
 _MIN_STEP_TOLERANCES = 2.0
+#: Of a smaller step, an error of this share says so, too.
+_MAX_SHARE_OF_STEP = 0.25
 
 HIDDEN_STEP = "the step changes the weight by less than the tolerance"
 
@@ -68,8 +70,9 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
             tolerance[row] = max(tolerance[row], _STATISTICS_SHARE * size)
         else:
             continue
-        is_hidden = size < _MIN_STEP_TOLERANCES * tolerance[row]
-        if is_hidden and error[row] <= tolerance[row]:
+        is_small = size < _MIN_STEP_TOLERANCES * tolerance[row]
+        is_unclear = size == 0 or error[row] > _MAX_SHARE_OF_STEP * size
+        if is_small and is_unclear and error[row] <= tolerance[row]:
             comparable[row], reason[row] = False, HIDDEN_STEP
     pairs["tolerance"], pairs["error"] = tolerance, error
     pairs["comparable"] = comparable

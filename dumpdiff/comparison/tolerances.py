@@ -18,6 +18,7 @@ from ..graph.missing_edges import is_graph_input
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff
 from ..model.result import Baseline
+from ..model.trace import PHASES
 from ..rulebook import Rules
 
 #: A relative error that is allowed to be this large cannot tell right from wrong. A judgment call.
@@ -101,7 +102,8 @@ def measure_noise(target: Flow, pairs: pd.DataFrame) -> Floats:
     Only pairs found by value are used; the noise of a discrete value is 0. Rounding errors
     grow along a network, and more so in its backward pass; the errors where this pair of dumps
     agrees bound what to expect. The lower quartile is used because most values diverge after a
-    divergence. The noise is at most 64 tolerances.
+    divergence. A phase with few such pairs has the noise of the phase before it. The noise is at
+    most 64 tolerances.
     """
     target_ids = pairs["target"]
     phases = target.classes["phase"].to_numpy()[target_ids]
@@ -110,11 +112,12 @@ def measure_noise(target: Flow, pairs: pd.DataFrame) -> Floats:
     is_paired_by_value = is_computed & (pairs["evidence"] == "value").to_numpy()
     is_sample = is_paired_by_value & (errors > 0) & (tolerances > 0)
     noise = np.zeros(len(pairs))
-    for phase in np.unique(phases[is_sample]):
+    phase_noise = 0.0
+    for phase in PHASES:
         phase_errors = errors[is_sample & (phases == phase)]
         if len(phase_errors) >= _MIN_NOISE_PAIRS:
-            quartile = float(np.quantile(phase_errors, _NOISE_QUANTILE))
-            noise[is_computed & (phases == phase)] = _NOISE_MARGIN * quartile
+            phase_noise = _NOISE_MARGIN * float(np.quantile(phase_errors, _NOISE_QUANTILE))
+        noise[is_computed & (phases == phase)] = phase_noise
     limited: Floats = np.minimum(noise, _MAX_NOISE * tolerances)
     return limited
 
