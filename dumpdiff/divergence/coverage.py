@@ -9,8 +9,9 @@ import numpy as np
 from ..graph import Flow
 from ..model.arrays import Flags, Ints
 from ..model.trace import PHASES
+from ..model.verdict import VALUE_STATES
 from .joint_graph import JointGraph
-from .states import RECONVERGED, VALUE_STATES, States
+from .states import RECONVERGED, States
 
 #: Counts by side, phase, unit ('values' or 'ops') and state.
 StateCounts = Mapping[str, Mapping[str, Mapping[str, Mapping[str, int]]]]

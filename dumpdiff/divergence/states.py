@@ -1,4 +1,4 @@
-"""The state of every value. It has exactly one, see :data:`VALUE_STATES`."""
+"""The state of every value. It has exactly one of ``model.verdict.VALUE_STATES``."""
 
 from __future__ import annotations
 
@@ -23,17 +23,6 @@ from .error_bounds import (
 from .joint_graph import JointGraph
 from .recomputation import Recomputation, recompute_op
 
-#: What the states mean, worst first. The words are published in docs/result.schema.json.
-VALUE_STATES: Mapping[str, str] = {
-    "introduced": "differs, and everything that it was computed from agrees",
-    "amplified": "differs far more than what it was computed from",
-    "propagated": "differs, and so does something that it was computed from",
-    "isolated": "differs, but everything that was computed from it agrees: a record is wrong",
-    "agreeing": "within the tolerance",
-    "reconverged": "intermediate value of another decomposition, which agrees after it",
-    "incomparable": "has a partner, but nothing to compare it by",
-    "unpaired": "has no partner, and nothing that agrees was computed from it",
-}
 AGREEING = "agreeing"
 INTRODUCED = "introduced"
 PROPAGATED = "propagated"
@@ -88,7 +77,7 @@ class Ancestry:
 class States:
     """The states of the nodes of a joint graph."""
 
-    state: Objects  #: (nodes,) words of :data:`VALUE_STATES`
+    state: Objects  #: (nodes,) words of ``model.verdict.VALUE_STATES``
     allowed_errors: Floats  #: (pairs,) the error up to which the pair would have agreed
     ancestry: tuple[Ancestry, ...]
     recomputations: Mapping[int, Recomputation]  #: node -> its operator, run again
