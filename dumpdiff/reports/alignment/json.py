@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import IO, Any
+
+import pandas as pd
 
 from ... import __version__
 from ...model.finding import Cause, Finding
@@ -22,7 +25,11 @@ from .summary import label_sides
 #:        parameter
 #:   2.0  healed is reconverged, in coverage and as a reason of unmatched; of a finding id, by which
 #:        commands take it; paths are absolute
-SCHEMA_VERSION = "2.0"
+#:   2.1  states: number of values and of ops in each state; uncompared: why values were not
+#:        compared; coverage of values; findings of kind isolated; pairs in the states isolated and
+#:        reconverged (before, the latter were incomparable). first_divergence is the first finding
+#:        that is not isolated
+SCHEMA_VERSION = "2.1"
 
 
 def to_json(result: Result) -> dict[str, Any]:
@@ -40,6 +47,8 @@ def to_json(result: Result) -> dict[str, Any]:
         "first_divergence": None if first is None else finding_to_json(first),
         "findings": [finding_to_json(finding) for finding in result.findings],
         "coverage": _convert_coverage(result.coverage),
+        "states": result.states,
+        "uncompared": _count_uncompared(result.uncompared),
         "pairs": _count_pairs(result),
         "unmatched": {
             "target": _list_unmatched(result, "target"),
@@ -134,14 +143,25 @@ def _convert_cause(cause: Cause) -> dict[str, Any]:
 def _convert_coverage(
     coverage: Mapping[str, Mapping[str, Mapping[str, float]]],
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the coverage with its counts, all but ``share``, as integers."""
+    """Return the coverage with its counts, all but the shares, as integers."""
     converted: dict[str, dict[str, dict[str, float]]] = {}
     for side, phases in coverage.items():
         converted[side] = {}
         for phase, figures in phases.items():
-            counts = {name: int(value) for name, value in figures.items() if name != "share"}
-            converted[side][phase] = {**counts, "share": figures["share"]}
+            converted[side][phase] = {
+                name: figure if name.endswith("share") else int(figure)
+                for name, figure in figures.items()
+            }
     return converted
+
+
+def _count_uncompared(uncompared: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the number of values that were not compared, by side, phase, state and reason."""
+    names = ("side", "phase", "state", "reason")
+    counts = Counter(zip(*(uncompared[name] for name in names), strict=True))
+    return [
+        {**dict(zip(names, key, strict=True)), "values": count} for key, count in counts.items()
+    ]
 
 
 def _count_pairs(result: Result) -> dict[str, int]:
