@@ -11,6 +11,7 @@ import pandas as pd
 from dumpdiff.model.finding import Finding
 from dumpdiff.model.result import (
     PAIR_COLUMNS,
+    UNCOMPARED_COLUMNS,
     UNMATCHED_COLUMNS,
     Baseline,
     Equivalence,
@@ -84,6 +85,103 @@ BASELINE = Baseline(
     largest_op="Functional.linear.3.forward",
 )
 
+#: State and reason of values that were not compared.
+RECONVERGED = ("reconverged", "an equivalent decomposition")
+UNPAIRED = ("unpaired", "dead end")
+
+COVERAGE = {
+    "target": {
+        "forward": {
+            "ops": 241,
+            "compared": 200,
+            "reconverged": 7,
+            "share": 200 / 241,
+            "values": 180,
+            "compared_values": 150,
+            "reconverged_values": 12,
+            "value_share": 150 / 180,
+        }
+    },
+    "reference": {
+        "forward": {
+            "ops": 165,
+            "compared": 162,
+            "reconverged": 0,
+            "share": 162 / 165,
+            "values": 151,
+            "compared_values": 150,
+            "reconverged_values": 0,
+            "value_share": 150 / 151,
+        },
+        "backward": {
+            "ops": 132,
+            "compared": 124,
+            "reconverged": 0,
+            "share": 124 / 132,
+            "values": 128,
+            "compared_values": 120,
+            "reconverged_values": 0,
+            "value_share": 0.9375,
+        },
+        "optimizer": {
+            "ops": 0,
+            "compared": 0,
+            "reconverged": 0,
+            "share": float("nan"),
+            "values": 0,
+            "compared_values": 0,
+            "reconverged_values": 0,
+            "value_share": float("nan"),
+        },
+    },
+}
+
+STATES = {
+    "target": {
+        "forward": {
+            "values": {
+                "introduced": 1,
+                "propagated": 9,
+                "agreeing": 140,
+                "reconverged": 12,
+                "unpaired": 18,
+            },
+            "ops": {
+                "introduced": 1,
+                "propagated": 19,
+                "agreeing": 180,
+                "reconverged": 7,
+                "unpaired": 34,
+            },
+        }
+    },
+    "reference": {
+        "forward": {
+            "values": {"introduced": 1, "propagated": 9, "agreeing": 140, "unpaired": 1},
+            "ops": {"introduced": 1, "propagated": 11, "agreeing": 150, "unpaired": 3},
+        },
+        "backward": {
+            "values": {"agreeing": 120, "incomparable": 2, "unpaired": 6},
+            "ops": {"agreeing": 124, "incomparable": 2, "unpaired": 6},
+        },
+    },
+}
+#: The states of a result without a divergence: forward alone, one side without a decomposition.
+ALIGNED_STATES = {
+    "target": {
+        "forward": {
+            "values": {"agreeing": 150, "reconverged": 12, "unpaired": 18},
+            "ops": {"agreeing": 200, "reconverged": 7, "unpaired": 34},
+        }
+    },
+    "reference": {
+        "forward": {
+            "values": {"agreeing": 150, "unpaired": 1},
+            "ops": {"agreeing": 162, "unpaired": 3},
+        }
+    },
+}
+
 
 def make_pairs(*rows: dict[str, Any]) -> pd.DataFrame:
     data = {}
@@ -95,6 +193,10 @@ def make_pairs(*rows: dict[str, Any]) -> pd.DataFrame:
 
 def make_unmatched(*rows: tuple[str, ...]) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=list(UNMATCHED_COLUMNS), dtype=object)
+
+
+def make_uncompared(*rows: tuple[str, ...]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows), columns=list(UNCOMPARED_COLUMNS), dtype=object)
 
 
 def make_result(**changes: Any) -> Result:
@@ -127,16 +229,7 @@ def make_result(**changes: Any) -> Result:
         reference=reference,
         verdict="diverged",
         findings=(FINDING, BACKWARD),
-        coverage={
-            "target": {
-                "forward": {"ops": 241, "compared": 200, "reconverged": 7, "share": 200 / 241}
-            },
-            "reference": {
-                "forward": {"ops": 165, "compared": 162, "reconverged": 0, "share": 0.9818},
-                "backward": {"ops": 132, "compared": 124, "reconverged": 0, "share": 0.94},
-                "optimizer": {"ops": 0, "compared": 0, "reconverged": 0, "share": float("nan")},
-            },
-        },
+        coverage=COVERAGE,
         pairs=make_pairs(
             {"target": 0, "reference": 1, "state": "agreeing"},
             {"target": 2, "reference": 3, "state": "introduced"},
@@ -146,6 +239,18 @@ def make_result(**changes: Any) -> Result:
             ("target", "Default/Cast-op2", "Cast", "forward", "layers.1", "reconverged"),
             ("reference", "Tensor.to.0.forward", "Tensor.to", "forward", "layers.1", "dead end"),
         ),
+        uncompared=make_uncompared(
+            *(
+                ("target", f"Default/Cast-op{n}", "output.0", "forward", "layers.0", *RECONVERGED)
+                for n in range(12)
+            ),
+            *(
+                ("target", f"Default/Pad-op{n}", "output.0", "forward", "layers.1", *UNPAIRED)
+                for n in range(18)
+            ),
+            ("reference", "Tensor.to.0.forward", "output.0", "forward", "layers.1", *UNPAIRED),
+        ),
+        states=STATES,
         learned=(Equivalence(("Sigmoid", "Mul"), ("Functional.silu",), 4),),
         noise_floor=2.1e-7,
         notes=("step 0 is the first that both have",),
@@ -168,10 +273,12 @@ def extend_result(result: Result, rows: int) -> Result:
     repetitions = range(-(-rows // len(result.pairs)))
     pairs = [_vary_table(result.pairs, i, random) for i in repetitions]
     unmatched = [_vary_table(result.unmatched, i, random) for i in repetitions]
+    uncompared = [_vary_table(result.uncompared, i, random) for i in repetitions]
     return replace(
         result,
         pairs=pd.concat(pairs, ignore_index=True).head(rows),
         unmatched=pd.concat(unmatched, ignore_index=True),
+        uncompared=pd.concat(uncompared, ignore_index=True),
     )
 
 

@@ -238,14 +238,28 @@ class Result:
         return f"<Result {self.verdict}, {counts}{where}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the verdict, and a table of the first findings."""
+        """Return what a notebook shows: verdict, first findings, and what was compared."""
         rows = [_build_notebook_row(finding) for finding in self.findings[:_NOTEBOOK_ROWS]]
         head = "".join(
             f"<th>{name}</th>" for name in ("#", "id", "kind", "phase", "finding", "causes")
         )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
         sides = f"{escape(self.target.source.path)} against {escape(self.reference.source.path)}"
-        return f"<p><b>{self.verdict}</b>: {sides}</p>{table if rows else ''}"
+        states = "".join(f"<li>{line}</li>" for line in self._describe_states())
+        return (
+            f"<p><b>{self.verdict}</b>: {sides}</p>"
+            f"{table if rows else ''}{f'<ul>{states}</ul>' if states else ''}"
+        )
+
+    def _describe_states(self) -> list[str]:
+        """Return a line with the states of the values of each side and phase."""
+        lines = []
+        for side, phases in self.states.items():
+            for phase, units in phases.items():
+                counts = ", ".join(f"{count} {state}" for state, count in units["values"].items())
+                if counts:
+                    lines.append(f"{phase} values of the {side}: {counts}")
+        return lines
 
 
 #: Findings that a notebook shows; later ones mostly follow from these.

@@ -1,11 +1,14 @@
 """The result as a JUnit report: a CI server shows what was compared and what diverges.
 
 Findings are failed cases. Layers that agree are passed cases. Layers that differ only because of an
-earlier divergence are skipped cases. Too little compared is an error.
+earlier divergence are skipped cases. An inconclusive result is an error: too little was compared,
+or a record contradicts what was computed from it. Such an isolated difference is a failed case,
+too: it is a fact about two records, however little else was compared.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import IO
 from xml.etree import ElementTree as ET
 
@@ -16,7 +19,9 @@ from ...model.finding import Finding
 from ...model.formatting import format_number, format_percent
 from ...model.result import Result
 from ...model.trace import PHASES
+from ...model.verdict import DIFFERING_STATES
 from ..formats.junit import build_case, build_suite, set_outcome, write_suites
+from .state_counts import SIDES, StateRow, list_reasons, list_state_rows
 from .summary import format_headline, format_source, label_sides
 
 _OUTSIDE = "outside of layers"  #: the case of values whose place in the model is not known
@@ -39,17 +44,34 @@ def _build_coverage_suite(result: Result) -> ET.Element:
     lines = []
     for side_name, side in label_sides(result):
         lines.append(f"{side_name}: {format_source(side.source)}, {side.source.path}")
-    for side_name, phases in result.coverage.items():
-        for phase, figures in phases.items():
-            if figures["ops"]:
-                compared = f"{figures['compared']:g} of {figures['ops']:g} ops compared"
-                lines.append(
-                    f"{side_name}, {phase}: {compared}, {format_percent(figures['share'])}"
-                )
+    rows = list_state_rows(result)
+    for side_number, side_name in enumerate(SIDES):
+        lines += _list_state_lines(rows, side_number, side_name)
+    for reason in list_reasons(result.uncompared, result.unmatched):
+        for side_number, side_name in enumerate(SIDES):
+            counts = (reason.values[side_number], reason.ops[side_number])
+            if any(counts):
+                amount = f"{counts[0]} values and {counts[1]} ops not compared"
+                lines.append(f"{side_name}: {amount}: {reason.reason}")
     case = build_case("dumpdiff", "enough could be compared", lines)
     if result.verdict == "inconclusive":
         set_outcome(case, "error", format_headline(result), "inconclusive", result.notes)
     return build_suite("coverage", [case])
+
+
+def _list_state_lines(
+    rows: tuple[StateRow, ...], side_number: int, side_name: str
+) -> Iterator[str]:
+    """Yield a line on the values, and one on the ops, of each phase of a side."""
+    for row in rows:
+        if row.totals[side_number]:
+            share = format_percent(row.shares[side_number])
+            counts = [
+                f"{pair[side_number]} {state}"
+                for state, pair in row.counts.items()
+                if pair[side_number]
+            ]
+            yield f"{side_name}, {row.phase} {row.unit}: {share} compared; {', '.join(counts)}"
 
 
 def _build_phase_suite(result: Result, phase: str) -> ET.Element:
@@ -84,7 +106,9 @@ def _build_layer_case(phase: str, layer: str, pairs: pd.DataFrame) -> ET.Element
     largest_error = float(np.fmax.reduce(errors, initial=0.0))  # NaN does not count
     summary = f"{counts}; largest error {format_number(largest_error)}"
     case = build_case(f"dumpdiff.{phase}", layer, [summary])
-    if set(states.index) - {"agreeing", "incomparable"}:
+    if "isolated" in states.index:
+        set_outcome(case, "failure", f"differs without consequence: {summary}", "isolated")
+    elif set(states.index).intersection(DIFFERING_STATES):
         set_outcome(case, "skipped", f"follows from an earlier divergence: {summary}")
     elif "agreeing" not in states.index:
         set_outcome(case, "skipped", f"nothing could be compared: {summary}")
@@ -92,7 +116,10 @@ def _build_layer_case(phase: str, layer: str, pairs: pd.DataFrame) -> ET.Element
 
 
 def _build_finding_case(finding: Finding, *, is_reliable: bool) -> ET.Element:
-    """Return a failed case; a skipped one if the two may not even be dumps of one model."""
+    """Return a failed case; a skipped one if the two may not even be dumps of one model.
+
+    An isolated difference is a failed case even then.
+    """
     target_op, reference_op = (
         ops[-1] if ops else "nothing" for ops in (finding.target_ops, finding.reference_ops)
     )
@@ -107,7 +134,7 @@ def _build_finding_case(finding: Finding, *, is_reliable: bool) -> ET.Element:
         *finding.evidence,
         *(f"why ({cause.name}): {cause.text}" for cause in finding.causes),
     ]
-    if is_reliable:
+    if is_reliable or finding.kind == "isolated":
         set_outcome(case, "failure", finding.title, finding.kind, lines)
     else:
         message = f"not reliable, since the result is inconclusive: {finding.title}"

@@ -17,7 +17,14 @@ from ..formats.markdown import (
     format_prose,
     format_table,
 )
-from .summary import format_headline, format_source, label_sides
+from .state_counts import (
+    count_differing_values,
+    format_pair,
+    list_occurring_states,
+    list_reasons,
+    list_state_rows,
+)
+from .summary import format_differing_values, format_headline, format_source, label_sides
 
 _MAX_FINDINGS = 10  #: findings in the table
 _MAX_EXPLAINED = 3  #: findings with all their evidence
@@ -30,7 +37,7 @@ def write(result: Result, stream: IO[bytes]) -> None:
 
 
 def to_markdown(result: Result) -> str:
-    """Return the report: answer, dumps, findings, evidence, coverage, problems while reading.
+    """Return the report: answer, dumps, findings, evidence, states, problems while reading.
 
     Names from the dumps are code, so that they mention nobody, link nowhere and break no table.
     """
@@ -46,13 +53,13 @@ def _build_sections(result: Result) -> Iterator[str]:
         yield f"**Why ({format_code(cause.name)}):** {format_prose(cause.text)}"
     yield _format_dumps(result)
     if result.findings:
-        if result.verdict == "inconclusive":
+        if result.verdict == "inconclusive" and result.first_divergence is not None:
             yield "The divergences are listed, but too little was compared to rely on them."
         yield _format_findings(result.findings)
         for finding in result.findings[:_MAX_EXPLAINED]:
             evidence = _format_first_lines(tuple(_list_evidence(finding)))
             yield format_details(f"Finding {finding.rank}: evidence", evidence)
-    yield format_details("Coverage", _format_coverage(result))
+    yield format_details("What was compared", _format_states(result))
     if result.notes:
         yield format_details("Notes", _format_first_lines(list(map(format_prose, result.notes))))
     problems = []
@@ -130,26 +137,28 @@ def _list_evidence(finding: Finding) -> Iterator[str]:
         yield f"not explained: {format_prose(finding.unexplained)}"
 
 
-def _format_coverage(result: Result) -> str:
-    count_names = ("ops", "compared", "reconverged")
-    rows = []
-    for side_name, phases in result.coverage.items():
-        for phase, figures in phases.items():
-            if figures["ops"]:
-                counts = [f"{figures[name]:g}" for name in count_names]
-                rows.append((side_name, phase, *counts, format_percent(figures["share"])))
-    header = ("side", "phase", *count_names, "share")
-    table = format_table(header, rows, numeric=(*count_names, "share"))
-    state_counts = result.pairs["state"].value_counts()
-    states = ", ".join(f"{count} {state}" for state, count in state_counts.items())
-    unpaired_counts = result.unmatched["side"].value_counts()
-    unpaired = [
-        f"{unpaired_counts[side_name]} of the {side_name}"
-        for side_name in ("target", "reference")
-        if side_name in unpaired_counts
-    ]
-    unpaired_summary = ", ".join(unpaired) or "none"
-    return f"{table}\n\nPairs: {states or 'none'}. Ops without a partner: {unpaired_summary}."
+def _format_states(result: Result) -> str:
+    """Return the states of all values and ops, and why some were not compared."""
+    rows = list_state_rows(result)
+    states = list_occurring_states(rows)
+    state_rows = []
+    for row in rows:
+        shares = " / ".join(map(format_percent, row.shares))
+        counts = [format_pair(row.counts[state]) for state in states]
+        state_rows.append((f"{row.phase} {row.unit}", shares, *counts))
+    header = ("target / reference", "compared", *states)
+    sections = [format_table(header, state_rows, numeric=header[1:])]
+    differing_values = count_differing_values(result)
+    if differing_values:
+        sections.append(f"{format_differing_values(differing_values).capitalize()}.")
+    reason_rows = []
+    for reason in list_reasons(result.uncompared, result.unmatched):
+        counts = [format_pair(reason.values), format_pair(reason.ops)]
+        reason_rows.append((format_prose(reason.reason), *counts))
+    if reason_rows:
+        reason_header = ("not compared, target / reference", "values", "ops")
+        sections.append(format_table(reason_header, reason_rows, numeric=reason_header[1:]))
+    return "\n\n".join(sections)
 
 
 def _format_first_lines(lines: Sequence[str]) -> str:

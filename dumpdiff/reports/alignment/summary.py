@@ -3,39 +3,62 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from ...model.formatting import escape_control, format_number, format_percent
 from ...model.result import Result, Side
 from ...model.trace import Source
+from .state_counts import SIDES, StateRow, count_differing_values, list_state_rows
 
 
 def format_headline(result: Result) -> str:
     """Return the verdict in one line.
 
-    It names the first divergence, or says how much was compared, or why the result is inconclusive.
-    Shares are those of the reference, which is trusted to be complete.
+    It names the first divergence, or says how many values of either side were compared and how many
+    of them differ but reconverged, or why the result is inconclusive.
 
     >>> format_headline(result)  # doctest: +SKIP
-    'aligned: 98.2 % of forward, 94 % of backward compared, noise 2.1e-7'
+    'aligned: values compared: forward 80 % (target), 98.2 % (reference); backward 94 %; noise 2e-7'
     """
     if result.verdict == "diverged" and result.first_divergence is not None:
         return f"first divergence: {escape_control(result.first_divergence.title)}"
     if result.verdict == "inconclusive" and result.notes:
         return f"inconclusive: {escape_control(result.notes[0])}"
-    noise = ""
+    shares = [format_shares(row) for row in list_state_rows(result) if row.unit == "values"]
+    clauses = [f"values compared: {'; '.join(shares)}" if shares else "nothing compared"]
+    differing_values = count_differing_values(result)
+    if differing_values:
+        clauses.append(format_differing_values(differing_values))
     if not math.isnan(result.noise_floor):
-        noise = f", noise {format_number(result.noise_floor)}"
-    return f"{result.verdict}: {_format_compared_shares(result)} compared{noise}"
+        clauses.append(f"noise {format_number(result.noise_floor)}")
+    return f"{result.verdict}: {'; '.join(clauses)}"
 
 
-def _format_compared_shares(result: Result) -> str:
-    shares = []
-    reference_coverage = result.coverage.get("reference", {})
-    for phase, figures in reference_coverage.items():
-        if phase in ("forward", "backward") and figures["ops"] > 0:
-            percent = format_percent(figures["share"])
-            shares.append(f"{percent} of {phase}")
-    return ", ".join(shares) or "nothing"
+def format_shares(row: StateRow) -> str:
+    """Describe how much of a phase was compared, the lower share first.
+
+    >>> format_shares(row)  # doctest: +SKIP
+    'forward 80 % (target), 98.2 % (reference)'
+    """
+    for other_side, total in zip(reversed(SIDES), row.totals, strict=True):
+        if not total:
+            return f"{row.phase} only recorded by the {other_side}"
+    sides = sorted(zip(row.shares, SIDES, strict=True), key=lambda pair: pair[0])
+    percentages = [format_percent(share) for share, _ in sides]
+    if percentages[0] == percentages[1]:
+        return f"{row.phase} {percentages[0]}"
+    parts = [f"{format_percent(share)} ({side})" for share, side in sides]
+    return f"{row.phase} {', '.join(parts)}"
+
+
+def format_differing_values(counts: Mapping[str, int]) -> str:
+    """Describe how many compared values are beyond their tolerance.
+
+    >>> format_differing_values({"introduced": 1, "reconverged": 3})
+    'compared values beyond tolerance: 1 introduced, 3 reconverged'
+    """
+    numbers = ", ".join(f"{count} {state}" for state, count in counts.items())
+    return f"compared values beyond tolerance: {numbers}"
 
 
 def label_sides(result: Result) -> tuple[tuple[str, Side], tuple[str, Side]]:

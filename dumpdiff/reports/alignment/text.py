@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,10 +15,28 @@ from rich.text import Text
 from ...model.finding import Finding
 from ...model.formatting import escape_control, format_number, format_percent
 from ...model.result import Baseline, Result
-from .summary import format_headline, format_side, format_source, label_sides
+from .state_counts import (
+    SIDES,
+    count_differing_values,
+    format_pair,
+    list_occurring_states,
+    list_reasons,
+    list_state_rows,
+)
+from .summary import (
+    format_differing_values,
+    format_headline,
+    format_side,
+    format_source,
+    label_sides,
+)
 
 _COLORS = {"aligned": "bold green", "diverged": "bold red", "inconclusive": "bold yellow"}
 _SHORT = 3  #: problems, and ops of a region, that are shown without -v
+_UNITS = ("values", "ops")
+#: Columns of the lists of what was not compared, see ``UNCOMPARED_COLUMNS``, ``UNMATCHED_COLUMNS``.
+_VALUE_COLUMNS = ("op", "slot", "phase", "scope", "state", "reason")
+_OP_COLUMNS = ("op", "kind", "phase", "scope", "reason")
 
 
 @dataclass(frozen=True)
@@ -29,11 +46,12 @@ class View:
     It has no effect on other outputs and on the exit code.
     """
 
-    limit: int = 10  #: findings, and with verbose unmatched ops of each side
+    limit: int = 10  #: findings, and with verbose values and ops of each side not compared
     phase: str | None = None
     scope: str | None = None  #: a shell pattern on the canonical scope: layers.1.*
     quiet: bool = False  #: only the headline
-    verbose: bool = False  #: also evidence, learned equivalences, unmatched ops, every problem
+    #: also evidence, learned equivalences, every value that was not compared, every problem
+    verbose: bool = False
 
     def shows(self, phase: str, scope: str) -> bool:
         """Return whether something of this phase and scope is printed."""
@@ -74,10 +92,19 @@ def _write_dump(side_name: str, description: str, console: Console) -> None:
 def _build_parts(result: Result, view: View) -> Iterator[RenderableType]:
     if result.findings:
         yield from _build_findings(result.findings, view)
-    yield _build_coverage(result, view)
-    if len(result.unmatched):
-        unmatched = _select_unmatched(result.unmatched, view)
-        yield _list_unmatched(unmatched, view) if view.verbose else _count_unmatched(unmatched)
+    if result.states:
+        yield _build_states(result, view)
+    differing_values = count_differing_values(result)
+    if "reconverged" in differing_values:
+        yield _fold(format_differing_values(differing_values))
+    uncompared = _select_places(result.uncompared, view)
+    unmatched = _select_places(result.unmatched, view)
+    if len(uncompared) or len(unmatched):
+        yield _count_reasons(uncompared, unmatched)
+    if view.verbose and len(uncompared):
+        yield _list_rows("values not compared", uncompared, _VALUE_COLUMNS, view)
+    if view.verbose and len(unmatched):
+        yield _list_rows("ops not compared", unmatched, _OP_COLUMNS, view)
     if view.verbose and result.learned:
         yield _build_learned(result)
     if result.notes:
@@ -170,43 +197,43 @@ def _shorten_ops(ops: Sequence[str]) -> list[str]:
     return [ops[0], f"... {len(ops) - 2} more ...", ops[-1]]
 
 
-def _build_coverage(result: Result, view: View) -> Table:
-    count_names = ("ops", "compared", "reconverged")
-    header = ("coverage", "phase", *count_names, "share")
-    table = _build_table(*header, numeric=(*count_names, "share"))
-    for side, phases in result.coverage.items():
-        for phase, figures in phases.items():
-            if figures["ops"] and view.phase in (None, phase):
-                counts = [f"{figures[name]:g}" for name in count_names]
-                table.add_row(side, phase, *counts, format_percent(figures["share"]))
+def _build_states(result: Result, view: View) -> Table:
+    """Return a table of the states of all values and ops, of the target and of the reference."""
+    rows = [row for row in list_state_rows(result) if view.phase in (None, row.phase)]
+    states = list_occurring_states(tuple(rows))
+    table = _build_table("target / reference", "compared", *states, numeric=("compared", *states))
+    for row in rows:
+        shares = " / ".join(map(format_percent, row.shares))
+        counts = [format_pair(row.counts[state]) for state in states]
+        table.add_row(f"{row.phase} {row.unit}", shares, *counts)
     return table
 
 
-def _select_unmatched(unmatched: pd.DataFrame, view: View) -> pd.DataFrame:
-    places = zip(unmatched["phase"], unmatched["scope"], strict=True)
-    return unmatched[[view.shows(phase, scope) for phase, scope in places]]
+def _select_places(table: pd.DataFrame, view: View) -> pd.DataFrame:
+    places = zip(table["phase"], table["scope"], strict=True)
+    is_shown = [view.shows(phase, scope) for phase, scope in places]
+    return table[pd.Series(is_shown, index=table.index, dtype=bool)]
 
 
-def _count_unmatched(unmatched: pd.DataFrame) -> Table:
-    """Return a table of how many ops of each side have no partner, and why."""
-    table = _build_table("without a partner", "ops", "why", numeric=("ops",))
-    counts = Counter(zip(unmatched["side"], unmatched["reason"], strict=True))
-    for (side, reason), count in counts.most_common():
-        table.add_row(side, str(count), _fold(reason))
+def _count_reasons(uncompared: pd.DataFrame, unmatched: pd.DataFrame) -> Table:
+    """Return a table of how many values and ops were not compared, and why."""
+    table = _build_table("not compared, target / reference", "values", "ops", numeric=_UNITS)
+    for row in list_reasons(uncompared, unmatched):
+        table.add_row(_fold(row.reason), format_pair(row.values), format_pair(row.ops))
     return table
 
 
-def _list_unmatched(unmatched: pd.DataFrame, view: View) -> Table:
-    """Return a table of the ops of each side without a partner."""
-    table = _build_table("without a partner", "op", "kind", "phase", "scope", "why")
-    columns = ["op", "kind", "phase", "scope", "reason"]
-    for side in ("target", "reference"):
-        rows = unmatched.loc[unmatched["side"] == side, columns]
-        for row in rows.head(view.limit).itertuples(index=False):
+def _list_rows(title: str, rows: pd.DataFrame, columns: Sequence[str], view: View) -> Table:
+    """Return a table of values or ops of each side that were not compared."""
+    names = ["why" if column == "reason" else column for column in columns]
+    table = _build_table(title, *names)
+    for side in SIDES:
+        side_rows = rows.loc[rows["side"] == side, list(columns)]
+        for row in side_rows.head(view.limit).itertuples(index=False):
             table.add_row(side, *(_fold(str(cell)) for cell in row))
-        n_more = len(rows) - view.limit
+        n_more = len(side_rows) - view.limit
         if n_more > 0:
-            table.add_row(side, f"... {n_more} more, --limit {len(rows)} shows them")
+            table.add_row(side, f"... {n_more} more, --limit {len(side_rows)} shows them")
     return table
 
 

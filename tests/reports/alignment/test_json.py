@@ -11,10 +11,11 @@ from typing import Any, NoReturn
 
 import jsonschema
 import pytest
-from results import BASELINE, make_result
+from results import BASELINE, STATES, UNPAIRED, make_result
 
 from dumpdiff.model.result import Result
 from dumpdiff.model.trace import Source
+from dumpdiff.model.verdict import VALUE_STATES
 from dumpdiff.reports.alignment import json as report
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "result.schema.json").read_text())
@@ -48,7 +49,17 @@ def test_every_verdict_follows_the_schema(verdict: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["verdict", "findings", "coverage", "unmatched", "noise_floor", "problems"]
+    "field",
+    [
+        "verdict",
+        "findings",
+        "coverage",
+        "states",
+        "uncompared",
+        "unmatched",
+        "noise_floor",
+        "problems",
+    ],
 )
 def test_the_schema_requires_every_field(field: str) -> None:
     document = write_json(make_result())
@@ -79,6 +90,14 @@ def test_a_finding_has_every_field() -> None:
 def test_first_divergence_is_the_finding_of_rank_1() -> None:
     document = write_json(make_result())
     assert document["first_divergence"] == document["findings"][0]
+
+
+def test_an_isolated_difference_is_a_finding_and_no_divergence() -> None:
+    isolated = replace(make_result().findings[0], kind="isolated")
+    document = write_json(make_result(verdict="inconclusive", findings=(isolated,)))
+    check_schema(document)
+    assert document["first_divergence"] is None
+    assert document["findings"][0]["kind"] == "isolated"
 
 
 def test_not_measured_is_null_and_infinite_is_a_word() -> None:
@@ -123,6 +142,37 @@ def test_problems_say_side_file_and_line() -> None:
 
 def test_pairs_are_counted_by_state() -> None:
     assert write_json(make_result())["pairs"] == {"agreeing": 1, "introduced": 1}
+
+
+def test_values_and_ops_are_counted_by_state() -> None:
+    document = write_json(make_result())
+    assert document["states"] == STATES
+    forward = document["coverage"]["target"]["forward"]
+    assert (forward["values"], forward["compared_values"]) == (180, 150)
+    assert (forward["reconverged_values"], forward["value_share"]) == (12, 150 / 180)
+
+
+def test_the_schema_has_the_states_of_the_code() -> None:
+    assert tuple(SCHEMA["$defs"]["state"]["enum"]) == tuple(VALUE_STATES)
+    document = write_json(make_result())
+    document["states"]["target"]["forward"]["values"] = {"fine": 1}
+    with pytest.raises(jsonschema.ValidationError, match="fine"):
+        check_schema(document)
+
+
+def test_values_that_were_not_compared_are_counted_by_reason() -> None:
+    state, reason = UNPAIRED
+    assert write_json(make_result())["uncompared"] == [
+        {
+            "side": "target",
+            "phase": "forward",
+            "state": "reconverged",
+            "reason": "an equivalent decomposition",
+            "values": 12,
+        },
+        {"side": "target", "phase": "forward", "state": state, "reason": reason, "values": 18},
+        {"side": "reference", "phase": "forward", "state": state, "reason": reason, "values": 1},
+    ]
 
 
 def test_a_path_that_is_no_utf8_survives() -> None:

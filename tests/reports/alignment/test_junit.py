@@ -131,7 +131,12 @@ def test_an_inconclusive_result_is_an_error_and_says_why() -> None:
     (error,) = case.result
     assert isinstance(error, Error)
     assert error.message == "inconclusive: step 0 is the first that both have"
-    assert "target, forward: 200 of 241 ops compared, 82.9 %" in case.system_out.splitlines()
+    lines = case.system_out.splitlines()
+    assert (
+        "target, forward ops: 82.9 % compared; 1 introduced, 19 propagated, 180 agreeing, "
+        "7 reconverged, 34 unpaired"
+    ) in lines
+    assert "target: 18 values and 0 ops not compared: dead end" in lines
 
 
 def test_where_it_is_inconclusive_no_finding_is_a_failure() -> None:
@@ -143,9 +148,34 @@ def test_where_it_is_inconclusive_no_finding_is_a_failure() -> None:
     ]
 
 
+def test_an_isolated_difference_is_a_failure_although_the_result_is_inconclusive() -> None:
+    isolated = replace(FINDING, kind="isolated")
+    rows = (
+        {"phase": "forward", "scope": "layers.1.post_norm", "state": "isolated", "error": 0.3},
+        {"phase": "forward", "scope": "layers.4.mlp", "state": "isolated", "error": 0.2},
+    )
+    result = make_result(
+        verdict="inconclusive", findings=(isolated,), pairs=make_pairs(*rows, {**AGREE})
+    )
+    suites = JUnitXml.fromstring(write_junit(result))
+    assert (suites.failures, suites.errors) == (2, 1)
+    (failure,) = read_cases(result)["dumpdiff.forward", "layers.4"].result
+    assert failure.message == "differs without consequence: 1 isolated; largest error 2.0e-1"
+
+
+def test_a_layer_with_another_decomposition_passes_and_shows_it() -> None:
+    rows = ({**AGREE, "scope": "layers.1.mlp"}, {**FOLLOW, "scope": "layers.1.mlp"})
+    rows[1]["state"] = "reconverged"
+    case = read_cases(make_result(findings=(), pairs=make_pairs(*rows)))[
+        "dumpdiff.forward", "layers.1"
+    ]
+    assert case.result == []
+    assert case.system_out == "1 agreeing, 1 reconverged; largest error 3.0e-2"
+
+
 def test_a_result_of_nothing_is_not_an_empty_report() -> None:
     empty_result = make_result(
-        verdict="inconclusive", findings=(), pairs=make_pairs(), coverage={}, notes=()
+        verdict="inconclusive", findings=(), pairs=make_pairs(), coverage={}, states={}, notes=()
     )
     suites = JUnitXml.fromstring(write_junit(empty_result))
     assert (suites.tests, suites.errors) == (1, 1)

@@ -36,7 +36,7 @@ def read_table(markdown: str, first: str) -> list[list[str]]:
     ("verdict", "start"),
     [
         ("diverged", "**First divergence:** `layers.1.post_norm`, rsqrt"),
-        ("aligned", "**Aligned:** 98.1 % of forward, 94 % of backward compared, noise 2.1e-7"),
+        ("aligned", "**Aligned:** values compared: forward 83.3 % (target), 99.3 % (reference); "),
         ("inconclusive", "**Inconclusive:** step 0 is the first that both have"),
     ],
 )
@@ -93,12 +93,15 @@ def test_the_cause_follows_the_answer() -> None:
     assert "introduced, forward (wrong side: target)" in markdown
 
 
-def test_coverage_and_problems_are_there() -> None:
+def test_states_reasons_and_problems_are_there() -> None:
     markdown = to_markdown(make_result())
-    assert ["reference", "forward", "165", "162", "0", "98.1 %"] in read_table(
-        markdown, "side | phase"
-    )
-    assert "Ops without a partner: 2 of the target, 1 of the reference." in markdown
+    states = read_table(markdown, "target / reference")
+    assert states[2] == [
+        "forward values", "83.3 % / 99.3 %", "1 / 1", "9 / 9", "140 / 140", "12 / 0", "", "18 / 1"
+    ]  # fmt: skip
+    reasons = read_table(markdown, "not compared, target / reference")
+    assert reasons[2] == ["dead end", "18 / 1", "0 / 1"]
+    assert "Compared values beyond tolerance: 1 introduced, 9 propagated." in markdown
     assert markdown.count("- target: `statistic.csv:") == 5
 
 
@@ -139,7 +142,7 @@ def test_hostile_names_stay_text() -> None:
         "li",
         "sub",
     }
-    assert page.rows == [2] * 3 + [8] * 3 + [6] * 4
+    assert page.rows == [2] * 3 + [8] * 3 + [8] * 5 + [3] * 4
     assert page.text.count("a|b<script>alert(1)</script>`@user`") >= 8
 
 
@@ -159,10 +162,12 @@ def test_findings_of_an_inconclusive_result_come_with_a_warning() -> None:
         make_result(verdict="inconclusive")
     )
     assert "rely on them" not in to_markdown(make_result())
+    isolated = make_result(verdict="inconclusive", findings=(replace(FINDING, kind="isolated"),))
+    assert "rely on them" not in to_markdown(isolated)
 
 
 def test_nothing_at_all_is_said_too() -> None:
-    empty = make_result(findings=(), coverage={}, notes=(), verdict="inconclusive")
+    empty = make_result(findings=(), coverage={}, states={}, notes=(), verdict="inconclusive")
     assert "**Inconclusive:** nothing compared" in to_markdown(empty)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from results import make_result
+from results import ALIGNED_STATES, COVERAGE, FINDING, STATES, make_result
 
 from dumpdiff.model.formatting import escape_control, format_number, format_percent
 from dumpdiff.model.trace import Source
@@ -20,9 +22,43 @@ def test_diverged_names_the_first_divergence() -> None:
     )
 
 
-def test_aligned_says_how_much_was_compared() -> None:
-    headline = format_headline(make_result(verdict="aligned", findings=()))
-    assert headline == "aligned: 98.1 % of forward, 94 % of backward compared, noise 2.1e-7"
+def test_aligned_names_the_compared_share_of_both_sides_lowest_first() -> None:
+    headline = format_headline(make_result(verdict="aligned", findings=(), states=ALIGNED_STATES))
+    assert headline == (
+        "aligned: values compared: forward 83.3 % (target), 99.3 % (reference); noise 2.1e-7"
+    )
+
+
+def test_equal_shares_are_one_number() -> None:
+    coverage = {"target": COVERAGE["reference"], "reference": COVERAGE["reference"]}
+    states = {"target": ALIGNED_STATES["reference"], "reference": ALIGNED_STATES["reference"]}
+    result = make_result(verdict="aligned", findings=(), states=states, coverage=coverage)
+    assert format_headline(result) == "aligned: values compared: forward 99.3 %; noise 2.1e-7"
+
+
+def test_a_phase_that_one_side_did_not_record_is_named() -> None:
+    states = {**ALIGNED_STATES, "reference": STATES["reference"]}
+    headline = format_headline(make_result(verdict="aligned", findings=(), states=states))
+    assert "; backward only recorded by the reference; " in headline
+
+
+def test_compared_values_beyond_tolerance_are_in_the_headline_of_aligned() -> None:
+    """12 values of the target reconverged without a partner; 3 more have one and differ from it."""
+    forward = {
+        **ALIGNED_STATES["target"]["forward"],
+        "values": {"agreeing": 147, "reconverged": 15, "unpaired": 18},
+    }
+    states = {**ALIGNED_STATES, "target": {"forward": forward}}
+    headline = format_headline(make_result(verdict="aligned", findings=(), states=states))
+    assert headline.endswith("; compared values beyond tolerance: 3 reconverged; noise 2.1e-7")
+
+
+def test_an_isolated_difference_is_no_first_divergence() -> None:
+    isolated = replace(FINDING, kind="isolated")
+    note = "1 compared value differs although what is computed from it agrees (first: x)"
+    result = make_result(verdict="inconclusive", findings=(isolated,), notes=(note,))
+    assert result.first_divergence is None
+    assert format_headline(result) == f"inconclusive: {note}"
 
 
 def test_inconclusive_says_why_and_blames_nobody() -> None:
@@ -37,7 +73,12 @@ def test_inconclusive_says_why_and_blames_nobody() -> None:
 def test_nothing_compared_is_said() -> None:
     headline = format_headline(
         make_result(
-            verdict="inconclusive", findings=(), coverage={}, notes=(), noise_floor=float("nan")
+            verdict="inconclusive",
+            findings=(),
+            coverage={},
+            states={},
+            notes=(),
+            noise_floor=float("nan"),
         )
     )
     assert headline == "inconclusive: nothing compared"

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import io
+import itertools
+import re
 
 import pytest
-from results import BASELINE, RSQRT, make_result, make_unmatched
+from results import (
+    ALIGNED_STATES,
+    BASELINE,
+    RECONVERGED,
+    RSQRT,
+    STATES,
+    make_result,
+    make_unmatched,
+)
 from rich.console import Console
 
 from dumpdiff.model.result import Result
@@ -73,19 +83,72 @@ def test_a_region_shows_its_ends_and_verbose_all_of_it() -> None:
     assert "g1, g2, g3, g4, g5" in print_report(make_result(), verbose=True)
 
 
-def test_coverage_is_by_side_and_phase() -> None:
-    rows = [line.split() for line in print_report(make_result()).splitlines()]
-    assert ["target", "forward", "241", "200", "7", "82.9", "%"] in rows
-    assert ["reference", "backward", "132", "124", "0", "94", "%"] in rows
-    assert not any("optimizer" in line for line in rows), "a phase without ops is no news"
+def read_rows(output: str, title: str) -> list[list[str]]:
+    """Return the cells of the rows of the table with this title, which are apart by two blanks."""
+    lines = [line.rstrip() for line in output.splitlines()]
+    start = next(number for number, line in enumerate(lines) if line.startswith(title))
+    table = itertools.takewhile(bool, [lines[start], *lines[start + 2 :]])
+    return [re.split(" {2,}", line) for line in table]
 
 
-def test_unmatched_ops_are_counted_by_reason_and_listed_with_verbose() -> None:
-    rows = [line.split() for line in print_report(make_result()).splitlines()]
-    assert ["target", "2", "reconverged"] in rows
-    assert ["reference", "1", "dead", "end"] in rows
+def test_the_states_of_all_values_and_ops_are_counted_for_both_sides() -> None:
+    assert read_rows(print_report(make_result()), "target / reference") == [
+        ["target / reference", "compared", "introduced", "propagated", "agreeing", "reconverged",
+         "incomparable", "unpaired"],
+        ["forward values", "83.3 % / 99.3 %", "1 / 1", "9 / 9", "140 / 140", "12 / 0", "18 / 1"],
+        ["forward ops", "82.9 % / 98.1 %", "1 / 1", "19 / 11", "180 / 150", "7 / 0", "34 / 3"],
+        ["backward values", "- / 93.7 %", "0 / 120", "0 / 2", "0 / 6"],
+        ["backward ops", "- / 93.9 %", "0 / 124", "0 / 2", "0 / 6"],
+    ]  # fmt: skip
+
+
+def test_a_phase_that_is_not_asked_for_has_no_counts() -> None:
+    rows = read_rows(print_report(make_result(), phase="backward"), "target / reference")
+    assert [row[0] for row in rows[1:]] == ["backward values", "backward ops"]
+
+
+def test_the_table_of_states_fits_into_a_narrow_terminal() -> None:
+    output = print_report(make_result(states=ALIGNED_STATES), width=80)
+    assert read_rows(output, "target / reference")[1:] == [
+        ["forward values", "83.3 % / 99.3 %", "150 / 150", "12 / 0", "18 / 1"],
+        ["forward ops", "82.9 % / 98.1 %", "200 / 162", "7 / 0", "34 / 3"],
+    ]
+
+
+def test_why_values_and_ops_were_not_compared_is_one_table() -> None:
+    assert read_rows(print_report(make_result()), "not compared") == [
+        ["not compared, target / reference", "values", "ops"],
+        ["dead end", "18 / 1", "0 / 1"],
+        ["an equivalent decomposition", "12 / 0"],
+        ["reconverged", "2 / 0"],
+    ]
+
+
+def test_compared_values_that_reconverged_are_counted_whatever_the_verdict() -> None:
+    target = {"forward": {**STATES["target"]["forward"], "values": {"reconverged": 14}}}
+    output = print_report(make_result(states={**STATES, "target": target}))
+    assert "compared values beyond tolerance: 1 introduced, 9 propagated, 2 reconverged" in output
+    assert "beyond tolerance" not in print_report(make_result())
+
+
+def test_what_was_not_compared_is_listed_with_verbose() -> None:
+    output = print_report(make_result(), verbose=True)
     assert "Default/Cast-op2" not in print_report(make_result())
-    assert "Default/Cast-op2" in print_report(make_result(), verbose=True)
+    assert ["target", "Default/Cast-op2", "Cast", "forward", "layers.1", "reconverged"] in (
+        read_rows(output, "ops not compared")
+    )
+    values = read_rows(output, "values not compared")
+    assert values[1] == [
+        "target", "Default/Cast-op0", "output.0", "forward", "layers.0", *RECONVERGED
+    ]  # fmt: skip
+    assert values[11] == ["target", "... 20 more, --limit 30 shows them"]
+    assert values[-1][:2] == ["reference", "Tensor.to.0.forward"]
+
+
+def test_a_scope_chooses_what_was_not_compared() -> None:
+    rows = read_rows(print_report(make_result(), scope="layers.0"), "not compared")
+    assert rows[1:] == [["an equivalent decomposition", "12 / 0"], ["reconverged", "1 / 0"]]
+    assert "not compared" not in print_report(make_result(), scope="layers.7")
 
 
 def test_learned_equivalences_only_with_verbose() -> None:
