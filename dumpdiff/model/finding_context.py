@@ -17,13 +17,12 @@ class Node:
     #: Unrecorded for a value whose producer was not recorded
     kind: str
     scope: str  #: canonical, '' if unknown
-    #: state of its worst compared output: agreeing, introduced, propagated, amplified;
-    #: unmatched if no output is compared
+    #: state of its worst output, one of ``model.verdict.VALUE_STATES``; unpaired without outputs
     state: str
     #: row in the drawing: paired ops of both sides have the same level, data flows to larger levels
     level: int
     partner: int  #: position of the paired op in the other side's nodes, -1 if it has none
-    error: float  #: of that output, NaN if no output is compared
+    error: float  #: of that output, NaN if it was not compared
     source: str  #: the user's line, '' if unknown
     stack: str  #: the user's frames, innermost first, one per line; '' if unknown
 
@@ -39,8 +38,8 @@ class Edge:
     consumer: int  #: position in the nodes of the same side
     slot: str  #: of the consumer, 'input.0'
     shape: str  #: '2 x 16 x 64', '' if unknown
-    error: float  #: of the value against its partner, NaN if it has none
-    state: str  #: agreeing, introduced, propagated, amplified or unmatched
+    error: float  #: of the value against its partner, NaN if it was not compared
+    state: str  #: one of ``model.verdict.VALUE_STATES``
 
 
 @dataclass(frozen=True)
