@@ -20,6 +20,8 @@ from .hypotheses import HYPOTHESES
 from .statistics_causes import find_causes_in_statistics
 
 NO_EXPLANATION = "no hypothesis explains this"
+#: Of an isolated difference: a hypothesis about an operator would blame the model for a record.
+_NO_OPERATOR = "what was computed from this value agrees, so no operator of the model is at fault"
 #: A value of a backward op is never another form of a value of a forward op: such a pair shows that
 #: the runs diverge, not how.
 _INCOMPARABLE_PHASES = ((FORWARD, BACKWARD), (BACKWARD, FORWARD))
@@ -47,6 +49,8 @@ def _explain_finding(index: ComparisonIndex, finding: Finding) -> Finding:
         return replace(finding, side="unknown", unexplained=reason)
     if index.get_phases(value_pair) in _INCOMPARABLE_PHASES:
         return replace(finding, side="unknown", unexplained=NO_EXPLANATION)
+    if finding.kind == "isolated":
+        return _explain_isolated(index, finding, value_pair)
     with np.errstate(all="ignore"):
         cases = list(build_fault_cases(index, finding, value_pair))
         if not cases:
@@ -65,6 +69,20 @@ def _explain_finding(index: ComparisonIndex, finding: Finding) -> Finding:
         evidence=evidence,
         unexplained="" if causes else NO_EXPLANATION,
     )
+
+
+def _explain_isolated(index: ComparisonIndex, finding: Finding, value_pair: ValuePair) -> Finding:
+    """Return the finding with the side whose record does not follow from its inputs, if any."""
+    errors: Mapping[str, float] = {}
+    is_result = finding.slots[0][0].startswith("output")
+    if is_result:
+        with np.errstate(all="ignore"):
+            errors = recompute_last_ops(list(build_fault_cases(index, finding, value_pair)))
+    evidence = finding.evidence
+    if errors:
+        evidence = (*evidence, _format_recomputation(errors))
+    side = find_faulty_side(errors, finding.tolerance) or "unknown"
+    return replace(finding, side=side, evidence=evidence, unexplained=_NO_OPERATOR)
 
 
 def _format_recomputation(errors: Mapping[str, float]) -> str:
