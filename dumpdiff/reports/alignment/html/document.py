@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ....model.formatting import format_number, format_percent
 from ....model.result import Baseline, Result, Side
+from ....model.verdict import VALUE_STATES
 from ...page.renderer import Page
-from ..summary import format_headline, format_part, label_sides
+from ..state_counts import (
+    count_differing_values,
+    format_pair,
+    list_occurring_states,
+    list_reasons,
+    list_state_rows,
+)
+from ..summary import format_differing_values, format_headline, format_part, label_sides
 from .findings import view_findings
 from .heat_map import build_heat_maps
-from .tables import build_pairs_table, build_unmatched_table
-
-STATES: Mapping[str, str] = {
-    "introduced": "inputs agree, the output does not",
-    "amplified": "the error grows more than the operator explains",
-    "propagated": "an earlier difference, passed on",
-    "agreeing": "within the tolerance",
-    "incomparable": "no value could be compared",
-}
+from .tables import build_pairs_table, build_uncompared_table, build_unmatched_table
 
 _STYLES = ("uPlot.css", "page.css", "comparison.css", "alignment.css")
 _SCRIPTS = (
@@ -47,14 +47,26 @@ def build_page(result: Result, markdown: str) -> Page:
     # Of an inconclusive result the headline is the first note.
     notes = result.notes[1:] if result.verdict == "inconclusive" else result.notes
     target, reference = result.target.source, result.reference.source
+    state_rows = list_state_rows(result)
+    differing_values = count_differing_values(result)
+    first = None
+    for view in findings:
+        if view.finding is result.first_divergence:
+            first = view
+            break
     context = {
         "result": result,
         "headline": format_headline(result).partition(": ")[2],
         "notes": notes,
-        "first": findings[0] if findings else None,
+        "first": first,
         "findings": findings,
         "facts": tuple(_list_facts(result)),
-        "states": STATES,
+        "states": VALUE_STATES,
+        "state_rows": state_rows,
+        "occurring_states": list_occurring_states(state_rows),
+        "differing_values": format_differing_values(differing_values) if differing_values else "",
+        "reasons": list_reasons(result.uncompared, result.unmatched),
+        "format_pair": format_pair,
         "counts": result.pairs["state"].value_counts().to_dict(),
         "heat_maps": build_heat_maps(result.pairs),
         "problems": problems[:_MAX_ITEMS],
@@ -62,13 +74,17 @@ def build_page(result: Result, markdown: str) -> Page:
         "judgment": tuple(_list_judgment(result)),
     }
     finding_rows = [
-        {"rank": view.finding.rank, "id": view.finding.id, "row": view.row} for view in findings
+        {"id": view.finding.id, "row": view.row, "first": view is first} for view in findings
     ]
     return Page(
         title=f"{result.verdict}: {target.framework} and {reference.framework} runs compared",
         template="alignment.html",
         context=context,
-        tables={"pairs": build_pairs_table(result), "unmatched": build_unmatched_table(result)},
+        tables={
+            "pairs": build_pairs_table(result),
+            "uncompared": build_uncompared_table(result),
+            "unmatched": build_unmatched_table(result),
+        },
         data={"markdown": markdown, "findings": finding_rows},
         styles=_STYLES,
         scripts=_SCRIPTS,

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ....model.formatting import format_number
+from ....model.verdict import DIFFERING_STATES
 from .tables import compute_error_ratio
 
 _LAYER = re.compile(r"(layers\.\d+)(?:\.(.+))?")
@@ -45,7 +46,7 @@ def build_heat_maps(pairs: pd.DataFrame) -> tuple[HeatMap, ...]:
     scoped_pairs = pairs[pairs["scope"] != ""]
     table = scoped_pairs[["phase", "scope"]].assign(
         ratio=compute_error_ratio(scoped_pairs),
-        differs=~scoped_pairs["state"].isin(("agreeing", "incomparable")),
+        differs=scoped_pairs["state"].isin(DIFFERING_STATES),
         introduced=scoped_pairs["state"] == "introduced",
     )
     # Cells stay in the order of execution, which says more than the alphabet.

@@ -1,4 +1,4 @@
-"""The pairs and the unmatched ops as columns for the page, and the row of each finding in them."""
+"""The tables of a result as columns for the page, and the row of each finding in the pairs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ....model.finding import Finding
-from ....model.result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Result
+from ....model.result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS, Result
 from ...page.packed_tables import Table
 
 _TENSOR_IDS = ("target", "reference")  #: columns that are of no use to a person
@@ -31,6 +31,11 @@ def build_pairs_table(result: Result) -> Table:
     """Return the columns of PAIR_COLUMNS without tensor ids, and error over tolerance."""
     columns = {name: result.pairs[name] for name in PAIR_COLUMNS if name not in _TENSOR_IDS}
     return columns | {"ratio": compute_error_ratio(result.pairs)}
+
+
+def build_uncompared_table(result: Result) -> Table:
+    """Return every column of UNCOMPARED_COLUMNS."""
+    return {name: result.uncompared[name] for name in UNCOMPARED_COLUMNS}
 
 
 def build_unmatched_table(result: Result) -> Table:
@@ -62,8 +67,8 @@ def find_row(finding: Finding, pairs: pd.DataFrame) -> int:
     has_ops = has_target_op & pairs["reference_op"].isin(finding.reference_ops)
     slots = list(zip(pairs["target_slot"], pairs["reference_slot"], strict=True))
     has_slots = pd.Series(slots, index=pairs.index).isin(finding.slots)
-    is_introduced = pairs["state"] == "introduced"
-    for matches in (has_ops & has_slots & is_introduced, has_ops):
+    is_place = pairs["state"].isin(("introduced", "isolated"))
+    for matches in (has_ops & has_slots & is_place, has_ops):
         rows = np.flatnonzero(matches.to_numpy())
         if len(rows):
             return int(rows[0])

@@ -22,8 +22,25 @@ function pairColumns({ columns }) {
   ];
 }
 
+function textCell(columns, key) {
+  return (row) => make("bdi", {}, columns[key].at(row));
+}
+
+function uncomparedColumns({ columns }) {
+  const text = (key) => textCell(columns, key);
+  return [
+    { key: "side", title: "side", kind: "phase", cell: text("side") },
+    { key: "state", title: "state", kind: "state", cell: (row) => [mark(columns.state.at(row)), columns.state.at(row)] },
+    { key: "op", title: "op", kind: "name", cell: text("op") },
+    { key: "slot", title: "slot", kind: "scope", cell: text("slot") },
+    { key: "phase", title: "phase", kind: "phase", cell: text("phase") },
+    { key: "scope", title: "scope", kind: "scope", cell: text("scope") },
+    { key: "reason", title: "why", kind: "reason", cell: text("reason") },
+  ];
+}
+
 function unmatchedColumns({ columns }) {
-  const text = (key) => (row) => make("bdi", {}, columns[key].at(row));
+  const text = (key) => textCell(columns, key);
   return [
     { key: "side", title: "side", kind: "phase", cell: text("side") },
     { key: "op", title: "op", kind: "name", cell: text("op") },
@@ -34,6 +51,25 @@ function unmatchedColumns({ columns }) {
   ];
 }
 
+/* A table with a search and a choice of the side; the address does not hold them. */
+class SideTable {
+  constructor(name, table, columns) {
+    this.name = name;
+    this.table = new Table($(`${name}-table`), table, columns);
+    this.table.onsort = (by) => {
+      this.table.sort(by);
+      this.filter();
+    };
+    for (const id of [`${name}-search`, `${name}-side`]) $(id).addEventListener("input", () => this.filter());
+    this.filter();
+  }
+
+  filter() {
+    const count = this.table.filter($(`${this.name}-search`).value, { side: $(`${this.name}-side`).value });
+    $(`${this.name}-count`).textContent = count.toLocaleString("en");
+  }
+}
+
 const CHOICES = { search: "q", state: "state", phase: "phase" };
 
 class Report {
@@ -42,18 +78,14 @@ class Report {
     this.pair = -1;
     this.pairs = new Table($("pairs-table"), tables.pairs, pairColumns(tables.pairs), (row) => this.open(row));
     this.pairs.onsort = (sort) => navigate(this, { sort });
-    this.unmatched = new Table($("unmatched-table"), tables.unmatched, unmatchedColumns(tables.unmatched));
-    this.unmatched.onsort = (by) => {
-      this.unmatched.sort(by);
-      this.filterUnmatched();
-    };
+    this.uncompared = new SideTable("uncompared", tables.uncompared, uncomparedColumns(tables.uncompared));
+    this.unmatched = new SideTable("unmatched", tables.unmatched, unmatchedColumns(tables.unmatched));
     this.network = new Network($("chart"), tables.pairs, data.findings, (row) => this.open(row));
     listenToInputs(this, CHOICES);
     listenToCells((scope, map) => {
       navigate(this, { q: `scope:${scope}`, phase: map.dataset.phase, state: "" }, "pairs");
       $("pairs").scrollIntoView();
     });
-    for (const id of ["unmatched-search", "unmatched-side"]) $(id).addEventListener("input", () => this.filterUnmatched());
     for (const choice of document.getElementsByName("measure")) {
       choice.addEventListener("change", () => {
         this.network.measure(choice.value);
@@ -65,7 +97,6 @@ class Report {
       centerGraph(finding);
     }
     enableCopying($("copy"), data.markdown);
-    this.filterUnmatched();
   }
 
   show(moved) {
@@ -92,11 +123,6 @@ class Report {
 
   close() {
     navigate(this, { pair: "" });
-  }
-
-  filterUnmatched() {
-    const count = this.unmatched.filter($("unmatched-search").value, { side: $("unmatched-side").value });
-    $("unmatched-count").textContent = count.toLocaleString("en");
   }
 
   keys() {

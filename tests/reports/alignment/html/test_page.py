@@ -16,6 +16,7 @@ from results import FINDING, RSQRT, extend_result, make_pairs, make_result, make
 
 from dumpdiff import DumpError
 from dumpdiff.model.result import Result
+from dumpdiff.model.verdict import VALUE_STATES
 from dumpdiff.reports.alignment.html import check_installed
 from dumpdiff.reports.page import assets
 
@@ -128,6 +129,47 @@ def test_a_finding_without_scope_is_named_by_an_op(changes: dict[str, Any], plac
 @pytest.mark.parametrize(("rows", "budget"), [(20_000, 6 * MEGABYTE), (100_000, 14 * MEGABYTE)])
 def test_the_file_stays_small_enough_to_mail(demo: Result, rows: int, budget: int) -> None:
     assert len(write_page(extend_result(demo, rows))) < budget
+
+
+def read_rows(page: str, table_class: str) -> list[list[str]]:
+    """Return the texts of the cells of the body of a table."""
+    table = re.search(rf'<table class="{table_class}">(.*?)</table>', page, re.DOTALL)
+    assert table is not None
+    body = table[1].partition("<tbody>")[2]
+    rows = []
+    for row in re.findall(r"<tr>(.*?)</tr>", body, re.DOTALL):
+        cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)
+        rows.append([re.sub("<[^>]+>", "", cell).strip() for cell in cells])
+    return rows
+
+
+def test_the_answer_counts_the_states_and_the_reasons() -> None:
+    page = write_page(make_result()).decode()
+    values, ops = read_rows(page, "states")[:2]
+    assert values[:3] == ["forward values", "83.3 %", "99.3 %"]
+    assert values[3:] == ["1 / 1", "9 / 9", "140 / 140", "12 / 0", "", "18 / 1"]
+    assert ops[3:] == ["1 / 1", "19 / 11", "180 / 150", "7 / 0", "", "34 / 3"]
+    assert read_rows(page, "reasons")[0] == ["dead end", "18 / 1", "0 / 1"]
+    assert "Compared values beyond tolerance: 1 introduced, 9 propagated." in page
+
+
+def test_an_isolated_difference_is_no_first_divergence() -> None:
+    note = "1 compared value differs although what is computed from it agrees"
+    isolated = replace(FINDING, kind="isolated")
+    result = make_result(verdict="inconclusive", findings=(isolated,), notes=(note,))
+    page = write_page(result).decode()
+    assert note in re.sub("<[^>]+>", "", page)
+    assert "First divergence" not in page
+    assert '<span class="tag">isolated</span>' in page
+
+
+def test_every_state_has_a_mark_a_color_and_a_word() -> None:
+    page = write_page(make_result()).decode()
+    words = re.findall(r"<dt>(.*?)</dt>", page)
+    for state in VALUE_STATES:
+        assert f'id="mark-{state}"' in page
+        assert f".{state} {{ --state: var(--{state}); }}" in page
+        assert state in words
 
 
 def test_a_missing_package_is_reported_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:

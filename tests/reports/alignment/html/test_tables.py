@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 from results import FINDING, make_pairs, make_result
 
-from dumpdiff.model.result import PAIR_COLUMNS, UNMATCHED_COLUMNS, Result
+from dumpdiff.model.result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS, Result
 from dumpdiff.reports.alignment.html.tables import (
     build_pairs_table,
+    build_uncompared_table,
     build_unmatched_table,
     compute_error_ratio,
     find_row,
@@ -48,6 +49,7 @@ def test_every_column_that_a_person_can_read_is_there() -> None:
         "reference",
     }
     assert set(build_unmatched_table(make_result())) == set(UNMATCHED_COLUMNS)
+    assert set(build_uncompared_table(make_result())) == set(UNCOMPARED_COLUMNS)
 
 
 def test_an_op_has_the_row_of_its_worst_output() -> None:
@@ -60,6 +62,8 @@ def test_a_finding_has_the_row_where_its_slot_diverges() -> None:
     )
     assert find_row(finding, make_table()) == 2
     assert find_row(replace(finding, slots=()), make_table()) == 0
+    isolated_table = make_table().replace({"state": {"introduced": "isolated"}})
+    assert find_row(replace(finding, kind="isolated"), isolated_table) == 2
     assert find_row(replace(finding, target_ops=("elsewhere",)), make_table()) == -1
 
 

@@ -4,6 +4,10 @@
 /* Corners around a point, for the states that are rare and must be visible. */
 const POLYGONS = {
   amplified: (size) => [[0, -size], [size * 0.9, size / 2], [-size * 0.9, size / 2]],
+  isolated: (size) => {
+    const far = Math.max(size, 5 * devicePixelRatio);
+    return [[0, far], [far * 0.9, -far / 2], [-far * 0.9, -far / 2]];
+  },
   introduced: (size) => {
     const far = Math.max(size, 6 * devicePixelRatio);
     return [[0, -far], [far, 0], [0, far], [-far, 0]];

@@ -1,12 +1,12 @@
 "use strict";
 /* The error of every pair in the order of execution. uPlot draws axes and zooms, dots.js draws the points. */
 
-const SHAPES = ["incomparable", "agreeing", "propagated", "amplified", "introduced"]; // the last is drawn on top
+const SHAPES = ["incomparable", "reconverged", "agreeing", "propagated", "amplified", "isolated", "introduced"]; // the last is drawn on top
 
 class Network {
   constructor(element, table, findings, pick) {
     Object.assign(this, { element, table, pick, selected: -1 });
-    this.first = findings.find((finding) => finding.rank === 1 && finding.row >= 0);
+    this.first = findings.find((finding) => finding.first && finding.row >= 0);
     const { state, phase } = table.columns;
     this.groups = SHAPES.map((name) => [name, []]);
     const group = new Map(this.groups);
