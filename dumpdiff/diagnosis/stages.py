@@ -25,10 +25,11 @@ def build_dump_stages(result: Result) -> tuple[Stage, Stage]:
 def _build_phase_stage(result: Result, phase: str) -> Stage:
     """Return the stage of one pass.
 
-    It differs if the pass has a finding. It agrees if it has none and enough of it was compared.
+    It differs if the pass has a finding that is not isolated. It agrees if it has no finding and
+    enough of it was compared.
     """
     findings = select_phase_findings(result, phase)
-    missing = _find_coverage_gaps(result, phase)
+    missing = [*_list_isolated_titles(result, phase), *_find_coverage_gaps(result, phase)]
     if findings:
         evidence = tuple(_list_evidence(findings))
         return Stage(phase, "differ", findings[0].title, evidence, tuple(missing))
@@ -38,15 +39,34 @@ def _build_phase_stage(result: Result, phase: str) -> Stage:
     if missing:
         return Stage(phase, "inconclusive", missing[0], (), tuple(missing))
     coverage = _format_coverage(result, phase)
+    differing_values = result.count_differing_values(phase)
+    if differing_values:
+        counts = ", ".join(f"{count} {state}" for state, count in differing_values.items())
+        headline = f"{phase} values agree, except {counts}; compared: {coverage}"
+        return Stage(phase, "agree", headline)
     return Stage(phase, "agree", f"every compared {phase} value agrees: {coverage}")
 
 
 def select_phase_findings(result: Result, phase: str) -> list[Finding]:
-    """Return the findings of one pass, first divergence first.
+    """Return the divergences of one pass, the first one first.
 
-    A finding that belongs to no pass alone counts as forward.
+    A finding that belongs to no pass alone counts as forward. An isolated difference is no
+    divergence: nothing follows from it.
     """
-    return [finding for finding in result.findings if _find_phase(finding) == phase]
+    return [
+        finding
+        for finding in result.findings
+        if finding.kind != "isolated" and _find_phase(finding) == phase
+    ]
+
+
+def _list_isolated_titles(result: Result, phase: str) -> list[str]:
+    """Return the titles of the isolated differences of one pass."""
+    return [
+        finding.title
+        for finding in result.findings
+        if finding.kind == "isolated" and _find_phase(finding) == phase
+    ]
 
 
 def _find_phase(finding: Finding) -> str:
@@ -87,7 +107,9 @@ def _format_coverage(result: Result, phase: str) -> str:
     parts = []
     for side in ("target", "reference"):
         counts = result.coverage[side][phase]
-        parts.append(f"{counts['compared']:.0f} of {counts['ops']:.0f} ops of the {side}")
+        values = f"{counts['compared_values']:.0f} of {counts['values']:.0f} values"
+        ops = f"{counts['compared']:.0f} of {counts['ops']:.0f} ops"
+        parts.append(f"{values} and {ops} of the {side}")
     return ", ".join(parts)
 
 

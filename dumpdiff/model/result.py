@@ -15,7 +15,9 @@ from .errors import DumpError
 from .finding import Finding
 from .finding_context import FindingContext
 from .trace import Problem, Source
-from .verdict import AlignmentVerdict
+from .verdict import DIFFERING_STATES, AlignmentVerdict
+
+_SIDES = ("target", "reference")
 
 #: One row per pair of aligned tensors, in the order of the target's execution.
 PAIR_COLUMNS: Mapping[str, str] = {
@@ -170,6 +172,32 @@ class Result:
             if finding.kind != "isolated":
                 return finding
         return None
+
+    def count_differing_values(self, phase: str | None = None) -> dict[str, int]:
+        """Return the number of compared values beyond their tolerance, by state, without zeros.
+
+        A compared value that reconverged is beyond it, too. Of the two sides the larger number
+        counts. Only values of ``phase`` count if one is given.
+        """
+        counts = {}
+        for state in (*DIFFERING_STATES, "reconverged"):
+            n_values = max(self._count_compared(side, state, phase) for side in _SIDES)
+            if n_values:
+                counts[state] = n_values
+        return counts
+
+    def _count_compared(self, side: str, state: str, phase: str | None) -> int:
+        """Return the number of compared values of a side that have a state."""
+        n_values = 0
+        for phase_name, units in self.states.get(side, {}).items():
+            if phase not in (None, phase_name):
+                continue
+            n_in_state = units["values"].get(state, 0)
+            if state == "reconverged":
+                figures = self.coverage.get(side, {}).get(phase_name, {})
+                n_in_state -= int(figures.get("reconverged_values", n_in_state))
+            n_values += n_in_state
+        return n_values
 
     def finding(self, key: int | str) -> Finding:
         """Return the finding of a rank (1 is the first) or of an id.

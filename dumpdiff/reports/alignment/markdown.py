@@ -18,7 +18,6 @@ from ..formats.markdown import (
     format_table,
 )
 from .state_counts import (
-    count_differing_values,
     format_pair,
     list_occurring_states,
     list_reasons,
@@ -148,7 +147,7 @@ def _format_states(result: Result) -> str:
         state_rows.append((f"{row.phase} {row.unit}", shares, *counts))
     header = ("target / reference", "compared", *states)
     sections = [format_table(header, state_rows, numeric=header[1:])]
-    differing_values = count_differing_values(result)
+    differing_values = result.count_differing_values()
     if differing_values:
         sections.append(f"{format_differing_values(differing_values).capitalize()}.")
     reason_rows = []

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
 from ...model.result import Result
 from ...model.trace import PHASES
-from ...model.verdict import DIFFERING_STATES, VALUE_STATES
+from ...model.verdict import VALUE_STATES
 
 SIDES = ("target", "reference")
 #: What is counted -> its share in the coverage.
@@ -78,29 +78,6 @@ def list_reasons(uncompared: pd.DataFrame, unmatched: pd.DataFrame) -> tuple[Rea
         ops = (op_counts["target", reason], op_counts["reference", reason])
         rows.append(ReasonRow(str(reason), values, ops))
     return tuple(sorted(rows, key=lambda row: -sum(row.values) - sum(row.ops)))
-
-
-def count_differing_values(result: Result) -> dict[str, int]:
-    """Return the number of compared values beyond their tolerance, by state, without zeros.
-
-    A compared value that reconverged is beyond it, too. Of the two sides the larger number counts.
-    """
-    counts = {}
-    for state in (*DIFFERING_STATES, "reconverged"):
-        n_values = max(sum(_iterate_compared_counts(result, side, state)) for side in SIDES)
-        if n_values:
-            counts[state] = n_values
-    return counts
-
-
-def _iterate_compared_counts(result: Result, side: str, state: str) -> Iterator[int]:
-    """Yield the number of compared values of a side that have a state, by phase."""
-    for phase, units in result.states.get(side, {}).items():
-        n_values = units.get("values", {}).get(state, 0)
-        if state == "reconverged":
-            figures = result.coverage.get(side, {}).get(phase, {})
-            n_values -= int(figures.get("reconverged_values", n_values))
-        yield n_values
 
 
 def format_pair(pair: tuple[int, int]) -> str:

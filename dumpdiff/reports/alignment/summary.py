@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ...model.formatting import escape_control, format_number, format_percent
 from ...model.result import Result, Side
 from ...model.trace import Source
-from .state_counts import SIDES, StateRow, count_differing_values, list_state_rows
+from .state_counts import SIDES, StateRow, list_state_rows
 
 
 def format_headline(result: Result) -> str:
@@ -20,18 +20,24 @@ def format_headline(result: Result) -> str:
     >>> format_headline(result)  # doctest: +SKIP
     'aligned: values compared: forward 80 % (target), 98.2 % (reference); backward 94 %; noise 2e-7'
     """
-    if result.verdict == "diverged" and result.first_divergence is not None:
-        return f"first divergence: {escape_control(result.first_divergence.title)}"
     if result.verdict == "inconclusive" and result.notes:
         return f"inconclusive: {escape_control(result.notes[0])}"
+    label, answer = _format_answer(result)
+    return f"{label}: {answer}"
+
+
+def _format_answer(result: Result) -> tuple[str, str]:
+    """Return the answer as a label and the words after the colon."""
+    if result.verdict == "diverged" and result.first_divergence is not None:
+        return "first divergence", escape_control(result.first_divergence.title)
     shares = [format_shares(row) for row in list_state_rows(result) if row.unit == "values"]
     clauses = [f"values compared: {'; '.join(shares)}" if shares else "nothing compared"]
-    differing_values = count_differing_values(result)
+    differing_values = result.count_differing_values()
     if differing_values:
         clauses.append(format_differing_values(differing_values))
     if not math.isnan(result.noise_floor):
         clauses.append(f"noise {format_number(result.noise_floor)}")
-    return f"{result.verdict}: {'; '.join(clauses)}"
+    return result.verdict, "; ".join(clauses)
 
 
 def format_shares(row: StateRow) -> str:

@@ -17,7 +17,6 @@ from ...model.formatting import escape_control, format_number, format_percent
 from ...model.result import Baseline, Result
 from .state_counts import (
     SIDES,
-    count_differing_values,
     format_pair,
     list_occurring_states,
     list_reasons,
@@ -94,7 +93,7 @@ def _build_parts(result: Result, view: View) -> Iterator[RenderableType]:
         yield from _build_findings(result.findings, view)
     if result.states:
         yield _build_states(result, view)
-    differing_values = count_differing_values(result)
+    differing_values = result.count_differing_values()
     if "reconverged" in differing_values:
         yield _fold(format_differing_values(differing_values))
     uncompared = _select_places(result.uncompared, view)

@@ -10,7 +10,6 @@ from ....model.result import Baseline, Result, Side
 from ....model.verdict import VALUE_STATES
 from ...page.renderer import Page
 from ..state_counts import (
-    count_differing_values,
     format_pair,
     list_occurring_states,
     list_reasons,
@@ -48,7 +47,7 @@ def build_page(result: Result, markdown: str) -> Page:
     notes = result.notes[1:] if result.verdict == "inconclusive" else result.notes
     target, reference = result.target.source, result.reference.source
     state_rows = list_state_rows(result)
-    differing_values = count_differing_values(result)
+    differing_values = result.count_differing_values()
     first = None
     for view in findings:
         if view.finding is result.first_divergence:
