@@ -11,8 +11,8 @@ from traces import (
     skip_op,
 )
 
-from dumpdiff.divergence.states import VALUE_STATES
 from dumpdiff.model.result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS
+from dumpdiff.model.verdict import VALUE_STATES
 
 SILU, DIVISION, MASKED = (
     "Functional.silu.1.forward",
