@@ -11,7 +11,7 @@ from ..model.arrays import Flags, Ints
 from ..model.trace import PHASES
 from ..model.verdict import VALUE_STATES
 from .joint_graph import JointGraph
-from .states import RECONVERGED, States
+from .states import INCOMPARABLE, RECONVERGED, States
 
 #: Counts by side, phase, unit ('values' or 'ops') and state.
 StateCounts = Mapping[str, Mapping[str, Mapping[str, Mapping[str, int]]]]
@@ -26,7 +26,7 @@ def compute_coverage(graph: JointGraph, states: States) -> dict[str, dict[str, d
     counts if it was given a gradient. It is compared if one of those values has a partner and
     statistics. It is reconverged if none has, but all that is computed from it agrees again.
     """
-    is_compared = flag_compared_nodes(graph)
+    is_compared = flag_compared_nodes(graph, states)
     is_reconverged = (states.state == RECONVERGED) & ~is_compared
     alignment = graph.comparison.alignment
     return {
@@ -68,10 +68,14 @@ def count_states(graph: JointGraph, states: States) -> StateCounts:
     return counts
 
 
-def flag_compared_nodes(graph: JointGraph) -> Flags:
-    """Return (nodes,) whether the two values of a node were held against each other."""
+def flag_compared_nodes(graph: JointGraph, states: States) -> Flags:
+    """Return (nodes,) whether the two values of a node were compared.
+
+    A comparison whose tolerance allows any error says nothing and does not count.
+    """
     is_compared = np.zeros(graph.n_nodes, dtype=bool)
     is_compared[: len(graph.comparison.pairs)] = graph.comparison.pairs["comparable"].to_numpy()
+    is_compared[states.state == INCOMPARABLE] = False
     return is_compared
 
 

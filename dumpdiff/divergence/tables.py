@@ -17,6 +17,8 @@ RECONVERGED_REASON = (
 )
 REGION_REASON = "region: between values that agree and values that differ"
 NO_PARTNER_REASON = "no partner, and nothing computed from it has one"
+NO_NUMBERS_REASON = "no numbers on one side"
+NO_INFORMATION_REASON = "its tolerance allows any error"
 UNTRUSTED_REASON = "untrusted record: its recorder writes other numbers there"
 _TENSOR_COLUMNS = ("slot", "dtype", "shape", "max", "min", "mean", "norm")
 _METRIC_COLUMNS = (
@@ -138,21 +140,29 @@ def build_uncompared_table(
         "reference": frozenset(alignment.target.sizes.tolist()),
     }
     tables = []
+    has_numbers = _flag_nodes_with_numbers(graph)
     for side, flow, nodes, scopes in (
         ("target", alignment.target, graph.target_nodes, scopes_t),
         ("reference", alignment.reference, graph.reference_nodes, scopes_r),
     ):
-        values = np.flatnonzero(~flag_compared_nodes(graph)[nodes])
+        values = np.flatnonzero(~flag_compared_nodes(graph, states)[nodes])
         value_states = states.state[nodes[values]]
         has_size = np.isin(flow.sizes[values], list(sizes[side]))
         reasons = np.select(
             [
                 value_states == RECONVERGED,
+                (value_states == INCOMPARABLE) & has_numbers[nodes[values]],
                 value_states == INCOMPARABLE,
                 is_in_region[nodes[values]],
                 ~has_size,
             ],
-            [RECONVERGED_REASON, "no numbers on one side", REGION_REASON, "no value of its size"],
+            [
+                RECONVERGED_REASON,
+                NO_INFORMATION_REASON,
+                NO_NUMBERS_REASON,
+                REGION_REASON,
+                "no value of its size",
+            ],
             NO_PARTNER_REASON,
         )
         untrusted = np.flatnonzero(~flow.tensors["trusted"].to_numpy())
@@ -169,6 +179,13 @@ def build_uncompared_table(
         }
         tables.append(pd.DataFrame(columns).astype(object))
     return pd.concat(tables, ignore_index=True)[list(UNCOMPARED_COLUMNS)]
+
+
+def _flag_nodes_with_numbers(graph: JointGraph) -> Flags:
+    """Return (nodes,) whether both sides have a value and numbers to compare it by."""
+    has_numbers = np.zeros(graph.n_nodes, dtype=bool)
+    has_numbers[: len(graph.comparison.pairs)] = graph.comparison.pairs["comparable"].to_numpy()
+    return has_numbers
 
 
 def _flag_regions(graph: JointGraph, states: States) -> Flags:
@@ -210,20 +227,28 @@ def _explain_unmatched_ops(
 ) -> tuple[Ints, AnyArray]:
     """Return the ops of one side without a compared result, and the reason for each."""
     pairs = graph.comparison.pairs
-    is_compared = flag_compared_nodes(graph)
+    is_compared = flag_compared_nodes(graph, states)
     is_paired = np.arange(graph.n_nodes) < len(pairs)
     has_results, has_compared = flag_compared_ops(flow, nodes, is_compared)
     _, is_reconverged = flag_compared_ops(flow, nodes, states.state == RECONVERGED)
     _, is_region = flag_compared_ops(flow, nodes, is_in_region)
     _, has_partner = flag_compared_ops(flow, nodes, is_paired)
+    _, has_numbers = flag_compared_ops(flow, nodes, _flag_nodes_with_numbers(graph))
     ops = np.flatnonzero(~has_compared)
     reasons = np.select(
-        [~has_results[ops], is_reconverged[ops], is_region[ops], has_partner[ops]],
+        [
+            ~has_results[ops],
+            is_reconverged[ops],
+            has_numbers[ops],
+            is_region[ops],
+            has_partner[ops],
+        ],
         [
             "no tensor to compare",
             RECONVERGED_REASON,
+            NO_INFORMATION_REASON,
             REGION_REASON,
-            "no statistics",
+            NO_NUMBERS_REASON,
         ],
         NO_PARTNER_REASON,
     )
