@@ -69,11 +69,13 @@ def count_states(graph: JointGraph, states: States) -> StateCounts:
 
 
 def flag_compared_nodes(graph: JointGraph, states: States) -> Flags:
-    """Return (nodes,) whether the values of a node were compared, with an answer."""
-    n_pairs = len(graph.comparison.pairs)
-    is_compared = states.state != INCOMPARABLE
-    is_compared[:n_pairs] &= graph.comparison.pairs["comparable"].to_numpy()
-    is_compared[n_pairs:] = False
+    """Return (nodes,) whether the two values of a node were compared.
+
+    A comparison whose tolerance allows any error says nothing and does not count.
+    """
+    is_compared = np.zeros(graph.n_nodes, dtype=bool)
+    is_compared[: len(graph.comparison.pairs)] = graph.comparison.pairs["comparable"].to_numpy()
+    is_compared[states.state == INCOMPARABLE] = False
     return is_compared
 
 

@@ -17,7 +17,8 @@ RECONVERGED_REASON = (
 )
 REGION_REASON = "region: between values that agree and values that differ"
 NO_PARTNER_REASON = "no partner, and nothing computed from it has one"
-UNINFORMATIVE_REASON = "any error would be allowed: terms that cancel, or two runs that differ"
+NO_NUMBERS_REASON = "no numbers on one side"
+NO_INFORMATION_REASON = "its tolerance allows any error"
 UNTRUSTED_REASON = "untrusted record: its recorder writes other numbers there"
 _TENSOR_COLUMNS = ("slot", "dtype", "shape", "max", "min", "mean", "norm")
 _METRIC_COLUMNS = (
@@ -179,7 +180,7 @@ def _explain_no_comparison(graph: JointGraph) -> list[str]:
     """Return (nodes,) why the values of a pair could not be compared; '' for other nodes."""
     pairs = graph.comparison.pairs
     has_numbers = np.isfinite(pairs["error"].to_numpy())
-    reasons = np.where(has_numbers, UNINFORMATIVE_REASON, "no numbers on one side").astype(object)
+    reasons = np.where(has_numbers, NO_INFORMATION_REASON, NO_NUMBERS_REASON).astype(object)
     is_explained = (pairs["reason"] != "").to_numpy()
     reasons[is_explained] = pairs["reason"].to_numpy()[is_explained]
     return [*reasons.tolist(), *[""] * (graph.n_nodes - len(pairs))]
@@ -230,14 +231,22 @@ def _explain_unmatched_ops(
     _, is_reconverged = flag_compared_ops(flow, nodes, states.state == RECONVERGED)
     _, is_region = flag_compared_ops(flow, nodes, is_in_region)
     _, has_partner = flag_compared_ops(flow, nodes, is_paired)
+    _, has_numbers = flag_compared_ops(flow, nodes, _flag_nodes_with_numbers(graph))
     ops = np.flatnonzero(~has_compared)
     reasons = np.select(
-        [~has_results[ops], is_reconverged[ops], is_region[ops], has_partner[ops]],
+        [
+            ~has_results[ops],
+            is_reconverged[ops],
+            has_numbers[ops],
+            is_region[ops],
+            has_partner[ops],
+        ],
         [
             "no tensor to compare",
             RECONVERGED_REASON,
+            NO_INFORMATION_REASON,
             REGION_REASON,
-            "no statistics",
+            NO_NUMBERS_REASON,
         ],
         NO_PARTNER_REASON,
     )

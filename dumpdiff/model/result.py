@@ -72,7 +72,7 @@ UNMATCHED_COLUMNS: Mapping[str, str] = {
     "kind": "",
     "phase": "",
     "scope": "canonical scope, '' if unknown",
-    "reason": "no tensor to compare, reconverged (agrees again later), region, no statistics, ...",
+    "reason": "no tensor to compare, reconverged (agrees again later), region, ...",
 }
 
 

@@ -17,7 +17,7 @@ from traces import (
 )
 
 from dumpdiff.divergence.coverage import compute_coverage, count_states
-from dumpdiff.divergence.states import VALUE_STATES
+from dumpdiff.model.verdict import VALUE_STATES
 
 SILU, DIVISION = "Functional.silu.1.forward", "Tensor.__truediv__.1.forward"
 

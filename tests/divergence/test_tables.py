@@ -11,8 +11,8 @@ from traces import (
     skip_op,
 )
 
-from dumpdiff.divergence.states import VALUE_STATES
 from dumpdiff.model.result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS
+from dumpdiff.model.verdict import VALUE_STATES
 
 SILU, DIVISION, MASKED = (
     "Functional.silu.1.forward",
@@ -107,9 +107,9 @@ class TestPairs:
 
 
 class TestUncompared:
-    def test_every_value_is_compared_or_listed(self, trace):
-        target, reference = trace("ms_graph"), trace("v6.0_api_stack")
-        result = locate_divergence(target, reference)
+    @pytest.mark.parametrize("pair", [("ms_graph", "v6.0_api_stack"), ("ms_gpt2", "pt_gpt2")])
+    def test_every_value_is_compared_or_listed(self, trace, pair):
+        result = locate_divergence(*map(trace, pair))
         assert list(result.uncompared.columns) == list(UNCOMPARED_COLUMNS)
         for side in ("target", "reference"):
             for phase, counts in result.coverage[side].items():
@@ -132,6 +132,13 @@ class TestUncompared:
         (row,) = result.uncompared[result.uncompared["op"] == DIVISION].to_dict("records")
         assert (row["side"], row["slot"], row["state"]) == ("reference", "output.0", "reconverged")
         assert row["reason"].startswith("reconverged: an equivalent decomposition")
+
+    def test_a_value_whose_tolerance_allows_any_error_is_not_compared(self, trace):
+        result = locate_divergence(trace("ms_gpt2"), trace("pt_gpt2"))
+        is_hidden = result.uncompared["reason"] == "its tolerance allows any error"
+        assert result.uncompared[is_hidden]["state"].tolist() == ["incomparable"] * 4
+        assert result.states["target"]["backward"]["values"]["incomparable"] == 2
+        assert result.states["reference"]["backward"]["values"]["incomparable"] == 2
 
     def test_untrusted_records_are_listed_too(self, trace):
         clean_trace = trace("pt_none")
