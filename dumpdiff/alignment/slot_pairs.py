@@ -102,7 +102,8 @@ def _is_orphan(flow: Flow, value: int, slot_kind: str) -> bool:
 
 def _find_tensor(flow: Flow, op: int, value: int, slot_kind: str) -> int:
     """Return the first tensor of an op that holds a value, as output or as anything else."""
-    rows = [row for row in flow.get_tensor_ids(op).tolist() if flow.tensor_class[row] == value]
+    tensor_ids: list[int] = flow.get_tensor_ids(op).tolist()
+    rows = [row for row in tensor_ids if flow.tensor_class[row] == value]
     slot_kinds = flow.tensors["slot_kind"]
     for row in rows:
         if (slot_kinds.iat[row] == "output") == (slot_kind == "output"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..alignment import Alignment, FusedGroup
+from ..alignment import Alignment, FusedGroup, SlotPair
 from ..alignment.values import Fingerprints, compute_distances
 from ..graph import Flow
 from ..model.arrays import AnyArray, Flags, Floats, Ints
@@ -73,6 +73,12 @@ class Comparison:
     #: of the target's and the reference's own records, and of their files that were read
     checks: tuple[TraceChecks, TraceChecks] | None = None
     remarks: tuple[str, ...] = ()  #: what the two dumps are, in sentences for a person
+
+    @property
+    def slot_pairs(self) -> list[tuple[int, SlotPair]]:
+        """The rows of ``pairs`` that are slot pairs."""
+        rows = np.flatnonzero(self.pairs["slot_pair"].notna().to_numpy()).tolist()
+        return [(row, self.pairs["slot_pair"].iat[row]) for row in rows]
 
 
 def compare_pairs(

@@ -112,7 +112,7 @@ def _add_slot_parents(
 
     An op reads what another op wrote: the value in its slot should be one of these two.
     """
-    for node, slot_pair in comparison.pairs["slot_pair"].dropna().items():
+    for node, slot_pair in comparison.slot_pairs:
         if slot_pair.slot_kind != "input":
             continue
         own_nodes = {int(nodes_t[slot_pair.target]), int(nodes_r[slot_pair.reference])}

@@ -399,7 +399,7 @@ def _judge_slot_pairs(graph: JointGraph, walk: _Walk, state: list[str]) -> None:
     """
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
     agrees, is_comparable = pairs["agrees"].tolist(), pairs["comparable"].tolist()
-    for node, pair in pairs["slot_pair"].dropna().items():
+    for node, pair in graph.comparison.slot_pairs:
         if not is_comparable[node]:
             state[node] = INCOMPARABLE
             continue

@@ -46,10 +46,10 @@ def build_pair_table(
     is_paired[is_paired] = pairs["slot_pair"].isna().to_numpy()[nodes[is_paired]]
     rows_r, nodes = rows_r[is_paired], nodes[is_paired]
     rows_t = _find_partner_tensors(graph, rows_r, nodes)
-    slot_pairs = pairs["slot_pair"].dropna()
-    rows_t = np.append(rows_t, [pair.target_tensor for pair in slot_pairs]).astype(np.int64)
-    rows_r = np.append(rows_r, [pair.reference_tensor for pair in slot_pairs]).astype(np.int64)
-    nodes = np.append(nodes, slot_pairs.index.to_numpy(dtype=np.int64))
+    slot_pairs = graph.comparison.slot_pairs
+    rows_t = np.append(rows_t, [pair.target_tensor for _, pair in slot_pairs]).astype(np.int64)
+    rows_r = np.append(rows_r, [pair.reference_tensor for _, pair in slot_pairs]).astype(np.int64)
+    nodes = np.append(nodes, [node for node, _ in slot_pairs]).astype(np.int64)
     order = np.lexsort((rows_r, target.tensors["op"].to_numpy()[rows_t]))
     rows_r, rows_t, nodes = rows_r[order], rows_t[order], nodes[order]
     ops_t = target.tensors["op"].to_numpy()[rows_t]
@@ -231,7 +231,9 @@ def _explain_unmatched_ops(
     _, is_reconverged = flag_compared_ops(flow, nodes, states.state == RECONVERGED)
     _, is_region = flag_compared_ops(flow, nodes, is_in_region)
     _, has_partner = flag_compared_ops(flow, nodes, is_paired)
-    _, has_numbers = flag_compared_ops(flow, nodes, _flag_nodes_with_numbers(graph))
+    is_comparable = np.zeros(graph.n_nodes, dtype=bool)
+    is_comparable[: len(pairs)] = pairs["comparable"].to_numpy()
+    _, has_numbers = flag_compared_ops(flow, nodes, is_comparable)
     ops = np.flatnonzero(~has_compared)
     reasons = np.select(
         [

@@ -46,7 +46,7 @@ def read_value_states(graph: JointGraph, result: Result) -> tuple[ValueStates, V
     is_slot_pair = (result.pairs["evidence"] == "slot").to_numpy()
     states[nodes[~is_slot_pair]] = result.pairs["state"].to_numpy()[~is_slot_pair]
     slot_rows = result.pairs[is_slot_pair].set_index(["target", "reference"])["state"].to_dict()
-    for node, pair in comparison.pairs["slot_pair"].dropna().items():
+    for node, pair in comparison.slot_pairs:
         states[node] = slot_rows.get((pair.target_tensor, pair.reference_tensor), UNPAIRED)
     is_compared = comparison.pairs["comparable"].to_numpy(dtype=bool)
     is_compared &= ~np.isin(states.astype(str), ("incomparable", UNPAIRED))

@@ -463,8 +463,9 @@ class _GraphRows:
                 continue
             for source in self.flow.ops[current.op].op_inputs:
                 source_type = self._get_type(source)
-                has_shape = source_type is not None and value_type is not None
-                if has_shape and source_type.shape == value_type.shape and source not in visited:
+                if source_type is None or value_type is None or source in visited:
+                    continue
+                if source_type.shape == value_type.shape:
                     visited.add(source)
                     todo.append(source)
         return results.pop() if len(results) == 1 else slot
@@ -472,7 +473,7 @@ class _GraphRows:
 
 def _list_updated_parameters(flow: Dataflow) -> set[str]:
     """Return the parameters that some op of the graph overwrites."""
-    names = set()
+    names: set[str] = set()
     for op in flow.ops:
         names.update((op.inputs[index] or Slot()).parameter for index in find_updates(op))
     return names - {""}
