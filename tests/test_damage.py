@@ -103,6 +103,11 @@ class TestRecords:
         assert len(known) == count
         assert {record.subject for record in known} == set(records.SUBJECTS) - {"optimizer"}
 
+    def test_a_dump_may_be_a_link(self, dump, recorded_tensors, tmp_path):
+        link = tmp_path / "link"
+        link.symlink_to(dump("demo_pytorch"))
+        assert records.list_records(link) == recorded_tensors("demo_pytorch")
+
     def test_a_value_is_known_in_all_its_records(self, recorded_tensors):
         groups = records.group_by_content(recorded_tensors("demo_pytorch"))
         (weight,) = [

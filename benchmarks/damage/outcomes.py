@@ -48,7 +48,8 @@ class Outcome:
     level: str = ""  #: one of answers.LEVELS
     #: whether ``align`` opened the damaged file; None for statistics
     is_read: bool | None = None
-    #: the level with ``verify=True``; '' where it does not apply
+    #: the level with ``verify=True``, which is asked only where the terminal tells nothing without;
+    #: '' where it does not apply
     verified_level: str = ""
     lines: tuple[str, ...] = ()  #: that tell it
     seconds: float = 0.0
@@ -170,7 +171,9 @@ def _ask_about(
         damaged_file = folders[SIDES.index(damage.side)] / damage.record.file
         is_read = answer is not None and str(damaged_file) in answer.read_files
     if clean_verified is not None:
-        _, verified_level, _ = _judge(damage, folders, clean_verified, verify=True)
+        verified_level = level
+        if level not in answers.TOLD:
+            _, verified_level, _ = _judge(damage, folders, clean_verified, verify=True)
     return replace(
         outcome,
         verdict="" if answer is None else answer.verdict,

@@ -39,7 +39,7 @@ def list_records(recording: Path) -> list[Record]:
     """
     dump = dumps.load(recording)
     trace = dump.trace
-    folder = Path(trace.source.path).relative_to(recording.resolve())
+    folder = Path(trace.source.path).resolve().relative_to(recording.resolve())
     tensors = trace.tensors
     op_rows = tensors["op"].to_numpy()
     columns = zip(

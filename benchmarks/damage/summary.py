@@ -31,9 +31,9 @@ hundreds, and reasons
 - **tuned**: damages that were examined during the development of dumpdiff. **held out**: damages \
 that were not: one
   model, and a fifth of the others.
-- **of what is read**: of the damages in files that `align` opened. Files that hold a value which \
-is known from another
-  file are not opened.
+- **of what is read**: reported, of the damages in files that `align` opened. Files that hold a \
+value which is known from
+  another file are not opened. **with --verify**: reported if `align` is asked to read all files.
 """
 
 _TOTALS = """## All damages
@@ -95,8 +95,12 @@ def format_failures(outcomes: Sequence[Outcome], held_out: bool) -> str:
     for outcome in failures:
         if outcome.held_out and not held_out:
             continue
-        read = {True: ", file read", False: ", file not read", None: ""}[outcome.is_read]
-        lines.append(f"{outcome.level}: {outcome.name} ({outcome.subject}{read})")
+        facts = [outcome.subject]
+        if outcome.is_read is not None:
+            facts.append("file read" if outcome.is_read else "file not read")
+        if outcome.verified_level:
+            facts.append(f"with --verify: {outcome.verified_level}")
+        lines.append(f"{outcome.level}: {outcome.name} ({', '.join(facts)})")
         lines += [f"    {line}" for line in outcome.lines]
         lines.append(f"    --model {outcome.model} --form {outcome.form} --keep DIR {outcome.id}")
     false_alarms = [o for o in outcomes if o.kind == UNDAMAGED and o.verdict != "aligned"]
