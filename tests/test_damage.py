@@ -287,7 +287,7 @@ CLEAN = answers.Answer(
     problems=frozenset(),
     lines=("aligned: 100 % compared, noise 6.3e-7", "target  12  reconverged: ..."),
     read_files=frozenset(),
-    coverage={},
+    counts={},
 )
 
 

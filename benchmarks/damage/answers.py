@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -37,10 +38,10 @@ _EXCUSES = ("reconverged", "missing edges were bridged")
 #: A number that is not zero: a count that was zero and no longer is makes a new kind of line.
 _NUMBER = re.compile(r"(?<![\w.])(?=[\d.,]*[1-9])\d[\d.,]*(?:e[-+]?\d+)?(?![\w.])")
 _SPACES = re.compile(r"[ ─]+")
+#: Fields of a result that the terminal prints as counts in tables.
+_COUNTS = ("coverage", "states", "uncompared")
 _WIDTH = 10_000  #: columns of the terminal: no name is broken
 
-
-Coverage = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -51,19 +52,20 @@ class Answer:
     findings: frozenset[str]
     #: (target's op, slot, reference's op, slot) -> states
     states: dict[tuple[str, ...], frozenset[str]]
-    unmatched: frozenset[tuple[str, str, str]]  #: side, op, reason
+    #: ops without a partner and values that were not compared: side, op, reason
+    unmatched: frozenset[tuple[str, str, str]]
     problems: frozenset[tuple[str, str]]  #: side, message
     lines: tuple[str, ...]  #: of the terminal
     read_files: frozenset[str]  #: whole tensors that were opened, as absolute paths
-    coverage: Coverage
+    counts: Mapping[str, Any]  #: fields of the result that count what was compared
 
 
 def ask(
-    target: Path, reference: Path, *, verify: bool = False, coverage: Coverage | None = None
+    target: Path, reference: Path, *, verify: bool = False, counts: Mapping[str, Any] | None = None
 ) -> Answer:
     """Return the answer of ``align``.
 
-    ``coverage``, that of the undamaged pair, is printed in place of the answer's own: one op more
+    ``counts``, those of the undamaged pair, are printed in place of the answer's own: one op more
     or less in a table of hundreds tells nobody anything.
     """
     options = {"verify": True} if verify else {}
@@ -73,16 +75,14 @@ def ask(
         except DumpError as error:
             nothing: frozenset = frozenset()
             return Answer("unusable", nothing, {}, nothing, nothing, (str(error),), nothing, {})
-    printed = result if coverage is None else replace(result, coverage=coverage)
+    printed = replace(result, **(counts or {}))
     output = io.StringIO()
     text.write(printed, Console(file=output, width=_WIDTH, force_terminal=False, no_color=True))
     return Answer(
         verdict=result.verdict,
         findings=frozenset(finding.id for finding in result.findings),
         states=_collect_states(result),
-        unmatched=frozenset(
-            result.unmatched[["side", "op", "reason"]].itertuples(index=False, name=None)
-        ),
+        unmatched=frozenset(_list_unmatched(result)),
         problems=frozenset(
             (side, str(problem))
             for side in ("target", "reference")
@@ -90,7 +90,7 @@ def ask(
         ),
         lines=tuple(line.rstrip() for line in output.getvalue().splitlines() if line.strip()),
         read_files=frozenset(read_files),
-        coverage=result.coverage,
+        counts={name: getattr(result, name) for name in _COUNTS},
     )
 
 
@@ -164,6 +164,14 @@ def _is_heading(line: str, next_line: str) -> bool:
 
 def _make_template(line: str) -> str:
     return _SPACES.sub(" ", _NUMBER.sub("#", line))
+
+
+def _list_unmatched(result: Result) -> Iterator[tuple[str, str, str]]:
+    """Yield (side, op, reason) of ops without a partner and of values that were not compared."""
+    yield from result.unmatched[["side", "op", "reason"]].itertuples(index=False, name=None)
+    columns = ["side", "op", "slot", "reason"]
+    for side, op, slot, reason in result.uncompared[columns].itertuples(index=False, name=None):
+        yield side, op, f"{slot}: {reason}"
 
 
 def _collect_states(result: Result) -> dict[tuple[str, ...], frozenset[str]]:

@@ -192,7 +192,7 @@ def _judge(
     ops = {record.op for record in damage.same_value}
     file = Path(damage.record.file).name
     try:
-        answer = answers.ask(*folders, verify=verify, coverage=clean.coverage)
+        answer = answers.ask(*folders, verify=verify, counts=clean.counts)
     except Exception:
         return None, answers.CRASHED, (traceback.format_exc(limit=-1),)
     return answer, *answers.locate_damage(answer, clean, damage.side, ops, file)
