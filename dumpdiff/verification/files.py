@@ -16,7 +16,7 @@ from ..model.threads import map_in_threads
 from ..model.trace import Trace
 from .contradictions import Check, Contradiction
 from .records import build_contradiction, format_numbers
-from .tolerances import compute_extreme_errors, compute_floors, compute_sum_errors
+from .tolerances import RecordedNumbers, collect_numbers
 
 #: What opening a file can raise: DumpError for content that is no tensor, the others for a file
 #: that vanishes or shrinks while it is read.
@@ -158,7 +158,9 @@ class FileChecks:
 
     def _compute_slacks(self, row: int, computed: list[float], size: int) -> Floats:
         """Return the allowed differences of max, min, mean and norm."""
-        extreme_error, sum_error, floor = (float(errors[row]) for errors in self._errors)
+        numbers = self._numbers
+        extreme_error, sum_error = numbers.extreme_errors[row], numbers.sum_errors[row]
+        floor = numbers.floors[row]
         high, low, _, norm = computed
         extreme_slack = extreme_error * max(abs(high), abs(low))
         mean_slack = sum_error * norm / size**0.5 + floor
@@ -170,9 +172,8 @@ class FileChecks:
         return statistics
 
     @cached_property
-    def _errors(self) -> tuple[Floats, Floats, Floats]:
-        trace = self._trace
-        return compute_extreme_errors(trace), compute_sum_errors(trace), compute_floors(trace)
+    def _numbers(self) -> RecordedNumbers:
+        return collect_numbers(self._trace)
 
 
 def _is_stored_as(dtype: str, stored: str) -> bool:
