@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +29,44 @@ _CONVERTED_DTYPES = ("bfloat16", "int4", "uint1", "int", "float", "", "unknown")
 #: Share of the opened files that may have another size than recorded; beyond it, the recorder
 #: stores samples.
 _MAX_RESIZED_SHARE = 0.5
+_BITS = re.compile(r"(?:u?int|b?float|complex)(\d+)")
 _PROGRESS_STEP = 64  #: files between two reports of progress
+
+
+def check_file_sizes(trace: Trace) -> Check:
+    """Check that files are long enough for their tensors. No file is opened, none is followed.
+
+    Files whose bytes the reader of the dump took a fingerprint of are not looked at again. If most
+    files are too short, the recorder stores samples.
+    """
+    tensors = trace.tensors
+    n_bytes = {dtype: _count_bytes(dtype) for dtype in tensors["dtype"].unique()}
+    expected = tensors["size"].to_numpy() * tensors["dtype"].map(n_bytes).to_numpy()
+    is_open = (tensors["file"] != "").to_numpy() & (tensors["content"] == 0).to_numpy()
+    rows = np.flatnonzero(is_open & (expected > 0))
+    files = tensors["file"].tolist()
+    contradictions = []
+    for row in rows.tolist():
+        try:
+            status = os.lstat(os.path.join(trace.source.path, files[row]))
+        except OSError:
+            continue  # whoever opens it says why
+        if stat.S_ISREG(status.st_mode) and status.st_size < expected[row]:
+            recorded = f"has {expected[row]:,} bytes"
+            computed = f"the file is cut short, {status.st_size:,} bytes"
+            item = build_contradiction(trace, "file", row, recorded, computed)
+            contradictions.append(item)
+    if len(contradictions) > max(1.0, _MAX_RESIZED_SHARE * len(rows)):
+        contradictions = []
+    return Check("lengths of files", len(rows), tuple(contradictions))
+
+
+def _count_bytes(dtype: str) -> int:
+    """Return the fewest bytes in which an element of a dtype is stored, 0 if unknown."""
+    if dtype == "bool" or dtype.startswith("float8"):
+        return 1
+    match = _BITS.fullmatch(dtype)
+    return int(match[1]) // 8 if match else 0
 
 
 class FileChecks:
