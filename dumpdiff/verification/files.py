@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +19,7 @@ from ..model.threads import map_in_threads
 from ..model.trace import Trace
 from .contradictions import Check, Contradiction
 from .records import build_contradiction, format_numbers
-from .tolerances import compute_extreme_errors, compute_floors, compute_sum_errors
+from .tolerances import RecordedNumbers, collect_numbers
 
 #: What opening a file can raise: DumpError for content that is no tensor, the others for a file
 #: that vanishes or shrinks while it is read.
@@ -26,7 +29,44 @@ _CONVERTED_DTYPES = ("bfloat16", "int4", "uint1", "int", "float", "", "unknown")
 #: Share of the opened files that may have another size than recorded; beyond it, the recorder
 #: stores samples.
 _MAX_RESIZED_SHARE = 0.5
+_BITS = re.compile(r"(?:u?int|b?float|complex)(\d+)")
 _PROGRESS_STEP = 64  #: files between two reports of progress
+
+
+def check_file_sizes(trace: Trace) -> Check:
+    """Check that files are long enough for their tensors. No file is opened, none is followed.
+
+    Files whose bytes the reader of the dump took a fingerprint of are not looked at again. If most
+    files are too short, the recorder stores samples.
+    """
+    tensors = trace.tensors
+    n_bytes = {dtype: _count_bytes(dtype) for dtype in tensors["dtype"].unique()}
+    expected = tensors["size"].to_numpy() * tensors["dtype"].map(n_bytes).to_numpy()
+    is_open = (tensors["file"] != "").to_numpy() & (tensors["content"] == 0).to_numpy()
+    rows = np.flatnonzero(is_open & (expected > 0))
+    files = tensors["file"].tolist()
+    contradictions = []
+    for row in rows.tolist():
+        try:
+            status = os.lstat(os.path.join(trace.source.path, files[row]))
+        except OSError:
+            continue  # whoever opens it says why
+        if stat.S_ISREG(status.st_mode) and status.st_size < expected[row]:
+            recorded = f"has {expected[row]:,} bytes"
+            computed = f"the file is cut short, {status.st_size:,} bytes"
+            item = build_contradiction(trace, "file", row, recorded, computed)
+            contradictions.append(item)
+    if len(contradictions) > max(1.0, _MAX_RESIZED_SHARE * len(rows)):
+        contradictions = []
+    return Check("lengths of files", len(rows), tuple(contradictions))
+
+
+def _count_bytes(dtype: str) -> int:
+    """Return the fewest bytes in which an element of a dtype is stored, 0 if unknown."""
+    if dtype == "bool" or dtype.startswith("float8"):
+        return 1
+    match = _BITS.fullmatch(dtype)
+    return int(match[1]) // 8 if match else 0
 
 
 class FileChecks:
@@ -158,7 +198,9 @@ class FileChecks:
 
     def _compute_slacks(self, row: int, computed: list[float], size: int) -> Floats:
         """Return the allowed differences of max, min, mean and norm."""
-        extreme_error, sum_error, floor = (float(errors[row]) for errors in self._errors)
+        numbers = self._numbers
+        extreme_error, sum_error = numbers.extreme_errors[row], numbers.sum_errors[row]
+        floor = numbers.floors[row]
         high, low, _, norm = computed
         extreme_slack = extreme_error * max(abs(high), abs(low))
         mean_slack = sum_error * norm / size**0.5 + floor
@@ -170,9 +212,8 @@ class FileChecks:
         return statistics
 
     @cached_property
-    def _errors(self) -> tuple[Floats, Floats, Floats]:
-        trace = self._trace
-        return compute_extreme_errors(trace), compute_sum_errors(trace), compute_floors(trace)
+    def _numbers(self) -> RecordedNumbers:
+        return collect_numbers(self._trace)
 
 
 def _is_stored_as(dtype: str, stored: str) -> bool:

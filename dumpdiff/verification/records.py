@@ -11,7 +11,7 @@ from ..graph.value_classes import count_evidence
 from ..model.arrays import Flags, Floats, Ints
 from ..model.trace import BACKWARD, FORWARD, Trace
 from .contradictions import Check, Contradiction, Kind
-from .tolerances import compute_extreme_errors, compute_floors, compute_sum_errors, get_numbers
+from .tolerances import RecordedNumbers, collect_numbers
 
 #: Magnitude below which squares leave the range of float32 (1e-38), so that a norm says nothing.
 _MIN_MAGNITUDE = 1e-18
@@ -27,17 +27,18 @@ _FLOAT16_MAX = 65504.0
 
 def check_records(trace: Trace) -> tuple[Check, ...]:
     """Return all checks of the records of a trace against each other."""
+    numbers = collect_numbers(trace)
     return (
-        check_possibility(trace),
-        check_edges(trace),
-        check_copies(trace),
-        check_parameters(trace),
+        check_possibility(trace, numbers),
+        check_edges(trace, numbers),
+        check_copies(trace, numbers),
+        check_parameters(trace, numbers),
         check_gradient_shapes(trace),
         check_completeness(trace),
     )
 
 
-def check_possibility(trace: Trace) -> Check:
+def check_possibility(trace: Trace, numbers: RecordedNumbers) -> Check:
     """Check that a tensor with the recorded statistics can exist.
 
     For n elements between m and M with mean a: m <= a <= M, and n (a (m + M) - m M) is the largest
@@ -46,23 +47,23 @@ def check_possibility(trace: Trace) -> Check:
     NaN is both max and min.
     """
     tensors = trace.tensors
-    high, low, mean, norm, sizes = get_numbers(tensors)
-    errors, floors = compute_sum_errors(trace), compute_floors(trace)
+    high, low, mean, norm = numbers.high, numbers.low, numbers.mean, numbers.norm
+    errors, floors = numbers.sum_errors, numbers.floors
     with np.errstate(all="ignore"):
         magnitude = np.maximum(np.abs(high), np.abs(low))
         is_finite = np.isfinite(magnitude)
         mean_error = errors * magnitude + floors
-        lower, upper = _bound_norms(high, low, mean, sizes, mean_error)
+        lower, upper = _bound_norms(numbers, mean_error)
         is_judged = is_finite & (magnitude > _MIN_MAGNITUDE) & np.isfinite(norm)
         is_judged &= ~((tensors["dtype"] == "float16").to_numpy() & (norm >= _FLOAT16_MAX))
         reasons: list[tuple[Flags, str]] = [
             (is_finite & (high < low), "max is below min"),
-            (is_finite & (sizes == 1) & (high != low), "max and min of one element differ"),
+            (is_finite & (numbers.sizes == 1) & (high != low), "max and min of one element differ"),
             (is_finite & (mean > high + mean_error), "the mean is above max"),
             (is_finite & (mean < low - mean_error), "the mean is below min"),
             (is_judged & (norm * (1 + errors) + floors < lower), "the norm is too small for them"),
             (is_judged & (norm > upper * (1 + errors) + floors), "the norm is too large for them"),
-            (_flag_hidden_nonfinite(tensors, high, low, norm), "NaN or Inf must be in all of them"),
+            (_flag_hidden_nonfinite(tensors, numbers), "NaN or Inf must be in all of them"),
         ]
     contradictions: dict[int, Contradiction] = {}
     for is_wrong, reason in reasons:
@@ -76,10 +77,9 @@ def check_possibility(trace: Trace) -> Check:
     return Check("statistics that a tensor can have", n_checked, _sort(contradictions.values()))
 
 
-def _bound_norms(
-    high: Floats, low: Floats, mean: Floats, sizes: Floats, mean_error: Floats
-) -> tuple[Floats, Floats]:
+def _bound_norms(numbers: RecordedNumbers, mean_error: Floats) -> tuple[Floats, Floats]:
     """Return the smallest and the largest norm that the other statistics allow; NaN if unknown."""
+    high, low, mean, sizes = numbers.high, numbers.low, numbers.mean, numbers.sizes
     magnitude = np.maximum(np.abs(high), np.abs(low))
     largest = sizes * magnitude**2
     # each of the three numbers is wrong by up to the error, times at most twice the magnitude
@@ -97,8 +97,9 @@ def _bound_norms(
     return np.sqrt(smallest), np.sqrt(np.maximum(largest, 0.0))
 
 
-def _flag_hidden_nonfinite(tensors: pd.DataFrame, high: Floats, low: Floats, norm: Floats) -> Flags:
+def _flag_hidden_nonfinite(tensors: pd.DataFrame, numbers: RecordedNumbers) -> Flags:
     """Return where one statistic is NaN or infinite and another, which must be too, is a number."""
+    high, low, norm = numbers.high, numbers.low, numbers.norm
     has_columns = bool(np.isfinite(high).any() and np.isfinite(low).any())
     is_nonfinite = (tensors["nonfinite"] == 1).to_numpy()
     has_extreme = ~np.isfinite(high) | ~np.isfinite(low)
@@ -108,7 +109,7 @@ def _flag_hidden_nonfinite(tensors: pd.DataFrame, high: Floats, low: Floats, nor
     return flags
 
 
-def check_edges(trace: Trace) -> Check:
+def check_edges(trace: Trace, numbers: RecordedNumbers) -> Check:
     """Check that a reader of a value has the value that its producer wrote.
 
     Files are compared by the fingerprints that the reader of the dump took, else the statistics.
@@ -120,8 +121,8 @@ def check_edges(trace: Trace) -> Check:
     sources = producers[rows]
     trusted = tensors["trusted"].to_numpy()
     content = tensors["content"].to_numpy()
-    is_known, is_different = _compare_rows(trace, rows, sources)
-    is_updated = ~trusted[rows] | _flag_updates(trace, rows, is_known, is_different)
+    is_known, is_different = _compare_rows(trace, numbers, rows, sources)
+    is_updated = ~trusted[rows] | _flag_updates(trace, numbers, rows, is_known, is_different)
     updated_sources = np.zeros(len(tensors), dtype=bool)
     updated_sources[sources[is_updated]] = True
     is_checked = is_known & trusted[rows] & trusted[sources] & ~updated_sources[sources]
@@ -139,14 +140,16 @@ def check_edges(trace: Trace) -> Check:
     return Check("values read and the values written", n_checked, _sort(contradictions))
 
 
-def _flag_updates(trace: Trace, rows: Ints, is_known: Flags, is_different: Flags) -> Flags:
+def _flag_updates(
+    trace: Trace, numbers: RecordedNumbers, rows: Ints, is_known: Flags, is_different: Flags
+) -> Flags:
     """Return which inputs an op may have updated in place before they were recorded.
 
     Such an input is not what was written, but equals an output of its own op. So does an input of a
     reshape whose producer's record is damaged. Hence an op updates its inputs only if no fewer of
     its kind do than hold an output that was written as they read it.
     """
-    holds_output = _hold_own_output(trace, rows)
+    holds_output = _hold_own_output(trace, numbers, rows)
     kinds = trace.ops["kind"].to_numpy()[trace.tensors["op"].to_numpy()[rows]]
     table = pd.DataFrame({"kind": kinds})
     table["updated"] = is_known & holds_output & is_different
@@ -156,7 +159,7 @@ def _flag_updates(trace: Trace, rows: Ints, is_known: Flags, is_different: Flags
     return flags
 
 
-def _hold_own_output(trace: Trace, rows: Ints) -> Flags:
+def _hold_own_output(trace: Trace, numbers: RecordedNumbers, rows: Ints) -> Flags:
     """Return which inputs equal an output of their own op, as after an update in place."""
     tensors = trace.tensors
     outputs = np.flatnonzero((tensors["slot_kind"] == "output").to_numpy())
@@ -166,32 +169,34 @@ def _hold_own_output(trace: Trace, rows: Ints) -> Flags:
     pairs = pairs.merge(output_table, on="op")
     positions = pairs["position"].to_numpy(dtype=int)
     is_known, is_different = _compare_rows(
-        trace, rows[positions], pairs["output"].to_numpy(dtype=int)
+        trace, numbers, rows[positions], pairs["output"].to_numpy(dtype=int)
     )
     flags = np.zeros(len(rows), dtype=bool)
     flags[positions[is_known & ~is_different]] = True
     return flags
 
 
-def _compare_rows(trace: Trace, rows: Ints, others: Ints) -> tuple[Flags, Flags]:
+def _compare_rows(
+    trace: Trace, numbers: RecordedNumbers, rows: Ints, others: Ints
+) -> tuple[Flags, Flags]:
     """Return which pairs of records can be compared, and which of these hold different values."""
     tensors = trace.tensors
-    extreme_errors, sum_errors = compute_extreme_errors(trace), compute_sum_errors(trace)
-    floors = compute_floors(trace)
-    high, low, mean, norm, sizes = get_numbers(tensors)
+    high, low, norm, sizes = numbers.high, numbers.low, numbers.norm, numbers.sizes
+    extreme_errors, sum_errors = numbers.extreme_errors, numbers.sum_errors
+    floors = numbers.floors
     content = tensors["content"].to_numpy()
     nonfinite = tensors["nonfinite"].to_numpy()
     scale = np.maximum(np.abs(high), np.abs(low))
     is_known = np.zeros(len(rows), dtype=bool)
     is_different = np.zeros(len(rows), dtype=bool)
     with np.errstate(all="ignore"):
-        for numbers, errors, reference in (
+        for values, errors, reference in (
             (high, extreme_errors, scale),
             (low, extreme_errors, scale),
-            (mean, sum_errors, scale),
+            (numbers.mean, sum_errors, scale),
             (norm, sum_errors, norm),
         ):
-            first, second = numbers[rows], numbers[others]
+            first, second = values[rows], values[others]
             is_pair = ~(np.isnan(first) | np.isnan(second))
             size = np.maximum(np.abs(reference[rows]), np.abs(reference[others]))
             slack = np.maximum(errors[rows], errors[others]) * np.where(np.isfinite(size), size, 0)
@@ -208,7 +213,7 @@ def _compare_rows(trace: Trace, rows: Ints, others: Ints) -> tuple[Flags, Flags]
     return is_known, is_different
 
 
-def check_copies(trace: Trace) -> Check:
+def check_copies(trace: Trace, numbers: RecordedNumbers) -> Check:
     """Check that records which share all statistics but one share that one, too.
 
     Only float32 and wider records of at least 8 elements with informative numbers take part. If
@@ -217,40 +222,39 @@ def check_copies(trace: Trace) -> Check:
     A mean may differ: swapping signs inside a tensor changes nothing else.
     """
     tensors = trace.tensors
-    high, low, mean, norm, sizes = get_numbers(tensors)
-    numbers = {"max": high, "min": low, "mean": mean, "norm": norm}
+    high, low, norm, sizes = numbers.high, numbers.low, numbers.norm, numbers.sizes
+    columns = {"max": high, "min": low, "mean": numbers.mean, "norm": norm}
     is_wide = tensors["dtype"].isin(("float32", "float64")).to_numpy()
     is_usable = is_wide & tensors["trusted"].to_numpy() & (sizes >= _MIN_COPY_SIZE)
-    is_usable &= np.isfinite(np.stack(list(numbers.values()))).all(axis=0) & (high != low)
-    is_usable &= count_evidence(tensors) == len(numbers)
+    is_usable &= np.isfinite(np.stack(list(columns.values()))).all(axis=0) & (high != low)
+    is_usable &= count_evidence(tensors) == len(columns)
     rows = np.flatnonzero(is_usable)
-    errors = compute_sum_errors(trace)
     contradictions: dict[int, Contradiction] = {}
     for name in ("max", "min", "norm"):
-        copies = _find_first_copies(rows, sizes, numbers, name)
-        values, first_values = numbers[name][rows], numbers[name][copies]
+        copies = _find_first_copies(rows, sizes, columns, name)
+        values, first_values = columns[name][rows], columns[name][copies]
         # an extreme that adds nothing to the norm may differ between other tensors
         change = np.abs(values**2 - first_values**2)
-        is_wrong = change > 2 * errors[rows] * norm[rows] ** 2
+        is_wrong = change > 2 * numbers.sum_errors[rows] * norm[rows] ** 2
         for row, other in zip(rows[is_wrong].tolist(), copies[is_wrong].tolist(), strict=True):
             recorded = f"recorded with {format_statistics(trace, row)}"
             place = f"{_get_op_name(trace, other)} {tensors['slot'].iat[other]}"
-            computed = f"{place} is recorded with another {name}, {numbers[name][other]:.6g}"
+            computed = f"{place} is recorded with another {name}, {columns[name][other]:.6g}"
             item = build_contradiction(trace, "copy", row, recorded, computed)
             contradictions.setdefault(row, item)
     return Check("records of equal tensors", len(rows), _sort(contradictions.values()))
 
 
-def _find_first_copies(rows: Ints, sizes: Floats, numbers: dict[str, Floats], name: str) -> Ints:
+def _find_first_copies(rows: Ints, sizes: Floats, columns: dict[str, Floats], name: str) -> Ints:
     """Return, for each row, the first of the rows that share all its statistics but ``name``.
 
     If these have several values of ``name``, it is the first that has the most frequent one.
     """
-    keys = [key for key in numbers if key != name]
-    table = pd.DataFrame({key: numbers[key][rows] for key in keys})
+    keys = [key for key in columns if key != name]
+    table = pd.DataFrame({key: columns[key][rows] for key in keys})
     table["size"] = sizes[rows]
     group = table.groupby([*keys, "size"], sort=False).ngroup().to_numpy()
-    frame = pd.DataFrame({"group": group, "value": numbers[name][rows], "row": rows})
+    frame = pd.DataFrame({"group": group, "value": columns[name][rows], "row": rows})
     same = frame.groupby(["group", "value"], sort=False)["row"]
     frame["count"], frame["first"] = same.transform("size"), same.transform("first")
     best = frame.sort_values(["count", "first"], ascending=[False, True], kind="stable")
@@ -259,7 +263,7 @@ def _find_first_copies(rows: Ints, sizes: Floats, numbers: dict[str, Floats], na
     return copies
 
 
-def check_parameters(trace: Trace) -> Check:
+def check_parameters(trace: Trace, numbers: RecordedNumbers) -> Check:
     """Check that all ops of the forward and backward pass read the same value of a parameter."""
     tensors = trace.tensors
     ops = tensors["op"].to_numpy()
@@ -267,13 +271,15 @@ def check_parameters(trace: Trace) -> Check:
     is_read = (tensors["slot_kind"] != "output").to_numpy() & tensors["trusted"].to_numpy()
     is_read &= (tensors["parameter"] != "").to_numpy() & np.isin(phases, (FORWARD, BACKWARD))
     rows = np.flatnonzero(is_read)
-    is_known, is_different = _compare_rows(trace, rows, _find_most_frequent_reads(trace, rows))
-    is_updated = _flag_updates(trace, rows, is_known, is_different)
+    is_known, is_different = _compare_rows(
+        trace, numbers, rows, _find_most_frequent_reads(trace, rows)
+    )
+    is_updated = _flag_updates(trace, numbers, rows, is_known, is_different)
     names = tensors["parameter"].to_numpy()
     updated_names = set(names[rows[is_updated]])
     rows = rows[[name not in updated_names for name in names[rows]]]
     first_reads = _find_most_frequent_reads(trace, rows)
-    is_known, is_different = _compare_rows(trace, rows, first_reads)
+    is_known, is_different = _compare_rows(trace, numbers, rows, first_reads)
     is_checked = is_known & (rows != first_reads)
     contradictions = []
     for position in np.flatnonzero(is_checked & is_different).tolist():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..model.trace import Problem, Trace
 from .contradictions import Check, Contradiction, to_problems
-from .files import FileChecks
+from .files import FileChecks, check_file_sizes
 from .records import check_records
 
 
@@ -24,17 +24,22 @@ class TraceChecks:
         A file that is the subject of one of ``known_problems`` is not reported as unreadable again.
         """
         known_files = {problem.file for problem in known_problems}
-        contradictions: list[Contradiction] = [
-            item
-            for item in self.files.contradictions
-            if item.kind != "file" or item.file not in known_files
-        ]
+        contradictions: list[Contradiction] = []
+        for item in self.files.contradictions:
+            if item.kind == "file" and item.file in known_files:
+                continue
+            contradictions.append(item)
+            known_files.add(item.file)
         for check in self.records:
-            contradictions += check.contradictions
+            contradictions += [
+                item
+                for item in check.contradictions
+                if item.kind != "file" or item.file not in known_files
+            ]
         return to_problems(contradictions, "records")
 
 
 def attach_checks(trace: Trace) -> TraceChecks:
     """Check the records of a trace, and return it with checks of the files that are read."""
     files = FileChecks(trace)
-    return TraceChecks(files.attach(), check_records(trace), files)
+    return TraceChecks(files.attach(), (*check_records(trace), check_file_sizes(trace)), files)

@@ -105,6 +105,17 @@ class TestAlign:
             "aligned, but in doubt: a record of the target cannot be relied on"
         )
 
+    def test_a_truncated_file_that_is_not_read_is_found_by_its_length(
+        self, run: Run, dump: Dump, tmp_path: Path
+    ) -> None:
+        copy = link_dump(dump("demo_pytorch"), tmp_path)
+        name = "Module.model.layers.0.mlp.gate_proj.Linear.forward.0.input.0.pt"
+        file = next(copy.rglob(name))
+        replace_bytes(file, file.read_bytes()[:1000])
+        result = run("align", copy, dump("demo_pytorch"))
+        assert result.stdout.startswith("aligned, but in doubt: a record of the target")
+        assert "the file is cut short, 1,000 bytes" in result.stdout
+
     def test_a_dump_of_two_processes_is_inconclusive_with_the_next_command(
         self, run: Run, dump: Dump
     ) -> None:
