@@ -125,7 +125,7 @@ EXAMPLES = {
     "rope-layout": Example(
         apply_rotary(Q, COS, SIN, "interleaved"), apply_rotary(Q, COS, SIN),
         {"x": Q, "cos": COS, "sin": SIN},
-        "rotary pairs in the layout interleaved; the reference has halves",
+        "rotary layout = interleaved; the reference has halves",
     ),
     "position-offset of a rotary table": Example(
         rotate_table(1e4, 1), rotate_table(1e4), {},

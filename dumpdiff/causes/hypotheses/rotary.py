@@ -171,7 +171,7 @@ def _make_layout_candidate(unchanged: AnyArray, predicted: AnyArray, layout: str
     """Return the candidate with rotary pairs in ``layout``, if the faithful side has the other."""
     return Candidate(
         predicted,
-        f"rotary pairs in the layout {layout}",
+        f"rotary layout = {layout}",
         f"has {_OTHER_LAYOUT[layout]}",
         unchanged=unchanged,
         cause="rope-layout",
