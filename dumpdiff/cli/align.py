@@ -83,7 +83,7 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
     type=options.NUMBER,
     default=10,
     show_default=True,
-    help="Maximum number of findings, and with -v of unmatched ops per side, to print.",
+    help="Maximum number of findings, and with -v of values and ops not compared, to print.",
 )
 @click.option(
     "--phase",
