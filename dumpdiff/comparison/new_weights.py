@@ -41,6 +41,7 @@ _MIN_STEP_TOLERANCES = 2.0
 _MAX_SHARE_OF_STEP = 0.25
 
 HIDDEN_STEP = "the step changes the weight by less than the tolerance"
+NOISE_STEP = "Adam's step follows a gradient that is only rounding noise"
 
 
 def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
@@ -60,11 +61,11 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
         row = row_of_class[new_weight.target]
         if not comparable[row]:
             continue
-        step = None
+        step, hidden_reason = None, HIDDEN_STEP
         if metric[row] == "relative_l2":
             step = _measure_step(alignment, new_weight, error[row])
         if step is not None:
-            size, tolerance[row] = step
+            size, tolerance[row], hidden_reason = step
         elif metric[row] == "statistics":
             error[row], size = _compare_statistics(alignment, new_weight)
             tolerance[row] = max(tolerance[row], _STATISTICS_SHARE * size)
@@ -73,7 +74,7 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
         is_small = size < _MIN_STEP_TOLERANCES * tolerance[row]
         is_unclear = size == 0 or error[row] > _MAX_SHARE_OF_STEP * size
         if is_small and is_unclear and error[row] <= tolerance[row]:
-            comparable[row], reason[row] = False, HIDDEN_STEP
+            comparable[row], reason[row] = False, hidden_reason
     pairs["tolerance"], pairs["error"] = tolerance, error
     pairs["comparable"] = comparable
     pairs["reason"] = pd.Series(reason, dtype=object)
@@ -81,10 +82,11 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
 
 def _measure_step(
     alignment: Alignment, new_weight: NewWeight, error: float
-) -> tuple[float, float] | None:
+) -> tuple[float, float, str] | None:
     """Return size of the reference's step and tolerance, both relative to the new weight.
 
-    None if a tensor cannot be read.
+    The third is why a step that is smaller than the tolerance does not show. None if a tensor
+    cannot be read.
     """
     flow = alignment.reference
     old = _load_values(flow, new_weight.old_reference)
@@ -103,8 +105,8 @@ def _measure_step(
         second_moment = _load_values(flow, new_weight.second_moment)
         if second_moment is not None:
             noise += compute_adam_error(second_moment, alignment.tolerance)
-            tolerance = rounding + size * noise
-    return size, tolerance
+            return size, rounding + size * noise, NOISE_STEP
+    return size, tolerance, HIDDEN_STEP
 
 
 def compute_adam_error(second_moment: AnyArray, noise: float) -> float:

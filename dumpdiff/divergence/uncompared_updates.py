@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..comparison.new_weights import HIDDEN_STEP
+from ..comparison.new_weights import HIDDEN_STEP, NOISE_STEP
 from ..model.trace import OPTIMIZER
 from .joint_graph import JointGraph
 
 #: Framework -> how its dump holds the new weights.
+_ADVICE_FOR_STEPS = "; dump whole tensors of the optimizer's step"
 _ADVICE = {
     "mindspore": 'MindSpore: record the inputs of the optimizer\'s ops ("input_output": 0)',
     "pytorch": 'PyTorch: stop the recorder after optimizer.step() (msprobe: level "mix" or "L1")',
@@ -28,7 +29,7 @@ def find_update_gaps(
     if rows and not is_any_comparable:
         return [
             "both sides recorded new weights, but the step changes none of them by more than the "
-            "tolerance: dump whole tensors of the optimizer's step"
+            f"tolerance{_ADVICE_FOR_STEPS}"
         ]
     if n_compared:
         return []
@@ -47,13 +48,14 @@ def describe_updates(
     if not rows:
         return ["new weights are not recorded by both sides and were not compared"]
     reasons = graph.comparison.pairs["reason"].tolist()
-    n_hidden = sum(reasons[row] == HIDDEN_STEP for row in rows)
-    if not n_hidden:
-        return []
-    return [
-        f"{n_hidden} of {len(rows)} new weights could not be compared, because {HIDDEN_STEP}: "
-        "dump whole tensors of the optimizer's step to compare them"
-    ]
+    sentences = []
+    for reason, advice in ((HIDDEN_STEP, _ADVICE_FOR_STEPS), (NOISE_STEP, "")):
+        n_hidden = sum(reasons[row] == reason for row in rows)
+        if n_hidden:
+            sentences.append(
+                f"{n_hidden} of {len(rows)} new weights could not be compared: {reason}{advice}"
+            )
+    return sentences
 
 
 def _find_new_weight_rows(graph: JointGraph) -> list[int]:

@@ -12,7 +12,7 @@ from traces import add_noise, align_traces, load_shipped_rules, scale_tensors, s
 from dumpdiff import read
 from dumpdiff.alignment import anchors
 from dumpdiff.alignment.training_step import pair_by_update
-from dumpdiff.graph import build_flow, find_gradients
+from dumpdiff.graph import build_flow, find_gradients, find_updates
 from dumpdiff.model.trace import BACKWARD, FORWARD
 
 #: Op that writes a moment in PyTorch's Adam -> factor of the moment if every gradient is halved.
@@ -87,11 +87,14 @@ def updated_matching(recorded):
     matching = start_matching(halved, trace)
     anchors.pair_by_parameter_name(matching, load_shipped_rules())
     named_values = set(matching.evidence)
-    assert pair_by_update(
-        matching,
-        find_gradients(matching.target, matching.kinds_t),
-        find_gradients(matching.reference, matching.kinds_r),
+    updates_t, updates_r = (
+        find_updates(flow, find_gradients(flow, kinds).by_value)
+        for flow, kinds in (
+            (matching.target, matching.kinds_t),
+            (matching.reference, matching.kinds_r),
+        )
     )
+    assert pair_by_update(matching, updates_t, updates_r)
     return matching, set(matching.evidence) - named_values
 
 

@@ -59,6 +59,11 @@ def is_optimizer(kind: str, scope: str = "", parameters: tuple[str, ...] = ()) -
     return any(_OPTIMIZER_STATE.search(parameter) for parameter in parameters)
 
 
+def is_assignment(kind: str) -> bool:
+    """Whether the op writes a value, a sum or a difference to a parameter."""
+    return kind in _ASSIGN
+
+
 @lru_cache(maxsize=1 << 12)
 def is_in_place(kind: str) -> bool:
     """Whether the op updates its inputs, so that its recorded outputs are stale memory."""

@@ -19,6 +19,8 @@ def assign_phases(flow: Dataflow) -> list[str]:
     - An op that reads the output of a backward op belongs to the backward pass.
     - An expanded op (whose name does not tell its phase) whose consumers are all backward ops
       belongs to the backward pass.
+    - An op that assigns what follows from the backward pass to a parameter belongs to the
+      optimizer.
     - An op that no gradient function calls and that feeds only the optimizer belongs to the
       optimizer, such as clipping and unscaling of gradients.
     """
@@ -68,6 +70,8 @@ def _assign_phases_by_inputs(flow: Dataflow) -> tuple[list[str], list[bool]]:
         )
         in_optimizer = op_types.is_optimizer(op.kind, op_types.extract_scope(op.name), parameters)
         follows_backward = any(feeds_backward[slot.op] for slot in op.op_inputs)
+        # an update that is written out, with no optimizer around it
+        in_optimizer |= follows_backward and op_types.is_assignment(op.kind) and bool(parameters)
         phase = op_types.classify_phase(op.kind, op.name, in_optimizer, follows_backward)
         is_backward_by_name = op_types.is_backward(op.kind, op.name)
         is_backward = follows_backward or is_backward_by_name
