@@ -108,6 +108,13 @@ class TestMeasuredNoise:
 
 
 class TestReductionLength:
+    def test_the_gradient_of_a_factor_of_a_product_is_a_product(self, trace):
+        """It sums over the outputs of the layer: 256 logits; the record names no weight."""
+        dump = trace("pt_none")
+        pair = find_pair(compare_traces(dump, dump), "Module.lm_head.Linear.backward.0")
+        expected = load_shipped_rules().compute_tolerance("float32", "float32", "matmul", 256)
+        assert pair["tolerance"] == expected
+
     @pytest.mark.parametrize(
         ("case", "inputs", "output", "terms"),
         [
