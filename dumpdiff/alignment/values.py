@@ -61,24 +61,26 @@ def compute_distances(
 ) -> Floats:
     """Return the largest relative difference of max, min, mean and norm, for each pair of rows.
 
-    Statistics that one side lacks are left out; the distance is Inf if none remain.
+    Statistics that one side lacks are left out; the distance is Inf if none remain. For the scale
+    of each difference see :func:`compute_differences`.
     """
-    terms = compute_difference_terms(target, rows_t, reference, rows_r)
-    is_known = ~np.isnan(terms)
-    largest_terms = np.where(is_known, terms, 0).max(axis=0)
-    distances: Floats = np.where(is_known.any(axis=0), largest_terms, np.inf)
+    differences = compute_differences(target, rows_t, reference, rows_r)
+    is_known = ~np.isnan(differences)
+    largest_differences = np.where(is_known, differences, 0).max(axis=0)
+    distances: Floats = np.where(is_known.any(axis=0), largest_differences, np.inf)
     return distances
 
 
-def compute_difference_terms(
+def compute_differences(
     target: Fingerprints, rows_t: Ints, reference: Fingerprints, rows_r: Ints
 ) -> Floats:
-    """Return (4, rows) the relative differences of max, min, mean and norm; NaN where one lacks.
+    """Return (4, pairs) the relative differences of max, min, mean and norm; NaN if one is missing.
 
     Extremes and mean are relative to the tensor's scale: the larger of |value| and the root mean
-    square. Masking constants do not count for the scale. For tensors t and r with ||t - r|| = e
-    ||r|| the norm term is at most e and the mean term at most e (Cauchy-Schwarz). The terms of the
-    extremes are at most e sqrt(n), in practice a few e.
+    square. Masking constants do not count for the scale. For tensors t and r with ||t - r|| =
+    e ||r|| the difference of the norm is at most e and that of the mean at most e
+    (Cauchy-Schwarz). An extreme is one element: its difference is at most e sqrt(n), for what it
+    is in practice see ``comparison.statistics``.
     """
     with np.errstate(all="ignore"):
         high_t, high_r = target.high[rows_t], reference.high[rows_r]
@@ -94,13 +96,13 @@ def compute_difference_terms(
         scale = np.where(np.isfinite(scale), scale, np.fmin(np.abs(high_r), np.abs(low_r)))
         is_masked = low_is_mask | high_is_mask
         mean_scale = np.where(is_masked, np.abs(mean_r), np.maximum(np.abs(mean_r), scale))
-        terms: Floats = np.stack([
+        differences: Floats = np.stack([
             _compute_relative_difference(high_t, high_r, np.fmax(np.abs(high_r), scale)),
             _compute_relative_difference(low_t, low_r, np.fmax(np.abs(low_r), scale)),
             _compute_relative_difference(mean_t, mean_r, mean_scale),
             _compute_relative_difference(norm_t, norm_r, np.abs(norm_r)),
         ])  # fmt: skip
-    return terms
+    return differences
 
 
 def _compute_relative_difference(a: Floats, b: Floats, scale: Floats) -> Floats:

@@ -22,6 +22,9 @@ from .tolerances import NO_INFORMATION, Spread
 #: (|x1 - x2| < s / 10 in 8 % of cases): hence no value's spread counts as less than the typical
 #: spread of its neighbors.
 COVERAGE_FACTOR = 3.0
+#: Median of |x| of a normal distribution, in standard deviations. The difference of one statistic
+#: is one number, so half of the differences are smaller than this.
+_MEDIAN_DEVIATION = 0.6745
 #: Values of one phase, in order of execution, that count as neighbors of a value (itself and seven
 #: on either side): a few operators.
 _WINDOW = 15
@@ -34,16 +37,17 @@ def measure_spread(repeated: Comparison) -> Spread:
     """Read the spread from the comparison of the baseline (as target) with the reference.
 
     The errors are those that pairs are judged by: relative L2 of whole tensors, else the largest
-    difference of statistics. A value without a measured spread gets the median of its fifteen
-    nearest neighbors of the same phase, in order of execution. ``baseline.unusable`` tells why a
-    baseline cannot be used.
+    difference of statistics. No value's spread counts as less than the typical spread, from the
+    median of its fifteen nearest neighbors of the same phase, in order of execution; a value
+    without a measured spread gets that. ``baseline.unusable`` tells why a baseline cannot be used.
     """
     reference = repeated.alignment.reference
     measured = _read_errors(repeated)
     is_computed = np.array(
         [not is_graph_input(reference, value) for value in range(len(measured))], dtype=bool
     )
-    typical = _compute_typical_spread(reference, np.where(is_computed, measured, np.nan))
+    deviations = np.where(is_computed, measured / _read_shares(repeated), np.nan)
+    typical = _compute_typical_spread(reference, deviations)
     spread = np.fmax(np.nan_to_num(measured), np.nan_to_num(typical))
     allowed = np.where(is_computed, COVERAGE_FACTOR * spread, 0.0)
     baseline = _summarize_baseline(repeated, measured, typical, is_computed)
@@ -60,6 +64,17 @@ def _read_errors(repeated: Comparison) -> Floats:
         single_pairs["nonfinite_mismatch"] > 0, np.inf, single_pairs["error"]
     )
     return errors
+
+
+def _read_shares(repeated: Comparison) -> Floats:
+    """Return the median of each class's error, in units of the standard deviation of one run.
+
+    The error of a whole tensor, a sum over many elements, is that deviation itself.
+    """
+    shares = np.ones(len(repeated.alignment.reference.classes))
+    is_statistic = (repeated.pairs["statistic"] != "").to_numpy()
+    shares[repeated.pairs["reference"].to_numpy()[is_statistic]] = _MEDIAN_DEVIATION
+    return shares
 
 
 def _compute_typical_spread(reference: Flow, measured: Floats) -> Floats:

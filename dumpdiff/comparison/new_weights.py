@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..alignment import Alignment
 from ..alignment.matches import NewWeight
-from ..alignment.values import compute_difference_terms, compute_distances
+from ..alignment.values import compute_differences, compute_distances
 from ..graph import Flow
 from ..model.arrays import AnyArray, Floats
 from ..model.dtypes import get_unit_roundoff
@@ -135,7 +135,7 @@ def _compare_statistics(alignment: Alignment, new_weight: NewWeight) -> tuple[fl
     target, reference = np.array([new_weight.target]), np.array([new_weight.reference])
     old = np.array([new_weight.old_reference])
     size = float(compute_distances(prints_r, reference, prints_r, old)[0])
-    terms = compute_difference_terms(prints_t, target, prints_r, reference)
+    terms = compute_differences(prints_t, target, prints_r, reference)
     return _select_term(terms, is_adam=new_weight.second_moment >= 0), size
 
 

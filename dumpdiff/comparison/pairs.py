@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 from ..alignment import Alignment, FusedGroup, SlotPair
-from ..alignment.values import Fingerprints, compute_distances
+from ..alignment.values import Fingerprints
 from ..graph import Flow
-from ..model.arrays import AnyArray, Flags, Floats, Ints
+from ..graph.missing_edges import is_graph_input
+from ..model.arrays import AnyArray, Flags, Ints
 from ..model.dtypes import is_discrete
 from ..model.errors import DumpError
 from ..model.result import Baseline
@@ -22,12 +23,18 @@ from .fused_tensors import compute_joint_statistics, join_parts
 from .mask_fill import STATISTICS_SET_ASIDE, flag_mask_fill, set_aside_fill
 from .metrics import Metrics, compute_metrics
 from .new_weights import judge_new_weights
+from .noise import measure_noise, measure_statistic_noise
 from .scalars import find_scalar_differences
+from .statistics import (
+    StatisticErrors,
+    judge_statistics,
+    measure_joint_statistics,
+    measure_statistics,
+)
 from .tolerances import (
     Spread,
     compute_print_resolution,
     compute_tolerances,
-    measure_noise,
     widen_tolerances,
 )
 from .whole_tensors import (
@@ -102,6 +109,7 @@ def compare_pairs(
     has_files = _has_file(target, tensors_t) & _has_file(reference, tensors_r)
     is_exact = _is_discrete(target, ids_t) & _is_discrete(reference, ids_r)
     tolerance = compute_tolerances(alignment, rules, ids_t, ids_r, has_files)
+    tolerance = np.where(is_exact, 0.0, tolerance)
     resolution = compute_print_resolution(alignment)
     pairs["target_tensor"], pairs["reference_tensor"] = tensors_t, tensors_r
     pairs["metric"] = pd.Series(["statistics"] * len(pairs), dtype=object)
@@ -109,15 +117,21 @@ def compare_pairs(
     prints_t, prints_r, is_set_aside = set_aside_fill(
         fingerprints_t, ids_t, fingerprints_r, ids_r, pairs["has_mask_fill"].to_numpy()
     )
-    all_rows = np.arange(len(pairs))
-    pairs["error"] = compute_distances(prints_t, all_rows, prints_r, all_rows)
-    pairs["tolerance"] = np.maximum(np.where(is_exact, 0.0, tolerance), resolution)
+    statistics = measure_statistics(alignment, ids_t, ids_r, prints_t, prints_r, is_exact)
+    pairs["error"] = statistics.get_largest()
+    pairs["tolerance"] = np.maximum(tolerance, resolution)
     pairs["layout"] = pd.Series(["same"] * len(pairs), dtype=object)
+    allowed_errors = np.maximum(tolerance, resolution / statistics.factors)
+    noise = measure_statistic_noise(target, pairs, statistics.errors)
+    allowed_errors = np.maximum(allowed_errors, noise)
+    if spread is not None:
+        allowed_errors = np.maximum(allowed_errors, spread.get_allowed(ids_r))
     rows = np.flatnonzero(has_files)
     problems = measure_whole_tensors(alignment, pairs, rows, is_exact, progress)
     statistics_masked = np.where(is_set_aside, STATISTICS_SET_ASIDE, 0)
     pairs["masked"] = pairs["masked"].fillna(pd.Series(statistics_masked, index=pairs.index))
     _compare_checksums(target, reference, pairs)
+    judge_statistics(pairs, statistics, allowed_errors)
     pairs = _add_groups(alignment, pairs).astype({"masked": "int64", "has_mask_fill": bool})
     pairs["tolerance"] = np.maximum(pairs["tolerance"], measure_noise(target, pairs))
     _compare_nonfinite(target, reference, pairs)
@@ -185,7 +199,8 @@ def _add_groups(alignment: Alignment, pairs: pd.DataFrame) -> pd.DataFrame:
 
 def _make_group_row(alignment: Alignment, group: FusedGroup) -> dict[str, object]:
     target, reference = alignment.target, alignment.reference
-    error = _compare_group_statistics(alignment, group)
+    statistics = _measure_group_statistics(alignment, group)
+    error = float(statistics.get_largest()[0])
     tolerance = max(compute_print_resolution(alignment), alignment.tolerance)
     n_parts = max(len(group.target), len(group.reference))
     row: dict[str, object] = {
@@ -198,6 +213,8 @@ def _make_group_row(alignment: Alignment, group: FusedGroup) -> dict[str, object
         "metric": "statistics",
         "error": error,
         "tolerance": tolerance,
+        "statistic": "",
+        "statistic_error": np.nan,
         "layout": f"parts({n_parts})",
         "group": group,
         "slot_pair": None,
@@ -215,14 +232,15 @@ def _make_group_row(alignment: Alignment, group: FusedGroup) -> dict[str, object
     return row
 
 
-def _compare_group_statistics(alignment: Alignment, group: FusedGroup) -> float:
-    """Return the distance of the statistics of both sides, each taken as one tensor."""
-    n_elements = float(alignment.target.sizes[list(group.target)].sum())
-    fingerprint_t = _make_fingerprint(alignment.target, group.target, n_elements)
-    fingerprint_r = _make_fingerprint(alignment.reference, group.reference, n_elements)
-    rows = np.array([0])
-    distances: Floats = compute_distances(fingerprint_t, rows, fingerprint_r, rows)
-    return float(distances[0])
+def _measure_group_statistics(alignment: Alignment, group: FusedGroup) -> StatisticErrors:
+    """Return what the statistics of both sides show, each taken as one tensor."""
+    target, reference = alignment.target, alignment.reference
+    n_elements = float(target.sizes[list(group.target)].sum())
+    fingerprint_t = _make_fingerprint(target, group.target, n_elements)
+    fingerprint_r = _make_fingerprint(reference, group.reference, n_elements)
+    is_given = is_graph_input(target, group.target[0])
+    is_given &= is_graph_input(reference, group.reference[0])
+    return measure_joint_statistics(fingerprint_t, fingerprint_r, is_given)
 
 
 def _make_fingerprint(flow: Flow, parts: tuple[int, ...], n_elements: float) -> Fingerprints:

@@ -18,19 +18,12 @@ from ..graph.missing_edges import is_graph_input
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff
 from ..model.result import Baseline
-from ..model.trace import PHASES
 from ..rulebook import Rules
 
 #: A relative error that is allowed to be this large cannot tell right from wrong. A judgment call.
 NO_INFORMATION = 0.3
-#: Pairs that are needed to measure the noise of a phase.
-_MIN_NOISE_PAIRS = 8
-#: Noise in units of the lower quartile of the errors: in clean float32 pairs the largest error of a
-#: phase is 3 to 6 times the lower quartile.
-_NOISE_MARGIN = 8
-_NOISE_QUANTILE = 0.25
-#: Upper bound of the noise, in units of the tolerance by dtype and operator.
-_MAX_NOISE = 64
+#: Class of the operators that multiply two tensors and add up: matrix products, convolutions.
+_PRODUCT_CLASS = "linear"
 #: Rounding to d digits moves 1.000 by up to 5 units of 10**-d.
 _PRINT_UNITS = 5
 
@@ -49,6 +42,12 @@ class Spread:
         """Return the largest (measured, allowed) error of the values of one tensor."""
         rows = list(values)
         return float(np.max(self.measured[rows])), float(np.max(self.allowed[rows]))
+
+    def get_allowed(self, values: Ints) -> Floats:
+        """Return the allowed error of each value, 0 if the baseline is unusable."""
+        if self.baseline.unusable:
+            return np.zeros(len(values))
+        return self.allowed[values]
 
 
 def compute_tolerances(
@@ -78,7 +77,8 @@ def compute_tolerances(
         kind, length = "identity", 1
         if producer >= 0:
             kind = alignment.target_kinds[producer]
-            length = _compute_sum_length(target, producer, value)
+            is_product = rules.get_kind_class(kind) == _PRODUCT_CLASS
+            length = _compute_sum_length(target, producer, value, is_product)
         dtype = _limit_precision(_find_finer_dtype(dtype_t, dtype_r), coarse_dtype)
         key = (dtype, dtype, kind, length)
         if key not in cache:
@@ -94,32 +94,6 @@ def compute_tolerances(
                 units = 2 * units
             tolerances[row] = max(units, exact_tolerance)
     return tolerances
-
-
-def measure_noise(target: Flow, pairs: pd.DataFrame) -> Floats:
-    """Return the noise per pair: eight times the lower quartile of the errors of its phase.
-
-    Only pairs found by value are used; the noise of a discrete value is 0. Rounding errors
-    grow along a network, and more so in its backward pass; the errors where this pair of dumps
-    agrees bound what to expect. The lower quartile is used because most values diverge after a
-    divergence. A phase with few such pairs has the noise of the phase before it. The noise is at
-    most 64 tolerances.
-    """
-    target_ids = pairs["target"]
-    phases = target.classes["phase"].to_numpy()[target_ids]
-    is_computed = target.classes["producer"].to_numpy()[target_ids] >= 0
-    errors, tolerances = pairs["error"].to_numpy(), pairs["tolerance"].to_numpy()
-    is_paired_by_value = is_computed & (pairs["evidence"] == "value").to_numpy()
-    is_sample = is_paired_by_value & (errors > 0) & (tolerances > 0)
-    noise = np.zeros(len(pairs))
-    phase_noise = 0.0
-    for phase in PHASES:
-        phase_errors = errors[is_sample & (phases == phase)]
-        if len(phase_errors) >= _MIN_NOISE_PAIRS:
-            phase_noise = _NOISE_MARGIN * float(np.quantile(phase_errors, _NOISE_QUANTILE))
-        noise[is_computed & (phases == phase)] = phase_noise
-    limited: Floats = np.minimum(noise, _MAX_NOISE * tolerances)
-    return limited
 
 
 def widen_tolerances(pairs: pd.DataFrame, spread: Spread) -> None:
@@ -166,9 +140,21 @@ def _limit_precision(dtype: str, coarse_dtype: str) -> str:
     return dtype
 
 
-def _compute_sum_length(flow: Flow, producer: int, value: int) -> int:
+def _compute_sum_length(flow: Flow, producer: int, value: int, is_product: bool) -> int:
+    """Return the number of terms in the sums that made a value.
+
+    A backward record names the gradient that flows in. The gradient of one factor of a product is
+    a product, too: of that gradient and the other factor, which the forward call read.
+    """
+    size = int(flow.sizes[value])
     input_sizes = [int(flow.sizes[input_value]) for input_value in flow.reads[producer]]
-    return _compute_reduction_length(input_sizes, int(flow.sizes[value]))
+    forward_call = int(flow.trace.ops["forward"].iat[producer])
+    if is_product and forward_call >= 0:
+        factor_sizes = [int(flow.sizes[factor]) for factor in flow.reads[forward_call]]
+        if size in factor_sizes:
+            factor_sizes.remove(size)
+            input_sizes += factor_sizes
+    return _compute_reduction_length(input_sizes, size)
 
 
 def _compute_reduction_length(input_sizes: list[int], output_size: int) -> int:

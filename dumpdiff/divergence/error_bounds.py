@@ -7,18 +7,20 @@ statistics of a pair can say. ``recomputation`` replaces it where the operator c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..graph import Flow
-from ..model.arrays import AnyArray, Floats
+from ..model.arrays import AnyArray, Floats, Ints
 from ..rulebook import Rules
 from .joint_graph import JointGraph
 
 #: Kinds whose terms can cancel.
 _CANCELING_KINDS = frozenset({"add", "sub", "sum", "mean", "matmul"})
+#: Kind of an msprobe record of a parameter's gradient. It names no inputs.
+_PARAMETER_GRADIENT = "parameters"
 #: Kinds that add up tensors element by element.
 _SUM_KINDS = frozenset({"add", "sub"})
 #: Kinds that keep relative errors where all inputs but one are single numbers.
@@ -31,8 +33,8 @@ _TINY = 1e-300
 class _Production:
     """How one side produced the value of a node."""
 
-    node: int
     flow: Flow
+    classes: Ints  #: (nodes,) the side's classes
     value: int  #: class
     producer: int
     kind: str  #: canonical kind of the producer
@@ -41,9 +43,9 @@ class _Production:
 def compute_conditioning(graph: JointGraph, rules: Rules) -> Floats:
     """Return (pairs,) how much each value's producer may enlarge relative errors; 1 for leaves."""
     factors = np.ones(len(graph.comparison.pairs))
-    for production in _iterate_productions(graph, len(factors)):
-        factor = rules.get_conditioning(production.kind)
-        factors[production.node] = max(factors[production.node], factor)
+    for node in range(len(factors)):
+        for production in _list_productions(graph, node):
+            factors[node] = max(factors[node], rules.get_conditioning(production.kind))
     return factors
 
 
@@ -53,16 +55,18 @@ def compute_cancellation(graph: JointGraph) -> Floats:
     Both sums are taken by root mean squares, and the result is at least 1. This is the condition
     number of summation (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section
     4.2): rounding errors are relative to the terms, and a sum of terms that cancel is small
-    compared with them. A product with a single number has the cancellation of its other factor.
+    compared with them. Errors are relative to the reference, so its sum counts; of the terms, the
+    smaller ones. A product with a single number has the cancellation of its other factor.
     """
     factors = np.ones(graph.n_nodes)
-    for production in _iterate_productions(graph, graph.n_nodes):
-        kind = production.kind.removeprefix("grad:")
-        if kind in _CANCELING_KINDS:
-            flow, value = production.flow, production.value
-            terms = _sum_terms(flow, value, production.producer, kind)
-            factor = terms / max(flow.rms[value], _TINY)
-            factors[production.node] = max(factors[production.node], factor)
+    for node in range(graph.n_nodes):
+        productions = _list_productions(graph, node)
+        terms = [_add_terms(graph, node, production) for production in productions]
+        known_terms = [total for total in terms if math.isfinite(total)]
+        if known_terms:
+            last = productions[-1]  # the reference, if it has the value
+            rms = max(last.flow.rms[last.value], _TINY)
+            factors[node] = max(1.0, min(known_terms) / rms)
     scaled_nodes = _find_scaled_nodes(graph)
     for node in graph.order:
         source = scaled_nodes.get(node, node)
@@ -74,15 +78,33 @@ def _find_scaled_nodes(graph: JointGraph) -> dict[int, int]:
     """Return node -> the node that it is a multiple of, as by clipping or a loss scale."""
     target = graph.comparison.alignment.target
     scaled_nodes = {}
-    for production in _iterate_productions(graph, graph.n_nodes):
-        if production.kind.removeprefix("grad:") not in _SCALING_KINDS:
-            continue
-        flow = production.flow
-        inputs = [value for value in flow.reads[production.producer] if flow.sizes[value] > 1]
-        if len(inputs) == 1 and flow.sizes[inputs[0]] == flow.sizes[production.value]:
-            nodes = graph.target_nodes if flow is target else graph.reference_nodes
-            scaled_nodes[production.node] = int(nodes[inputs[0]])
+    for node in range(graph.n_nodes):
+        for production in _list_productions(graph, node):
+            if production.kind.removeprefix("grad:") not in _SCALING_KINDS:
+                continue
+            flow = production.flow
+            inputs = [value for value in flow.reads[production.producer] if flow.sizes[value] > 1]
+            if len(inputs) == 1 and flow.sizes[inputs[0]] == flow.sizes[production.value]:
+                nodes = graph.target_nodes if flow is target else graph.reference_nodes
+                scaled_nodes[node] = int(nodes[inputs[0]])
     return scaled_nodes
+
+
+def _add_terms(graph: JointGraph, node: int, production: _Production) -> float:
+    """Return what the terms of one element add up to if none cancel, NaN if it is no sum.
+
+    The gradient of a parameter with one axis is the sum of the gradients of all rows (times what
+    multiplied the parameter). A record of it names no inputs; the joint graph has them.
+    """
+    flow, kind = production.flow, production.kind.removeprefix("grad:")
+    inputs = list(flow.reads[production.producer])
+    if kind == _PARAMETER_GRADIENT:
+        kind = "sum"
+        inputs = [int(production.classes[parent]) for parent in graph.parents[node]]
+        inputs = [parent for parent in inputs if parent >= 0]
+    if kind not in _CANCELING_KINDS:
+        return math.nan
+    return _sum_terms(flow, production.value, inputs, kind)
 
 
 def build_visibility_function(graph: JointGraph) -> Callable[[int, int], float]:
@@ -147,26 +169,26 @@ def _read_class_column(graph: JointGraph, read_column: Callable[[Flow], AnyArray
     return numbers
 
 
-def _iterate_productions(graph: JointGraph, n_nodes: int) -> Iterator[_Production]:
-    """Yield how either side produced the first nodes; a node may be produced by both."""
+def _list_productions(graph: JointGraph, node: int) -> list[_Production]:
+    """Return how a node's value was produced: by the target, by the reference, or by both."""
     alignment = graph.comparison.alignment
-    sides = (
+    productions = []
+    for flow, classes, kinds in (
         (alignment.target, graph.target_classes, alignment.target_kinds),
         (alignment.reference, graph.reference_classes, alignment.reference_kinds),
-    )
-    for node in range(n_nodes):
-        for flow, classes, kinds in sides:
-            value = int(classes[node])
-            producer = int(flow.producers[value]) if value >= 0 else -1
-            if producer >= 0:
-                yield _Production(node, flow, value, producer, kinds[producer])
+    ):
+        value = int(classes[node])
+        producer = int(flow.producers[value]) if value >= 0 else -1
+        if producer >= 0:
+            productions.append(_Production(flow, classes, value, producer, kinds[producer]))
+    return productions
 
 
-def _sum_terms(flow: Flow, value: int, producer: int, kind: str) -> float:
+def _sum_terms(flow: Flow, value: int, inputs: list[int], kind: str) -> float:
     """Return what the terms of one element add up to if none cancel, by root mean squares."""
     rms = flow.rms
     sizes: list[float] = flow.list_column("size")
-    inputs = [read for read in flow.reads[producer] if math.isfinite(rms[read])]
+    inputs = [read for read in inputs if math.isfinite(rms[read])]
     if not inputs:
         return 0.0
     size = max(1, sizes[value])

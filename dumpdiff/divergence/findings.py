@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ..comparison.mask_fill import STATISTICS_SET_ASIDE
 from ..model.arrays import Ints
@@ -209,11 +211,7 @@ def _format_title(
     target, reference = location.target, location.reference
     op_t = target.op_names[-1] if target.op_names else "nothing"
     op_r = reference.op_names[-1] if reference.op_names else "nothing"
-    metric = _METRIC_NAMES.get(str(row["metric"]), "error")
-    amount = f"{metric} {format_number(float(row['error']))}"
-    if row["nonfinite_mismatch"] > 0:
-        count = "" if row["metric"] == "statistics" else f"{int(row['nonfinite_mismatch'])} "
-        amount = f"{count}elements are NaN, Inf or masked on one side only"
+    amount = _format_amount(row)
     if kind in ("parameter", "constant"):
         name = target.parameter or reference.parameter
         subject = "a parameter without a name" if kind == "parameter" else "a constant table"
@@ -255,12 +253,38 @@ def _describe_slot(graph: JointGraph, location: Location) -> str:
     return f"{slot_pair.slot_kind} {location.target.slot} vs {location.reference.slot} "
 
 
+def _format_amount(row: pd.Series[Any]) -> str:
+    """Return how far a pair differs, by the metric that judges it."""
+    if row["nonfinite_mismatch"] > 0:
+        count = "" if row["metric"] == "statistics" else f"{int(row['nonfinite_mismatch'])} "
+        return f"{count}elements are NaN, Inf or masked on one side only"
+    if row["statistic"]:
+        return f"{row['statistic']} differs by {format_number(float(row['statistic_error']))}"
+    metric = _METRIC_NAMES.get(str(row["metric"]), "error")
+    return f"{metric} {format_number(float(row['error']))}"
+
+
+def _describe_statistic(row: pd.Series[Any]) -> list[str]:
+    """Return a sentence on the statistic that judges a pair, if statistics do.
+
+    Its limit is the pair's tolerance in the unit of that statistic.
+    """
+    error, difference = float(row["error"]), float(row["statistic_error"])
+    if not row["statistic"] or not error > 0:
+        return []
+    limit = float(row["tolerance"]) * difference / error
+    return [
+        f"only statistics are compared: {row['statistic']} differs by "
+        f"{format_number(difference)} of the tensor's scale, {format_number(limit)} is allowed"
+    ]
+
+
 def _describe_evidence(
     kind: Kind, location: Location, graph: JointGraph, states: States, scalars: list[str]
 ) -> tuple[str, ...]:
     """Return the facts that a finding rests on, one sentence each."""
     row, ancestry = graph.comparison.pairs.iloc[location.node], states.ancestry[location.node]
-    facts = [f"paired by {row['evidence']}"]
+    facts = [f"paired by {row['evidence']}", *_describe_statistic(row)]
     if kind == "isolated":
         facts.append(_NO_CONSEQUENCE)
     if row["layout"] not in ("same", "reshape"):

@@ -68,6 +68,38 @@ class TestCancellation:
         graph, _ = classify_traces(trace("ms_graph"), trace("v6.0_api_stack_summary"))
         assert (compute_cancellation(graph) >= 1).all()
 
+    def test_cancellation_is_relative_to_the_reference_as_errors_are(self, trace):
+        clean_trace = trace("pt_none")
+        close = cancel_residual(clean_trace, 1e-3)
+        for target, reference, lowest, highest in (
+            (close, clean_trace, 1, 3),
+            (clean_trace, close, 1000, 3000),
+        ):
+            graph, _ = classify_traces(target, reference)
+            assert lowest <= compute_cancellation(graph)[find_node(graph, RESIDUAL)] <= highest
+
+    def test_the_gradient_of_a_bias_is_a_sum_over_rows(self, trace):
+        """The gradient of a key bias is zero: softmax ignores what all scores have in common."""
+        graph, _ = classify_traces(trace("pt_gpt2"), trace("pt_gpt2"))
+        cancellation = compute_cancellation(graph)
+        flow = graph.comparison.alignment.target
+        key_biases, other_biases, weights = [], [], []
+        for value, producer in enumerate(flow.producers.tolist()):
+            name = flow.trace.ops["name"].iat[producer]
+            if producer < 0 or not name.endswith("Linear.parameters_grad.0"):
+                continue
+            factor = cancellation[graph.target_nodes[value]]
+            if flow.sizes[value] > 1000:
+                weights.append(factor)
+            elif "k_proj" in name:
+                key_biases.append(factor)
+            else:
+                other_biases.append(factor)
+        assert len(key_biases) == 2
+        assert min(key_biases) > 1e6
+        assert 1 < min(other_biases) < max(other_biases) < 10
+        assert set(weights) == {1.0}
+
     def test_only_sums_cancel(self, trace):
         graph, _ = classify_traces(trace("pt_none"), trace("pt_none"))
         factors = compute_cancellation(graph)
