@@ -8,11 +8,11 @@ on one side only are no such case: there the sides are written differently.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..graph import Flow
-from . import confidence
+from ..model.arrays import Ints
 from .matches import Matching
 
 
@@ -27,56 +27,68 @@ class SlotPair:
     target_tensor: int  #: id of the tensor in the slot
     reference_tensor: int
     slot_kind: str  #: input or output
-    confidence: float = confidence.SAME_SLOT
 
 
 def find_slot_pairs(matching: Matching) -> tuple[SlotPair, ...]:
     """Return the values of corresponding slots of which at least one has another partner.
 
-    Slots correspond if the two ops are of one kind and, among their inputs or among their outputs,
-    exactly one value of each side has no partner at the other op, and both have one size. A value
-    without a partner must occur in the slot only: an input that no op wrote, an output that no op
-    reads. Outputs of backward records are left out: of a call that consists of several
-    differentiable functions, msprobe records the gradient that the last of them returns.
+    Slots correspond if the two ops are of one kind and, among those of their inputs or of their
+    outputs that are not partners, exactly one value of each side has a size. A value without a
+    partner must occur in the slot only: an input that no op wrote, an output that no op reads.
+    Outputs of backward records are left out: of a call that consists of several differentiable
+    functions, msprobe records the gradient that the last of them returns.
     """
     target, reference = matching.target, matching.reference
-    slot_pairs = []
     calls_t = target.trace.ops["forward"].tolist()
+    slot_pairs = []
     for op_t, op_r in _iterate_op_pairs(matching):
-        sides = (
-            ("input", target.reads[op_t], reference.reads[op_r]),
-            ("output", target.writes[op_t], reference.writes[op_r]),
-        )
-        for slot_kind, values_t, values_r in sides:
-            remaining_t = [v for v in values_t if matching.classes_t[v] not in values_r]
-            remaining_r = [v for v in values_r if matching.classes_r[v] not in values_t]
-            if len(remaining_t) != 1 or len(remaining_r) != 1:
-                continue
-            if slot_kind == "output" and calls_t[op_t] >= 0:
-                continue
-            value_t, value_r = remaining_t[0], remaining_r[0]
-            partner_t, partner_r = matching.classes_t[value_t], matching.classes_r[value_r]
-            is_orphan_t = partner_t < 0 and _is_orphan(target, value_t, slot_kind)
-            is_orphan_r = partner_r < 0 and _is_orphan(reference, value_r, slot_kind)
-            is_contradiction = (
-                (partner_t >= 0 or is_orphan_t)
-                and (partner_r >= 0 or is_orphan_r)
-                and max(partner_t, partner_r) >= 0
-            )
-            if not is_contradiction or target.sizes[value_t] != reference.sizes[value_r]:
-                continue
-            slot_pairs.append(
-                SlotPair(
-                    value_t,
-                    value_r,
-                    op_t,
-                    op_r,
-                    _find_tensor(target, op_t, value_t, slot_kind),
-                    _find_tensor(reference, op_r, value_r, slot_kind),
-                    slot_kind,
+        slots = [("input", target.reads[op_t], reference.reads[op_r])]
+        if calls_t[op_t] < 0:
+            slots.append(("output", target.writes[op_t], reference.writes[op_r]))
+        for slot_kind, values_t, values_r in slots:
+            for value_t, value_r in _pair_by_size(matching, values_t, values_r):
+                if not _is_contradiction(matching, value_t, value_r, slot_kind):
+                    continue
+                tensor_t = _find_tensor(target, op_t, value_t, slot_kind)
+                tensor_r = _find_tensor(reference, op_r, value_r, slot_kind)
+                slot_pairs.append(
+                    SlotPair(value_t, value_r, op_t, op_r, tensor_t, tensor_r, slot_kind)
                 )
-            )
     return tuple(slot_pairs)
+
+
+def _pair_by_size(
+    matching: Matching, values_t: Sequence[int], values_r: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Yield the values without a partner on the other side whose size is unique on both sides."""
+    sizes_t = _index_by_size(matching.target, values_t, matching.classes_t, values_r)
+    sizes_r = _index_by_size(matching.reference, values_r, matching.classes_r, values_t)
+    for size, remaining_t in sizes_t.items():
+        remaining_r = sizes_r.get(size, [])
+        if len(remaining_t) == len(remaining_r) == 1:
+            yield remaining_t[0], remaining_r[0]
+
+
+def _index_by_size(
+    flow: Flow, values: Sequence[int], partners: Ints, other_values: Sequence[int]
+) -> dict[int, list[int]]:
+    """Return size -> values whose partner is not among the other side's values."""
+    values_of_size: dict[int, list[int]] = {}
+    for value in values:
+        if partners[value] not in other_values:
+            values_of_size.setdefault(int(flow.sizes[value]), []).append(value)
+    return values_of_size
+
+
+def _is_contradiction(matching: Matching, value_t: int, value_r: int, slot_kind: str) -> bool:
+    """Return whether one value has another partner, and the other one has, too, or is an orphan."""
+    has_partner_t = bool(matching.classes_t[value_t] >= 0)
+    has_partner_r = bool(matching.classes_r[value_r] >= 0)
+    if not has_partner_t and not has_partner_r:
+        return False
+    is_known_t = has_partner_t or _is_orphan(matching.target, value_t, slot_kind)
+    is_known_r = has_partner_r or _is_orphan(matching.reference, value_r, slot_kind)
+    return is_known_t and is_known_r
 
 
 def _iterate_op_pairs(matching: Matching) -> Iterator[tuple[int, int]]:

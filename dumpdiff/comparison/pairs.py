@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ..alignment import Alignment, FusedGroup, SlotPair
+from ..alignment.confidence import SAME_SLOT
 from ..alignment.values import Fingerprints
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
@@ -160,7 +161,7 @@ def _list_pairs(alignment: Alignment) -> pd.DataFrame:
         "target": [pair.target for pair in alignment.slot_pairs],
         "reference": [pair.reference for pair in alignment.slot_pairs],
         "evidence": ["slot"] * len(alignment.slot_pairs),
-        "confidence": [pair.confidence for pair in alignment.slot_pairs],
+        "confidence": [SAME_SLOT] * len(alignment.slot_pairs),
         "slot_pair": pd.Series(list(alignment.slot_pairs), dtype=object),
     }
     return pd.concat([pairs, pd.DataFrame(columns)], ignore_index=True)

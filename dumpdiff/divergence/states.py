@@ -115,6 +115,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
             is_final[node] |= bool(graph.phase[node] == FORWARD)
         final_state = _find_reconverged(graph, walk.state, is_final, *limits)
     final_state = _restore_contradictions(graph, walk, final_state)
+    _keep_foreign_values_unpaired(graph, final_state)
     _judge_slot_pairs(graph, walk, final_state)
     return States(
         np.array(final_state, dtype=object),
@@ -389,6 +390,21 @@ def _has_same_operation(graph: JointGraph, ancestry: Ancestry, node: int) -> boo
     inputs_t = graph.target_nodes[list(alignment.target.reads[producer_t])]
     inputs_r = graph.reference_nodes[list(alignment.reference.reads[producer_r])]
     return set(inputs_t.tolist()) == set(inputs_r.tolist())
+
+
+def _keep_foreign_values_unpaired(graph: JointGraph, state: list[str]) -> None:
+    """Call what no recorded op produced, and what has no partner, unpaired.
+
+    That its consumers agree does not make it an intermediate value of a decomposition.
+    """
+    alignment, n_pairs = graph.comparison.alignment, len(graph.comparison.pairs)
+    for flow, classes in (
+        (alignment.target, graph.target_classes),
+        (alignment.reference, graph.reference_classes),
+    ):
+        unpaired = n_pairs + np.flatnonzero(classes[n_pairs:] >= 0)
+        for node in unpaired[flow.producers[classes[unpaired]] < 0].tolist():
+            state[node] = UNPAIRED
 
 
 def _judge_slot_pairs(graph: JointGraph, walk: _Walk, state: list[str]) -> None:
