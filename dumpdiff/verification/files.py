@@ -236,7 +236,7 @@ class FileChecks:
 def _compute_fingerprint(array: AnyArray) -> int:
     """Return a number that is equal for equal bytes of any shape, never 0."""
     data = np.ascontiguousarray(array.ravel(order="K"))
-    checksum = zlib.crc32(memoryview(data.view(np.uint8)))
+    checksum = zlib.crc32(data.view(np.uint8).data)
     length = data.nbytes & 0x7FFFFFFF  # the number must fit into 63 bits
     return (length << 32 | checksum) or 1
 
