@@ -239,3 +239,14 @@ def test_every_byte_of_a_large_file_counts() -> None:
     (item,) = verify_trace(trace).contradictions
     assert (item.kind, item.op, item.slot) == ("edge", "reader", "input.0")
     assert item.computed == "it differs from the file that writer output.0 wrote"
+
+
+def test_a_norm_that_a_statistic_csv_prints_as_nan_is_damage(dump: Dump, tmp_path: Path) -> None:
+    copy = link_dump(dump("ms_gpt2"), tmp_path)
+    (file,) = copy.rglob("statistic.csv")
+    header, row, *rows = file.read_text().splitlines()
+    *cells, _, _ = row.split(",")
+    replace_bytes(file, "\n".join([header, ",".join([*cells, "nan", ""]), *rows]).encode())
+    (problem,) = dumpdiff.verify(copy).damage
+    assert problem.message.startswith("mean or norm is NaN although max and min are finite")
+    assert problem.op in row
