@@ -13,7 +13,7 @@ from ..graph import Flow, build_flow
 from ..model.trace import Trace
 from ..readers.parts import Part
 from ..rulebook import Rules, load_rules
-from ..verification import TraceChecks, attach_checks, find_identity
+from ..verification import TraceChecks, attach_all_checks, attach_checks, find_identity
 from .progress import Progress, narrow_progress, report_progress
 
 PathLike = str | Path
@@ -88,9 +88,11 @@ def read_flows(
             trace = _name_parameters(
                 trace, checkpoint, narrow_progress(progress, f"weights of the {side}")
             )
-        trace_checks = attach_checks(trace)
         if inputs.verify:
-            trace_checks.files.read_all(narrow_progress(progress, f"files of the {side}"))
+            move_bar = narrow_progress(progress, f"files of the {side}")
+            trace_checks = attach_all_checks(trace, move_bar)
+        else:
+            trace_checks = attach_checks(trace)
         checks.append(trace_checks)
         move_bar = narrow_progress(progress, f"statistics of the {side}")
         flows.append(build_flow(trace_checks.trace, move_bar))

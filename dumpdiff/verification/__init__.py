@@ -1,13 +1,13 @@
 """Does one dump contradict itself?
 
 ``verify_trace(trace)`` opens every file and makes all checks. ``attach_checks(trace)`` checks the
-records, and the files as somebody else opens them. ``find_identity`` tells whether two traces are
-one dump.
+records, and the files as somebody else opens them; ``attach_all_checks`` opens all of them first.
+``find_identity`` tells whether two traces are one dump.
 """
 
 from .contradictions import Check, Contradiction
 from .identity import find_identity
-from .trace_checks import TraceChecks, attach_checks
+from .trace_checks import TraceChecks, attach_all_checks, attach_checks
 from .verification import Verification, verify_trace
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Contradiction",
     "TraceChecks",
     "Verification",
+    "attach_all_checks",
     "attach_checks",
     "find_identity",
     "verify_trace",

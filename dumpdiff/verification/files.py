@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from ..graph.statistics import STATISTICS, compute_statistics
-from ..model.arrays import AnyArray, Floats
+from ..model.arrays import AnyArray, Flags, Floats
 from ..model.errors import DumpError
 from ..model.threads import map_in_threads
 from ..model.trace import Trace
@@ -103,19 +104,35 @@ class FileChecks:
             items = [item for item in items if item.file not in resized_files]
         return tuple(sorted(items, key=lambda item: item.tensor))
 
-    def read_all(self, progress: Callable[[float], None] | None = None) -> None:
-        """Open and check every file that was not opened yet."""
+    def read_all(self, progress: Callable[[float], None] | None = None) -> Trace:
+        """Open and check every file that was not opened yet.
+
+        Return the trace with fingerprints of all bytes of the files of values that ops pass on. The
+        reader of a dump takes those of large files from parts of them.
+        """
         trace = self.attach()
         rows = [rows[0] for file, rows in self._rows.items() if file not in self._contradictions]
+        content = trace.tensors["content"].to_numpy(copy=True)
+        is_passed_on = self._flag_ends_of_edges()
         sizes = trace.tensors["size"].to_numpy()[rows].tolist()
 
         def read(row: int) -> None:
             with suppress(*READ_ERRORS):  # the check has noted them
-                trace.array(row)
+                array = trace.array(row)
+                if is_passed_on[row]:
+                    content[row] = _compute_fingerprint(array)
 
         for n_done, _ in enumerate(map_in_threads(read, rows, sizes)):
             if progress and n_done % _PROGRESS_STEP == 0:
                 progress(n_done / len(rows))
+        return replace(trace, tensors=trace.tensors.assign(content=content))
+
+    def _flag_ends_of_edges(self) -> Flags:
+        """Return which tensors another one reads or is read from, as recorded."""
+        sources = self._trace.tensors["source_tensor"].to_numpy()
+        flags: Flags = sources >= 0
+        flags[sources[flags]] = True
+        return flags
 
     def list_checks(self) -> tuple[Check, ...]:
         """Return the checks made so far, by what the files were held against."""
@@ -214,6 +231,14 @@ class FileChecks:
     @cached_property
     def _numbers(self) -> RecordedNumbers:
         return collect_numbers(self._trace)
+
+
+def _compute_fingerprint(array: AnyArray) -> int:
+    """Return a number that is equal for equal bytes of any shape, never 0."""
+    data = np.ascontiguousarray(array.ravel(order="K"))
+    checksum = zlib.crc32(data.view(np.uint8).data)
+    length = data.nbytes & 0x7FFFFFFF  # the number must fit into 63 bits
+    return (length << 32 | checksum) or 1
 
 
 def _is_stored_as(dtype: str, stored: str) -> bool:

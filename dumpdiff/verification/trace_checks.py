@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..model.trace import Problem, Trace
@@ -42,4 +43,12 @@ class TraceChecks:
 def attach_checks(trace: Trace) -> TraceChecks:
     """Check the records of a trace, and return it with checks of the files that are read."""
     files = FileChecks(trace)
-    return TraceChecks(files.attach(), (*check_records(trace), check_file_sizes(trace)), files)
+    records = (*check_records(trace), check_file_sizes(trace))
+    return TraceChecks(files.attach(), records, files)
+
+
+def attach_all_checks(trace: Trace, progress: Callable[[float], None] | None = None) -> TraceChecks:
+    """Check the records and all files of a trace now."""
+    files = FileChecks(trace)
+    read_trace = files.read_all(progress)
+    return TraceChecks(files.attach(), check_records(read_trace), files)

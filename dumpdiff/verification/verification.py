@@ -77,8 +77,8 @@ class Verification:
 def verify_trace(trace: Trace, progress: Callable[[float], None] | None = None) -> Verification:
     """Open every file of a trace, and check all records against the files and each other."""
     file_checks = FileChecks(trace)
-    file_checks.read_all(progress)
-    checks = (*file_checks.list_checks(), *check_records(trace))
+    read_trace = file_checks.read_all(progress)
+    checks = (*file_checks.list_checks(), *check_records(read_trace))
     return Verification(
         source=trace.source,
         ops=len(trace.ops),

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import dumpdiff
+from dumpdiff.model.trace import Source, Trace, build_op_table, build_tensor_table
 from dumpdiff.readers import npy
-from dumpdiff.verification import Verification
+from dumpdiff.verification import Verification, verify_trace
 
 from .damage import change_npy, find_file, link_dump, replace_bytes
 
@@ -212,3 +213,40 @@ class TestStatisticsOnly:
         verification = change_leaf("Norm", 100)
         assert {item.tensor for item in verification.contradictions} == {74}
         assert verification.headline.startswith("1 record contradicts another record or its file")
+
+
+def test_every_byte_of_a_large_file_counts() -> None:
+    """A reader takes the fingerprint of a large file from parts of it; a verification does not."""
+    values = np.zeros(1 << 20, dtype=np.float32)
+    damaged = values.copy()
+    damaged[300_001] = 1e-3
+    arrays = {"written.npy": values, "read.npy": damaged}
+    source = Source("/dump", "mindspore", "", "mindspore")
+    tensors = build_tensor_table(
+        {
+            "op": [0, 1],
+            "slot": ["output.0", "input.0"],
+            "slot_kind": ["output", "input"],
+            "dtype": ["float32"] * 2,
+            "size": [1 << 20] * 2,
+            "source_tensor": [-1, 0],
+            "file": list(arrays),
+            "content": [7, 7],
+        }
+    )
+    ops = build_op_table({"name": ["writer", "reader"], "kind": ["Mul", "Add"]})
+    trace = Trace(source, ops, tensors, (), arrays.__getitem__)
+    (item,) = verify_trace(trace).contradictions
+    assert (item.kind, item.op, item.slot) == ("edge", "reader", "input.0")
+    assert item.computed == "it differs from the file that writer output.0 wrote"
+
+
+def test_a_norm_that_a_statistic_csv_prints_as_nan_is_damage(dump: Dump, tmp_path: Path) -> None:
+    copy = link_dump(dump("ms_gpt2"), tmp_path)
+    (file,) = copy.rglob("statistic.csv")
+    header, row, *rows = file.read_text().splitlines()
+    *cells, _, _ = row.split(",")
+    replace_bytes(file, "\n".join([header, ",".join([*cells, "nan", ""]), *rows]).encode())
+    (problem,) = dumpdiff.verify(copy).damage
+    assert problem.message.startswith("mean or norm is NaN although max and min are finite")
+    assert problem.op in row
