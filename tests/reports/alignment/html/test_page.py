@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from results import FINDING, RSQRT, extend_result, make_pairs, make_result, make_unmatched
+from results import (
+    FINDING,
+    RSQRT,
+    extend_result,
+    make_pairs,
+    make_result,
+    make_uncompared,
+    make_unmatched,
+)
 
 from dumpdiff import DumpError
 from dumpdiff.model.result import Result
@@ -93,6 +101,9 @@ def make_hostile_result() -> Result:
         notes=(HOSTILE,),
         target=replace(base.target, source=source),
         unmatched=make_unmatched(("target", HOSTILE, HOSTILE, "forward", HOSTILE, "no partner")),
+        uncompared=make_uncompared(
+            ("target", HOSTILE, HOSTILE, "forward", HOSTILE, "unpaired", "no partner")
+        ),
     )
 
 
