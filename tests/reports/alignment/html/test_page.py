@@ -165,7 +165,7 @@ def test_the_answer_counts_the_states_and_the_reasons() -> None:
 
 
 def test_an_isolated_difference_is_no_first_divergence() -> None:
-    note = "1 compared value differs although what is computed from it agrees"
+    note = "1 value differs without consequence"
     isolated = replace(FINDING, kind="isolated")
     result = make_result(verdict="inconclusive", findings=(isolated,), notes=(note,))
     page = write_page(result).decode()
