@@ -85,7 +85,10 @@ def _explain_isolated(index: ComparisonIndex, finding: Finding, value_pair: Valu
     if errors:
         evidence = (*evidence, _format_recomputation(errors))
     side = find_faulty_side(errors, finding.tolerance) or "unknown"
-    return replace(finding, side=side, evidence=evidence, unexplained=_NO_OPERATOR)
+    reason = _NO_OPERATOR
+    if side in ("target", "reference"):
+        reason = f"the {side}'s record does not follow from its inputs; {reason}"
+    return replace(finding, side=side, evidence=evidence, unexplained=reason)
 
 
 def _format_recomputation(errors: Mapping[str, float]) -> str:

@@ -209,18 +209,13 @@ def _find_coverage_gaps(coverage: _Coverage, min_coverage: float) -> list[str]:
 
 def _describe_isolated(findings: Sequence[Finding]) -> list[str]:
     """Return a sentence if values differ although everything computed from them agrees."""
-    isolated = [finding for finding in findings if finding.kind == "isolated"]
-    if not isolated:
+    titles = [finding.title for finding in findings if finding.kind == "isolated"]
+    if not titles:
         return []
-    n_values = (
-        "1 compared value differs"
-        if len(isolated) == 1
-        else (f"{len(isolated)} compared values differ")
-    )
-    return [
-        f"{n_values} although what is computed from it agrees (first: {isolated[0].title}): check "
-        "the records with dumpdiff verify"
-    ]
+    subject = "1 value differs without consequence"
+    if len(titles) > 1:
+        subject = f"{len(titles)} values differ without consequence, first"
+    return [f"{subject}: {titles[0]}; check the records with dumpdiff verify"]
 
 
 def _describe_silent_scalars(comparison: Comparison, findings: Sequence[Finding]) -> list[str]:

@@ -183,11 +183,17 @@ class Result:
         """Return the number of compared values beyond their tolerance, by state, without zeros.
 
         A compared value that reconverged is beyond it, too. Of the two sides the larger number
-        counts. Only values of ``phase`` count if one is given.
+        counts. Slot pairs are in no count of values that have partners of their own: there are at
+        least as many as slot pairs. Only values of ``phase`` count if one is given.
         """
+        is_counted = self.pairs["evidence"] == "slot"
+        if phase is not None:
+            is_counted &= self.pairs["phase"] == phase
+        slot_states = self.pairs.loc[is_counted, "state"].tolist()
         counts = {}
         for state in (*DIFFERING_STATES, "reconverged"):
-            n_values = max(self._count_compared(side, state, phase) for side in _SIDES)
+            value_counts = [self._count_compared(side, state, phase) for side in _SIDES]
+            n_values = max(*value_counts, slot_states.count(state))
             if n_values:
                 counts[state] = n_values
         return counts

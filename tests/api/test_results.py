@@ -163,6 +163,10 @@ def test_a_result_shows_itself_in_a_line_and_in_a_notebook(result: Result) -> No
     assert repr(result).startswith("<Result diverged, ")
     assert "\n" not in repr(result)
     assert "<b>diverged</b>" in result._repr_html_()
+    assert (
+        "<li>forward values of the reference: 1 introduced, 53 propagated, 99 agreeing, "
+        "6 reconverged, 3 unpaired</li>"
+    ) in result._repr_html_()
 
 
 def test_a_notebook_shows_names_from_a_dump_as_text() -> None:
@@ -183,6 +187,8 @@ def test_everything_in_a_result_is_stored(tmp_path: Path) -> None:
     assert to_json(stored) == to_json(original)
     assert stored.finding_contexts == original.finding_contexts
     pd.testing.assert_frame_equal(stored.pairs, original.pairs)
+    pd.testing.assert_frame_equal(stored.uncompared, original.uncompared)
+    assert stored.states == original.states
     pd.testing.assert_frame_equal(stored.unmatched, original.unmatched)
 
 

@@ -24,6 +24,26 @@ def select_phases(trace, *phases):
     return select_ops(trace, np.flatnonzero(trace.ops["phase"].isin(phases)).tolist())
 
 
+class TestIsolated:
+    """Values that differ although everything computed from them agrees."""
+
+    def test_one_value_makes_the_answer_inconclusive(self, trace):
+        clean_trace = trace("pt_none")
+        result = locate_divergence(scale_result(clean_trace, SILU, 1.3), clean_trace)
+        assert (result.verdict, result.first_divergence) == ("inconclusive", None)
+        (finding,) = result.findings
+        assert result.notes[0] == (
+            f"1 value differs without consequence: {finding.title}; "
+            "check the records with dumpdiff verify"
+        )
+
+    def test_several_values_are_counted(self, trace):
+        clean_trace = trace("pt_none")
+        damaged_trace = scale_result(scale_result(clean_trace, SILU, 1.3), DIVISION, 1.3)
+        result = locate_divergence(damaged_trace, clean_trace)
+        assert result.notes[0].startswith("2 values differ without consequence, first: layers.1.")
+
+
 class TestAligned:
     @pytest.mark.parametrize(
         "pair", [("pt_none", "pt_none"), ("ms_mf_none", "pt_none"), ("ms_graph", "v6.0_api_stack")]

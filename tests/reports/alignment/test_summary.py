@@ -55,7 +55,7 @@ def test_compared_values_beyond_tolerance_are_in_the_headline_of_aligned() -> No
 
 def test_an_isolated_difference_is_no_first_divergence() -> None:
     isolated = replace(FINDING, kind="isolated")
-    note = "1 compared value differs although what is computed from it agrees (first: x)"
+    note = "1 value differs without consequence: x; check the records"
     result = make_result(verdict="inconclusive", findings=(isolated,), notes=(note,))
     assert result.first_divergence is None
     assert format_headline(result) == f"inconclusive: {note}"

@@ -32,7 +32,7 @@ function uncomparedColumns({ columns }) {
     { key: "side", title: "side", kind: "phase", cell: text("side") },
     { key: "state", title: "state", kind: "state", cell: (row) => [mark(columns.state.at(row)), columns.state.at(row)] },
     { key: "op", title: "op", kind: "name", cell: text("op") },
-    { key: "slot", title: "slot", kind: "scope", cell: text("slot") },
+    { key: "slot", title: "slot", kind: "slot", cell: text("slot") },
     { key: "phase", title: "phase", kind: "phase", cell: text("phase") },
     { key: "scope", title: "scope", kind: "scope", cell: text("scope") },
     { key: "reason", title: "why", kind: "reason", cell: text("reason") },

@@ -6,7 +6,7 @@ import base64
 from dataclasses import replace
 
 import pytest
-from results import extend_result, make_result
+from results import FINDING, RSQRT, extend_result, make_pairs, make_result
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
@@ -258,13 +258,45 @@ def test_a_broken_link_shows_the_report(browser: Browser, demo_page: bytes, hash
     assert browser.find("h1").is_displayed()
 
 
+def test_what_was_not_compared_can_be_searched(browser: Browser) -> None:
+    browser.open(write_page(make_result()))
+    assert browser.find("#uncompared-count").text == "31"
+    assert browser.find("#unmatched-count").text == "3"
+    browser.find("#uncompared-side").send_keys("reference")
+    assert browser.find("#uncompared-count").text == "1"
+    (row,) = browser.read_texts("#uncompared-table tr[data-row]")
+    assert row.split("\n")[0].startswith("reference")
+    assert "Tensor.to.0.forward" in row
+    assert "dead end" in row
+
+
+def test_an_isolated_difference_is_marked_but_no_first_divergence(browser: Browser) -> None:
+    row = {"target_op": RSQRT, "reference_op": "Torch.rsqrt.3.forward", "phase": "forward"}
+    numbers = {"state": "isolated", "metric": "relative_l2", "error": 0.1, "tolerance": 1e-6}
+    finding = replace(FINDING, kind="isolated")
+    result = make_result(
+        verdict="inconclusive", findings=(finding,), pairs=make_pairs({**row, **numbers})
+    )
+    browser.open(write_page(result))
+    painted = browser.run(PIXELS)
+    assert read_color(browser, "isolated") in painted
+    assert read_color(browser, "introduced") not in painted  # the line to the first divergence
+
+
 def test_a_hostile_name_is_shown_as_text_everywhere(browser: Browser) -> None:
     browser.open(write_page(make_hostile_result()), "#pair=0")
     shown_text = (
         '</script><script>hacked=1</script><img src=x onerror="hacked=1">{{ 7*7 }}'
         "\\x1b]0;x\\x07\\u202e"
     )
-    for place in ("#answer", "#findings", "#pair", "#pairs-table", "#unmatched-table"):
+    for place in (
+        "#answer",
+        "#findings",
+        "#pair",
+        "#pairs-table",
+        "#unmatched-table",
+        "#uncompared-table",
+    ):
         assert shown_text in browser.find(place).get_property("textContent")
     move_to_pair(browser, 0).perform()
     assert shown_text in browser.find(".tip").text

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from results import FINDING, RSQRT, extend_result, make_pairs, make_result, make_unmatched
+from results import (
+    FINDING,
+    RSQRT,
+    extend_result,
+    make_pairs,
+    make_result,
+    make_uncompared,
+    make_unmatched,
+)
 
 from dumpdiff import DumpError
 from dumpdiff.model.result import Result
@@ -93,6 +101,9 @@ def make_hostile_result() -> Result:
         notes=(HOSTILE,),
         target=replace(base.target, source=source),
         unmatched=make_unmatched(("target", HOSTILE, HOSTILE, "forward", HOSTILE, "no partner")),
+        uncompared=make_uncompared(
+            ("target", HOSTILE, HOSTILE, "forward", HOSTILE, "unpaired", "no partner")
+        ),
     )
 
 
@@ -154,7 +165,7 @@ def test_the_answer_counts_the_states_and_the_reasons() -> None:
 
 
 def test_an_isolated_difference_is_no_first_divergence() -> None:
-    note = "1 compared value differs although what is computed from it agrees"
+    note = "1 value differs without consequence"
     isolated = replace(FINDING, kind="isolated")
     result = make_result(verdict="inconclusive", findings=(isolated,), notes=(note,))
     page = write_page(result).decode()
