@@ -61,7 +61,8 @@ class Comparison:
     evidence, confidence, target_tensor, reference_tensor (ids of the tensors compared), layout,
     metric, error, tolerance, agrees, comparable and the fields of
     :class:`~dumpdiff.comparison.metrics.Metrics`, plus rounded_error, group (a fused tensor and its
-    parts, else None) and spread (of two runs of the reference, NaN if unknown).
+    parts, else None), spread (of two runs of the reference, NaN if unknown), and where statistics
+    are compared the statistic that decides and statistic_error, its difference (else '' and NaN).
     """
 
     alignment: Alignment
