@@ -70,7 +70,8 @@ class Comparison:
     and reason (why a pair is not comparable although both sides have numbers, else ''). Every class
     is in one pair at most that is no slot pair. ``masked`` is the number of elements that were set
     aside as mask fill, or -1 if only statistics were compared and all but the maximum were set
-    aside.
+    aside. Where statistics are compared, ``statistic`` is the one that decides and
+    ``statistic_error`` its difference (else '' and NaN).
     """
 
     alignment: Alignment

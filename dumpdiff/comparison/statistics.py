@@ -47,9 +47,10 @@ def compute_extreme_factors(sizes: Floats) -> Floats:
     for 1,000 elements, 6.2 for 10**8. The errors of single elements are not equally large: that of
     a dot product is relative to the sum of its terms' magnitudes (Higham, Accuracy and Stability of
     Numerical Algorithms, 2nd ed., 3.1), so large elements have large errors. Hence the unit of an
-    extreme's difference is its own magnitude, if that is larger than the root mean square. In 3,300
-    pairs of real dumps an extreme differed by at most 0.9 of these factors, apart from errors below
-    a rounding. A tensor of one element has the factor 1.
+    extreme's difference is its own magnitude, if that is larger than the root mean square. In 1,700
+    pairs of real dumps the difference of an extreme was 0.3 errors (median), 1.8 errors (99 %) and
+    0.9 factors (largest), apart from additions of which few elements differ at all (3.3 factors). A
+    tensor of one element has the factor 1.
     """
     factors: Floats = np.sqrt(2 * np.log(2 * np.fmax(sizes, 1.0)))
     return np.where(sizes > 1, factors, 1.0)
