@@ -419,6 +419,8 @@ class _GraphRows:
         the value itself if there is no such output, or several.
         """
         value_type = self._get_type(slot)
+        if value_type is None:
+            return slot
         results, visited, todo = set(), {slot}, [slot]
         while todo:
             current = todo.pop()
@@ -427,8 +429,8 @@ class _GraphRows:
                 continue
             for source in self.flow.ops[current.op].op_inputs:
                 source_type = self._get_type(source)
-                has_shape = source_type is not None and value_type is not None
-                if has_shape and source_type.shape == value_type.shape and source not in visited:
+                has_shape = source_type is not None and source_type.shape == value_type.shape
+                if has_shape and source not in visited:
                     visited.add(source)
                     todo.append(source)
         return results.pop() if len(results) == 1 else slot
@@ -436,7 +438,7 @@ class _GraphRows:
 
 def _list_updated_parameters(flow: Dataflow) -> set[str]:
     """Return the parameters that some op of the graph overwrites."""
-    names = set()
+    names: set[str] = set()
     for op in flow.ops:
         names.update((op.inputs[index] or Slot()).parameter for index in find_updates(op))
     return names - {""}
