@@ -540,7 +540,7 @@ FAULTS: Mapping[str, Fault] = {
         "running statistics of batch norm with momentum 0.9 for 0.1",
         "norm-momentum",
         _change_layer(norm_momentum=0.9),
-        "50",
+        "49",
     ),
 }
 
@@ -654,9 +654,10 @@ def _list_cases() -> tuple[Case, ...]:
                     reference,
                 )
             )
-    for side in ("mindspore", "pytorch"):
-        name = f"resnet-norm_momentum-{side}"
-        cases.append(Case(name, "resnet", "norm_momentum", side, *_STYLES["resnet"]))
+    # PyTorch's recorders hold the momentum only as an argument, where the truth is not looked for
+    cases.append(
+        Case("resnet-norm_momentum", "resnet", "norm_momentum", "mindspore", *_STYLES["resnet"])
+    )
     for model, kind in _UPDATES:
         if (model, kind) != ("llama", "adamw"):  # that is the benign case "optimizer"
             cases.append(_make_update_case(model, kind))

@@ -22,20 +22,21 @@ def find_update_gaps(
     """Return a sentence if both sides recorded the optimizer and nothing of it was compared."""
     if not all(OPTIMIZER in phases for phases in coverage.values()):
         return []
-    n_compared = sum(phases[OPTIMIZER]["compared"] for phases in coverage.values())
-    alignment = graph.comparison.alignment
     rows = _find_new_weight_rows(graph)
-    is_any_comparable = bool(graph.comparison.pairs["comparable"].to_numpy()[rows].any())
-    if rows and not is_any_comparable:
+    pairs = graph.comparison.pairs.iloc[rows]
+    if rows and (pairs["reason"] == HIDDEN_STEP).all():
         return [
             "both sides recorded new weights, but the step changes none of them by more than the "
             f"tolerance{_ADVICE_FOR_STEPS}"
         ]
-    if n_compared:
+    n_compared = sum(phases[OPTIMIZER]["compared"] for phases in coverage.values())
+    if n_compared and (not rows or pairs["comparable"].any()):
         return []
+    alignment = graph.comparison.alignment
     frameworks = {flow.trace.source.framework for flow in (alignment.target, alignment.reference)}
     advice = "; ".join(_ADVICE[name] for name in sorted(frameworks) if name in _ADVICE)
-    return [f"both sides recorded the optimizer, but none of it could be compared. {advice}"]
+    subject = "new weights, but none" if rows else "the optimizer, but none of it"
+    return [f"both sides recorded {subject} could be compared. {advice}"]
 
 
 def describe_updates(

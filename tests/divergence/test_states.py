@@ -18,6 +18,8 @@ from traces import (
     scale_tensors,
 )
 
+from dumpdiff.comparison.new_weights import HIDDEN_STEP
+
 FIRST, SILU, SOFTMAX = (
     "Tensor.__add__.1.forward",
     "Functional.silu.1.forward",

@@ -505,3 +505,51 @@ class TestRecordedNow:
             assert count == total > 500
         weights = set(trace.tensors["gradient_of"]) - {""}
         assert len(weights) == trace.ops["kind"].eq("Adam").sum()
+
+
+class TestUpdates:
+    """What an op overwrites is dumped as after the op: it is an output of the op."""
+
+    def test_a_parameter_that_a_written_out_update_overwrites_is_not_trusted_as_before_it(
+        self, dump: Callable[[str], Path]
+    ):
+        recording = read_trace(dump("ms_update_assign_sub"))
+        tensors, kinds = recording.tensors, recording.ops["kind"]
+        kind_of_tensor = kinds.to_numpy()[tensors["op"]]
+        parameter = tensors[
+            (kind_of_tensor == "Parameter") & (tensors["parameter"] == "first.weight")
+        ]
+        assert not parameter["trusted"].any()
+        read_before = tensors[
+            (kind_of_tensor == "MatMul") & (tensors["parameter"] == "first.weight")
+        ]
+        assert read_before["trusted"].all()
+        (new_row,) = np.flatnonzero(tensors["update_of"] == "first.weight")
+        assert kind_of_tensor[new_row] == "AssignSub"
+        after, at_the_end = recording.array(new_row), recording.array(parameter.index[0])
+        assert np.array_equal(after, at_the_end)
+        assert not np.array_equal(after, recording.array(read_before.index[0]))
+
+    def test_a_written_out_update_and_its_clipping_are_the_optimizers(
+        self, dump: Callable[[str], Path]
+    ):
+        ops = read_trace(dump("ms_update_assign_sub")).ops
+        kinds = ops["kind"][ops["phase"] == "optimizer"]
+        assert {"AssignSub", "Mul", "AddN", "Sqrt", "Minimum"} <= set(kinds)
+
+    def test_a_named_gradient_is_the_one_before_clipping(self, dump: Callable[[str], Path]):
+        recording = read_trace(dump("ms_update_adam"))
+        (row,) = np.flatnonzero(recording.tensors["gradient_of"] == "first.weight")
+        op = recording.tensors["op"].iat[row]
+        assert recording.ops["phase"].iat[op] == "backward"
+
+    def test_running_statistics_are_outputs_of_a_batch_norm_in_training(
+        self, dump: Callable[[str], Path]
+    ):
+        recording = read_trace(dump("ms_update_adam"))
+        rows = recording.tensors
+        batch_norm = rows[recording.ops["kind"].to_numpy()[rows["op"]] == "BatchNorm"]
+        slots = batch_norm.set_index("slot")
+        assert not slots.loc["input.3", "trusted"]
+        assert slots.loc["output.5", "update_of"] == "norm.moving_mean"
+        assert slots.loc["output.6", "update_of"] == "norm.moving_variance"

@@ -452,3 +452,22 @@ class TestWrongInput:
         with pytest.raises(DumpError, match=message) as error:
             read_trace(file)
         assert "\n" not in str(error.value)
+
+
+def test_what_follows_the_last_gradient_is_the_optimizers_but_for_modules(tmp_path: Path):
+    """A norm that the user's own code computes, with a stack; then a module of a second pass."""
+    tensor = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2, 2],
+              "Max": 1.5, "Min": -0.5, "Mean": 0.25, "Norm": 2.0}  # fmt: skip
+    entry = {"input_args": [tensor], "input_kwargs": {}, "output": [tensor]}
+    gradient = {"input": [tensor], "output": [tensor]}
+    names = ("Functional.linear.0.forward", "Functional.linear.0.backward", "Torch.norm.0.forward",
+             "Functional.linear.1.forward", "Module.net.Net.forward.1")  # fmt: skip
+    data = {name: gradient if "backward" in name else entry for name in names}
+    file = write_dump(tmp_path, data, framework="pytorch", level="mix")
+    frames = ["File train.py, line 9, in clip, \n norm = torch.norm(gradient)"]
+    (tmp_path / "stack.json").write_text(json.dumps({"0": [["Torch.norm.0.forward"], frames]}))
+    construct = {"Functional.linear.1.forward": "Module.net.Net.forward.1"}
+    (tmp_path / "construct.json").write_text(json.dumps(construct))
+    ops = read_trace(file).ops.set_index("name")
+    assert ops.loc["Torch.norm.0.forward", "source"] == "train.py:9"
+    assert ops["phase"].tolist() == ["forward", "backward", "optimizer", "forward", "forward"]

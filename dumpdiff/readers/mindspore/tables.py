@@ -455,6 +455,8 @@ class _GraphRows:
         the value itself if there is no such output, or several.
         """
         value_type = self._get_type(slot)
+        if value_type is None:
+            return slot
         results, visited, todo = set(), {slot}, [slot]
         while todo:
             current = todo.pop()
@@ -463,9 +465,8 @@ class _GraphRows:
                 continue
             for source in self.flow.ops[current.op].op_inputs:
                 source_type = self._get_type(source)
-                if source_type is None or value_type is None or source in visited:
-                    continue
-                if source_type.shape == value_type.shape:
+                has_shape = source_type is not None and source_type.shape == value_type.shape
+                if has_shape and source not in visited:
                     visited.add(source)
                     todo.append(source)
         return results.pop() if len(results) == 1 else slot

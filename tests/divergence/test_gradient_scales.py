@@ -1,0 +1,74 @@
+"""Gradients that one side multiplies before their norm is taken."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from traces import edit_tensors, find_op, locate_divergence
+
+from dumpdiff.divergence.gradient_scales import find_normed_gradient
+from dumpdiff.graph import build_flow, find_gradients
+from dumpdiff.rulebook import load_rules
+
+
+def test_a_gradient_doubled_before_clipping_is_one_finding_that_names_the_factor(trace):
+    result = locate_divergence(trace("ms_update_adam"), trace("pt_update_adam_double"))
+    assert result.verdict == "diverged"
+    (finding,) = result.findings
+    assert finding.phase == "optimizer"
+    assert finding.metrics["norm_ratio"] == 0.5
+    assert all(name.startswith("Tensor.mul_.") for name in finding.reference_ops)
+    (cause,) = finding.causes
+    assert (cause.name, cause.parameters) == ("gradient-scaled", {"factor": 0.5})
+    assert "0.5 times the reference's" in finding.title
+
+
+def test_gradients_scaled_alike_are_no_finding(trace):
+    double = trace("pt_update_adam_double")
+    result = locate_divergence(double, double)
+    assert (result.verdict, result.findings) == ("aligned", ())
+
+
+def test_an_average_that_one_side_leaves_out_is_found(trace):
+    """Both call mul_ on the sum over two ranks, one by 0.5 and one by 1.0: its result is 2 g."""
+    average = trace("pt_update_adam_double")
+    tensors = average.tensors
+    kinds = average.ops["kind"].to_numpy()[tensors["op"]]
+    first_clip = find_op(average, "Torch.vector_norm.0.forward")
+    is_average = (kinds == "Tensor.mul_") & (tensors["op"] < first_clip)
+    plain = replace(average, tensors=build_flow(average).tensors.assign(file=""))
+    gradients = plain.tensors[is_average & (tensors["slot"] == "input.0")]
+    results = plain.tensors[is_average & (tensors["slot"] == "output.0")]
+    columns = ["max", "min", "mean", "norm"]
+    unscaled = plain.tensors.copy()
+    # the result of mul_ is its input, as if by 1.0, and so is what the norm reads
+    unscaled.loc[results.index, columns] = gradients[columns].to_numpy()
+    norms = unscaled[(kinds == "Torch.vector_norm") & (tensors["slot"] == "input.0")].index[:-1]
+    unscaled.loc[norms, columns] = gradients[columns].to_numpy()
+    result = locate_divergence(plain, replace(plain, tensors=unscaled))
+    scale_findings = [finding for finding in result.findings if "norm is taken" in finding.title]
+    assert result.verdict != "aligned"
+    assert [finding.metrics["norm_ratio"] for finding in scale_findings] == [2.0]
+
+
+@pytest.mark.parametrize("name", ["ms_update_adam", "pt_update_adam", "pt_update_adam_double"])
+def test_the_gradient_that_enters_the_norm_is_the_last_before_clipping(trace, name):
+    flow = build_flow(trace(name))
+    kinds = [load_rules().resolve_kind(kind) for kind in flow.trace.ops["kind"]]
+    parameters = pd.Series(flow.list_column("parameter"))
+    (weight,) = parameters.index[parameters == "second.weight"]
+    gradient = find_gradients(flow, kinds).by_value[weight]
+    normed = find_normed_gradient(flow, kinds, gradient)
+    expected_factor = 2.0 if name.endswith("double") else 1.0
+    assert flow.norms[normed] == pytest.approx(expected_factor * flow.norms[gradient], rel=1e-6)
+
+
+def test_a_gradient_without_a_norm_has_none(trace):
+    clean = trace("pt_update_sgd")
+    is_norm = (clean.ops["kind"] == "Torch.vector_norm").to_numpy()[clean.tensors["op"]]
+    bare = edit_tensors(clean, clean.tensors.index[is_norm].tolist(), trusted=False)
+    flow = build_flow(bare)
+    kinds = [load_rules().resolve_kind(kind) for kind in flow.trace.ops["kind"]]
+    for weight, gradient in find_gradients(flow, kinds).by_value.items():
+        if flow.list_column("parameter")[weight]:
+            assert find_normed_gradient(flow, kinds, gradient) == -1
