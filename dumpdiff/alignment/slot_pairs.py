@@ -35,15 +35,16 @@ def find_slot_pairs(matching: Matching) -> tuple[SlotPair, ...]:
     Slots correspond if the two ops are of one kind and, among those of their inputs or of their
     outputs that are not partners, exactly one value of each side has a size. A value without a
     partner must occur in the slot only: an input that no op wrote, an output that no op reads.
-    Outputs of backward records are left out: of a call that consists of several differentiable
-    functions, msprobe records the gradient that the last of them returns.
+    Outputs of backward records of two frameworks are left out: of a call that consists of several
+    differentiable functions, msprobe records the gradient that the last of them returns.
     """
     target, reference = matching.target, matching.reference
     calls_t = target.trace.ops["forward"].tolist()
+    has_one_framework = target.trace.source.framework == reference.trace.source.framework
     slot_pairs = []
     for op_t, op_r in _iterate_op_pairs(matching):
         slots = [("input", target.reads[op_t], reference.reads[op_r])]
-        if calls_t[op_t] < 0:
+        if calls_t[op_t] < 0 or has_one_framework:
             slots.append(("output", target.writes[op_t], reference.writes[op_r]))
         for slot_kind, values_t, values_r in slots:
             for value_t, value_r in _pair_by_size(matching, values_t, values_r):

@@ -12,11 +12,11 @@ import pandas as pd
 
 from ..alignment import Alignment
 from ..alignment.matches import NewWeight
-from ..alignment.values import compute_differences, compute_distances
 from ..graph import Flow
-from ..model.arrays import AnyArray, Floats
+from ..model.arrays import AnyArray
 from ..model.dtypes import get_unit_roundoff
 from ..model.errors import DumpError
+from .statistics import measure_differences
 from .whole_tensors import load_shaped_tensor
 
 #: Roundings of a weight in a step: decay, step and subtraction, on either side half a unit each.
@@ -55,6 +55,7 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
     comparable = pairs["comparable"].to_numpy(copy=True)
     reason = pairs["reason"].to_numpy(copy=True)
     metric = pairs["metric"].tolist()
+    is_judged = np.zeros(len(pairs), dtype=bool)
     for value in alignment.states:
         tolerance[row_of_class[value]] = max(tolerance[row_of_class[value]], STATE_ROUNDING)
     for new_weight in alignment.new_weights:
@@ -67,7 +68,10 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
         if step is not None:
             size, tolerance[row], hidden_reason = step
         elif metric[row] == "statistics":
-            error[row], size = _compare_statistics(alignment, new_weight)
+            size = _measure_step_by_statistics(alignment, new_weight)
+            if new_weight.second_moment >= 0:
+                error[row] = _compare_adam_statistics(alignment, new_weight)
+                is_judged[row] = True
             tolerance[row] = max(tolerance[row], _STATISTICS_SHARE * size)
         else:
             continue
@@ -76,6 +80,7 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
         if is_small and is_unclear and error[row] <= tolerance[row]:
             comparable[row], reason[row] = False, hidden_reason
     pairs["tolerance"], pairs["error"] = tolerance, error
+    pairs.loc[is_judged, "statistic"], pairs.loc[is_judged, "statistic_error"] = "", np.nan
     pairs["comparable"] = comparable
     pairs["reason"] = pd.Series(reason, dtype=object)
 
@@ -125,27 +130,26 @@ def compute_adam_error(second_moment: AnyArray, noise: float) -> float:
     return float(np.sqrt(np.mean(element_errors**2)))
 
 
-def _compare_statistics(alignment: Alignment, new_weight: NewWeight) -> tuple[float, float]:
-    """Return the difference of two new weights, and of the reference's new and old weight.
+def _measure_step_by_statistics(alignment: Alignment, new_weight: NewWeight) -> float:
+    """Return how far the statistics of the reference's new and old weight are apart."""
+    prints = alignment.fingerprints[1]
+    new, old = np.array([new_weight.reference]), np.array([new_weight.old_reference])
+    return float(measure_differences(prints, new, prints, old).get_largest()[0])
+
+
+def _compare_adam_statistics(alignment: Alignment, new_weight: NewWeight) -> float:
+    """Return the second largest error that the statistics of two new weights show.
 
     With Adam, one extreme may be an element whose step is only noise, see
-    :func:`compute_adam_error`. So the largest of the four differences does not count there.
+    :func:`compute_adam_error`. So the largest of three or four errors does not count.
     """
     prints_t, prints_r = alignment.fingerprints
     target, reference = np.array([new_weight.target]), np.array([new_weight.reference])
-    old = np.array([new_weight.old_reference])
-    size = float(compute_distances(prints_r, reference, prints_r, old)[0])
-    terms = compute_differences(prints_t, target, prints_r, reference)
-    return _select_term(terms, is_adam=new_weight.second_moment >= 0), size
-
-
-def _select_term(terms: Floats, is_adam: bool) -> float:
-    """Return the largest of the known terms, for Adam the second largest of three or four."""
-    known_terms = np.sort(terms[np.isfinite(terms)])
-    if not len(known_terms):
+    errors = measure_differences(prints_t, target, prints_r, reference).errors
+    known_errors = np.sort(errors[np.isfinite(errors)])
+    if not len(known_errors):
         return float("inf")
-    is_second_used = is_adam and len(known_terms) > 2
-    return float(known_terms[-2 if is_second_used else -1])
+    return float(known_errors[-2 if len(known_errors) > 2 else -1])
 
 
 def _load_values(flow: Flow, value: int) -> AnyArray | None:

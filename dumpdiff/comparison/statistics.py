@@ -78,6 +78,14 @@ def measure_statistics(
     return _build_errors(differences, prints_t.size, is_discrete | is_given)
 
 
+def measure_differences(
+    target: Fingerprints, rows_t: Ints, reference: Fingerprints, rows_r: Ints
+) -> StatisticErrors:
+    """Return what the statistics of computed values show, for each pair of rows."""
+    differences = compute_differences(target, rows_t, reference, rows_r)
+    return _build_errors(differences, target.size[rows_t], np.zeros(len(rows_t), dtype=bool))
+
+
 def measure_joint_statistics(
     target: Fingerprints, reference: Fingerprints, is_given: bool
 ) -> StatisticErrors:

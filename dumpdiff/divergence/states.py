@@ -147,6 +147,8 @@ def _classify_forwards(graph: JointGraph, rules: Rules, cancellation: Floats) ->
     state = [INCOMPARABLE] * len(pairs) + [UNPAIRED] * (graph.n_nodes - len(pairs))
     allowed_errors = list(tolerances)
     is_update = (pairs["evidence"] == _UPDATE_EVIDENCE).tolist()
+    new_weights = [weight.target for weight in graph.comparison.alignment.new_weights]
+    is_new_weight = pairs["target"].isin(new_weights).tolist()
     ancestry = [Ancestry()] * graph.n_nodes
     recomputations: dict[int, Recomputation] = {}
     forward_has_diverged = False
@@ -172,9 +174,10 @@ def _classify_forwards(graph: JointGraph, rules: Rules, cancellation: Floats) ->
                 if recomputation.is_equally_accurate(tolerance, own_ancestry.worst_agreeing_error):
                     state[node], allowed_errors[node] = AGREEING, error
                     continue
-            allowed_error = _extend_allowed_error(
-                allowed_error, factors[node], own_ancestry.carried_error, recomputation
-            )
+            if not is_new_weight[node]:  # its tolerance includes what the gradient's error does
+                allowed_error = _extend_allowed_error(
+                    allowed_error, factors[node], own_ancestry.carried_error, recomputation
+                )
         allowed_errors[node] = allowed_error
         if error <= allowed_error and not is_broken[node]:
             is_informative = allowed_error < NO_INFORMATION or error <= tolerance
@@ -393,7 +396,7 @@ def _has_same_operation(graph: JointGraph, ancestry: Ancestry, node: int) -> boo
 
 
 def _keep_foreign_values_unpaired(graph: JointGraph, state: list[str]) -> None:
-    """Call what no recorded op produced, and what has no partner, unpaired.
+    """Call what no recorded op wrote, and what has no partner, unpaired.
 
     That its consumers agree does not make it an intermediate value of a decomposition.
     """
@@ -402,8 +405,10 @@ def _keep_foreign_values_unpaired(graph: JointGraph, state: list[str]) -> None:
         (alignment.target, graph.target_classes),
         (alignment.reference, graph.reference_classes),
     ):
+        is_written = np.zeros(len(flow.classes), dtype=bool)
+        is_written[flow.tensor_class[flow.is_computed & (flow.tensor_class >= 0)]] = True
         unpaired = n_pairs + np.flatnonzero(classes[n_pairs:] >= 0)
-        for node in unpaired[flow.producers[classes[unpaired]] < 0].tolist():
+        for node in unpaired[~is_written[classes[unpaired]]].tolist():
             state[node] = UNPAIRED
 
 

@@ -114,7 +114,8 @@ class TestMaskFill:
         pair = find_pair(
             compare_traces(edit_tensors(changed_trace, rows, max=high), clean_trace), MASKED
         )
-        assert pair["error"] == pytest.approx(0.01, rel=1e-3)
+        assert pair["statistic"] == "max"
+        assert pair["statistic_error"] == pytest.approx(0.01, rel=1e-3)
         assert not pair["agrees"]
 
     def test_the_same_constant_is_compared_in_full(self, trace):
