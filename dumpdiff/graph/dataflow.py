@@ -224,10 +224,14 @@ def _flag_counters(trace: Trace, tensors: pd.DataFrame) -> Flags:
 def _flag_computed(trace: Trace, tensors: pd.DataFrame) -> Flags:
     """Return (tensors,) true for outputs of ops that compute.
 
-    MindSpore writes parameters as ops of kind Parameter; these compute nothing.
+    MindSpore writes parameters as ops of kind Parameter; these compute nothing. Neither does an
+    update that leaves one repeated number: MindSpore's SGD keeps zeros if it has no momentum.
     """
     is_parameter = (trace.ops["kind"] == "Parameter").to_numpy()[tensors["op"]]
-    is_computed: Flags = (tensors["slot_kind"] == "output").to_numpy() & ~is_parameter
+    is_unused_state = ((tensors["update_of"] != "") & (tensors["size"] > 1)).to_numpy()
+    is_unused_state &= (tensors["max"] == tensors["min"]).to_numpy()
+    is_output = (tensors["slot_kind"] == "output").to_numpy()
+    is_computed: Flags = is_output & ~is_parameter & ~is_unused_state
     return is_computed
 
 

@@ -169,24 +169,16 @@ class _Rows:
     def _add_pending_tensors(self, kind: str, op_records: Sequence[Record]) -> None:
         """Add the tensors of an op that is not in the graph.
 
-        The outputs of an op that updates its inputs are those inputs, see :class:`_GraphRows`.
+        What such an op overwrites is not trusted: without names there is no old weight to judge a
+        new one by.
         """
         updated_inputs = op_types.find_updated_inputs(kind)
-        updates = [
-            record
-            for record in op_records
-            if record.io != "output" and record.slot in (updated_inputs or ())
-        ]
         for record in op_records:
-            is_stale = op_types.is_in_place(kind) and (bool(updates) or updated_inputs is None)
+            is_stale = op_types.is_in_place(kind)
             if record.io != "output":
                 is_stale = _may_be_updated(record.slot, updated_inputs)
-            elif updates:
-                continue
             tensor = self.make_tensor(record.io, record.slot, record, None)
             self.tensors.append(tensor._replace(trusted=not is_stale))
-        for index, record in enumerate(updates):
-            self.tensors.append(self.make_tensor("output", index, record, None))
 
     def make_tensor(
         self, io: str, index: int, record: Record | None, output: Output | None
