@@ -46,8 +46,9 @@ def read_value_states(graph: JointGraph, result: Result) -> tuple[ValueStates, V
     is_slot_pair = (result.pairs["evidence"] == "slot").to_numpy()
     states[nodes[~is_slot_pair]] = result.pairs["state"].to_numpy()[~is_slot_pair]
     slot_rows = result.pairs[is_slot_pair].set_index(["target", "reference"])["state"].to_dict()
-    for node, pair in comparison.pairs["slot_pair"].dropna().items():
-        states[node] = slot_rows.get((pair.target_tensor, pair.reference_tensor), UNPAIRED)
+    for node, pair in enumerate(comparison.pairs["slot_pair"].tolist()):
+        if pair is not None:
+            states[node] = slot_rows.get((pair.target_tensor, pair.reference_tensor), UNPAIRED)
     is_compared = comparison.pairs["comparable"].to_numpy(dtype=bool)
     is_compared &= ~np.isin(states.astype(str), ("incomparable", UNPAIRED))
     errors = np.where(is_compared, comparison.pairs["error"].to_numpy(), np.nan)
