@@ -43,7 +43,6 @@ _COUNTS = ("coverage", "states", "uncompared")
 _WIDTH = 10_000  #: columns of the terminal: no name is broken
 
 
-
 @dataclass(frozen=True)
 class Answer:
     """The answer about one pair of dumps."""

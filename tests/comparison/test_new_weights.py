@@ -14,7 +14,6 @@ from dumpdiff.comparison.new_weights import (
 )
 from dumpdiff.graph import build_flow
 
-
 #: Of a net of 33 forward ops, the unused gradients of the loss alone are a quarter of the backward.
 TINY_NET_COVERAGE = 0.6
 
