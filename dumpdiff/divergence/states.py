@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -47,6 +48,8 @@ _MAX_RECOMPUTATIONS = 64
 _NEAR_ERROR = 0.05
 #: Evidence of pairs that the optimizer keeps beyond the step, see ``alignment.training_step``.
 _UPDATE_EVIDENCE = "update"
+#: How often two kinds of operators must give the same result before they count as one.
+_MIN_LEARNED = 2
 #: Ancestors, and unpaired nodes, that are kept for the report.
 _MAX_REMEMBERED = 32
 
@@ -358,11 +361,13 @@ def _restore_contradictions(graph: JointGraph, walk: _Walk, final_state: list[st
     """
     state = list(final_state)
     has_consequence = _flag_consequences(graph, walk)
+    equivalent_kinds = _learn_equivalent_kinds(graph, walk)
     for node in graph.order:
         if state[node] != RECONVERGED or walk.state[node] not in _DIVERGED:
             continue
         ancestry = walk.ancestry[node]
-        if not ancestry.has_diverged and _has_same_operation(graph, ancestry, node):
+        is_same = _has_same_operation(graph, ancestry, node, equivalent_kinds)
+        if is_same and not ancestry.has_diverged:
             state[node] = INTRODUCED if has_consequence[node] else ISOLATED
         elif any(state[ancestor] in _DIVERGED for ancestor in ancestry.ancestors):
             state[node] = walk.state[node]
@@ -379,20 +384,62 @@ def _flag_consequences(graph: JointGraph, walk: _Walk) -> list[bool]:
     return has_consequence
 
 
-def _has_same_operation(graph: JointGraph, ancestry: Ancestry, node: int) -> bool:
+def _learn_equivalent_kinds(graph: JointGraph, walk: _Walk) -> frozenset[tuple[str, str]]:
+    """Return the pairs of operator kinds that turn partners into agreeing values more than once."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for node, state in enumerate(walk.state):
+        if state == AGREEING and _has_same_inputs(graph, node):
+            counts[_get_producer_kinds(graph, node)] += 1
+    return frozenset(kinds for kinds, count in counts.items() if count >= _MIN_LEARNED)
+
+
+def _has_same_operation(
+    graph: JointGraph,
+    ancestry: Ancestry,
+    node: int,
+    equivalent_kinds: frozenset[tuple[str, str]],
+) -> bool:
     """Return whether no record shows that the sides compute a pair in different ways."""
-    if ancestry.unpaired_nodes:
+    if any(_get_size(graph, unpaired) > 1 for unpaired in ancestry.unpaired_nodes):
         return False
+    kind_t, kind_r = _get_producer_kinds(graph, node)
+    if not kind_t or not kind_r:
+        return True
+    is_equivalent = kind_t == kind_r or (kind_t, kind_r) in equivalent_kinds
+    return is_equivalent and _has_same_inputs(graph, node)
+
+
+def _get_producer_kinds(graph: JointGraph, node: int) -> tuple[str, str]:
+    """Return the canonical kinds of the producers of a pair, '' where none was recorded."""
     alignment = graph.comparison.alignment
     producer_t = int(alignment.target.producers[graph.target_classes[node]])
     producer_r = int(alignment.reference.producers[graph.reference_classes[node]])
-    if producer_t < 0 or producer_r < 0:
-        return True
-    if alignment.target_kinds[producer_t] != alignment.reference_kinds[producer_r]:
-        return False
-    inputs_t = graph.target_nodes[list(alignment.target.reads[producer_t])]
-    inputs_r = graph.reference_nodes[list(alignment.reference.reads[producer_r])]
-    return set(inputs_t.tolist()) == set(inputs_r.tolist())
+    kind_t = alignment.target_kinds[producer_t] if producer_t >= 0 else ""
+    kind_r = alignment.reference_kinds[producer_r] if producer_r >= 0 else ""
+    return kind_t, kind_r
+
+
+def _has_same_inputs(graph: JointGraph, node: int) -> bool:
+    """Return whether the producers of a pair read partners, apart from single numbers."""
+    alignment = graph.comparison.alignment
+    inputs = []
+    for flow, classes, nodes in (
+        (alignment.target, graph.target_classes, graph.target_nodes),
+        (alignment.reference, graph.reference_classes, graph.reference_nodes),
+    ):
+        producer = int(flow.producers[classes[node]]) if classes[node] >= 0 else -1
+        if producer < 0:
+            return False
+        inputs.append({int(nodes[v]) for v in flow.reads[producer] if flow.sizes[v] > 1})
+    return inputs[0] == inputs[1]
+
+
+def _get_size(graph: JointGraph, node: int) -> int:
+    """Return the number of elements of a node's value."""
+    alignment = graph.comparison.alignment
+    if graph.target_classes[node] >= 0:
+        return int(alignment.target.sizes[graph.target_classes[node]])
+    return int(alignment.reference.sizes[graph.reference_classes[node]])
 
 
 def _keep_foreign_values_unpaired(graph: JointGraph, state: list[str]) -> None:
