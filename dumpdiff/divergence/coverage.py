@@ -9,9 +9,9 @@ import numpy as np
 from ..graph import Flow
 from ..model.arrays import Flags, Ints
 from ..model.trace import PHASES
-from ..model.verdict import VALUE_STATES
+from ..model.verdict import INCOMPARABLE, RECONVERGED, VALUE_STATES
 from .joint_graph import JointGraph
-from .states import INCOMPARABLE, RECONVERGED, States
+from .states import States
 
 #: Counts by side, phase, unit ('values' or 'ops') and state.
 StateCounts = Mapping[str, Mapping[str, Mapping[str, Mapping[str, int]]]]

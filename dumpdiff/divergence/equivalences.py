@@ -9,8 +9,9 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.result import Equivalence
+from ..model.verdict import AGREEING
 from .joint_graph import JointGraph
-from .states import AGREEING, States
+from .states import States
 
 #: Ops of one side of an equivalence. More of them are no decomposition but a part of the network.
 _MAX_OPS = 8

@@ -16,10 +16,11 @@ from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff, is_floating
 from ..model.finding import Finding, Kind
 from ..model.formatting import format_number
 from ..model.trace import PHASES
+from ..model.verdict import INTRODUCED, ISOLATED
 from .joint_graph import JointGraph
 from .locations import Location, SideLocation, build_location
 from .model_constants import is_constant, is_immediate
-from .states import INTRODUCED, ISOLATED, States
+from .states import States
 
 #: Rank of the kinds that come first, because they explain everything after them.
 _KIND_RANKS: Mapping[Kind, int] = {"input": 0, "parameter": 1, "constant": 1}

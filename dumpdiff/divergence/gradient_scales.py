@@ -15,8 +15,9 @@ import numpy as np
 from ..graph import Flow
 from ..model.finding import Cause, Finding
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
+from ..model.verdict import AGREEING
 from .joint_graph import JointGraph
-from .states import AGREEING, States
+from .states import States
 
 #: Kinds of ops that scale a tensor, where all inputs but one are single numbers.
 _SCALING_KINDS = frozenset({"mul", "div"})

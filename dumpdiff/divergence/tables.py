@@ -8,9 +8,10 @@ import pandas as pd
 from ..graph import Flow
 from ..model.arrays import AnyArray, Flags, Ints
 from ..model.result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS
+from ..model.verdict import AGREEING, INCOMPARABLE, RECONVERGED
 from .coverage import flag_compared_nodes, flag_compared_ops
 from .joint_graph import JointGraph
-from .states import AGREEING, INCOMPARABLE, RECONVERGED, States
+from .states import States
 
 RECONVERGED_REASON = (
     "reconverged: an equivalent decomposition, all values computed from it agree again"

@@ -14,7 +14,7 @@ from ..model.arrays import Objects
 from ..model.finding import Finding
 from ..model.result import Result, Side
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
-from ..model.verdict import AlignmentVerdict
+from ..model.verdict import AGREEING, INTRODUCED, AlignmentVerdict
 from ..rulebook import Rules
 from .coverage import compute_coverage, count_states
 from .equivalences import learn_equivalences, match_parameter_names
@@ -24,7 +24,7 @@ from .joint_graph import JointGraph, build_joint_graph
 from .parameters import find_exchanged_parameters, find_shape_mismatches
 from .reliability import SideProblems, assess_reliability, weaken_findings
 from .running_statistics import describe_running_statistics, find_momentum_differences
-from .states import AGREEING, INTRODUCED, States, classify
+from .states import States, classify
 from .tables import build_pair_table, build_uncompared_table, build_unmatched_table
 from .uncompared_updates import describe_updates, find_update_gaps
 

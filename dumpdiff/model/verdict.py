@@ -26,21 +26,31 @@ Verdict = Literal["agree", "differ", "inconclusive"]
 #: Of ``align``; these words are published in docs/result.schema.json.
 AlignmentVerdict = Literal["aligned", "diverged", "inconclusive"]
 
+# States of a value in ``align``, see ``VALUE_STATES``.
+AGREEING = "agreeing"
+INTRODUCED = "introduced"
+PROPAGATED = "propagated"
+AMPLIFIED = "amplified"
+ISOLATED = "isolated"
+INCOMPARABLE = "incomparable"
+RECONVERGED = "reconverged"
+UNPAIRED = "unpaired"
+
 #: The state of a value in ``align``, worst first, and what it means. Every value has exactly one.
 #: The words are published in docs/result.schema.json.
 VALUE_STATES: Mapping[str, str] = {
-    "introduced": "differs, and everything that it was computed from agrees",
-    "amplified": "differs far more than what it was computed from",
-    "propagated": "differs, and so does something that it was computed from",
-    "isolated": "differs, but everything that was computed from it agrees: a record is wrong",
-    "agreeing": "within the tolerance",
-    "reconverged": "intermediate value of another decomposition, which agrees after it",
-    "incomparable": "has a partner, but nothing to compare it by",
-    "unpaired": "has no partner, and nothing that agrees was computed from it",
+    INTRODUCED: "differs, and everything that it was computed from agrees",
+    AMPLIFIED: "differs far more than what it was computed from",
+    PROPAGATED: "differs, and so does something that it was computed from",
+    ISOLATED: "differs, but everything that was computed from it agrees: a record is wrong",
+    AGREEING: "within the tolerance",
+    RECONVERGED: "intermediate value of another decomposition, which agrees after it",
+    INCOMPARABLE: "has a partner, but nothing to compare it by",
+    UNPAIRED: "has no partner, and no agreeing value shows that it is one of another decomposition",
 }
 
 #: States of compared values that differ, and are not excused by another decomposition.
-DIFFERING_STATES = ("introduced", "amplified", "propagated", "isolated")
+DIFFERING_STATES = (INTRODUCED, AMPLIFIED, PROPAGATED, ISOLATED)
 
 #: 0 and 1 mean what they mean for diff(1); 2 is taken by unusable input (below), 3 is the next
 #: number.

@@ -1,0 +1,191 @@
+"""The walk from inputs to outputs: which values agree, and where a difference is introduced."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..comparison import NO_INFORMATION
+from ..model.arrays import Floats
+from ..model.trace import FORWARD
+from ..model.verdict import (
+    AGREEING,
+    AMPLIFIED,
+    INCOMPARABLE,
+    INTRODUCED,
+    PROPAGATED,
+    UNPAIRED,
+)
+from ..rulebook import Rules
+from .error_bounds import build_share_function, compute_conditioning
+from .joint_graph import JointGraph
+from .recomputation import Recomputation, recompute_op
+
+#: States of values that differ, with consequences.
+DIVERGED = (INTRODUCED, AMPLIFIED, PROPAGATED)
+#: States of values that were not compared; the walk looks through them.
+UNKNOWN = (INCOMPARABLE, UNPAIRED)
+#: Evidence of pairs that the optimizer keeps beyond the step, see ``alignment.training_step``.
+UPDATE_EVIDENCE = "update"
+#: Tolerances up to which an error may be explained by the errors of agreeing inputs and the
+#: operator's conditioning. Beyond this a value no longer agrees, whatever its inputs.
+_MAX_EXPLAINED_TOLERANCES = 32.0
+#: Conditionings by which a diverged error must grow to count as amplified.
+_AMPLIFICATION = 10
+#: Operators that are run again. After a divergence of every sum the first of them are what matters.
+_MAX_RECOMPUTATIONS = 64
+#: Ancestors, and unpaired nodes, that are kept for the report.
+_MAX_REMEMBERED = 32
+
+
+@dataclass(frozen=True)
+class Ancestry:
+    """The nearest comparable ancestors of a value, and the unpaired nodes in between.
+
+    Errors are NaN if there is no such ancestor.
+    """
+
+    worst_agreeing_error: float = np.nan  #: largest error of the ancestors that agree
+    worst_diverged_error: float = np.nan  #: largest error of those that do not
+    #: largest error of those that agree, times their share of a sum
+    carried_error: float = np.nan
+    #: largest cancellation of the sums on the way, times their share of a sum
+    cancellation: float = 1.0
+    ancestors: tuple[int, ...] = ()  #: the first of those ancestors
+    unpaired_nodes: tuple[int, ...] = ()  #: the nearest of the nodes in between, in dataflow order
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether some ancestor does not agree."""
+        return not math.isnan(self.worst_diverged_error)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What the walk from inputs to outputs finds out."""
+
+    state: list[str]  #: per node
+    allowed_errors: list[float]  #: per pair
+    ancestry: list[Ancestry]
+    recomputations: dict[int, Recomputation]
+
+
+def walk_forwards(graph: JointGraph, rules: Rules, cancellation: Floats) -> Walk:
+    """Walk from inputs to outputs, looking through slot pairs: they are judged at the end."""
+    pairs = graph.comparison.pairs
+    errors, tolerances = pairs["error"].tolist(), pairs["tolerance"].tolist()
+    is_comparable = (pairs["comparable"] & pairs["slot_pair"].isna()).tolist()
+    is_broken = (pairs["nonfinite_mismatch"] > 0).tolist()
+    conditioning = compute_conditioning(graph, rules) * cancellation[: len(pairs)]
+    factors, cancellations = conditioning.tolist(), cancellation.tolist()
+    compute_share = build_share_function(graph)
+    state = [INCOMPARABLE] * len(pairs) + [UNPAIRED] * (graph.n_nodes - len(pairs))
+    allowed_errors = list(tolerances)
+    is_update = (pairs["evidence"] == UPDATE_EVIDENCE).tolist()
+    new_weights = [weight.target for weight in graph.comparison.alignment.new_weights]
+    is_new_weight = pairs["target"].isin(new_weights).tolist()
+    ancestry = [Ancestry()] * graph.n_nodes
+    recomputations: dict[int, Recomputation] = {}
+    forward_has_diverged = False
+    for node in graph.order:
+        own_ancestry = _collect_ancestry(
+            graph, node, state, ancestry, errors, cancellations, compute_share
+        )
+        ancestry[node] = own_ancestry
+        if node >= len(pairs) or not is_comparable[node]:
+            continue
+        error, tolerance, is_forward = errors[node], tolerances[node], graph.phase[node] == FORWARD
+        # Adam divides a gradient by its own size: if that is only noise, so is the whole step
+        max_cancellation = math.inf if is_update[node] else _MAX_EXPLAINED_TOLERANCES
+        allowed_cancellation = min(max_cancellation, own_ancestry.cancellation)
+        allowed_error = tolerance * max(cancellations[node], allowed_cancellation)
+        has_cause = own_ancestry.has_diverged or (forward_has_diverged and not is_forward)
+        if error > allowed_error and not is_broken[node] and not has_cause:
+            recomputation = None
+            if len(recomputations) < _MAX_RECOMPUTATIONS:
+                recomputation = recompute_op(graph, node)
+            if recomputation is not None:
+                recomputations[node] = recomputation
+                if recomputation.is_equally_accurate(tolerance, own_ancestry.worst_agreeing_error):
+                    state[node], allowed_errors[node] = AGREEING, error
+                    continue
+            if not is_new_weight[node]:  # its tolerance includes what the gradient's error does
+                allowed_error = _extend_allowed_error(
+                    allowed_error, factors[node], own_ancestry.carried_error, recomputation
+                )
+        allowed_errors[node] = allowed_error
+        if error <= allowed_error and not is_broken[node]:
+            is_informative = allowed_error < NO_INFORMATION or error <= tolerance
+            state[node] = AGREEING if is_informative else INCOMPARABLE
+        elif own_ancestry.has_diverged:
+            growth_limit = _AMPLIFICATION * factors[node] * own_ancestry.worst_diverged_error
+            state[node] = AMPLIFIED if error > growth_limit else PROPAGATED
+        elif has_cause:
+            state[node] = PROPAGATED
+        else:
+            state[node] = INTRODUCED
+            forward_has_diverged |= bool(is_forward)
+    return Walk(state, allowed_errors, ancestry, recomputations)
+
+
+def _extend_allowed_error(
+    allowed_error: float, factor: float, input_error: float, recomputation: Recomputation | None
+) -> float:
+    """Return what is allowed where inputs agree only to ``input_error``.
+
+    Their error is enlarged as measured, else by the ``factor`` of the rules.
+    """
+    if not input_error > 0:
+        return allowed_error
+    if recomputation is not None and np.isfinite(recomputation.amplification):
+        return max(allowed_error, recomputation.amplification * input_error)
+    return max(allowed_error, min(_MAX_EXPLAINED_TOLERANCES * allowed_error, factor * input_error))
+
+
+def _collect_ancestry(
+    graph: JointGraph,
+    node: int,
+    state: list[str],
+    ancestry: list[Ancestry],
+    errors: list[float],
+    cancellations: list[float],
+    compute_share: Callable[[int, int], float],
+) -> Ancestry:
+    """Return the ancestry of a node; an incomparable parent is replaced by its own ancestry."""
+    agreeing_errors, diverged_errors, carried_errors = [], [], []
+    cancellation = 1.0
+    ancestors: dict[int, None] = {}
+    unpaired_nodes: dict[int, None] = {}
+    for parent in graph.parents[node]:
+        share = compute_share(parent, node)
+        if state[parent] in UNKNOWN:
+            beyond = ancestry[parent]
+            agreeing_errors.append(beyond.worst_agreeing_error)
+            diverged_errors.append(beyond.worst_diverged_error)
+            carried_errors.append(share * beyond.carried_error)
+            parent_cancellation = max(cancellations[parent], beyond.cancellation)
+            cancellation = max(cancellation, share * parent_cancellation)
+            ancestors.update(dict.fromkeys(beyond.ancestors))
+            unpaired_nodes.update(dict.fromkeys((*beyond.unpaired_nodes, parent)))
+        else:
+            ancestors[parent] = None
+            if state[parent] == AGREEING:
+                agreeing_errors.append(errors[parent])
+                carried_errors.append(share * errors[parent])
+            else:
+                diverged_errors.append(errors[parent])
+    return Ancestry(
+        _find_largest(agreeing_errors),
+        _find_largest(diverged_errors),
+        _find_largest(carried_errors),
+        cancellation,
+        tuple(ancestors)[:_MAX_REMEMBERED],
+        tuple(unpaired_nodes)[-_MAX_REMEMBERED:],
+    )
+
+
+def _find_largest(errors: list[float]) -> float:
+    return max((error for error in errors if not math.isnan(error)), default=math.nan)

@@ -1,0 +1,154 @@
+"""Differences that need no cause: values of another decomposition, which agree again after it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from ..model.verdict import AGREEING, INTRODUCED, ISOLATED, RECONVERGED
+from .error_bounds import build_visibility_function
+from .forward_walk import DIVERGED, UNKNOWN, Ancestry, Walk
+from .joint_graph import JointGraph
+
+#: How often two kinds of operators must give the same result before they count as one.
+_MIN_LEARNED = 2
+
+
+def find_reconverged(
+    graph: JointGraph,
+    initial_state: list[str],
+    is_final: list[bool],
+    errors: list[float],
+    noticed_errors: list[float],
+    exceeds_tolerance: list[bool],
+) -> list[str]:
+    """Return the states with reconverged nodes marked.
+
+    A node reconverges if it does not agree, and everything that is computed from it agrees or
+    reconverges. For a compared value its error must also be large enough to be noticed: carried to
+    some agreeing value below, it must exceed the error that this one has or may have
+    (``noticed_errors``). A loss of one number shows little of an error. Neither does a residual
+    sum, if the branch is small, in particular in a coarse dtype.
+
+    The last value of a path, such as a loss, never reconverges, and neither does what is
+    ``is_final``. A value that agrees only because its inputs have errors (``exceeds_tolerance``)
+    counts as agreement only if everything that is computed from it agrees too.
+    """
+    state = list(initial_state)
+    children: list[list[int]] = [[] for _ in range(graph.n_nodes)]
+    for node, parents in enumerate(graph.parents):
+        for parent in parents:
+            children[parent].append(node)
+    compute_visibility = build_visibility_function(graph)
+    # error of each node from which on some agreeing value below would have noticed it
+    noticeable_errors = [math.inf] * graph.n_nodes
+    leads_to_agreement = [False] * graph.n_nodes
+    for node in reversed(graph.order):
+        for child in children[node]:
+            visibility = compute_visibility(node, child) if leads_to_agreement[child] else 0.0
+            if visibility > 0:
+                is_agreeing = state[child] == AGREEING
+                limit = noticed_errors[child] if is_agreeing else noticeable_errors[child]
+                noticeable_errors[node] = min(noticeable_errors[node], limit / visibility)
+        all_agree_below = all(leads_to_agreement[child] for child in children[node])
+        if state[node] == AGREEING:
+            leads_to_agreement[node] = all_agree_below or not exceeds_tolerance[node]
+            continue
+        if not children[node] or not all_agree_below or is_final[node]:
+            continue
+        if state[node] in UNKNOWN or not errors[node] <= noticeable_errors[node]:
+            state[node] = RECONVERGED
+            leads_to_agreement[node] = True
+    return state
+
+
+def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]) -> list[str]:
+    """Return the states without excuses for which there is no evidence.
+
+    A compared value that differs is excused as an intermediate value of another decomposition only
+    if one was recorded: other operators, other inputs, or values without a partner before it. If
+    both sides compute it by one operator from partners, it stays a difference, and so does what
+    follows from it. If nothing follows from it, it is isolated: what was computed from it agrees,
+    so the operators did not read the numbers that one record holds.
+    """
+    state = list(final_state)
+    has_consequence = _flag_consequences(graph, walk)
+    equivalent_kinds = _learn_equivalent_kinds(graph, walk)
+    for node in graph.order:
+        if state[node] != RECONVERGED or walk.state[node] not in DIVERGED:
+            continue
+        ancestry = walk.ancestry[node]
+        is_same = _has_same_operation(graph, ancestry, node, equivalent_kinds)
+        if is_same and not ancestry.has_diverged:
+            state[node] = INTRODUCED if has_consequence[node] else ISOLATED
+        elif any(state[ancestor] in DIVERGED for ancestor in ancestry.ancestors):
+            state[node] = walk.state[node]
+    return state
+
+
+def _flag_consequences(graph: JointGraph, walk: Walk) -> list[bool]:
+    """Return (nodes,) whether a value differs of which the node is a nearest compared ancestor."""
+    has_consequence = [False] * graph.n_nodes
+    for node, state in enumerate(walk.state):
+        if state in DIVERGED:
+            for ancestor in walk.ancestry[node].ancestors:
+                has_consequence[ancestor] = True
+    return has_consequence
+
+
+def _learn_equivalent_kinds(graph: JointGraph, walk: Walk) -> frozenset[tuple[str, str]]:
+    """Return the pairs of operator kinds that turn partners into agreeing values more than once."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for node, state in enumerate(walk.state):
+        if state == AGREEING and _has_same_inputs(graph, node):
+            counts[_get_producer_kinds(graph, node)] += 1
+    return frozenset(kinds for kinds, count in counts.items() if count >= _MIN_LEARNED)
+
+
+def _has_same_operation(
+    graph: JointGraph,
+    ancestry: Ancestry,
+    node: int,
+    equivalent_kinds: frozenset[tuple[str, str]],
+) -> bool:
+    """Return whether no record shows that the sides compute a pair in different ways."""
+    if any(_get_size(graph, unpaired) > 1 for unpaired in ancestry.unpaired_nodes):
+        return False
+    kind_t, kind_r = _get_producer_kinds(graph, node)
+    if not kind_t or not kind_r:
+        return True
+    is_equivalent = kind_t == kind_r or (kind_t, kind_r) in equivalent_kinds
+    return is_equivalent and _has_same_inputs(graph, node)
+
+
+def _get_producer_kinds(graph: JointGraph, node: int) -> tuple[str, str]:
+    """Return the canonical kinds of the producers of a pair, '' where none was recorded."""
+    alignment = graph.comparison.alignment
+    producer_t = int(alignment.target.producers[graph.target_classes[node]])
+    producer_r = int(alignment.reference.producers[graph.reference_classes[node]])
+    kind_t = alignment.target_kinds[producer_t] if producer_t >= 0 else ""
+    kind_r = alignment.reference_kinds[producer_r] if producer_r >= 0 else ""
+    return kind_t, kind_r
+
+
+def _has_same_inputs(graph: JointGraph, node: int) -> bool:
+    """Return whether the producers of a pair read partners, apart from single numbers."""
+    alignment = graph.comparison.alignment
+    inputs = []
+    for flow, classes, nodes in (
+        (alignment.target, graph.target_classes, graph.target_nodes),
+        (alignment.reference, graph.reference_classes, graph.reference_nodes),
+    ):
+        producer = int(flow.producers[classes[node]]) if classes[node] >= 0 else -1
+        if producer < 0:
+            return False
+        inputs.append({int(nodes[v]) for v in flow.reads[producer] if flow.sizes[v] > 1})
+    return inputs[0] == inputs[1]
+
+
+def _get_size(graph: JointGraph, node: int) -> int:
+    """Return the number of elements of a node's value."""
+    alignment = graph.comparison.alignment
+    if graph.target_classes[node] >= 0:
+        return int(alignment.target.sizes[graph.target_classes[node]])
+    return int(alignment.reference.sizes[graph.reference_classes[node]])
