@@ -50,7 +50,9 @@ def make_copy(dump, tmp_path):
     """``make_copy("demo_pytorch", "statistics")``: a copy and the editor of its records."""
 
     def make(name, form):
-        original = dump(name)
+        original = tmp_path / "recordings" / name  # other forms are written next to it
+        original.parent.mkdir(exist_ok=True)
+        original.symlink_to(dump(name))
         if form == "tensors":
             copy = copies.DumpCopy(original, tmp_path / name)
             return copy, copies.TensorFiles(copy)

@@ -139,10 +139,8 @@ def _keep_foreign_values_unpaired(graph: JointGraph, state: list[str]) -> None:
         (alignment.target, graph.target_classes),
         (alignment.reference, graph.reference_classes),
     ):
-        is_written = np.zeros(len(flow.classes), dtype=bool)
-        is_written[flow.tensor_class[flow.is_computed & (flow.tensor_class >= 0)]] = True
         unpaired = n_pairs + np.flatnonzero(classes[n_pairs:] >= 0)
-        for node in unpaired[~is_written[classes[unpaired]]].tolist():
+        for node in unpaired[~flow.is_written[classes[unpaired]]].tolist():
             state[node] = UNPAIRED
 
 

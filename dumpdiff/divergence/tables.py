@@ -18,6 +18,8 @@ RECONVERGED_REASON = (
 )
 REGION_REASON = "region: between values that agree and values that differ"
 NO_PARTNER_REASON = "no partner, and nothing computed from it has one"
+NO_SIZE_REASON = "no value of its size on the other side"
+NO_WRITER_REASON = "no partner, and no recorded op wrote it"
 NO_NUMBERS_REASON = "no numbers on one side"
 NO_INFORMATION_REASON = "its tolerance allows any error"
 UNTRUSTED_REASON = "untrusted record: its recorder writes other numbers there"
@@ -157,8 +159,9 @@ def build_uncompared_table(
                 value_states == INCOMPARABLE,
                 is_in_region[nodes[values]],
                 ~has_size,
+                ~flow.is_written[values],
             ],
-            [RECONVERGED_REASON, no_comparison, REGION_REASON, "no value of its size"],
+            [RECONVERGED_REASON, no_comparison, REGION_REASON, NO_SIZE_REASON, NO_WRITER_REASON],
             NO_PARTNER_REASON,
         )
         untrusted = np.flatnonzero(~flow.tensors["trusted"].to_numpy())

@@ -152,6 +152,13 @@ class Flow:
         return self.classes["producer"].to_numpy()
 
     @cached_property
+    def is_written(self) -> Flags:
+        """(classes,) true where a recorded op has the value as output, new or only rearranged."""
+        is_written = np.zeros(len(self.classes), dtype=bool)
+        is_written[self.tensor_class[self.is_computed & (self.tensor_class >= 0)]] = True
+        return is_written
+
+    @cached_property
     def phases(self) -> list[str]:
         """Per op its phase."""
         phases: list[str] = self.trace.ops["phase"].tolist()
