@@ -19,6 +19,9 @@ _SIZE_STEP = 4000.0
 _WINDOW_TOLERANCES = 2.0
 #: Relative precision of the sorted code.
 _CODE_PRECISION = 1e-15
+#: Larger extreme over root mean square where no norm was recorded: 4 for 1,000 elements of normal
+#: distribution, more for most activations.
+_EXTREME_RATIO = 10.0
 #: Added before a logarithm, so that 0 has one.
 _TINY = 1e-300
 
@@ -93,7 +96,8 @@ def compute_differences(
             np.abs(high_r) > MASK_GAP * np.abs(low_r)
         )
         scale = np.where(low_is_mask, np.abs(high_r), np.where(high_is_mask, np.abs(low_r), rms))
-        scale = np.where(np.isfinite(scale), scale, np.fmin(np.abs(high_r), np.abs(low_r)))
+        estimated_rms = np.fmax(np.abs(high_r), np.abs(low_r)) / _EXTREME_RATIO
+        scale = np.where(np.isfinite(scale), scale, estimated_rms)
         is_masked = low_is_mask | high_is_mask
         mean_scale = np.where(is_masked, np.abs(mean_r), np.maximum(np.abs(mean_r), scale))
         differences: Floats = np.stack([

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+from ..alignment.values import compute_distances
 from ..model.verdict import AGREEING, INTRODUCED, ISOLATED, RECONVERGED
 from .error_bounds import build_visibility_function
 from .forward_walk import DIVERGED, UNKNOWN, Ancestry, Walk
@@ -111,7 +112,13 @@ def _has_same_operation(
     node: int,
     equivalent_kinds: frozenset[tuple[str, str]],
 ) -> bool:
-    """Return whether no record shows that the sides compute a pair in different ways."""
+    """Return whether no record shows that the sides compute a pair in different ways.
+
+    Equal statistics of different tensors show one: another order of the elements, which no layout
+    explains.
+    """
+    if _is_rearranged(graph, node):
+        return False
     if any(_get_size(graph, unpaired) > 1 for unpaired in ancestry.unpaired_nodes):
         return False
     kind_t, kind_r = _get_producer_kinds(graph, node)
@@ -119,6 +126,18 @@ def _has_same_operation(
         return True
     is_equivalent = kind_t == kind_r or (kind_t, kind_r) in equivalent_kinds
     return is_equivalent and _has_same_inputs(graph, node)
+
+
+def _is_rearranged(graph: JointGraph, node: int) -> bool:
+    """Return whether whole tensors differ although their statistics agree."""
+    comparison = graph.comparison
+    if comparison.pairs["metric"].iat[node] != "relative_l2":
+        return False
+    prints_t, prints_r = comparison.alignment.fingerprints
+    classes_t = graph.target_classes[node : node + 1]
+    classes_r = graph.reference_classes[node : node + 1]
+    distance = compute_distances(prints_t, classes_t, prints_r, classes_r)[0]
+    return bool(distance <= comparison.alignment.tolerance)
 
 
 def _get_producer_kinds(graph: JointGraph, node: int) -> tuple[str, str]:
