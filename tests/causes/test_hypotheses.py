@@ -10,7 +10,7 @@ import pytest
 
 from dumpdiff.causes.cause_search import find_causes
 from dumpdiff.causes.fault_case import FaultCase
-from dumpdiff.causes.hypotheses import HYPOTHESES
+from dumpdiff.causes.hypotheses import HYPOTHESES, optimizers
 from dumpdiff.model.arrays import AnyArray
 from dumpdiff.operators import Call
 from dumpdiff.operators.activations import ACTIVATIONS
@@ -240,3 +240,14 @@ def test_noise_is_not_explained_by_noise() -> None:
     """The limit never exceeds a tenth of the error."""
     case = make_fault_case(X + 1e-6 * Y, X, {"y": Y})
     assert case.limit <= 0.1 * case.error
+
+
+def test_an_update_with_nan_has_no_rule_and_nothing_is_printed(capfd):
+    """LAPACK complains on standard output, where a program may read JSON."""
+    weight = np.linspace(-1, 1, 12)
+    gradient = np.linspace(0.5, 1.5, 12)
+    new_weight = weight - 1e-3 * np.sign(gradient)
+    assert optimizers.fit_rule(weight, gradient, new_weight) is not None
+    new_weight[3] = np.nan
+    assert optimizers.fit_rule(weight, gradient, new_weight) is None
+    assert capfd.readouterr().out == ""

@@ -134,13 +134,17 @@ def _solve_rule(
 ) -> Rule | None:
     """Return the rule with learning rate (and decay) by least squares.
 
-    None if it goes uphill, or if it removes more of the weight than a decay does.
+    None if it goes uphill, if it removes more of the weight than a decay does, or if any number is
+    not finite.
     """
     unit_rule = Rule(1.0, _DEFAULT_EPS, 0.0, corrected)
     columns = [(weight - unit_rule.step(weight, gradient)).reshape(-1)]
     if has_decay:
         columns.append(weight.reshape(-1))
-    solution, *_ = np.linalg.lstsq(np.stack(columns, axis=1), update.reshape(-1), rcond=None)
+    design = np.stack(columns, axis=1)
+    if not (np.isfinite(design).all() and np.isfinite(update).all()):
+        return None  # LAPACK would print a message to standard output
+    solution, *_ = np.linalg.lstsq(design, update.reshape(-1), rcond=None)
     rate = float(solution[0])
     if not rate > 0:
         return None
