@@ -46,6 +46,14 @@ class Alignment:
     slot_pairs: tuple[SlotPair, ...] = ()
 
     @cached_property
+    def partners(self) -> dict[int, int]:
+        """Target class -> its partner among the reference's classes."""
+        pairs = zip(
+            self.classes["target"].tolist(), self.classes["reference"].tolist(), strict=True
+        )
+        return dict(pairs)
+
+    @cached_property
     def fingerprints(self) -> tuple[Fingerprints, Fingerprints]:
         """Statistics of both sides' classes, as arrays."""
         return (

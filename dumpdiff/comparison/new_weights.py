@@ -49,7 +49,7 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
 
     Where the step is too small to show, the pair is not comparable and ``reason`` says so.
     """
-    row_of_class = {int(value): row for row, value in enumerate(pairs["target"].tolist())}
+    row_of_class = _index_rows(alignment)
     tolerance = pairs["tolerance"].to_numpy(copy=True)
     error = pairs["error"].to_numpy(copy=True)
     comparable = pairs["comparable"].to_numpy(copy=True)
@@ -58,8 +58,7 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
     is_judged = np.zeros(len(pairs), dtype=bool)
     for value in alignment.states:
         tolerance[row_of_class[value]] = max(tolerance[row_of_class[value]], STATE_ROUNDING)
-    for new_weight in alignment.new_weights:
-        row = row_of_class[new_weight.target]
+    for new_weight, row in zip(alignment.new_weights, find_new_weight_rows(alignment), strict=True):
         if not comparable[row]:
             continue
         step, hidden_reason = None, HIDDEN_STEP
@@ -83,6 +82,17 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
     pairs.loc[is_judged, "statistic"], pairs.loc[is_judged, "statistic_error"] = "", np.nan
     pairs["comparable"] = comparable
     pairs["reason"] = pd.Series(reason, dtype=object)
+
+
+def find_new_weight_rows(alignment: Alignment) -> list[int]:
+    """Return the row of the pairs of each of ``alignment.new_weights``."""
+    row_of_class = _index_rows(alignment)
+    return [row_of_class[new_weight.target] for new_weight in alignment.new_weights]
+
+
+def _index_rows(alignment: Alignment) -> dict[int, int]:
+    """Return target class -> row of its pair; slot pairs come after these rows."""
+    return {value: row for row, value in enumerate(alignment.classes["target"].tolist())}
 
 
 def _measure_step(

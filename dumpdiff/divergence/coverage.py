@@ -92,12 +92,9 @@ def flag_compared_ops(flow: Flow, nodes: Ints, is_flagged: Flags) -> tuple[Flags
 
 
 def _list_results(flow: Flow) -> tuple[Ints, Ints]:
-    """Return op and class of every result: outputs, and gradients a backward record was given."""
-    op_of_tensor = flow.tensors["op"].to_numpy()
-    is_backward_record = flow.trace.ops["forward"].to_numpy()[op_of_tensor] >= 0
-    is_gradient = is_backward_record & (flow.tensors["slot_kind"] == "input").to_numpy()
-    rows = np.flatnonzero((flow.is_computed | is_gradient) & (flow.tensor_class >= 0))
-    return op_of_tensor[rows], flow.tensor_class[rows]
+    """Return op and class of every result that has a class, see ``Flow.is_result``."""
+    rows = np.flatnonzero(flow.is_result & (flow.tensor_class >= 0))
+    return flow.tensors["op"].to_numpy()[rows], flow.tensor_class[rows]
 
 
 def _find_worst_ranks(flow: Flow, value_ranks: Ints, n_ranks: int) -> Ints:

@@ -7,7 +7,7 @@ statistics of a pair can say. ``recomputation`` replaces it where the operator c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ _PARAMETER_GRADIENT = "parameters"
 #: Kinds that add up tensors element by element.
 _SUM_KINDS = frozenset({"add", "sub"})
 #: Kinds that keep relative errors where all inputs but one are single numbers.
-_SCALING_KINDS = frozenset({"mul", "div"})
+SCALING_KINDS = frozenset({"mul", "div"})
 #: Takes the place of a root mean square of 0 in a division.
 _TINY = 1e-300
 
@@ -59,28 +59,30 @@ def compute_cancellation(graph: JointGraph) -> Floats:
     smaller ones. A product with a single number has the cancellation of its other factor.
     """
     factors = np.ones(graph.n_nodes)
-    for node in range(graph.n_nodes):
-        productions = _list_productions(graph, node)
+    productions_of_nodes = [_list_productions(graph, node) for node in range(graph.n_nodes)]
+    for node, productions in enumerate(productions_of_nodes):
         terms = [_add_terms(graph, node, production) for production in productions]
         known_terms = [total for total in terms if math.isfinite(total)]
         if known_terms:
             last = productions[-1]  # the reference, if it has the value
             rms = max(last.flow.rms[last.value], _TINY)
             factors[node] = max(1.0, min(known_terms) / rms)
-    scaled_nodes = _find_scaled_nodes(graph)
+    scaled_nodes = _find_scaled_nodes(graph, productions_of_nodes)
     for node in graph.order:
         source = scaled_nodes.get(node, node)
         factors[node] = max(factors[node], factors[source])
     return factors
 
 
-def _find_scaled_nodes(graph: JointGraph) -> dict[int, int]:
+def _find_scaled_nodes(
+    graph: JointGraph, productions_of_nodes: Sequence[Sequence[_Production]]
+) -> dict[int, int]:
     """Return node -> the node that it is a multiple of, as by clipping or a loss scale."""
     target = graph.comparison.alignment.target
     scaled_nodes = {}
-    for node in range(graph.n_nodes):
-        for production in _list_productions(graph, node):
-            if production.kind.removeprefix("grad:") not in _SCALING_KINDS:
+    for node, productions in enumerate(productions_of_nodes):
+        for production in productions:
+            if production.kind.removeprefix("grad:") not in SCALING_KINDS:
                 continue
             flow = production.flow
             inputs = [value for value in flow.reads[production.producer] if flow.sizes[value] > 1]

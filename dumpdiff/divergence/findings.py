@@ -18,7 +18,7 @@ from ..model.formatting import format_number
 from ..model.trace import PHASES
 from ..model.verdict import INTRODUCED, ISOLATED
 from .joint_graph import JointGraph
-from .locations import Location, SideLocation, build_location
+from .locations import MAX_NAMED_OPS, Location, SideLocation, build_location
 from .model_constants import is_constant, is_immediate
 from .states import States
 
@@ -27,8 +27,6 @@ _KIND_RANKS: Mapping[Kind, int] = {"input": 0, "parameter": 1, "constant": 1}
 _OTHER_KIND_RANK = 2
 #: Rank of what nothing follows from.
 _ISOLATED_RANK = 3
-#: Ops of a region that are named, on each side.
-_MAX_NAMED_OPS = 24
 #: Roundoffs of a dtype by which it explains an error.
 _DTYPE_ROUNDOFFS = 8
 #: Confidence in the ancestors of a value that has none.
@@ -180,8 +178,8 @@ def _build_finding(
         phase=location.phase,
         scope=location.scope,
         title=_format_title(kind, location, graph, states, scalars),
-        target_ops=location.target.op_names[-_MAX_NAMED_OPS:],
-        reference_ops=location.reference.op_names[-_MAX_NAMED_OPS:],
+        target_ops=location.target.op_names[-MAX_NAMED_OPS:],
+        reference_ops=location.reference.op_names[-MAX_NAMED_OPS:],
         slots=((location.target.slot, location.reference.slot),),
         metrics=_collect_metrics(location, graph, states),
         tolerance=float(row["tolerance"]),

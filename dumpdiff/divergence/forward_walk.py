@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..comparison import NO_INFORMATION
+from ..comparison.new_weights import find_new_weight_rows
 from ..model.arrays import Floats
 from ..model.trace import FORWARD
 from ..model.verdict import (
@@ -85,8 +86,7 @@ def walk_forwards(graph: JointGraph, rules: Rules, cancellation: Floats) -> Walk
     state = [INCOMPARABLE] * len(pairs) + [UNPAIRED] * (graph.n_nodes - len(pairs))
     allowed_errors = list(tolerances)
     is_update = (pairs["evidence"] == UPDATE_EVIDENCE).tolist()
-    new_weights = [weight.target for weight in graph.comparison.alignment.new_weights]
-    is_new_weight = pairs["target"].isin(new_weights).tolist()
+    new_weight_rows = frozenset(find_new_weight_rows(graph.comparison.alignment))
     ancestry = [Ancestry()] * graph.n_nodes
     recomputations: dict[int, Recomputation] = {}
     forward_has_diverged = False
@@ -112,7 +112,7 @@ def walk_forwards(graph: JointGraph, rules: Rules, cancellation: Floats) -> Walk
                 if recomputation.is_equally_accurate(tolerance, own_ancestry.worst_agreeing_error):
                     state[node], allowed_errors[node] = AGREEING, error
                     continue
-            if not is_new_weight[node]:  # its tolerance includes what the gradient's error does
+            if node not in new_weight_rows:  # its tolerance includes what the gradient's error does
                 allowed_error = _extend_allowed_error(
                     allowed_error, factors[node], own_ancestry.carried_error, recomputation
                 )

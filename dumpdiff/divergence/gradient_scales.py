@@ -16,11 +16,11 @@ from ..graph import Flow
 from ..model.finding import Cause, Finding
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 from ..model.verdict import AGREEING
+from .error_bounds import SCALING_KINDS
 from .joint_graph import JointGraph
+from .locations import MAX_NAMED_OPS
 from .states import States
 
-#: Kinds of ops that scale a tensor, where all inputs but one are single numbers.
-_SCALING_KINDS = frozenset({"mul", "div"})
 #: Kinds of the op before the sum, where a norm is written out.
 _SQUARE_KINDS = frozenset({"square", "pow"})
 #: Factors between a gradient and its norm that are followed: loss scale, data parallelism, tokens.
@@ -28,8 +28,6 @@ _MAX_FACTORS = 4
 #: Relative difference of two factors that is more than the rounding of statistics: no factor that
 #: somebody forgets is so near 1.
 _MIN_DIFFERENCE = 1e-3
-#: Ops that are named, on each side.
-_MAX_NAMED_OPS = 24
 #: The factor is a ratio of recorded norms of gradients that agree before it.
 _CONFIDENCE = 0.9
 
@@ -82,8 +80,8 @@ def _find_gradient_scale(graph: JointGraph, states: States) -> Finding | None:
         phase=OPTIMIZER,
         scope="",
         title=title,
-        target_ops=names_t[:_MAX_NAMED_OPS],
-        reference_ops=names_r[:_MAX_NAMED_OPS],
+        target_ops=names_t[:MAX_NAMED_OPS],
+        reference_ops=names_r[:MAX_NAMED_OPS],
         slots=(("output.0", "output.0"),),
         metrics={"error": abs(factor - 1), "norm_ratio": factor},
         tolerance=_MIN_DIFFERENCE,
@@ -99,13 +97,7 @@ def _collect_normed_gradients(graph: JointGraph, states: States) -> list[_Normed
     if alignment.gradients is None:
         return []
     gradients_t, gradients_r = alignment.gradients
-    partners = dict(
-        zip(
-            alignment.classes["target"].tolist(),
-            alignment.classes["reference"].tolist(),
-            strict=True,
-        )
-    )
+    partners = alignment.partners
     normed_gradients = []
     for weight, gradient_t in gradients_t.by_value.items():
         gradient_r = gradients_r.by_value.get(partners.get(weight, -1), -1)
@@ -159,7 +151,7 @@ def _list_scaled_values(flow: Flow, kinds: Sequence[str], value: int) -> list[in
     """Return the multiples of a value, or its sums over ranks, that ops of the update compute."""
     scaled_values = []
     for op in flow.consumers[value]:
-        is_scaling = flow.phases[op] == OPTIMIZER and kinds[op] in _SCALING_KINDS
+        is_scaling = flow.phases[op] == OPTIMIZER and kinds[op] in SCALING_KINDS
         if not is_scaling and flow.phases[op] != COMMUNICATION:
             continue
         tensors = [read for read in flow.reads[op] if flow.sizes[read] > 1]

@@ -10,6 +10,9 @@ from ..model.arrays import Ints
 from .joint_graph import JointGraph
 from .states import States
 
+#: Ops that a finding names, on each side.
+MAX_NAMED_OPS = 24
+
 
 @dataclass(frozen=True)
 class SideLocation:

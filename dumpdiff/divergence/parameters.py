@@ -83,11 +83,9 @@ def _find_held_names(
 ) -> dict[str, str]:
     """Return name in the target -> name under which the reference holds the same value."""
     names_r = {value: name for name, value in parameters_r.items()}
-    classes_t = alignment.classes["target"].tolist()
-    partners = dict(zip(classes_t, alignment.classes["reference"].tolist(), strict=True))
     held_names = {}
     for name, value in parameters_t.items():
-        partner = partners.get(value)
+        partner = alignment.partners.get(value)
         if partner is not None and partner in names_r and name in parameters_r:
             held_names[name] = names_r[partner]
     return held_names

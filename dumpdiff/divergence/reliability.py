@@ -27,9 +27,8 @@ class Reliability:
     """What the problems of both dumps do to the answer."""
 
     weaknesses: tuple[str, ...]  #: sentences, one for each damaged side
-    obstacles: tuple[
-        str, ...
-    ]  #: sentences that make the answer inconclusive, with the next command
+    #: sentences that make the answer inconclusive, with the next command
+    obstacles: tuple[str, ...]
     factor: float  #: on the confidence of every finding
     contradicted_ops: frozenset[str]  #: ops whose own records contradict themselves
 

@@ -15,13 +15,13 @@ from ..graph import Flow
 from ..model.finding import Cause, Finding
 from ..model.trace import FORWARD
 from .joint_graph import JointGraph
+from .locations import MAX_NAMED_OPS
 
 _KIND = "batch_norm"
 #: The smallest momentum. An epsilon, the other number that a batch norm takes, is smaller.
 _MIN_MOMENTUM = 5e-3
 #: The momentum is an argument that both sides recorded.
 _CONFIDENCE = 0.95
-_MAX_NAMED_OPS = 24
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def find_momentum_differences(graph: JointGraph, n_findings: int) -> tuple[Findi
         phase=FORWARD,
         scope="",
         title=title,
-        target_ops=ops_t[:_MAX_NAMED_OPS],
-        reference_ops=ops_r[:_MAX_NAMED_OPS],
+        target_ops=ops_t[:MAX_NAMED_OPS],
+        reference_ops=ops_r[:MAX_NAMED_OPS],
         slots=(),
         metrics={"error": abs(first.target / first.reference - 1)},
         tolerance=0.0,

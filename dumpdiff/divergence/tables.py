@@ -78,18 +78,14 @@ def build_pair_table(
 
 def _find_result_tensors(flow: Flow) -> Ints:
     """Return the ids of all result tensors of one side."""
-    tensors = flow.tensors
-    is_backward_record = flow.trace.ops["forward"].to_numpy()[tensors["op"].to_numpy()] >= 0
-    is_gradient = is_backward_record & (tensors["slot_kind"] == "input").to_numpy()
     has_class = flow.tensor_class >= 0
     is_leaf = has_class
     if len(flow.classes):
         is_leaf = has_class & (flow.producers[flow.tensor_class] < 0)
-    is_first_read = np.zeros(len(tensors), dtype=bool)
+    is_first_read = np.zeros(len(flow.tensors), dtype=bool)
     leaf_classes = np.where(is_leaf, flow.tensor_class, -1)
     is_first_read[np.unique(leaf_classes, return_index=True)[1]] = True
-    is_result = flow.is_computed | is_gradient | (is_leaf & is_first_read)
-    rows: Ints = np.flatnonzero(has_class & is_result)
+    rows: Ints = np.flatnonzero(has_class & (flow.is_result | (is_leaf & is_first_read)))
     return rows
 
 
@@ -193,9 +189,10 @@ def _explain_no_comparison(graph: JointGraph) -> list[str]:
 def _flag_regions(graph: JointGraph, states: States) -> Flags:
     """Return (nodes,) whether a node is between values that agree and values that differ."""
     is_in_region = np.zeros(graph.n_nodes, dtype=bool)
-    for node in range(len(graph.comparison.pairs)):
-        if states.state[node] not in (AGREEING, RECONVERGED):
-            is_in_region[list(states.ancestry[node].unpaired_nodes)] = True
+    pair_states = states.state[: len(graph.comparison.pairs)]
+    is_other = (pair_states != AGREEING) & (pair_states != RECONVERGED)
+    for node in np.flatnonzero(is_other).tolist():
+        is_in_region[list(states.ancestry[node].unpaired_nodes)] = True
     return is_in_region
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..comparison.new_weights import HIDDEN_STEP, NOISE_STEP
+from ..comparison.new_weights import HIDDEN_STEP, NOISE_STEP, find_new_weight_rows
 from ..model.trace import OPTIMIZER
 from .joint_graph import JointGraph
 
-#: Framework -> how its dump holds the new weights.
 _ADVICE_FOR_STEPS = "; dump whole tensors of the optimizer's step"
+#: Framework -> how its dump holds the new weights.
 _ADVICE = {
     "mindspore": 'MindSpore: record the inputs of the optimizer\'s ops ("input_output": 0)',
     "pytorch": 'PyTorch: stop the recorder after optimizer.step() (msprobe: level "mix" or "L1")',
@@ -22,7 +22,7 @@ def find_update_gaps(
     """Return a sentence if both sides recorded the optimizer and nothing of it was compared."""
     if not all(OPTIMIZER in phases for phases in coverage.values()):
         return []
-    rows = _find_new_weight_rows(graph)
+    rows = find_new_weight_rows(graph.comparison.alignment)
     pairs = graph.comparison.pairs.iloc[rows]
     if rows and (pairs["reason"] == HIDDEN_STEP).all():
         return [
@@ -45,7 +45,7 @@ def describe_updates(
     """Return sentences on new weights that were not compared."""
     if not all(OPTIMIZER in phases for phases in coverage.values()):
         return []
-    rows = _find_new_weight_rows(graph)
+    rows = find_new_weight_rows(graph.comparison.alignment)
     if not rows:
         return ["new weights are not recorded by both sides and were not compared"]
     reasons = graph.comparison.pairs["reason"].tolist()
@@ -57,10 +57,3 @@ def describe_updates(
                 f"{n_hidden} of {len(rows)} new weights could not be compared: {reason}{advice}"
             )
     return sentences
-
-
-def _find_new_weight_rows(graph: JointGraph) -> list[int]:
-    """Return the rows of the pairs of new weights; fused weights have none."""
-    new_values = {new_weight.target for new_weight in graph.comparison.alignment.new_weights}
-    targets = graph.comparison.pairs["target"].tolist()
-    return [row for row, value in enumerate(targets) if value in new_values]

@@ -159,6 +159,14 @@ class Flow:
         return is_written
 
     @cached_property
+    def is_result(self) -> Flags:
+        """(tensors,) true for outputs, and for the gradients that a backward record was given."""
+        is_backward_record = self.trace.ops["forward"].to_numpy()[self.tensors["op"]] >= 0
+        is_given = is_backward_record & (self.tensors["slot_kind"] == "input").to_numpy()
+        is_result: Flags = self.is_computed | is_given
+        return is_result
+
+    @cached_property
     def phases(self) -> list[str]:
         """Per op its phase."""
         phases: list[str] = self.trace.ops["phase"].tolist()
