@@ -20,15 +20,9 @@ Examples:
 
 @click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("dump")
-@click.option("--step", type=options.NUMBER, help="Training step to read.  [default: the first]")
-@click.option(
-    "--rank", type=options.NUMBER, help="Device or process to read.  [default: the first]"
-)
-@click.option(
-    "--graph",
-    type=options.NUMBER,
-    help="Compiled graph of a MindSpore dump to read.  [default: the first]",
-)
+@options.step
+@options.rank
+@options.graph
 @options.json_file
 @click.option("-v", "--verbose", is_flag=True, help="List every part and every problem.")
 def inspect(

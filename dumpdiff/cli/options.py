@@ -31,6 +31,13 @@ moved_reference = click.option(
     metavar="DUMP",
     help="Where the reference's dump is now.  [default: the path stored in RESULT]",
 )
+step = click.option("--step", type=NUMBER, help="Training step to read.  [default: the first]")
+rank = click.option("--rank", type=NUMBER, help="Device or process to read.  [default: the first]")
+graph = click.option(
+    "--graph",
+    type=NUMBER,
+    help="Compiled graph of a MindSpore dump to read.  [default: the first]",
+)
 json_file = click.option(
     "--json", "json_file", metavar="FILE", help="Write JSON for programs; - for standard output."
 )

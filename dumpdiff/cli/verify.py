@@ -24,15 +24,9 @@ Examples:
 
 @click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("dump")
-@click.option("--step", type=options.NUMBER, help="Training step to check.  [default: the first]")
-@click.option(
-    "--rank", type=options.NUMBER, help="Device or process to check.  [default: the first]"
-)
-@click.option(
-    "--graph",
-    type=options.NUMBER,
-    help="Compiled graph of a MindSpore dump to check.  [default: the first]",
-)
+@options.step
+@options.rank
+@options.graph
 @options.json_file
 @click.option(
     "--limit",
