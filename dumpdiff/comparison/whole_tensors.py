@@ -171,6 +171,14 @@ def load_shaped_tensor(flow: Flow, tensor: int) -> AnyArray:
     return array
 
 
+def load_readable_tensor(flow: Flow, tensor: int) -> AnyArray | None:
+    """Return the whole tensor in its recorded shape; None if it has no file, or a damaged one."""
+    try:
+        return load_shaped_tensor(flow, tensor)
+    except (DumpError, KeyError, OSError, ValueError):
+        return None
+
+
 def _find_narrower_dtype(dtype_t: str, dtype_r: str) -> str:
     """Return the less precise of two floating dtypes, '' if they have the same precision."""
     unit_t, unit_r = get_unit_roundoff(dtype_t), get_unit_roundoff(dtype_r)

@@ -8,8 +8,7 @@ from collections import Counter
 import numpy as np
 
 from ..comparison.metrics import compute_metrics
-from ..comparison.whole_tensors import load_shaped_tensor
-from ..model.errors import DumpError
+from ..comparison.whole_tensors import load_readable_tensor
 from ..model.verdict import AGREEING, INTRODUCED, ISOLATED, RECONVERGED
 from .error_bounds import build_visibility_function
 from .forward_walk import DIVERGED, UNKNOWN, Ancestry, Walk
@@ -140,12 +139,9 @@ def _is_rearranged(graph: JointGraph, node: int) -> bool:
     alignment = graph.comparison.alignment
     if pair["metric"] != "relative_l2":
         return False
-    try:
-        a = load_shaped_tensor(alignment.target, int(pair["target_tensor"]))
-        b = load_shaped_tensor(alignment.reference, int(pair["reference_tensor"]))
-    except (DumpError, KeyError, OSError, ValueError):
-        return False
-    if a.size != b.size:
+    a = load_readable_tensor(alignment.target, int(pair["target_tensor"]))
+    b = load_readable_tensor(alignment.reference, int(pair["reference_tensor"]))
+    if a is None or b is None or a.size != b.size:
         return False
     tolerance = float(pair["tolerance"])
     return compute_metrics(np.sort(a, axis=None), np.sort(b, axis=None), 0).relative_l2 <= tolerance
