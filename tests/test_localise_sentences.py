@@ -10,6 +10,7 @@ import pytest
 LOCALISE = Path(__file__).parents[1] / "benchmarks" / "localise"
 sys.path.insert(0, str(LOCALISE))
 
+import claims  # noqa: E402
 import faults  # noqa: E402
 import sentences  # noqa: E402
 
@@ -95,4 +96,4 @@ def test_claims_follow_from_every_model(model: str) -> None:
 
 def test_numbers_in_names_do_not_count() -> None:
     text = "multiplies by 0.25 (Tensor.__mul__.16.forward) and -3.5e-2, p = 0.1: 12 of"
-    assert sentences.read_numbers(text) == [0.25, -0.035, 0.1, 12.0]
+    assert claims.read_numbers(text) == [0.25, -0.035, 0.1, 12.0]

@@ -6,7 +6,8 @@ that the fault represents. Where a fault first shows is not written here: ``trut
 the recorded tensors.
 
 A third of the faults, and all faults of the model ``mla``, are held out: nobody looks at them while
-tuning.
+tuning. The faults of other architectures are in :mod:`families`, a package for each; their cases
+are among ``CASES``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import families
 import numpy as np
 from architecture import (
     MODELS,
@@ -59,17 +61,18 @@ class Case:
     @property
     def cause(self) -> str:
         """Return the right explanation, '' for a benign case."""
-        return FAULTS[self.fault].cause
+        return get_fault(self.model, self.fault).cause
 
     @property
     def row(self) -> str:
         """Return the row of the survey that the fault represents, or ''."""
-        return FAULTS[self.fault].row
+        return get_fault(self.model, self.fault).row
 
     @property
     def held_out(self) -> bool:
         """Return whether nobody may look at the case while tuning."""
-        return FAULTS[self.fault].held_out or self.model == HELD_OUT_MODEL
+        is_model_held_out = self.model in (HELD_OUT_MODEL, *families.HELD_OUT)
+        return is_model_held_out or get_fault(self.model, self.fault).held_out
 
 
 Change = Callable[[Model, int], Model]
@@ -626,8 +629,20 @@ _UPDATES: tuple[tuple[str, str], ...] = (
 )
 
 
+def get_fault(model: str, fault: str) -> Fault | families.Fault:
+    """Return a fault of a model."""
+    if fault != "none" and model in families.NAMES:
+        return families.get_fault(model, fault)
+    return FAULTS[fault]
+
+
 def build(model: str, fault: str = "none") -> Model:
-    """Return a model with the fault ``NAME`` or ``NAME@LAYER``; default: layer ``layers // 2``."""
+    """Return a model with the fault ``NAME`` or ``NAME@LAYER``; default: layer ``layers // 2``.
+
+    A family's model is of its own class, and its faults have no layer.
+    """
+    if model in families.NAMES:
+        return families.build(model, fault)
     name, _, layer = fault.partition("@")
     clean_model = build_clean(model)
     return FAULTS[name].apply(clean_model, int(layer) if layer else clean_model.size.layers // 2)
@@ -664,7 +679,20 @@ def _list_cases() -> tuple[Case, ...]:
     for model, kind, names in _UPDATE_FAULTS:
         for turn, fault in enumerate(names.split()):
             cases.append(_make_update_case(model, kind, fault, ("mindspore", "pytorch")[turn % 2]))
+    for family in families.NAMES:
+        cases += _list_family_cases(family)
     return tuple(cases)
+
+
+def _list_family_cases(family: str) -> list[Case]:
+    faults_of_family = families.get_faults(family)
+    cases = [Case(f"{family}-clean", family)]
+    for name, variants in faults_of_family.VARIANTS.items():
+        options = [("--variant", variant) if variant else () for variant in variants]
+        cases.append(Case(f"{family}-{name}", family, "none", "", *options))
+    for fault, side in faults_of_family.CASES:
+        cases.append(Case(f"{family}-{fault}-{side}", family, fault, side))
+    return cases
 
 
 def _make_update_case(model: str, kind: str, fault: str = "none", side: str = "") -> Case:

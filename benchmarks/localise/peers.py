@@ -31,6 +31,7 @@ class Verdict:
     """Answers of both programs to one fault in PyTorch against the clean run."""
 
     case: str
+    model: str
     held_out: bool
     form: str  #: tensors or statistics
     msprobe: bool  #: its first marked row is of an op that is right
@@ -69,6 +70,7 @@ def _judge_case(case: faults.Case, work: Path) -> Iterator[Verdict]:
         first = dumpdiff.align(faulty, clean).first_divergence
         yield Verdict(
             case=case.name,
+            model=case.model,
             held_out=case.held_out,
             form=form,
             msprobe=any(first_row.startswith(f"{op}.") for op in root_ops),

@@ -1,7 +1,7 @@
 """Recordings: made in one process per dump when they are needed, and kept.
 
 A recording is made again when the nets of its framework, or the weights, batch or knobs of its
-model, change.
+model, change. A family's nets are its own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
+import families
 import faults
 
 HERE = Path(__file__).resolve().parent
@@ -85,7 +86,7 @@ def _record(recording: Recording, work: Path) -> str:
     out.parent.mkdir(parents=True, exist_ok=True)
     for old_path in (out, *out.parent.glob(f"{out.name}.*")):
         shutil.rmtree(old_path) if old_path.is_dir() else old_path.unlink(missing_ok=True)
-    script = HERE / f"record_{recording.framework}.py"
+    script = _get_script(recording.framework, recording.model)
     fault = ["--fault", recording.fault] if recording.fault != "none" else []
     command = [
         sys.executable,
@@ -115,7 +116,7 @@ def get_mark(recording: Recording, work: Path) -> Path:
 
 
 def _compute_digest(recording: Recording) -> str:
-    digest = hashlib.sha256(_hash_sources(recording.framework).encode())
+    digest = hashlib.sha256(_hash_sources(recording.framework, recording.model).encode())
     model = faults.build(recording.model, recording.fault)
     for field in fields(model):
         if field.name != "weights":
@@ -125,7 +126,20 @@ def _compute_digest(recording: Recording) -> str:
     return digest.hexdigest()
 
 
+def _get_script(framework: str, model: str) -> Path:
+    folder = HERE / "families" if model in families.NAMES else HERE
+    return folder / f"record_{framework}.py"
+
+
 @cache
-def _hash_sources(framework: str) -> str:
-    files = [*(HERE / _SOURCES[framework]).rglob("*.py"), HERE / f"record_{framework}.py"]
+def _hash_sources(framework: str, model: str) -> str:
+    files = [*_list_sources(framework, model), _get_script(framework, model)]
     return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
+
+
+def _list_sources(framework: str, model: str) -> list[Path]:
+    """Return the modules of a net."""
+    if model in families.NAMES:
+        folder = HERE / "families" / model
+        return [folder / "architecture.py", *folder.glob(f"{framework}_*.py")]
+    return list((HERE / _SOURCES[framework]).rglob("*.py"))

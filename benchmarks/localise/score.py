@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import dumps
+import families
 import faults
 import formats
 import partners
@@ -24,7 +25,15 @@ from dumpdiff.model.finding import Finding
 from dumpdiff.model.result import Result
 
 HERE = Path(__file__).resolve().parent
-_SCORING = ("dumps.py", "formats.py", "partners.py", "score.py", "sentences.py", "truth.py")
+_SCORING = (
+    "claims.py",
+    "dumps.py",
+    "formats.py",
+    "partners.py",
+    "score.py",
+    "sentences.py",
+    "truth.py",
+)
 
 
 @dataclass(frozen=True)
@@ -243,6 +252,8 @@ def _read_scores(file: Path) -> Iterator[tuple[tuple[str, str, str], Score]]:
 def _compute_key(case: faults.Case, work: Path) -> str:
     """Return a key that changes with the program, with the scoring, and with the recordings."""
     digest = hashlib.sha256(hash_code().encode())
+    if case.model in families.NAMES:
+        digest.update((HERE / "families" / case.model / "faults.py").read_bytes())
     for recording in recordings.list_recordings(case):
         for digested in (recording, recording.clean()):
             digest.update(recordings.get_mark(digested, work).read_bytes())

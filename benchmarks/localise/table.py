@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
+import families
 from formats import FORMS
 from peers import Verdict
 from score import Score
@@ -26,6 +27,9 @@ fault.
 - **tuned**: faults that were examined during the development of dumpdiff. **held out**: faults \
 that were not: a third
   of the faults, and a whole model.
+- **new**: other architectures ({families}), a third of their faults and whole families held \
+out. They
+  are counted apart, so that the other rows stay comparable with those of earlier versions.
 - **tensors**: npy and graph against msprobe's whole tensors. **tensors-bare**: npy alone against \
 a ptdbg_ascend `.pkl`
   with npy files.
@@ -105,12 +109,9 @@ def format_document(
         (_CURVE, _format_curve(points) if points else ""),
         (_PEERS, _format_peers(verdicts) if verdicts else ""),
     ]
-    return (
-        "\n".join(
-            [_INTRODUCTION, *(text.format(table=table) for text, table in sections if table)]
-        ).rstrip()
-        + "\n"
-    )
+    introduction = _INTRODUCTION.format(families=", ".join(families.NAMES))
+    filled_sections = [text.format(table=table) for text, table in sections if table]
+    return "\n".join([introduction, *filled_sections]).rstrip() + "\n"
 
 
 def write_section(file: Path, name: str, text: str) -> None:
@@ -153,9 +154,15 @@ def format_failures(scores: Sequence[Score], held_out: bool) -> str:
     return "\n".join([*lines, *tail, *(f"- not counted: {text}" for text in void)])
 
 
+def _is_new(score: Score | Verdict) -> bool:
+    return score.model in families.NAMES
+
+
 _PARTS: dict[str, Callable[[Score | Verdict], bool]] = {
-    "tuned": lambda s: not s.held_out,
-    "held out": lambda s: s.held_out,
+    "tuned": lambda s: not _is_new(s) and not s.held_out,
+    "held out": lambda s: not _is_new(s) and s.held_out,
+    "new, tuned": lambda s: _is_new(s) and not s.held_out,
+    "new, held out": lambda s: _is_new(s) and s.held_out,
 }
 
 

@@ -1,0 +1,66 @@
+"""The architectures of the localization benchmark: what each family declares."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+LOCALISE = Path(__file__).parents[1] / "benchmarks" / "localise"
+sys.path.insert(0, str(LOCALISE))
+
+import families  # noqa: E402
+import faults  # noqa: E402
+import recordings  # noqa: E402
+import sentences  # noqa: E402
+import table  # noqa: E402
+
+
+@pytest.mark.parametrize("family", families.NAMES)
+class TestFamily:
+    def test_it_has_a_clean_pair_two_variants_and_ten_faults(self, family: str) -> None:
+        cases = [case for case in faults.CASES if case.model == family]
+        assert sum(case.benign for case in cases) == 3
+        assert len({case.fault for case in cases if not case.benign}) >= 10
+        assert {case.side for case in cases} == {"", "mindspore", "pytorch"}
+
+    def test_a_third_of_the_faults_is_held_out(self, family: str) -> None:
+        declared = families.get_faults(family).FAULTS
+        held_out = sum(fault.held_out for fault in declared.values())
+        assert 3 * held_out == pytest.approx(len(declared), abs=2)
+
+    def test_every_fault_changes_the_model_or_its_batch(self, family: str) -> None:
+        clean = recordings.Recording("pytorch", family)
+        for fault in families.get_faults(family).FAULTS:
+            faulty = recordings.Recording("pytorch", family, fault)
+            assert recordings._compute_digest(faulty) != recordings._compute_digest(clean), fault
+
+    def test_weights_and_batch_are_the_same_every_time(self, family: str) -> None:
+        first, second = families.build(family), families.build(family)
+        assert first.weights.keys() == second.weights.keys()
+        for name, values in first.weights.items():
+            assert values.dtype == np.float32
+            assert np.array_equal(values, second.weights[name])
+        for values, other_values in zip(first.batch(), second.batch(), strict=True):
+            assert np.array_equal(values, other_values)
+
+    def test_a_sentence_about_something_else_is_wrong(self, family: str) -> None:
+        text = "layers.1 behaves as something else; residual 4.7e-7"
+        for case in faults.CASES:
+            if case.model == family and not case.benign:
+                has_claims = bool(sentences._list_claims(case))
+                assert bool(sentences.judge_sentence(text, case)) == has_claims, case.name
+
+
+def test_a_net_of_one_family_is_no_source_of_another_recording() -> None:
+    for family in families.NAMES:
+        sources = recordings._list_sources("pytorch", family)
+        assert {file.parent.name for file in sources} == {family}
+    for file in recordings._list_sources("pytorch", "llama"):
+        assert "families" not in file.parts
+
+
+def test_families_are_counted_apart() -> None:
+    assert list(table._PARTS) == ["tuned", "held out", "new, tuned", "new, held out"]
