@@ -1,0 +1,1 @@
+"""A language model of LSTM layers: fused in PyTorch, unrolled in MindSpore."""

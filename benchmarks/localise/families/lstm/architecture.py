@@ -1,0 +1,73 @@
+"""A language model of two LSTM layers: embedding, recurrence, head.
+
+Weights are float32, named canonically:
+
+    embedding.weight (VOCAB, WIDTH)
+    layers.N.{weight_ih, weight_hh} (4 * WIDTH, WIDTH), layers.N.{bias_ih, bias_hh} (4 * WIDTH,)
+    head.weight (VOCAB, WIDTH), head.bias
+
+The rows of a layer are those of the gates i, f, g, o, as PyTorch stores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+VOCAB, WIDTH, LAYERS, SEQ, BATCH, SEED = 60, 24, 2, 8, 3, 31
+#: Probability of the fault that leaves dropout between the layers on.
+DROPOUT = 0.2
+
+
+@dataclass(frozen=True)
+class Model:
+    """Weights, knobs and batch. A knob turned away from its default is a fault."""
+
+    name: str
+    weights: Mapping[str, np.ndarray]
+    #: '' as a user writes it first; 'cells' (PyTorch): one nn.LSTMCell for each layer, called step
+    #: by step; 'projected' (MindSpore): the inputs of all steps are projected at once
+    variant: str = ""
+    #: which rows of a layer's weights the net reads as the gates i, f, g, o
+    gate_order: tuple[int, ...] = (0, 1, 2, 3)
+    has_hidden_bias: bool = True  #: the second bias, of the previous state, in the last layer
+    is_state_carried: bool = True  #: the recurrence begins with the state of the previous batch
+    forget_bias: float = 0.0  #: added to the forget gate before the sigmoid
+    #: of the gates: 'sigmoid', or 'hard' for Keras's clip(0.2 x + 0.5, 0, 1)
+    gate_activation: str = "sigmoid"
+    detached_step: int = 0  #: > 0: no gradient flows back from this step into the previous one
+    is_reversed: bool = False  #: the sequence is read from its end
+    padding_row: int = -1  #: >= 0: row of the embedding that gets no gradient
+    dropout: float = 0.0  #: between the layers; PyTorch only
+
+    def batch(self) -> tuple[np.ndarray, ...]:
+        """Return tokens and labels, int32 (batch, seq), and the state: hidden and cell, float32
+        (layers, batch, width).
+        """
+        rng = np.random.default_rng(SEED + 1)
+        tokens = rng.integers(0, VOCAB, (BATCH, SEQ + 1)).astype(np.int32)
+        tokens[:, -3] = 0  # the row of the padding token is read, too
+        hidden = np.tanh(0.5 * rng.standard_normal((LAYERS, BATCH, WIDTH)))
+        cell = 0.5 * rng.standard_normal((LAYERS, BATCH, WIDTH))
+        return (
+            tokens[:, :-1].copy(),
+            tokens[:, 1:].copy(),
+            hidden.astype(np.float32),
+            cell.astype(np.float32),
+        )
+
+
+def build_clean() -> Model:
+    """Return the model without a fault."""
+    rng = np.random.default_rng(SEED)
+    weights = {"embedding.weight": rng.standard_normal((VOCAB, WIDTH))}
+    for n in range(LAYERS):
+        for name in ("ih", "hh"):
+            matrix = rng.standard_normal((4 * WIDTH, WIDTH)) / np.sqrt(WIDTH)
+            weights[f"layers.{n}.weight_{name}"] = matrix
+            weights[f"layers.{n}.bias_{name}"] = 0.2 * rng.standard_normal(4 * WIDTH)
+    weights["head.weight"] = rng.standard_normal((VOCAB, WIDTH)) / np.sqrt(WIDTH)
+    weights["head.bias"] = 0.1 * rng.standard_normal(VOCAB)
+    return Model("lstm", {name: values.astype(np.float32) for name, values in weights.items()})

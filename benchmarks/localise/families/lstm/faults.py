@@ -1,0 +1,113 @@
+"""Faults of the LSTM language model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from claims import Anywhere, Claim, Words
+
+from families.fault import Fault, change_model
+from families.lstm.architecture import DROPOUT, LAYERS, Model
+
+LAST = LAYERS - 1
+
+
+def _take_first_layer(model: Model) -> Model:
+    """Give the last layer the recurrent weight of the first one."""
+    weight = model.weights["layers.0.weight_hh"]
+    return replace(model, weights={**model.weights, f"layers.{LAST}.weight_hh": weight})
+
+
+def _claim(*patterns: str):
+    def claim(faulty: Any, clean: Any) -> Sequence[Claim]:
+        return [Anywhere(pattern) for pattern in patterns]
+
+    return claim
+
+
+FAULTS: Mapping[str, Fault] = {
+    "gate_order": Fault(
+        "the gates g and o are exchanged, as in frameworks that store i, f, o, g",
+        "gate-order",
+        change_model(gate_order=(0, 1, 3, 2)),
+        _claim("gate"),
+    ),
+    "bias_missing": Fault(
+        "one bias for input and state: the second one of the last layer is lost",
+        "bias-missing",
+        change_model(has_hidden_bias=False),
+        _claim("bias"),
+    ),
+    "state_reset": Fault(
+        "every batch begins with a state of zeros",
+        "hidden-state-reset",
+        change_model(is_state_carried=False),
+        _claim("zero"),
+    ),
+    "forget_bias": Fault(
+        "1 is added to the forget gate, as in TensorFlow's cell",
+        "forget-bias",
+        change_model(forget_bias=1.0),
+        lambda faulty, clean: [Words(rf"\b{faulty.forget_bias:g}\b")],
+    ),
+    "hard_sigmoid": Fault(
+        "Keras's hard sigmoid for the gates",
+        "activation-kind",
+        change_model(gate_activation="hard"),
+        lambda faulty, clean: [Words("hard", "sigmoid")],
+        held_out=True,
+    ),
+    "layer_weight": Fault(
+        "the last layer has the recurrent weight of the first one",
+        "weight-swapped",
+        _take_first_layer,
+        _claim("weight_hh"),
+    ),
+    "reversed": Fault(
+        "the sequence is read from its end",
+        "scan-direction",
+        change_model(is_reversed=True),
+        _claim("reverse"),
+        held_out=True,
+    ),
+    "stopped_state": Fault(
+        "no gradient flows through the state in the middle of the sequence",
+        "gradient-stopped",
+        change_model(detached_step=4),
+    ),
+    "padding_row": Fault(
+        "row 0 of the embedding is declared padding and gets no gradient",
+        "gradient-stopped",
+        change_model(padding_row=0),
+        _claim(r"\b0\b"),
+    ),
+    "dropout": Fault(
+        "dropout between the layers left on",
+        "dropout",
+        change_model(dropout=DROPOUT),
+        lambda faulty, clean: [Words(rf"p = {faulty.dropout:g}\b")],
+        held_out=True,
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("gate_order", "mindspore"),
+    ("gate_order", "pytorch"),
+    ("bias_missing", "mindspore"),
+    ("state_reset", "mindspore"),
+    ("state_reset", "pytorch"),
+    ("forget_bias", "mindspore"),
+    ("hard_sigmoid", "mindspore"),
+    ("layer_weight", "pytorch"),
+    ("reversed", "pytorch"),
+    ("stopped_state", "mindspore"),
+    ("padding_row", "pytorch"),
+    ("dropout", "pytorch"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "cells": ("", "cells"),
+    "projected": ("projected", ""),
+}

@@ -1,0 +1,100 @@
+"""The LSTM language model as a PyTorch user writes it: ``nn.LSTM`` is one operator."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from families.lstm.architecture import DROPOUT, LAYERS, VOCAB, WIDTH, Model
+
+
+class LanguageModel(nn.Module):
+    """Logits (batch, seq, vocab) of tokens, from a state."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.encoder = nn.Embedding(
+            VOCAB, WIDTH, padding_idx=model.padding_row if model.padding_row >= 0 else None
+        )
+        self.rnn = nn.LSTM(WIDTH, WIDTH, LAYERS, batch_first=True, dropout=model.dropout)
+        self.decoder = nn.Linear(WIDTH, VOCAB)
+        self.is_state_carried = model.is_state_carried
+        self.is_reversed = model.is_reversed
+
+    def forward(self, tokens: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
+        embedded = self.encoder(tokens)
+        if self.is_reversed:
+            embedded = embedded.flip(1)
+        output, _ = self.rnn(embedded, state if self.is_state_carried else None)
+        if self.is_reversed:
+            output = output.flip(1)
+        return self.decoder(output)
+
+
+class CellLanguageModel(nn.Module):
+    """The same, step by step."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(VOCAB, WIDTH)
+        self.cells = nn.ModuleList(nn.LSTMCell(WIDTH, WIDTH) for _ in range(LAYERS))
+        self.head = nn.Linear(WIDTH, VOCAB)
+
+    def forward(self, tokens: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
+        embedded = self.word_embeddings(tokens)
+        hidden, cell = (list(part) for part in state)
+        outputs = []
+        for step in range(tokens.shape[1]):
+            x = embedded[:, step]
+            for n, lstm_cell in enumerate(self.cells):
+                hidden[n], cell[n] = lstm_cell(x, (hidden[n], cell[n]))
+                x = hidden[n]
+            outputs.append(x)
+        return self.head(torch.stack(outputs, dim=1))
+
+
+class TokenLoss(nn.Module):
+    """Cross entropy of the next tokens."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = CellLanguageModel(model) if model.variant == "cells" else LanguageModel(model)
+
+    def forward(self, tokens: Tensor, labels: Tensor, hidden: Tensor, cell: Tensor) -> Tensor:
+        logits = self.model(tokens, (hidden, cell))
+        return F.cross_entropy(logits.view(-1, VOCAB), labels.view(-1))
+
+
+def build_loss(model: Model) -> nn.Module:
+    """Return the loss with the weights and knobs of the model.
+
+    The gates of the fused operator are what they are: another order is one of the weights' rows.
+    """
+    if model.dropout not in (0.0, DROPOUT):
+        raise SystemExit(f"dropout is off or {DROPOUT}")
+    loss = TokenLoss(model)
+    net = loss.model
+    if model.variant == "cells":
+        embedding, head = net.word_embeddings, net.head
+        cells = [
+            {name: getattr(cell, name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+            for cell in net.cells
+        ]
+    else:
+        embedding, head = net.encoder, net.decoder
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        cells = [{name: getattr(net.rnn, f"{name}_l{n}") for name in names} for n in range(LAYERS)]
+    rows = np.arange(4 * WIDTH).reshape(4, WIDTH)[list(model.gate_order)].ravel()
+    for n, parameters in enumerate(cells):
+        for name, parameter in parameters.items():
+            _load(parameter, model.weights[f"layers.{n}.{name}"][rows])
+    _load(embedding.weight, model.weights["embedding.weight"])
+    _load(head.weight, model.weights["head.weight"])
+    _load(head.bias, model.weights["head.bias"])
+    return loss
+
+
+def _load(parameter: nn.Parameter, values: np.ndarray) -> None:
+    parameter.data.copy_(torch.from_numpy(np.array(values)))

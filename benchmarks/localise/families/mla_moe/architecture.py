@@ -1,0 +1,124 @@
+"""Latent attention and a mixture of experts (https://arxiv.org/abs/2412.19437, section 2.1).
+
+The first block has a plain gated feed-forward, the second one routed experts and a shared expert.
+Weights are float32, linear ones (out, in), named canonically:
+
+    embedding.weight norm.weight head.weight
+    layers.N.: input_norm.weight post_norm.weight
+               attention.{q_a,q_b,kv_a,kv_b,o}.weight attention.{q_norm,kv_norm}.weight
+               mlp.{gate,up,down}.weight, or mlp.router.weight, mlp.router.bias and
+               mlp.experts.E.* and mlp.shared.* with {gate,up,down}.weight each
+
+The rows of q_b are, head by head, the dimensions without positions, then those with positions;
+those of kv_b keys without positions, then values; those of kv_a the latent, then the key's
+positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+VOCAB, HIDDEN, LAYERS, HEADS, SEQ, BATCH, SEED = 72, 32, 2, 4, 10, 2, 32
+Q_RANK, KV_RANK = 20, 16
+#: Of a head: dimensions without positions, as many as a value has, and dimensions with positions.
+NOPE_DIM, ROPE_DIM = 8, 4
+FFN, EXPERT_FFN = 56, 20
+EXPERTS, GROUPS, CHOSEN_GROUPS, TOP_K = 6, 3, 2, 3
+ROUTED_SCALE = 2.5
+EPS = 1e-6
+ROPE_THETA = 10000.0
+
+
+@dataclass(frozen=True)
+class Model:
+    """Weights, knobs and batch. A knob turned away from its default is a fault.
+
+    Knobs of attention and norms are those of the last block.
+    """
+
+    name: str
+    weights: Mapping[str, np.ndarray]
+    #: '' as a user writes it first; 'stacked' (MindSpore): the weights of all experts in one
+    #: tensor; 'pairs' (MindSpore): rotary pairs stay where they are, in place of becoming halves
+    #: first; 'fused' (PyTorch): q_a and kv_a are one layer, attention is one operator
+    variant: str = ""
+    latent_eps: float = EPS  #: of the norm of the latent
+    is_rope_interleaved: bool = True  #: pairs (0, 1), (2, 3), ... as the weights were trained
+    score_dim: int = NOPE_DIM + ROPE_DIM  #: scores are divided by its root
+    are_values_first: bool = False  #: the rows of kv_b are read as values, then keys
+    scoring: str = "sigmoid"  #: or 'softmax', of the router
+    is_bias_in_weights: bool = False  #: a token's experts count by score plus bias, not by score
+    is_grouped: bool = True  #: experts are chosen from the best groups only
+    is_normalized: bool = True  #: the scores of a token's experts are divided by their sum
+    routed_scale: float = ROUTED_SCALE
+    has_shared_expert: bool = True
+    is_router_detached: bool = False  #: no gradient reaches the router
+
+    def block(self, n: int) -> Model:
+        """Return the model for the attention of block n: only the last one has the knobs."""
+        if n == LAYERS - 1:
+            return self
+        return replace(
+            self,
+            latent_eps=EPS,
+            is_rope_interleaved=True,
+            score_dim=NOPE_DIM + ROPE_DIM,
+            are_values_first=False,
+        )
+
+    def rope(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return cosine and sine (seq, ROPE_DIM / 2), float32."""
+        half = ROPE_DIM // 2
+        frequencies = ROPE_THETA ** (-np.arange(half) / half)
+        angles = np.outer(np.arange(SEQ), frequencies)
+        return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+    def batch(self) -> tuple[np.ndarray, ...]:
+        """Return tokens and labels, int32 (batch, seq)."""
+        rng = np.random.default_rng(SEED + 1)
+        tokens = rng.integers(0, VOCAB, (BATCH, SEQ + 1)).astype(np.int32)
+        return tokens[:, :-1].copy(), tokens[:, 1:].copy()
+
+
+def build_clean() -> Model:
+    """Return the model without a fault."""
+    rng = np.random.default_rng(SEED)
+    weights: dict[str, np.ndarray] = {}
+
+    def add_linear(name: str, rows: int, columns: int) -> None:
+        weights[f"{name}.weight"] = rng.standard_normal((rows, columns)) / np.sqrt(columns)
+
+    def add_norm(name: str, length: int) -> None:
+        weights[f"{name}.weight"] = 1 + 0.1 * rng.standard_normal(length)
+
+    def add_feed_forward(name: str, width: int) -> None:
+        add_linear(f"{name}.gate", width, HIDDEN)
+        add_linear(f"{name}.up", width, HIDDEN)
+        add_linear(f"{name}.down", HIDDEN, width)
+
+    weights["embedding.weight"] = rng.standard_normal((VOCAB, HIDDEN))
+    for n in range(LAYERS):
+        prefix = f"layers.{n}"
+        add_norm(f"{prefix}.input_norm", HIDDEN)
+        add_linear(f"{prefix}.attention.q_a", Q_RANK, HIDDEN)
+        add_norm(f"{prefix}.attention.q_norm", Q_RANK)
+        add_linear(f"{prefix}.attention.q_b", HEADS * (NOPE_DIM + ROPE_DIM), Q_RANK)
+        add_linear(f"{prefix}.attention.kv_a", KV_RANK + ROPE_DIM, HIDDEN)
+        add_norm(f"{prefix}.attention.kv_norm", KV_RANK)
+        add_linear(f"{prefix}.attention.kv_b", HEADS * 2 * NOPE_DIM, KV_RANK)
+        add_linear(f"{prefix}.attention.o", HIDDEN, HEADS * NOPE_DIM)
+        add_norm(f"{prefix}.post_norm", HIDDEN)
+        if n == 0:
+            add_feed_forward(f"{prefix}.mlp", FFN)
+            continue
+        add_linear(f"{prefix}.mlp.router", EXPERTS, HIDDEN)
+        weights[f"{prefix}.mlp.router.bias"] = 0.2 * rng.standard_normal(EXPERTS)
+        for expert in range(EXPERTS):
+            add_feed_forward(f"{prefix}.mlp.experts.{expert}", EXPERT_FFN)
+        add_feed_forward(f"{prefix}.mlp.shared", EXPERT_FFN)
+    add_norm("norm", HIDDEN)
+    add_linear("head", VOCAB, HIDDEN)
+    return Model("mla_moe", {name: values.astype(np.float32) for name, values in weights.items()})

@@ -1,0 +1,113 @@
+"""Faults of latent attention and of the mixture of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from claims import Anywhere, Claim, Ratio, Values, Words
+
+from families.fault import Fault, change_model
+from families.mla_moe.architecture import NOPE_DIM
+
+
+def _say(injected: str, clean: str = "") -> Callable[[Any, Any], Sequence[Claim]]:
+    return lambda faulty, clean_model: [Words(injected, clean)]
+
+
+def _claim_score_scale(faulty: Any, clean: Any) -> Sequence[Claim]:
+    injected, expected = faulty.score_dim**-0.5, clean.score_dim**-0.5
+    return [Ratio(injected / expected), Values(injected, expected)]
+
+
+FAULTS: Mapping[str, Fault] = {
+    "rope_layout": Fault(
+        "rotary halves for weights of interleaved pairs",
+        "rope-layout",
+        change_model(is_rope_interleaved=False),
+        _say("halves", "interleaved"),
+    ),
+    "latent_eps": Fault(
+        "the norm of the latent has eps 1e-2 for 1e-6",
+        "epsilon",
+        change_model(latent_eps=1e-2),
+        lambda faulty, clean: [Values(faulty.latent_eps, clean.latent_eps)],
+    ),
+    "score_scale": Fault(
+        "scores divided by the root of the dimensions without positions",
+        "scale",
+        change_model(score_dim=NOPE_DIM),
+        _claim_score_scale,
+    ),
+    "values_first": Fault(
+        "keys and values exchanged when their projection is split",
+        "split-order",
+        change_model(are_values_first=True),
+        held_out=True,
+    ),
+    "bias_in_weights": Fault(
+        "the balancing bias counts in the experts' weights",
+        "router-bias",
+        change_model(is_bias_in_weights=True),
+        lambda faulty, clean: [Anywhere("bias")],
+    ),
+    "groups_ignored": Fault(
+        "experts chosen from all groups",
+        "router-groups",
+        change_model(is_grouped=False),
+        lambda faulty, clean: [Anywhere("group")],
+    ),
+    "not_normalized": Fault(
+        "the weights of a token's experts not normalized",
+        "router-normalisation",
+        change_model(is_normalized=False),
+        _say("not normalized", "are normalized"),
+    ),
+    "softmax_scores": Fault(
+        "softmax scores for sigmoid",
+        "router-normalisation",
+        change_model(scoring="softmax"),
+        _say("softmax", "sigmoid"),
+        held_out=True,
+    ),
+    "routed_scale": Fault(
+        "the routed experts' scaling factor left out",
+        "constant-factor",
+        change_model(routed_scale=1.0),
+        lambda faulty, clean: [Ratio(faulty.routed_scale / clean.routed_scale)],
+    ),
+    "shared_missing": Fault(
+        "the shared expert left out",
+        "expert-missing",
+        change_model(has_shared_expert=False),
+        lambda faulty, clean: [Anywhere("shared")],
+    ),
+    "router_stopped": Fault(
+        "no gradient reaches the router",
+        "gradient-stopped",
+        change_model(is_router_detached=True),
+        held_out=True,
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("rope_layout", "mindspore"),
+    ("latent_eps", "mindspore"),
+    ("score_scale", "pytorch"),
+    ("values_first", "mindspore"),
+    ("bias_in_weights", "mindspore"),
+    ("bias_in_weights", "pytorch"),
+    ("groups_ignored", "pytorch"),
+    ("groups_ignored", "mindspore"),
+    ("not_normalized", "mindspore"),
+    ("softmax_scores", "pytorch"),
+    ("routed_scale", "pytorch"),
+    ("shared_missing", "mindspore"),
+    ("shared_missing", "pytorch"),
+    ("router_stopped", "pytorch"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "stacked": ("stacked", ""),
+    "layouts": ("pairs", "fused"),
+}

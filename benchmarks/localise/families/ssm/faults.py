@@ -1,0 +1,112 @@
+"""Faults of the state-space model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from claims import Anywhere, Claim, Shift, Values, Words
+
+from families.fault import Fault, change_model
+
+
+def _say(injected: str, clean: str = "") -> Callable[[Any, Any], Sequence[Claim]]:
+    return lambda faulty, clean_model: [Words(injected, clean)]
+
+
+FAULTS: Mapping[str, Fault] = {
+    "norm_eps": Fault(
+        "the norm has eps 1e-2 for 1e-5",
+        "epsilon",
+        change_model(eps=1e-2),
+        lambda faulty, clean: [Values(faulty.eps, clean.eps)],
+    ),
+    "conv_shift": Fault(
+        "the convolution sees the next step",
+        "causal-shift",
+        change_model(conv_shift=1),
+        lambda faulty, clean: [Shift(-faulty.conv_shift)],
+    ),
+    "kernel_flipped": Fault(
+        "the convolution's kernel is flipped",
+        "kernel-flipped",
+        change_model(is_kernel_flipped=True),
+        _say("flipped"),
+    ),
+    "gelu_for_silu": Fault(
+        "gelu for silu after the convolution",
+        "activation-kind",
+        change_model(activation="gelu"),
+        _say("gelu", "silu"),
+        held_out=True,
+    ),
+    "dt_bias_missing": Fault(
+        "the bias of the step sizes is left out",
+        "bias-missing",
+        change_model(has_dt_bias=False),
+        lambda faulty, clean: [Anywhere("bias")],
+    ),
+    "zero_order_hold": Fault(
+        "B discretized by a zero-order hold, not by Euler's rule",
+        "scan-discretization",
+        change_model(discretization="hold"),
+        held_out=True,
+    ),
+    "decay_linear": Fault(
+        "A is read without its exponential",
+        "decay-exponent",
+        change_model(is_decay_exponential=False),
+    ),
+    "b_c_swapped": Fault(
+        "B and C exchanged when their projection is split",
+        "split-order",
+        change_model(are_b_c_swapped=True),
+    ),
+    "skip_missing": Fault(
+        "D times x is not added",
+        "missing-term",
+        change_model(has_skip=False),
+        lambda faulty, clean: [Anywhere(r"\bD\b")],
+    ),
+    "reversed": Fault(
+        "the scan begins at the end",
+        "scan-direction",
+        change_model(is_reversed=True),
+        _say("reverse"),
+        held_out=True,
+    ),
+    "state_stopped": Fault(
+        "no gradient flows from one step to the one before it",
+        "gradient-stopped",
+        change_model(is_state_stopped=True),
+        held_out=True,
+    ),
+    "gate_linear": Fault(
+        "the gate without its activation",
+        "activation-kind",
+        change_model(is_gate_activated=False),
+        _say("no activation|identity", "silu"),
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("norm_eps", "pytorch"),
+    ("conv_shift", "mindspore"),
+    ("conv_shift", "pytorch"),
+    ("kernel_flipped", "pytorch"),
+    ("gelu_for_silu", "mindspore"),
+    ("dt_bias_missing", "mindspore"),
+    ("zero_order_hold", "pytorch"),
+    ("decay_linear", "mindspore"),
+    ("b_c_swapped", "pytorch"),
+    ("skip_missing", "mindspore"),
+    ("skip_missing", "pytorch"),
+    ("reversed", "mindspore"),
+    ("state_stopped", "pytorch"),
+    ("gate_linear", "mindspore"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "cumulative": ("cumulative", ""),
+    "separate": ("", "separate"),
+}

@@ -1,0 +1,192 @@
+"""The state-space model for graph mode: the scan is unrolled, and the convolution written out."""
+
+from __future__ import annotations
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from families.ssm.architecture import (
+    DT_RANK,
+    EPS,
+    HIDDEN,
+    INNER,
+    KERNEL,
+    LAYERS,
+    SEQ,
+    STATE,
+    VOCAB,
+    Model,
+)
+
+
+def make_dense(weight: np.ndarray, bias: np.ndarray | None = None) -> nn.Dense:
+    rows, columns = weight.shape
+    return nn.Dense(
+        columns,
+        rows,
+        weight_init=Tensor(weight),
+        bias_init=None if bias is None else Tensor(bias),
+        has_bias=bias is not None,
+    )
+
+
+class RMSNorm(nn.Cell):
+    def __init__(self, weight: np.ndarray, eps: float = EPS) -> None:
+        super().__init__()
+        self.weight = Parameter(Tensor(weight))
+        self.eps = eps
+
+    def construct(self, x):
+        return x * ops.rsqrt(ops.mean(ops.square(x), -1, True) + self.eps) * self.weight
+
+
+class CausalConv1d(nn.Cell):
+    """Each channel of (batch, seq, INNER) convolved with its own kernel, tap by tap."""
+
+    def __init__(self, model: Model, prefix: str) -> None:
+        super().__init__()
+        self.weight = Parameter(Tensor(model.weights[f"{prefix}.weight"].reshape(INNER, KERNEL)))
+        self.bias = Parameter(Tensor(model.weights[f"{prefix}.bias"]))
+        self.before = Tensor(np.zeros((1, KERNEL - 1, INNER), np.float32))
+        self.shift, self.is_flipped = model.conv_shift, model.is_kernel_flipped
+
+    def construct(self, x):
+        batch, seq, _ = x.shape
+        padding = ops.tile(self.before, (batch, 1, 1))
+        padded = ops.concat((padding, x), 1)
+        if self.shift:
+            padded = ops.concat((padded, padding), 1)
+        out = self.bias
+        for tap in range(KERNEL):
+            begin = tap + self.shift
+            column = KERNEL - 1 - tap if self.is_flipped else tap
+            out = out + padded[:, begin : begin + seq] * self.weight[:, column]
+        return out
+
+
+class SelectiveScan(nn.Cell):
+    """The outputs (batch, seq, INNER) of the recurrence."""
+
+    def __init__(self, model: Model, prefix: str) -> None:
+        super().__init__()
+        self.A_log = Parameter(Tensor(model.weights[f"{prefix}.A_log"]))
+        self.is_cumulative = model.variant == "cumulative"
+        self.is_decay_exponential = model.is_decay_exponential
+        self.is_euler = model.discretization == "euler"
+        self.is_reversed, self.is_stopped = model.is_reversed, model.is_state_stopped
+        # (later step, earlier step): 1 where the earlier one comes after it or is the same
+        is_later = np.tril(np.ones((SEQ, SEQ), np.float32))
+        self.is_later = Tensor(is_later.reshape(1, SEQ, SEQ, 1, 1))
+        self.fill = Tensor((is_later - 1).reshape(1, SEQ, SEQ, 1, 1) * np.float32(1e4))
+
+    def sum_all(self, exponents, entering, c):
+        """Sum over all earlier steps, each with the decay since then."""
+        total = ops.cumsum(exponents, 1)
+        since = (total.expand_dims(2) - total.expand_dims(1)) * self.is_later + self.fill
+        states = (ops.exp(since) * entering.expand_dims(1)).sum(2)
+        return (states * c.expand_dims(2)).sum(-1)
+
+    def construct(self, x, dt, b, c):
+        a = -ops.exp(self.A_log) if self.is_decay_exponential else -self.A_log
+        exponents = dt.expand_dims(-1) * a
+        decay = ops.exp(exponents)
+        if self.is_euler:
+            entering = (dt * x).expand_dims(-1) * b.expand_dims(2)
+        else:
+            entering = (decay - 1) / a * b.expand_dims(2) * x.expand_dims(-1)
+        if self.is_cumulative:
+            return self.sum_all(exponents, entering, c)
+        state = ops.zeros((x.shape[0], INNER, STATE), x.dtype)
+        outputs = ()
+        for number in range(SEQ):
+            step = SEQ - 1 - number if self.is_reversed else number
+            if self.is_stopped:
+                state = ops.stop_gradient(state)
+            state = decay[:, step] * state + entering[:, step]
+            output = (state * c[:, step].expand_dims(1)).sum(-1)
+            outputs = (output, *outputs) if self.is_reversed else (*outputs, output)
+        return ops.stack(outputs, 1)
+
+
+class MambaMixer(nn.Cell):
+    """Convolution, selective scan, gate."""
+
+    def __init__(self, model: Model, prefix: str) -> None:
+        super().__init__()
+        weights = model.weights
+        self.in_proj = make_dense(weights[f"{prefix}.in_proj.weight"])
+        self.conv = CausalConv1d(model, f"{prefix}.conv")
+        self.x_proj = make_dense(weights[f"{prefix}.x_proj.weight"])
+        self.dt_proj = make_dense(
+            weights[f"{prefix}.dt_proj.weight"],
+            weights[f"{prefix}.dt_proj.bias"] if model.has_dt_bias else None,
+        )
+        self.scan = SelectiveScan(model, prefix)
+        self.has_skip = model.has_skip
+        if self.has_skip:
+            self.D = Parameter(Tensor(weights[f"{prefix}.D"]))
+        self.out_proj = make_dense(weights[f"{prefix}.out_proj.weight"])
+        self.is_silu, self.is_gate_activated = model.activation == "silu", model.is_gate_activated
+        self.are_b_c_swapped = model.are_b_c_swapped
+
+    def construct(self, x):
+        both = self.in_proj(x)
+        u = self.conv(both[..., :INNER])
+        u = ops.silu(u) if self.is_silu else ops.gelu(u, approximate="none")
+        gate = both[..., INNER:]
+        selected = self.x_proj(u)
+        b = selected[..., DT_RANK : DT_RANK + STATE]
+        c = selected[..., DT_RANK + STATE :]
+        if self.are_b_c_swapped:
+            b, c = c, b
+        dt = ops.softplus(self.dt_proj(selected[..., :DT_RANK]))
+        y = self.scan(u, dt, b, c)
+        if self.has_skip:
+            y = y + self.D * u
+        if self.is_gate_activated:
+            gate = ops.silu(gate)
+        return self.out_proj(y * gate)
+
+
+class MambaBlock(nn.Cell):
+    def __init__(self, model: Model, n: int) -> None:
+        super().__init__()
+        self.norm = RMSNorm(model.weights[f"layers.{n}.norm.weight"], model.block(n).eps)
+        self.mixer = MambaMixer(model.block(n), f"layers.{n}")
+
+    def construct(self, x):
+        return x + self.mixer(self.norm(x))
+
+
+class Mamba(nn.Cell):
+    """Logits (batch, seq, vocab) of tokens; the head is the embedding."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        table = Tensor(model.weights["embedding.weight"])
+        self.embedding = nn.Embedding(VOCAB, HIDDEN, embedding_table=table)
+        self.layers = nn.CellList([MambaBlock(model, n) for n in range(LAYERS)])
+        self.norm_out = RMSNorm(model.weights["norm.weight"])
+        self.matmul = ops.MatMul(transpose_b=True)
+
+    def construct(self, tokens):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.matmul(self.norm_out(x).reshape(-1, HIDDEN), self.embedding.embedding_table)
+
+
+class TokenLoss(nn.Cell):
+    """Cross entropy of the next tokens."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = Mamba(model)
+
+    def construct(self, tokens, labels):
+        return ops.cross_entropy(self.network(tokens), labels.reshape(-1))
+
+
+def build_loss(model: Model) -> nn.Cell:
+    """Return the loss with the weights and knobs of the model."""
+    return TokenLoss(model)

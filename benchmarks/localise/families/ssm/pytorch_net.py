@@ -1,0 +1,170 @@
+"""The state-space model as Hugging Face writes Mamba's slow forward: a loop over the steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from families.ssm.architecture import (
+    DT_RANK,
+    EPS,
+    HIDDEN,
+    INNER,
+    KERNEL,
+    LAYERS,
+    STATE,
+    VOCAB,
+    Model,
+)
+
+
+def make_parameter(values: np.ndarray) -> nn.Parameter:
+    return nn.Parameter(torch.from_numpy(np.array(values)))
+
+
+def make_linear(weight: np.ndarray, bias: np.ndarray | None = None) -> nn.Linear:
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    linear.weight = make_parameter(weight)
+    if bias is not None:
+        linear.bias = make_parameter(bias)
+    return linear
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, weight: np.ndarray, eps: float = EPS) -> None:
+        super().__init__()
+        self.weight = make_parameter(weight)
+        self.variance_epsilon = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        variance = x.pow(2).mean(-1, keepdim=True)
+        return self.weight * (x * torch.rsqrt(variance + self.variance_epsilon))
+
+
+class Mixer(nn.Module):
+    """Convolution, selective scan, gate."""
+
+    def __init__(self, model: Model, prefix: str) -> None:
+        super().__init__()
+        self.model = model
+        self.is_separate = model.variant == "separate"
+        weights = {
+            name.removeprefix(f"{prefix}."): values
+            for name, values in model.weights.items()
+            if name.startswith(f"{prefix}.")
+        }
+        if self.is_separate:
+            self.branch_proj = make_linear(weights["in_proj.weight"][:INNER])
+            self.gate_proj = make_linear(weights["in_proj.weight"][INNER:])
+            dt, b, c = np.split(weights["x_proj.weight"], [DT_RANK, DT_RANK + STATE])
+            self.dt_low, self.b_proj, self.c_proj = (make_linear(part) for part in (dt, b, c))
+        else:
+            self.in_proj = make_linear(weights["in_proj.weight"])
+            self.x_proj = make_linear(weights["x_proj.weight"])
+        self.conv1d = nn.Conv1d(INNER, INNER, KERNEL, groups=INNER, padding=KERNEL - 1)
+        kernel = weights["conv.weight"]
+        self.conv1d.weight = make_parameter(
+            kernel[:, :, ::-1] if model.is_kernel_flipped else kernel
+        )
+        self.conv1d.bias = make_parameter(weights["conv.bias"])
+        self.dt_proj = make_linear(
+            weights["dt_proj.weight"], weights["dt_proj.bias"] if model.has_dt_bias else None
+        )
+        self.A_log = make_parameter(weights["A_log"])
+        if model.has_skip:
+            self.D = make_parameter(weights["D"])
+        self.out_proj = make_linear(weights["out_proj.weight"])
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the branch and the gate, (batch, seq, INNER) each."""
+        if self.is_separate:
+            return self.branch_proj(x), self.gate_proj(x)
+        return self.in_proj(x).chunk(2, dim=-1)
+
+    def select(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the step sizes before their projection, B and C."""
+        if self.is_separate:
+            parts = self.dt_low(x), self.b_proj(x), self.c_proj(x)
+        else:
+            parts = torch.split(self.x_proj(x), [DT_RANK, STATE, STATE], dim=-1)
+        return (parts[0], parts[2], parts[1]) if self.model.are_b_c_swapped else parts
+
+    def convolve(self, x: Tensor) -> Tensor:
+        """Convolve (batch, seq, INNER) causally."""
+        seq, shift = x.shape[1], self.model.conv_shift
+        y = self.conv1d(x.transpose(1, 2))[..., shift : shift + seq].transpose(1, 2)
+        return F.silu(y) if self.model.activation == "silu" else F.gelu(y)
+
+    def scan(self, x: Tensor, dt: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        """Return the outputs (batch, seq, INNER) of the recurrence."""
+        model = self.model
+        a = -torch.exp(self.A_log) if model.is_decay_exponential else -self.A_log
+        decay = torch.exp(a[None, None] * dt[..., None])
+        if model.discretization == "euler":
+            entering = dt[..., None] * b[:, :, None, :] * x[..., None]
+        else:
+            entering = (decay - 1) / a * b[:, :, None, :] * x[..., None]
+        state = torch.zeros(x.shape[0], INNER, STATE)
+        outputs: list[Tensor] = []
+        steps = range(x.shape[1])
+        for step in reversed(steps) if model.is_reversed else steps:
+            if model.is_state_stopped:
+                state = state.detach()
+            state = decay[:, step] * state + entering[:, step]
+            outputs.append(torch.matmul(state, c[:, step].unsqueeze(-1))[..., 0])
+        if model.is_reversed:
+            outputs.reverse()
+        return torch.stack(outputs, dim=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch, gate = self.project(x)
+        u = self.convolve(branch)
+        dt, b, c = self.select(u)
+        y = self.scan(u, F.softplus(self.dt_proj(dt)), b, c)
+        if self.model.has_skip:
+            y = y + u * self.D
+        return self.out_proj(y * (F.silu(gate) if self.model.is_gate_activated else gate))
+
+
+class Block(nn.Module):
+    def __init__(self, model: Model, n: int) -> None:
+        super().__init__()
+        self.norm = RMSNorm(model.weights[f"layers.{n}.norm.weight"], model.block(n).eps)
+        self.mixer = Mixer(model.block(n), f"layers.{n}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.mixer(self.norm(x))
+
+
+class Backbone(nn.Module):
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.embeddings = nn.Embedding(VOCAB, HIDDEN)
+        self.embeddings.weight = make_parameter(model.weights["embedding.weight"])
+        self.layers = nn.ModuleList(Block(model, n) for n in range(LAYERS))
+        self.norm_f = RMSNorm(model.weights["norm.weight"])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embeddings(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm_f(x)
+
+
+class ForCausalLM(nn.Module):
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.backbone = Backbone(model)
+        self.lm_head = nn.Linear(HIDDEN, VOCAB, bias=False)
+        self.lm_head.weight = self.backbone.embeddings.weight
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        logits = self.lm_head(self.backbone(tokens))
+        return F.cross_entropy(logits.view(-1, VOCAB), labels.view(-1))
+
+
+def build_loss(model: Model) -> nn.Module:
+    """Return the loss with the weights and knobs of the model."""
+    return ForCausalLM(model)
