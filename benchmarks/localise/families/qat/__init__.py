@@ -1,0 +1,1 @@
+"""A classifier trained with fake quantization of weights and activations."""

@@ -1,0 +1,94 @@
+"""Faults of fake quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from claims import Anywhere, Ratio, Shift, Words
+
+from families.fault import Fault, change_model
+
+FAULTS: Mapping[str, Fault] = {
+    "zero_point": Fault(
+        "the zero point of an activation is off by one",
+        "zero-point",
+        change_model(zero_point_shift=1),
+        lambda faulty, clean: [Shift(faulty.zero_point_shift)],
+    ),
+    "half_range": Fault(
+        "an activation has 128 levels for 256",
+        "quantization-range",
+        change_model(n_levels=128),
+        lambda faulty, clean: [Words("127|128|7 bits", "255|256|8 bits")],
+        held_out=True,
+    ),
+    "scale": Fault(
+        "the scale of an activation is 1 % too large",
+        "quantization-scale",
+        change_model(scale_factor=1.01),
+        lambda faulty, clean: [Ratio(faulty.scale_factor)],
+    ),
+    "activation_float": Fault(
+        "an activation is not quantized",
+        "quantization-missing",
+        change_model(is_activation_quantized=False),
+        lambda faulty, clean: [Anywhere("quantiz")],
+    ),
+    "scale_per_tensor": Fault(
+        "one scale for a whole weight, not one per row",
+        "quantization-scale",
+        change_model(is_scale_per_row=False),
+        lambda faulty, clean: [Words("one scale|per tensor", "per row|per channel")],
+    ),
+    "scale_axis": Fault(
+        "the scales of the rows of a square weight used for its columns",
+        "quantization-axis",
+        change_model(scale_axis=1),
+        lambda faulty, clean: [Anywhere("axis|columns")],
+        held_out=True,
+    ),
+    "floor": Fault(
+        "a weight rounded down, not to the nearest step",
+        "rounding-mode",
+        change_model(weight_rounding="floor"),
+        lambda faulty, clean: [Anywhere("floor|down")],
+    ),
+    "gradient_stopped": Fault(
+        "the rounding of a weight stops its gradient",
+        "gradient-stopped",
+        change_model(passes_weight_gradient=False),
+    ),
+    "clipped_gradient": Fault(
+        "the gradient passes where an activation was clipped",
+        "straight-through",
+        change_model(passes_clipped=True),
+        lambda faulty, clean: [Anywhere("clip")],
+        held_out=True,
+    ),
+    "bias_missing": Fault(
+        "a quantized layer without its bias",
+        "bias-missing",
+        change_model(has_bias=False),
+        lambda faulty, clean: [Anywhere("bias")],
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("zero_point", "mindspore"),
+    ("half_range", "pytorch"),
+    ("scale", "mindspore"),
+    ("scale", "pytorch"),
+    ("activation_float", "pytorch"),
+    ("scale_per_tensor", "mindspore"),
+    ("scale_axis", "mindspore"),
+    ("floor", "mindspore"),
+    ("gradient_stopped", "mindspore"),
+    ("gradient_stopped", "pytorch"),
+    ("clipped_gradient", "pytorch"),
+    ("bias_missing", "pytorch"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "function": ("", "function"),
+    "reciprocal": ("reciprocal", ""),
+}
