@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from dumps import Dump, compute_distance, pair_ops
 
 from dumpdiff.model.dtypes import UNIT_ROUNDOFF
@@ -52,7 +53,7 @@ def find_truth(clean: Dump, faulty: Dump) -> Truth:
     pairs = pair_ops(clean, faulty)
     changed = _flag_changes(clean, faulty, pairs)
     ops = faulty.trace.ops
-    leaf = (ops["level"] == "op").tolist()
+    leaf = _flag_leaves(ops)
     phase = ops["phase"].tolist()
 
     roots = [
@@ -98,6 +99,16 @@ def find_truth(clean: Dump, faulty: Dump) -> Truth:
         changed,
         effect,
     )
+
+
+def _flag_leaves(ops: pd.DataFrame) -> list[bool]:
+    """Flag what computes: ops, and module calls inside which no op was recorded, as ``nn.LSTM``."""
+    is_leaf = (ops["level"] == "op") | ((ops["phase"] == FORWARD) & ~ops.index.isin(ops["parent"]))
+    leaves = is_leaf.tolist()
+    return [
+        leaf or (forward >= 0 and leaves[forward])
+        for leaf, forward in zip(leaves, ops["forward"].tolist(), strict=True)
+    ]
 
 
 def _list_reached_phases(faulty: Dump, pairs: list[int], changed: np.ndarray) -> set[str]:
