@@ -264,15 +264,15 @@ def _find_rewired_producers(
 ) -> set[int]:
     """Return the producers of unchanged values that a root reads instead of those of the clean run.
 
-    This happens where an op was left out: the op before it is as right an answer as the op after
-    it.
+    This happens where an op was left out, a rearrangement included: the op before it is as right an
+    answer as the op after it.
     """
     values: set[str] = set()
     slot = faulty.trace.tensors["slot"].tolist()
     for root in roots:
         for row in faulty.reads[root]:
             twin = clean.slots.get((pairs[root], slot[row]), -1) if faulty.op[row] == root else -1
-            rewired = twin >= 0 and clean.bits[twin] and clean.numbers[twin] != faulty.numbers[row]
+            rewired = twin >= 0 and clean.bits[twin] not in ("", faulty.bits[row])
             if rewired and changed[row] == SAME and faulty.makers[row] >= 0:
                 values.add(faulty.numbers[row])
     return {
