@@ -23,7 +23,7 @@ from families.weights import Weights
 
 N_STEPS = 1000  #: of the noise schedule
 MAX_PERIOD = 10000.0
-#: Residual blocks: name, channels in, channels out. Those of the way up also read a skip connection.
+#: Residual blocks: name, channels in and out. Those of the way up also read a skip connection.
 BLOCKS = (
     ("down.0", 16, 16),
     ("down.1", 16, 32),
