@@ -21,6 +21,7 @@ from .equivalences import learn_equivalences, match_parameter_names
 from .findings import build_findings, format_argument
 from .gradient_scales import insert_gradient_scales
 from .joint_graph import JointGraph, build_joint_graph
+from .misread_layouts import compare_as_stored, find_misread_layouts
 from .parameters import find_exchanged_parameters, find_shape_mismatches
 from .reliability import SideProblems, assess_reliability, weaken_findings
 from .running_statistics import describe_running_statistics, find_momentum_differences
@@ -63,6 +64,10 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     target, reference = alignment.target, alignment.reference
     graph = build_joint_graph(comparison)
     states = classify(graph, rules)
+    misread_weights = find_misread_layouts(graph, states)
+    if misread_weights:
+        compare_as_stored(comparison, misread_weights)
+        states = classify(graph, rules)
     scopes_t, scopes_r = locate_ops(target, rules), locate_ops(reference, rules)
     diverged_scopes = [scopes_t[op] for op in _find_introducing_ops(graph, states)]
     first_findings = (
