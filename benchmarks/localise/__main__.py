@@ -23,6 +23,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # two processes share 
     os.environ.setdefault(name, "1")
 
 import faults  # noqa: E402
+import mirror  # noqa: E402
 import peers  # noqa: E402
 import recordings  # noqa: E402
 import score  # noqa: E402
@@ -60,6 +61,10 @@ def main() -> None:
             for recording in (side, side.clean())
         )
     ]
+    if args.mirror:
+        mirrors = mirror.compare_directions(cases, args.work, args.processes, _report)
+        print(mirror.format_mirrors(mirrors, held_out=args.held_out))
+        return
     scores = score.score_cases(cases, tuple(args.form or FORMS), args.work, args.processes, _report)
     if args.failures:
         print(table.format_failures(scores, args.held_out))
@@ -86,6 +91,9 @@ def _parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--failures", action="store_true", help="print what was said of each case that went wrong"
+    )
+    parser.add_argument(
+        "--mirror", action="store_true", help="exchange target and reference, print what changes"
     )
     parser.add_argument("--held-out", action="store_true", help="name cases that are held out, too")
     parser.add_argument("--processes", type=int, default=2)

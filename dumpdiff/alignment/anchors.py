@@ -7,12 +7,12 @@ from collections import defaultdict
 import numpy as np
 
 from ..graph import Flow
-from ..model.arrays import Floats, Ints
+from ..model.arrays import Ints
 from ..model.trace import FORWARD, OPTIMIZER
 from ..rulebook import Rules
 from . import confidence
 from .matches import Matching
-from .values import Candidates, find_candidates
+from .values import Candidates, find_candidates, find_second_smallest
 
 #: Informative statistics that a class needs to be paired only by value (of 4).
 _MIN_EVIDENCE = 2
@@ -142,11 +142,10 @@ def _score_support(matching: Matching, t: int, r: int) -> float:
     if producer_t >= 0 and producer_r >= 0:
         is_same_kind = matching.kinds_t[producer_t] == matching.kinds_r[producer_r]
         score += _INPUT_WEIGHT * is_same_kind
-        inputs_r = set(reference.reads[producer_r])
-        for value in target.reads[producer_t]:
-            partner = int(matching.classes_t[value])
-            if partner >= 0:
-                score += _INPUT_WEIGHT if partner in inputs_r else -_INPUT_WEIGHT
+        inputs_t, inputs_r = _find_paired_inputs(matching, t, r)
+        n_common = len(inputs_t & inputs_r)
+        n_contradictions = max(len(inputs_t), len(inputs_r)) - n_common
+        score += _INPUT_WEIGHT * (n_common - n_contradictions)
     outputs_t = {
         int(matching.classes_t[value]) for op in target.consumers[t] for value in target.writes[op]
     }
@@ -162,7 +161,7 @@ def pair_by_last_value(matching: Matching) -> None:
     is_scalar = prints_t.size[candidates.target] == 1
     targets = unpaired_t[candidates.target[is_scalar]].tolist()
     references = unpaired_r[candidates.reference[is_scalar]].tolist()
-    for t, r in sorted(zip(targets, references, strict=True), reverse=True):
+    for t, r in reversed(matching.sort_pairs(zip(targets, references, strict=True))):
         is_computed = matching.producer_t[t] >= 0 and matching.producer_r[r] >= 0
         if is_computed and matching.prints_t.evidence[t] and matching.prints_r.evidence[r]:
             matching.pair(t, r, "value", confidence.LAST_VALUE)
@@ -209,7 +208,7 @@ def _is_forward_end(flow: Flow, value: int) -> bool:
     producer = int(flow.producers[value])
     if producer < 0 or flow.phases[producer] != FORWARD:
         return False
-    consumer_phases = {flow.phases[op] for op in flow.consumers[value]}
+    consumer_phases = {flow.phases[op] for op in flow.users[value]}
     return FORWARD not in consumer_phases
 
 
@@ -226,14 +225,15 @@ def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:
     candidates = find_candidates(prints_t, prints_r, _NEAR_DISTANCE)
     targets, references = unpaired_t[candidates.target], unpaired_r[candidates.reference]
     distances = candidates.distance
-    second_t = _find_second_smallest(targets, distances, len(matching.classes_t))
-    second_r = _find_second_smallest(references, distances, len(matching.classes_r))
+    second_t = find_second_smallest(targets, distances, len(matching.classes_t))
+    second_r = find_second_smallest(references, distances, len(matching.classes_r))
     next_distances = np.minimum(second_t[targets], second_r[references])
     is_clear = (distances * _CLEAR_RATIO < next_distances) | np.isinf(next_distances)
     is_clear &= matching.prints_t.evidence[targets] >= _MIN_EVIDENCE_BEYOND_NOISE
     is_clear &= matching.prints_r.evidence[references] >= _MIN_EVIDENCE_BEYOND_NOISE
     progress = False
-    for t, r in zip(targets[is_clear].tolist(), references[is_clear].tolist(), strict=True):
+    clear_pairs = zip(targets[is_clear].tolist(), references[is_clear].tolist(), strict=True)
+    for t, r in matching.sort_pairs(clear_pairs):
         if runs_diverged:
             is_plausible = not has_conflicting_inputs(matching, t, r)
         else:
@@ -261,31 +261,22 @@ def pair_by_scaled_value(matching: Matching) -> bool:
     is_only &= prints_r.evidence[candidates.reference] >= _MIN_EVIDENCE_BEYOND_NOISE
     targets, references = candidates.target[is_only], candidates.reference[is_only]
     log_factors = np.log(prints_t.norm[targets] / prints_r.norm[references])
-    progress = False
-    for t, r, log_factor in zip(
-        unpaired_t[targets].tolist(),
-        unpaired_r[references].tolist(),
-        log_factors.tolist(),
-        strict=True,
-    ):
+    factor_pairs = list(
+        zip(unpaired_t[targets].tolist(), unpaired_r[references].tolist(), strict=True)
+    )
+    is_shared = {}
+    for pair, log_factor in zip(factor_pairs, log_factors.tolist(), strict=True):
         n_equal = np.count_nonzero(np.abs(log_factors - log_factor) < _FACTOR_TOLERANCE)
-        if n_equal >= _MIN_SHARED_FACTOR and not has_conflicting_inputs(matching, t, r):
+        is_shared[pair] = bool(n_equal >= _MIN_SHARED_FACTOR)
+    progress = False
+    for t, r in matching.sort_pairs(factor_pairs):
+        if is_shared[t, r] and not has_conflicting_inputs(matching, t, r):
             progress |= matching.pair(t, r, "scaled value", confidence.SCALED_VALUE)
     return progress
 
 
 def _find_unpaired_classes(matching: Matching) -> tuple[Ints, Ints]:
     return np.flatnonzero(matching.classes_t < 0), np.flatnonzero(matching.classes_r < 0)
-
-
-def _find_second_smallest(ids: Ints, distances: Floats, count: int) -> Floats:
-    """Return (count,) the second smallest distance of each id, Inf for ids with fewer than two."""
-    order = np.lexsort((distances, ids))
-    sorted_ids, sorted_distances = ids[order], distances[order]
-    rank = np.arange(len(sorted_ids)) - np.searchsorted(sorted_ids, sorted_ids)
-    second = np.full(count, np.inf)
-    second[sorted_ids[rank == 1]] = sorted_distances[rank == 1]
-    return second
 
 
 def has_conflicting_inputs(matching: Matching, t: int, r: int) -> bool:
@@ -312,8 +303,15 @@ def _has_common_input(matching: Matching, t: int, r: int) -> bool:
     inputs_t, inputs_r = _find_paired_inputs(matching, t, r)
     common_inputs = inputs_t & inputs_r
     if matching.target.phases[producer_t] == OPTIMIZER:
-        return any(matching.compute_distance(t, v) < _NEAR_DISTANCE for v in common_inputs)
+        return any(_is_near_both(matching, t, r, value) for value in common_inputs)
     return bool(common_inputs)
+
+
+def _is_near_both(matching: Matching, t: int, r: int, value: int) -> bool:
+    """Return whether two classes are near the partners that a reference class is one of."""
+    partner = int(matching.classes_r[value])
+    distance = max(matching.compute_distance(t, value), matching.compute_distance(partner, r))
+    return distance < _NEAR_DISTANCE
 
 
 def _find_paired_inputs(matching: Matching, t: int, r: int) -> tuple[set[int], set[int]]:

@@ -7,6 +7,7 @@ remove any. Names that end in ``_t`` belong to the target, those in ``_r`` to th
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,8 +24,10 @@ class NewWeight:
 
     target: int
     reference: int
+    old_target: int
     old_reference: int
-    second_moment: int = -1  #: of Adam, after the step, on the reference's side; -1 for other rules
+    #: second moments of Adam, after the step, of target and reference; -1 for other rules
+    second_moments: tuple[int, int] = (-1, -1)
 
 
 @dataclass
@@ -58,6 +61,9 @@ class Matching:
         self.prints_r = Fingerprints.from_table(self.reference.classes)
         self.producer_t = self.target.classes["producer"].to_numpy()
         self.producer_r = self.reference.classes["producer"].to_numpy()
+        self._positions_t = self.target.positions.tolist()
+        self._positions_r = self.reference.positions.tolist()
+        self._n_t, self._n_r = len(self.target.classes), len(self.reference.classes)
         self._phase_t = self.target.classes["phase"].to_numpy()
         self._phase_r = self.reference.classes["phase"].to_numpy()
 
@@ -65,6 +71,35 @@ class Matching:
         """Return the distance of the statistics of two classes, Inf if nothing can be compared."""
         distances = compute_distances(self.prints_t, np.array([t]), self.prints_r, np.array([r]))
         return float(distances[0])
+
+    def compute_place(self, t: int, r: int) -> tuple[float, float, float]:
+        """Return where two classes are in the two runs, for sorting pairs.
+
+        It is the same if target and reference are exchanged.
+        """
+        place_t, place_r = self._positions_t[t], self._positions_r[r]
+        return (place_t + place_r, min(place_t, place_r), t / self._n_t + r / self._n_r)
+
+    def sort_pairs(self, pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return (target class, reference class) pairs in the order of the two runs.
+
+        Where one pair excludes another, the earlier one counts, whichever side is the target.
+        """
+        return sorted(pairs, key=lambda pair: self.compute_place(*pair))
+
+    def list_class_pairs(self) -> list[tuple[int, int]]:
+        """Return the pairs of classes so far in the order of the two runs."""
+        targets = np.flatnonzero(self.classes_t >= 0)
+        pairs = zip(targets.tolist(), self.classes_t[targets].tolist(), strict=True)
+        return self.sort_pairs(pairs)
+
+    def list_op_pairs(self) -> list[tuple[int, int]]:
+        """Return the pairs of ops so far in the order of the two runs."""
+        targets = np.flatnonzero(self.ops_t >= 0)
+        references = self.ops_t[targets]
+        places = targets / len(self.ops_t) + references / len(self.ops_r)
+        order = np.argsort(places, kind="stable")
+        return list(zip(targets[order].tolist(), references[order].tolist(), strict=True))
 
     def can_pair(self, t: int, r: int) -> bool:
         """Return whether both are unpaired, of equal size and, if computed, of the same phase."""

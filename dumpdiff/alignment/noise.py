@@ -6,7 +6,7 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.dtypes import get_unit_roundoff
-from .values import Fingerprints, find_candidates
+from .values import Fingerprints, find_candidates, find_second_smallest
 
 #: Unit roundoffs of the prior: 1.6e-2 for bfloat16, 2e-3 for float16.
 _PRIOR_ROUNDOFFS = 4
@@ -63,16 +63,16 @@ def estimate_matching_tolerance(target: Flow, reference: Flow) -> float:
     nearest_rows = np.unique(candidates.target, return_index=True)[1]
     nearest_r = np.full(len(prints_r.size), np.inf)
     np.minimum.at(nearest_r, candidates.reference, candidates.distance)
-    second_t = np.full(len(prints_t.size), np.inf)
-    is_later = np.ones(len(candidates.target), dtype=bool)
-    is_later[nearest_rows] = False
-    np.minimum.at(second_t, candidates.target[is_later], candidates.distance[is_later])
+    second_t = find_second_smallest(candidates.target, candidates.distance, len(prints_t.size))
+    second_r = find_second_smallest(candidates.reference, candidates.distance, len(prints_r.size))
     targets, references = candidates.target[nearest_rows], candidates.reference[nearest_rows]
     distances = candidates.distance[nearest_rows]
     is_clear = distances <= nearest_r[references]
-    is_clear &= target.classes["producer"].to_numpy()[targets] >= 0
+    is_clear &= (target.producers[targets] >= 0) & (reference.producers[references] >= 0)
     is_clear &= second_t[targets] > _CLEAR_RATIO * distances
+    is_clear &= second_r[references] > _CLEAR_RATIO * distances
     is_clear &= prints_t.evidence[targets] >= _MIN_EVIDENCE
+    is_clear &= prints_r.evidence[references] >= _MIN_EVIDENCE
     if is_clear.sum() < _MIN_DISTANCES:
         return prior
     measured = _QUARTILES * np.quantile(distances[is_clear], 0.25)

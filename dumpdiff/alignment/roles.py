@@ -26,7 +26,7 @@ RADIUS = 3
 #: share one role, so two pairs are required; otherwise one is enough.
 _MIN_PAIRS_WITHOUT_HOPS = 2
 _MIN_PAIRS = 1
-#: Share of a target role's pairs that must lead to the same reference role.
+#: Share of a role's pairs that must lead to the same role of the other side, in both directions.
 _MIN_SHARE = 0.8
 _DIGITS = re.compile(r"\d+")
 
@@ -53,29 +53,35 @@ def _pair_role_members(matching: Matching, roles_t: Hashes, roles_r: Hashes, rad
     is_open_r = (matching.classes_r < 0) & (roles_r != 0)
     if not is_open_t.any() or not is_open_r.any():
         return False
-    open_roles = set(roles_t[is_open_t].tolist())
+    open_roles = (set(roles_t[is_open_t].tolist()), set(roles_r[is_open_r].tolist()))
     min_pairs = _MIN_PAIRS_WITHOUT_HOPS if radius == 0 else _MIN_PAIRS
     partner_roles = _learn_roles(matching, roles_t, roles_r, open_roles, min_pairs)
     members_t = _group_by_role(roles_t, set(partner_roles))
     members_r = _group_by_role(roles_r, set(partner_roles.values()))
     role_confidence = confidence.ROLE + confidence.PER_ROLE_HOP * radius
-    progress = False
+    member_pairs: list[tuple[int, int]] = []
     for role_t, role_r in partner_roles.items():
         if len(members_t[role_t]) != len(members_r[role_r]):
             continue
-        for t, r in zip(members_t[role_t], members_r[role_r], strict=True):
-            if matching.can_pair(t, r) and not has_conflicting_inputs(matching, t, r):
-                progress |= matching.pair(t, r, "role", role_confidence)
+        member_pairs += zip(members_t[role_t], members_r[role_r], strict=True)
+    progress = False
+    for t, r in matching.sort_pairs(member_pairs):
+        if matching.can_pair(t, r) and not has_conflicting_inputs(matching, t, r):
+            progress |= matching.pair(t, r, "role", role_confidence)
     return progress
 
 
 def _learn_roles(
-    matching: Matching, roles_t: Hashes, roles_r: Hashes, open_roles: set[int], min_pairs: int
+    matching: Matching,
+    roles_t: Hashes,
+    roles_r: Hashes,
+    open_roles: tuple[set[int], set[int]],
+    min_pairs: int,
 ) -> dict[int, int]:
     """Return target role -> reference role for the open roles that trusted pairs determine.
 
-    At least ``_MIN_SHARE`` of the pairs of the target role must lead to one reference role, and
-    most pairs of that reference role must lead to the target role.
+    At least ``_MIN_SHARE`` of the pairs of either role must lead to the other one. ``open_roles``
+    are the target's and the reference's.
     """
     target_to_reference: dict[int, Counter[int]] = defaultdict(Counter)
     reference_to_target: dict[int, Counter[int]] = defaultdict(Counter)
@@ -84,14 +90,15 @@ def _learn_roles(
     trusted_r = matching.classes_t[trusted_t]
     known_pairs = zip(roles_t[trusted_t].tolist(), roles_r[trusted_r].tolist(), strict=True)
     for role_t, role_r in known_pairs:
-        if role_t and role_r and role_t in open_roles:
+        if role_t and role_r:
             target_to_reference[role_t][role_r] += 1
             reference_to_target[role_r][role_t] += 1
     partner_roles = {}
     for role_t, counter in target_to_reference.items():
         role_r, count = counter.most_common(1)[0]
-        is_clear = count >= min_pairs and count >= _MIN_SHARE * counter.total()
-        if is_clear and reference_to_target[role_r].most_common(1)[0][0] == role_t:
+        n_pairs = max(counter.total(), reference_to_target[role_r].total())
+        is_open = role_t in open_roles[0] and role_r in open_roles[1]
+        if is_open and count >= min_pairs and count >= _MIN_SHARE * n_pairs:
             partner_roles[role_t] = role_r
     return partner_roles
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ..graph import Flow, Gradients, find_gradients, find_updates
+from ..graph import Flow, Gradients, find_gradients, find_updates, mark_shape_reads
 from ..rulebook import Rules
 from . import anchors, mapping_evidence
 from .fused_groups import FusedGroup, find_fused_groups
@@ -71,6 +71,7 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     parameters, before and after the roles. Names of a mapping file are used after the anchors where
     values agree, and after the roles where they do not.
     """
+    target, reference = mark_shape_reads(target, rules), mark_shape_reads(reference, rules)
     kinds_t = mapping_evidence.canonicalize_kinds(target, rules, target=True)
     kinds_r = mapping_evidence.canonicalize_kinds(reference, rules, target=False)
     tolerance = estimate_matching_tolerance(target, reference)

@@ -93,24 +93,30 @@ def find_equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
     # Signatures are sorted by these numbers. Any fixed order will do, a set has none: equal dumps
     # must give equal results. This one keeps the figures of the localization benchmark.
     names = {kind: kind for kind in sorted({*matching.kinds_t, *matching.kinds_r}, reverse=True)}
-    for (kind_t, kind_r), count in counts.most_common():
+    for (kind_t, kind_r), count in sorted(counts.items(), key=_rank_kind_pair):
         is_frequent = count >= _MIN_LEARNED
         is_frequent &= 2 * count > totals_t[kind_t] and 2 * count > totals_r[kind_r]
         is_unmerged = names[kind_r] == kind_r and names[kind_t] == kind_t
         if kind_t != kind_r and is_frequent and is_unmerged:
-            names[kind_r] = kind_t
+            names[min(kind_t, kind_r)] = max(kind_t, kind_r)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
     numbers_t = [numbers[names[kind]] for kind in matching.kinds_t]
     numbers_r = [numbers[names[kind]] for kind in matching.kinds_r]
     return numbers_t, numbers_r
 
 
+def _rank_kind_pair(item: tuple[tuple[str, str], int]) -> tuple[int, list[str]]:
+    """Return the most frequent kinds first, in an order that does not depend on the sides."""
+    kinds, count = item
+    return -count, sorted(kinds)
+
+
 def _pair_producers(matching: Matching) -> None:
     """Pair the producers of paired values: those of equal kind first, then the others."""
     producer_pairs: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
-    for t in np.flatnonzero(matching.classes_t >= 0).tolist():
+    for t, r in matching.list_class_pairs():
         producer_t = int(matching.producer_t[t])
-        producer_r = int(matching.producer_r[matching.classes_t[t]])
+        producer_r = int(matching.producer_r[r])
         if producer_t >= 0 and producer_r >= 0:
             is_same_kind = matching.kinds_t[producer_t] == matching.kinds_r[producer_r]
             producer_pairs[is_same_kind].append((producer_t, producer_r))
@@ -136,10 +142,10 @@ class _Closure:
             lambda: (set(), set())
         )
         self.dirty_ops: tuple[set[int], set[int]] = (set(), set())
-        for t in np.flatnonzero(matching.classes_t >= 0).tolist():
-            self._mark_consumers(t, int(matching.classes_t[t]))
-        for t in np.flatnonzero(matching.ops_t >= 0).tolist():
-            self._pair_remaining_inputs(t, int(matching.ops_t[t]))
+        for t, r in matching.list_class_pairs():
+            self._mark_consumers(t, r)
+        for t, r in matching.list_op_pairs():
+            self._pair_remaining_inputs(t, r)
 
     def run(self, complete: bool) -> bool:
         """Pair what follows from the pairs so far; return whether anything was paired.
@@ -152,11 +158,18 @@ class _Closure:
             for side in (0, 1):
                 self.dirty_ops[side].update(self._find_half_known_ops(side))
         while self.dirty_ops[0] or self.dirty_ops[1]:
-            for signature in sorted(self._fill_buckets(complete)):
+            for signature in sorted(self._fill_buckets(complete), key=self._rank_signature):
                 progress |= self._resolve(signature, complete)
             if progress and not complete:
                 return True
         return progress
+
+    def _rank_signature(self, signature: Signature) -> tuple[object, ...]:
+        """Return what signatures are sorted by; it does not depend on which side is the target."""
+        kind, phase, known_inputs, n_unknown = signature
+        matching = self.matching
+        places = [matching.compute_place(t, int(matching.classes_t[t])) for t in known_inputs]
+        return kind, phase, sorted(places), n_unknown
 
     def _fill_buckets(self, complete: bool) -> set[Signature]:
         """Move the dirty ops into the buckets of their signatures; return those signatures."""
@@ -270,6 +283,8 @@ class _Closure:
                 return False
             if self.classes[0][output_t] not in (-1, output_r):
                 return False
+            if self.classes[1][output_r] not in (-1, output_t):
+                return False
         if not matching.pair_ops(t, r):
             return False
         for output_t, output_r in zip(outputs_t, outputs_r, strict=False):
@@ -325,8 +340,9 @@ class _Closure:
 
         The list is empty if their number or sizes leave a choice. It is empty, too, if one op reads
         a paired value that the other does not: a product with bias is not an addition of a bias.
+        An input that gives only a shape is none: any value of that shape may have been there.
         """
-        reads_t, reads_r = self.flows[0].reads[t], self.flows[1].reads[r]
+        reads_t, reads_r = self.flows[0].operands[t], self.flows[1].operands[r]
         paired_inputs_t = {int(self.classes[0][value]) for value in reads_t} - {-1}
         paired_inputs_r = {value for value in reads_r if self.classes[1][value] >= 0}
         if paired_inputs_t != paired_inputs_r:

@@ -25,16 +25,21 @@ def pair_by_gradient(matching: Matching, target: Gradients, reference: Gradients
 
     Returns whether any pair was added.
     """
-    progress = False
+    value_pairs, edge_pairs = [], []
     for value, gradient in target.by_value.items():
         partner = reference.by_value.get(int(matching.classes_t[value]))
         if partner is not None:
-            progress |= matching.pair(gradient, partner, "gradient", confidence.GRADIENT_OF_VALUE)
+            value_pairs.append((gradient, partner))
     for (output, value, has_detour), gradient in target.by_edge.items():
         edge = (int(matching.classes_t[output]), int(matching.classes_t[value]), has_detour)
         partner = reference.by_edge.get(edge)
         if partner is not None:
-            progress |= matching.pair(gradient, partner, "gradient", confidence.GRADIENT_OF_EDGE)
+            edge_pairs.append((gradient, partner))
+    progress = False
+    for t, r in matching.sort_pairs(value_pairs):
+        progress |= matching.pair(t, r, "gradient", confidence.GRADIENT_OF_VALUE)
+    for t, r in matching.sort_pairs(edge_pairs):
+        progress |= matching.pair(t, r, "gradient", confidence.GRADIENT_OF_EDGE)
     return progress
 
 
@@ -75,18 +80,25 @@ def pair_by_update(
         if update_r is None:
             continue
         if update_t.new_weight >= 0 and update_r.new_weight >= 0:
-            second_moment = _find_second_moment(matching, update_r)
-            progress |= matching.pair_new_weights(
-                NewWeight(update_t.new_weight, update_r.new_weight, weight_r, second_moment)
+            new_weight = NewWeight(
+                update_t.new_weight,
+                update_r.new_weight,
+                weight_t,
+                weight_r,
+                (
+                    _find_second_moment(matching.prints_t, update_t),
+                    _find_second_moment(matching.prints_r, update_r),
+                ),
             )
+            progress |= matching.pair_new_weights(new_weight)
         progress |= _pair_states(matching, shapes_t, shapes_r, update_t.states, update_r.states)
     return progress
 
 
-def _find_second_moment(matching: Matching, update: Update) -> int:
-    """Return the second moment among the states of the reference, -1 if there is none."""
+def _find_second_moment(prints: Fingerprints, update: Update) -> int:
+    """Return the second moment among the states of one side, -1 if there is none."""
     for state in update.states:
-        if _is_second_moment(matching.prints_r, state):
+        if _is_second_moment(prints, state):
             return state
     return -1
 

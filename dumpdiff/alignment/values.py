@@ -65,9 +65,13 @@ def compute_distances(
     """Return the largest relative difference of max, min, mean and norm, for each pair of rows.
 
     Statistics that one side lacks are left out; the distance is Inf if none remain. For the scale
-    of each difference see :func:`compute_differences`.
+    of each difference see :func:`compute_differences`. The larger scale of both sides counts, so
+    that the distance is the same if target and reference are exchanged.
     """
-    differences = compute_differences(target, rows_t, reference, rows_r)
+    differences = np.minimum(
+        compute_differences(target, rows_t, reference, rows_r),
+        compute_differences(reference, rows_r, target, rows_t),
+    )
     is_known = ~np.isnan(differences)
     largest_differences = np.where(is_known, differences, 0).max(axis=0)
     distances: Floats = np.where(is_known.any(axis=0), largest_differences, np.inf)
@@ -157,6 +161,16 @@ def find_candidates(
     rows_t, rows_r, distances = rows_t[is_near], rows_r[is_near], distances[is_near]
     order = np.lexsort((distances, rows_t))
     return Candidates(rows_t[order], rows_r[order], distances[order])
+
+
+def find_second_smallest(ids: Ints, distances: Floats, count: int) -> Floats:
+    """Return (count,) the second smallest distance of each id, Inf for ids with fewer than two."""
+    order = np.lexsort((distances, ids))
+    sorted_ids, sorted_distances = ids[order], distances[order]
+    rank = np.arange(len(sorted_ids)) - np.searchsorted(sorted_ids, sorted_ids)
+    second = np.full(count, np.inf)
+    second[sorted_ids[rank == 1]] = sorted_distances[rank == 1]
+    return second
 
 
 def _find_window_pairs(

@@ -2,7 +2,8 @@
 
 A step changes a weight by a thousandth, or by less. Relative to the weight, a doubled learning rate
 is as small as that. So what counts is the error relative to the step, ||t' - r'|| / ||r' - r||,
-where r is the old weight and r' the new one.
+where r is the old weight and r' the new one. Of the steps of both sides the smaller one counts: a
+rate that is wrong on one side must not widen what is allowed.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
             size, tolerance[row], hidden_reason = step
         elif metric[row] == "statistics":
             size = _measure_step_by_statistics(alignment, new_weight)
-            if new_weight.second_moment >= 0:
+            if max(new_weight.second_moments) >= 0:
                 error[row] = _compare_adam_statistics(alignment, new_weight)
                 is_judged[row] = True
             tolerance[row] = max(tolerance[row], _STATISTICS_SHARE * size)
@@ -97,28 +98,46 @@ def _index_rows(alignment: Alignment) -> dict[int, int]:
 def _measure_step(
     alignment: Alignment, new_weight: NewWeight, error: float
 ) -> tuple[float, float, str] | None:
-    """Return size of the reference's step and tolerance, both relative to the new weight.
+    """Return size of the smaller step and its tolerance, both relative to the new weight.
 
-    The third is why a step that is smaller than the tolerance does not show. None if a tensor
-    cannot be read.
+    The third is why a step that is smaller than the tolerance does not show. None if a tensor of
+    one side cannot be read.
     """
-    flow = alignment.reference
-    old = _load_values(flow, new_weight.old_reference)
-    new = _load_values(flow, new_weight.reference)
+    moment_t, moment_r = new_weight.second_moments
+    steps = [
+        _measure_own_step(
+            alignment.target, new_weight.old_target, new_weight.target, moment_t, error,
+            alignment.tolerance,
+        ),
+        _measure_own_step(
+            alignment.reference, new_weight.old_reference, new_weight.reference, moment_r, error,
+            alignment.tolerance,
+        ),
+    ]  # fmt: skip
+    known_steps = [step for step in steps if step is not None]
+    return min(known_steps) if len(known_steps) == len(steps) else None
+
+
+def _measure_own_step(
+    flow: Flow, old_value: int, new_value: int, moment: int, error: float, noise_of_pairs: float
+) -> tuple[float, float, str] | None:
+    """Return the same of one side's step; ``moment`` is its second moment, -1 if it has none."""
+    old = _load_values(flow, old_value)
+    new = _load_values(flow, new_value)
     if old is None or new is None or old.shape != new.shape:
         return None
     norm = float(np.linalg.norm(new))
     if not norm > 0:
         return None
     size = float(np.linalg.norm(new - old)) / norm
-    dtype = str(flow.list_column("dtype")[new_weight.reference])
+    dtype = str(flow.list_column("dtype")[new_value])
     rounding = _ROUNDINGS * get_unit_roundoff(dtype)
-    noise = STATE_ROUNDING + _NOISE_MARGIN * alignment.tolerance
+    noise = STATE_ROUNDING + _NOISE_MARGIN * noise_of_pairs
     tolerance = rounding + size * noise
-    if error > tolerance and new_weight.second_moment >= 0:
-        second_moment = _load_values(flow, new_weight.second_moment)
+    if error > tolerance and moment >= 0:
+        second_moment = _load_values(flow, moment)
         if second_moment is not None:
-            noise += compute_adam_error(second_moment, alignment.tolerance)
+            noise += compute_adam_error(second_moment, noise_of_pairs)
             return size, rounding + size * noise, NOISE_STEP
     return size, tolerance, HIDDEN_STEP
 
@@ -140,10 +159,16 @@ def compute_adam_error(second_moment: AnyArray, noise: float) -> float:
 
 
 def _measure_step_by_statistics(alignment: Alignment, new_weight: NewWeight) -> float:
-    """Return how far the statistics of the reference's new and old weight are apart."""
-    prints = alignment.fingerprints[1]
-    new, old = np.array([new_weight.reference]), np.array([new_weight.old_reference])
-    return float(measure_differences(prints, new, prints, old).get_largest()[0])
+    """Return how far the statistics of new and old weight are apart, on the side of less."""
+    prints_t, prints_r = alignment.fingerprints
+    sizes = []
+    for prints, new_value, old_value in (
+        (prints_t, new_weight.target, new_weight.old_target),
+        (prints_r, new_weight.reference, new_weight.old_reference),
+    ):
+        new, old = np.array([new_value]), np.array([old_value])
+        sizes.append(float(measure_differences(prints, new, prints, old).get_largest()[0]))
+    return min(sizes)
 
 
 def _compare_adam_statistics(alignment: Alignment, new_weight: NewWeight) -> float:

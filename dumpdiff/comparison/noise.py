@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from ..graph import Flow
+from ..alignment import Alignment
 from ..graph.statistics import STATISTICS
 from ..model.arrays import Flags, Floats, Ints, Objects
 from ..model.trace import PHASES
@@ -32,7 +32,7 @@ _UPPER_QUANTILE, _UPPER_QUANTILES = 0.9, 3
 _MAX_TOLERANCES = 64
 
 
-def measure_noise(target: Flow, pairs: pd.DataFrame) -> Floats:
+def measure_noise(alignment: Alignment, pairs: pd.DataFrame) -> Floats:
     """Return (pairs,) the noise of whole tensors: 8 times the lower quartile of the phase's errors.
 
     0 for values that no op computed, and where fewer than eight pairs are compared by whole
@@ -42,13 +42,13 @@ def measure_noise(target: Flow, pairs: pd.DataFrame) -> Floats:
     errors = pairs["error"].to_numpy()
     is_whole = (pairs["metric"] != "statistics").to_numpy()
     noise = np.zeros(len(pairs))
-    for rows, sample_rows, _ in _iterate_phases(target, pairs, is_whole & (errors > 0)):
+    for rows, sample_rows, _ in _iterate_phases(alignment, pairs, is_whole & (errors > 0)):
         noise[rows] = _QUARTILES * float(np.quantile(errors[sample_rows], _QUARTILE))
     limited: Floats = np.minimum(noise, _MAX_TOLERANCES * pairs["tolerance"].to_numpy())
     return limited
 
 
-def measure_statistic_noise(target: Flow, pairs: pd.DataFrame, errors: Floats) -> Floats:
+def measure_statistic_noise(alignment: Alignment, pairs: pd.DataFrame, errors: Floats) -> Floats:
     """Return (statistics, pairs) the noise of each statistic where each pair was computed.
 
     ``errors`` (statistics, pairs) is what each statistic shows. The noise is three times the 90 %
@@ -64,10 +64,10 @@ def measure_statistic_noise(target: Flow, pairs: pd.DataFrame, errors: Floats) -
     noise = np.zeros_like(errors)
     for statistic_noise, statistic_errors in zip(noise, errors, strict=True):
         is_measured = (statistic_errors > 0) & np.isfinite(statistic_errors)
-        for rows, sample_rows, producers in _iterate_phases(target, pairs, is_measured):
+        for rows, sample_rows, places in _iterate_phases(alignment, pairs, is_measured):
             samples = statistic_errors[sample_rows]
             quantiles = pd.Series(samples).expanding(_MIN_PAIRS).quantile(_UPPER_QUANTILE)
-            n_before = np.searchsorted(producers[sample_rows], producers[rows], side="left")
+            n_before = np.searchsorted(places[sample_rows], places[rows], side="left")
             quantiles_before = np.concatenate([[np.nan], quantiles])[n_before]
             start_noise = _STATISTIC_QUARTILES * float(np.quantile(samples, _QUARTILE))
             statistic_noise[rows] = np.where(
@@ -80,16 +80,24 @@ def measure_statistic_noise(target: Flow, pairs: pd.DataFrame, errors: Floats) -
 
 
 def _iterate_phases(
-    target: Flow, pairs: pd.DataFrame, is_measured: Flags
-) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Yield, per phase: its computed rows, its samples, and all producers.
+    alignment: Alignment, pairs: pd.DataFrame, is_measured: Flags
+) -> Iterator[tuple[Ints, Ints, Floats]]:
+    """Yield, per phase: its computed rows, its samples, and the places of all rows in the runs.
 
     Samples are measured computed pairs that were found by value, in order of execution. A phase
     with too few of them has those of the phase before it.
     """
-    producers = target.producers[pairs["target"].to_numpy()]
-    phases: Objects = target.classes["phase"].to_numpy()[pairs["target"].to_numpy()]
-    is_computed = producers >= 0
+    target, reference = alignment.target, alignment.reference
+    values_t, values_r = pairs["target"].to_numpy(), pairs["reference"].to_numpy()
+    is_computed_t, is_computed_r = (
+        target.producers[values_t] >= 0,
+        reference.producers[values_r] >= 0,
+    )
+    places = target.positions[values_t] + reference.positions[values_r]
+    phases_t: Objects = target.classes["phase"].to_numpy()[values_t]
+    phases_r: Objects = reference.classes["phase"].to_numpy()[values_r]
+    phases: Objects = np.where(is_computed_t, phases_t, phases_r)
+    is_computed = is_computed_t | is_computed_r
     tolerances = pairs["tolerance"].to_numpy()
     is_sample = is_computed & is_measured & (tolerances > 0)
     is_sample &= (pairs["evidence"] == "value").to_numpy()
@@ -97,7 +105,7 @@ def _iterate_phases(
     for phase in PHASES:
         phase_samples = np.flatnonzero(is_sample & (phases == phase))
         if len(phase_samples) >= _MIN_PAIRS:
-            sample_rows = phase_samples[np.argsort(producers[phase_samples], kind="stable")]
+            sample_rows = phase_samples[np.argsort(places[phase_samples], kind="stable")]
         phase_rows = np.flatnonzero(is_computed & (phases == phase))
         if len(sample_rows) and len(phase_rows):
-            yield phase_rows, sample_rows, producers
+            yield phase_rows, sample_rows, places

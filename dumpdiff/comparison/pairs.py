@@ -124,7 +124,7 @@ def compare_pairs(
     pairs["tolerance"] = np.maximum(tolerance, resolution)
     pairs["layout"] = pd.Series(["same"] * len(pairs), dtype=object)
     allowed_errors = np.maximum(tolerance, resolution / statistics.factors)
-    noise = measure_statistic_noise(target, pairs, statistics.errors)
+    noise = measure_statistic_noise(alignment, pairs, statistics.errors)
     allowed_errors = np.maximum(allowed_errors, noise)
     if spread is not None:
         allowed_errors = np.maximum(allowed_errors, spread.get_allowed(ids_r))
@@ -135,7 +135,7 @@ def compare_pairs(
     _compare_checksums(target, reference, pairs)
     judge_statistics(pairs, statistics, allowed_errors)
     pairs = _add_groups(alignment, pairs).astype({"masked": "int64", "has_mask_fill": bool})
-    pairs["tolerance"] = np.maximum(pairs["tolerance"], measure_noise(target, pairs))
+    pairs["tolerance"] = np.maximum(pairs["tolerance"], measure_noise(alignment, pairs))
     _compare_nonfinite(target, reference, pairs)
     has_mismatch = pairs["nonfinite_mismatch"] > 0
     is_measured = (pairs["metric"] == "relative_l2") & pairs["error"].notna()
@@ -148,7 +148,7 @@ def compare_pairs(
         widen_tolerances(pairs, spread)
     pairs["agrees"] = (pairs["error"] <= pairs["tolerance"]) & ~has_mismatch
     baseline = None if spread is None else spread.baseline
-    scalars = find_scalar_differences(alignment)
+    scalars = find_scalar_differences(alignment, rules)
     return Comparison(alignment, pairs, scalars, problems, baseline)
 
 

@@ -1,8 +1,9 @@
-"""Scalar arguments of paired ops: a wrong epsilon, scale or axis is a scalar input."""
+"""Scalar arguments of paired ops: a wrong epsilon, scale or momentum is a scalar input."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -10,39 +11,72 @@ import pandas as pd
 from ..alignment import Alignment
 from ..graph import Flow
 from ..model.dtypes import is_floating
+from ..rulebook import Rules
 
 #: Relative difference within which two scalars are equal: the graph text prints six digits, which
 #: are off by up to 5e-6.
 _MAX_DIFFERENCE = 6e-6
 
 
-def find_scalar_differences(alignment: Alignment) -> pd.DataFrame:
-    """Return the floating scalars that differ between paired ops.
+@dataclass(frozen=True)
+class Scalar:
+    """One floating scalar argument of an op."""
 
-    Columns: target_op, reference_op, target, reference (the values). Only ops of one kind with the
-    same number of floating scalars are compared: frameworks write shapes, axes and flags too
-    differently. They are compared by size, because the order of arguments differs, too.
+    argument: str  #: its name in the signature of the op, '' if that is not known
+    number: float
+    slot: str = ""  #: input.2, input.eps
+
+    def get_key(self, *, is_same_call: bool) -> str:
+        """Return what tells which argument it is; in one API a slot does."""
+        return self.slot if is_same_call else self.argument
+
+
+def find_scalar_differences(alignment: Alignment, rules: Rules) -> pd.DataFrame:
+    """Return the floating scalars that differ between paired ops of one kind.
+
+    Columns: target_op, reference_op, argument ('' if unknown), target, reference (the values).
+    Frameworks write shapes, axes and flags too differently, so these are not compared.
     """
-    target_scalars = _collect_scalars(alignment.target)
-    reference_scalars = _collect_scalars(alignment.reference)
+    target_scalars = collect_scalars(alignment.target, rules)
+    reference_scalars = collect_scalars(alignment.reference, rules)
+    kinds_t = alignment.target.trace.ops["kind"].tolist()
+    kinds_r = alignment.reference.trace.ops["kind"].tolist()
     rows = []
     for op_t, op_r in alignment.ops.itertuples(index=False):
-        scalars_t, scalars_r = target_scalars.get(op_t, ()), reference_scalars.get(op_r, ())
-        has_same_kind = alignment.target_kinds[op_t] == alignment.reference_kinds[op_r]
-        if not has_same_kind or len(scalars_t) != len(scalars_r):
+        if alignment.target_kinds[op_t] != alignment.reference_kinds[op_r]:
             continue
-        for a, b in pair_different_scalars(scalars_t, scalars_r):
-            rows.append((op_t, op_r, a, b))
-    return pd.DataFrame(rows, columns=["target_op", "reference_op", "target", "reference"])
+        scalars_t, scalars_r = target_scalars.get(op_t, ()), reference_scalars.get(op_r, ())
+        is_same_call = kinds_t[op_t] == kinds_r[op_r]
+        for scalar_t, scalar_r in pair_different_scalars(
+            scalars_t, scalars_r, is_same_call=is_same_call
+        ):
+            argument = scalar_t.argument or scalar_r.argument
+            rows.append((op_t, op_r, argument, scalar_t.number, scalar_r.number))
+    columns = ["target_op", "reference_op", "argument", "target", "reference"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def pair_different_scalars(
-    scalars: tuple[float, ...], other_scalars: tuple[float, ...]
-) -> Iterator[tuple[float, float]]:
-    """Yield the scalars without an equal one on the other side, paired in slot order.
+    scalars: Sequence[Scalar], other_scalars: Sequence[Scalar], *, is_same_call: bool = False
+) -> list[tuple[Scalar, Scalar]]:
+    """Return the scalars that differ, paired by the names of the arguments.
 
-    Frameworks order arguments differently: (epsilon, momentum) against (momentum, epsilon).
+    Frameworks order arguments differently: (epsilon, momentum) against (momentum, epsilon). Without
+    names, equal numbers are one argument. What is left is a pair only if each side has one left,
+    and had as many as the other: in two APIs a position does not tell which argument it is.
     """
+    keys = [scalar.get_key(is_same_call=is_same_call) for scalar in scalars]
+    other_keys = [other.get_key(is_same_call=is_same_call) for other in other_scalars]
+    if _are_names(keys) and _are_names(other_keys):
+        others = dict(zip(other_keys, other_scalars, strict=True))
+        named_pairs = [
+            (scalar, others[key])
+            for key, scalar in zip(keys, scalars, strict=True)
+            if key in others
+        ]
+        return [(a, b) for a, b in named_pairs if not _are_equal(a, b)]
+    if len(scalars) != len(other_scalars):
+        return []
     remaining_scalars = list(other_scalars)
     different_scalars = []
     for scalar in scalars:
@@ -53,14 +87,21 @@ def pair_different_scalars(
             different_scalars.append(scalar)
         else:
             remaining_scalars.remove(equal_scalar)
-    yield from zip(different_scalars, remaining_scalars, strict=True)
+    if len(different_scalars) != 1:
+        return []
+    return [(different_scalars[0], remaining_scalars[0])]
 
 
-def _are_equal(a: float, b: float) -> bool:
-    return abs(a - b) <= _MAX_DIFFERENCE * max(abs(a), abs(b))
+def _are_names(keys: Sequence[str]) -> bool:
+    """Return whether all scalars of an op have a name, and different ones."""
+    return bool(keys) and len(set(keys)) == len(keys) and "" not in keys
 
 
-def _collect_scalars(flow: Flow) -> dict[int, tuple[float, ...]]:
+def _are_equal(a: Scalar, b: Scalar) -> bool:
+    return abs(a.number - b.number) <= _MAX_DIFFERENCE * max(abs(a.number), abs(b.number))
+
+
+def collect_scalars(flow: Flow, rules: Rules) -> dict[int, tuple[Scalar, ...]]:
     """Return the floating scalars of each op in slot order.
 
     Scalars that are tensors of one element count only if they are constant.
@@ -69,7 +110,10 @@ def _collect_scalars(flow: Flow) -> dict[int, tuple[float, ...]]:
     is_scalar = tensors["constant"] & (tensors["size"] <= 1)
     is_scalar &= tensors["dtype"].map(is_floating).astype(bool)
     is_scalar &= np.isfinite(tensors["max"])
-    scalars: dict[int, tuple[float, ...]] = {}
-    for op, value in tensors.loc[is_scalar, ["op", "max"]].itertuples(index=False):
-        scalars[op] = (*scalars.get(op, ()), value)
+    kinds = flow.trace.ops["kind"].tolist()
+    scalars: dict[int, tuple[Scalar, ...]] = {}
+    for op, slot, number in tensors.loc[is_scalar, ["op", "slot", "max"]].itertuples(index=False):
+        argument = rules.get_argument_name(kinds[op], str(slot).partition(".")[2])
+        scalar = Scalar(argument, float(number), str(slot))
+        scalars[op] = (*scalars.get(op, ()), scalar)
     return scalars

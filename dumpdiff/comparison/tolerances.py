@@ -53,8 +53,9 @@ class Spread:
 def compute_tolerances(
     alignment: Alignment, rules: Rules, target_ids: Ints, reference_ids: Ints, has_files: Flags
 ) -> Floats:
-    """Return the tolerance per pair, from both dtypes, the producer's kind and its sum length.
+    """Return the tolerance per pair, from both dtypes, the producers' kinds and sum lengths.
 
+    Of two producers of different kinds the one with the larger tolerance counts.
     ``has_files`` is true where whole tensors are compared. Values that no op computed (parameters,
     the batch) may only differ by their own rounding, whatever the noise of the network: their
     elements by u (x rounded to nearest is within u of both x and the rounded: Higham, Accuracy and
@@ -65,28 +66,42 @@ def compute_tolerances(
     coarse_dtype = max(target.coarsest_dtype, reference.coarsest_dtype, key=get_unit_roundoff)
     target_dtypes = target.classes["dtype"].to_numpy()[target_ids]
     reference_dtypes = reference.classes["dtype"].to_numpy()[reference_ids]
-    producers = target.classes["producer"].to_numpy()[target_ids].tolist()
+    producers_t = target.producers[target_ids].tolist()
+    producers_r = reference.producers[reference_ids].tolist()
     exact_tolerance = rules.compute_tolerance("float32", "float32", "identity", 1)
     has_narrow_statistics = any(
         flow.trace.source.low_precision_statistics for flow in (target, reference)
     )
     tolerances = np.empty(len(target_ids))
     cache: dict[tuple[str, str, str, int], float] = {}
-    columns = (target_ids.tolist(), target_dtypes, reference_dtypes, producers)
-    for row, (value, dtype_t, dtype_r, producer) in enumerate(zip(*columns, strict=True)):
-        kind, length = "identity", 1
-        if producer >= 0:
-            kind = alignment.target_kinds[producer]
+    columns = (
+        target_ids.tolist(),
+        reference_ids.tolist(),
+        target_dtypes,
+        reference_dtypes,
+        producers_t,
+        producers_r,
+    )
+    for row, (value_t, value_r, dtype_t, dtype_r, op_t, op_r) in enumerate(
+        zip(*columns, strict=True)
+    ):
+        productions = []
+        if op_t >= 0:
+            kind = alignment.target_kinds[op_t]
             is_product = rules.get_kind_class(kind) == _PRODUCT_CLASS
-            length = _compute_sum_length(target, producer, value, is_product)
+            productions.append((kind, _compute_sum_length(target, op_t, value_t, is_product)))
+        if op_r >= 0:
+            kind = alignment.reference_kinds[op_r]
+            is_product = rules.get_kind_class(kind) == _PRODUCT_CLASS
+            productions.append((kind, _compute_sum_length(reference, op_r, value_r, is_product)))
         dtype = _limit_precision(_find_finer_dtype(dtype_t, dtype_r), coarse_dtype)
-        key = (dtype, dtype, kind, length)
-        if key not in cache:
-            cache[key] = rules.compute_tolerance(*key)
-        tolerances[row] = cache[key]
-        if producer >= 0 or not is_graph_input(target, value):
-            continue
-        if not is_graph_input(reference, int(reference_ids[row])):
+        tolerances[row] = 0.0
+        for kind, length in productions or [("identity", 1)]:
+            key = (dtype, dtype, kind, length)
+            if key not in cache:
+                cache[key] = rules.compute_tolerance(*key)
+            tolerances[row] = max(tolerances[row], cache[key])
+        if not is_graph_input(target, value_t) or not is_graph_input(reference, value_r):
             continue
         units = max(get_unit_roundoff(dtype_t), get_unit_roundoff(dtype_r))
         if units > 0:
@@ -129,7 +144,7 @@ def _find_finer_dtype(dtype_t: str, dtype_r: str) -> str:
     """
     floating = [dtype for dtype in (dtype_t, dtype_r) if dtype in UNIT_ROUNDOFF]
     if not floating:
-        return dtype_t
+        return min(dtype_t, dtype_r)
     return min(floating, key=get_unit_roundoff)
 
 

@@ -55,8 +55,8 @@ def compute_cancellation(graph: JointGraph) -> Floats:
     Both sums are taken by root mean squares, and the result is at least 1. This is the condition
     number of summation (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section
     4.2): rounding errors are relative to the terms, and a sum of terms that cancel is small
-    compared with them. Errors are relative to the reference, so its sum counts; of the terms, the
-    smaller ones. A product with a single number has the cancellation of its other factor.
+    compared with them. The larger sum counts, and of the terms, the smaller ones. A product with a
+    single number has the cancellation of its other factor.
     """
     factors = np.ones(graph.n_nodes)
     productions_of_nodes = [_list_productions(graph, node) for node in range(graph.n_nodes)]
@@ -64,9 +64,8 @@ def compute_cancellation(graph: JointGraph) -> Floats:
         terms = [_add_terms(graph, node, production) for production in productions]
         known_terms = [total for total in terms if math.isfinite(total)]
         if known_terms:
-            last = productions[-1]  # the reference, if it has the value
-            rms = max(last.flow.rms[last.value], _TINY)
-            factors[node] = max(1.0, min(known_terms) / rms)
+            sums = [production.flow.rms[production.value] for production in productions]
+            factors[node] = max(1.0, min(known_terms) / max(*sums, _TINY))
     scaled_nodes = _find_scaled_nodes(graph, productions_of_nodes)
     for node in graph.order:
         source = scaled_nodes.get(node, node)
@@ -117,7 +116,7 @@ def build_visibility_function(graph: JointGraph) -> Callable[[int, int], float]:
     2.4). An addition shows the node's share of the result. Sums of rows that are used with the rows
     again, as in a norm, are taken to show everything: a judgment call.
     """
-    sizes = np.fmax(1.0, _read_class_column(graph, lambda flow: flow.sizes)).tolist()
+    sizes = np.fmax(1.0, _average_class_column(graph, lambda flow: flow.sizes)).tolist()
     compute_share = build_share_function(graph)
 
     def compute_visibility(node: int, child: int) -> float:
@@ -135,7 +134,7 @@ def build_share_function(graph: JointGraph) -> Callable[[int, int], float]:
     differs by.
     """
     alignment = graph.comparison.alignment
-    rms = _read_class_column(graph, lambda flow: np.asarray(flow.rms, dtype=float)).tolist()
+    rms = _average_class_column(graph, lambda flow: np.asarray(flow.rms, dtype=float)).tolist()
     is_sum = [False] * graph.n_nodes
     for flow, classes, kinds in (
         (alignment.reference, graph.reference_classes, alignment.reference_kinds),
@@ -144,7 +143,7 @@ def build_share_function(graph: JointGraph) -> Callable[[int, int], float]:
         for node, value in enumerate(classes.tolist()):
             if value >= 0:
                 producer = flow.producers[value]
-                is_sum[node] = bool(producer >= 0) and kinds[producer] in _SUM_KINDS
+                is_sum[node] |= bool(producer >= 0) and kinds[producer] in _SUM_KINDS
 
     def compute_share(node: int, child: int) -> float:
         has_share = is_sum[child] and rms[child] > 0
@@ -158,17 +157,21 @@ def build_share_function(graph: JointGraph) -> Callable[[int, int], float]:
     return compute_share
 
 
-def _read_class_column(graph: JointGraph, read_column: Callable[[Flow], AnyArray]) -> Floats:
-    """Return (nodes,) a column of the classes: the target's if it has the value."""
+def _average_class_column(graph: JointGraph, read_column: Callable[[Flow], AnyArray]) -> Floats:
+    """Return (nodes,) a column of the classes: the mean of the sides that have the value."""
     alignment = graph.comparison.alignment
-    numbers = np.full(graph.n_nodes, np.nan)
-    for flow, classes in (
-        (alignment.reference, graph.reference_classes),
-        (alignment.target, graph.target_classes),
+    columns = np.full((2, graph.n_nodes), np.nan)
+    for column, flow, classes in (
+        (columns[0], alignment.target, graph.target_classes),
+        (columns[1], alignment.reference, graph.reference_classes),
     ):
         has_value = classes >= 0
-        numbers[has_value] = read_column(flow)[classes[has_value]]
-    return numbers
+        column[has_value] = read_column(flow)[classes[has_value]]
+    is_known = ~np.isnan(columns)
+    n_known = np.maximum(is_known.sum(axis=0), 1)
+    means = np.where(is_known, columns, 0.0).sum(axis=0) / n_known
+    averages: Floats = np.where(is_known.any(axis=0), means, np.nan)
+    return averages
 
 
 def _list_productions(graph: JointGraph, node: int) -> list[_Production]:

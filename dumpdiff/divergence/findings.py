@@ -321,9 +321,14 @@ def _describe_scalars(graph: JointGraph, location: Location) -> list[str]:
     is_here = table["target_op"].isin(location.target.ops)
     is_here &= table["reference_op"].isin(location.reference.ops)
     return [
-        f"scalar argument {row.target:.6g} against {row.reference:.6g}"
+        f"{format_argument(str(row.argument))} {row.target:.6g} against {row.reference:.6g}"
         for row in table[is_here].itertuples()
     ]
+
+
+def format_argument(argument: str) -> str:
+    """Return the words for a scalar argument, whose name may be unknown."""
+    return f"scalar argument {argument}".rstrip()
 
 
 def _compute_norm_ratio(location: Location) -> float:

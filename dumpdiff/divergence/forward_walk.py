@@ -55,7 +55,7 @@ class Ancestry:
     carried_error: float = np.nan
     #: largest cancellation of the sums on the way, times their share of a sum
     cancellation: float = 1.0
-    ancestors: tuple[int, ...] = ()  #: the first of those ancestors
+    ancestors: tuple[int, ...] = ()  #: the nearest of those ancestors, in dataflow order
     unpaired_nodes: tuple[int, ...] = ()  #: the nearest of the nodes in between, in dataflow order
 
     @property
@@ -77,7 +77,7 @@ class Walk:
 def walk_forwards(graph: JointGraph, rules: Rules, cancellation: Floats) -> Walk:
     """Walk from inputs to outputs, looking through slot pairs: they are judged at the end."""
     pairs = graph.comparison.pairs
-    errors, tolerances = pairs["error"].tolist(), pairs["tolerance"].tolist()
+    errors, tolerances = compute_mutual_errors(graph).tolist(), pairs["tolerance"].tolist()
     is_comparable = (pairs["comparable"] & pairs["slot_pair"].isna()).tolist()
     is_broken = (pairs["nonfinite_mismatch"] > 0).tolist()
     conditioning = compute_conditioning(graph, rules) * cancellation[: len(pairs)]
@@ -90,9 +90,12 @@ def walk_forwards(graph: JointGraph, rules: Rules, cancellation: Floats) -> Walk
     ancestry = [Ancestry()] * graph.n_nodes
     recomputations: dict[int, Recomputation] = {}
     forward_has_diverged = False
+    ranks = [0] * graph.n_nodes
+    for rank, node in enumerate(graph.order):
+        ranks[node] = rank
     for node in graph.order:
         own_ancestry = _collect_ancestry(
-            graph, node, state, ancestry, errors, cancellations, compute_share
+            graph, node, state, ancestry, errors, cancellations, compute_share, ranks
         )
         ancestry[node] = own_ancestry
         if node >= len(pairs) or not is_comparable[node]:
@@ -131,6 +134,22 @@ def walk_forwards(graph: JointGraph, rules: Rules, cancellation: Floats) -> Walk
     return Walk(state, allowed_errors, ancestry, recomputations)
 
 
+def compute_mutual_errors(graph: JointGraph) -> Floats:
+    """Return (pairs,) the errors relative to the larger one of both sides, by their norms.
+
+    A value that is twice the other has an error of 1 or of 1/2, depending on which side is the
+    reference. What is judged is the same in both directions.
+    """
+    pairs, alignment = graph.comparison.pairs, graph.comparison.alignment
+    norms_t = alignment.target.norms[pairs["target"].to_numpy()]
+    norms_r = alignment.reference.norms[pairs["reference"].to_numpy()]
+    has_larger_target = np.isfinite(norms_t) & (norms_r > 0) & (norms_t > norms_r)
+    shares = np.ones(len(pairs))
+    shares[has_larger_target] = norms_r[has_larger_target] / norms_t[has_larger_target]
+    errors: Floats = pairs["error"].to_numpy(dtype=float) * shares
+    return errors
+
+
 def _extend_allowed_error(
     allowed_error: float, factor: float, input_error: float, recomputation: Recomputation | None
 ) -> float:
@@ -153,8 +172,12 @@ def _collect_ancestry(
     errors: list[float],
     cancellations: list[float],
     compute_share: Callable[[int, int], float],
+    ranks: list[int],
 ) -> Ancestry:
-    """Return the ancestry of a node; an incomparable parent is replaced by its own ancestry."""
+    """Return the ancestry of a node; an incomparable parent is replaced by its own ancestry.
+
+    ``ranks`` are the places of the nodes in the order of the graph.
+    """
     agreeing_errors, diverged_errors, carried_errors = [], [], []
     cancellation = 1.0
     ancestors: dict[int, None] = {}
@@ -182,8 +205,8 @@ def _collect_ancestry(
         _find_largest(diverged_errors),
         _find_largest(carried_errors),
         cancellation,
-        tuple(ancestors)[:_MAX_REMEMBERED],
-        tuple(unpaired_nodes)[-_MAX_REMEMBERED:],
+        tuple(sorted(ancestors, key=ranks.__getitem__)[-_MAX_REMEMBERED:]),
+        tuple(sorted(unpaired_nodes, key=ranks.__getitem__)[-_MAX_REMEMBERED:]),
     )
 
 

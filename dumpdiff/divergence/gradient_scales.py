@@ -111,7 +111,10 @@ def _collect_normed_gradients(graph: JointGraph, states: States) -> list[_Normed
         factor = alignment.target.norms[value_t] / max(alignment.reference.norms[value_r], 1e-300)
         if np.isfinite(factor) and factor > 0:
             normed_gradients.append(_NormedGradient(value_t, value_r, float(factor)))
-    return normed_gradients
+    positions_t, positions_r = alignment.target.positions, alignment.reference.positions
+    return sorted(
+        normed_gradients, key=lambda g: float(positions_t[g.target] + positions_r[g.reference])
+    )
 
 
 def find_normed_gradient(flow: Flow, kinds: Sequence[str], gradient: int) -> int:

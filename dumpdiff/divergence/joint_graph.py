@@ -76,18 +76,20 @@ def build_joint_graph(comparison: Comparison) -> JointGraph:
     n_nodes = len(classes_t)
     parents_t = _map_parents(n_nodes, nodes_t, _collect_parents(target))
     parents_r = _map_parents(n_nodes, nodes_r, _collect_parents(reference))
-    recorded_parents_t = [list(parents) for parents in parents_t]
-    for fused_node, part_nodes in _iterate_fused_outputs(comparison.alignment, nodes_t, nodes_r):
+    for fused_node, part_nodes, is_target in _iterate_fused_outputs(
+        comparison.alignment, nodes_t, nodes_r
+    ):
+        fused_parents = parents_t if is_target else parents_r
         for part_node in part_nodes:
-            parents_r[part_node].append(fused_node)
-    _add_slot_parents(comparison, nodes_t, nodes_r, parents_t)
+            fused_parents[part_node].append(fused_node)
+    _add_slot_parents(comparison, nodes_t, nodes_r, (parents_t, parents_r))
     bridges: Counter[str] = Counter()
+    recorded_parents_t = [list(parents) for parents in parents_t]
     _bridge_missing_edges(target, classes_t, nodes_t, parents_t, parents_r, bridges)
     _bridge_missing_edges(reference, classes_r, nodes_r, parents_r, recorded_parents_t, bridges)
     parents = tuple(tuple(dict.fromkeys(a + b)) for a, b in zip(parents_t, parents_r, strict=True))
-    positions = np.minimum(
-        _compute_positions(target, classes_t), _compute_positions(reference, classes_r)
-    )
+    positions_t = _compute_positions(target, classes_t)
+    positions_r = _compute_positions(reference, classes_r)
     phases_t, phases_r = target.classes["phase"].to_numpy(), reference.classes["phase"].to_numpy()
     phase = np.where(
         classes_t >= 0, phases_t[np.maximum(classes_t, 0)], phases_r[np.maximum(classes_r, 0)]
@@ -99,14 +101,17 @@ def build_joint_graph(comparison: Comparison) -> JointGraph:
         classes_t,
         classes_r,
         parents,
-        _sort_topologically(parents, positions),
+        _sort_topologically(parents, positions_t, positions_r),
         phase,
         bridges,
     )
 
 
 def _add_slot_parents(
-    comparison: Comparison, nodes_t: Ints, nodes_r: Ints, parents: list[list[int]]
+    comparison: Comparison,
+    nodes_t: Ints,
+    nodes_r: Ints,
+    parents_of_sides: tuple[list[list[int]], list[list[int]]],
 ) -> None:
     """Make the own nodes of both values the parents of a slot pair of inputs.
 
@@ -116,7 +121,8 @@ def _add_slot_parents(
         if slot_pair.slot_kind != "input":
             continue
         own_nodes = {int(nodes_t[slot_pair.target]), int(nodes_r[slot_pair.reference])}
-        parents[node] += sorted(own_nodes - {node})
+        for parents in parents_of_sides:
+            parents[node] += sorted(own_nodes - {node})
 
 
 def _number_nodes(
@@ -143,13 +149,13 @@ def _number_nodes(
 
 
 def _collect_parents(flow: Flow) -> list[list[int]]:
-    """Return per class the classes it was computed from: the inputs of its producer.
+    """Return per class the classes it was computed from: the operands of its producer.
 
     The gradient that a backward record was given comes from the gradients of what its value feeds.
     """
     parents: list[list[int]] = [[] for _ in range(len(flow.classes))]
     for value in np.flatnonzero(flow.producers >= 0).tolist():
-        parents[value] = list(flow.reads[flow.producers[value]])
+        parents[value] = list(flow.operands[flow.producers[value]])
     for value, gradient in flow.recorded_gradients.items():
         if flow.producers[gradient] < 0:
             parents[gradient] += _find_next_gradients(flow, value, gradient)
@@ -220,7 +226,7 @@ def _iterate_contributions(flow: Flow) -> Iterator[tuple[int, int]]:
 def _find_gradient_sources(flow: Flow, call: int) -> set[int]:
     """Return the values with a recorded gradient that a call read, or that its inputs come from."""
     with_gradient = flow.recorded_gradients.keys()
-    inputs = flow.reads[call]
+    inputs = flow.operands[call]
     sources = with_gradient & inputs
     for value in inputs:
         if value in sources:
@@ -239,7 +245,7 @@ def _find_next_gradients(flow: Flow, value: int, gradient: int) -> list[int]:
     visited = {value}
     stack = [value]
     while stack and len(visited) < _MAX_SEARCHED_VALUES:
-        for op in flow.consumers[stack.pop()]:
+        for op in flow.users[stack.pop()]:
             if flow.phases[op] != FORWARD:
                 continue
             for output in flow.writes[op]:
@@ -254,8 +260,8 @@ def _find_next_gradients(flow: Flow, value: int, gradient: int) -> list[int]:
 
 def _iterate_fused_outputs(
     alignment: Alignment, nodes_t: Ints, nodes_r: Ints
-) -> Iterator[tuple[int, set[int]]]:
-    """Yield (node of a fused weight's output, nodes of the outputs of its parts).
+) -> Iterator[tuple[int, set[int], bool]]:
+    """Yield (node of a fused weight's output, nodes of its parts' outputs, is it the target's).
 
     The side with the fused weight cuts its output into those parts, but no recorder shows it.
     """
@@ -263,10 +269,11 @@ def _iterate_fused_outputs(
         output_nodes_t = _collect_output_nodes(alignment.target, group.target, nodes_t)
         output_nodes_r = _collect_output_nodes(alignment.reference, group.reference, nodes_r)
         fused_nodes, part_nodes = output_nodes_t, output_nodes_r
-        if len(group.target) > len(group.reference):
+        is_target = len(group.target) <= len(group.reference)
+        if not is_target:
             fused_nodes, part_nodes = output_nodes_r, output_nodes_t
         if len(fused_nodes) == 1 and fused_nodes.isdisjoint(part_nodes):
-            yield fused_nodes.pop(), part_nodes
+            yield fused_nodes.pop(), part_nodes, is_target
 
 
 def _collect_output_nodes(flow: Flow, leaves: Sequence[int], nodes: Ints) -> set[int]:
@@ -308,20 +315,27 @@ def _bridge_missing_edges(
             bridges[bridge.evidence] += 1
 
 
-def _sort_topologically(parents: Sequence[tuple[int, ...]], positions: Floats) -> tuple[int, ...]:
-    """Return the nodes with parents first, ties by position.
+def _sort_topologically(
+    parents: Sequence[tuple[int, ...]], positions_t: Floats, positions_r: Floats
+) -> tuple[int, ...]:
+    """Return the nodes with parents first, ties by their positions in the two runs.
 
-    Where wrong pairs make a cycle, the earliest of the remaining nodes comes first.
+    The earlier one counts, then the later one, whichever side is the target. Where wrong pairs make
+    a cycle, the earliest of the remaining nodes comes first.
     """
+    by_position = np.lexsort((np.maximum(positions_t, positions_r),
+                              np.minimum(positions_t, positions_r)))  # fmt: skip
+    ranks = np.empty(len(by_position), dtype=np.int64)
+    ranks[by_position] = np.arange(len(by_position))
     children: list[list[int]] = [[] for _ in parents]
     n_waiting = [0] * len(parents)
     for node, parent_nodes in enumerate(parents):
         for parent in parent_nodes:
             children[parent].append(node)
             n_waiting[node] += 1
-    position_list = positions.tolist()
-    remaining_nodes = iter(np.argsort(positions, kind="stable").tolist())
-    ready_nodes = [(position_list[node], node) for node, n in enumerate(n_waiting) if n == 0]
+    rank_list = ranks.tolist()
+    remaining_nodes = iter(by_position.tolist())
+    ready_nodes = [(rank_list[node], node) for node, n in enumerate(n_waiting) if n == 0]
     heapify(ready_nodes)
     is_done = [False] * len(parents)
     order: list[int] = []
@@ -334,17 +348,14 @@ def _sort_topologically(parents: Sequence[tuple[int, ...]], positions: Floats) -
         for child in children[node]:
             n_waiting[child] -= 1
             if n_waiting[child] == 0 and not is_done[child]:
-                heappush(ready_nodes, (position_list[child], child))
+                heappush(ready_nodes, (rank_list[child], child))
     return tuple(order)
 
 
 def _compute_positions(flow: Flow, classes: Ints) -> Floats:
     """Return (nodes,) the position of each node in the run, 0 to 1.
 
-    It is that of the producer, else of the first consumer; 1 if this side does not have the value.
+    It is 1 if this side does not have the value.
     """
-    first_consumers = [consumers[0] if consumers else 0 for consumers in flow.consumers]
-    ops = np.where(flow.producers >= 0, flow.producers, np.array(first_consumers, dtype=int))
-    class_positions = ops / max(1, len(flow.trace.ops))
-    positions: Floats = np.where(classes >= 0, class_positions[np.maximum(classes, 0)], 1.0)
+    positions: Floats = np.where(classes >= 0, flow.positions[np.maximum(classes, 0)], 1.0)
     return positions

@@ -7,17 +7,19 @@ they can rarely be compared; the momentum is an argument of the op.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from ..comparison.scalars import collect_scalars
 from ..graph import Flow
 from ..model.finding import Cause, Finding
 from ..model.trace import FORWARD
+from ..rulebook import Rules
 from .joint_graph import JointGraph
 from .locations import MAX_NAMED_OPS
 
 _KIND = "batch_norm"
+_ARGUMENT = "momentum"
 #: The smallest momentum. An epsilon, the other number that a batch norm takes, is smaller.
 _MIN_MOMENTUM = 5e-3
 #: The momentum is an argument that both sides recorded.
@@ -34,12 +36,14 @@ class _Momenta:
     reference: float
 
 
-def find_momentum_differences(graph: JointGraph, n_findings: int) -> tuple[Finding, ...]:
+def find_momentum_differences(
+    graph: JointGraph, rules: Rules, n_findings: int
+) -> tuple[Finding, ...]:
     """Return a finding if batch norms have another momentum; its rank is ``n_findings`` + 1."""
     alignment = graph.comparison.alignment
     differences = [
         momenta
-        for momenta in _collect_momenta(graph)
+        for momenta in _collect_momenta(graph, rules)
         if abs(momenta.target - momenta.reference) > 1e-5 * momenta.reference
     ]
     if not differences:
@@ -72,7 +76,7 @@ def find_momentum_differences(graph: JointGraph, n_findings: int) -> tuple[Findi
         tolerance=0.0,
         confidence=_CONFIDENCE,
         evidence=(
-            f"scalar argument {momentum_t} against {momentum_r}",
+            f"scalar argument {_ARGUMENT} {momentum_t} against {momentum_r}",
             "the other results of the step do not depend on it",
         ),
         causes=(Cause("norm-momentum", text, 0.0, {"momentum": first.target}),),
@@ -80,7 +84,7 @@ def find_momentum_differences(graph: JointGraph, n_findings: int) -> tuple[Findi
     return (finding,)
 
 
-def describe_running_statistics(graph: JointGraph) -> list[str]:
+def describe_running_statistics(graph: JointGraph, rules: Rules) -> list[str]:
     """Return a sentence if only one side recorded the running statistics after the step."""
     alignment = graph.comparison.alignment
     n_pairs = len(graph.comparison.pairs)
@@ -92,7 +96,7 @@ def describe_running_statistics(graph: JointGraph) -> list[str]:
         values = _list_running_statistics(flow)
         counts[side] = sum(nodes[value] >= n_pairs for value in values)
     n_values = sum(counts.values())
-    if not n_values or not any(_collect_momenta(graph)):
+    if not n_values or not any(_collect_momenta(graph, rules)):
         return []
     side = max(counts, key=lambda name: counts[name])
     return [
@@ -107,34 +111,38 @@ def _list_running_statistics(flow: Flow) -> list[int]:
     return [value for value, name in enumerate(names) if name and phases[value] == FORWARD]
 
 
-def _collect_momenta(graph: JointGraph) -> list[_Momenta]:
+def _collect_momenta(graph: JointGraph, rules: Rules) -> list[_Momenta]:
     """Return the momenta of the paired batch norms that run in training on both sides."""
     alignment = graph.comparison.alignment
-    momenta = []
-    for op_t, op_r in alignment.ops.itertuples(index=False):
-        kinds = {alignment.target_kinds[op_t], alignment.reference_kinds[op_r]}
-        if kinds != {_KIND}:
+    momenta_t = _find_momenta(alignment.target, alignment.target_kinds, rules)
+    momenta_r = _find_momenta(alignment.reference, alignment.reference_kinds, rules)
+    return [
+        _Momenta(op_t, op_r, momenta_t[op_t], momenta_r[op_r])
+        for op_t, op_r in alignment.ops.itertuples(index=False)
+        if op_t in momenta_t and op_r in momenta_r
+    ]
+
+
+def _find_momenta(flow: Flow, kinds: Sequence[str], rules: Rules) -> dict[int, float]:
+    """Return batch norm in training -> its momentum, by its name in the signature of the op.
+
+    Of two numbers without a name it is the larger one; the other is epsilon.
+    """
+    momenta = {}
+    for op, scalars in collect_scalars(flow, rules).items():
+        if kinds[op] != _KIND or not _is_training(flow, op):
             continue
-        momentum_t = _find_momentum(alignment.target, op_t)
-        momentum_r = _find_momentum(alignment.reference, op_r)
-        if momentum_t is not None and momentum_r is not None:
-            momenta.append(_Momenta(op_t, op_r, momentum_t, momentum_r))
+        named_numbers = {scalar.argument: scalar.number for scalar in scalars}
+        numbers = sorted(scalar.number for scalar in scalars)
+        if _ARGUMENT in named_numbers:
+            momenta[op] = named_numbers[_ARGUMENT]
+        elif "" in named_numbers and len(numbers) > 1 and numbers[-1] >= _MIN_MOMENTUM:
+            momenta[op] = numbers[-1]
     return momenta
 
 
-def _find_momentum(flow: Flow, op: int) -> float | None:
-    """Return the momentum among the scalar arguments of a batch norm in training, else None.
-
-    Of its two numbers it is the larger one; the other is epsilon.
-    """
+def _is_training(flow: Flow, op: int) -> bool:
+    """Return whether no flag of the op says that it does not run in training."""
     rows = flow.tensors.iloc[flow.get_tensor_ids(op)]
-    is_scalar = (rows["constant"] & (rows["size"] <= 1)).to_numpy(dtype=bool)
-    scalars = rows[is_scalar]
-    is_flag = scalars["dtype"].isin(["bool", "bool_"]).to_numpy(dtype=bool)
-    if is_flag.any() and not scalars["max"].to_numpy()[is_flag].any():
-        return None
-    is_number = scalars["dtype"].str.startswith("float").to_numpy(dtype=bool)
-    numbers = np.sort(scalars["max"].to_numpy(dtype=float)[is_number])
-    if len(numbers) < 2 or not numbers[-1] >= _MIN_MOMENTUM:
-        return None
-    return float(numbers[-1])
+    is_flag = (rows["constant"] & rows["dtype"].isin(["bool", "bool_"])).to_numpy(dtype=bool)
+    return not is_flag.any() or bool(rows["max"].to_numpy()[is_flag].any())

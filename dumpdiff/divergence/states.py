@@ -22,7 +22,14 @@ from ..model.verdict import (
 )
 from ..rulebook import Rules
 from .error_bounds import compute_cancellation
-from .forward_walk import DIVERGED, UPDATE_EVIDENCE, Ancestry, Walk, walk_forwards
+from .forward_walk import (
+    DIVERGED,
+    UPDATE_EVIDENCE,
+    Ancestry,
+    Walk,
+    compute_mutual_errors,
+    walk_forwards,
+)
 from .joint_graph import JointGraph
 from .recomputation import Recomputation
 from .reconvergence import find_reconverged, restore_contradictions
@@ -59,7 +66,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     compute it in different ways, see :func:`restore_contradictions`.
     """
     pairs = graph.comparison.pairs
-    errors, tolerances = pairs["error"].to_numpy(), pairs["tolerance"].to_numpy()
+    errors, tolerances = compute_mutual_errors(graph), pairs["tolerance"].to_numpy()
     cancellation = compute_cancellation(graph)
     walk = walk_forwards(graph, rules, cancellation)
     allowed_errors = tolerances * cancellation[: len(pairs)]

@@ -18,9 +18,10 @@ from ..model.verdict import AGREEING, INTRODUCED, AlignmentVerdict
 from ..rulebook import Rules
 from .coverage import compute_coverage, count_states
 from .equivalences import learn_equivalences, match_parameter_names
-from .findings import build_findings
+from .findings import build_findings, format_argument
 from .gradient_scales import insert_gradient_scales
 from .joint_graph import JointGraph, build_joint_graph
+from .misread_layouts import compare_as_stored, find_misread_layouts
 from .parameters import find_exchanged_parameters, find_shape_mismatches
 from .reliability import SideProblems, assess_reliability, weaken_findings
 from .running_statistics import describe_running_statistics, find_momentum_differences
@@ -63,6 +64,10 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     target, reference = alignment.target, alignment.reference
     graph = build_joint_graph(comparison)
     states = classify(graph, rules)
+    misread_weights = find_misread_layouts(graph, states)
+    if misread_weights:
+        compare_as_stored(comparison, misread_weights)
+        states = classify(graph, rules)
     scopes_t, scopes_r = locate_ops(target, rules), locate_ops(reference, rules)
     diverged_scopes = [scopes_t[op] for op in _find_introducing_ops(graph, states)]
     first_findings = (
@@ -71,7 +76,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     )
     findings = build_findings(graph, states, scopes_t, scopes_r, first_findings)
     findings = insert_gradient_scales(findings, graph, states)
-    findings += find_momentum_differences(graph, len(findings))
+    findings += find_momentum_differences(graph, rules, len(findings))
     coverage = compute_coverage(graph, states)
     sides = {
         "target": _summarize_side(comparison, 0),
@@ -102,7 +107,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     notes += _describe_uncompared_phases(coverage)
     notes += comparison.remarks
     notes += describe_updates(graph, coverage)
-    notes += describe_running_statistics(graph)
+    notes += describe_running_statistics(graph, rules)
     details = {
         "min_coverage": min_coverage,
         "matching_tolerance": alignment.tolerance,
@@ -231,7 +236,7 @@ def _describe_silent_scalars(comparison: Comparison, findings: Sequence[Finding]
         name_t, name_r = names_t[row["target_op"]], names_r[row["reference_op"]]
         if name_t not in finding_ops:
             sentences.append(
-                f"scalar argument of {name_t} is {row['target']:.6g}, "
+                f"{format_argument(row['argument'])} of {name_t} is {row['target']:.6g}, "
                 f"of {name_r} {row['reference']:.6g}"
             )
     n_more = len(sentences) - _MAX_SCALAR_NOTES

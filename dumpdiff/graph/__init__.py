@@ -5,7 +5,15 @@ the same values into value classes and returns the :class:`Flow` that the alignm
 """
 
 from .adjoints import Gradients, find_gradients
-from .dataflow import Flow, build_flow
+from .dataflow import Flow, build_flow, mark_shape_reads
 from .updates import Update, find_updates
 
-__all__ = ["Flow", "Gradients", "Update", "build_flow", "find_gradients", "find_updates"]
+__all__ = [
+    "Flow",
+    "Gradients",
+    "Update",
+    "build_flow",
+    "find_gradients",
+    "find_updates",
+    "mark_shape_reads",
+]

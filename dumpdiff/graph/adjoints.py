@@ -121,7 +121,10 @@ def _contains_all(flow: Flow, module: int, calls: Sequence[int]) -> bool:
 
 
 def _collect_arguments(flow: Flow, slot_kinds: tuple[str, ...]) -> list[list[int]]:
-    """Return per op the classes of its positional floating tensors of these kinds of slot."""
+    """Return per op the classes of its positional floating tensors of these kinds of slot.
+
+    Those of which it reads only the shape are left out: no gradient flows back to them.
+    """
     arguments: list[list[int]] = [[] for _ in range(len(flow.trace.ops))]
     names = ("op", "slot_kind", "slot", "dtype", "constant")
     columns = [flow.tensors[name].tolist() for name in names]
@@ -130,7 +133,7 @@ def _collect_arguments(flow: Flow, slot_kinds: tuple[str, ...]) -> list[list[int
         if constant or slot_kind not in slot_kinds:
             continue
         is_positional = slot.rpartition(".")[2].isdigit()
-        if is_positional and is_floating(dtype):
+        if is_positional and is_floating(dtype) and (op, value) not in flow.shape_reads:
             arguments[op].append(value)
     return arguments
 
@@ -151,12 +154,12 @@ def _has_detour(flow: Flow, output: int, value: int) -> bool:
     An example is x * sigmoid(x).
     """
     output_producer = int(flow.producers[output])
-    todo = [other for other in flow.reads[output_producer] if other != value]
+    todo = [other for other in flow.operands[output_producer] if other != value]
     for other in todo:  # grows on the way
         producer = int(flow.producers[other])
         if producer < 0:
             continue
-        reads = flow.reads[producer]
+        reads = flow.operands[producer]
         if value in reads:
             return True
         if len(todo) < _MAX_DETOUR_VALUES:
@@ -196,7 +199,10 @@ class _Sweep:
 
     def label_outputs(self, op: int) -> None:
         """Label what an op of the backward pass writes."""
-        reads, writes = self.flow.reads[op], self.flow.writes[op]
+        reads, writes = self.flow.operands[op], self.flow.writes[op]
+        if not reads:  # a constant of some shape; anything may be computed with it
+            self.forward_bases.update(dict.fromkeys(writes, frozenset()))
+            return
         bases = [self._find_forward_bases(value) for value in reads]
         if len(bases) == 1 and bases[0] is not None:
             self.forward_bases.update(dict.fromkeys(writes, bases[0]))
@@ -226,7 +232,7 @@ class _Sweep:
 
         It may if all else that it reads belongs to the forward op that the path goes back through.
         """
-        reads = self.flow.reads[op]
+        reads = self.flow.operands[op]
         for value in reads:
             starts = [_Path(output, 0, frozenset()) for output in self.labels[value]]
             for path in (starts + self.paths[value])[-_MAX_LABELS:]:
@@ -244,7 +250,7 @@ class _Sweep:
         producer = self._get_forward_producer(path.output)
         if producer < 0:
             return None
-        own_values = {*self.flow.reads[producer], *self.flow.writes[producer]}
+        own_values = {*self.flow.operands[producer], *self.flow.writes[producer]}
         used_values = set(path.used_values)
         for read in reads:
             bases = self._find_forward_bases(read)
@@ -292,7 +298,7 @@ class _Sweep:
         """Return the inputs of the forward op whose gradient this op may give, in order."""
         producer = self._get_forward_producer(path.output)
         kind = self.kinds[producer]
-        is_product = kind in _PRODUCTS and len(self.flow.reads[producer]) > 1
+        is_product = kind in _PRODUCTS and len(self.flow.operands[producer]) > 1
         if (is_product or kind in _NONLINEAR) and not path.used_values:
             return []
         is_fused = "Grad" in self.flow.trace.ops["kind"].iat[op]
@@ -309,7 +315,7 @@ class _Sweep:
         are excluded.
         """
         kind = self.kinds[producer]
-        inputs = list(self.flow.reads[producer])
+        inputs = list(self.flow.operands[producer])
         if kind in _PRODUCTS and len(inputs) > 1:
             return [value for value in inputs if value not in path.used_values]
         if kind == "sub":
@@ -348,7 +354,7 @@ class _Sweep:
         producer = self._get_forward_producer(value)
         if producer < 0 or self.kinds[producer] not in _PASS_THROUGH:
             return []
-        reads = self.flow.reads[producer]
+        reads = self.flow.operands[producer]
         if self.kinds[producer] == "sub":
             reads = reads[:1]
         size = self.flow.sizes[gradient]
@@ -359,12 +365,12 @@ class _Sweep:
 
     def _count_uses(self, value: int) -> int:
         """Return how many forward ops compute something from a value."""
-        consumers = [op for op in self.flow.consumers[value] if self.flow.writes[op]]
+        consumers = [op for op in self.flow.users[value] if self.flow.writes[op]]
         return sum(self.flow.phases[op] == FORWARD for op in consumers)
 
     def _is_summed(self, gradient: int) -> bool:
         """Return whether a backward addition reads the gradient."""
-        for op in self.flow.consumers[gradient]:
+        for op in self.flow.users[gradient]:
             is_addition = self.kinds[op] == "add" and bool(self.flow.writes[op])
             is_backward = self.flow.phases[op] == BACKWARD
             if is_addition and is_backward:
@@ -392,7 +398,7 @@ class _Sweep:
 
         An op that reads a weight of one product only reads the gradient of that product with it.
         """
-        reads = self.flow.reads[op]
+        reads = self.flow.operands[op]
         is_labeled = any(self.labels[value] or self.paths[value] for value in reads)
         if len(reads) != 2 or is_labeled:
             return
@@ -413,7 +419,7 @@ class _Sweep:
     def _find_products(self, weight: int) -> list[int]:
         """Return what forward products compute from a weight."""
         products = []
-        for op in self.flow.consumers[weight]:
+        for op in self.flow.users[weight]:
             is_product = self.kinds[op] in _PRODUCTS and self.flow.phases[op] == FORWARD
             if is_product and self.flow.writes[op]:
                 products.append(self.flow.writes[op][0])

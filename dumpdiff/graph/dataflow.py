@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import get_unit_roundoff
 from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph
 from ..readers.call_records import is_in_place
+from ..rulebook import Rules
 from .statistics import complete_statistics
 from .value_classes import assign_classes, count_evidence
 
@@ -50,6 +51,8 @@ class Flow:
     writes: tuple[tuple[int, ...], ...]  #: per op: classes it writes and does not read
     problems: tuple[Problem, ...] = ()
     counters: frozenset[int] = frozenset()  #: classes that are counts of steps
+    #: (op, class) where an op reads only the shape of a value, see :func:`mark_shape_reads`
+    shape_reads: frozenset[tuple[int, int]] = frozenset()
 
     @cached_property
     def consumers(self) -> list[list[int]]:
@@ -59,6 +62,29 @@ class Flow:
             for value in values:
                 consumers[value].append(op)
         return consumers
+
+    @cached_property
+    def operands(self) -> tuple[tuple[int, ...], ...]:
+        """Per op: the classes that it computes with, which are those that it reads the numbers of.
+
+        No value flows from ``zeros_like(x)``'s x to its result.
+        """
+        if not self.shape_reads:
+            return self.reads
+        operands = list(self.reads)
+        for op in {op for op, _ in self.shape_reads}:
+            operands[op] = tuple(v for v in self.reads[op] if (op, v) not in self.shape_reads)
+        return tuple(operands)
+
+    @cached_property
+    def users(self) -> list[list[int]]:
+        """Per class: the ops that compute with it, in order."""
+        if not self.shape_reads:
+            return self.consumers
+        return [
+            [op for op in consumers if (op, value) not in self.shape_reads]
+            for value, consumers in enumerate(self.consumers)
+        ]
 
     @cached_property
     def coarsest_dtype(self) -> str:
@@ -152,6 +178,14 @@ class Flow:
         return self.classes["producer"].to_numpy()
 
     @cached_property
+    def positions(self) -> Floats:
+        """(classes,) place in the run, 0 to 1: that of the producer, else of the first consumer."""
+        first_consumers = [consumers[0] if consumers else 0 for consumers in self.consumers]
+        ops = np.where(self.producers >= 0, self.producers, np.array(first_consumers, dtype=int))
+        positions: Floats = ops / max(1, len(self.trace.ops))
+        return positions
+
+    @cached_property
     def is_written(self) -> Flags:
         """(classes,) true where a recorded op has the value as output, new or only rearranged."""
         is_written = np.zeros(len(self.classes), dtype=bool)
@@ -223,6 +257,33 @@ def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) ->
     return Flow(
         trace, tensors, classes, tensor_class, is_computed, reads, writes, problems, counter_classes
     )
+
+
+def mark_shape_reads(flow: Flow, rules: Rules) -> Flow:
+    """Return the flow with the reads marked that take only the shape or the dtype of a value.
+
+    A value that an op also reads the numbers of, in another slot, is not marked.
+    """
+    positions_of = {
+        kind: rules.get_shape_positions(kind) for kind in set(flow.trace.ops["kind"].tolist())
+    }
+    is_reader = flow.trace.ops["kind"].map(lambda kind: bool(positions_of[kind])).to_numpy(bool)
+    if not is_reader.any():
+        return flow
+    kinds = flow.trace.ops["kind"].tolist()
+    # a backward record has gradients in its slots, and the output of no op is read by it
+    is_call = (flow.trace.ops["forward"] < 0).to_numpy()
+    ops = flow.tensors["op"].to_numpy()
+    is_input = (flow.tensors["slot_kind"] != "output").to_numpy()
+    rows = np.flatnonzero((is_reader & is_call)[ops] & is_input & (flow.tensor_class >= 0))
+    slots = flow.tensors["slot"].to_numpy()
+    shape_reads: set[tuple[int, int]] = set()
+    number_reads: set[tuple[int, int]] = set()
+    for row in rows.tolist():
+        op, argument = int(ops[row]), str(slots[row]).partition(".")[2]
+        is_shape = argument.isdigit() and int(argument) in positions_of[kinds[op]]
+        (shape_reads if is_shape else number_reads).add((op, int(flow.tensor_class[row])))
+    return replace(flow, shape_reads=frozenset(shape_reads - number_reads))
 
 
 def _flag_counters(trace: Trace, tensors: pd.DataFrame) -> Flags:

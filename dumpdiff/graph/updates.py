@@ -105,7 +105,7 @@ def _find_update(flow: Flow, memory: _Memory, weight: int, gradient: int) -> Upd
     reached_values = {weight: None, gradient: None}
     todo = [weight, gradient]
     for value in todo:
-        for op in flow.consumers[value]:
+        for op in flow.users[value]:
             if flow.phases[op] != OPTIMIZER or len(todo) > _MAX_UPDATE_VALUES:
                 continue
             for output in flow.writes[op]:

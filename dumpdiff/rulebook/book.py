@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from .arguments import ArgumentRules
 from .decompositions import DecompositionRules, Sequences
 from .document import Entry
 from .explanation import Explanation, explain_name
@@ -24,6 +25,7 @@ class Rules:
         self,
         scopes: Sequence[Sequence[Entry]],
         operators: Sequence[Sequence[Entry]],
+        arguments: Sequence[Sequence[Entry]],
         decompositions: Sequence[Sequence[Entry]],
         tolerances: Sequence[Sequence[Entry]],
         named_pairs: NamedPairs | None = None,
@@ -32,6 +34,7 @@ class Rules:
         self._tolerances = ToleranceRules(tolerances)
         self._operators = OperatorRules(operators, self._tolerances.classes)
         self._tolerances.check_kinds(self._operators.kinds)
+        self._arguments = ArgumentRules(arguments, self._operators)
         self._decompositions = DecompositionRules(decompositions, self._operators.kinds)
         self._scopes = ScopeRules(scopes)
         self._scope_of: dict[str, str] = {}
@@ -92,6 +95,17 @@ class Rules:
     def get_layout(self, kind: str) -> str:
         """Return 'identity' if the output has all values of the input, 'selecting' if some, ''."""
         return self._operators.get_layout(kind)
+
+    def get_argument_name(self, operator: str, argument: str) -> str:
+        """Return the name of an argument that is recorded as a position ('2') or as a name ('eps').
+
+        It is the same in all frameworks: ``epsilon`` for ``eps``. '' if it is not known.
+        """
+        return self._arguments.get_name(operator, argument)
+
+    def get_shape_positions(self, operator: str) -> frozenset[int]:
+        """Return the positions of which an operator reads only shape or dtype, no numbers."""
+        return self._arguments.get_shape_positions(operator)
 
     def get_conditioning(self, kind_or_class: str) -> float:
         """Return the factor by which a correct kind (or class) may amplify an input's error."""

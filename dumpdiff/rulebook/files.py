@@ -9,7 +9,7 @@ from .book import Rules
 from .document import Entry, Place, RuleError, read_document
 from .mappings import NamedPairs, add_mapping, is_mapping
 
-SECTIONS = ("scopes", "operators", "decompositions", "tolerances")
+SECTIONS = ("scopes", "operators", "arguments", "decompositions", "tolerances")
 
 _PACKAGED_ROOT = Path(__file__).parent / "data"  # in an installed wheel
 _CHECKOUT_ROOT = Path(__file__).parents[2] / "rules"
@@ -47,10 +47,10 @@ def load_rules(extra: Sequence[str | Path] = ()) -> Rules:
     named_pairs = NamedPairs()
     sources = [_read_sections(shown_names, named_pairs)]
     sources += [_read_sections({Path(file): str(file)}, named_pairs) for file in extra]
-    scopes, operators, decompositions, tolerances = (
+    scopes, operators, arguments, decompositions, tolerances = (
         [source[name] for source in sources] for name in SECTIONS
     )
-    return Rules(scopes, operators, decompositions, tolerances, named_pairs)
+    return Rules(scopes, operators, arguments, decompositions, tolerances, named_pairs)
 
 
 def _read_sections(files: dict[Path, str], named_pairs: NamedPairs) -> dict[str, list[Entry]]:

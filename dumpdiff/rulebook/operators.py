@@ -118,13 +118,36 @@ class OperatorRules:
         return text.lower() in self._spelling["namespaces"]
 
     def _find_member(self, api: str, leaf: str) -> Member | None:
+        return self._get_first_member(self._iterate_spellings(api, leaf))
+
+    def iterate_spellings(self, name: str) -> Iterator[str]:
+        """Yield the folded spellings under which a rule may name an operator, the fullest first.
+
+        A spelling with the API comes before the one without: ``torch.batchnorm``, ``batchnorm``.
+        """
+        yield from self._iterate_spellings(*self._split_api(name))
+
+    def _iterate_spellings(self, api: str, leaf: str) -> Iterator[str]:
         namespace, _, last = leaf.rpartition(".")
-        candidates = [f"{api}.{fold(leaf)}", fold(leaf)]
+        yield f"{api}.{fold(leaf)}"
+        yield fold(leaf)
         if self._is_namespace(namespace):
-            return self._get_first_member(candidates)
-        candidates += [f"{api}.{fold(last)}", fold(last)]
-        member = self._get_first_member(candidates)
-        return member or self._get_first_member(self._list_shorter_spellings(fold(last)))
+            return
+        yield f"{api}.{fold(last)}"
+        yield fold(last)
+        yield from self._list_shorter_spellings(fold(last))
+
+    def fold_spelling(self, spelling: Entry) -> str:
+        """Return a spelling as :meth:`iterate_spellings` yields it.
+
+        Raises RuleError if nothing is left of it.
+        """
+        text = spelling.read_text()
+        api, leaf = self._split_api(text)
+        folded = fold(leaf)
+        if not folded:
+            raise spelling.make_error(f"'{text}' is not the name of an operator")
+        return f"{api}.{folded}" if api else folded
 
     def _get_first_member(self, spellings: Iterable[str]) -> Member | None:
         for spelling in spellings:
@@ -181,10 +204,7 @@ class OperatorRules:
     def _add_member(self, spelling: Entry, kind: str, source_members: dict[str, Member]) -> None:
         """Add a spelling. Raises RuleError if the same source gives it to another kind."""
         text = spelling.read_text()
-        api, leaf = self._split_api(text)
-        key = f"{api}.{fold(leaf)}" if api else fold(leaf)
-        if not fold(leaf):
-            raise spelling.make_error(f"'{text}' is not the name of an operator")
+        key = self.fold_spelling(spelling)
         other = source_members.get(key)
         if other is not None and other.kind != kind:
             raise spelling.make_error(

@@ -84,7 +84,9 @@ class TestDistance:
     @given(ARRAYS, st.floats(1e-6, 0.5))
     def test_a_factor_of_one_plus_e_is_a_distance_of_e(self, array, error):
         assume(np.linalg.norm(array) > 0)
-        assert compute_distance(array * (1 + error), array) == pytest.approx(error, rel=1e-3)
+        assert compute_distance(array * (1 + error), array) == pytest.approx(
+            error / (1 + error), rel=1e-3
+        )
 
     def test_infinities_of_one_sign_are_equal(self):
         assert compute_distance(np.array([1.0, -np.inf, 2.0]), np.array([1.0, -np.inf, 2.0])) == 0

@@ -13,7 +13,7 @@ TOLERANCE = 32 * 2.0**-24
 
 @pytest.fixture
 def pairs(trace):
-    """Return (target, pairs, positions) of a dump with itself, forward pairs in execution order."""
+    """Return (alignment, pairs, positions) of a dump with itself, forward in execution order."""
     alignment = align_traces(trace("pt_none"), trace("pt_none"))
     table = alignment.classes.copy()
     table["tolerance"] = TOLERANCE
@@ -22,7 +22,7 @@ def pairs(trace):
     is_sample = (classes["producer"] >= 0).to_numpy() & (table["evidence"] == "value").to_numpy()
     is_sample &= (classes["phase"] == "forward").to_numpy()
     rows = np.flatnonzero(is_sample)
-    return target, table, rows[np.argsort(classes["producer"].to_numpy()[rows], kind="stable")]
+    return alignment, table, rows[np.argsort(classes["producer"].to_numpy()[rows], kind="stable")]
 
 
 def draw_errors(table, size, seed=0):
@@ -31,69 +31,71 @@ def draw_errors(table, size, seed=0):
 
 
 def test_normal_errors_stay_within_the_noise(pairs):
-    target, table, rows = pairs
+    alignment, table, rows = pairs
     n_beyond = 0
     for seed in range(20):
         errors = draw_errors(table, 1e-5, seed)
-        noise = measure_statistic_noise(target, table, errors)
+        noise = measure_statistic_noise(alignment, table, errors)
         n_beyond += (errors[:, rows] > noise[:, rows]).sum()
     assert n_beyond <= 20 * 4 * len(rows) / 1000
 
 
 def test_a_divergence_does_not_raise_the_noise_at_its_place(pairs):
     """Whatever the values show that are computed after it."""
-    target, table, rows = pairs
+    alignment, table, rows = pairs
     errors = draw_errors(table, 1e-6)
     fault = len(rows) // 3
     diverged = errors.copy()
     diverged[:, rows[fault:]] = 5e-5
-    before = measure_statistic_noise(target, table, errors)[:, rows[fault]]
-    assert measure_statistic_noise(target, table, diverged)[:, rows[fault]] == pytest.approx(before)
+    before = measure_statistic_noise(alignment, table, errors)[:, rows[fault]]
+    assert measure_statistic_noise(alignment, table, diverged)[:, rows[fault]] == pytest.approx(
+        before
+    )
     assert (before < 1e-5).all()
 
 
 def test_noise_follows_errors_that_grow_along_the_network(pairs):
-    target, table, rows = pairs
+    alignment, table, rows = pairs
     errors = draw_errors(table, 1e-6)
     errors[:, rows] *= np.linspace(1, 10, len(rows))
-    noise = measure_statistic_noise(target, table, errors)
+    noise = measure_statistic_noise(alignment, table, errors)
     assert (noise[:, rows[-1]] > 3 * noise[:, rows[10]]).all()
     assert (errors[:, rows] <= noise[:, rows]).mean() > 0.99
 
 
 def test_each_statistic_has_its_own_noise(pairs):
-    target, table, rows = pairs
+    alignment, table, rows = pairs
     errors = draw_errors(table, 1e-6)
     errors[NORM] /= 100
-    noise = measure_statistic_noise(target, table, errors)
+    noise = measure_statistic_noise(alignment, table, errors)
     assert noise[NORM, rows[-1]] < noise[MAX, rows[-1]] / 30
 
 
 def test_a_mean_has_at_least_the_noise_of_a_norm(pairs):
     """Most tensors have a small mean. One of a single sign shows in it what its norm shows."""
-    target, table, _ = pairs
+    alignment, table, _ = pairs
     errors = draw_errors(table, 1e-6)
     errors[MEAN] /= 100
-    noise = measure_statistic_noise(target, table, errors)
+    noise = measure_statistic_noise(alignment, table, errors)
     assert (noise[MEAN] == noise[NORM]).all()
 
 
 def test_values_that_no_op_computed_have_no_noise(pairs):
-    target, table, _ = pairs
-    noise = measure_statistic_noise(target, table, draw_errors(table, 1e-6))
-    is_given = target.producers[table["target"].to_numpy()] < 0
+    alignment, table, _ = pairs
+    noise = measure_statistic_noise(alignment, table, draw_errors(table, 1e-6))
+    is_given = alignment.target.producers[table["target"].to_numpy()] < 0
     assert is_given.sum() > 20
     assert (noise[:, is_given] == 0).all()
 
 
 def test_noise_is_at_most_64_tolerances(pairs):
-    target, table, _ = pairs
-    noise = measure_statistic_noise(target, table, draw_errors(table, 1e-2))
+    alignment, table, _ = pairs
+    noise = measure_statistic_noise(alignment, table, draw_errors(table, 1e-2))
     assert noise.max() == pytest.approx(64 * TOLERANCE)
 
 
 def test_too_few_samples_give_no_noise(pairs):
-    target, table, rows = pairs
+    alignment, table, rows = pairs
     errors = np.zeros((len(STATISTICS), len(table)))
     errors[:, rows[:7]] = 1e-6
-    assert (measure_statistic_noise(target, table, errors) == 0).all()
+    assert (measure_statistic_noise(alignment, table, errors) == 0).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import permutations
 
 import numpy as np
 
@@ -85,6 +86,13 @@ def suggest_transposed(case: FaultCase) -> Iterator[Candidate]:
         yield Candidate(flipped, "the kernel flipped", unchanged=faithful)
         predicted = np.swapaxes(faithful, 2, 3).reshape(faithful.shape)
         yield Candidate(predicted, "the kernel transposed", unchanged=faithful)
+    if faithful.ndim > 2:
+        for axes in permutations(range(faithful.ndim)):
+            view = faithful.transpose(axes)
+            if view.shape == faithful.shape and list(axes) != sorted(axes):
+                yield Candidate(
+                    view.copy(), f"the kernel with its axes in the order {axes}", unchanged=faithful
+                )
 
 
 def suggest_other_parameter(case: FaultCase) -> Iterator[Candidate]:
