@@ -154,7 +154,8 @@ def _find_weight_read(side: _Side, op: int) -> tuple[list[int], int]:
     A linear layer in one op reads its bias, too, which is smaller.
     """
     flow = side.flow
-    computed_values, weight = [], -1
+    computed_values: list[int] = []
+    weight = -1
     if flow.phases[op] != FORWARD:
         return computed_values, weight
     for value in flow.reads[op]:

@@ -139,7 +139,8 @@ def _list_sizes(graph: JointGraph) -> list[int]:
     ):
         has_value = classes >= 0
         sizes[has_value] = flow.sizes[classes[has_value]]
-    return sizes.tolist()
+    size_list: list[int] = sizes.tolist()
+    return size_list
 
 
 def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]) -> list[str]:
