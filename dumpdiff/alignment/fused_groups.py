@@ -1,7 +1,7 @@
 """Fused tensors: one tensor of one side holds several of the other.
 
-Examples are q, k and v in one weight, gate and up, their outputs, and the gradients of all of
-these.
+Examples are q, k and v in one weight, gate and up, their biases and outputs, and the gradients of
+all of these. The output is the last value of a linear layer, after its bias.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from .matches import Matching
 
 #: Parts that a fused tensor without a name may have; more leaves are not taken for its parts.
 _MAX_PARTS = 4
+#: Canonical kind of the operator that adds a bias.
+_BIAS_KIND = "add"
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,11 @@ class _Side:
     """One side of a matching."""
 
     flow: Flow
+    kinds: Sequence[str]  #: canonical operator kind of each op
     partners: Ints  #: class -> class of the other side or -1
     is_target: bool
     updates: Mapping[int, Update]  #: of the weights
+    gradients: Mapping[int, int]  #: value -> its gradient
 
     def is_unpaired(self, value: int) -> bool:
         return bool(self.partners[value] < 0)
@@ -51,14 +55,20 @@ def find_fused_groups(
     matching: Matching,
     rules: Rules,
     updates: tuple[Mapping[int, Update], Mapping[int, Update]] = ({}, {}),
+    gradients: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {}),
 ) -> tuple[FusedGroup, ...]:
     """Return the fused tensors among the unpaired classes.
 
     They are found by canonical parameter names, else by the paired value that they are read with.
-    ``updates`` are those of the target's and the reference's weights.
+    ``updates`` are those of the target's and the reference's weights, ``gradients`` those of their
+    values.
     """
-    target = _Side(matching.target, matching.classes_t, True, updates[0])
-    reference = _Side(matching.reference, matching.classes_r, False, updates[1])
+    target = _Side(
+        matching.target, matching.kinds_t, matching.classes_t, True, updates[0], gradients[0]
+    )
+    reference = _Side(
+        matching.reference, matching.kinds_r, matching.classes_r, False, updates[1], gradients[1]
+    )
     weight_groups = []
     for whole_side, part_side in ((target, reference), (reference, target)):
         for fused_class, parts in _iterate_fused_leaves(whole_side, part_side, rules):
@@ -68,11 +78,13 @@ def find_fused_groups(
                     group = FusedGroup(parts, (fused_class,))
                 weight_groups.append(group)
     disjoint_groups = _select_disjoint(weight_groups)
-    related_groups = [
-        related_group
-        for group in disjoint_groups
-        for related_group in _find_related_groups(target, reference, group)
-    ]
+    bias_groups = []
+    for group in disjoint_groups:
+        bias_groups += _relate_groups(target, reference, group, (_find_bias,))
+    disjoint_groups = _select_disjoint([*disjoint_groups, *bias_groups])
+    related_groups = []
+    for group in disjoint_groups:
+        related_groups += _relate_groups(target, reference, group, _RELATED_FINDERS)
     return _select_disjoint([*disjoint_groups, *related_groups])
 
 
@@ -116,44 +128,53 @@ def _iterate_leaves_by_consumers(
             yield whole_leaves[0], tuple(parts)
 
 
-def _index_leaves_by_value(side: _Side) -> dict[int, list[int]]:
-    """Return paired computed value (as target class) -> unpaired leaves that are read with it.
+def _index_leaves_by_value(side: _Side) -> Mapping[int, list[int]]:
+    """Return paired computed value (as target class) -> unpaired weights that are read with it.
 
-    Only forward ops that read exactly one of each count.
+    Only forward ops that read one computed value count. Records of module calls count where no op
+    was recorded: those of larger modules hold other leaves.
     """
-    leaves_of: dict[int, list[int]] = defaultdict(list)
-    flow = side.flow
-    for op, reads in enumerate(flow.reads):
-        if flow.phases[op] != FORWARD:
+    op_leaves: defaultdict[int, list[int]] = defaultdict(list)
+    module_leaves: defaultdict[int, list[int]] = defaultdict(list)
+    levels = side.flow.trace.ops["level"].tolist()
+    for op, level in enumerate(levels):
+        computed_values, weight = _find_weight_read(side, op)
+        if len(computed_values) != 1 or weight < 0 or not side.is_unpaired(weight):
             continue
-        leaves, computed_values = [], []
-        for value in reads:
-            is_leaf = flow.producers[value] < 0
-            if is_leaf and side.is_unpaired(value):
-                leaves.append(value)
-            elif not is_leaf and not side.is_unpaired(value):
-                computed_values.append(side.get_target_class(value))
-        if len(leaves) == 1 and len(computed_values) == 1:
-            value_leaves = leaves_of[computed_values[0]]
-            if leaves[0] not in value_leaves:
-                value_leaves.append(leaves[0])
-    return leaves_of
+        leaves_of = op_leaves if level == "op" else module_leaves
+        value_leaves = leaves_of[side.get_target_class(computed_values[0])]
+        if weight not in value_leaves:
+            value_leaves.append(weight)
+    return {**module_leaves, **op_leaves}
 
 
-def _find_related_groups(target: _Side, reference: _Side, group: FusedGroup) -> list[FusedGroup]:
-    """Return the outputs, gradients and updates of a fused weight as groups.
+def _find_weight_read(side: _Side, op: int) -> tuple[list[int], int]:
+    """Return the paired computed values that a forward op reads, and its largest leaf, -1 if none.
 
-    They are fused as it is.
+    A linear layer in one op reads its bias, too, which is smaller.
     """
+    flow = side.flow
+    computed_values: list[int] = []
+    weight = -1
+    if flow.phases[op] != FORWARD:
+        return computed_values, weight
+    for value in flow.reads[op]:
+        if flow.producers[value] >= 0:
+            if not side.is_unpaired(value):
+                computed_values.append(value)
+        elif flow.sizes[value] > 1 and (weight < 0 or flow.sizes[value] > flow.sizes[weight]):
+            weight = value
+    return computed_values, weight
+
+
+def _relate_groups(
+    target: _Side,
+    reference: _Side,
+    group: FusedGroup,
+    finders: Sequence[Callable[[_Side, int], list[int]]],
+) -> list[FusedGroup]:
+    """Return what finders relate to the leaves of a group, as groups: it is fused as they are."""
     related_groups = []
-    finders = (
-        _find_side_outputs,
-        _find_output_gradients,
-        _find_leaf_gradients,
-        _find_new_weight,
-        _find_first_moment,
-        _find_second_moment,
-    )
     for find_related in finders:
         values_t = _collect_single_values(target, group.target, find_related)
         values_r = _collect_single_values(reference, group.reference, find_related)
@@ -205,28 +226,68 @@ def _find_moments(side: _Side, leaf: int, is_second: bool) -> list[int]:
 
 
 def _find_side_outputs(side: _Side, leaf: int) -> list[int]:
-    return find_outputs(side.flow, leaf)
+    return find_outputs(side.flow, side.kinds, leaf)
 
 
-def find_outputs(flow: Flow, leaf: int) -> list[int]:
-    """Return what forward ops compute from a leaf directly."""
-    consumers = _list_consumers(flow, leaf, FORWARD)
-    return list(dict.fromkeys(value for op in consumers for value in flow.writes[op]))
+def find_outputs(flow: Flow, kinds: Sequence[str], leaf: int) -> list[int]:
+    """Return what forward ops compute from a leaf: of a linear layer the sum with its bias.
+
+    ``kinds`` are the canonical operator kinds of the ops.
+    """
+    outputs: dict[int, None] = {}
+    for op in _list_consumers(flow, leaf, FORWARD):
+        for value in flow.writes[op]:
+            bias_op = _find_bias_op(flow, kinds, value)
+            sums = flow.writes[bias_op] if bias_op >= 0 else (value,)
+            outputs.update(dict.fromkeys(sums))
+    return list(outputs)
+
+
+def _find_bias(side: _Side, weight: int) -> list[int]:
+    """Return the leaves that are added to a weight's products: by the op itself or after it."""
+    flow = side.flow
+    biases: dict[int, None] = {}
+    for op in _list_consumers(flow, weight, FORWARD):
+        if flow.trace.ops["level"].iat[op] != "op":
+            continue
+        readers = [op]
+        for value in flow.writes[op]:
+            bias_op = _find_bias_op(flow, side.kinds, value)
+            if bias_op >= 0:
+                readers.append(bias_op)
+        for reader in readers:
+            for value in flow.reads[reader]:
+                is_leaf = flow.producers[value] < 0 and flow.sizes[value] > 1
+                if is_leaf and value != weight:
+                    biases[value] = None
+    return list(biases)
+
+
+def _find_bias_op(flow: Flow, kinds: Sequence[str], value: int) -> int:
+    """Return the op that adds a smaller leaf to a value and alone reads it, -1 if there is none."""
+    consumers = _list_consumers(flow, value, FORWARD)
+    if len(consumers) != 1 or kinds[consumers[0]] != _BIAS_KIND:
+        return -1
+    others = [other for other in flow.reads[consumers[0]] if other != value]
+    is_bias = [
+        flow.producers[other] < 0 and 1 < flow.sizes[other] < flow.sizes[value] for other in others
+    ]
+    return consumers[0] if is_bias == [True] else -1
 
 
 def _find_output_gradients(side: _Side, leaf: int) -> list[int]:
     """Return the gradients of a leaf's outputs.
 
-    They are taken from the backward records. Without records they are the values that backward ops
-    read with the leaf and that have the size of an output.
+    Where they are not known, they are the values that backward ops read with the leaf and that
+    have the size of an output.
     """
     flow = side.flow
-    outputs = find_outputs(flow, leaf)
-    recorded_gradients = dict.fromkeys(
-        flow.recorded_gradients[value] for value in outputs if value in flow.recorded_gradients
+    outputs = _find_side_outputs(side, leaf)
+    known_gradients = dict.fromkeys(
+        side.gradients[value] for value in outputs if value in side.gradients
     )
-    if recorded_gradients:
-        return list(recorded_gradients)
+    if known_gradients:
+        return list(known_gradients)
     output_sizes = {int(flow.sizes[value]) for value in outputs}
     gradients: dict[int, None] = {}
     for op in _list_consumers(flow, leaf, BACKWARD):
@@ -237,12 +298,14 @@ def _find_output_gradients(side: _Side, leaf: int) -> list[int]:
 
 
 def _find_leaf_gradients(side: _Side, leaf: int) -> list[int]:
-    """Return the gradient of a leaf: by name, else by dataflow.
+    """Return the gradient of a leaf: as known, by name, else by dataflow.
 
     By dataflow it has the leaf's size and is computed from the gradient of an output and from a
     value that forward ops read with the leaf.
     """
     flow = side.flow
+    if leaf in side.gradients:
+        return [side.gradients[leaf]]
     name = flow.classes["parameter"].iat[leaf]
     if name:
         named_gradients = np.flatnonzero((flow.classes["gradient_of"] == name).to_numpy()).tolist()
@@ -260,6 +323,17 @@ def _find_leaf_gradients(side: _Side, leaf: int) -> list[int]:
 
 def _list_consumers(flow: Flow, value: int, phase: str) -> list[int]:
     return [op for op in flow.consumers[value] if flow.phases[op] == phase]
+
+
+#: What is fused as a weight or a bias is.
+_RELATED_FINDERS = (
+    _find_side_outputs,
+    _find_output_gradients,
+    _find_leaf_gradients,
+    _find_new_weight,
+    _find_first_moment,
+    _find_second_moment,
+)
 
 
 def _select_disjoint(groups: Sequence[FusedGroup]) -> tuple[FusedGroup, ...]:

@@ -108,7 +108,9 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     anchors.pair_by_last_value(matching)
     anchors.pair_losses(matching)
     pair_idle_ops(matching)
-    groups = find_fused_groups(matching, rules, (updates_t, updates_r))
+    groups = find_fused_groups(
+        matching, rules, (updates_t, updates_r), (gradients_t.by_value, gradients_r.by_value)
+    )
     return _build_alignment(matching, groups, (gradients_t, gradients_r))
 
 

@@ -266,8 +266,12 @@ def _iterate_fused_outputs(
     The side with the fused weight cuts its output into those parts, but no recorder shows it.
     """
     for group in alignment.groups:
-        output_nodes_t = _collect_output_nodes(alignment.target, group.target, nodes_t)
-        output_nodes_r = _collect_output_nodes(alignment.reference, group.reference, nodes_r)
+        output_nodes_t = _collect_output_nodes(
+            alignment.target, alignment.target_kinds, group.target, nodes_t
+        )
+        output_nodes_r = _collect_output_nodes(
+            alignment.reference, alignment.reference_kinds, group.reference, nodes_r
+        )
         fused_nodes, part_nodes = output_nodes_t, output_nodes_r
         is_target = len(group.target) <= len(group.reference)
         if not is_target:
@@ -276,8 +280,10 @@ def _iterate_fused_outputs(
             yield fused_nodes.pop(), part_nodes, is_target
 
 
-def _collect_output_nodes(flow: Flow, leaves: Sequence[int], nodes: Ints) -> set[int]:
-    return {int(nodes[value]) for leaf in leaves for value in find_outputs(flow, leaf)}
+def _collect_output_nodes(
+    flow: Flow, kinds: Sequence[str], leaves: Sequence[int], nodes: Ints
+) -> set[int]:
+    return {int(nodes[value]) for leaf in leaves for value in find_outputs(flow, kinds, leaf)}
 
 
 def _map_parents(n_nodes: int, nodes: Ints, parents: list[list[int]]) -> list[list[int]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -37,6 +38,11 @@ def find_reconverged(
     The last value of a path, such as a loss, never reconverges, and neither does what is
     ``is_final``. A value that agrees only because its inputs have errors (``exceeds_tolerance``)
     counts as agreement only if everything that is computed from it agrees too.
+
+    A value without a partner is compared at its ends, too, if some agreeing tensor is computed from
+    it and nothing that was compared of what is computed from it differs: a wrong value would show
+    there. What else is computed from it may be without a partner, as the steps of a recurrent cell
+    or a branch of the gradients. A single number is no such end.
     """
     state = list(initial_state)
     children: list[list[int]] = [[] for _ in range(graph.n_nodes)]
@@ -63,7 +69,78 @@ def find_reconverged(
         if state[node] in UNKNOWN or not errors[node] <= noticeable_errors[node]:
             state[node] = RECONVERGED
             leads_to_agreement[node] = True
+    _mark_compared_at_ends(graph, state, children, leads_to_agreement)
     return state
+
+
+def _mark_compared_at_ends(
+    graph: JointGraph,
+    state: list[str],
+    children: Sequence[Sequence[int]],
+    leads_to_agreement: Sequence[bool],
+) -> None:
+    """Mark values without comparison as reconverged where an agreeing tensor depends on them.
+
+    The second pass follows ops that give back values which were there before them: the slices of
+    what was stacked, or a sum with a term of zeros. The value that such an op reads has no other
+    trace than those.
+    """
+    sizes = _list_sizes(graph)
+    is_covered = [
+        leads and name == AGREEING and size > 1
+        for leads, name, size in zip(leads_to_agreement, state, sizes, strict=True)
+    ]
+    touches_difference = [name in DIVERGED for name in state]
+    returned_nodes = _find_returned_nodes(graph)
+    for is_second_pass in (False, True):
+        for node in reversed(graph.order):
+            if state[node] in (AGREEING, *DIVERGED):
+                continue
+            ends = children[node]
+            if is_second_pass and node in returned_nodes:
+                ends = [*ends, *returned_nodes[node]]
+            touches_difference[node] = any(touches_difference[end] for end in ends)
+            if touches_difference[node] or not any(is_covered[end] for end in ends):
+                continue
+            is_covered[node] = True
+            if state[node] in UNKNOWN:
+                state[node] = RECONVERGED
+
+
+def _find_returned_nodes(graph: JointGraph) -> dict[int, set[int]]:
+    """Return node -> the values that ops compute from it and that another op computed before."""
+    alignment = graph.comparison.alignment
+    returned_nodes: defaultdict[int, set[int]] = defaultdict(set)
+    for flow, nodes in (
+        (alignment.target, graph.target_nodes),
+        (alignment.reference, graph.reference_nodes),
+    ):
+        ops = flow.tensors["op"].to_numpy()
+        rows = np.flatnonzero(flow.is_computed & (flow.tensor_class >= 0))
+        classes = flow.tensor_class[rows]
+        is_returned = flow.producers[classes] != ops[rows]
+        returned_rows = zip(
+            ops[rows[is_returned]].tolist(), classes[is_returned].tolist(), strict=True
+        )
+        for op, value in returned_rows:
+            for source in flow.reads[op]:
+                if source != value:
+                    returned_nodes[int(nodes[source])].add(int(nodes[value]))
+    return returned_nodes
+
+
+def _list_sizes(graph: JointGraph) -> list[int]:
+    """Return (nodes,) the number of elements of each value."""
+    alignment = graph.comparison.alignment
+    sizes = np.zeros(graph.n_nodes, dtype=np.int64)
+    for flow, classes in (
+        (alignment.reference, graph.reference_classes),
+        (alignment.target, graph.target_classes),
+    ):
+        has_value = classes >= 0
+        sizes[has_value] = flow.sizes[classes[has_value]]
+    size_list: list[int] = sizes.tolist()
+    return size_list
 
 
 def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]) -> list[str]:

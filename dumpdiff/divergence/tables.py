@@ -16,6 +16,7 @@ from .states import States
 RECONVERGED_REASON = (
     "reconverged: an equivalent decomposition, all values computed from it agree again"
 )
+ENDS_REASON = "reconverged: compared at its ends, values computed from it agree and none differs"
 REGION_REASON = "region: between values that agree and values that differ"
 NO_PARTNER_REASON = "no partner, and nothing computed from it has one"
 NO_SIZE_REASON = "no value of its size on the other side"
@@ -135,6 +136,7 @@ def build_uncompared_table(
     """
     alignment = graph.comparison.alignment
     is_in_region = _flag_regions(graph, states)
+    has_open_end = _flag_open_ends(graph, states)
     no_comparison_reasons = _explain_no_comparison(graph)
     sizes = {
         "target": frozenset(alignment.reference.sizes.tolist()),
@@ -151,13 +153,21 @@ def build_uncompared_table(
         has_size = np.isin(flow.sizes[values], list(sizes[side]))
         reasons = np.select(
             [
+                (value_states == RECONVERGED) & has_open_end[nodes[values]],
                 value_states == RECONVERGED,
                 value_states == INCOMPARABLE,
                 is_in_region[nodes[values]],
                 ~has_size,
                 ~flow.is_written[values],
             ],
-            [RECONVERGED_REASON, no_comparison, REGION_REASON, NO_SIZE_REASON, NO_WRITER_REASON],
+            [
+                ENDS_REASON,
+                RECONVERGED_REASON,
+                no_comparison,
+                REGION_REASON,
+                NO_SIZE_REASON,
+                NO_WRITER_REASON,
+            ],
             NO_PARTNER_REASON,
         )
         untrusted = np.flatnonzero(~flow.tensors["trusted"].to_numpy())
@@ -184,6 +194,19 @@ def _explain_no_comparison(graph: JointGraph) -> list[str]:
     is_explained = (pairs["reason"] != "").to_numpy()
     reasons[is_explained] = pairs["reason"].to_numpy()[is_explained]
     return [*reasons.tolist(), *[""] * (graph.n_nodes - len(pairs))]
+
+
+def _flag_open_ends(graph: JointGraph, states: States) -> Flags:
+    """Return (nodes,) whether a value is read and some path from it ends without a comparison."""
+    is_covered = np.isin(states.state, (AGREEING, RECONVERGED))
+    has_open_end = np.zeros(graph.n_nodes, dtype=bool)
+    has_child = np.zeros(graph.n_nodes, dtype=bool)
+    for node in reversed(graph.order):
+        is_open = not is_covered[node] or (states.state[node] == RECONVERGED and has_open_end[node])
+        for parent in graph.parents[node]:
+            has_child[parent] = True
+            has_open_end[parent] |= is_open
+    return has_open_end | ~has_child
 
 
 def _flag_regions(graph: JointGraph, states: States) -> Flags:

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...model.dtypes import is_floating
-from ...model.trace import OPTIMIZER, Problem, build_op_table, build_tensor_table
+from ...model.trace import BACKWARD, OPTIMIZER, Problem, build_op_table, build_tensor_table
 from . import op_types
 from .file_names import PARAMETER, encode_op_name
 from .graph import Dataflow, GraphOp, Slot, find_overwritten_outputs, find_updates
@@ -452,8 +452,10 @@ class _GraphRows:
         results, visited, todo = set(), {slot}, [slot]
         while todo:
             current = todo.pop()
-            if self.phases[current.op] != OPTIMIZER:
+            phase = self.phases[current.op]
+            if phase == BACKWARD:
                 results.add(current)
+            if phase != OPTIMIZER:  # a decay that is computed from the weight alone is forward
                 continue
             for source in self.flow.ops[current.op].op_inputs:
                 source_type = self._get_type(source)
