@@ -29,6 +29,8 @@ _OUTPUT_UNITS = 4.0
 #: Share of the ops of one kind that may contradict a relation, besides one. More of them mean that
 #: the operator is another one than its name says.
 _MAX_WRONG_SHARE = 0.1
+#: Kinds of which a NaN in any input is a NaN in the output.
+_SPREADING = ("add", "sub", "mul", "div", "neg", "square", "sqrt", "matmul", "sum", "mean")
 #: Kinds that only rearrange: the output has the numbers of the input.
 _REARRANGING = (
     "reshape",
@@ -108,9 +110,10 @@ def check_operators(
     backward records and updates in place. Ops with ``contradicted`` tensors are left out. A
     relation that many ops of a kind contradict is not what this kind computes.
     """
+    lost_nans = _find_lost_nans(trace, numbers, rules)
     ops = _collect_ops(trace, numbers, contradicted, rules)
     if not len(ops.ids):
-        return Check(CHECK_NAME, 0)
+        return Check(CHECK_NAME, len(lost_nans), tuple(lost_nans))
     is_checked = np.zeros(len(ops.ids), dtype=bool)
     contradictions: dict[int, Contradiction] = {}
     for bounds in _iterate_bounds(ops, numbers):
@@ -129,8 +132,41 @@ def check_operators(
             row = int(rows[index])
             if row not in contradictions:
                 contradictions[row] = _describe(trace, ops, bounds, index)
-    items = tuple(sorted(contradictions.values(), key=lambda item: item.tensor))
-    return Check(CHECK_NAME, int(is_checked.sum()), items)
+    items = sorted([*lost_nans, *contradictions.values()], key=lambda item: item.tensor)
+    return Check(CHECK_NAME, int(is_checked.sum()) + len(lost_nans), tuple(items))
+
+
+def _find_lost_nans(trace: Trace, numbers: RecordedNumbers, rules: Rules) -> list[Contradiction]:
+    """Return the inputs that hold a NaN although the output of their op does not."""
+    tensors, op_table = trace.tensors, trace.ops
+    ops = tensors["op"].to_numpy()
+    is_trusted = tensors["trusted"].to_numpy()
+    is_output = (tensors["slot_kind"] == "output").to_numpy()
+    is_nan = np.isnan(numbers.high) & (tensors["nonfinite"] == 1).to_numpy()
+    inputs = np.flatnonzero(is_nan & is_trusted & ~is_output)
+    is_finite = np.isfinite(numbers.high) & np.isfinite(numbers.low) & np.isfinite(numbers.norm)
+    output_of_op = {
+        int(ops[row]): row for row in np.flatnonzero(is_finite & is_trusted & is_output).tolist()
+    }
+    contradictions = []
+    for row in inputs.tolist():
+        op = int(ops[row])
+        kind = str(op_table["kind"].iat[op])
+        is_forward_op = op_table["level"].iat[op] == "op" and op_table["forward"].iat[op] < 0
+        is_spreading = rules.resolve_kind(kind) in _SPREADING and not _is_special(kind)
+        if op in output_of_op and is_forward_op and is_spreading:
+            output = output_of_op[op]
+            slot = tensors["slot"].iat[output]
+            computed = f"{slot} has {format_statistics(trace, output)}"
+            item = build_contradiction(trace, "result", row, "holds NaN", computed)
+            contradictions.append(item)
+    return contradictions
+
+
+def _is_special(kind: str) -> bool:
+    """Return whether a call skips NaN or updates its input in place."""
+    name = kind.rpartition(".")[2]
+    return name.startswith(("nan", "Assign")) or is_in_place(kind)
 
 
 def _flag_understood(kinds: Objects, is_known: Flags, is_wrong: Flags) -> Flags:
