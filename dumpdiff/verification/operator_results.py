@@ -29,6 +29,8 @@ _OUTPUT_UNITS = 4.0
 #: Share of the ops of one kind that may contradict a relation, besides one. More of them mean that
 #: the operator is another one than its name says.
 _MAX_WRONG_SHARE = 0.1
+#: Updates in place that must keep to a relation: their inputs were recorded before the update.
+_MIN_KEEPING = 2
 #: Kinds of which a NaN in any input is a NaN in the output.
 _SPREADING = ("add", "sub", "mul", "div", "neg", "square", "sqrt", "matmul", "sum", "mean")
 #: Kinds that only rearrange: the output has the numbers of the input.
@@ -73,7 +75,8 @@ class _Ops:
     kinds: Objects  #: canonical
     outputs: Ints  #: id of the output tensor
     first: Ints  #: id of the first input with more than one element, or of the first input
-    second: Ints  #: id of the other input of two; -1 if there is one or more than two
+    second: Ints  #: id of the next input; -1 if there is none
+    third: Ints
     n_operands: Ints
     sum_of_highs: Floats
     sum_of_lows: Floats
@@ -84,6 +87,7 @@ class _Ops:
     has_only_operands: Flags  #: every input is a number or floating tensor
     has_one_tensor: Flags  #: one floating tensor is read, and else only constants
     is_sum_of_all: Flags  #: AddN
+    is_in_place: Flags  #: the input may be recorded after the update
     is_plain: Flags  #: of the names of a kind, one that has its operands in the usual order
 
 
@@ -107,8 +111,9 @@ def check_operators(
     """Check that the statistics of an output can follow from those of the inputs.
 
     Only operators of the forward kind count whose inputs are all recorded as finite numbers, not
-    backward records and updates in place. Ops with ``contradicted`` tensors are left out. A
-    relation that many ops of a kind contradict is not what this kind computes.
+    backward records. An update in place may be recorded before or after it is made. Ops with
+    ``contradicted`` tensors are left out. A relation that many ops of a kind contradict is not what
+    this kind computes.
     """
     lost_nans = _find_lost_nans(trace, numbers, rules)
     ops = _collect_ops(trace, numbers, contradicted, rules)
@@ -126,7 +131,8 @@ def check_operators(
             is_known &= np.isfinite(bounds.lower) | np.isfinite(bounds.upper)
             is_wrong = recorded < bounds.lower - slack
             is_wrong |= recorded > bounds.upper + slack
-        is_wrong &= is_known & _flag_understood(ops.kinds[positions], is_known, is_wrong & is_known)
+        is_wrong &= is_known
+        is_wrong &= _flag_understood(ops, positions, is_known, is_wrong)
         is_checked[positions[is_known]] = True
         for index in np.flatnonzero(is_wrong).tolist():
             row = int(rows[index])
@@ -169,18 +175,26 @@ def _is_special(kind: str) -> bool:
     return name.startswith(("nan", "Assign")) or is_in_place(kind)
 
 
-def _flag_understood(kinds: Objects, is_known: Flags, is_wrong: Flags) -> Flags:
-    """Return whether nearly all ops of the kind keep to a relation."""
-    table = pd.DataFrame({"kind": kinds, "known": is_known, "wrong": is_wrong})
-    counts = table.groupby("kind")[["known", "wrong"]].transform("sum")
-    limits = np.maximum(1, _MAX_WRONG_SHARE * counts["known"].to_numpy())
-    flags: Flags = counts["wrong"].to_numpy() <= limits
+def _flag_understood(ops: _Ops, positions: Ints, is_known: Flags, is_wrong: Flags) -> Flags:
+    """Return whether nearly all ops of the kind keep to a relation.
+
+    One may contradict it in any case, of updates in place only if at least two keep to it.
+    """
+    table = pd.DataFrame({"kind": ops.kinds[positions], "in_place": ops.is_in_place[positions]})
+    table["known"], table["wrong"] = is_known, is_wrong
+    counts = table.groupby(["kind", "in_place"])[["known", "wrong"]].transform("sum")
+    n_known, n_wrong = counts["known"].to_numpy(), counts["wrong"].to_numpy()
+    flags: Flags = n_wrong <= np.maximum(1, _MAX_WRONG_SHARE * n_known)
+    flags &= ~table["in_place"].to_numpy() | (n_known - n_wrong >= _MIN_KEEPING)
     return flags
 
 
 def _describe(trace: Trace, ops: _Ops, bounds: _Bounds, index: int) -> Contradiction:
     position = int(bounds.positions[index])
-    row, first = int(ops.outputs[position]), int(ops.first[position])
+    row = int(ops.outputs[position])
+    inputs = [int(ops.first[position])]
+    if ops.n_operands[position] > 1:
+        inputs = sorted([*inputs, int(ops.second[position])])
     lower, upper = bounds.lower[index], bounds.upper[index]
     name = {"high": "max", "low": "min"}.get(bounds.statistic, bounds.statistic)
     if lower == upper:
@@ -192,8 +206,12 @@ def _describe(trace: Trace, ops: _Ops, bounds: _Bounds, index: int) -> Contradic
     else:
         expectation = f"the {name} must be {upper:.6g} or less"
     recorded = f"recorded with {format_statistics(trace, row)}"
-    source = f"{trace.tensors['slot'].iat[first]} has {format_statistics(trace, first)}"
-    return build_contradiction(trace, "result", row, recorded, f"{expectation}: {source}")
+    sources = [
+        f"{trace.tensors['slot'].iat[tensor]} has {format_statistics(trace, tensor)}"
+        for tensor in inputs
+    ]
+    computed = f"{expectation}: {', '.join(sources)}"
+    return build_contradiction(trace, "result", row, recorded, computed)
 
 
 def _compute_slack(trace: Trace, numbers: RecordedNumbers, ops: _Ops, bounds: _Bounds) -> Floats:
@@ -223,9 +241,7 @@ def _collect_ops(
     is_known[list(contradicted)] = False
     raw_kinds = op_table["kind"].tolist()
     is_usable = (op_table["level"] == "op").to_numpy() & (op_table["forward"] < 0).to_numpy()
-    is_usable &= np.array(
-        [not is_in_place(kind) and not kind.startswith("Assign") for kind in raw_kinds], dtype=bool
-    )
+    is_usable &= np.array([not kind.startswith("Assign") for kind in raw_kinds], dtype=bool)
     is_usable[op_ids[(is_real & ~is_known) | (tensors["update_of"] != "").to_numpy()]] = False
     n_outputs = np.bincount(op_ids[is_output], minlength=n_ops)
     is_usable &= n_outputs == 1
@@ -246,7 +262,10 @@ def _collect_ops(
     is_second = np.zeros(len(order), dtype=bool)
     is_second[1:] = is_first[:-1] & ~is_first[1:]
     second[owners[is_second]] = order[is_second]
-    second[n_operands != 2] = -1
+    is_third = np.zeros(len(order), dtype=bool)
+    is_third[2:] = is_second[1:-1] & ~is_first[2:]
+    third = np.full(n_ops, -1)
+    third[owners[is_third]] = order[is_third]
     magnitudes = np.maximum(np.abs(numbers.high), np.abs(numbers.low))
     extremes = pd.DataFrame(
         {"op": owners, "high": numbers.high[order], "low": numbers.low[order]}
@@ -267,6 +286,7 @@ def _collect_ops(
         outputs=output_rows,
         first=first[ids],
         second=second[ids],
+        third=third[ids],
         n_operands=n_operands[ids],
         sum_of_highs=add_up(numbers.high),
         sum_of_lows=add_up(numbers.low),
@@ -277,6 +297,7 @@ def _collect_ops(
         has_only_operands=(n_inputs == n_operands)[ids],
         has_one_tensor=((n_tensors == 1) & (n_real_tensors == 1))[ids],
         is_sum_of_all=np.array([raw_kinds[op].endswith("AddN") for op in ids.tolist()], dtype=bool),
+        is_in_place=np.array([is_in_place(raw_kinds[op]) for op in ids.tolist()], dtype=bool),
         is_plain=is_plain[ids],
     )
 
@@ -299,6 +320,7 @@ def _iterate_bounds(ops: _Ops, numbers: RecordedNumbers) -> Iterator[_Bounds]:
     """Yield what the operators say about the statistics of their outputs."""
     yield from _bound_sums(ops, numbers)
     yield from _bound_products(ops, numbers)
+    yield from _bound_interpolations(ops, numbers)
     yield from _bound_functions(ops, numbers)
     yield from _bound_rearrangements(ops, numbers)
     yield from _bound_reductions(ops, numbers)
@@ -329,7 +351,7 @@ def _bound_products(ops: _Ops, numbers: RecordedNumbers) -> Iterator[_Bounds]:
     """Yield bounds of products and quotients with a single number, and of all products."""
     positions = _select(ops, ["mul", "div"])
     is_chosen = ops.has_only_operands[positions] & ops.is_plain[positions]
-    positions = positions[is_chosen & (ops.second[positions] >= 0)]
+    positions = positions[is_chosen & (ops.n_operands[positions] == 2)]
     is_number = numbers.sizes[ops.second[positions]] == 1
     is_quotient = ops.kinds[positions] == "div"
     # the number is the second operand as sorted; a quotient needs it to be the recorded second
@@ -352,6 +374,23 @@ def _bound_products(ops: _Ops, numbers: RecordedNumbers) -> Iterator[_Bounds]:
     unknown = np.full(len(general), np.nan)
     yield _Bounds("high", general, unknown, products.max(axis=0, initial=-np.inf), scale)
     yield _Bounds("low", general, products.min(axis=0, initial=np.inf), unknown, scale)
+
+
+def _bound_interpolations(ops: _Ops, numbers: RecordedNumbers) -> Iterator[_Bounds]:
+    """Yield bounds of a + w (b - a) with a number w between 0 and 1."""
+    positions = _select(ops, ["lerp"])
+    positions = positions[ops.has_only_operands[positions] & (ops.n_operands[positions] == 3)]
+    weights = numbers.high[ops.third[positions]]
+    is_inside = (numbers.sizes[ops.third[positions]] == 1) & (weights >= 0) & (weights <= 1)
+    positions, weights = positions[is_inside], weights[is_inside]
+    first, second = ops.first[positions], ops.second[positions]
+    high = (1 - weights) * numbers.high[first] + weights * numbers.high[second]
+    low = (1 - weights) * numbers.low[first] + weights * numbers.low[second]
+    scale = np.maximum(np.abs(high), np.abs(low))
+    yield _Bounds("high", positions, low, high, scale)
+    yield _Bounds("low", positions, low, high, scale)
+    mean = (1 - weights) * numbers.mean[first] + weights * numbers.mean[second]
+    yield _make_exact("mean", positions, mean, scale)
 
 
 def _bound_multiples(
