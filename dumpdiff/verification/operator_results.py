@@ -197,8 +197,8 @@ def _describe(trace: Trace, ops: _Ops, bounds: _Bounds, index: int) -> Contradic
         inputs = sorted([*inputs, int(ops.second[position])])
     lower, upper = bounds.lower[index], bounds.upper[index]
     name = {"high": "max", "low": "min"}.get(bounds.statistic, bounds.statistic)
-    if lower == upper:
-        expectation = f"the {name} must be {lower:.6g}"
+    if f"{lower:.5g}" == f"{upper:.5g}":
+        expectation = f"the {name} must be {lower:.5g}"
     elif np.isfinite(lower) and np.isfinite(upper):
         expectation = f"the {name} must be between {lower:.6g} and {upper:.6g}"
     elif np.isfinite(lower):
