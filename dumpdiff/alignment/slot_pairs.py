@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..graph import Flow
+import numpy as np
+
+from ..graph import Flow, Gradients
 from ..model.arrays import Ints
 from .matches import Matching
 
@@ -29,14 +31,17 @@ class SlotPair:
     slot_kind: str  #: input or output
 
 
-def find_slot_pairs(matching: Matching) -> tuple[SlotPair, ...]:
+def find_slot_pairs(
+    matching: Matching, gradients: tuple[Gradients, Gradients]
+) -> tuple[SlotPair, ...]:
     """Return the values of corresponding slots of which at least one has another partner.
 
     Slots correspond if the two ops are of one kind and, among those of their inputs or of their
     outputs that are not partners, exactly one value of each side has a size. A value without a
     partner must occur in the slot only: an input that no op wrote, an output that no op reads.
     Outputs of backward records of two frameworks are left out: of a call that consists of several
-    differentiable functions, msprobe records the gradient that the last of them returns.
+    differentiable functions, msprobe records the gradient that the last of them returns. The
+    gradients of paired parameters correspond, too.
     """
     target, reference = matching.target, matching.reference
     calls_t = target.trace.ops["forward"].tolist()
@@ -55,7 +60,56 @@ def find_slot_pairs(matching: Matching) -> tuple[SlotPair, ...]:
                 slot_pairs.append(
                     SlotPair(value_t, value_r, op_t, op_r, tensor_t, tensor_r, slot_kind)
                 )
+    slot_pairs += _iterate_gradient_pairs(matching, gradients)
     return tuple(slot_pairs)
+
+
+def _iterate_gradient_pairs(
+    matching: Matching, gradients: tuple[Gradients, Gradients]
+) -> Iterator[SlotPair]:
+    """Yield the gradients of paired parameters that are not each other's partners."""
+    target, reference = matching.target, matching.reference
+    rows_t = _find_parameter_gradients(target, gradients[0])
+    rows_r = _find_parameter_gradients(reference, gradients[1])
+    for parameter_t, row_t in rows_t.items():
+        row_r = rows_r.get(int(matching.classes_t[parameter_t]), -1)
+        if row_r < 0:
+            continue
+        value_t, value_r = int(target.tensor_class[row_t]), int(reference.tensor_class[row_r])
+        has_same_size = target.sizes[value_t] == reference.sizes[value_r]
+        if not has_same_size or matching.classes_t[value_t] == value_r:
+            continue
+        if _is_contradiction(matching, value_t, value_r, "output"):
+            op_t = int(target.tensors["op"].iat[row_t])
+            op_r = int(reference.tensors["op"].iat[row_r])
+            yield SlotPair(value_t, value_r, op_t, op_r, row_t, row_r, "output")
+
+
+def _find_parameter_gradients(flow: Flow, gradients: Gradients) -> dict[int, int]:
+    """Return class of a parameter -> tensor of its gradient.
+
+    It is the tensor that the dump names so, or, if it names none, the one that follows from the
+    dataflow. Tied parameters, of which each has a gradient, are left out.
+    """
+    tensors = flow.tensors
+    parameters = {name: value for value, name in enumerate(flow.list_column("parameter")) if name}
+    gradient_names = tensors["gradient_of"].to_numpy()
+    named_rows = np.flatnonzero((gradient_names != "") & (flow.tensor_class >= 0)).tolist()
+    if not named_rows:
+        representatives = flow.list_column("tensor")
+        return {
+            value: int(representatives[gradients.by_value[value]])
+            for value in parameters.values()
+            if value in gradients.by_value
+        }
+    rows: dict[int, int] = {}
+    tied_values = set()
+    for row in named_rows:
+        value = parameters.get(gradient_names[row], -1)
+        if value in rows:
+            tied_values.add(value)
+        rows[value] = row
+    return {value: row for value, row in rows.items() if value not in {-1, *tied_values}}
 
 
 def _pair_by_size(

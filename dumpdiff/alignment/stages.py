@@ -143,5 +143,5 @@ def _build_alignment(
         tuple(matching.new_weights),
         tuple(matching.states),
         gradients,
-        find_slot_pairs(matching),
+        find_slot_pairs(matching, gradients),
     )

@@ -20,6 +20,7 @@ from ..model.result import Result
 from ..model.saved_result import SavedResult
 from ..model.trace import Trace
 from ..readers.parts import Part
+from ..rulebook import load_rules
 from .backends import OpenDumps, SavedDrawings
 from .pipeline import Inputs, PathLike, compare_dumps, read_flows
 from .progress import Progress, narrow_progress, report_progress
@@ -434,7 +435,7 @@ def verify(
     parts, part = _choose_part(dump, step, rank, graph)
     report_progress(progress, "reading the dump", 0.0)
     trace = readers.read_part(part)
-    verification = verify_trace(trace, narrow_progress(progress, "reading the files"))
+    verification = verify_trace(trace, load_rules(), narrow_progress(progress, "reading the files"))
     place = readers.describe_unread_parts(parts, part)
     notes = (f"{place} was checked; the rest was not read",) if place else ()
     return replace(verification, notes=notes)

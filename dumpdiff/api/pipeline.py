@@ -90,9 +90,9 @@ def read_flows(
             )
         if inputs.verify:
             move_bar = narrow_progress(progress, f"files of the {side}")
-            trace_checks = attach_all_checks(trace, move_bar)
+            trace_checks = attach_all_checks(trace, inputs.book, move_bar)
         else:
-            trace_checks = attach_checks(trace)
+            trace_checks = attach_checks(trace, inputs.book)
         checks.append(trace_checks)
         move_bar = narrow_progress(progress, f"statistics of the {side}")
         flows.append(build_flow(trace_checks.trace, move_bar))

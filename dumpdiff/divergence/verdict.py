@@ -28,6 +28,7 @@ from .running_statistics import describe_running_statistics, find_momentum_diffe
 from .states import States, classify
 from .tables import build_pair_table, build_uncompared_table, build_unmatched_table
 from .uncompared_updates import describe_updates, find_update_gaps
+from .unrecorded_gradients import describe_unrecorded_gradients
 
 #: Share of forward ops with a partner below which the dumps are hardly of one model, and findings
 #: mean nothing.
@@ -108,6 +109,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     notes += comparison.remarks
     notes += describe_updates(graph, coverage)
     notes += describe_running_statistics(graph, rules)
+    notes += describe_unrecorded_gradients(alignment)
     details = {
         "min_coverage": min_coverage,
         "matching_tolerance": alignment.tolerance,

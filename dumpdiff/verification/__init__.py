@@ -1,6 +1,6 @@
 """Does one dump contradict itself?
 
-``verify_trace(trace)`` opens every file and makes all checks. ``attach_checks(trace)`` checks the
+``verify_trace`` opens every file of a trace and makes all checks. ``attach_checks`` checks the
 records, and the files as somebody else opens them; ``attach_all_checks`` opens all of them first.
 ``find_identity`` tells whether two traces are one dump.
 """

@@ -20,9 +20,11 @@ from ..model.trace import Problem
 #:   parameter   ops read different values of one parameter
 #:   gradient    a gradient has another shape than the value that it belongs to
 #:   missing     a tensor of a recorded op was not recorded, those of its like were
+#:   module      no op inside a module call read or wrote what the call read or wrote
+#:   result      an op cannot have computed its output from its inputs
 Kind = Literal[
     "file", "shape", "dtype", "statistics", "impossible", "edge", "copy", "parameter", "gradient",
-    "missing",
+    "missing", "module", "result",
 ]  # fmt: skip
 
 #: Contradictions of a kind that become a problem each; the rest is one problem with a count.

@@ -19,7 +19,7 @@ from ..model.errors import DumpError
 from ..model.threads import map_in_threads
 from ..model.trace import Trace
 from .contradictions import Check, Contradiction
-from .records import build_contradiction, format_numbers
+from .descriptions import build_contradiction, format_numbers
 from .tolerances import RecordedNumbers, collect_numbers
 
 #: What opening a file can raise: DumpError for content that is no tensor, the others for a file

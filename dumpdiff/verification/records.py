@@ -10,7 +10,11 @@ import pandas as pd
 from ..graph.value_classes import count_evidence
 from ..model.arrays import Flags, Floats, Ints
 from ..model.trace import BACKWARD, FORWARD, Trace
-from .contradictions import Check, Contradiction, Kind
+from ..rulebook import Rules
+from .contradictions import Check, Contradiction
+from .descriptions import build_contradiction, format_statistics, get_op_name
+from .module_calls import check_module_calls
+from .operator_results import check_operators
 from .tolerances import RecordedNumbers, collect_numbers
 
 #: Magnitude below which squares leave the range of float32 (1e-38), so that a norm says nothing.
@@ -25,16 +29,25 @@ _MAX_MISSING_SHARE = 0.01
 _FLOAT16_MAX = 65504.0
 
 
-def check_records(trace: Trace) -> tuple[Check, ...]:
-    """Return all checks of the records of a trace against each other."""
+def check_records(trace: Trace, rules: Rules) -> tuple[Check, ...]:
+    """Return all checks of the records of a trace against each other.
+
+    The rules say what the operators compute.
+    """
     numbers = collect_numbers(trace)
-    return (
+    checks = (
         check_possibility(trace, numbers),
         check_edges(trace, numbers),
         check_copies(trace, numbers),
         check_parameters(trace, numbers),
         check_gradient_shapes(trace),
         check_completeness(trace),
+    )
+    contradicted = {item.tensor for check in checks for item in check.contradictions}
+    return (
+        *checks,
+        check_module_calls(trace, numbers, contradicted),
+        check_operators(trace, numbers, rules, contradicted),
     )
 
 
@@ -129,7 +142,7 @@ def check_edges(trace: Trace, numbers: RecordedNumbers) -> Check:
     is_wrong = is_checked & is_different
     contradictions = []
     for row, source in zip(rows[is_wrong].tolist(), sources[is_wrong].tolist(), strict=True):
-        producer = f"{_get_op_name(trace, source)} {tensors['slot'].iat[source]}"
+        producer = f"{get_op_name(trace, source)} {tensors['slot'].iat[source]}"
         recorded = f"reads {format_statistics(trace, row)}"
         computed = f"{producer} wrote {format_statistics(trace, source)}"
         if content[row] and content[source]:
@@ -238,7 +251,7 @@ def check_copies(trace: Trace, numbers: RecordedNumbers) -> Check:
         is_wrong = change > 2 * numbers.sum_errors[rows] * norm[rows] ** 2
         for row, other in zip(rows[is_wrong].tolist(), copies[is_wrong].tolist(), strict=True):
             recorded = f"recorded with {format_statistics(trace, row)}"
-            place = f"{_get_op_name(trace, other)} {tensors['slot'].iat[other]}"
+            place = f"{get_op_name(trace, other)} {tensors['slot'].iat[other]}"
             computed = f"{place} is recorded with another {name}, {columns[name][other]:.6g}"
             item = build_contradiction(trace, "copy", row, recorded, computed)
             contradictions.setdefault(row, item)
@@ -285,7 +298,7 @@ def check_parameters(trace: Trace, numbers: RecordedNumbers) -> Check:
     for position in np.flatnonzero(is_checked & is_different).tolist():
         row, other = int(rows[position]), int(first_reads[position])
         recorded = f"reads {names[row]} with {format_statistics(trace, row)}"
-        computed = f"{_get_op_name(trace, other)} reads it with {format_statistics(trace, other)}"
+        computed = f"{get_op_name(trace, other)} reads it with {format_statistics(trace, other)}"
         contradictions.append(build_contradiction(trace, "parameter", row, recorded, computed))
     return Check("reads of one parameter", int(is_checked.sum()), _sort(contradictions))
 
@@ -323,7 +336,7 @@ def check_gradient_shapes(trace: Trace) -> Check:
         n_checked += 1
         if shapes[row] != shapes[output]:
             recorded = f"a gradient of shape {shapes[row]}"
-            value = f"{_get_op_name(trace, output)} {slots[output]}"
+            value = f"{get_op_name(trace, output)} {slots[output]}"
             computed = f"{value} has shape {shapes[output]}"
             item = build_contradiction(trace, "gradient", row, recorded, computed)
             contradictions.append(item)
@@ -373,42 +386,6 @@ def _flag_recorded(tensors: pd.DataFrame) -> Flags:
     is_recorded |= (tensors["file"] != "") | (tensors["hash"] != "")
     flags: Flags = is_recorded.to_numpy()
     return flags
-
-
-def build_contradiction(
-    trace: Trace, kind: Kind, row: int, recorded: str, computed: str
-) -> Contradiction:
-    """Return a contradiction about the tensor in ``row``."""
-    tensors = trace.tensors
-    return Contradiction(
-        kind,
-        row,
-        _get_op_name(trace, row),
-        str(tensors["slot"].iat[row]),
-        str(tensors["file"].iat[row]),
-        recorded,
-        computed,
-    )
-
-
-def format_statistics(trace: Trace, row: int) -> str:
-    """Return the recorded statistics of a tensor in words: 'max 3.5, min -1, norm 12.25'."""
-    values = {name: float(trace.tensors[name].iat[row]) for name in ("max", "min", "mean", "norm")}
-    is_nonfinite = int(trace.tensors["nonfinite"].iat[row]) == 1
-    return format_numbers(values, is_nonfinite)
-
-
-def format_numbers(values: dict[str, float], is_nonfinite: bool) -> str:
-    """Return statistics in words; a NaN is only mentioned where one was recorded."""
-    words = []
-    for name, value in values.items():
-        if not np.isnan(value) or (is_nonfinite and name in ("max", "min")):
-            words.append(f"{name} {value:.6g}")
-    return ", ".join(words) or "no statistics"
-
-
-def _get_op_name(trace: Trace, row: int) -> str:
-    return str(trace.ops["name"].iat[int(trace.tensors["op"].iat[row])])
 
 
 def _sort(contradictions: Iterable[Contradiction]) -> tuple[Contradiction, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..model.trace import Problem, Trace
+from ..rulebook import Rules
 from .contradictions import Check, Contradiction, to_problems
 from .files import FileChecks, check_file_sizes
 from .records import check_records
@@ -40,15 +41,17 @@ class TraceChecks:
         return to_problems(contradictions, "records")
 
 
-def attach_checks(trace: Trace) -> TraceChecks:
+def attach_checks(trace: Trace, rules: Rules) -> TraceChecks:
     """Check the records of a trace, and return it with checks of the files that are read."""
     files = FileChecks(trace)
-    records = (*check_records(trace), check_file_sizes(trace))
+    records = (*check_records(trace, rules), check_file_sizes(trace))
     return TraceChecks(files.attach(), records, files)
 
 
-def attach_all_checks(trace: Trace, progress: Callable[[float], None] | None = None) -> TraceChecks:
+def attach_all_checks(
+    trace: Trace, rules: Rules, progress: Callable[[float], None] | None = None
+) -> TraceChecks:
     """Check the records and all files of a trace now."""
     files = FileChecks(trace)
     read_trace = files.read_all(progress)
-    return TraceChecks(files.attach(), check_records(read_trace), files)
+    return TraceChecks(files.attach(), check_records(read_trace, rules), files)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..model.stage import Stage
 from ..model.trace import Problem, Source, Trace
 from ..model.verdict import Verdict
+from ..rulebook import Rules
 from .contradictions import Check, Contradiction
 from .files import FileChecks
 from .records import check_records
@@ -74,11 +75,13 @@ class Verification:
         return Stage("verify", self.verdict, self.headline, tuple(evidence), self.missing)
 
 
-def verify_trace(trace: Trace, progress: Callable[[float], None] | None = None) -> Verification:
+def verify_trace(
+    trace: Trace, rules: Rules, progress: Callable[[float], None] | None = None
+) -> Verification:
     """Open every file of a trace, and check all records against the files and each other."""
     file_checks = FileChecks(trace)
     read_trace = file_checks.read_all(progress)
-    checks = (*file_checks.list_checks(), *check_records(read_trace))
+    checks = (*file_checks.list_checks(), *check_records(read_trace, rules))
     return Verification(
         source=trace.source,
         ops=len(trace.ops),

@@ -90,3 +90,15 @@ def test_a_value_that_ops_of_one_side_compute_is_no_contradiction(trace):
         name for name, _, kind in describe(align_traces(damaged, clean_trace)) if kind == "output"
     }
     assert written == set()
+
+
+def test_gradients_of_paired_parameters_are_compared(trace):
+    """The gradient of another parameter in a record has a partner of its own."""
+    clean = trace("pt_gpt2")
+    record = "Module.transformer.h.0.attn.v_proj.Linear.parameters_grad.0"
+    donor = "Module.transformer.h.1.attn.v_proj.Linear.parameters_grad.0"
+    donor_row = find_tensor(clean, donor, "output.weight")
+    numbers = clean.tensors.loc[donor_row, NUMBERS].to_dict()
+    swapped = edit_tensors(clean, find_tensor(clean, record, "output.weight"), **numbers)
+    assert (record, record, "output") in describe(align_traces(swapped, clean))
+    assert describe(align_traces(clean, clean)) == []

@@ -12,6 +12,7 @@ import pytest
 import dumpdiff
 from dumpdiff.model.trace import Source, Trace, build_op_table, build_tensor_table
 from dumpdiff.readers import npy
+from dumpdiff.rulebook import load_rules
 from dumpdiff.verification import Verification, verify_trace
 
 from .damage import change_npy, find_file, link_dump, replace_bytes
@@ -27,8 +28,8 @@ LINEAR = "Functional.linear.4.forward"
     ("name", "n_files", "n_checks"),
     [
         ("ms_graph", 2471, 10_112),
-        ("v6.0_api_stack", 1004, 4_944),
-        ("edge_v6.0_all_filterOFF", 388, 1_554),
+        ("v6.0_api_stack", 1004, 5_077),
+        ("edge_v6.0_all_filterOFF", 388, 1_597),
         ("v6.0_module_dump", 15, 67),
     ],
 )
@@ -53,9 +54,9 @@ def test_without_whole_tensors_nothing_can_be_recomputed(dump: Dump, name: str) 
 def test_a_dump_that_two_processes_wrote_differs(dump: Dump) -> None:
     verification = dumpdiff.verify(dump("v2.0_corrupt_2proc"))
     assert verification.verdict == "differ"
-    assert verification.headline.startswith(
-        "892 records damaged or lost: names with different records: several processes"
-    )
+    assert "892 records damaged or lost: names with different" in verification.headline
+    # an op of one process after one of the other
+    assert {item.kind for item in verification.contradictions} == {"result"}
 
 
 class TestFilesOfMindSpore:
@@ -236,7 +237,7 @@ def test_every_byte_of_a_large_file_counts() -> None:
     )
     ops = build_op_table({"name": ["writer", "reader"], "kind": ["Mul", "Add"]})
     trace = Trace(source, ops, tensors, (), arrays.__getitem__)
-    (item,) = verify_trace(trace).contradictions
+    (item,) = verify_trace(trace, load_rules()).contradictions
     assert (item.kind, item.op, item.slot) == ("edge", "reader", "input.0")
     assert item.computed == "it differs from the file that writer output.0 wrote"
 

@@ -1,0 +1,266 @@
+"""Contradictions between the record of a module call and those of the ops that ran inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ..graph.value_classes import count_evidence
+from ..model.arrays import Flags, Ints
+from ..model.trace import BACKWARD, FORWARD, Trace
+from .contradictions import Check
+from .descriptions import build_contradiction, format_statistics, get_op_name
+from .tolerances import RecordedNumbers
+
+#: Informative statistics (of 4) from which on equal statistics mean equal tensors.
+_MIN_EVIDENCE = 2
+CHECK_NAME = "module calls and the ops inside them"
+#: Share of the calls of one class of module that may lack the value, besides one. More of them
+#: mean that the code of the module decides.
+_MAX_LACKING_SHARE = 0.1
+#: Takes the place of NaN where rows are joined by equal numbers.
+_NAN_KEY = 9.87e300
+
+#: What an op does with the value of a slot, by direction.
+_VERBS = ("read", "wrote")
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Tensors of module calls, or of what ran inside of them; (records,) each."""
+
+    rows: Ints  #: ids of the tensors
+    calls: Ints  #: forward op of the module call
+    phases: Ints  #: 0 in the forward pass, 1 in the backward pass
+    directions: Ints  #: 0 for what is read, 1 for what is written
+
+
+def check_module_calls(
+    trace: Trace, numbers: RecordedNumbers, contradicted: Collection[int] = ()
+) -> Check:
+    """Check that what a module call read and wrote was read and written by an op inside it.
+
+    Inputs and parameters of a call are read inside it, outputs are written inside; likewise in the
+    backward pass, where the gradients of its parameters are written. What holds depends on the code
+    of the module: it is learned from the other calls of its class. A call contradicts them if none
+    of its ops holds the value, although it has an op with the slot that holds it in other calls.
+    The gradient of a parameter that is used elsewhere, too, is a sum and is left out. What
+    ``contradicted`` tensors of ops do not confirm is left out, too.
+    """
+    outer = _collect_module_records(trace, numbers)
+    if not len(outer.rows):
+        return Check(CHECK_NAME, 0)
+    inner = _collect_inner_records(trace, numbers)
+    positions, inner_rows = _find_equal_inside(numbers, outer, inner)
+    is_inside = np.zeros(len(outer.rows), dtype=bool)
+    is_inside[positions] = True
+    kinds = trace.ops["kind"].to_numpy()[outer.calls]
+    slots = trace.tensors["slot"].to_numpy()[outer.rows]
+    is_gradient = (trace.tensors["gradient_of"] != "").to_numpy()[outer.rows]
+    table = pd.DataFrame(
+        {"kind": kinds, "phase": outer.phases, "slot": slots, "gradient": is_gradient}
+    )
+    groups = table.groupby(list(table.columns), sort=False).ngroup().to_numpy()
+    others = _find_other_values(trace, outer, inner, groups, positions, inner_rows)
+    is_informative = (count_evidence(trace.tensors) >= _MIN_EVIDENCE)[outer.rows]
+    is_lacking = ~is_inside & (others >= 0) & ~np.isin(others, list(contradicted))
+    n_proofs = np.bincount(groups[is_inside & is_informative], minlength=groups.max() + 1)[groups]
+    n_lacking = np.bincount(groups[is_lacking], minlength=groups.max() + 1)[groups]
+    is_checked = (is_inside | is_lacking) & (n_proofs > 0)
+    is_checked &= n_lacking <= np.maximum(1, _MAX_LACKING_SHARE * n_proofs)
+    contradictions = []
+    for position in np.flatnonzero(is_checked & is_lacking).tolist():
+        row, other = int(outer.rows[position]), int(others[position])
+        verb = _VERBS[int(outer.directions[position])]
+        recorded = f"recorded with {format_statistics(trace, row)}"
+        place = f"{get_op_name(trace, other)} {trace.tensors['slot'].iat[other]}"
+        computed = f"no op inside {verb} that; {place} has {format_statistics(trace, other)}"
+        contradictions.append(build_contradiction(trace, "module", row, recorded, computed))
+    contradictions.sort(key=lambda item: item.tensor)
+    return Check(CHECK_NAME, int(is_checked.sum()), tuple(contradictions))
+
+
+def _find_other_values(
+    trace: Trace, outer: _Records, inner: _Records, groups: Ints, positions: Ints, inner_rows: Ints
+) -> Ints:
+    """Return (outer records,) a tensor of the call where others of its class hold the value.
+
+    It is in a slot of an op of the same kind, and has the size of the value; -1 if there is none.
+    ``positions`` are those of the outer records whose value the ``inner_rows`` hold.
+    """
+    tensors = trace.tensors
+    kinds = trace.ops["kind"].to_numpy()[tensors["op"].to_numpy()]
+    is_op = (trace.ops["level"] == "op").to_numpy()[tensors["op"].to_numpy()]
+    slots, sizes = tensors["slot"].to_numpy(), tensors["size"].to_numpy()
+    places = pd.DataFrame(
+        {"group": groups[positions], "kind": kinds[inner_rows], "slot": slots[inner_rows]}
+    )
+    places = places[is_op[inner_rows]].drop_duplicates()
+    lacking = np.setdiff1d(np.arange(len(outer.rows)), positions)
+    wanted = pd.DataFrame(
+        {
+            "position": lacking,
+            "group": groups[lacking],
+            "call": outer.calls[lacking],
+            "phase": outer.phases[lacking],
+            "direction": outer.directions[lacking],
+            "size": sizes[outer.rows[lacking]],
+        }
+    ).merge(places, on="group")
+    candidates = pd.DataFrame(
+        {
+            "row": inner.rows,
+            "call": inner.calls,
+            "phase": inner.phases,
+            "direction": inner.directions,
+            "size": sizes[inner.rows],
+            "kind": kinds[inner.rows],
+            "slot": slots[inner.rows],
+        }
+    )
+    candidates = candidates[is_op[inner.rows]]
+    keys = ["call", "phase", "direction", "size", "kind", "slot"]
+    matches = wanted.merge(candidates, on=keys).drop_duplicates("position")
+    others = np.full(len(outer.rows), -1)
+    others[matches["position"].to_numpy(dtype=int)] = matches["row"].to_numpy(dtype=int)
+    return others
+
+
+def _collect_module_records(trace: Trace, numbers: RecordedNumbers) -> _Records:
+    """Return the tensors of module calls and the gradients of the parameters of modules."""
+    tensors, ops = trace.tensors, trace.ops
+    is_module = (ops["level"] == "module").to_numpy()
+    forward = ops["forward"].to_numpy()
+    is_gradient_record = ~is_module & (forward >= 0)
+    is_gradient_record &= is_module[np.maximum(forward, 0)]
+    calls = np.where(is_module & (forward < 0), np.arange(len(ops)), forward)
+    is_outer = is_module | is_gradient_record
+    op_ids = tensors["op"].to_numpy()
+    is_chosen = is_outer[op_ids] & _flag_usable(trace, numbers)
+    rows = np.flatnonzero(is_chosen)
+    is_gradient = is_gradient_record[op_ids[rows]]
+    is_sum = is_gradient & ~np.isin(
+        tensors["gradient_of"].to_numpy()[rows].astype(str),
+        sorted(_find_parameters_of_one_call(trace, numbers)),
+    )
+    rows = rows[~is_sum]
+    return _build_records(trace, rows, calls[op_ids[rows]])
+
+
+def _build_records(trace: Trace, rows: Ints, calls: Ints) -> _Records:
+    tensors, ops = trace.tensors, trace.ops
+    phases = (ops["phase"] == BACKWARD).to_numpy()[tensors["op"].to_numpy()[rows]]
+    directions = (tensors["slot_kind"] == "output").to_numpy()[rows]
+    return _Records(rows, calls, phases.astype(np.int64), directions.astype(np.int64))
+
+
+def _flag_usable(trace: Trace, numbers: RecordedNumbers) -> Flags:
+    """Return (tensors,) whether a tensor of forward or backward has a number to compare."""
+    tensors = trace.tensors
+    phases = trace.ops["phase"].to_numpy()[tensors["op"].to_numpy()]
+    is_usable = np.isin(phases, (FORWARD, BACKWARD)) & tensors["trusted"].to_numpy()
+    is_usable &= ~tensors["constant"].to_numpy() & (numbers.sizes > 0)
+    has_numbers = ~np.isnan(numbers.high) | (tensors["nonfinite"] == 1).to_numpy()
+    flags: Flags = is_usable & has_numbers
+    return flags
+
+
+def _find_parameters_of_one_call(trace: Trace, numbers: RecordedNumbers) -> set[str]:
+    """Return the parameters that are read inside one module call and nowhere else.
+
+    The value counts, not the name: tied weights have two names.
+    """
+    tensors, ops = trace.tensors, trace.ops
+    op_ids = tensors["op"].to_numpy()
+    is_read = (tensors["slot_kind"] != "output").to_numpy() & _flag_usable(trace, numbers)
+    is_read &= (ops["phase"] == FORWARD).to_numpy()[op_ids]
+    rows = np.flatnonzero(is_read)
+    readers = op_ids[rows]
+    is_module = (ops["level"] == "module").to_numpy()
+    # the innermost module call
+    calls = np.where(is_module[readers], readers, ops["parent"].to_numpy()[readers])
+    codes = _number_values(numbers, rows)
+    n_calls = pd.DataFrame({"code": codes, "call": calls}).groupby("code")["call"].nunique()
+    is_parameter = (tensors["slot_kind"] == "parameter").to_numpy()[rows] & is_module[readers]
+    names = tensors["parameter"].to_numpy()[rows]
+    n_calls_of_value = n_calls.reindex(codes).to_numpy()
+    uses = pd.DataFrame({"name": names, "calls": n_calls_of_value})[is_parameter]
+    counts = uses.groupby("name")["calls"].agg(["max", "size"])
+    is_single = (counts["max"] == 1) & (counts["size"] == 1)
+    return set(counts.index[is_single.to_numpy()].astype(str))
+
+
+def _number_values(numbers: RecordedNumbers, rows: Ints) -> Ints:
+    """Return (rows,) a number that is equal for tensors of equal size, max and min."""
+    columns = [numbers.sizes[rows], numbers.high[rows], numbers.low[rows]]
+    table = pd.DataFrame(dict(zip("abc", np.nan_to_num(columns, nan=_NAN_KEY), strict=True)))
+    codes: Ints = table.groupby(["a", "b", "c"], sort=False).ngroup().to_numpy()
+    return codes
+
+
+def _list_ancestors(trace: Trace) -> tuple[Ints, Ints]:
+    """Return (op, module call that it ran in) for every op and call, as two columns.
+
+    A call of the backward pass is the call of the forward pass that it belongs to.
+    """
+    parents = trace.ops["parent"].to_numpy()
+    forward = trace.ops["forward"].to_numpy()
+    ops, ancestors = np.arange(len(parents)), parents
+    columns: list[tuple[Ints, Ints]] = []
+    while (ancestors >= 0).any():
+        ops, ancestors = ops[ancestors >= 0], ancestors[ancestors >= 0]
+        calls = np.where(forward[ancestors] >= 0, forward[ancestors], ancestors)
+        columns.append((ops, calls))
+        ancestors = parents[ancestors]
+    if not columns:
+        return np.empty(0, dtype=int), np.empty(0, dtype=int)
+    all_ops, all_calls = zip(*columns, strict=True)
+    return np.concatenate(all_ops), np.concatenate(all_calls)
+
+
+def _collect_inner_records(trace: Trace, numbers: RecordedNumbers) -> _Records:
+    """Return the tensors of what ran inside of module calls, once for each call around it."""
+    ops, calls = _list_ancestors(trace)
+    rows = np.flatnonzero(_flag_usable(trace, numbers))
+    tensor_table = pd.DataFrame({"op": trace.tensors["op"].to_numpy()[rows], "row": rows})
+    table = tensor_table.merge(pd.DataFrame({"op": ops, "call": calls}), on="op")
+    return _build_records(
+        trace, table["row"].to_numpy(dtype=int), table["call"].to_numpy(dtype=int)
+    )
+
+
+def _find_equal_inside(
+    numbers: RecordedNumbers, outer: _Records, inner: _Records
+) -> tuple[Ints, Ints]:
+    """Return (position of an outer record, tensor inside the call that holds the same numbers)."""
+    n_outer = len(outer.rows)
+    codes = _number_values(numbers, np.concatenate([outer.rows, inner.rows]))
+    outer_table = _build_key_table(outer, codes[:n_outer])
+    inner_table = _build_key_table(inner, codes[n_outer:])
+    outer_table["position"] = np.arange(n_outer)
+    pairs = outer_table.merge(
+        inner_table, on=["call", "phase", "direction", "code"], suffixes=("", "_inside")
+    )
+    first, second = pairs["row"].to_numpy(dtype=int), pairs["row_inside"].to_numpy(dtype=int)
+    is_equal = np.ones(len(pairs), dtype=bool)
+    magnitude = np.maximum(np.abs(numbers.high), np.abs(numbers.low))
+    with np.errstate(all="ignore"):
+        for values, scale in ((numbers.mean, magnitude), (numbers.norm, numbers.norm)):
+            slack = numbers.sum_errors[first] * np.abs(scale[first]) + numbers.floors[first]
+            is_equal &= ~(np.abs(values[first] - values[second]) > slack)
+    return pairs["position"].to_numpy(dtype=int)[is_equal], second[is_equal]
+
+
+def _build_key_table(records: _Records, codes: Ints) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "call": records.calls,
+            "phase": records.phases,
+            "direction": records.directions,
+            "code": codes,
+            "row": records.rows,
+        }
+    )
