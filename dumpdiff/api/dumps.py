@@ -429,12 +429,14 @@ def verify(
     DumpError
         If nothing can be read, or the dump has no such part.
     """
+    from ..rulebook import load_rules
     from ..verification import verify_trace
 
     parts, part = _choose_part(dump, step, rank, graph)
     report_progress(progress, "reading the dump", 0.0)
     trace = readers.read_part(part)
-    verification = verify_trace(trace, narrow_progress(progress, "reading the files"))
+    move_bar = narrow_progress(progress, "reading the files")
+    verification = verify_trace(trace, load_rules(), move_bar)
     place = readers.describe_unread_parts(parts, part)
     notes = (f"{place} was checked; the rest was not read",) if place else ()
     return replace(verification, notes=notes)

@@ -90,7 +90,7 @@ def read_flows(
             )
         if inputs.verify:
             move_bar = narrow_progress(progress, f"files of the {side}")
-            trace_checks = attach_all_checks(trace, move_bar)
+            trace_checks = attach_all_checks(trace, inputs.book, move_bar)
         else:
             trace_checks = attach_checks(trace)
         checks.append(trace_checks)

@@ -20,9 +20,10 @@ from ..model.trace import Problem
 #:   parameter   ops read different values of one parameter
 #:   gradient    a gradient has another shape than the value that it belongs to
 #:   missing     a tensor of a recorded op was not recorded, those of its like were
+#:   output      the output is not what the operator computes from its recorded inputs
 Kind = Literal[
     "file", "shape", "dtype", "statistics", "impossible", "edge", "copy", "parameter", "gradient",
-    "missing",
+    "missing", "output",
 ]  # fmt: skip
 
 #: Contradictions of a kind that become a problem each; the rest is one problem with a count.
@@ -54,6 +55,7 @@ class Check:
     name: str  #: what was compared with what
     checked: int  #: records that could be checked
     contradictions: tuple[Contradiction, ...] = ()
+    not_checkable: int = 0  #: records that the question is about, but could not be asked of
 
 
 def to_problems(contradictions: Iterable[Contradiction], index_file: str) -> tuple[Problem, ...]:

@@ -140,6 +140,17 @@ def check_edges(trace: Trace, numbers: RecordedNumbers) -> Check:
     return Check("values read and the values written", n_checked, _sort(contradictions))
 
 
+def flag_changed_inputs(trace: Trace) -> Flags:
+    """Return which inputs do not hold what their producer wrote, as recorded; (tensors,)."""
+    tensors = trace.tensors
+    sources, content = tensors["source_tensor"].to_numpy(), tensors["content"].to_numpy()
+    has_source = sources >= 0
+    source_content = content[np.where(has_source, sources, 0)]
+    has_content = has_source & (content != 0) & (source_content != 0)
+    flags: Flags = has_content & (content != source_content)
+    return flags
+
+
 def _flag_updates(
     trace: Trace, numbers: RecordedNumbers, rows: Ints, is_known: Flags, is_different: Flags
 ) -> Flags:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from ..model.stage import Stage
 from ..model.trace import Problem, Source, Trace
 from ..model.verdict import Verdict
+from ..rulebook import Rules
 from .contradictions import Check, Contradiction
 from .files import FileChecks
-from .records import check_records
+from .trace_checks import run_all_checks
 
 #: Contradictions and problems that a stage quotes.
 _MAX_EVIDENCE = 5
@@ -74,11 +75,16 @@ class Verification:
         return Stage("verify", self.verdict, self.headline, tuple(evidence), self.missing)
 
 
-def verify_trace(trace: Trace, progress: Callable[[float], None] | None = None) -> Verification:
-    """Open every file of a trace, and check all records against the files and each other."""
+def verify_trace(
+    trace: Trace, rules: Rules, progress: Callable[[float], None] | None = None
+) -> Verification:
+    """Open every file of a trace, and check all records against the files and each other.
+
+    ``rules`` say which operator an op is, so that its outputs can be computed again.
+    """
     file_checks = FileChecks(trace)
-    read_trace = file_checks.read_all(progress)
-    checks = (*file_checks.list_checks(), *check_records(read_trace))
+    record_checks = run_all_checks(file_checks, trace, rules, progress)
+    checks = (*file_checks.list_checks(), *record_checks)
     return Verification(
         source=trace.source,
         ops=len(trace.ops),
