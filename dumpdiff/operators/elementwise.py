@@ -64,15 +64,18 @@ def apply_binary(call: Call) -> Interpretations:
     if call.kind == "sub" and "alpha" in call.keywords:
         b = b * call.get_number("alpha", default=1.0)
     yield "", BINARY[call.kind](a, b)
+    if call.kind == "sub" and len(call.inputs) == 3 and not call.inputs[2].ndim:
+        yield "alpha by position", a - call.inputs[2] * b
     yield "operands swapped", BINARY[call.kind](b, a)
 
 
 def add_inputs(call: Call) -> Interpretations:
     """Sum all inputs; ``alpha`` scales the second one, as in PyTorch's add.
 
-    A vector is also tried as the bias of the second axis, as BiasAdd adds it to images.
+    A vector is also tried as the bias of the second axis, as BiasAdd adds it to images, and a number
+    after two inputs as ``alpha``. Of a single input, the other one was not recorded.
     """
-    if not call.inputs:
+    if len(call.inputs) < 2:
         return
     first, *addends = call.inputs
     if "alpha" in call.keywords and addends:
@@ -83,6 +86,8 @@ def add_inputs(call: Call) -> Interpretations:
         is_bias = x.ndim > 2 and vector.shape == x.shape[1:2]
     if not is_bias:
         yield "", reduce(np.add, addends, first).astype(np.float64)
+        if len(addends) == 2 and not addends[1].ndim:
+            yield "alpha by position", (first + addends[0] * addends[1]).astype(np.float64)
         return
     if vector.shape == x.shape[-1:]:
         yield "", (x + vector).astype(np.float64)

@@ -68,7 +68,7 @@ def apply_chain_rule(call: Call) -> Interpretations:
     if gradient.shape != argument.shape:
         return
     if call.kind in _OF_OUTPUT:
-        yield "", gradient * _OF_OUTPUT[call.kind](argument)
+        yield "", np.asarray(gradient * _OF_OUTPUT[call.kind](argument), dtype=np.float64)
         return
     for number, differentiate in enumerate(_OF_INPUT[call.kind]):
         yield f"form {number}", gradient * differentiate(argument)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..model.trace import Problem, Trace
 from ..rulebook import Rules
+from .completeness import check_completeness
 from .contradictions import Check, Contradiction, to_problems
 from .files import FileChecks, check_file_sizes
 from .outputs import OutputChecks
@@ -45,7 +46,7 @@ class TraceChecks:
 def attach_checks(trace: Trace) -> TraceChecks:
     """Check the records of a trace, and return it with checks of the files that are read."""
     files = FileChecks(trace)
-    records = (*check_records(trace), check_file_sizes(trace))
+    records = (*check_records(trace), *check_completeness(trace), check_file_sizes(trace))
     return TraceChecks(files.attach(), records, files)
 
 
@@ -63,7 +64,7 @@ def run_all_checks(
     """Read all files once, and return the checks of records and of outputs computed again."""
     outputs = OutputChecks(trace, rules)
     read_trace = files.read_all(progress, outputs.check_op)
-    record_checks = check_records(read_trace)
+    record_checks = (*check_records(read_trace), *check_completeness(read_trace))
     output_check = outputs.build_check(
         (*files.list_checks(), *record_checks), flag_changed_inputs(read_trace)
     )

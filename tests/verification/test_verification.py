@@ -26,7 +26,7 @@ LINEAR = "Functional.linear.4.forward"
 @pytest.mark.parametrize(
     ("name", "n_files", "n_checks"),
     [
-        ("ms_graph", 2471, 10_112),
+        ("ms_graph", 2471, 10_865),
         ("v6.0_api_stack", 1004, 4_944),
         ("edge_v6.0_all_filterOFF", 388, 1_554),
         ("v6.0_module_dump", 15, 67),
