@@ -72,8 +72,8 @@ def apply_binary(call: Call) -> Interpretations:
 def add_inputs(call: Call) -> Interpretations:
     """Sum all inputs; ``alpha`` scales the second one, as in PyTorch's add.
 
-    A vector is also tried as the bias of the second axis, as BiasAdd adds it to images, and a number
-    after two inputs as ``alpha``. Of a single input, the other one was not recorded.
+    A vector is also tried as the bias of the second axis, as BiasAdd adds it to images, and a
+    number after two inputs as ``alpha``. Of a single input, the other one was not recorded.
     """
     if len(call.inputs) < 2:
         return
