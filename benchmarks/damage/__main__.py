@@ -65,7 +65,10 @@ def _keep_damage(id: str, pairs: list[Pair], forms: list[str], work: Path, keep:
             kinds = list_kinds(whole=form == "tensors")
             for outcome in measure_pair(pair, form, kinds, work, only=id, keep=keep):
                 if outcome.id == id:
-                    print(f"{outcome.level}: {outcome.name}", *outcome.lines, sep="\n    ")
+                    level = outcome.level
+                    if outcome.verified_level:
+                        level += f", with --verify {outcome.verified_level}"
+                    print(f"{level}: {outcome.name}", *outcome.lines, sep="\n    ")
                     print(f"dumpdiff align {keep / 'target'} {keep / 'reference'}")
                     return
     print(f"no damage {id} of these models and forms", file=sys.stderr)

@@ -7,6 +7,7 @@ Pure functions on arrays, one module per operator family, selected by canonical 
 
 from .call import Call
 from .execution import Execution, read_execution
+from .outputs import OUTPUT_KINDS, compute_outputs
 from .recomputation import (
     KINDS,
     compute_interpretations,
@@ -16,9 +17,11 @@ from .recomputation import (
 
 __all__ = [
     "KINDS",
+    "OUTPUT_KINDS",
     "Call",
     "Execution",
     "compute_interpretations",
+    "compute_outputs",
     "compute_relative_distance",
     "read_execution",
     "recompute",

@@ -14,6 +14,9 @@ from ..model.arrays import AnyArray, Floats
 #: Possible outputs of one call: (name of the interpretation, output). Records omit axes,
 #: transpositions and variants, so one call can have several interpretations; likeliest first.
 Interpretations: TypeAlias = Iterator[tuple[str, Floats]]
+#: Outputs of one call in slot order, None for one that is not computed, with the name of the
+#: interpretation.
+OutputSets: TypeAlias = Iterator[tuple[str, tuple["Floats | None", ...]]]
 
 
 @dataclass(frozen=True)
@@ -85,19 +88,31 @@ def find_reduced_axes(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[
     >>> find_reduced_axes((2, 3), ())
     (0, 1)
     """
+    return next(list_reduced_axes(before, after), None)
+
+
+def list_reduced_axes(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yield all axes over which a reduction from ``before`` to ``after`` may have run.
+
+    The last axes are the likelier ones, so they come first.
+
+    >>> list(list_reduced_axes((3, 3), (3,)))
+    [(1,), (0,)]
+    """
     n_removed = len(before) - len(after)
     if n_removed < 0:
-        return None
+        return
     if n_removed == 0:
-        return _find_kept_axes(before, after)
-    # The last axes are the likelier ones, so they are tried first.
+        kept_axes = _find_kept_axes(before, after)
+        if kept_axes is not None:
+            yield kept_axes
+        return
     all_axes = range(len(before))
     for removed in sorted(combinations(all_axes, n_removed), reverse=True):
         remaining_axes = [axis for axis in all_axes if axis not in removed]
         remaining_shape = tuple(before[axis] for axis in remaining_axes)
         if remaining_shape == after:
-            return removed
-    return None
+            yield removed
 
 
 def _find_kept_axes(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -32,9 +32,9 @@ UNARY: Mapping[str, Callable[[AnyArray], Floats]] = {
     "atan": np.arctan,
     "sinh": np.sinh,
     "cosh": np.cosh,
-    "identity": np.positive,
-    "contiguous": np.positive,
-    "cast": np.positive,
+    "identity": lambda x: x.astype(np.float64),
+    "contiguous": lambda x: x.astype(np.float64),
+    "cast": lambda x: x.astype(np.float64),
 }
 
 BINARY: Mapping[str, Callable[[AnyArray, AnyArray], Floats]] = {
@@ -52,26 +52,46 @@ BINARY: Mapping[str, Callable[[AnyArray, AnyArray], Floats]] = {
 
 def apply_unary(call: Call) -> Interpretations:
     """Compute f(x); further inputs (memory formats, dtypes) are ignored."""
-    if call.tensors:
-        yield "", UNARY[call.kind](call.tensors[0])
+    for x in (*call.tensors, *call.inputs)[:1]:
+        yield "", UNARY[call.kind](x)
 
 
 def apply_binary(call: Call) -> Interpretations:
     """Compute f(a, b), then f(b, a), which is how reversed calls such as ``1 - x`` are recorded."""
-    if len(call.inputs) >= 2:
-        a, b = call.inputs[:2]
-        yield "", BINARY[call.kind](a, b)
-        yield "operands swapped", BINARY[call.kind](b, a)
+    if len(call.inputs) < 2:
+        return
+    a, b = call.inputs[:2]
+    if call.kind == "sub" and "alpha" in call.keywords:
+        b = b * call.get_number("alpha", default=1.0)
+    yield "", BINARY[call.kind](a, b)
+    if call.kind == "sub" and len(call.inputs) == 3 and not call.inputs[2].ndim:
+        yield "alpha by position", a - call.inputs[2] * b
+    yield "operands swapped", BINARY[call.kind](b, a)
 
 
 def add_inputs(call: Call) -> Interpretations:
-    """Sum all inputs; ``alpha`` scales the second one, as in PyTorch's add."""
-    if not call.inputs:
+    """Sum all inputs; ``alpha`` scales the second one, as in PyTorch's add.
+
+    A vector is also tried as the bias of the second axis, as BiasAdd adds it to images, and a
+    number after two inputs as ``alpha``. Of a single input, the other one was not recorded.
+    """
+    if len(call.inputs) < 2:
         return
     first, *addends = call.inputs
     if "alpha" in call.keywords and addends:
         addends[0] = addends[0] * call.get_number("alpha", default=1.0)
-    yield "", reduce(np.add, addends, first).astype(np.float64)
+    is_bias = False
+    if len(call.tensors) == 2:
+        x, vector = call.tensors
+        is_bias = x.ndim > 2 and vector.shape == x.shape[1:2]
+    if not is_bias:
+        yield "", reduce(np.add, addends, first).astype(np.float64)
+        if len(addends) == 2 and not addends[1].ndim:
+            yield "alpha by position", (first + addends[0] * addends[1]).astype(np.float64)
+        return
+    if vector.shape == x.shape[-1:]:
+        yield "", (x + vector).astype(np.float64)
+    yield "bias of axis 1", (x + vector.reshape(-1, *(1,) * (x.ndim - 2))).astype(np.float64)
 
 
 def multiply_inputs(call: Call) -> Interpretations:

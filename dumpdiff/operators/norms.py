@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from ..model.arrays import AnyArray, Floats
-from .call import Call, Interpretations
+from .call import Call, Interpretations, OutputSets
 
 #: Epsilon of a norm that records none: the default of torch.nn.LayerNorm.
 _DEFAULT_EPS = 1e-5
@@ -45,15 +45,80 @@ def compute_norm(call: Call) -> Interpretations:
         for array in extra_tensors
         if array.shape == (x.shape[-1],) and array.dtype.kind == "f"
     ]
-    eps_candidates = [number for number in call.numbers if 0 < number < _LARGEST_EPS]
-    default_eps = eps_candidates[-1] if eps_candidates else _DEFAULT_EPS
-    eps = call.get_number("eps", "epsilon", default=default_eps)
+    eps = _read_eps(call)
     weight = vectors[0] if vectors else 1.0
     if call.kind == "rms_norm":
         yield "", rms_norm(x, weight, eps)
     else:
         bias = vectors[1] if len(vectors) > 1 else 0.0
         yield "", layer_norm(x, weight, bias, eps)
+
+
+def compute_layer_norm_outputs(call: Call) -> OutputSets:
+    """Compute layer_norm, and the mean and the deviation that MindSpore returns with it.
+
+    The deviation is the variance or 1 / std, depending on the device.
+    """
+    (_, output), *_ = compute_norm(call)
+    x = call.tensors[0]
+    mean = x.mean(axis=-1, keepdims=True)
+    variance = np.mean((x - mean) ** 2, axis=-1, keepdims=True)
+    eps = _read_eps(call)
+    yield "variance", (output, mean, variance)
+    yield "1 / std", (output, mean, 1 / np.sqrt(variance + eps))
+
+
+def compute_batch_norm_outputs(call: Call) -> OutputSets:
+    """Compute batch_norm over all axes but the second, with the statistics of the batch or given.
+
+    The outputs of MindSpore are y, two that only some devices write, and mean and deviation of the
+    batch.
+    """
+    x, *vectors = call.tensors
+    if x.ndim < 2 or any(vector.shape != (x.shape[1],) for vector in vectors):
+        return
+    axes = (0, *range(2, x.ndim))
+    shape = (1, -1) + (1,) * (x.ndim - 2)
+    eps = _read_eps(call)
+    mean, variance = x.mean(axis=axes), x.var(axis=axes)
+    # MindSpore: weight, bias, mean, variance; PyTorch: mean, variance, weight, bias
+    for weight, bias in _pair_up(vectors):
+        output = _scale_channels(x, mean, variance, weight, bias, eps, shape)
+        yield "training", (output, None, None, mean, variance)
+        yield "training, 1 / std", (output, None, None, mean, 1 / np.sqrt(variance + eps))
+    if len(vectors) == 4:
+        for (weight, bias), (running_mean, running_variance) in (
+            (vectors[:2], vectors[2:]),
+            (vectors[2:], vectors[:2]),
+        ):
+            output = _scale_channels(x, running_mean, running_variance, weight, bias, eps, shape)
+            yield "inference", (output,)
+
+
+def _pair_up(vectors: Sequence[AnyArray]) -> list[tuple[AnyArray, AnyArray]]:
+    """Return consecutive vectors as pairs."""
+    return list(zip(vectors[::2], vectors[1::2], strict=False))
+
+
+def _scale_channels(
+    x: AnyArray,
+    mean: AnyArray,
+    variance: AnyArray,
+    weight: AnyArray,
+    bias: AnyArray,
+    eps: float,
+    shape: tuple[int, ...],
+) -> Floats:
+    scale = (weight / np.sqrt(variance + eps)).reshape(shape)
+    result: Floats = (x - mean.reshape(shape)) * scale + bias.reshape(shape)
+    return result
+
+
+def _read_eps(call: Call) -> float:
+    """Return the epsilon of a norm, given by position or by name; the default is 1e-5."""
+    eps_candidates = [number for number in call.numbers if 0 < number < _LARGEST_EPS]
+    default_eps = min(eps_candidates, default=_DEFAULT_EPS)  # a momentum is larger
+    return call.get_number("eps", "epsilon", default=default_eps)
 
 
 def normalize_vectors(call: Call) -> Interpretations:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..model.arrays import AnyArray, Floats
-from .call import Call, Interpretations, find_reduced_axes
+from .call import Call, Interpretations, list_reduced_axes
 
 _REDUCTIONS: Mapping[str, Callable[..., Any]] = {
     "sum": np.sum,
@@ -35,17 +35,18 @@ def logsumexp(x: AnyArray, axis: int | tuple[int, ...] | None, keepdims: bool = 
 
 
 def compute_reduction(call: Call) -> Interpretations:
-    """Compute a reduction in the recorded shape; for var and std also the biased form."""
+    """Compute a reduction in the recorded shape; for var and std also the biased form.
+
+    If several axes give that shape, each is tried, a recorded one first.
+    """
     x = call.tensors[0]
-    axes = _find_axes(call, x)
-    if axes is None:
-        return
     keepdims = call.output_shape is not None and len(call.output_shape) == x.ndim
-    reduced = _REDUCTIONS[call.kind](x, axis=axes, keepdims=keepdims)
-    yield "", np.asarray(reduced, dtype=np.float64)
-    if call.kind in _BIASED_REDUCTIONS:
-        biased = _BIASED_REDUCTIONS[call.kind](x, axis=axes, keepdims=keepdims)
-        yield "biased", np.asarray(biased, dtype=np.float64)
+    for axes in _list_axes(call, x):
+        reduced = _REDUCTIONS[call.kind](x, axis=axes, keepdims=keepdims)
+        yield "", np.asarray(reduced, dtype=np.float64)
+        if call.kind in _BIASED_REDUCTIONS:
+            biased = _BIASED_REDUCTIONS[call.kind](x, axis=axes, keepdims=keepdims)
+            yield "biased", np.asarray(biased, dtype=np.float64)
 
 
 def compute_cumulative(call: Call) -> Interpretations:
@@ -56,15 +57,17 @@ def compute_cumulative(call: Call) -> Interpretations:
         yield f"axis {axis}", _CUMULATIVE[call.kind](x, axis=axis, dtype=np.float64)
 
 
-def _find_axes(call: Call, x: AnyArray) -> tuple[int, ...] | None:
-    if call.output_shape is not None:
-        return find_reduced_axes(x.shape, call.output_shape)
+def _list_axes(call: Call, x: AnyArray) -> list[tuple[int, ...]]:
+    """Return the axes that may have been reduced, the likeliest first."""
     recorded_axes = call.list_axis_numbers(x.ndim)
     default = recorded_axes[0] if recorded_axes else x.ndim
     axis = int(call.get_number("dim", "axis", default=default))
-    if axis == x.ndim:
-        return tuple(range(x.ndim))
-    return (axis % x.ndim,)
+    recorded = tuple(range(x.ndim)) if axis == x.ndim else (axis % x.ndim,)
+    if call.output_shape is None:
+        return [recorded]
+    axes = list(list_reduced_axes(x.shape, call.output_shape))
+    axes.sort(key=lambda candidate: candidate != recorded)
+    return axes
 
 
 FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {

@@ -51,7 +51,7 @@ def _is_index_array(array: AnyArray) -> bool:
 
 def reshape_input(call: Call) -> Interpretations:
     """Return the same elements in the recorded shape."""
-    x = call.tensors[0]
+    x = call.inputs[0]
     if call.output_shape is not None and int(np.prod(call.output_shape)) == x.size:
         yield "", x.reshape(call.output_shape).astype(np.float64)
 

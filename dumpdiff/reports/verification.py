@@ -31,10 +31,15 @@ def build_blocks(verification: Verification, limit: int) -> Iterator[Block]:
     size = f"{verification.ops} ops, {verification.tensors} tensors"
     yield ListBlock("dump", (f"{format_source(source)}: {size}, {source.path}",))
     rows = tuple(
-        (check.name, f"{check.checked:,}", f"{len(check.contradictions):,}")
+        (
+            check.name,
+            f"{check.checked:,}",
+            f"{check.not_checkable:,}",
+            f"{len(check.contradictions):,}",
+        )
         for check in verification.checks
     )
-    yield TableBlock("check", ("checked", "contradictions"), rows)
+    yield TableBlock("check", ("checked", "not checkable", "contradictions"), rows)
     contradictions = verification.contradictions
     lines = [_format_contradiction(item) for item in contradictions[:limit]]
     n_more = len(contradictions) - limit
@@ -80,6 +85,7 @@ def _convert_check(check: Check) -> dict[str, Any]:
     return {
         "name": check.name,
         "checked": check.checked,
+        "not_checkable": check.not_checkable,
         "contradictions": len(check.contradictions),
     }
 

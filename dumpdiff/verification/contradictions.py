@@ -21,10 +21,11 @@ from ..model.trace import Problem
 #:   gradient    a gradient has another shape than the value that it belongs to
 #:   missing     a tensor of a recorded op was not recorded, those of its like were
 #:   module      no op inside a module call read or wrote what the call read or wrote
-#:   result      an op cannot have computed its output from its inputs
+#:   result      an op cannot have computed its output from its inputs, by their statistics
+#:   output      the output is not what the operator computes from its recorded inputs
 Kind = Literal[
     "file", "shape", "dtype", "statistics", "impossible", "edge", "copy", "parameter", "gradient",
-    "missing", "module", "result",
+    "missing", "module", "result", "output",
 ]  # fmt: skip
 
 #: Contradictions of a kind that become a problem each; the rest is one problem with a count.
@@ -56,6 +57,7 @@ class Check:
     name: str  #: what was compared with what
     checked: int  #: records that could be checked
     contradictions: tuple[Contradiction, ...] = ()
+    not_checkable: int = 0  #: records that the question is about, but could not be asked of
 
 
 def to_problems(contradictions: Iterable[Contradiction], index_file: str) -> tuple[Problem, ...]:

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -31,7 +31,7 @@ _CONVERTED_DTYPES = ("bfloat16", "int4", "uint1", "int", "float", "", "unknown")
 #: stores samples.
 _MAX_RESIZED_SHARE = 0.5
 _BITS = re.compile(r"(?:u?int|b?float|complex)(\d+)")
-_PROGRESS_STEP = 64  #: files between two reports of progress
+_PROGRESS_STEP = 64  #: ops between two reports of progress
 
 
 def check_file_sizes(trace: Trace) -> Check:
@@ -104,28 +104,50 @@ class FileChecks:
             items = [item for item in items if item.file not in resized_files]
         return tuple(sorted(items, key=lambda item: item.tensor))
 
-    def read_all(self, progress: Callable[[float], None] | None = None) -> Trace:
-        """Open and check every file that was not opened yet.
+    def read_all(
+        self,
+        progress: Callable[[float], None] | None = None,
+        visit: Callable[[int, Mapping[int, AnyArray | None]], None] | None = None,
+    ) -> Trace:
+        """Open and check every file, op by op, and hand the tensors of each op to ``visit``.
 
         Return the trace with fingerprints of all bytes of the files of values that ops pass on. The
-        reader of a dump takes those of large files from parts of them.
+        reader of a dump takes those of large files from parts of them. ``visit`` gets the id of
+        the op and its tensors by id; None for one that cannot be read.
         """
         trace = self.attach()
-        rows = [rows[0] for file, rows in self._rows.items() if file not in self._contradictions]
         content = trace.tensors["content"].to_numpy(copy=True)
         is_passed_on = self._flag_ends_of_edges()
-        sizes = trace.tensors["size"].to_numpy()[rows].tolist()
+        rows_by_op = self._list_rows_by_op()
+        files = trace.tensors["file"].tolist()
 
-        def read(row: int) -> None:
-            with suppress(*READ_ERRORS):  # the check has noted them
-                array = trace.array(row)
-                if is_passed_on[row]:
-                    content[row] = _compute_fingerprint(array)
+        def read(op: int) -> None:
+            arrays: dict[int, AnyArray | None] = {}
+            for row in rows_by_op[op]:
+                arrays[row] = None
+                if files[row]:
+                    with suppress(*READ_ERRORS):  # the check has noted them
+                        array = trace.array(row)
+                        arrays[row] = array
+                        if is_passed_on[row]:
+                            content[row] = _compute_fingerprint(array)
+            if visit is not None:
+                visit(op, arrays)
 
-        for n_done, _ in enumerate(map_in_threads(read, rows, sizes)):
+        ops = list(rows_by_op)
+        sizes = self._trace.tensors.groupby("op")["size"].sum().to_dict()
+        elements = [sizes[op] for op in ops]
+        for n_done, _ in enumerate(map_in_threads(read, ops, elements)):
             if progress and n_done % _PROGRESS_STEP == 0:
-                progress(n_done / len(rows))
+                progress(n_done / len(ops))
         return replace(trace, tensors=trace.tensors.assign(content=content))
+
+    def _list_rows_by_op(self) -> dict[int, list[int]]:
+        """Return op -> its tensors."""
+        rows_by_op: dict[int, list[int]] = {}
+        for row, op in enumerate(self._trace.tensors["op"].tolist()):
+            rows_by_op.setdefault(op, []).append(row)
+        return rows_by_op
 
     def _flag_ends_of_edges(self) -> Flags:
         """Return which tensors another one reads or is read from, as recorded."""

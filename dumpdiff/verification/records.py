@@ -21,10 +21,9 @@ from .tolerances import RecordedNumbers, collect_numbers
 _MIN_MAGNITUDE = 1e-18
 #: Elements from which on equal statistics mean equal tensors.
 _MIN_COPY_SIZE = 8
-#: Share of the slots of one kind of operator that must be recorded for a gap to be a loss.
-_MIN_RECORDED_SHARE = 0.5
-#: Share of the tensors that may be missing; more were left out by the recorder.
-_MAX_MISSING_SHARE = 0.01
+#: Share of the parameters whose new value may differ from that at the end of the step. If more do,
+#: the recorder writes parameters before the step ends.
+_MAX_STALE_SHARE = 0.5
 #: A float16 norm that overflows is recorded as this where the device saturates.
 _FLOAT16_MAX = 65504.0
 
@@ -40,8 +39,8 @@ def check_records(trace: Trace, rules: Rules) -> tuple[Check, ...]:
         check_edges(trace, numbers),
         check_copies(trace, numbers),
         check_parameters(trace, numbers),
+        check_new_values(trace, numbers),
         check_gradient_shapes(trace),
-        check_completeness(trace),
     )
     contradicted = {item.tensor for check in checks for item in check.contradictions}
     return (
@@ -151,6 +150,17 @@ def check_edges(trace: Trace, numbers: RecordedNumbers) -> Check:
         contradictions.append(build_contradiction(trace, "edge", row, recorded, computed))
     n_checked = int(is_checked.sum())
     return Check("values read and the values written", n_checked, _sort(contradictions))
+
+
+def flag_changed_inputs(trace: Trace) -> Flags:
+    """Return which inputs do not hold what their producer wrote, as recorded; (tensors,)."""
+    tensors = trace.tensors
+    sources, content = tensors["source_tensor"].to_numpy(), tensors["content"].to_numpy()
+    has_source = sources >= 0
+    source_content = content[np.where(has_source, sources, 0)]
+    has_content = has_source & (content != 0) & (source_content != 0)
+    flags: Flags = has_content & (content != source_content)
+    return flags
 
 
 def _flag_updates(
@@ -303,6 +313,39 @@ def check_parameters(trace: Trace, numbers: RecordedNumbers) -> Check:
     return Check("reads of one parameter", int(is_checked.sum()), _sort(contradictions))
 
 
+def check_new_values(trace: Trace, numbers: RecordedNumbers) -> Check:
+    """Check that what an update leaves of a parameter is what the end of the step has of it.
+
+    MindSpore writes parameters and optimizer states to disk when the step ends.
+    """
+    tensors = trace.tensors
+    names = tensors["update_of"].to_numpy()
+    op_names = trace.ops["name"].to_numpy()[tensors["op"].to_numpy()]
+    kinds = trace.ops["kind"].to_numpy()[tensors["op"].to_numpy()]
+    final_rows = {op_names[row]: row for row in np.flatnonzero(kinds == "Parameter").tolist()}
+    updates = np.array(
+        [row for row in np.flatnonzero(names != "").tolist() if names[row] in final_rows], dtype=int
+    )
+    finals = np.array([final_rows[names[row]] for row in updates.tolist()], dtype=int)
+    files = tensors["file"].to_numpy()
+    is_known, is_different = _compare_rows(trace, numbers, updates, finals)
+    is_known &= (files[updates] == "") | (files[updates] != files[finals])
+    is_wrong = is_known & is_different
+    if is_wrong.sum() > max(1.0, _MAX_STALE_SHARE * is_known.sum()):
+        is_wrong[:] = is_known[:] = False
+    contradictions = []
+    for row, final in zip(updates[is_wrong].tolist(), finals[is_wrong].tolist(), strict=True):
+        recorded = f"leaves {format_statistics(trace, row)} in {names[row]}"
+        computed = f"it has {format_statistics(trace, final)} at the end of the step"
+        content = tensors["content"]
+        if content.iat[row] and content.iat[final]:
+            recorded = f"the file of the new value of {names[row]}"
+            computed = "it differs from the file that holds it at the end of the step"
+        contradictions.append(build_contradiction(trace, "parameter", row, recorded, computed))
+    name = "new values and those at the end of the step"
+    return Check(name, int(is_known.sum()), _sort(contradictions))
+
+
 def _find_most_frequent_reads(trace: Trace, rows: Ints) -> Ints:
     """Return, for each read of a parameter, the first read that has its most frequent value."""
     tensors = trace.tensors
@@ -341,51 +384,6 @@ def check_gradient_shapes(trace: Trace) -> Check:
             item = build_contradiction(trace, "gradient", row, recorded, computed)
             contradictions.append(item)
     return Check("shapes of gradients and of their values", n_checked, tuple(contradictions))
-
-
-def check_completeness(trace: Trace) -> Check:
-    """Check that ops of one kind were recorded with the same slots.
-
-    The graph of a dump lists the slots of each op. A slot without a record is lost if the op has
-    other records, other ops of its kind have this slot, and few are missing in all.
-    """
-    tensors = trace.tensors
-    is_recorded = _flag_recorded(tensors)
-    is_expected = (tensors["size"] != 0).to_numpy()
-    ops = tensors["op"].to_numpy()
-    has_record = np.zeros(len(trace.ops), dtype=bool)
-    has_record[ops[is_recorded]] = True
-    is_expected &= has_record[ops]
-    rows = np.flatnonzero(is_expected)
-    kinds = trace.ops["kind"].to_numpy()[ops[rows]]
-    table = pd.DataFrame({"kind": kinds, "slot": tensors["slot"].to_numpy()[rows]})
-    table["constant"] = tensors["constant"].to_numpy()[rows]
-    table["recorded"] = is_recorded[rows].astype(float)
-    slots_of_kind = table.groupby(["kind", "slot", "constant"], sort=False)
-    shares = slots_of_kind["recorded"].transform("mean").to_numpy()
-    is_lost = ~is_recorded[rows] & (shares > _MIN_RECORDED_SHARE)
-    contradictions = []
-    if is_lost.sum() <= _MAX_MISSING_SHARE * len(rows):
-        for row in rows[is_lost].tolist():
-            kind = trace.ops["kind"].iat[int(ops[row])]
-            computed = f"other {kind} ops have this slot"
-            item = build_contradiction(trace, "missing", row, "not recorded", computed)
-            contradictions.append(item)
-    n_checked = len(rows) if (tensors["source_tensor"] >= 0).any() else 0
-    return Check("slots that the graph lists", n_checked, tuple(contradictions))
-
-
-def _flag_recorded(tensors: pd.DataFrame) -> Flags:
-    """Return which rows of the tensor table have a file, a statistic or a checksum.
-
-    The statistics of a constant may come from the graph, and are no record.
-    """
-    has_numbers = tensors[["max", "min", "mean", "norm"]].notna().any(axis=1)
-    has_numbers |= tensors["nonfinite"] >= 0
-    is_recorded = has_numbers & ~tensors["constant"]
-    is_recorded |= (tensors["file"] != "") | (tensors["hash"] != "")
-    flags: Flags = is_recorded.to_numpy()
-    return flags
 
 
 def _sort(contradictions: Iterable[Contradiction]) -> tuple[Contradiction, ...]:

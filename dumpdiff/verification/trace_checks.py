@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from ..model.trace import Problem, Trace
 from ..rulebook import Rules
+from .completeness import check_completeness
 from .contradictions import Check, Contradiction, to_problems
 from .files import FileChecks, check_file_sizes
-from .records import check_records
+from .outputs import OutputChecks
+from .records import check_records, flag_changed_inputs
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class TraceChecks:
 def attach_checks(trace: Trace, rules: Rules) -> TraceChecks:
     """Check the records of a trace, and return it with checks of the files that are read."""
     files = FileChecks(trace)
-    records = (*check_records(trace, rules), check_file_sizes(trace))
+    records = (*check_records(trace, rules), *check_completeness(trace), check_file_sizes(trace))
     return TraceChecks(files.attach(), records, files)
 
 
@@ -53,5 +55,17 @@ def attach_all_checks(
 ) -> TraceChecks:
     """Check the records and all files of a trace now."""
     files = FileChecks(trace)
-    read_trace = files.read_all(progress)
-    return TraceChecks(files.attach(), check_records(read_trace, rules), files)
+    return TraceChecks(files.attach(), run_all_checks(files, trace, rules, progress), files)
+
+
+def run_all_checks(
+    files: FileChecks, trace: Trace, rules: Rules, progress: Callable[[float], None] | None
+) -> tuple[Check, ...]:
+    """Read all files once, and return the checks of records and of outputs computed again."""
+    outputs = OutputChecks(trace, rules)
+    read_trace = files.read_all(progress, outputs.check_op)
+    record_checks = (*check_records(read_trace, rules), *check_completeness(read_trace))
+    output_check = outputs.build_check(
+        (*files.list_checks(), *record_checks), flag_changed_inputs(read_trace)
+    )
+    return (*record_checks, output_check)

@@ -11,7 +11,7 @@ from ..model.verdict import Verdict
 from ..rulebook import Rules
 from .contradictions import Check, Contradiction
 from .files import FileChecks
-from .records import check_records
+from .trace_checks import run_all_checks
 
 #: Contradictions and problems that a stage quotes.
 _MAX_EVIDENCE = 5
@@ -78,10 +78,13 @@ class Verification:
 def verify_trace(
     trace: Trace, rules: Rules, progress: Callable[[float], None] | None = None
 ) -> Verification:
-    """Open every file of a trace, and check all records against the files and each other."""
+    """Open every file of a trace, and check all records against the files and each other.
+
+    ``rules`` say which operator an op is, so that its outputs can be computed again.
+    """
     file_checks = FileChecks(trace)
-    read_trace = file_checks.read_all(progress)
-    checks = (*file_checks.list_checks(), *check_records(read_trace, rules))
+    record_checks = run_all_checks(file_checks, trace, rules, progress)
+    checks = (*file_checks.list_checks(), *record_checks)
     return Verification(
         source=trace.source,
         ops=len(trace.ops),

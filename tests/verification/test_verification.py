@@ -27,10 +27,10 @@ LINEAR = "Functional.linear.4.forward"
 @pytest.mark.parametrize(
     ("name", "n_files", "n_checks"),
     [
-        ("ms_graph", 2471, 10_112),
-        ("v6.0_api_stack", 1004, 5_077),
-        ("edge_v6.0_all_filterOFF", 388, 1_597),
-        ("v6.0_module_dump", 15, 67),
+        ("ms_graph", 2471, 10_865),
+        ("v6.0_api_stack", 1004, 5_133),
+        ("edge_v6.0_all_filterOFF", 388, 1_629),
+        ("v6.0_module_dump", 15, 68),
     ],
 )
 def test_real_dumps_do_not_contradict_themselves(

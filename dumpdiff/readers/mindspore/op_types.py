@@ -38,6 +38,9 @@ _UPDATED_INPUTS = {
 #: Batch norms, and their running mean and variance, which are updated in training.
 _BATCH_NORMS = frozenset({"BatchNorm", "BatchNormExt"})
 _RUNNING_STATISTICS = frozenset({3, 4})
+#: Outputs of a batch norm that its CPU kernel never writes: what was in their memory is dumped.
+#: Measured with MindSpore 2.10: zeros, ones, or values of another op.
+_UNWRITTEN_OUTPUTS = frozenset({1, 2})
 #: Updated inputs of SGD(parameters, gradient, learning_rate, accum, momentum, stat).
 _SGD_UPDATED_INPUTS = frozenset({0, 3, 5})
 _BACKWARD_KIND = re.compile(r"(?:Grad|GradExt|GradV\d|Backward|DenseBackward)$")
@@ -90,6 +93,12 @@ def find_updated_inputs(kind: str) -> frozenset[int] | None:
 def find_running_statistics(kind: str) -> frozenset[int]:
     """Return the input slots of the running statistics that a batch norm updates in training."""
     return _RUNNING_STATISTICS if kind in _BATCH_NORMS else frozenset()
+
+
+def find_unwritten_outputs(kind: str, device: str) -> frozenset[int]:
+    """Return the output slots that the kernel of a device leaves as they were."""
+    is_affected = kind == "BatchNorm" and device.upper() == "CPU"
+    return _UNWRITTEN_OUTPUTS if is_affected else frozenset()
 
 
 def classify_phase(kind: str, name: str, in_optimizer: bool, follows_backward: bool = False) -> str:

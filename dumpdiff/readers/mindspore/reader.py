@@ -71,7 +71,8 @@ def read_part(part: Part) -> Trace:
             message = "not one recorded op is in the graph, which is therefore not used"
             problems.append(Problem("graphs", message))
             flow = join = None
-    tables = build_tables(records, flow, join)
+    device = _read_metadata(folder).get("device", "")
+    tables = build_tables(records, flow, join, device)
     n_matched = tables.n_matched
     problems += tables.problems
     n_unmatched = len(records.places) - n_matched

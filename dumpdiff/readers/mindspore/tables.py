@@ -66,8 +66,10 @@ class Tables(NamedTuple):
     problems: list[Problem]  #: records that are not of the type that the graph gives
 
 
-def build_tables(records: Records, flow: Dataflow | None, join: Join | None) -> Tables:
-    """Return the op table and the tensor table.
+def build_tables(
+    records: Records, flow: Dataflow | None, join: Join | None, device: str = ""
+) -> Tables:
+    """Return the op table and the tensor table. ``device`` is that of the run, '' if unknown.
 
     Parameters and graph inputs come first, then the ops of the graph in topological order (once for
     each recorded run), then the ops that are not in the graph, by time.
@@ -80,7 +82,7 @@ def build_tables(records: Records, flow: Dataflow | None, join: Join | None) -> 
         phases = assign_phases(flow)
         full_names = {encode_op_name(name): name for name in flow.parameters}
         rows.add_parameters(full_names, flow, trusted=OPTIMIZER not in phases)
-        _GraphRows(rows, flow, join, phases).add_ops()
+        _GraphRows(rows, flow, join, phases, device).add_ops()
         n_unmatched = sum(len(op_records) for op_records in rows.pending.values())
         n_matched = len(records.places) - n_unmatched
     rows.add_pending_ops()
@@ -265,8 +267,11 @@ class _GraphRows:
     The op's recorded outputs are stale memory and are left out, unless it computes others, too.
     """
 
-    def __init__(self, rows: _Rows, flow: Dataflow, join: Join, phases: Sequence[str]) -> None:
+    def __init__(
+        self, rows: _Rows, flow: Dataflow, join: Join, phases: Sequence[str], device: str
+    ) -> None:
         self.rows, self.flow, self.join, self.phases = rows, flow, join, phases
+        self.device = device
         self.overwritten = find_overwritten_outputs(flow)
         #: (op, output) with a consumer in the graph
         self.consumed = {(slot.op, slot.output) for op in flow.ops for slot in op.op_inputs}
@@ -316,7 +321,7 @@ class _GraphRows:
             tensor = tensor._replace(
                 parameter=slot.parameter if self._is_weight(slot.parameter) else "",
                 source_tensor=self._find_producer(slot, occurrence),
-                trusted=index not in updates and not self._is_overwritten(phase, slot),
+                trusted=index not in updates and not self._is_stale(phase, slot),
                 constant=constant is not None,
                 values=constant.values if constant is not None else None,
             )
@@ -328,9 +333,17 @@ class _GraphRows:
                 rows.gradients[producer] = updated_parameter
             rows.tensors.append(tensor)
 
-    def _is_overwritten(self, phase: str, slot: Slot) -> bool:
-        """Whether another op may have updated an input before it was dumped."""
-        return phase == OPTIMIZER and (slot.op, slot.output) in self.overwritten
+    def _is_stale(self, phase: str, slot: Slot) -> bool:
+        """Whether an input is not what its producer computed.
+
+        Another op may have updated it before it was dumped, or no kernel wrote it.
+        """
+        if not slot.is_op_output:
+            return False
+        if phase == OPTIMIZER and (slot.op, slot.output) in self.overwritten:
+            return True
+        kind = self.flow.ops[slot.op].kind
+        return slot.output in op_types.find_unwritten_outputs(kind, self.device)
 
     def _add_outputs(
         self, number: int, op: GraphOp, occurrence: int, slot_records: _SlotRecords
@@ -338,6 +351,7 @@ class _GraphRows:
         rows = self.rows
         first_output = len(rows.tensors)
         updates = find_updates(op)
+        unwritten_outputs = op_types.find_unwritten_outputs(op.kind, self.device)
         n_computed = len(op.outputs)
         if op_types.is_in_place(op.kind):
             n_computed = 0
@@ -350,6 +364,8 @@ class _GraphRows:
             tensor = rows.make_tensor("output", index, slot_records.get(("output", index)), output)
             is_unread_half = tensor.dtype == "float16" and (number, index) not in self.consumed
             if is_unread_half and self._computes_in_float32(op, first_output):
+                tensor = tensor._replace(trusted=False)
+            if index in unwritten_outputs:
                 tensor = tensor._replace(trusted=False)
             rows.tensors.append(tensor)
         for index, updated_input in enumerate(updates, n_computed):
