@@ -28,8 +28,8 @@ LINEAR = "Functional.linear.4.forward"
     ("name", "n_files", "n_checks"),
     [
         ("ms_graph", 2471, 10_865),
-        ("v6.0_api_stack", 1004, 5_133),
-        ("edge_v6.0_all_filterOFF", 388, 1_629),
+        ("v6.0_api_stack", 1004, 5_266),
+        ("edge_v6.0_all_filterOFF", 388, 1_672),
         ("v6.0_module_dump", 15, 68),
     ],
 )
