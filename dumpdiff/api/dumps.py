@@ -409,7 +409,7 @@ def verify(
     graph: int | None = None,
     progress: Progress | None = None,
 ) -> Verification:
-    """Check whether a dump contradicts itself: files, statistics, shapes, and values read.
+    """Check whether a dump contradicts itself: files, statistics, shapes, values, and outputs.
 
     Parameters
     ----------

@@ -51,7 +51,8 @@ def verify(
 
     DUMP is a folder or file of MindSpore, msprobe or ptdbg_ascend. Every file is read once.
     Recorded statistics, shapes and dtypes are held against the files, the values that ops read
-    against those that were written, and the records against each other.
+    against those that were written, outputs against what their operators compute from the recorded
+    inputs, and the records against each other.
     """
     output.check_writable(json_file)
 

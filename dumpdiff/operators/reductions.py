@@ -22,6 +22,7 @@ _REDUCTIONS: Mapping[str, Callable[..., Any]] = {
     "std": lambda x, axis, keepdims: np.std(x, axis=axis, keepdims=keepdims, ddof=1),
 }
 _BIASED_REDUCTIONS: Mapping[str, Callable[..., Any]] = {"var": np.var, "std": np.std}
+_PAIRWISE: Mapping[str, Callable[..., Any]] = {"max": np.maximum, "min": np.minimum}
 _CUMULATIVE: Mapping[str, Callable[..., Any]] = {"cumsum": np.cumsum, "cumprod": np.cumprod}
 
 
@@ -37,9 +38,12 @@ def logsumexp(x: AnyArray, axis: int | tuple[int, ...] | None, keepdims: bool = 
 def compute_reduction(call: Call) -> Interpretations:
     """Compute a reduction in the recorded shape; for var and std also the biased form.
 
-    If several axes give that shape, each is tried, a recorded one first.
+    If several axes give that shape, each is tried, a recorded one first. ``max`` and ``min`` of two
+    tensors compare them element by element.
     """
     x = call.tensors[0]
+    if call.kind in _PAIRWISE and len(call.tensors) == 2 and call.tensors[1].dtype == x.dtype:
+        yield "of two tensors", _PAIRWISE[call.kind](x, call.tensors[1]).astype(np.float64)
     keepdims = call.output_shape is not None and len(call.output_shape) == x.ndim
     for axes in _list_axes(call, x):
         reduced = _REDUCTIONS[call.kind](x, axis=axes, keepdims=keepdims)

@@ -17,7 +17,7 @@ from ..model.trace import Problem
 #:   impossible  no tensor has these statistics
 #:   edge        an op reads another value than the op wrote that produced it
 #:   copy        the record equals another one in all statistics but one, which has to follow them
-#:   parameter   ops read different values of one parameter
+#:   parameter   records of one parameter hold different values
 #:   gradient    a gradient has another shape than the value that it belongs to
 #:   missing     a tensor of a recorded op was not recorded, those of its like were
 #:   module      no op inside a module call read or wrote what the call read or wrote

@@ -14,6 +14,7 @@ from dumpdiff.readers.mindspore.graph import Dataflow, find_overwritten_outputs,
 from dumpdiff.readers.mindspore.ir import read_ir
 from dumpdiff.readers.mindspore.join import count_verified_edges, join_records
 from dumpdiff.readers.mindspore.nodes import CONSTANT, Output, parse_user_frames
+from dumpdiff.readers.mindspore.op_types import find_unwritten_outputs
 from dumpdiff.readers.mindspore.pb import read_pb, read_pb_names
 from dumpdiff.readers.mindspore.records import Records, read_records
 
@@ -212,3 +213,10 @@ class TestJoin:
             name == encode_op_name(op.name) for name, op in zip(join.names, flow.ops, strict=True)
         )
         assert n_correct == len(flow.ops)
+
+
+def test_only_the_cpu_kernel_of_batch_norm_leaves_outputs_unwritten() -> None:
+    assert find_unwritten_outputs("BatchNorm", "CPU") == {1, 2}
+    assert find_unwritten_outputs("BatchNorm", "Ascend") == frozenset()
+    assert find_unwritten_outputs("BatchNorm", "") == frozenset()
+    assert find_unwritten_outputs("LayerNorm", "CPU") == frozenset()
