@@ -75,7 +75,7 @@ FAULTS: Mapping[str, Fault] = {
         "the bias of a time projection was not loaded",
         "zeroed",
         change_weight("down.1.time.bias", np.zeros_like),
-        lambda *_: [Anywhere("filled with 0")],
+        lambda *_: [Anywhere("filled with 0|all zeros")],
     ),
     "skip_detached": Fault(
         "no gradient through a skip connection",
