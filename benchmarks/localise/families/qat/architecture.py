@@ -57,7 +57,7 @@ class Model:
     is_scale_per_row: bool = True  #: else one scale for the whole weight
     scale_axis: int = 0  #: 1: the scales of the rows are used for the columns of a square weight
     weight_rounding: str = "nearest"
-    passes_weight_gradient: bool = True
+    passes_gradient: bool = True  #: of the activation
     passes_clipped: bool = False  #: of the activation
     has_bias: bool = True
 
@@ -81,7 +81,6 @@ class Model:
             WEIGHT_LIMIT,
             knobs.scale_axis,
             knobs.weight_rounding,
-            knobs.passes_weight_gradient,
         )
 
     def input_quantizer(self, name: str) -> Quantizer:
@@ -96,6 +95,7 @@ class Model:
             zero_point,
             0,
             highest,
+            passes_gradient=knobs.passes_gradient,
             passes_clipped=knobs.passes_clipped,
         )
 

@@ -54,9 +54,9 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Anywhere("floor|down")],
     ),
     "gradient_stopped": Fault(
-        "the rounding of a weight stops its gradient",
+        "the rounding of an activation stops its gradient",
         "gradient-stopped",
-        change_model(passes_weight_gradient=False),
+        change_model(passes_gradient=False),
     ),
     "clipped_gradient": Fault(
         "the gradient passes where an activation was clipped",
