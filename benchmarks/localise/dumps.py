@@ -13,6 +13,9 @@ import numpy as np
 from dumpdiff import read
 from dumpdiff.model.trace import Trace
 
+#: Smallest magnitude of mask fill: models use -1e9, the smallest number of a dtype, or -inf.
+MASK_FILL = 1e8
+
 
 @dataclass(frozen=True)
 class Dump:
@@ -141,7 +144,8 @@ def compute_distance(
 ) -> float:
     """Return the relative L2 distance of two tensors, element by element in memory order.
 
-    Infinite if they cannot be compared.
+    Elements that are mask fill in both are left out: their norm would hide all others. Infinite if
+    the tensors cannot be compared.
     """
     files = [
         dump.trace.tensors["file"].iat[tensor_row]
@@ -155,6 +159,8 @@ def compute_distance(
     )
     if a.size != b.size:
         return float("inf")
+    is_fill = (np.abs(a) >= MASK_FILL) & (np.abs(b) >= MASK_FILL) & (np.sign(a) == np.sign(b))
+    a, b = a[~is_fill], b[~is_fill]
     scale = float(np.linalg.norm(b))
     with np.errstate(invalid="ignore"):
         gap = float(np.linalg.norm(a - b))

@@ -221,15 +221,16 @@ def _find_repeating_ops(faulty: Dump, changed: np.ndarray, ops: Iterable[int]) -
 def _find_consumers(faulty: Dump, changed: np.ndarray, roots: Iterable[int]) -> set[int]:
     """Return the ops that compute with a root which computes nothing.
 
-    Such a root is a parameter, a rearrangement or a rounding.
+    Such a root is a parameter, a rearrangement, a concatenation or a rounding.
     """
     consumers: set[int] = set()
     for root in roots:
         written = [row for row in faulty.writes[root] if changed[row] == CHANGED]
         read = faulty.reads[root]
-        if all(
+        is_copying = all(
             any(_is_copy(faulty, row, source) for source in read) or not read for row in written
-        ):
+        )
+        if is_copying or _is_joining(faulty, root, written):
             fingerprints = {faulty.numbers[row] for row in written}
             readers = {
                 faulty.op[row] for row in range(len(faulty.op)) if faulty.role[row] != "output"
@@ -239,6 +240,20 @@ def _find_consumers(faulty: Dump, changed: np.ndarray, roots: Iterable[int]) -> 
                 faulty, changed, readers if len(readers) < 8 else ()
             )
     return consumers
+
+
+def _is_joining(faulty: Dump, op: int, written: list[int]) -> bool:
+    """Return whether the one result of an op holds the numbers of all of its inputs.
+
+    Statistics do not show the order of what was joined.
+    """
+    files, constant = faulty.trace.tensors["file"], faulty.trace.tensors["constant"]
+    inputs = [row for row in faulty.reads[op] if files.iat[row] and not constant.iat[row]]
+    if len(written) != 1 or len(inputs) < 2 or not files.iat[written[0]]:
+        return False
+    joined_values = np.concatenate([np.ravel(faulty.trace.array(row)) for row in inputs])
+    result_values = np.ravel(faulty.trace.array(written[0]))
+    return np.array_equal(np.sort(joined_values), np.sort(result_values))
 
 
 def _is_copy(faulty: Dump, row: int, source: int) -> bool:

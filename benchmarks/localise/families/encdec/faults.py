@@ -1,0 +1,126 @@
+"""Faults and cases of the encoder-decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from claims import Anywhere, Ratio, Values, Words
+
+from families.encdec.architecture import Model
+from families.fault import Fault, change_model
+
+
+def _swap_cross_weights(model: Model) -> Model:
+    key, value = "decoder.0.cross.k.weight", "decoder.0.cross.v.weight"
+    weights = {**model.weights, key: model.weights[value], value: model.weights[key]}
+    return change_model(weights=weights)(model)
+
+
+FAULTS: Mapping[str, Fault] = {
+    "max_distance": Fault(
+        "buckets of the encoder's position bias reach to a distance of 40, not 20",
+        "relative-bias",
+        change_model(max_distance=40),
+    ),
+    "bucket_direction": Fault(
+        "half of the decoder's buckets are for later tokens",
+        "relative-bias",
+        change_model(is_decoder_bidirectional=True),
+        held_out=True,
+    ),
+    "bias_in_first_layer": Fault(
+        "the decoder's second layer has no position bias",
+        "relative-bias",
+        change_model(unbiased_layer=1),
+    ),
+    "cross_mask": Fault(
+        "the decoder attends to the source's padding",
+        "cross-mask",
+        change_model(is_cross_masked=False),
+        lambda *_: [Anywhere("mask")],
+    ),
+    "encoder_mask": Fault(
+        "the encoder attends to padding",
+        "mask-missing",
+        change_model(is_encoder_masked=False),
+        lambda *_: [Anywhere("mask")],
+    ),
+    "cross_scale": Fault(
+        "scores of a cross attention divided by the root of the head's size",
+        "scale",
+        change_model(cross_scale=8**-0.5),
+        lambda faulty, clean: [Ratio(faulty.cross_scale / clean.cross_scale)],
+    ),
+    "norm_eps": Fault(
+        "a norm has eps 1e-3 for 1e-6",
+        "epsilon",
+        change_model(norm_eps=1e-3),
+        lambda faulty, clean: [Values(faulty.norm_eps, clean.norm_eps)],
+        held_out=True,
+    ),
+    "norm_kind": Fault(
+        "layer norm for RMS norm before a cross attention",
+        "norm-kind",
+        change_model(cross_norm="layer"),
+        lambda *_: [Words("layer norm", "RMS norm")],
+    ),
+    "gelu_erf": Fault(
+        "exact gelu for the tanh form in one layer",
+        "gelu-variant",
+        change_model(activation="gelu_erf"),
+        lambda *_: [Words(r"gelu \(erf\)", r"gelu \(tanh\)")],
+    ),
+    "cross_swapped": Fault(
+        "the weights of k and v of a cross attention exchanged",
+        "weight-swapped",
+        _swap_cross_weights,
+    ),
+    "head_scale": Fault(
+        "the tied head's input is not scaled",
+        "constant-factor",
+        change_model(head_scale=1.0),
+        lambda faulty, clean: [Ratio(faulty.head_scale / clean.head_scale)],
+    ),
+    "encoder_detached": Fault(
+        "no gradient from the last cross attention to the encoder",
+        "gradient-stopped",
+        change_model(is_encoder_detached=True),
+        held_out=True,
+    ),
+    "label_smoothing": Fault(
+        "labels are not smoothed",
+        "label-smoothing",
+        change_model(label_smoothing=0.0),
+        lambda faulty, clean: [Values(faulty.label_smoothing, clean.label_smoothing)],
+    ),
+    "ignore_index": Fault(
+        "padding counts in the loss",
+        "ignore-index",
+        change_model(is_padding_ignored=False),
+        held_out=True,
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("max_distance", "mindspore"),
+    ("bucket_direction", "pytorch"),
+    ("bias_in_first_layer", "pytorch"),
+    ("cross_mask", "mindspore"),
+    ("encoder_mask", "pytorch"),
+    ("cross_scale", "mindspore"),
+    ("norm_eps", "pytorch"),
+    ("norm_kind", "mindspore"),
+    ("gelu_erf", "pytorch"),
+    ("cross_swapped", "mindspore"),
+    ("head_scale", "pytorch"),
+    ("encoder_detached", "mindspore"),
+    ("label_smoothing", "pytorch"),
+    ("ignore_index", "mindspore"),
+)
+
+#: Other module names in PyTorch; norm and loss written out in MindSpore, fused attention and a loss
+#: from log-probabilities in PyTorch.
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "names": ("", "names"),
+    "decomposition": ("decomposition", "decomposition"),
+}

@@ -1,0 +1,1 @@
+"""A diffusion U-Net: convolutions, group norms, attention, time embedding, skip connections."""

@@ -1,0 +1,114 @@
+"""Faults and cases of the U-Net."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from claims import Anywhere, Ratio, Values, Words
+
+from families.fault import Fault, change_model, change_weight
+
+FAULTS: Mapping[str, Fault] = {
+    "norm_groups": Fault(
+        "a group norm has 8 groups for 4",
+        "norm-groups",
+        change_model(middle_groups=8),
+        lambda faulty, clean: [Values(faulty.middle_groups, clean.middle_groups)],
+    ),
+    "norm_eps": Fault(
+        "group norms of a block have eps 1e-3 for 1e-5",
+        "epsilon",
+        change_model(down_eps=1e-3),
+        lambda faulty, clean: [Values(faulty.down_eps, clean.down_eps)],
+        held_out=True,
+    ),
+    "padding_same": Fault(
+        'the strided convolution is padded on one side, as "same" does it',
+        "padding-mode",
+        change_model(downsample_padding="same"),
+        lambda *_: [Anywhere("padd(ed|ing)")],
+    ),
+    "resize_bilinear": Fault(
+        "bilinear upsampling for nearest",
+        "resize-mode",
+        change_model(resize_mode="bilinear"),
+        lambda *_: [Words("bilinear", "nearest")],
+    ),
+    "time_order": Fault(
+        "sine before cosine in the time embedding",
+        "time-embedding-order",
+        change_model(time_order="sin_cos"),
+        lambda *_: [Anywhere("sin")],
+    ),
+    "attention_scale": Fault(
+        "scores divided by the head's size, not its root",
+        "scale",
+        change_model(attention_scale=8**-0.5),
+        lambda faulty, clean: [Ratio(faulty.attention_scale / clean.attention_scale)],
+    ),
+    "activation": Fault(
+        "gelu for silu in one block",
+        "activation-kind",
+        change_model(up_activation="gelu"),
+        lambda *_: [Words(r"gelu \(erf\)", "silu")],
+        held_out=True,
+    ),
+    "skip_source": Fault(
+        "a skip connection comes from the first convolution, not from its block",
+        "skip-source",
+        change_model(skip_source="conv_in"),
+    ),
+    "skip_order": Fault(
+        "skip connection and hidden state joined in the other order",
+        "skip-order",
+        change_model(skip_order="skip_first"),
+        held_out=True,
+    ),
+    "kernel_axes": Fault(
+        "a kernel's height and width exchanged on load",
+        "kernel-axes",
+        change_weight("middle.0.conv2.weight", lambda kernel: kernel.swapaxes(2, 3)),
+        lambda *_: [Anywhere("axes|transposed")],
+    ),
+    "time_bias": Fault(
+        "the bias of a time projection was not loaded",
+        "zeroed",
+        change_weight("down.1.time.bias", np.zeros_like),
+        lambda *_: [Anywhere("filled with 0")],
+    ),
+    "skip_detached": Fault(
+        "no gradient through a skip connection",
+        "gradient-stopped",
+        change_model(is_skip_detached=True),
+        held_out=True,
+    ),
+    "loss_target": Fault(
+        "the prediction is compared with the images, not with the noise",
+        "loss-target",
+        change_model(loss_target="images"),
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("norm_groups", "mindspore"),
+    ("norm_eps", "pytorch"),
+    ("padding_same", "mindspore"),
+    ("resize_bilinear", "pytorch"),
+    ("time_order", "mindspore"),
+    ("attention_scale", "pytorch"),
+    ("activation", "mindspore"),
+    ("skip_source", "pytorch"),
+    ("skip_order", "mindspore"),
+    ("kernel_axes", "pytorch"),
+    ("time_bias", "mindspore"),
+    ("skip_detached", "pytorch"),
+    ("loss_target", "mindspore"),
+)
+
+#: Other module names in PyTorch; group norm, attention and loss written out in MindSpore, and other
+#: operators for attention, upsampling and the joined convolution in PyTorch.
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "names": ("", "names"),
+    "decomposition": ("decomposition", "decomposition"),
+}

@@ -1,0 +1,1 @@
+"""A vision transformer: patches, class token, learned positions, layer norm before each part."""

@@ -1,0 +1,80 @@
+"""The vision transformer in NumPy: sizes, knobs, weights and batch.
+
+Weights:
+
+    patch                                     convolution of kernel and stride 4, with bias
+    class_token.weight (1, 1, hidden), positions.weight (1, tokens, hidden)
+    layers.N.: norm1, attention.{q,k,v,o}, norm2, mlp.{up,down}      all with bias
+    norm, head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from families.weights import Weights
+
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Model:
+    """Everything a net needs. Knobs are those of the last layer, and of what follows it."""
+
+    name: str
+    weights: Mapping[str, np.ndarray]
+    variant: str = ""  #: 'names' (PyTorch) or 'decomposition' (both), see the nets
+    batch_size: int = 4
+    image: int = 16  #: pixels along an edge
+    patch: int = 4
+    hidden: int = 32
+    heads: int = 4
+    ffn: int = 64
+    n_layers: int = 2
+    classes: int = 10
+    label_smoothing: float = 0.1
+
+    norm_eps: float = EPS  #: of the second norm
+    attention_scale: float = 1.0  #: on top of 1 / sqrt(head_dim)
+    is_softmax_half: bool = False  #: softmax in float16
+    has_value_bias: bool = True
+    activation: str = "gelu_erf"  #: or 'gelu_tanh'
+    residual: str = "before"  #: 'after': the mlp is added to the normed hidden state
+    is_attention_detached: bool = False  #: no gradient through the attention
+    pooling: str = "class"  #: 'class': the class token; 'mean': all tokens
+
+    @property
+    def head_dim(self) -> int:
+        """Return the size of one head."""
+        return self.hidden // self.heads
+
+    def batch(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return images, float32 (batch, 3, image, image), and labels, int32 (batch,)."""
+        rng = np.random.default_rng(42)
+        shape = (self.batch_size, 3, self.image, self.image)
+        images = rng.standard_normal(shape).astype(np.float32)
+        return images, rng.integers(0, self.classes, self.batch_size).astype(np.int32)
+
+
+def build_clean() -> Model:
+    """Return the model without a fault."""
+    weights = Weights(41)
+    model = Model("vit", weights)
+    hidden = model.hidden
+    n_tokens = (model.image // model.patch) ** 2 + 1
+    weights.add_linear("patch", hidden, 3, model.patch, model.patch)
+    weights.add_table("class_token", 1, 1, hidden, deviation=0.3)
+    weights.add_table("positions", 1, n_tokens, hidden, deviation=0.3)
+    for n in range(model.n_layers):
+        weights.add_norm(f"layers.{n}.norm1", hidden)
+        for projection in "qkvo":
+            weights.add_linear(f"layers.{n}.attention.{projection}", hidden, hidden)
+        weights.add_norm(f"layers.{n}.norm2", hidden)
+        weights.add_linear(f"layers.{n}.mlp.up", model.ffn, hidden)
+        weights.add_linear(f"layers.{n}.mlp.down", hidden, model.ffn)
+    weights.add_norm("norm", hidden)
+    weights.add_linear("head", model.classes, hidden)
+    return model

@@ -1,0 +1,96 @@
+"""Faults and cases of the vision transformer. The family is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from claims import Anywhere, Ratio, Shift, Values, Words
+
+from families.fault import Fault, change_model, change_weight
+
+FAULTS: Mapping[str, Fault] = {
+    "channel_order": Fault(
+        "the patch kernel expects blue before red",
+        "channel-order",
+        change_weight("patch.weight", lambda kernel: kernel[:, ::-1]),
+    ),
+    "position_shift": Fault(
+        "positions moved by one, the class token's comes last",
+        "row-shift",
+        change_weight("positions.weight", lambda table: np.roll(table, 1, axis=1)),
+        lambda *_: [Shift(1)],
+    ),
+    "norm_eps": Fault(
+        "a layer norm has eps 1e-3 for 1e-6",
+        "epsilon",
+        change_model(norm_eps=1e-3),
+        lambda faulty, clean: [Values(faulty.norm_eps, clean.norm_eps)],
+    ),
+    "attention_scale": Fault(
+        "scores divided by the head's size, not its root",
+        "scale",
+        change_model(attention_scale=8**-0.5),
+        lambda faulty, clean: [Ratio(faulty.attention_scale / clean.attention_scale)],
+    ),
+    "softmax_half": Fault(
+        "softmax in float16",
+        "low-precision",
+        change_model(is_softmax_half=True),
+        lambda *_: [Words(r"\bfloat16")],
+    ),
+    "value_bias": Fault(
+        "the bias of the values is left out",
+        "bias-missing",
+        change_model(has_value_bias=False),
+        lambda *_: [Anywhere("bias")],
+    ),
+    "gelu_tanh": Fault(
+        "the tanh form of gelu for the exact one",
+        "gelu-variant",
+        change_model(activation="gelu_tanh"),
+        lambda *_: [Words(r"gelu \(tanh\)", r"gelu \(erf\)")],
+    ),
+    "residual_order": Fault(
+        "residual taken after the norm",
+        "residual-order",
+        change_model(residual="after"),
+    ),
+    "attention_detached": Fault(
+        "no gradient through the attention",
+        "gradient-stopped",
+        change_model(is_attention_detached=True),
+    ),
+    "pooling": Fault(
+        "the head reads the mean of all tokens, not the class token",
+        "pooling",
+        change_model(pooling="mean"),
+    ),
+    "label_smoothing": Fault(
+        "labels are not smoothed",
+        "label-smoothing",
+        change_model(label_smoothing=0.0),
+        lambda faulty, clean: [Values(faulty.label_smoothing, clean.label_smoothing)],
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("channel_order", "mindspore"),
+    ("position_shift", "pytorch"),
+    ("norm_eps", "mindspore"),
+    ("attention_scale", "mindspore"),
+    ("softmax_half", "pytorch"),
+    ("value_bias", "mindspore"),
+    ("gelu_tanh", "pytorch"),
+    ("residual_order", "mindspore"),
+    ("attention_detached", "pytorch"),
+    ("pooling", "mindspore"),
+    ("label_smoothing", "pytorch"),
+)
+
+#: Separate projections under other names in PyTorch; norm, softmax and loss written out in
+#: MindSpore, attention and patches in PyTorch.
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "names": ("", "names"),
+    "decomposition": ("decomposition", "decomposition"),
+}

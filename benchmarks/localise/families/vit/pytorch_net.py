@@ -1,0 +1,189 @@
+"""The vision transformer in PyTorch, with the module names of timm and its fused projection.
+
+Variant 'names': Hugging Face's modules, which have q, k and v apart. Variant 'decomposition':
+patches by unfolding, attention written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pytorch.naming import rename
+from torch import Tensor, nn
+
+from families.vit.architecture import EPS, Model
+
+TIMM_NAMES: Mapping[str, str] = {"projection": "patch_embed.proj", "o": "proj"}
+HUGGING_FACE_NAMES: Mapping[str, str] = {
+    "projection": "vit.embeddings.patch_embeddings.projection",
+    "blocks": "vit.encoder.layer",
+    "norm1": "layernorm_before",
+    "attn": "attention",
+    "q": "attention.query",
+    "k": "attention.key",
+    "v": "attention.value",
+    "o": "output.dense",
+    "norm2": "layernorm_after",
+    "fc1": "intermediate.dense",
+    "fc2": "output.dense",
+    "norm": "vit.layernorm",
+    "head": "classifier",
+}
+
+
+def build_loss(model: Model) -> nn.Module:
+    """Return the training loss of the model."""
+    net = ViT(model)
+    rename(net, HUGGING_FACE_NAMES if model.variant == "names" else TIMM_NAMES)
+    return net
+
+
+def copy_parameter(values: np.ndarray) -> nn.Parameter:
+    """Return a parameter with these values."""
+    return nn.Parameter(torch.from_numpy(np.array(values)))
+
+
+def build_linear(weight: np.ndarray, bias: np.ndarray | None) -> nn.Linear:
+    """Return a linear layer."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    linear.weight = copy_parameter(weight)
+    if bias is not None:
+        linear.bias = copy_parameter(bias)
+    return linear
+
+
+def load_linear(model: Model, path: str, *, has_bias: bool = True) -> nn.Linear:
+    """Return the linear layer at ``path``."""
+    bias = model.weights[f"{path}.bias"] if has_bias else None
+    return build_linear(model.weights[f"{path}.weight"], bias)
+
+
+def load_norm(model: Model, path: str, eps: float = EPS) -> nn.LayerNorm:
+    """Return the layer norm at ``path``."""
+    norm = nn.LayerNorm(model.hidden, eps=eps)
+    norm.weight = copy_parameter(model.weights[f"{path}.weight"])
+    norm.bias = copy_parameter(model.weights[f"{path}.bias"])
+    return norm
+
+
+class Attention(nn.Module):
+    """Attention of all tokens to all tokens."""
+
+    def __init__(self, model: Model, n: int) -> None:
+        super().__init__()
+        is_last = n == model.n_layers - 1
+        path = f"layers.{n}.attention"
+        self.heads, self.head_dim = model.heads, model.head_dim
+        self.scale = model.head_dim**-0.5 * (model.attention_scale if is_last else 1.0)
+        self.is_softmax_half = is_last and model.is_softmax_half
+        self.is_written_out = model.variant == "decomposition" or self.is_softmax_half
+        self.is_fused = model.variant != "names"
+        has_value_bias = not is_last or model.has_value_bias
+        if self.is_fused:
+            weight, bias = (
+                np.concatenate([model.weights[f"{path}.{name}.{kind}"] for name in "qkv"])
+                for kind in ("weight", "bias")
+            )
+            if not has_value_bias:
+                bias[2 * model.hidden :] = 0
+            self.qkv = build_linear(weight, bias)
+        else:
+            self.q = load_linear(model, f"{path}.q")
+            self.k = load_linear(model, f"{path}.k")
+            self.v = load_linear(model, f"{path}.v", has_bias=has_value_bias)
+        self.o = load_linear(model, f"{path}.o")
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, hidden = x.shape
+        if self.is_fused:
+            qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, self.head_dim)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        else:
+            q, k, v = (
+                project(x).view(batch, tokens, self.heads, self.head_dim).transpose(1, 2)
+                for project in (self.q, self.k, self.v)
+            )
+        return self.o(self.attend(q, k, v).transpose(1, 2).reshape(batch, tokens, hidden))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if not self.is_written_out:
+            return F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        scores = q @ k.transpose(-2, -1) * self.scale
+        if self.is_softmax_half:
+            return scores.half().softmax(dim=-1).float() @ v
+        return scores.softmax(dim=-1) @ v
+
+
+class Mlp(nn.Module):
+    """Two linear layers around gelu."""
+
+    def __init__(self, model: Model, n: int) -> None:
+        super().__init__()
+        is_last = n == model.n_layers - 1
+        self.fc1 = load_linear(model, f"layers.{n}.mlp.up")
+        self.fc2 = load_linear(model, f"layers.{n}.mlp.down")
+        is_tanh = is_last and model.activation == "gelu_tanh"
+        self.approximation = "tanh" if is_tanh else "none"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x), approximate=self.approximation))
+
+
+class Block(nn.Module):
+    """Attention and mlp, each after a norm."""
+
+    def __init__(self, model: Model, n: int) -> None:
+        super().__init__()
+        is_last = n == model.n_layers - 1
+        self.norm1 = load_norm(model, f"layers.{n}.norm1")
+        self.attn = Attention(model, n)
+        self.norm2 = load_norm(model, f"layers.{n}.norm2", model.norm_eps if is_last else EPS)
+        self.mlp = Mlp(model, n)
+        self.is_attention_detached = is_last and model.is_attention_detached
+        self.is_residual_normed = is_last and model.residual == "after"
+
+    def forward(self, x: Tensor) -> Tensor:
+        attended = self.attn(self.norm1(x))
+        if self.is_attention_detached:
+            attended = attended.detach()
+        x = x + attended
+        y = self.norm2(x)
+        return (y if self.is_residual_normed else x) + self.mlp(y)
+
+
+class ViT(nn.Module):
+    """Smoothed cross entropy of the classes."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+        kernel = model.weights["patch.weight"]
+        self.projection = nn.Conv2d(3, model.hidden, model.patch, stride=model.patch)
+        self.projection.weight = copy_parameter(kernel)
+        self.projection.bias = copy_parameter(model.weights["patch.bias"])
+        self.cls_token = copy_parameter(model.weights["class_token.weight"])
+        self.pos_embed = copy_parameter(model.weights["positions.weight"])
+        self.blocks = nn.ModuleList(Block(model, n) for n in range(model.n_layers))
+        self.norm = load_norm(model, "norm")
+        self.head = load_linear(model, "head")
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        x = self.embed_patches(images)
+        x = torch.cat([self.cls_token.expand(len(images), -1, -1), x], dim=1) + self.pos_embed
+        for block in self.blocks:
+            x = block(x)
+        x = self.norm(x)
+        pooled = x.mean(dim=1) if self.model.pooling == "mean" else x[:, 0]
+        return F.cross_entropy(
+            self.head(pooled), labels, label_smoothing=self.model.label_smoothing
+        )
+
+    def embed_patches(self, images: Tensor) -> Tensor:
+        if self.model.variant == "decomposition":
+            patch = self.model.patch
+            patches = F.unfold(images, patch, stride=patch).transpose(1, 2)
+            return F.linear(patches, self.projection.weight.flatten(1), self.projection.bias)
+        return self.projection(images).flatten(2).transpose(1, 2)
