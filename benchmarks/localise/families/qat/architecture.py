@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from families.weights import Weights
+
 FEATURES, WIDTH, CLASSES, BLOCKS, BATCH, SEED = 20, 32, 10, 2, 24, 34
 WEIGHT_LIMIT = 127  #: symmetric: -127 to 127
 #: Calibrated ranges of the inputs of the linear layers: of embed and up, and of down, behind a
@@ -108,14 +110,14 @@ class Model:
 
 def build_clean() -> Model:
     """Return the model without a fault."""
-    rng = np.random.default_rng(SEED)
+    weights = Weights(SEED)
     shapes = {"embed": (WIDTH, FEATURES), "head": (CLASSES, WIDTH)}
     for n in range(BLOCKS):
         shapes |= {f"blocks.{n}.up": (WIDTH, WIDTH), f"blocks.{n}.down": (WIDTH, WIDTH)}
-    weights = {}
     for name, (rows, columns) in sorted(shapes.items()):
-        weight = rng.standard_normal((rows, columns)) / np.sqrt(columns)
+        matrix = weights.rng.standard_normal((rows, columns)) / np.sqrt(columns)
         # rows of different size: one scale for all of them is worse than one for each
-        weights[f"{name}.weight"] = weight * rng.uniform(0.4, 1.4, (rows, 1))
-        weights[f"{name}.bias"] = 0.1 * rng.standard_normal(rows)
-    return Model("qat", {name: values.astype(np.float32) for name, values in weights.items()})
+        matrix = matrix * weights.rng.uniform(0.4, 1.4, (rows, 1))
+        weights[f"{name}.weight"] = matrix.astype(np.float32)
+        weights.add_bias(name, rows)
+    return Model("qat", weights)

@@ -76,6 +76,7 @@ FAULTS: Mapping[str, Fault] = {
 CASES: tuple[tuple[str, str], ...] = (
     ("zero_point", "mindspore"),
     ("half_range", "pytorch"),
+    ("half_range", "mindspore"),
     ("scale", "mindspore"),
     ("scale", "pytorch"),
     ("activation_float", "pytorch"),
