@@ -50,3 +50,35 @@ def test_what_joins_its_inputs_in_any_order_computes_nothing() -> None:
     assert truth._is_joining(dump, 0, [2])
     dump = make_dump(sine, cosine, np.array([0.9, 0.8, 0.1, 0.1]), roles=roles)
     assert not truth._is_joining(dump, 0, [2])
+
+
+def test_a_module_call_without_an_op_inside_computes() -> None:
+    calls = [
+        ("Functional.embedding.0.forward", "op", "forward", 1, -1),
+        ("Module.encoder.Embedding.forward.0", "module", "forward", 3, -1),
+        ("Module.rnn.LSTM.forward.0", "module", "forward", 3, -1),
+        ("Module.model.forward.0", "module", "forward", -1, -1),
+        ("Module.rnn.LSTM.backward.0", "module", "backward", -1, 2),
+        ("Module.encoder.Embedding.backward.0", "module", "backward", -1, 1),
+    ]
+    ops = pd.DataFrame(calls, columns=["name", "level", "phase", "parent", "forward"])
+    assert truth._flag_leaves(ops) == [True, False, True, False, True, False]
+
+
+def test_where_a_rearrangement_was_left_out_the_op_before_it_is_a_right_answer() -> None:
+    """The clean op reads the slice rearranged, the faulty one the slice itself: equal numbers."""
+    names = ["Slice", "Reshape", "Mul"]
+    rows = [(0, "output"), (1, "output"), (2, "input"), (2, "output")]
+    table = pd.DataFrame({
+        "op": [op for op, _ in rows],
+        "slot": [f"{kind}.0" for _, kind in rows],
+        "slot_kind": [kind for _, kind in rows],
+        "source_tensor": -1,
+    })  # fmt: skip
+    trace = SimpleNamespace(tensors=table, ops=pd.DataFrame({"name": names, "forward": -1}))
+    numbers = ("x", "x", "x", "y")
+    clean = dumps.Dump(trace, ("slice", "pairs", "pairs", "product"), numbers)
+    faulty = dumps.Dump(trace, ("slice", "pairs", "slice", "other"), numbers)
+    changed = np.array([truth.SAME, truth.SAME, truth.SAME, truth.CHANGED])
+    assert truth._find_rewired_producers(clean, faulty, [0, 1, 2], changed, [2]) == {0, 1}
+    assert truth._find_rewired_producers(clean, clean, [0, 1, 2], changed, [2]) == set()

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from families.weights import Weights
+
 VOCAB, WIDTH, LAYERS, SEQ, BATCH, SEED = 60, 24, 2, 8, 3, 31
 #: Probability of the fault that leaves dropout between the layers on.
 DROPOUT = 0.2
@@ -61,13 +63,13 @@ class Model:
 
 def build_clean() -> Model:
     """Return the model without a fault."""
-    rng = np.random.default_rng(SEED)
-    weights = {"embedding.weight": rng.standard_normal((VOCAB, WIDTH))}
+    weights = Weights(SEED)
+    weights.add_table("embedding", VOCAB, WIDTH)
     for n in range(LAYERS):
         for name in ("ih", "hh"):
-            matrix = rng.standard_normal((4 * WIDTH, WIDTH)) / np.sqrt(WIDTH)
-            weights[f"layers.{n}.weight_{name}"] = matrix
-            weights[f"layers.{n}.bias_{name}"] = 0.2 * rng.standard_normal(4 * WIDTH)
-    weights["head.weight"] = rng.standard_normal((VOCAB, WIDTH)) / np.sqrt(WIDTH)
-    weights["head.bias"] = 0.1 * rng.standard_normal(VOCAB)
-    return Model("lstm", {name: values.astype(np.float32) for name, values in weights.items()})
+            matrix = weights.rng.standard_normal((4 * WIDTH, WIDTH)) / np.sqrt(WIDTH)
+            bias = 0.2 * weights.rng.standard_normal(4 * WIDTH)
+            weights[f"layers.{n}.weight_{name}"] = matrix.astype(np.float32)
+            weights[f"layers.{n}.bias_{name}"] = bias.astype(np.float32)
+    weights.add_linear("head", VOCAB, WIDTH)
+    return Model("lstm", weights)

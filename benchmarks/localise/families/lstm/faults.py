@@ -102,6 +102,7 @@ CASES: tuple[tuple[str, str], ...] = (
     ("hard_sigmoid", "mindspore"),
     ("layer_weight", "pytorch"),
     ("reversed", "pytorch"),
+    ("reversed", "mindspore"),
     ("stopped_state", "mindspore"),
     ("padding_row", "pytorch"),
     ("dropout", "pytorch"),

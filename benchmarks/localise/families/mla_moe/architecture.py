@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from families.weights import Weights
+
 VOCAB, HIDDEN, LAYERS, HEADS, SEQ, BATCH, SEED = 72, 32, 2, 4, 10, 2, 32
 Q_RANK, KV_RANK = 20, 16
 #: Of a head: dimensions without positions, as many as a value has, and dimensions with positions.
@@ -85,40 +87,34 @@ class Model:
 
 def build_clean() -> Model:
     """Return the model without a fault."""
-    rng = np.random.default_rng(SEED)
-    weights: dict[str, np.ndarray] = {}
-
-    def add_linear(name: str, rows: int, columns: int) -> None:
-        weights[f"{name}.weight"] = rng.standard_normal((rows, columns)) / np.sqrt(columns)
-
-    def add_norm(name: str, length: int) -> None:
-        weights[f"{name}.weight"] = 1 + 0.1 * rng.standard_normal(length)
-
-    def add_feed_forward(name: str, width: int) -> None:
-        add_linear(f"{name}.gate", width, HIDDEN)
-        add_linear(f"{name}.up", width, HIDDEN)
-        add_linear(f"{name}.down", HIDDEN, width)
-
-    weights["embedding.weight"] = rng.standard_normal((VOCAB, HIDDEN))
+    weights = Weights(SEED)
+    weights.add_table("embedding", VOCAB, HIDDEN)
     for n in range(LAYERS):
         prefix = f"layers.{n}"
-        add_norm(f"{prefix}.input_norm", HIDDEN)
-        add_linear(f"{prefix}.attention.q_a", Q_RANK, HIDDEN)
-        add_norm(f"{prefix}.attention.q_norm", Q_RANK)
-        add_linear(f"{prefix}.attention.q_b", HEADS * (NOPE_DIM + ROPE_DIM), Q_RANK)
-        add_linear(f"{prefix}.attention.kv_a", KV_RANK + ROPE_DIM, HIDDEN)
-        add_norm(f"{prefix}.attention.kv_norm", KV_RANK)
-        add_linear(f"{prefix}.attention.kv_b", HEADS * 2 * NOPE_DIM, KV_RANK)
-        add_linear(f"{prefix}.attention.o", HIDDEN, HEADS * NOPE_DIM)
-        add_norm(f"{prefix}.post_norm", HIDDEN)
+        weights.add_norm(f"{prefix}.input_norm", HIDDEN, has_bias=False)
+        weights.add_matrix(f"{prefix}.attention.q_a", Q_RANK, HIDDEN)
+        weights.add_norm(f"{prefix}.attention.q_norm", Q_RANK, has_bias=False)
+        weights.add_matrix(f"{prefix}.attention.q_b", HEADS * (NOPE_DIM + ROPE_DIM), Q_RANK)
+        weights.add_matrix(f"{prefix}.attention.kv_a", KV_RANK + ROPE_DIM, HIDDEN)
+        weights.add_norm(f"{prefix}.attention.kv_norm", KV_RANK, has_bias=False)
+        weights.add_matrix(f"{prefix}.attention.kv_b", HEADS * 2 * NOPE_DIM, KV_RANK)
+        weights.add_matrix(f"{prefix}.attention.o", HIDDEN, HEADS * NOPE_DIM)
+        weights.add_norm(f"{prefix}.post_norm", HIDDEN, has_bias=False)
         if n == 0:
-            add_feed_forward(f"{prefix}.mlp", FFN)
+            _add_feed_forward(weights, f"{prefix}.mlp", FFN)
             continue
-        add_linear(f"{prefix}.mlp.router", EXPERTS, HIDDEN)
-        weights[f"{prefix}.mlp.router.bias"] = 0.2 * rng.standard_normal(EXPERTS)
+        weights.add_matrix(f"{prefix}.mlp.router", EXPERTS, HIDDEN)
+        bias = 0.2 * weights.rng.standard_normal(EXPERTS)
+        weights[f"{prefix}.mlp.router.bias"] = bias.astype(np.float32)
         for expert in range(EXPERTS):
-            add_feed_forward(f"{prefix}.mlp.experts.{expert}", EXPERT_FFN)
-        add_feed_forward(f"{prefix}.mlp.shared", EXPERT_FFN)
-    add_norm("norm", HIDDEN)
-    add_linear("head", VOCAB, HIDDEN)
-    return Model("mla_moe", {name: values.astype(np.float32) for name, values in weights.items()})
+            _add_feed_forward(weights, f"{prefix}.mlp.experts.{expert}", EXPERT_FFN)
+        _add_feed_forward(weights, f"{prefix}.mlp.shared", EXPERT_FFN)
+    weights.add_norm("norm", HIDDEN, has_bias=False)
+    weights.add_matrix("head", VOCAB, HIDDEN)
+    return Model("mla_moe", weights)
+
+
+def _add_feed_forward(weights: Weights, name: str, width: int) -> None:
+    weights.add_matrix(f"{name}.gate", width, HIDDEN)
+    weights.add_matrix(f"{name}.up", width, HIDDEN)
+    weights.add_matrix(f"{name}.down", HIDDEN, width)

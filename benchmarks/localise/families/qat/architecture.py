@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from families.weights import Weights
+
 FEATURES, WIDTH, CLASSES, BLOCKS, BATCH, SEED = 20, 32, 10, 2, 24, 34
 WEIGHT_LIMIT = 127  #: symmetric: -127 to 127
 #: Calibrated ranges of the inputs of the linear layers: of embed and up, and of down, behind a
@@ -57,7 +59,7 @@ class Model:
     is_scale_per_row: bool = True  #: else one scale for the whole weight
     scale_axis: int = 0  #: 1: the scales of the rows are used for the columns of a square weight
     weight_rounding: str = "nearest"
-    passes_weight_gradient: bool = True
+    passes_gradient: bool = True  #: of the activation
     passes_clipped: bool = False  #: of the activation
     has_bias: bool = True
 
@@ -81,7 +83,6 @@ class Model:
             WEIGHT_LIMIT,
             knobs.scale_axis,
             knobs.weight_rounding,
-            knobs.passes_weight_gradient,
         )
 
     def input_quantizer(self, name: str) -> Quantizer:
@@ -96,6 +97,7 @@ class Model:
             zero_point,
             0,
             highest,
+            passes_gradient=knobs.passes_gradient,
             passes_clipped=knobs.passes_clipped,
         )
 
@@ -108,14 +110,14 @@ class Model:
 
 def build_clean() -> Model:
     """Return the model without a fault."""
-    rng = np.random.default_rng(SEED)
+    weights = Weights(SEED)
     shapes = {"embed": (WIDTH, FEATURES), "head": (CLASSES, WIDTH)}
     for n in range(BLOCKS):
         shapes |= {f"blocks.{n}.up": (WIDTH, WIDTH), f"blocks.{n}.down": (WIDTH, WIDTH)}
-    weights = {}
     for name, (rows, columns) in sorted(shapes.items()):
-        weight = rng.standard_normal((rows, columns)) / np.sqrt(columns)
+        matrix = weights.rng.standard_normal((rows, columns)) / np.sqrt(columns)
         # rows of different size: one scale for all of them is worse than one for each
-        weights[f"{name}.weight"] = weight * rng.uniform(0.4, 1.4, (rows, 1))
-        weights[f"{name}.bias"] = 0.1 * rng.standard_normal(rows)
-    return Model("qat", {name: values.astype(np.float32) for name, values in weights.items()})
+        matrix = matrix * weights.rng.uniform(0.4, 1.4, (rows, 1))
+        weights[f"{name}.weight"] = matrix.astype(np.float32)
+        weights.add_bias(name, rows)
+    return Model("qat", weights)

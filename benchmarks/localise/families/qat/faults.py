@@ -54,9 +54,9 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Anywhere("floor|down")],
     ),
     "gradient_stopped": Fault(
-        "the rounding of a weight stops its gradient",
+        "the rounding of an activation stops its gradient",
         "gradient-stopped",
-        change_model(passes_weight_gradient=False),
+        change_model(passes_gradient=False),
     ),
     "clipped_gradient": Fault(
         "the gradient passes where an activation was clipped",
@@ -76,6 +76,7 @@ FAULTS: Mapping[str, Fault] = {
 CASES: tuple[tuple[str, str], ...] = (
     ("zero_point", "mindspore"),
     ("half_range", "pytorch"),
+    ("half_range", "mindspore"),
     ("scale", "mindspore"),
     ("scale", "pytorch"),
     ("activation_float", "pytorch"),

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from families.weights import Weights
+
 VOCAB, HIDDEN, INNER, STATE, DT_RANK, KERNEL = 64, 24, 32, 4, 3, 4
 LAYERS, SEQ, BATCH, SEED = 2, 8, 2, 33
 EPS = 1e-5
@@ -62,25 +64,22 @@ class Model:
 
 def build_clean() -> Model:
     """Return the model without a fault."""
-    rng = np.random.default_rng(SEED)
-    weights: dict[str, np.ndarray] = {}
-
-    def add_linear(name: str, rows: int, columns: int) -> None:
-        weights[f"{name}.weight"] = rng.standard_normal((rows, columns)) / np.sqrt(columns)
-
-    weights["embedding.weight"] = 0.25 * rng.standard_normal((VOCAB, HIDDEN))
+    weights = Weights(SEED)
+    rng = weights.rng
+    weights.add_table("embedding", VOCAB, HIDDEN, deviation=0.25)
     for n in range(LAYERS):
         prefix = f"layers.{n}"
-        weights[f"{prefix}.norm.weight"] = 1 + 0.1 * rng.standard_normal(HIDDEN)
-        add_linear(f"{prefix}.in_proj", 2 * INNER, HIDDEN)
-        weights[f"{prefix}.conv.weight"] = 0.5 * rng.standard_normal((INNER, 1, KERNEL))
-        weights[f"{prefix}.conv.bias"] = 0.1 * rng.standard_normal(INNER)
-        add_linear(f"{prefix}.x_proj", DT_RANK + 2 * STATE, INNER)
-        add_linear(f"{prefix}.dt_proj", INNER, DT_RANK)
-        weights[f"{prefix}.dt_proj.bias"] = -1 + 0.5 * rng.standard_normal(INNER)
+        weights.add_norm(f"{prefix}.norm", HIDDEN, has_bias=False)
+        weights.add_matrix(f"{prefix}.in_proj", 2 * INNER, HIDDEN)
+        weights.add_linear(f"{prefix}.conv", INNER, 1, KERNEL)
+        weights.add_matrix(f"{prefix}.x_proj", DT_RANK + 2 * STATE, INNER)
+        weights.add_matrix(f"{prefix}.dt_proj", INNER, DT_RANK)
+        dt_bias = -1 + 0.5 * rng.standard_normal(INNER)
+        weights[f"{prefix}.dt_proj.bias"] = dt_bias.astype(np.float32)
         decay = np.arange(1, STATE + 1) * (1 + 0.1 * rng.random((INNER, STATE)))
-        weights[f"{prefix}.A_log"] = np.log(decay)
-        weights[f"{prefix}.D"] = 1 + 0.1 * rng.standard_normal(INNER)
-        add_linear(f"{prefix}.out_proj", HIDDEN, INNER)
-    weights["norm.weight"] = 1 + 0.1 * rng.standard_normal(HIDDEN)
-    return Model("ssm", {name: values.astype(np.float32) for name, values in weights.items()})
+        weights[f"{prefix}.A_log"] = np.log(decay).astype(np.float32)
+        skip = 1 + 0.1 * rng.standard_normal(INNER)
+        weights[f"{prefix}.D"] = skip.astype(np.float32)
+        weights.add_matrix(f"{prefix}.out_proj", HIDDEN, INNER)
+    weights.add_norm("norm", HIDDEN, has_bias=False)
+    return Model("ssm", weights)
