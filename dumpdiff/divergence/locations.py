@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
+from ..graph.module_paths import find_common_path
 from ..model.arrays import Ints
+from ..rulebook.names import split_segments
 from .joint_graph import JointGraph
 from .states import States
 
@@ -39,8 +41,21 @@ class SideLocation:
 
     @property
     def scope(self) -> str:
-        """The first known scope of ``ops``, '' if none is known."""
-        return next(filter(None, self.scopes), "")
+        """The innermost module that holds all of ``ops`` with a known scope, '' if none is known.
+
+        Where no layer holds them all, it is the scope of the first.
+        """
+        known_scopes = list(filter(None, self.scopes))
+        return find_common_path(known_scopes) or next(iter(known_scopes), "")
+
+    @property
+    def printed_scope(self) -> str:
+        """The innermost module in the names of all of ``ops``, '' if they have none in common.
+
+        Names of graph mode may be those of another layer: a last resort.
+        """
+        names = [".".join(split_segments(name)) for name in self.op_names]
+        return find_common_path(names)
 
     @property
     def source(self) -> str:
@@ -73,10 +88,11 @@ class Location:
     target: SideLocation
     reference: SideLocation
     unpaired_nodes: tuple[int, ...]
+    omitting_module: str = ""  #: scope of the product whose bias one side omits, '' if none does
 
     @property
     def scope(self) -> str:
-        """Canonical scope: of the parameter, else of the first op after the last agreement.
+        """Canonical scope: of the parameter, else of the ops since the last agreement.
 
         The reference's scope is used unless the target's is an enclosing module of it.
         """
@@ -85,11 +101,13 @@ class Location:
             if is_parameter:
                 module = side.parameter.rpartition(".")[0]
                 return side.scope or module
+        if self.omitting_module:
+            return self.omitting_module
         scope_t, scope_r = self.target.scope, self.reference.scope
         target_encloses = bool(scope_t) and scope_r.startswith(f"{scope_t}.")
         if target_encloses:
             return scope_t
-        return scope_r or scope_t
+        return scope_r or scope_t or self.reference.printed_scope or self.target.printed_scope
 
 
 def build_location(
@@ -105,11 +123,13 @@ def build_location(
     flows = (alignment.target, alignment.reference)
     scopes = (scopes_t, scopes_r)
     sides = []
+    omitting_module = ""
     for side in (0, 1):
         ops = _list_ops(flows[side], classes[side], node, unpaired_nodes)
         preceding_op = _find_op_before_omission(graph, unpaired_nodes, omitting_side=side)
         if preceding_op is not None:
             ops = [preceding_op, *ops]
+            omitting_module = scopes[side][preceding_op]
         if slot_ops is not None:
             ops = [slot_ops[side]]
         value = int(classes[side][node])
@@ -123,7 +143,8 @@ def build_location(
                 tuple(scopes[side][op] for op in ops),
             )
         )
-    return Location(node, str(graph.phase[node]), sides[0], sides[1], unpaired_nodes)
+    phase = str(graph.phase[node])
+    return Location(node, phase, sides[0], sides[1], unpaired_nodes, omitting_module)
 
 
 def _list_ops(flow: Flow, classes: Ints, node: int, unpaired_nodes: tuple[int, ...]) -> list[int]:

@@ -7,10 +7,13 @@ right.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from ..model.trace import BACKWARD, FORWARD
 from ..rulebook import Rules
+from ..rulebook.names import split_segments
 from .dataflow import Flow
 
 #: Nearest modules that are kept per op; more have no path in common anyway.
@@ -29,11 +32,14 @@ def locate_ops(flow: Flow, rules: Rules) -> list[str]:
     used as they are. A gradient op belongs to its forward op, else to the latest forward value that
     it reads.
     """
-    known_paths = _read_recorded_paths(flow, rules)
-    parameter_paths = _find_parameter_paths(flow, rules)
+    scopes = _read_recorded_scopes(flow)
+    names = [*flow.list_column("parameter"), *flow.list_column("gradient_of")]
+    scope_paths, modules = rules.resolve_modules(scopes, names)
+    known_paths = [scope_paths[scope] for scope in scopes]
+    parameter_paths = _find_parameter_paths(flow, modules)
     modules_above = _find_nearest_modules(flow, parameter_paths, forwards=True)
     modules_below = _find_nearest_modules(flow, parameter_paths, forwards=False)
-    norms = _find_norms(flow, rules)
+    norms = _find_norms(flow, modules)
     calls = flow.trace.ops["forward"].tolist()
     paths: list[str] = []
     for op, phase in enumerate(flow.phases):
@@ -43,8 +49,8 @@ def locate_ops(flow: Flow, rules: Rules) -> list[str]:
         elif phase == FORWARD:
             module = _find_only_module_below(flow, op, modules_below)
             if module not in norms:
-                module = _find_common_path([*modules_above[op], *modules_below[op]])
-            paths.append(module)
+                module = find_common_path([*modules_above[op], *modules_below[op]])
+            paths.append(module or _read_plain_path(scopes[op]))
         elif calls[op] >= 0:
             paths.append(paths[calls[op]])
         elif phase == BACKWARD:
@@ -82,45 +88,40 @@ def _find_only_module_below(flow: Flow, op: int, modules_below: list[frozenset[s
     return module
 
 
-def _read_recorded_paths(flow: Flow, rules: Rules) -> list[str]:
-    """Return canonical scopes where the recorder hooked real modules; not those of graph mode."""
-    paths = [""] * len(flow.trace.ops)
+def _read_recorded_scopes(flow: Flow) -> list[str]:
+    """Return the scopes of ops where the recorder hooked real modules; not those of graph mode."""
     if flow.trace.source.format == "mindspore":
-        return paths
-    for op, scope in enumerate(flow.trace.ops["scope"].tolist()):
-        if scope:
-            paths[op] = rules.resolve_scope(scope)
-    return paths
+        return [""] * len(flow.trace.ops)
+    return [str(scope) for scope in flow.trace.ops["scope"].tolist()]
 
 
-def _find_parameter_paths(flow: Flow, rules: Rules) -> list[str]:
+def _read_plain_path(scope: str) -> str:
+    """Return the module path in a scope that no rule matches, '' if it names no module."""
+    path = ".".join(split_segments(scope))
+    return "" if path in _GENERIC_PATHS else path
+
+
+def _find_parameter_paths(flow: Flow, modules: Mapping[str, str]) -> list[str]:
     """Return per op the module of the parameter that it reads or whose gradient it produces."""
-    read_modules = [_get_module(rules, name) for name in flow.classes["parameter"]]
-    gradient_modules = [_get_module(rules, name) for name in flow.classes["gradient_of"]]
+    read_modules = [modules[name] for name in flow.list_column("parameter")]
+    gradient_modules = [modules[name] for name in flow.list_column("gradient_of")]
     paths = []
     for reads, writes in zip(flow.reads, flow.writes, strict=True):
-        modules = {read_modules[value] for value in reads} - {""}
-        if not modules:
-            modules = {gradient_modules[value] for value in writes} - {""}
-        paths.append(_find_common_path(sorted(modules)))
+        op_modules = {read_modules[value] for value in reads} - {""}
+        if not op_modules:
+            op_modules = {gradient_modules[value] for value in writes} - {""}
+        paths.append(find_common_path(sorted(op_modules)))
     return paths
 
 
-def _get_module(rules: Rules, parameter: str) -> str:
-    """Return the canonical path of the module that owns a parameter."""
-    if not parameter:
-        return ""
-    return (rules.resolve_parameter(parameter) or parameter).rpartition(".")[0]
-
-
-def _find_norms(flow: Flow, rules: Rules) -> set[str]:
+def _find_norms(flow: Flow, modules: Mapping[str, str]) -> set[str]:
     """Return the modules all of whose parameters are vectors."""
     is_norm: dict[str, bool] = {}
     shapes = flow.tensors["shape"].to_numpy()
     for name, tensor in zip(flow.classes["parameter"], flow.classes["tensor"], strict=True):
         if not name:
             continue
-        module, shape = _get_module(rules, name), shapes[tensor]
+        module, shape = modules[name], shapes[tensor]
         is_vector = shape is not None and len(shape) == 1
         is_norm[module] = is_norm.get(module, True) and is_vector
     return {module for module in is_norm if is_norm[module]}
@@ -166,7 +167,7 @@ def _find_nearest_modules(
     return nearest_modules
 
 
-def _find_common_path(paths: list[str]) -> str:
+def find_common_path(paths: Sequence[str]) -> str:
     """Return the longest common leading part of dotted paths, '' if it names no layer."""
     if not paths:
         return ""

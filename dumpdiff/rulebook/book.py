@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from .arguments import ArgumentRules
@@ -70,6 +70,43 @@ class Rules:
                 canonical_names[name] = canonical_name
         counts = Counter(canonical_names.values())
         return {name: path for name, path in canonical_names.items() if counts[path] == 1}
+
+    def resolve_modules(
+        self, scopes: Iterable[str], parameters: Iterable[str]
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return scope -> module path, and parameter -> path of its module, of one model.
+
+        Paths are canonical, '' if no rule matches; a parameter that no rule matches keeps its name.
+        Where two towers of the model have a path in common, such as ``layers.0`` of an encoder and
+        of a decoder, it is preceded by what tells them apart (``encoder.layers.0``).
+        """
+        readings_of_scopes = {name: self._scopes.resolve_scope(name) for name in set(scopes)}
+        readings_of_parameters = {
+            name: self._scopes.resolve_parameter(name) for name in set(parameters)
+        }
+        scope_paths = {name: reading.path for name, reading in readings_of_scopes.items()}
+        parameter_paths = {
+            name: (reading.path or name).rpartition(".")[0]
+            for name, reading in readings_of_parameters.items()
+        }
+        fronts_of_path: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
+        for readings, paths in (
+            (readings_of_scopes, scope_paths),
+            (readings_of_parameters, parameter_paths),
+        ):
+            for name, reading in readings.items():
+                if reading.path:
+                    fronts_of_path[paths[name]].add(reading.front)
+        if any(len(fronts) > 1 for fronts in fronts_of_path.values()):
+            n_common = _count_common_segments(set().union(*fronts_of_path.values()))
+            for readings, paths in (
+                (readings_of_scopes, scope_paths),
+                (readings_of_parameters, parameter_paths),
+            ):
+                for name, reading in readings.items():
+                    tower = reading.front[n_common:] if reading.path else ()
+                    paths[name] = ".".join(filter(None, (*tower, paths[name])))
+        return scope_paths, parameter_paths
 
     def resolve_kind(self, name: str) -> str:
         """Return the canonical operator kind, never ''.
@@ -173,3 +210,13 @@ class Rules:
         if len(self.named_pairs):
             counts["named pairs"] = len(self.named_pairs)
         return counts
+
+
+def _count_common_segments(fronts: Iterable[tuple[str, ...]]) -> int:
+    """Return the number of leading segments that all fronts share."""
+    n_common = 0
+    for segments in zip(*fronts, strict=False):
+        if len(set(segments)) > 1:
+            break
+        n_common += 1
+    return n_common

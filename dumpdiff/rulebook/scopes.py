@@ -7,7 +7,7 @@ is kept: ``layers.0.self_attn.something`` becomes ``layers.0.attention.something
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .document import Entry, Place
@@ -23,6 +23,8 @@ class Reading:
 
     path: str = ""
     rules: tuple[Rule, ...] = ()
+    #: segments of the name that the path leaves out: wrappers of the whole model, or a tower
+    front: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,12 +137,13 @@ class ScopeRules:
             path = rewritten
         return path, tuple(rules)
 
-    def _make_reading(self, front: Iterable[str], path: str, rules: tuple[Rule, ...]) -> Reading:
+    def _make_reading(self, front: Sequence[str], path: str, rules: tuple[Rule, ...]) -> Reading:
         """Return a reading whose path begins with the known prefixes in front of the block."""
         prefixes = dict.fromkeys(
             self._prefixes[segment] for segment in front if segment in self._prefixes
         )
-        return Reading(_join(*prefixes, path), rules)
+        left_out = tuple(segment for segment in front if segment not in self._prefixes)
+        return Reading(_join(*prefixes, path), rules, left_out)
 
     def _split_without_wrappers(self, name: str) -> tuple[str, ...]:
         return tuple(segment for segment in split_segments(name) if segment not in self._wrappers)
