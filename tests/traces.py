@@ -16,7 +16,7 @@ from dumpdiff.comparison import Comparison, compare_pairs
 from dumpdiff.divergence import locate
 from dumpdiff.divergence.joint_graph import JointGraph, build_joint_graph
 from dumpdiff.divergence.states import States, classify
-from dumpdiff.graph import Flow, build_flow
+from dumpdiff.graph import Flow, build_flow, mark_shape_reads
 from dumpdiff.graph.statistics import STATISTICS
 from dumpdiff.model.arrays import AnyArray
 from dumpdiff.model.defaults import MIN_COVERAGE
@@ -151,10 +151,10 @@ def find_result(trace: Trace, name: str) -> list[int]:
 
 def find_dependents(trace: Trace, name: str) -> list[int]:
     """Return the ids of all tensors that hold the outputs of an op, or depend on them."""
-    flow = build_flow(trace)
+    flow = mark_shape_reads(build_flow(trace), load_shipped_rules())
     values = set(flow.writes[find_op(trace, name)])
-    for reads, writes in zip(flow.reads, flow.writes, strict=True):
-        if values.intersection(reads):
+    for operands, writes in zip(flow.operands, flow.writes, strict=True):
+        if values.intersection(operands):
             values.update(writes)
     return np.flatnonzero(np.isin(flow.tensor_class, sorted(values))).tolist()
 

@@ -98,48 +98,53 @@ def _index_rows(alignment: Alignment) -> dict[int, int]:
 def _measure_step(
     alignment: Alignment, new_weight: NewWeight, error: float
 ) -> tuple[float, float, str] | None:
-    """Return size of the smaller step and its tolerance, both relative to the new weight.
+    """Return size of the smaller step and tolerance, both relative to the new weight.
 
     The third is why a step that is smaller than the tolerance does not show. None if a tensor of
     one side cannot be read.
     """
-    moment_t, moment_r = new_weight.second_moments
-    steps = [
-        _measure_own_step(
-            alignment.target, new_weight.old_target, new_weight.target, moment_t, error,
-            alignment.tolerance,
-        ),
-        _measure_own_step(
-            alignment.reference, new_weight.old_reference, new_weight.reference, moment_r, error,
-            alignment.tolerance,
-        ),
-    ]  # fmt: skip
-    known_steps = [step for step in steps if step is not None]
-    return min(known_steps) if len(known_steps) == len(steps) else None
-
-
-def _measure_own_step(
-    flow: Flow, old_value: int, new_value: int, moment: int, error: float, noise_of_pairs: float
-) -> tuple[float, float, str] | None:
-    """Return the same of one side's step; ``moment`` is its second moment, -1 if it has none."""
-    old = _load_values(flow, old_value)
-    new = _load_values(flow, new_value)
-    if old is None or new is None or old.shape != new.shape:
-        return None
-    norm = float(np.linalg.norm(new))
-    if not norm > 0:
-        return None
-    size = float(np.linalg.norm(new - old)) / norm
-    dtype = str(flow.list_column("dtype")[new_value])
-    rounding = _ROUNDINGS * get_unit_roundoff(dtype)
-    noise = STATE_ROUNDING + _NOISE_MARGIN * noise_of_pairs
+    sides = (
+        (alignment.target, new_weight.old_target, new_weight.target),
+        (alignment.reference, new_weight.old_reference, new_weight.reference),
+    )
+    sizes, roundings = [], []
+    for flow, old_value, new_value in sides:
+        old = _load_values(flow, old_value)
+        new = _load_values(flow, new_value)
+        if old is None or new is None or old.shape != new.shape:
+            return None
+        norm = float(np.linalg.norm(new))
+        if not norm > 0:
+            return None
+        sizes.append(float(np.linalg.norm(new - old)) / norm)
+        dtype = str(flow.list_column("dtype")[new_value])
+        roundings.append(_ROUNDINGS * get_unit_roundoff(dtype))
+    size, rounding = min(sizes), max(roundings)
+    noise = STATE_ROUNDING + _NOISE_MARGIN * alignment.tolerance
     tolerance = rounding + size * noise
-    if error > tolerance and moment >= 0:
-        second_moment = _load_values(flow, moment)
-        if second_moment is not None:
-            noise += compute_adam_error(second_moment, noise_of_pairs)
-            return size, rounding + size * noise, NOISE_STEP
+    if error > tolerance:
+        adam_error = _find_adam_error(alignment, new_weight, (sizes[0], sizes[1]))
+        if adam_error is not None:
+            return size, tolerance + adam_error, NOISE_STEP
     return size, tolerance, HIDDEN_STEP
+
+
+def _find_adam_error(
+    alignment: Alignment, new_weight: NewWeight, sizes: tuple[float, float]
+) -> float | None:
+    """Return what noise in the gradients makes of the steps of these ``sizes``, of both the more.
+
+    None if neither side has a second moment. By chance, the gradient of one run may be so large
+    that its step looks like one.
+    """
+    adam_errors = []
+    for flow, moment, size in zip(
+        (alignment.target, alignment.reference), new_weight.second_moments, sizes, strict=True
+    ):
+        second_moment = _load_values(flow, moment) if moment >= 0 else None
+        if second_moment is not None:
+            adam_errors.append(size * compute_adam_error(second_moment, alignment.tolerance))
+    return max(adam_errors, default=None)
 
 
 def compute_adam_error(second_moment: AnyArray, noise: float) -> float:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from ..model.arrays import Ints
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff, is_floating
 from ..model.finding import Finding, Kind
 from ..model.formatting import format_number
-from ..model.trace import PHASES
+from ..model.trace import OPTIMIZER, PHASES
 from ..model.verdict import INTRODUCED, ISOLATED
 from .joint_graph import JointGraph
 from .locations import MAX_NAMED_OPS, Location, SideLocation, build_location
@@ -27,6 +27,11 @@ _KIND_RANKS: Mapping[Kind, int] = {"input": 0, "parameter": 1, "constant": 1}
 _OTHER_KIND_RANK = 2
 #: Rank of what nothing follows from.
 _ISOLATED_RANK = 3
+#: Kinds of what ops compute, and the number of further places that a finding names.
+_COMPUTED_KINDS: frozenset[Kind] = frozenset({"introduced", "region", "missing"})
+_MAX_OTHER_PLACES = 4
+#: (rank of the kind, rank of the phase, place in the dataflow)
+_DraftKey: TypeAlias = tuple[int, int, int]
 #: Roundoffs of a dtype by which it explains an error.
 _DTYPE_ROUNDOFFS = 8
 #: Confidence in the ancestors of a value that has none.
@@ -77,9 +82,70 @@ def build_findings(
         drafts.append((key, kind, location))
     drafts.sort(key=lambda draft: draft[0])
     findings = [replace(finding, rank=rank) for rank, finding in enumerate(first_findings, 1)]
-    for _, kind, location in drafts:
-        findings.append(_build_finding(len(findings) + 1, kind, location, graph, states))
+    for kind, location, others in _group_drafts(graph, drafts):
+        finding = _build_finding(len(findings) + 1, kind, location, graph, states)
+        if others:
+            finding = replace(finding, evidence=(*finding.evidence, _describe_others(others)))
+        findings.append(finding)
     return tuple(findings)
+
+
+def _group_drafts(
+    graph: JointGraph, drafts: Sequence[tuple[_DraftKey, Kind, Location]]
+) -> list[tuple[Kind, Location, list[Location]]]:
+    """Return (kind, location, further locations of the same difference), in order.
+
+    Regions that share a value without a partner are one: it leads to several results. So are
+    constant tables whose products are computed with each other, such as cosines and sines, and
+    results of one module that an op computes with each other, such as the terms of a rotation.
+    """
+    groups: list[tuple[Kind, Location, list[Location]]] = []
+    for _, kind, location in drafts:
+        for first_kind, first, others in groups:
+            has_related_kind = kind == first_kind or {kind, first_kind} <= _COMPUTED_KINDS
+            if has_related_kind and any(
+                _is_one_difference(graph, kind, place, location) for place in (first, *others)
+            ):
+                others.append(location)
+                break
+        else:
+            groups.append((kind, location, []))
+    return groups
+
+
+def _is_one_difference(graph: JointGraph, kind: Kind, first: Location, other: Location) -> bool:
+    """Return whether two locations are parts of one region, table or composite."""
+    results_of_first = _list_results(graph, {first.node})
+    results_of_other = _list_results(graph, {other.node})
+    if other.phase == OPTIMIZER:  # every weight is a result of its own
+        return False
+    if kind == "constant":
+        return not _list_results(graph, results_of_first).isdisjoint(
+            _list_results(graph, results_of_other)
+        )
+    if kind not in _COMPUTED_KINDS:
+        return False
+    if not set(first.unpaired_nodes).isdisjoint(other.unpaired_nodes):
+        return True
+    has_one_scope = bool(first.scope) and first.scope == other.scope
+    return has_one_scope and not results_of_first.isdisjoint(results_of_other)
+
+
+def _list_results(graph: JointGraph, nodes: Iterable[int]) -> set[int]:
+    """Return what is computed from some nodes directly."""
+    return {child for node in nodes for child in graph.children[node]}
+
+
+def _describe_others(others: Sequence[Location]) -> str:
+    """Return a sentence with the first further places of a difference."""
+    places = []
+    for location in others[:_MAX_OTHER_PLACES]:
+        op_t = location.target.op_names[-1] if location.target.op_names else "nothing"
+        op_r = location.reference.op_names[-1] if location.reference.op_names else "nothing"
+        places.append(f"{op_t} vs {op_r}")
+    n_more = len(others) - len(places)
+    more = f" and {n_more} more" if n_more else ""
+    return f"the same difference shows at {', '.join(places)}{more}"
 
 
 def classify_kind(graph: JointGraph, location: Location) -> Kind:

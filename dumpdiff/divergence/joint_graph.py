@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 
 import numpy as np
@@ -47,6 +48,15 @@ class JointGraph:
     def n_nodes(self) -> int:
         """Number of nodes."""
         return len(self.target_classes)
+
+    @cached_property
+    def children(self) -> list[list[int]]:
+        """Per node: the nodes that are computed from it, by either record."""
+        children: list[list[int]] = [[] for _ in range(self.n_nodes)]
+        for node, parents in enumerate(self.parents):
+            for parent in parents:
+                children[parent].append(node)
+        return children
 
 
 def build_joint_graph(comparison: Comparison) -> JointGraph:

@@ -36,6 +36,9 @@ from .reconvergence import find_reconverged, restore_contradictions
 
 #: Error below which a pair is one tensor: another tensor is not so near by chance.
 _NEAR_ERROR = 0.05
+#: Times the largest error that a value depends on, up to which its own follows from that one by
+#: statistics: as for values that are amplified, see ``forward_walk``.
+_CONSEQUENCE_FACTOR = 10
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
             is_final[node] |= bool(graph.phase[node] == FORWARD)
         final_state = find_reconverged(graph, walk.state, is_final, *limits)
     final_state = restore_contradictions(graph, walk, final_state)
+    _demote_consequences(graph, final_state, errors)
     _keep_foreign_values_unpaired(graph, final_state)
     _judge_slot_pairs(graph, walk, final_state)
     return States(
@@ -134,6 +138,26 @@ def _has_unexplained_gradients(graph: JointGraph, state: list[str]) -> bool:
         elif state[node] in (PROPAGATED, AMPLIFIED):
             return True
     return False
+
+
+def _demote_consequences(graph: JointGraph, state: list[str], errors: Floats) -> None:
+    """Call what statistics introduce after an introduced value propagated.
+
+    Statistics that agree in between do not show that the tensors do. A difference that is much
+    larger than all those that it depends on stays introduced: it has a cause of its own.
+    """
+    is_statistical = (graph.comparison.pairs["metric"] == "statistics").to_numpy()
+    largest_before = np.zeros(graph.n_nodes)
+    for node in graph.order:
+        parents = list(graph.parents[node])
+        if parents:
+            largest_before[node] = largest_before[parents].max()
+        if state[node] != INTRODUCED:
+            continue
+        error = float(errors[node])
+        if is_statistical[node] and error <= _CONSEQUENCE_FACTOR * largest_before[node]:
+            state[node] = PROPAGATED
+        largest_before[node] = max(largest_before[node], error)
 
 
 def _keep_foreign_values_unpaired(graph: JointGraph, state: list[str]) -> None:

@@ -68,15 +68,12 @@ class TestCancellation:
         graph, _ = classify_traces(trace("ms_graph"), trace("v6.0_api_stack_summary"))
         assert (compute_cancellation(graph) >= 1).all()
 
-    def test_cancellation_is_relative_to_the_reference_as_errors_are(self, trace):
+    def test_the_larger_sum_counts_whichever_side_it_is_of(self, trace):
         clean_trace = trace("pt_none")
         close = cancel_residual(clean_trace, 1e-3)
-        for target, reference, lowest, highest in (
-            (close, clean_trace, 1, 3),
-            (clean_trace, close, 1000, 3000),
-        ):
+        for target, reference in ((close, clean_trace), (clean_trace, close)):
             graph, _ = classify_traces(target, reference)
-            assert lowest <= compute_cancellation(graph)[find_node(graph, RESIDUAL)] <= highest
+            assert 1 <= compute_cancellation(graph)[find_node(graph, RESIDUAL)] <= 3
 
     def test_the_gradient_of_a_bias_is_a_sum_over_rows(self, trace):
         """The gradient of a key bias is zero: softmax ignores what all scores have in common."""
