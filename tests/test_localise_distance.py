@@ -54,15 +54,16 @@ def test_what_joins_its_inputs_in_any_order_computes_nothing() -> None:
 
 def test_a_module_call_without_an_op_inside_computes() -> None:
     calls = [
-        ("Functional.embedding.0.forward", "op", "forward", 1, -1),
-        ("Module.encoder.Embedding.forward.0", "module", "forward", 3, -1),
-        ("Module.rnn.LSTM.forward.0", "module", "forward", 3, -1),
-        ("Module.model.forward.0", "module", "forward", -1, -1),
-        ("Module.rnn.LSTM.backward.0", "module", "backward", -1, 2),
-        ("Module.encoder.Embedding.backward.0", "module", "backward", -1, 1),
+        ("Functional.embedding.0.forward", "op", 1),
+        ("Module.encoder.Embedding.forward.0", "module", 3),
+        ("Module.rnn.LSTM.forward.0", "module", 3),
+        ("Module.model.forward.0", "module", -1),
+        ("Module.rnn.LSTM.backward.0", "module", -1),
+        ("Functional.embedding.0.backward", "op", 6),
+        ("Module.encoder.Embedding.backward.0", "module", -1),
     ]
-    ops = pd.DataFrame(calls, columns=["name", "level", "phase", "parent", "forward"])
-    assert truth._flag_leaves(ops) == [True, False, True, False, True, False]
+    ops = pd.DataFrame(calls, columns=["name", "level", "parent"])
+    assert truth._flag_leaves(ops) == [True, False, True, False, True, True, False]
 
 
 def test_where_a_rearrangement_was_left_out_the_op_before_it_is_a_right_answer() -> None:

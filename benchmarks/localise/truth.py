@@ -102,13 +102,11 @@ def find_truth(clean: Dump, faulty: Dump) -> Truth:
 
 
 def _flag_leaves(ops: pd.DataFrame) -> list[bool]:
-    """Flag what computes: ops, and module calls inside which no op was recorded, as ``nn.LSTM``."""
-    is_leaf = (ops["level"] == "op") | ((ops["phase"] == FORWARD) & ~ops.index.isin(ops["parent"]))
-    leaves = is_leaf.tolist()
-    return [
-        leaf or (forward >= 0 and leaves[forward])
-        for leaf, forward in zip(leaves, ops["forward"].tolist(), strict=True)
-    ]
+    """Flag what computes: ops, and module calls inside which no op was recorded.
+
+    PyTorch's ``nn.LSTM`` is one, and the gradient of an autograd function.
+    """
+    return ((ops["level"] == "op") | ~ops.index.isin(ops["parent"])).tolist()
 
 
 def _list_reached_phases(faulty: Dump, pairs: list[int], changed: np.ndarray) -> set[str]:

@@ -84,7 +84,6 @@ CASES: tuple[tuple[str, str], ...] = (
     ("scale_axis", "mindspore"),
     ("floor", "mindspore"),
     ("gradient_stopped", "mindspore"),
-    ("gradient_stopped", "pytorch"),
     ("clipped_gradient", "pytorch"),
     ("bias_missing", "pytorch"),
 )
