@@ -10,6 +10,7 @@ import numpy as np
 
 from ..comparison.metrics import compute_metrics
 from ..comparison.whole_tensors import load_readable_tensor
+from ..model.trace import BACKWARD
 from ..model.verdict import AGREEING, INTRODUCED, ISOLATED, RECONVERGED
 from .error_bounds import build_visibility_function
 from .forward_walk import DIVERGED, UNKNOWN, Ancestry, Walk
@@ -91,6 +92,8 @@ def _mark_compared_at_ends(
         for leads, name, size in zip(leads_to_agreement, state, sizes, strict=True)
     ]
     touches_difference = [name in DIVERGED for name in state]
+    for node in _find_uncompared_gradients(graph, state, children, sizes):
+        touches_difference[node] = True
     returned_nodes = _find_returned_nodes(graph)
     for is_second_pass in (False, True):
         for node in reversed(graph.order):
@@ -99,12 +102,42 @@ def _mark_compared_at_ends(
             ends = children[node]
             if is_second_pass and node in returned_nodes:
                 ends = [*ends, *returned_nodes[node]]
-            touches_difference[node] = any(touches_difference[end] for end in ends)
+            touches_difference[node] |= any(touches_difference[end] for end in ends)
             if touches_difference[node] or not any(is_covered[end] for end in ends):
                 continue
             is_covered[node] = True
             if state[node] in UNKNOWN:
                 state[node] = RECONVERGED
+
+
+def _find_uncompared_gradients(
+    graph: JointGraph, state: list[str], children: Sequence[Sequence[int]], sizes: Sequence[int]
+) -> set[int]:
+    """Return the nodes that may be the gradient of a parameter that found no partner.
+
+    These are the gradients that a record names, and of the other side the results of that size that
+    nothing is computed from. They are ends that should have been compared.
+    """
+    alignment = graph.comparison.alignment
+    n_pairs = len(graph.comparison.pairs)
+    uncompared_nodes: set[int] = set()
+    for flow, classes, other_classes in (
+        (alignment.target, graph.target_classes, graph.reference_classes),
+        (alignment.reference, graph.reference_classes, graph.target_classes),
+    ):
+        names = flow.list_column("gradient_of")
+        named_nodes = [
+            node
+            for node in range(n_pairs, graph.n_nodes)
+            if classes[node] >= 0 and names[classes[node]]
+        ]
+        missing_sizes = {sizes[node] for node in named_nodes}
+        uncompared_nodes.update(named_nodes)
+        for node in range(n_pairs, graph.n_nodes):
+            is_result = other_classes[node] >= 0 and not children[node]
+            if is_result and graph.phase[node] == BACKWARD and sizes[node] in missing_sizes:
+                uncompared_nodes.add(node)
+    return {node for node in uncompared_nodes if state[node] in UNKNOWN}
 
 
 def _find_returned_nodes(graph: JointGraph) -> dict[int, set[int]]:

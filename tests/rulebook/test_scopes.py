@@ -351,6 +351,34 @@ def test_a_canonical_parameter_maps_to_itself(rules: Rules, path: str) -> None:
     assert rules.resolve_parameter(path) == path
 
 
+class TestTowers:
+    def test_layers_of_an_encoder_and_a_decoder_keep_what_tells_them_apart(self):
+        names = [
+            "model.encoder.layers.0.self_attn.q_proj",
+            "model.decoder.layers.0.self_attn.q_proj",
+        ]
+        scopes, modules = load_rules().resolve_modules(names, [f"{names[0]}.weight"])
+        assert list(map(scopes.get, names)) == [
+            "encoder.layers.0.attention.q",
+            "decoder.layers.0.attention.q",
+        ]
+        assert modules == {f"{names[0]}.weight": "encoder.layers.0.attention.q"}
+
+    def test_so_do_the_branches_of_a_unet(self):
+        names = ["net.down.0.blocks.1.conv", "net.middle.blocks.0.conv", "net.up.0.blocks.1.conv"]
+        scopes, _ = load_rules().resolve_modules(names, [])
+        assert list(map(scopes.get, names)) == [
+            "down.0.layers.1.conv",
+            "middle.layers.0.conv",
+            "up.0.layers.1.conv",
+        ]
+
+    def test_a_model_with_one_tower_has_no_tower_in_its_paths(self):
+        names = ["decoder.layers.0.mlp.linear_fc1.weight", "decoder.final_layernorm.weight"]
+        _, modules = load_rules().resolve_modules([], names)
+        assert modules == {names[0]: "layers.0.mlp.gate_up_proj", names[1]: "final_norm"}
+
+
 RULES = load_rules()
 WORDS = sorted(
     {
