@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from traces import edit_tensors, find_op, find_outputs, find_tensor, remove_ops
 
-from dumpdiff.graph import build_flow
+from dumpdiff.graph import build_flow, mark_shape_reads
+from dumpdiff.rulebook import load_rules
 
 NAMES = ["pt_none", "ms_mf_none", "ms_graph", "v6.0_api_stack_summary", "edge_v6.0_all_filterOFF"]
 
@@ -202,3 +203,19 @@ CALLS = (
     "Functional.embedding.0.forward",
     "Functional.linear.28.forward",
 )  #: the first and the last layer of pt_none
+
+
+def test_no_value_flows_through_an_op_that_reads_only_a_shape(trace):
+    """``ones_like(loss)`` starts the backward pass; the loss is not what its ones come from."""
+    flow = mark_shape_reads(build_flow(trace("v6.0_api_stack_summary")), load_rules())
+    op = flow.trace.ops["name"].tolist().index("Torch.ones_like.0.forward")
+    (value,) = flow.reads[op]
+    assert flow.operands[op] == ()
+    assert op in flow.consumers[value]
+    assert op not in flow.users[value]
+
+
+def test_a_flow_without_such_ops_computes_with_all_that_it_reads(trace):
+    flow = mark_shape_reads(build_flow(trace("pt_gpt2")), load_rules())
+    assert flow.operands == flow.reads
+    assert flow.users == flow.consumers
