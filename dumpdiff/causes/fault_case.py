@@ -79,6 +79,8 @@ class FaultCase:
     call: Call | None = None  #: the faithful side's last op, with its inputs
     #: a loss is among the forward ops that the value depends on directly
     is_near_loss: bool = False
+    #: a decayed weight: the rest of its update has one length on both sides; None if unknown
+    has_equal_step: bool | None = None
     #: the faithful side's parameters of this size, for findings in a parameter
     parameters: tuple[Operand, ...] = ()
     #: recorded scalings between the value and the last agreement upstream, of either side

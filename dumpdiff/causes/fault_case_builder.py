@@ -14,7 +14,7 @@ from ..graph import Flow
 from ..model.arrays import AnyArray, Floats
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
-from ..model.trace import BACKWARD, FORWARD
+from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ..operators import Call, read_execution
 from ..operators.call import make_call
 from ..operators.execution import load_whole_tensor
@@ -27,6 +27,7 @@ from .comparison_index import (
 )
 from .fault_case import FaultCase, Operand
 from .scaling_search import find_scalings
+from .update_steps import has_equal_step
 
 #: Largest tensor that is recomputed: 64 MB as float64.
 MAX_ELEMENTS = 1 << 23
@@ -106,10 +107,8 @@ def build_fault_cases(
     operands = [_collect_operands(index, side, values[side], ops[side]) for side in (0, 1)]
     consumer_kinds = [collect_consumer_kinds(index, side, values[side]) for side in (0, 1)]
     scalings = [find_scalings(index, side, values[side]) for side in (0, 1)]
-    is_near_loss = any(
-        _is_near_loss(index, side, ops[side]) or _follows_from_seed(index, side, values[side])
-        for side in (0, 1)
-    )
+    is_near_loss = is_of_loss(index, finding, values)
+    is_step_equal = has_equal_step(index, values) if finding.phase == OPTIMIZER else None
     for faulty, faithful in ((0, 1), (1, 0)):
         flow = index.flows[faithful]
         parameters: Sequence[Operand] = ()
@@ -129,6 +128,7 @@ def build_fault_cases(
             dtype=str(flow.list_column("dtype")[values[faithful]]),
             call=_read_call(index, faithful, values[faithful]),
             is_near_loss=is_near_loss,
+            has_equal_step=is_step_equal,
             parameters=tuple(parameters),
             faulty_scalings=scalings[faulty],
             faithful_scalings=scalings[faithful],
@@ -282,6 +282,15 @@ def _find_consumers(flow: Flow, values: set[int]) -> set[int]:
     for value in values:
         consumers.update(flow.consumers[value])
     return {op for op in consumers if levels.iat[op] == "op"}
+
+
+def is_of_loss(index: ComparisonIndex, finding: Finding, values: tuple[int, int]) -> bool:
+    """Return whether a value belongs to the loss, or follows from the loss's gradient alone."""
+    for side in (0, 1):
+        ops = _list_ops(index, side, finding)
+        if _is_near_loss(index, side, ops) or _follows_from_seed(index, side, values[side]):
+            return True
+    return False
 
 
 def _is_near_loss(index: ComparisonIndex, side: int, ops: Sequence[int]) -> bool:

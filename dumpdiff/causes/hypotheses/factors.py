@@ -90,6 +90,8 @@ def suggest_zeros(case: FaultCase) -> Iterator[Candidate]:
     is_floating = case.faithful.dtype.kind == "f"
     if not is_floating or case.finding.is_given or not np.any(case.faithful):
         return
+    if case.phase == OPTIMIZER:
+        return  # a moment before its first update is zero
     zeros = np.zeros_like(case.faithful)
     if case.phase == FORWARD:
         yield Candidate(zeros, "all zeros", unchanged=case.faithful, cause="zeroed")
