@@ -16,7 +16,7 @@ from .cause_search import find_causes
 from .comparison_index import ComparisonIndex, ValuePair, find_region_pairs
 from .fault_case import FaultCase, compute_residual
 from .fault_case_builder import MAX_ELEMENTS, build_fault_cases
-from .hypotheses import HYPOTHESES
+from .hypotheses import COMPOSITE_HYPOTHESES, HYPOTHESES
 from .statistics_explanation import explain_by_statistics
 
 NO_EXPLANATION = "no hypothesis explains this"
@@ -55,6 +55,8 @@ def _explain_finding(index: ComparisonIndex, finding: Finding) -> Finding:
         if not cases:
             return _explain_by_statistics(index, finding, value_pair)
         side, causes = find_causes(cases, HYPOTHESES)
+        if not causes:
+            side, causes = find_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
         if not causes:
             side, causes = _explain_region(index, finding, value_pair)
         errors = recompute_last_ops(cases)

@@ -26,11 +26,14 @@ from .comparison_index import (
     list_op_inputs,
 )
 from .fault_case import FaultCase, Operand
+from .region import build_region
 from .scaling_search import find_scalings
 from .update_steps import has_equal_step
 
 #: Largest tensor that is recomputed: 64 MB as float64.
 MAX_ELEMENTS = 1 << 23
+#: Values elsewhere in the model that are tried in place of an input.
+_MAX_OTHER_VALUES = 24
 #: Ops upstream of a value that are searched for its operands.
 _MAX_DEPTH = 6
 #: Operands at which the search upstream stops.
@@ -129,6 +132,15 @@ def build_fault_cases(
             call=_read_call(index, faithful, values[faithful]),
             is_near_loss=is_near_loss,
             has_equal_step=is_step_equal,
+            find_other_values=partial(_find_other_values, index, faithful, values[faithful]),
+            load_region=partial(
+                build_region,
+                index,
+                faithful,
+                values[faithful],
+                arrays[faithful],
+                finding.tolerance,
+            ),
             parameters=tuple(parameters),
             faulty_scalings=scalings[faulty],
             faithful_scalings=scalings[faithful],
@@ -257,6 +269,34 @@ def _is_immediate_number(flow: Flow, row: int) -> bool:
     tensors = flow.tensors
     is_single = bool(tensors["constant"].iat[row]) and tensors["size"].iat[row] == 1
     return is_single and is_floating(str(tensors["dtype"].iat[row]))
+
+
+def _find_other_values(
+    index: ComparisonIndex, side: int, value: int, shape: tuple[int, ...]
+) -> Sequence[Operand]:
+    """Return forward values of this shape that both sides have, the nearest before ``value`` first.
+
+    Inputs of the run, such as the batch, come last.
+    """
+    flow = index.flows[side]
+    size = int(np.prod(shape))
+    phases, parameters = flow.list_column("phase"), flow.list_column("parameter")
+    dtypes = flow.list_column("dtype")
+    last_op = int(flow.producers[value])
+    candidates = []
+    for other in sorted(index.agreed_classes[side]):
+        producer = int(flow.producers[other])
+        is_earlier = phases[other] == FORWARD and producer < last_op
+        if flow.sizes[other] != size or not is_earlier or parameters[other]:
+            continue
+        if is_floating(str(dtypes[other])):
+            candidates.append((-producer, other))
+    operands = []
+    for _, other in sorted(candidates)[:_MAX_OTHER_VALUES]:
+        operand = _make_operand(index, side, other)
+        if operand is not None:
+            operands.append(operand)
+    return operands
 
 
 def collect_consumer_kinds(index: ComparisonIndex, side: int, value: int) -> frozenset[str]:

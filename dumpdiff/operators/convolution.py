@@ -1,0 +1,201 @@
+"""Convolutions of (batch, channels, ...) and resampling of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from ..model.arrays import AnyArray, Floats
+from .call import Call, Interpretations
+
+_STRIDES, _DILATIONS = (1, 2, 3, 4, 8, 16), (1, 2, 4)
+#: Products of a convolution beyond which it is not computed.
+_MAX_PRODUCTS = 5e7
+#: How elements beyond the edge are filled, by the name that reports use, in numpy's words.
+PADDING_MODES = {
+    "zeros": "constant",
+    "reflect": "reflect",
+    "replicate": "edge",
+    "circular": "wrap",
+}
+
+
+@dataclass(frozen=True)
+class ConvolutionSettings:
+    """What a record omits of a convolution; padding is (before, after) of every axis."""
+
+    stride: int
+    dilation: int
+    padding: tuple[int, int]
+    mode: str = "zeros"
+
+    def __str__(self) -> str:
+        """Return the settings in words."""
+        before, after = self.padding
+        padding = f"{before}" if before == after else f"({before}, {after})"
+        text = f"stride {self.stride}, padding {padding}, dilation {self.dilation}"
+        return text if self.mode == "zeros" else f"{text}, padding mode {self.mode}"
+
+
+def convolve(x: AnyArray, weight: AnyArray, settings: ConvolutionSettings) -> Floats:
+    """Return the cross-correlation that both frameworks call a convolution, without a bias.
+
+    ``x`` is (batch, channels, ...), ``weight`` (outputs, channels / groups, ...). The number of
+    groups follows from the two.
+    """
+    n_axes = x.ndim - 2
+    widths = [(0, 0), (0, 0), *[settings.padding] * n_axes]
+    padded = np.pad(x, widths, mode=PADDING_MODES[settings.mode])  # type: ignore[call-overload]
+    kernel_shape = weight.shape[2:]
+    extents = tuple(settings.dilation * (length - 1) + 1 for length in kernel_shape)
+    axes = tuple(range(2, x.ndim))
+    windows = np.lib.stride_tricks.sliding_window_view(
+        padded,
+        extents,
+        axis=axes,  # type: ignore[call-overload]
+    )
+    steps = (slice(None), slice(None), *[slice(None, None, settings.stride)] * n_axes)
+    taps = (*[slice(None)] * x.ndim, *[slice(None, None, settings.dilation)] * n_axes)
+    patches = windows[steps][taps]
+    n_groups = x.shape[1] // weight.shape[1]
+    batch, out_shape = x.shape[0], patches.shape[2 : 2 + n_axes]
+    grouped = patches.reshape(batch, n_groups, weight.shape[1], *out_shape, -1)
+    grouped = np.moveaxis(grouped, 2, -2)  # (batch, groups, ..., channels, taps)
+    columns = grouped.reshape(batch, n_groups, int(np.prod(out_shape)), -1)
+    kernels = weight.reshape(n_groups, weight.shape[0] // n_groups, -1)
+    result: Floats = np.einsum("bgpk,gok->bgop", columns, kernels, optimize=True)
+    return result.reshape(batch, weight.shape[0], *out_shape)
+
+
+def list_settings(
+    x_shape: tuple[int, ...], weight_shape: tuple[int, ...], output_shape: tuple[int, ...]
+) -> Iterator[ConvolutionSettings]:
+    """Yield the settings that give this output shape, the likeliest first."""
+    for stride, dilation in product(_STRIDES, _DILATIONS):
+        totals = set()
+        for length, taps, output in zip(
+            x_shape[2:], weight_shape[2:], output_shape[2:], strict=True
+        ):
+            extent = dilation * (taps - 1) + 1
+            totals.add(range(*_find_padding_range(length, extent, output, stride)))
+        common = set.intersection(*(set(total) for total in totals)) if totals else set()
+        for total in sorted(common):
+            for padding in dict.fromkeys(
+                (
+                    (total // 2, total - total // 2),
+                    (total - total // 2, total // 2),
+                    (total, 0),
+                    (0, total),
+                )
+            ):
+                yield ConvolutionSettings(stride, dilation, padding)
+
+
+def _find_padding_range(length: int, extent: int, output: int, stride: int) -> tuple[int, int]:
+    """Return (smallest, largest + 1) padding of both ends together; an empty range if none fits."""
+    smallest = (output - 1) * stride + extent - length
+    largest = smallest + stride - 1
+    smallest = max(0, smallest)
+    if largest > 2 * extent:
+        return 0, 0
+    return smallest, largest + 1
+
+
+def compute_convolution(call: Call) -> Interpretations:
+    """Compute a convolution with every setting that gives the recorded shape."""
+    if len(call.tensors) < 2 or call.output_shape is None:
+        return
+    x, weight, *extra_tensors = call.tensors
+    shape = call.output_shape
+    if not (x.ndim == weight.ndim == len(shape) and x.ndim >= 3) or weight.dtype.kind != "f":
+        return
+    if x.shape[1] % weight.shape[1] or shape[1] != weight.shape[0]:
+        return
+    if float(np.prod(shape)) * float(np.prod(weight.shape[1:])) > _MAX_PRODUCTS:
+        return
+    bias: AnyArray | float = 0.0
+    if extra_tensors and extra_tensors[0].shape == (weight.shape[0],):
+        bias = extra_tensors[0].reshape(-1, *[1] * (x.ndim - 2))
+    for settings in list_settings(x.shape, weight.shape, shape):
+        try:
+            output = convolve(x, weight, settings)
+        except ValueError:
+            continue
+        if output.shape == shape:
+            yield str(settings), output + bias
+
+
+def resize_nearest(x: AnyArray, shape: tuple[int, ...]) -> AnyArray:
+    """Return an image (batch, channels, ...) in another size by the nearest element before."""
+    result = x
+    for axis in range(2, x.ndim):
+        rows = (np.arange(shape[axis]) * (x.shape[axis] / shape[axis])).astype(np.int64)
+        result = np.take(result, rows.clip(max=x.shape[axis] - 1), axis=axis)
+    return result
+
+
+def resize_linear(x: AnyArray, shape: tuple[int, ...], align_corners: bool) -> Floats:
+    """Return an image in another size by linear interpolation along each axis."""
+    result = x.astype(np.float64)
+    for axis in range(2, x.ndim):
+        length, new_length = x.shape[axis], shape[axis]
+        if align_corners:
+            places = np.arange(new_length) * ((length - 1) / max(new_length - 1, 1))
+        else:
+            places = ((np.arange(new_length) + 0.5) * (length / new_length) - 0.5).clip(min=0.0)
+        before = np.floor(places).astype(np.int64).clip(max=length - 1)
+        after = (before + 1).clip(max=length - 1)
+        share = (places - before).reshape(-1, *[1] * (x.ndim - axis - 1))
+        result = np.take(result, before, axis) * (1 - share) + np.take(result, after, axis) * share
+    return result
+
+
+def compute_resampling(call: Call) -> Interpretations:
+    """Compute an image in the recorded size in each common way."""
+    x, shape = call.tensors[0], call.output_shape
+    if shape is None or x.ndim != len(shape) or x.ndim < 3 or x.shape[:2] != shape[:2]:
+        return
+    yield "nearest", resize_nearest(x, shape)
+    yield "linear", resize_linear(x, shape, align_corners=False)
+    yield "linear with aligned corners", resize_linear(x, shape, align_corners=True)
+
+
+def compute_grouped_norm(call: Call) -> Interpretations:
+    """Compute group norm with every number of groups, instance norm or batch norm of a batch.
+
+    The inputs are x, then weight and bias of the channels; eps by position or by name.
+    """
+    x, *extra_tensors = call.tensors
+    if x.ndim < 3:
+        return
+    vectors = [array for array in extra_tensors if array.shape == (x.shape[1],)]
+    trailing_ones = [1] * (x.ndim - 2)
+    weight = vectors[0].reshape(-1, *trailing_ones) if vectors else 1.0
+    bias = vectors[1].reshape(-1, *trailing_ones) if len(vectors) > 1 else 0.0
+    eps_candidates = [number for number in call.numbers if 0 < number < _LARGEST_EPS]
+    default_eps = eps_candidates[-1] if eps_candidates else _DEFAULT_EPS
+    eps = call.get_number("eps", "epsilon", default=default_eps)
+    group_counts = [n for n in range(1, x.shape[1] + 1) if x.shape[1] % n == 0]
+    recorded_counts = [int(n) for n in call.numbers if n in group_counts]
+    if call.kind == "instance_norm":
+        recorded_counts = [x.shape[1]]
+    for n_groups in dict.fromkeys((*recorded_counts, *group_counts)):
+        grouped = x.reshape(x.shape[0], n_groups, -1)
+        centered = grouped - grouped.mean(axis=-1, keepdims=True)
+        variance = np.mean(centered * centered, axis=-1, keepdims=True)
+        normalized = (centered / np.sqrt(variance + eps)).reshape(x.shape)
+        yield f"{n_groups} groups", normalized * weight + bias
+
+
+#: As in ``norms``: an immediate number below this is an epsilon, and the default one.
+_LARGEST_EPS, _DEFAULT_EPS = 0.5, 1e-5
+
+FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
+    "convolution": compute_convolution,
+    "upsample": compute_resampling,
+    "group_norm": compute_grouped_norm,
+    "instance_norm": compute_grouped_norm,
+}
