@@ -71,7 +71,13 @@ def add_inputs(call: Call) -> Interpretations:
     first, *addends = call.inputs
     if "alpha" in call.keywords and addends:
         addends[0] = addends[0] * call.get_number("alpha", default=1.0)
+    is_bias = len(addends) == 1 and first.ndim > 2 and addends[0].shape == first.shape[1:2]
+    if is_bias and first.shape[-1] != first.shape[1]:  # of channels, as BiasAdd has it
+        addends[0] = addends[0].reshape(-1, *[1] * (first.ndim - 2))
     yield "", reduce(np.add, addends, first).astype(np.float64)
+    if is_bias and first.shape[-1] == first.shape[1]:
+        bias = addends[0].reshape(-1, *[1] * (first.ndim - 2))
+        yield "of channels", (first + bias).astype(np.float64)
 
 
 def multiply_inputs(call: Call) -> Interpretations:

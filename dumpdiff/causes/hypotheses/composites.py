@@ -18,7 +18,7 @@ from ...model.dtypes import get_unit_roundoff
 from ...model.trace import BACKWARD, FORWARD
 from ...operators.activations import ACTIVATIONS
 from ...operators.convolution import PADDING_MODES, convolve, list_settings
-from ..fault_case import FaultCase, find_masked
+from ..fault_case import FaultCase, compute_residual, find_masked
 from ..hypothesis import Candidate, Hypothesis
 from ..region import Region, Step, StepInput
 from .attention import is_cross_attention
@@ -34,6 +34,8 @@ _MIN_FITTED = 8
 _FIT_ROUNDS, _FIT_STEP, _MAX_FIRST_SHARE = 8, 1e-4, 0.7
 #: Tensors of the region that are tried in place of another.
 _MAX_REPLACEMENTS = 10
+#: Relative L2 within which the values of the two sides are the same value.
+_EQUAL_DISTANCE = 1e-3
 #: Pieces of an axis whose order is tried.
 _CHUNKS = (2, 3, 4)
 #: Errors beyond this many units of a narrow type are no rounding errors.
@@ -453,15 +455,15 @@ def _list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[_Change]:
             fitting = [
                 entry
                 for entry in replacements
-                if entry[0] != step_input.name
-                and _fits(entry[1].shape, step_input.array.shape, step.kind)
+                if _fits(entry[1].shape, step_input.array.shape, step.kind)
+                and not np.array_equal(entry[1], step_input.array)
             ]
             fitting = fitting[:_MAX_REPLACEMENTS]
             if step.kind in _SOURCE_KINDS and not step_input.is_parameter:
                 fitting += _list_values_elsewhere(case, step_input)
             for name, array, is_parameter in fitting:
                 output = _compute_with(step, position, array)
-                if output is None:
+                if output is None or _is_bypass(region, step_input, array):
                     continue
                 if is_parameter and step_input.is_parameter:
                     cause, description = "weight-swapped", f"{name} in its place"
@@ -478,15 +480,28 @@ def _list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[_Change]:
                 yield _Change(number, output, cause, description, f"has {step_input.name}")
 
 
+def _is_bypass(region: Region, step_input: StepInput, array: AnyArray) -> bool:
+    """Return whether an array is what the step before reads: leaving it out is tried by itself."""
+    for step in region.steps:
+        if step.value != step_input.value:
+            continue
+        return any(
+            compute_residual(array, item.array) < _EQUAL_DISTANCE
+            for _, item in _list_floating_inputs(step)
+            if item.array.size == array.size
+        )
+    return False
+
+
 def _list_values_elsewhere(
     case: FaultCase, step_input: StepInput
 ) -> list[tuple[str, AnyArray, bool]]:
     """Return (name, array, False) of values of the same shape that both sides have."""
-    size, name = step_input.array.size, step_input.name
+    size = step_input.array.size
     return [
         (operand.name, operand.array.reshape(step_input.array.shape), False)
         for operand in case.find_other_values(step_input.array.shape)
-        if operand.array.size == size and operand.name != name
+        if operand.array.size == size
     ]
 
 
@@ -520,16 +535,17 @@ def _is_mask(array: AnyArray) -> bool:
 
 def _list_replacements(case: FaultCase, region: Region) -> list[tuple[str, AnyArray, bool]]:
     """Return (name, array, whether it is a parameter) of the tensors in and around the region."""
-    replacements: dict[str, tuple[str, AnyArray, bool]] = {}
+    replacements: list[tuple[str, AnyArray, bool]] = []
     for step in region.steps:
-        for _, step_input in _list_floating_inputs(step):
-            entry = (step_input.name, step_input.array, step_input.is_parameter)
-            replacements.setdefault(step_input.name, entry)
-    for operand in case.list_shared_operands():
-        if operand.shape and operand.is_floating:
-            entry = (operand.name, operand.array, bool(operand.parameter))
-            replacements.setdefault(operand.name, entry)
-    return list(replacements.values())
+        replacements += [
+            (item.name, item.array, item.is_parameter) for _, item in _list_floating_inputs(step)
+        ]
+    replacements += [
+        (operand.name, operand.array, bool(operand.parameter))
+        for operand in case.list_shared_operands()
+        if operand.shape and operand.is_floating
+    ]
+    return replacements
 
 
 def _swap_inputs(

@@ -19,6 +19,8 @@ _MAX_LISTED_ROWS = 8
 #: Relative distance within which projections of two rows are equal.
 _MAX_PROJECTION_DIFFERENCE = 1e-5
 _PROJECTION_SEED = 7
+#: Smallest size of a head whose rotary pairs have two layouts.
+_MIN_PAIRED_SIZE = 4
 #: Nearest operands among which sines and cosines of a time embedding are.
 _MAX_WAVE_OPERANDS = 8
 #: Fewest positions that show relative positions.
@@ -144,6 +146,7 @@ def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
     if case.is_discrete or case.faithful.ndim < 2:
         return
     if not case.is_source and "matmul" not in case.kinds:
+        yield from _suggest_pair_order(case)
         return
     for axis, axis_name in ((0, "rows"), (case.faithful.ndim - 1, "columns")):
         order = _find_permutation_along(case, axis)
@@ -168,6 +171,27 @@ def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
                 unchanged=case.faithful,
             )
             return
+
+
+def _suggest_pair_order(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that queries or keys are ordered for rotary pairs of the other layout."""
+    size = case.faithful.shape[-1]
+    if not case.is_forward_value or size % 2 or size < _MIN_PAIRED_SIZE:
+        return
+    if not {"mul", "neg"} <= case.consumer_kinds | set(case.kinds):
+        return
+    pairs_first = np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)])
+    for order, layout, other_layout in (
+        (pairs_first, "interleaved", "halves"),
+        (np.argsort(pairs_first), "halves", "interleaved"),
+    ):
+        yield Candidate(
+            case.faithful[..., order],
+            f"rotary layout = {layout}",
+            f"has {other_layout}",
+            unchanged=case.faithful,
+            cause="rope-layout",
+        )
 
 
 def _swaps_waves(case: FaultCase, order: Ints) -> bool:
@@ -203,7 +227,8 @@ def _make_permutation_candidate(
         parameters = {"block": float(block)}
         if block > 1:
             description = f"{description}, in blocks of {block}"
-        if case.consumer_kinds & _CELL_KINDS and len(order) // block in _GATE_COUNTS:
+        kinds = case.consumer_kinds | set(case.kinds)
+        if kinds & _CELL_KINDS and len(order) // block in _GATE_COUNTS:
             gates = (order[::block] // block).tolist()
             description, cause = f"gates in the order {gates}", "gate-order"
     return Candidate(
