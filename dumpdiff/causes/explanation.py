@@ -12,15 +12,12 @@ from ..model.finding import Cause, Finding
 from ..model.formatting import format_number
 from ..model.trace import BACKWARD, FORWARD
 from ..operators import recompute
-from .cause_search import find_causes, format_cause_text
+from .cause_search import find_causes
 from .comparison_index import ComparisonIndex, ValuePair, find_region_pairs
 from .fault_case import FaultCase, compute_residual
-from .fault_case_builder import MAX_ELEMENTS, build_fault_cases, collect_consumer_kinds
-from .hypotheses import HYPOTHESES
-from .hypotheses.factors import choose_factor_cause, describe_factor
-from .scaling_search import find_scalings
-from .scalings import describe_scalings, select_scalings
-from .statistics_factor import StatisticsFactor, find_statistics_factor
+from .fault_case_builder import MAX_ELEMENTS, build_fault_cases
+from .hypotheses import COMPOSITE_HYPOTHESES, HYPOTHESES
+from .statistics_explanation import explain_by_statistics
 
 NO_EXPLANATION = "no hypothesis explains this"
 #: Of an isolated difference: a hypothesis about an operator would blame the model for a record.
@@ -28,7 +25,6 @@ _NO_OPERATOR = "what was computed from this value agrees, so no operator of the 
 #: A value of a backward op is never another form of a value of a forward op: such a pair shows that
 #: the runs diverge, not how.
 _INCOMPARABLE_PHASES = ((FORWARD, BACKWARD), (BACKWARD, FORWARD))
-_STATISTICS = ("max", "min", "mean", "norm")
 #: A side is faulty if its last op, recomputed from its own inputs, differs by more than this many
 #: tolerances.
 _FAULTY_SIDE_TOLERANCES = 2
@@ -59,6 +55,8 @@ def _explain_finding(index: ComparisonIndex, finding: Finding) -> Finding:
         if not cases:
             return _explain_by_statistics(index, finding, value_pair)
         side, causes = find_causes(cases, HYPOTHESES)
+        if not causes:
+            side, causes = find_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
         if not causes:
             side, causes = _explain_region(index, finding, value_pair)
         errors = recompute_last_ops(cases)
@@ -149,45 +147,15 @@ def _explain_by_statistics(
     index: ComparisonIndex, finding: Finding, value_pair: ValuePair
 ) -> Finding:
     """Explain a finding of which a whole tensor is missing or too large."""
-    pair_sizes, pair_statistics = [], []
-    for flow, tensor in zip(index.flows, value_pair.tensors, strict=True):
-        tensor_row = flow.tensors.iloc[tensor]
-        pair_sizes.append(int(tensor_row["size"]))
-        pair_statistics.append([float(tensor_row[name]) for name in _STATISTICS])
-    target_statistics, reference_statistics = pair_statistics
-    statistics_factor = find_statistics_factor(
-        target_statistics, reference_statistics, finding.tolerance
-    )
-    if statistics_factor is not None:
-        cause = _make_statistics_cause(index, finding, value_pair, statistics_factor)
-        return replace(finding, side="target", causes=(cause,), unexplained="")
+    explanation = explain_by_statistics(index, finding, value_pair)
+    if explanation is not None:
+        side, cause = explanation
+        return replace(finding, side=side, causes=(cause,), unexplained="")
     reason = "whole tensors of both sides are needed to explain this: record them (task tensor)"
-    if max(pair_sizes) > MAX_ELEMENTS:
+    sizes = [
+        int(flow.tensors["size"].iat[tensor])
+        for flow, tensor in zip(index.flows, value_pair.tensors, strict=True)
+    ]
+    if max(sizes) > MAX_ELEMENTS:
         reason = f"tensors of more than {MAX_ELEMENTS:,} elements are not recomputed"
     return replace(finding, side="unknown", unexplained=reason)
-
-
-def _make_statistics_cause(
-    index: ComparisonIndex,
-    finding: Finding,
-    value_pair: ValuePair,
-    statistics_factor: StatisticsFactor,
-) -> Cause:
-    """Return the cause that all statistics of the target are a multiple of the reference's."""
-    factor, residual = statistics_factor.factor, statistics_factor.residual
-    if factor == 0:
-        name = "zeroed" if finding.is_given or finding.phase == FORWARD else "gradient-stopped"
-        text = format_cause_text(finding, "target", "all zeros, by its statistics", "", residual)
-        return Cause(name, text, residual)
-    name, recorded = "weight-scaled", ""
-    if not finding.is_given:
-        values = value_pair.classes
-        consumer_kinds = collect_consumer_kinds(index, 0, values[0])
-        consumer_kinds |= collect_consumer_kinds(index, 1, values[1])
-        is_single = int(index.flows[0].sizes[values[0]]) == 1
-        name = choose_factor_cause(finding, consumer_kinds, is_single)
-        target, reference = (find_scalings(index, side, values[side]) for side in (0, 1))
-        recorded = describe_scalings(select_scalings(target), select_scalings(reference), factor)
-    description = f"{describe_factor(name, factor, 'reference')}, by its statistics"
-    text = format_cause_text(finding, "target", description, recorded, residual)
-    return Cause(name, text, residual, {"factor": factor})

@@ -14,6 +14,8 @@ from ..model.finding import Finding
 from ..model.scaled_sums import compute_norm
 from ..model.trace import FORWARD
 from ..operators import Call, compute_interpretations
+from ..operators.call import Interpretations
+from .region import Region
 from .scalings import Scaling, describe_scalings, select_scalings
 
 #: Elements of the sample that rules out most arrays before all elements are compared.
@@ -79,11 +81,22 @@ class FaultCase:
     call: Call | None = None  #: the faithful side's last op, with its inputs
     #: a loss is among the forward ops that the value depends on directly
     is_near_loss: bool = False
+    #: a decayed weight: the rest of its update has one length on both sides; None if unknown
+    has_equal_step: bool | None = None
     #: the faithful side's parameters of this size, for findings in a parameter
     parameters: tuple[Operand, ...] = ()
     #: recorded scalings between the value and the last agreement upstream, of either side
     faulty_scalings: Sequence[Scaling] = ()
     faithful_scalings: Sequence[Scaling] = ()
+    #: returns the agreeing values of a shape that the faithful side holds before this one
+    find_other_values: Callable[[tuple[int, ...]], Sequence[Operand]] = lambda _: ()
+    #: returns the operators of the faithful side since the last agreement; None if unknown
+    load_region: Callable[[], Region | None] = lambda: None
+
+    @cached_property
+    def region(self) -> Region | None:
+        """The operators of the faithful side since the last agreement, to be run again."""
+        return self.load_region()
 
     @property
     def phase(self) -> str:
@@ -187,16 +200,27 @@ class FaultCase:
 
         The interpretation that gives the faithful side's value is used; None if none does.
         """
-        if self.call is None:
+        if self.call is None or self._interpretation is None:
             return None
-        kind, keywords, shape = self.call.kind, self.call.keywords, self.call.output_shape
-        recorded = compute_interpretations(kind, self.call.inputs, keywords, output_shape=shape)
-        for name, output in recorded:
-            if self.matches_faithful(output):
-                repeated = compute_interpretations(kind, inputs, keywords, output_shape=shape)
-                new_output = dict(repeated).get(name)
-                return None if new_output is None else new_output.reshape(self.faithful.shape)
+        for name, output in self._interpret_call(inputs):
+            if name == self._interpretation:
+                return output.reshape(self.faithful.shape)
         return None
+
+    @cached_property
+    def _interpretation(self) -> str | None:
+        """The interpretation of the last op that gives the faithful side's value; None if none."""
+        if self.call is not None:
+            for name, output in self._interpret_call(self.call.inputs):
+                if self.matches_faithful(output):
+                    return name
+        return None
+
+    def _interpret_call(self, inputs: Sequence[AnyArray]) -> Interpretations:
+        """Yield (name, output) of every interpretation of the last op on these inputs."""
+        if self.call is not None:
+            kind, keywords, shape = self.call.kind, self.call.keywords, self.call.output_shape
+            yield from compute_interpretations(kind, inputs, keywords, output_shape=shape)
 
     def describe_own_scalings(self, factor: float, in_softmax: bool = False) -> str:
         """Return which recorded numbers make ``factor`` = faulty / faithful; '' if none do.

@@ -14,7 +14,7 @@ from ..graph import Flow
 from ..model.arrays import AnyArray, Floats
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
-from ..model.trace import BACKWARD, FORWARD
+from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ..operators import Call, read_execution
 from ..operators.call import make_call
 from ..operators.execution import load_whole_tensor
@@ -26,10 +26,14 @@ from .comparison_index import (
     list_op_inputs,
 )
 from .fault_case import FaultCase, Operand
+from .region import build_region
 from .scaling_search import find_scalings
+from .update_steps import has_equal_step
 
 #: Largest tensor that is recomputed: 64 MB as float64.
 MAX_ELEMENTS = 1 << 23
+#: Values elsewhere in the model that are tried in place of an input.
+_MAX_OTHER_VALUES = 24
 #: Ops upstream of a value that are searched for its operands.
 _MAX_DEPTH = 6
 #: Operands at which the search upstream stops.
@@ -106,10 +110,8 @@ def build_fault_cases(
     operands = [_collect_operands(index, side, values[side], ops[side]) for side in (0, 1)]
     consumer_kinds = [collect_consumer_kinds(index, side, values[side]) for side in (0, 1)]
     scalings = [find_scalings(index, side, values[side]) for side in (0, 1)]
-    is_near_loss = any(
-        _is_near_loss(index, side, ops[side]) or _follows_from_seed(index, side, values[side])
-        for side in (0, 1)
-    )
+    is_near_loss = is_of_loss(index, finding, values)
+    is_step_equal = has_equal_step(index, values) if finding.phase == OPTIMIZER else None
     for faulty, faithful in ((0, 1), (1, 0)):
         flow = index.flows[faithful]
         parameters: Sequence[Operand] = ()
@@ -129,6 +131,16 @@ def build_fault_cases(
             dtype=str(flow.list_column("dtype")[values[faithful]]),
             call=_read_call(index, faithful, values[faithful]),
             is_near_loss=is_near_loss,
+            has_equal_step=is_step_equal,
+            find_other_values=partial(_find_other_values, index, faithful, values[faithful]),
+            load_region=partial(
+                build_region,
+                index,
+                faithful,
+                values[faithful],
+                arrays[faithful],
+                finding.tolerance,
+            ),
             parameters=tuple(parameters),
             faulty_scalings=scalings[faulty],
             faithful_scalings=scalings[faithful],
@@ -259,6 +271,34 @@ def _is_immediate_number(flow: Flow, row: int) -> bool:
     return is_single and is_floating(str(tensors["dtype"].iat[row]))
 
 
+def _find_other_values(
+    index: ComparisonIndex, side: int, value: int, shape: tuple[int, ...]
+) -> Sequence[Operand]:
+    """Return forward values of this shape that both sides have, the nearest before ``value`` first.
+
+    Inputs of the run, such as the batch, come last.
+    """
+    flow = index.flows[side]
+    size = int(np.prod(shape))
+    phases, parameters = flow.list_column("phase"), flow.list_column("parameter")
+    dtypes = flow.list_column("dtype")
+    last_op = int(flow.producers[value])
+    candidates = []
+    for other in sorted(index.agreed_classes[side]):
+        producer = int(flow.producers[other])
+        is_earlier = phases[other] == FORWARD and producer < last_op
+        if flow.sizes[other] != size or not is_earlier or parameters[other]:
+            continue
+        if is_floating(str(dtypes[other])):
+            candidates.append((-producer, other))
+    operands = []
+    for _, other in sorted(candidates)[:_MAX_OTHER_VALUES]:
+        operand = _make_operand(index, side, other)
+        if operand is not None:
+            operands.append(operand)
+    return operands
+
+
 def collect_consumer_kinds(index: ComparisonIndex, side: int, value: int) -> frozenset[str]:
     """Return the kinds of the ops that read a value, and of the consumers of their outputs."""
     flow, kinds = index.flows[side], index.kinds[side]
@@ -282,6 +322,15 @@ def _find_consumers(flow: Flow, values: set[int]) -> set[int]:
     for value in values:
         consumers.update(flow.consumers[value])
     return {op for op in consumers if levels.iat[op] == "op"}
+
+
+def is_of_loss(index: ComparisonIndex, finding: Finding, values: tuple[int, int]) -> bool:
+    """Return whether a value belongs to the loss, or follows from the loss's gradient alone."""
+    for side in (0, 1):
+        ops = _list_ops(index, side, finding)
+        if _is_near_loss(index, side, ops) or _follows_from_seed(index, side, values[side]):
+            return True
+    return False
 
 
 def _is_near_loss(index: ComparisonIndex, side: int, ops: Sequence[int]) -> bool:

@@ -1,113 +1,169 @@
-"""Convolutions of two spatial axes, and their gradients.
-
-Records omit stride, padding and dilation. Strides follow from the shapes, and every padding that
-gives the recorded shape is tried; dilated and grouped convolutions are not computed.
-"""
+"""Convolutions of (batch, channels, ...) and resampling of images."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from ..model.arrays import AnyArray, Floats
 from .call import Call, Interpretations
 
-#: (stride, padding in front) of one axis.
-_Geometry = tuple[int, int]
-#: Strides that are tried: networks use 1 and 2, patch embeddings the length of the kernel.
-_STRIDES = (1, 2, 3, 4)
+_STRIDES, _DILATIONS = (1, 2, 3, 4, 8, 16), (1, 2, 4)
+#: Products of a convolution beyond which it is not computed.
+_MAX_PRODUCTS = 5e7
+#: How elements beyond the edge are filled, by the name that reports use, in numpy's words.
+PADDING_MODES = {
+    "zeros": "constant",
+    "reflect": "reflect",
+    "replicate": "edge",
+    "circular": "wrap",
+}
+
+
+@dataclass(frozen=True)
+class ConvolutionSettings:
+    """What a record omits of a convolution; padding is (before, after) of every axis."""
+
+    stride: int
+    dilation: int
+    padding: tuple[int, int]
+    mode: str = "zeros"
+
+    def __str__(self) -> str:
+        """Return the settings in words."""
+        before, after = self.padding
+        padding = f"{before}" if before == after else f"({before}, {after})"
+        text = f"stride {self.stride}, padding {padding}, dilation {self.dilation}"
+        return text if self.mode == "zeros" else f"{text}, padding mode {self.mode}"
+
+
+def convolve(x: AnyArray, weight: AnyArray, settings: ConvolutionSettings) -> Floats:
+    """Return the cross-correlation that both frameworks call a convolution, without a bias.
+
+    ``x`` is (batch, channels, ...), ``weight`` (outputs, channels / groups, ...). The number of
+    groups follows from the two.
+    """
+    n_axes = x.ndim - 2
+    widths = [(0, 0), (0, 0), *[settings.padding] * n_axes]
+    padded = np.pad(x, widths, mode=PADDING_MODES[settings.mode])  # type: ignore[call-overload]
+    kernel_shape = weight.shape[2:]
+    extents = tuple(settings.dilation * (length - 1) + 1 for length in kernel_shape)
+    axes = tuple(range(2, x.ndim))
+    windows = np.lib.stride_tricks.sliding_window_view(
+        padded,
+        extents,
+        axis=axes,  # type: ignore[call-overload]
+    )
+    steps = (slice(None), slice(None), *[slice(None, None, settings.stride)] * n_axes)
+    taps = (*[slice(None)] * x.ndim, *[slice(None, None, settings.dilation)] * n_axes)
+    patches = windows[steps][taps]
+    n_groups = x.shape[1] // weight.shape[1]
+    batch, out_shape = x.shape[0], patches.shape[2 : 2 + n_axes]
+    grouped = patches.reshape(batch, n_groups, weight.shape[1], *out_shape, -1)
+    grouped = np.moveaxis(grouped, 2, -2)  # (batch, groups, ..., channels, taps)
+    columns = grouped.reshape(batch, n_groups, int(np.prod(out_shape)), -1)
+    kernels = weight.reshape(n_groups, weight.shape[0] // n_groups, -1)
+    result: Floats = np.einsum("bgpk,gok->bgop", columns, kernels, optimize=True)
+    return result.reshape(batch, weight.shape[0], *out_shape)
+
+
+def list_settings(
+    x_shape: tuple[int, ...], weight_shape: tuple[int, ...], output_shape: tuple[int, ...]
+) -> Iterator[ConvolutionSettings]:
+    """Yield the settings that give this output shape, the likeliest first."""
+    for stride, dilation in product(_STRIDES, _DILATIONS):
+        totals = set()
+        for length, taps, output in zip(
+            x_shape[2:], weight_shape[2:], output_shape[2:], strict=True
+        ):
+            extent = dilation * (taps - 1) + 1
+            totals.add(range(*_find_padding_range(length, extent, output, stride)))
+        common = set.intersection(*(set(total) for total in totals)) if totals else set()
+        for total in sorted(common):
+            for padding in dict.fromkeys(
+                (
+                    (total // 2, total - total // 2),
+                    (total - total // 2, total // 2),
+                    (total, 0),
+                    (0, total),
+                )
+            ):
+                yield ConvolutionSettings(stride, dilation, padding)
+
+
+def _find_padding_range(length: int, extent: int, output: int, stride: int) -> tuple[int, int]:
+    """Return (smallest, largest + 1) padding of both ends together; an empty range if none fits."""
+    smallest = (output - 1) * stride + extent - length
+    largest = smallest + stride - 1
+    smallest = max(0, smallest)
+    if largest > 2 * extent:
+        return 0, 0
+    return smallest, largest + 1
 
 
 def compute_convolution(call: Call) -> Interpretations:
-    """Compute conv2d(x, weight, bias) of x (batch, channels, height, width)."""
+    """Compute a convolution with every setting that gives the recorded shape."""
     if len(call.tensors) < 2 or call.output_shape is None:
         return
-    x, weight, *biases = call.tensors
-    if not _fit(x.shape, weight.shape, call.output_shape):
+    x, weight, *extra_tensors = call.tensors
+    shape = call.output_shape
+    if not (x.ndim == weight.ndim == len(shape) and x.ndim >= 3) or weight.dtype.kind != "f":
+        return
+    if x.shape[1] % weight.shape[1] or shape[1] != weight.shape[0]:
+        return
+    if float(np.prod(shape)) * float(np.prod(weight.shape[1:])) > _MAX_PRODUCTS:
         return
     bias: AnyArray | float = 0.0
-    if biases and biases[0].shape == (weight.shape[0],):
-        bias = biases[0].reshape(-1, 1, 1)
-    for name, windows in _list_windows(x, weight.shape, call.output_shape):
-        # windows: batch, channels, height, width, kernel height, kernel width
-        product = np.tensordot(windows, weight, axes=((1, 4, 5), (1, 2, 3)))
-        yield name, np.moveaxis(product, -1, 1) + bias
+    if extra_tensors and extra_tensors[0].shape == (weight.shape[0],):
+        bias = extra_tensors[0].reshape(-1, *[1] * (x.ndim - 2))
+    for settings in list_settings(x.shape, weight.shape, shape):
+        try:
+            output = convolve(x, weight, settings)
+        except ValueError:
+            continue
+        if output.shape == shape:
+            yield str(settings), output + bias
 
 
-def compute_convolution_weight_gradient(call: Call) -> Interpretations:
-    """Compute the gradient of the weight from the output's gradient and the input."""
-    if len(call.tensors) < 2 or call.output_shape is None:
+def resize_nearest(x: AnyArray, shape: tuple[int, ...]) -> AnyArray:
+    """Return an image (batch, channels, ...) in another size by the nearest element before."""
+    result = x
+    for axis in range(2, x.ndim):
+        rows = (np.arange(shape[axis]) * (x.shape[axis] / shape[axis])).astype(np.int64)
+        result = np.take(result, rows.clip(max=x.shape[axis] - 1), axis=axis)
+    return result
+
+
+def resize_linear(x: AnyArray, shape: tuple[int, ...], align_corners: bool) -> Floats:
+    """Return an image in another size by linear interpolation along each axis."""
+    result = x.astype(np.float64)
+    for axis in range(2, x.ndim):
+        length, new_length = x.shape[axis], shape[axis]
+        if align_corners:
+            places = np.arange(new_length) * ((length - 1) / max(new_length - 1, 1))
+        else:
+            places = ((np.arange(new_length) + 0.5) * (length / new_length) - 0.5).clip(min=0.0)
+        before = np.floor(places).astype(np.int64).clip(max=length - 1)
+        after = (before + 1).clip(max=length - 1)
+        share = (places - before).reshape(-1, *[1] * (x.ndim - axis - 1))
+        result = np.take(result, before, axis) * (1 - share) + np.take(result, after, axis) * share
+    return result
+
+
+def compute_resampling(call: Call) -> Interpretations:
+    """Compute an image in the recorded size in each common way."""
+    x, shape = call.tensors[0], call.output_shape
+    if shape is None or x.ndim != len(shape) or x.ndim < 3 or x.shape[:2] != shape[:2]:
         return
-    gradient, x = call.tensors[:2]
-    if not _fit(x.shape, call.output_shape, gradient.shape):
-        return
-    for name, windows in _list_windows(x, call.output_shape, gradient.shape):
-        yield name, np.tensordot(gradient, windows, axes=((0, 2, 3), (0, 2, 3)))
+    yield "nearest", resize_nearest(x, shape)
+    yield "linear", resize_linear(x, shape, align_corners=False)
+    yield "linear with aligned corners", resize_linear(x, shape, align_corners=True)
 
 
-def compute_convolution_input_gradient(call: Call) -> Interpretations:
-    """Compute the gradient of the input from the output's gradient and the weight."""
-    if len(call.tensors) < 2 or call.output_shape is None:
-        return
-    gradient, weight = call.tensors[:2]
-    shape = call.output_shape
-    if not _fit(shape, weight.shape, gradient.shape):
-        return
-    contributions = np.tensordot(gradient, weight, axes=((1,), (0,)))
-    for name, (row_stride, top), (column_stride, left) in _list_geometries(
-        shape, weight.shape, gradient.shape
-    ):
-        kernel_height, kernel_width = weight.shape[2:]
-        height, width = gradient.shape[2:]
-        n_rows = max((height - 1) * row_stride + kernel_height, shape[2] + top)
-        n_columns = max((width - 1) * column_stride + kernel_width, shape[3] + left)
-        padded: Floats = np.zeros((*shape[:2], n_rows, n_columns))
-        for i in range(kernel_height):
-            for j in range(kernel_width):
-                rows = slice(i, i + (height - 1) * row_stride + 1, row_stride)
-                columns = slice(j, j + (width - 1) * column_stride + 1, column_stride)
-                padded[:, :, rows, columns] += np.moveaxis(contributions[..., i, j], -1, 1)
-        yield name, padded[:, :, top : top + shape[2], left : left + shape[3]]
-
-
-def _fit(x: tuple[int, ...], weight: tuple[int, ...], output: tuple[int, ...]) -> bool:
-    """Return whether three shapes can be those of a convolution without groups."""
-    if not len(x) == len(weight) == len(output) == 4:
-        return False
-    return x[1] == weight[1] and output[1] == weight[0] and x[0] == output[0]
-
-
-def _list_windows(
-    x: AnyArray, weight: tuple[int, ...], output: tuple[int, ...]
-) -> Iterator[tuple[str, AnyArray]]:
-    """Yield a view (batch, channels, height, width, kernel height, kernel width) by geometry."""
-    for name, (row_stride, top), (column_stride, left) in _list_geometries(x.shape, weight, output):
-        bottom = max(0, (output[2] - 1) * row_stride + weight[2] - x.shape[2] - top)
-        right = max(0, (output[3] - 1) * column_stride + weight[3] - x.shape[3] - left)
-        padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-        windows = np.lib.stride_tricks.sliding_window_view(padded, weight[2:], axis=(2, 3))  # type: ignore[call-overload]
-        windows = windows[:, :, ::row_stride, ::column_stride]
-        yield name, windows[:, :, : output[2], : output[3]]
-
-
-def _list_geometries(
-    x: tuple[int, ...], weight: tuple[int, ...], output: tuple[int, ...]
-) -> Iterator[tuple[str, _Geometry, _Geometry]]:
-    """Yield the geometries of both axes that give the output's shape: equal ones only."""
-    for geometry in _list_axis_geometries(x[2], weight[2], output[2]):
-        if geometry in _list_axis_geometries(x[3], weight[3], output[3]):
-            stride, padding = geometry
-            yield f"stride {stride}, padding {padding}", geometry, geometry
-
-
-def _list_axis_geometries(length: int, kernel: int, output: int) -> list[_Geometry]:
-    """Return (stride, padding) of one axis: symmetric padding, or one more behind ("same")."""
-    geometries = []
-    for stride in dict.fromkeys((*_STRIDES, kernel)):
-        for padding in range(kernel):
-            for behind in (padding, padding + 1):
-                padded_length = length + padding + behind
-                if padded_length >= kernel and (padded_length - kernel) // stride + 1 == output:
-                    geometries.append((stride, padding))
-    return list(dict.fromkeys(geometries))
+FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
+    "convolution": compute_convolution,
+    "upsample": compute_resampling,
+}

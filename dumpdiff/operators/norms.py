@@ -1,4 +1,4 @@
-"""Normalizations over the last axis."""
+"""Normalizations over the last axis, over groups of channels, and over the batch."""
 
 from __future__ import annotations
 
@@ -52,6 +52,31 @@ def compute_norm(call: Call) -> Interpretations:
     else:
         bias = vectors[1] if len(vectors) > 1 else 0.0
         yield "", layer_norm(x, weight, bias, eps)
+
+
+def compute_grouped_norm(call: Call) -> Interpretations:
+    """Compute group norm with every number of groups, instance norm or batch norm of a batch.
+
+    The inputs are x, then weight and bias of the channels; eps by position or by name.
+    """
+    x, *extra_tensors = call.tensors
+    if x.ndim < 3:
+        return
+    vectors = [array for array in extra_tensors if array.shape == (x.shape[1],)]
+    trailing_ones = [1] * (x.ndim - 2)
+    weight = vectors[0].reshape(-1, *trailing_ones) if vectors else 1.0
+    bias = vectors[1].reshape(-1, *trailing_ones) if len(vectors) > 1 else 0.0
+    eps = _read_eps(call)
+    group_counts = [n for n in range(1, x.shape[1] + 1) if x.shape[1] % n == 0]
+    recorded_counts = [int(n) for n in call.numbers if n in group_counts]
+    if call.kind == "instance_norm":
+        recorded_counts = [x.shape[1]]
+    for n_groups in dict.fromkeys((*recorded_counts, *group_counts)):
+        grouped = x.reshape(x.shape[0], n_groups, -1)
+        centered = grouped - grouped.mean(axis=-1, keepdims=True)
+        variance = np.mean(centered * centered, axis=-1, keepdims=True)
+        normalized = (centered / np.sqrt(variance + eps)).reshape(x.shape)
+        yield f"{n_groups} groups", normalized * weight + bias
 
 
 def compute_layer_norm_outputs(call: Call) -> OutputSets:
@@ -132,4 +157,6 @@ FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
     "rms_norm": compute_norm,
     "layer_norm": compute_norm,
     "normalize": normalize_vectors,
+    "group_norm": compute_grouped_norm,
+    "instance_norm": compute_grouped_norm,
 }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ..model.arrays import AnyArray, Floats
-from . import convolution, decisions, gradients, norms, scattering
+from . import convolution_gradients, decisions, gradients, norms, scattering
 from .call import Call, Interpretations, OutputSets, make_call
 from .recomputation import KINDS
 
@@ -20,9 +20,7 @@ _SINGLE_OUTPUTS: Mapping[str, Callable[[Call], Interpretations]] = {
     **decisions.FUNCTIONS,
     **gradients.FUNCTIONS,
     **scattering.FUNCTIONS,
-    "convolution": convolution.compute_convolution,
-    "conv2dbackpropfilter": convolution.compute_convolution_weight_gradient,
-    "conv2dbackpropinput": convolution.compute_convolution_input_gradient,
+    **convolution_gradients.FUNCTIONS,
 }
 _SEVERAL_OUTPUTS: Mapping[str, Callable[[Call], OutputSets]] = {
     **gradients.SEVERAL_OUTPUTS,

@@ -11,6 +11,7 @@ from ..model.scaled_sums import compute_norm
 from . import (
     activations,
     attention,
+    convolution,
     elementwise,
     linear,
     losses,
@@ -32,6 +33,7 @@ KINDS: Mapping[str, Callable[[Call], Interpretations]] = {
     **linear.FUNCTIONS,
     **rotary.FUNCTIONS,
     **attention.FUNCTIONS,
+    **convolution.FUNCTIONS,
     **losses.FUNCTIONS,
     **selection.FUNCTIONS,
 }

@@ -251,3 +251,49 @@ def test_an_update_with_nan_has_no_rule_and_nothing_is_printed(capfd):
     new_weight[3] = np.nan
     assert optimizers.fit_rule(weight, gradient, new_weight) is None
     assert capfd.readouterr().out == ""
+
+
+WEIGHTS, GRADIENTS = RNG.standard_normal((24, 16)), 0.01 * RNG.standard_normal((24, 16))
+
+
+def explain_update(
+    faulty: AnyArray, faithful: AnyArray, gradient: AnyArray = GRADIENTS
+) -> tuple[str, str]:
+    """Return (cause, description) of a value of an optimizer with its gradient and weight."""
+    operands = {"gradient": gradient, "layers.0.weight": WEIGHTS}
+    case = make_fault_case(faulty, faithful, operands, phase="optimizer", scope="layers.0")
+    causes = explain_fault_case(case)
+    if not causes:
+        return "", ""
+    description = causes[0].text.removeprefix("layers.0 behaves as ").partition("; residual")[0]
+    return causes[0].name, description
+
+
+@pytest.mark.parametrize(("faulty", "faithful", "cause_name", "description"), [
+    # SGD: w - rate (g + decay w)
+    (WEIGHTS - 0.1 * GRADIENTS, WEIGHTS - 0.05 * GRADIENTS, "learning-rate",
+     "learning rate = 0.1; the reference has learning rate = 0.05"),
+    (WEIGHTS - 0.1 * (GRADIENTS + 0.02 * WEIGHTS), WEIGHTS - 0.1 * (GRADIENTS + 0.01 * WEIGHTS),
+     "weight-decay", "weight decay = 0.02; the reference has 0.01"),
+    # the sum of gradient and decay
+    (GRADIENTS + 0.02 * WEIGHTS, GRADIENTS + 0.01 * WEIGHTS, "weight-decay",
+     "weight decay = 0.02; the reference has 0.01"),
+    # the first moment with the decay in it
+    (0.1 * (GRADIENTS + 0.02 * WEIGHTS), 0.1 * GRADIENTS, "weight-decay",
+     "weight decay = 0.02; the reference has 0"),
+    # only the gradient is multiplied
+    (2.5 * GRADIENTS + 0.01 * WEIGHTS, GRADIENTS + 0.01 * WEIGHTS, "clip",
+     "gradients 2.5 times the reference's"),
+    # moments of the first step
+    (0.01 * GRADIENTS**2, 0.001 * GRADIENTS**2, "beta", "beta2 = 0.99; the reference has 0.999"),
+    (0.05 * GRADIENTS, 0.1 * GRADIENTS, "beta", "beta1 = 0.95; the reference has 0.9"),
+    (0.0317 * GRADIENTS, 0.1 * GRADIENTS, "clip", "gradients 0.317 times the reference's"),
+])  # fmt: skip
+def test_one_number_of_an_update_is_solved_for(
+    faulty: AnyArray, faithful: AnyArray, cause_name: str, description: str
+) -> None:
+    assert explain_update(faulty, faithful) == (cause_name, description)
+
+
+def test_a_moment_before_its_first_update_is_no_stopped_gradient() -> None:
+    assert explain_update(np.zeros_like(GRADIENTS), 0.1 * GRADIENTS + 0.3 * WEIGHTS**2) == ("", "")

@@ -13,7 +13,7 @@ REFERENCE = [3.0, -2.0, 0.1, 40.0]
 
 
 def find_factor(target: list[float]) -> StatisticsFactor | None:
-    return find_statistics_factor(target, REFERENCE, 1e-5)
+    return find_statistics_factor(target, REFERENCE, 1e-5, 1600)
 
 
 @given(st.floats(0.01, 100).filter(lambda factor: abs(factor - 1) > 1e-3))
@@ -35,3 +35,15 @@ def test_numbers_with_different_factors_are_not_explained(target: list[float]) -
 
 def test_zeros_are_found() -> None:
     assert find_factor([0.0] * 4) == StatisticsFactor(0.0, 0.0)
+
+
+@pytest.mark.parametrize(("target", "factor"), [(6.0, 2.0), (1.5, 0.5), (2.793, None)])
+def test_a_single_number_shows_whole_factors_only(target: float, factor: float | None) -> None:
+    statistics_factor = find_statistics_factor([target] * 4, [3.0] * 4, 1e-5, 1)
+    assert (statistics_factor and statistics_factor.factor) == factor
+
+
+def test_a_factor_near_the_noise_shows_nothing() -> None:
+    noisy = [1.00001 * value for value in REFERENCE]
+    noisy[1] *= 1 + 4e-6
+    assert find_statistics_factor(noisy, REFERENCE, 4e-6, 1600) is None

@@ -3,6 +3,7 @@
 from . import (
     activations,
     attention,
+    composites,
     experts,
     factors,
     gradients,
@@ -35,4 +36,7 @@ HYPOTHESES = (
     *precision.HYPOTHESES,
 )
 
-__all__ = ["HYPOTHESES"]
+#: Changes of a whole region, tried if none of the above explains a finding: they cost more.
+COMPOSITE_HYPOTHESES = composites.HYPOTHESES
+
+__all__ = ["COMPOSITE_HYPOTHESES", "HYPOTHESES"]

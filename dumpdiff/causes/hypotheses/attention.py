@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -33,6 +34,16 @@ _KEPT_DIAGONALS = range(-2, 4)
 #: The scale is searched within exp(-4) to exp(4) of the faithful side's.
 _SCALE_GRID = np.linspace(-4, 4, 17)
 _SCALE_ROUNDS = 45
+
+
+def is_attention(scope: str) -> bool:
+    """Return whether a scope names an attention block."""
+    return bool(re.search(r"att(entio)?n", scope, re.IGNORECASE))
+
+
+def is_cross_attention(scope: str) -> bool:
+    """Return whether a scope names attention of a decoder to an encoder."""
+    return bool(re.search(r"cross|enc_?dec|encoder_decoder|inter_attention", scope, re.IGNORECASE))
 
 
 def find_hidden(array: AnyArray) -> Flags | None:
@@ -272,7 +283,7 @@ def _find_attention_call(case: FaultCase) -> _AttentionCall | None:
     faithful = case.faithful
     if not case.is_forward_value or faithful.ndim < 3:
         return None
-    if "attention" not in case.finding.scope:
+    if not is_attention(case.finding.scope):
         return None
     arrays = [
         operand.array for operand in case.operands if _has_head_shape(operand.array, faithful)

@@ -11,6 +11,7 @@ from ...model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ..fault_case import FaultCase, find_masked
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
+from .attention import is_attention
 
 #: Largest whole factor of a single number. Any number is some multiple of any other, so only whole
 #: factors say something.
@@ -78,7 +79,7 @@ def choose_factor_cause(finding: Finding, consumer_kinds: frozenset[str], is_of_
         return "constant-factor"
     if finding.phase == BACKWARD:
         return "gradient-scaled"
-    if consumer_kinds & _SCORE_CONSUMERS and "attention" in finding.scope:
+    if consumer_kinds & _SCORE_CONSUMERS and is_attention(finding.scope):
         return "scale"
     if "add" in consumer_kinds and "matmul" not in consumer_kinds:
         return "residual-scale"
@@ -90,6 +91,8 @@ def suggest_zeros(case: FaultCase) -> Iterator[Candidate]:
     is_floating = case.faithful.dtype.kind == "f"
     if not is_floating or case.finding.is_given or not np.any(case.faithful):
         return
+    if case.phase == OPTIMIZER:
+        return  # a moment before its first update is zero
     zeros = np.zeros_like(case.faithful)
     if case.phase == FORWARD:
         yield Candidate(zeros, "all zeros", unchanged=case.faithful, cause="zeroed")

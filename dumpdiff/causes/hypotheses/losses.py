@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...model.arrays import AnyArray, Floats
-from ...model.trace import FORWARD
+from ...model.trace import BACKWARD, FORWARD
 from ...operators.losses import compute_token_losses
+from ...operators.softmax import log_softmax
 from ..fault_case import FaultCase, Operand
 from ..hypothesis import Candidate, Hypothesis
+from ..parameter_fit import fit_factor
 
 #: Positions by which labels may be shifted.
 _SHIFTS = (1, -1, 2, -2)
@@ -21,6 +23,8 @@ _MIN_LABELS = 4
 _MAX_ROWS = 4096
 #: Fewest tokens of a mask, and of losses per token.
 _MIN_MASK_TOKENS, _MIN_TOKENS = 4, 3
+#: Fewest classes of a smoothed gradient, and how exactly a loss shows the smoothing.
+_MIN_CLASSES, _MAX_SMOOTHING_ERROR = 3, 1e-4
 #: Sizes of a tensor-parallel group over which a vocabulary may be gathered repeatedly.
 _VOCABULARY_COPIES = (2, 4, 8)
 #: Numbers that are no token counts.
@@ -216,6 +220,85 @@ def _iterate_reductions(losses: Floats, masks: Sequence[Floats]) -> Iterator[_Re
             yield _Reduction(mean, f"the sum over {tokens}, divided by {n_tokens}")
 
 
+def suggest_smoothing(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest another label smoothing e: (1 - e) L(label) + e mean of L over all classes.
+
+    Szegedy et al., arXiv:1512.00567. In the gradient of the logits the difference of two smoothings
+    is d (onehot - 1 / classes) / tokens.
+    """
+    if case.phase == FORWARD and case.is_forward_value:
+        yield from _smooth_loss(case)
+    elif case.phase == BACKWARD and case.faithful.ndim >= 2:
+        yield from _smooth_gradient(case)
+
+
+def _smooth_loss(case: FaultCase) -> Iterator[Candidate]:
+    for logits, labels in _iterate_logits_and_labels(case):
+        hard_losses = compute_token_losses(logits, labels)
+        soft_losses = np.where(hard_losses == 0, 0.0, -log_softmax(logits).mean(axis=-1))
+        n_counted = max(1, int(np.count_nonzero(hard_losses)))
+        for hard, soft in (
+            (hard_losses, soft_losses),
+            (np.asarray(hard_losses.sum() / n_counted), np.asarray(soft_losses.sum() / n_counted)),
+        ):
+            faithful_share = _fit_smoothing(hard, soft, case.faithful)
+            faulty_share = _fit_smoothing(hard, soft, case.faulty)
+            if faithful_share is None or faulty_share is None or faithful_share == faulty_share:
+                continue
+            yield Candidate(
+                (1 - faulty_share) * hard + faulty_share * soft,
+                f"label smoothing = {faulty_share:.3g}",
+                f"has {faithful_share:.3g}",
+                parameters={"label_smoothing": faulty_share},
+                unchanged=(1 - faithful_share) * hard + faithful_share * soft,
+                cause="label-smoothing",
+            )
+
+
+def _fit_smoothing(hard: Floats, soft: Floats, value: AnyArray) -> float | None:
+    """Return the smoothing that gives these losses; only a number of two digits, as people choose.
+
+    Any single loss is some mixture of two others.
+    """
+    if hard.size != value.size:
+        return None
+    direction = (soft - hard).reshape(-1)
+    energy = float(direction @ direction)
+    if not energy > 0:
+        return None
+    share = float(direction @ (value.reshape(-1) - hard.reshape(-1))) / energy
+    rounded_share = round(share, 2)
+    is_round = abs(share - rounded_share) <= _MAX_SMOOTHING_ERROR
+    return rounded_share if is_round and 0 <= rounded_share < 1 else None
+
+
+def _smooth_gradient(case: FaultCase) -> Iterator[Candidate]:
+    n_classes = case.faithful.shape[-1]
+    faithful, faulty = (array.reshape(-1, n_classes) for array in (case.faithful, case.faulty))
+    is_counted = np.any(faithful != 0, axis=1)
+    n_tokens = int(is_counted.sum())
+    if n_tokens < _MIN_TOKENS or n_classes < _MIN_CLASSES:
+        return
+    difference = faulty - faithful
+    direction = np.zeros_like(faithful)
+    direction[is_counted] = -1 / n_classes
+    labels = np.argmin(faithful, axis=1)  # the only class with a negative gradient
+    direction[np.flatnonzero(is_counted), labels[is_counted]] += 1
+    share = n_tokens * fit_factor(direction, difference)
+    if np.isfinite(share) and share != 0:
+        predicted = (faithful + share / n_tokens * direction).reshape(case.faithful.shape)
+        change = (
+            f"a label smoothing that is {abs(share):.3g} {'larger' if share > 0 else 'smaller'}"
+        )
+        yield Candidate(
+            predicted,
+            change,
+            parameters={"label_smoothing": share},
+            unchanged=case.faithful,
+            cause="label-smoothing",
+        )
+
+
 def suggest_constant(case: FaultCase) -> Iterator[Candidate]:
     """Suggest faulty = faithful + log n (vocabulary counted n times) or n faithful (no mean)."""
     if not case.is_forward_value or not (case.is_near_loss or case.faithful.size == 1):
@@ -295,5 +378,6 @@ HYPOTHESES = (
     Hypothesis("loss-reduction", suggest_other_token_mask),
     Hypothesis("loss-reduction", suggest_other_loss),
     Hypothesis("loss-reduction", suggest_other_tokens),
+    Hypothesis("label-smoothing", suggest_smoothing),
     Hypothesis("loss-reduction", suggest_constant),
 )

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 
-from ...model.arrays import Floats
+from ...model.arrays import AnyArray, Floats
 from ...model.trace import OPTIMIZER
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
@@ -29,6 +29,18 @@ _MAX_OPERANDS = 8
 #: Share of the faithful side's update that a fitted rule may leave, and of the difference of the
 #: updates that a changed rule may leave.
 _MAX_FIT_RESIDUAL, _MAX_CHANGE_RESIDUAL = 0.01, 0.02
+#: A later pair of weight and gradient is taken only if it leaves much less.
+_CLEARLY_BETTER = 0.5
+#: Fewest elements from which two coefficients are fitted.
+_MIN_LINEAR_ELEMENTS = 8
+#: Largest change of the weight's coefficient in one step, and residual of a linear update.
+_MAX_WEIGHT_CHANGE, _MAX_LINEAR_RESIDUAL = 0.5, 1e-3
+#: Relative distance within which fitted numbers are equal, and decays that count as none.
+_MAX_NUMBER_ERROR, _MIN_DECAY = 5e-3, 1e-6
+#: Nearest operands among which the gradient is that the update itself reads.
+_MAX_DIRECT_OPERANDS = 4
+#: Shares 1 - beta in use, and how exactly float32 values show them.
+_MIN_BETA_SHARE, _MAX_BETA_SHARE, _MAX_BETA_ERROR = 1e-4, 0.3, 1e-5
 
 
 @dataclass(frozen=True)
@@ -57,28 +69,191 @@ def suggest_adam(case: FaultCase) -> Iterator[Candidate]:
     """Suggest the rule that gives the faithful side's weight, with one change."""
     if case.phase != OPTIMIZER or case.faithful.size < 2:
         return
-    arrays = list(case.find_same_size_arrays())[:_MAX_OPERANDS]
-    for weight, gradient in permutations(arrays, 2):
+    best_fit = _find_best_rule(case)
+    if best_fit is None:
+        return
+    rule, weight, gradient = best_fit
+    unchanged = rule.step(weight, gradient)
+    difference = float(np.linalg.norm(case.faulty - case.faithful))
+    for cause, changed_rule in change_rule(rule, weight, gradient, case.faulty):
+        predicted = changed_rule.step(weight, gradient)
+        # The step is small compared with the weight: judge the update, not the weight.
+        residual = float(np.linalg.norm(predicted - case.faulty))
+        if not residual <= _MAX_CHANGE_RESIDUAL * difference:
+            continue
+        yield Candidate(
+            predicted,
+            _format_rule(cause, changed_rule),
+            f"has {_format_rule(cause, rule)}",
+            parameters=_list_parameters(changed_rule),
+            unchanged=unchanged,
+            cause=cause,
+        )
+
+
+def _find_best_rule(case: FaultCase) -> tuple[Rule, Floats, Floats] | None:
+    """Return (rule, weight, gradient) that explain the faithful side's update best.
+
+    A moment in place of the gradient gives nearly the same first step, but not the same epsilon.
+    """
+    best_fit, best_residual = None, float("inf")
+    for weight, gradient in permutations(_list_update_arrays(case), 2):
         rule = fit_rule(weight, gradient, case.faithful)
         if rule is None:
             continue
-        unchanged = rule.step(weight, gradient)
-        difference = float(np.linalg.norm(case.faulty - case.faithful))
-        for cause, changed_rule in change_rule(rule, weight, gradient, case.faulty):
-            predicted = changed_rule.step(weight, gradient)
-            # The step is small compared with the weight: judge the update, not the weight.
-            residual = float(np.linalg.norm(predicted - case.faulty))
-            if not residual <= _MAX_CHANGE_RESIDUAL * difference:
+        residual = float(np.linalg.norm(rule.step(weight, gradient) - case.faithful))
+        if residual < _CLEARLY_BETTER * best_residual:
+            best_fit, best_residual = (rule, weight, gradient), residual
+    return best_fit
+
+
+def _list_update_arrays(case: FaultCase) -> list[AnyArray]:
+    """Return operands that may be weight and gradient, those that both sides have first."""
+    operands = sorted(case.find_same_size_operands(), key=lambda operand: not operand.agrees)
+    return [operand.array.reshape(case.faithful.shape) for operand in operands[:_MAX_OPERANDS]]
+
+
+@dataclass(frozen=True)
+class _LinearUpdate:
+    """A value a g + b w of the optimizer: a sum of gradient and decay, a moment, a new weight."""
+
+    of_gradient: float
+    of_weight: float
+
+    @property
+    def is_weight(self) -> bool:
+        """Whether the value is the weight after a step, not a sum of gradients."""
+        return abs(self.of_weight - 1) < _MAX_WEIGHT_CHANGE
+
+    @property
+    def decay(self) -> float:
+        """What is added per unit of the weight, in units of the value's gradient term."""
+        return (self.of_weight - 1 if self.is_weight else self.of_weight) / self.of_gradient
+
+    def compute(self, gradient: Floats, weight: Floats) -> Floats:
+        """Return the value."""
+        value: Floats = self.of_gradient * gradient + self.of_weight * weight
+        return value
+
+
+def suggest_linear_update(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest another decay, rate or clipping in a value that is linear in gradient and weight.
+
+    These are a step of SGD, the first moment of the first step, and the sum of gradient and decay.
+    """
+    if case.phase != OPTIMIZER or case.faithful.size < _MIN_LINEAR_ELEMENTS:
+        return
+    arrays = _list_update_arrays(case)
+    weights = [
+        operand.array.reshape(case.faithful.shape)
+        for operand in case.find_same_size_operands()
+        if operand.parameter
+    ]
+    for weight, gradient in product(weights, arrays):
+        faithful = _fit_linear_update(weight, gradient, case.faithful)
+        faulty = _fit_linear_update(weight, gradient, case.faulty)
+        if faithful is None or faulty is None or faithful.is_weight != faulty.is_weight:
+            continue
+        cause, description, contrast = _compare_linear_updates(case, faithful, faulty, gradient)
+        if not cause:
+            continue
+        yield Candidate(
+            faulty.compute(gradient, weight),
+            description,
+            contrast,
+            parameters={"weight_decay": faulty.decay},
+            unchanged=faithful.compute(gradient, weight),
+            cause=cause,
+        )
+        return
+
+
+def _fit_linear_update(weight: Floats, gradient: Floats, value: Floats) -> _LinearUpdate | None:
+    """Return a and b of value = a g + b w; None if the value is no such sum.
+
+    A new weight is judged by what the step changed.
+    """
+    if gradient is weight or not np.any(gradient):
+        return None
+    design = np.stack([gradient.reshape(-1), weight.reshape(-1)], axis=1)
+    flat = value.reshape(-1)
+    if not (np.isfinite(design).all() and np.isfinite(flat).all()):
+        return None
+    (of_gradient, of_weight), _, rank, _ = np.linalg.lstsq(design, flat, rcond=None)
+    if rank < design.shape[1] or of_gradient == 0:
+        return None
+    update = _LinearUpdate(float(of_gradient), float(of_weight))
+    change = flat - weight.reshape(-1) if update.is_weight else flat
+    residual = np.linalg.norm(update.compute(gradient, weight).reshape(-1) - flat)
+    is_explained = residual <= _MAX_LINEAR_RESIDUAL * np.linalg.norm(change)
+    return update if is_explained else None
+
+
+def _compare_linear_updates(
+    case: FaultCase, faithful: _LinearUpdate, faulty: _LinearUpdate, gradient: Floats
+) -> tuple[str, str, str]:
+    """Return (cause, description, contrast); ('', '', '') if more than one number differs."""
+    ratio = faulty.of_gradient / faithful.of_gradient
+    has_equal_gradient = abs(ratio - 1) <= _MAX_NUMBER_ERROR
+    decays = [abs(update.decay) for update in (faulty, faithful)]
+    decays = [decay if decay > _MIN_DECAY else 0.0 for decay in decays]
+    is_equal_decay = abs(decays[0] - decays[1]) <= _MAX_NUMBER_ERROR * max(decays)
+    if has_equal_gradient and not is_equal_decay:
+        return "weight-decay", f"weight decay = {decays[0]:.3g}", f"has {decays[1]:.3g}"
+    if not has_equal_gradient and is_equal_decay and faithful.is_weight:
+        rates = -faulty.of_gradient, -faithful.of_gradient
+        if _is_read_directly(case, gradient) and min(rates) > 0:
+            description = f"learning rate = {rates[0]:.4g}"
+            return "learning-rate", description, f"has learning rate = {rates[1]:.4g}"
+    if not has_equal_gradient and (is_equal_decay or _scales_gradient_alone(faithful, faulty)):
+        return "clip", f"gradients {ratio:.4g} times the {case.faithful_side}'s", ""
+    return "", "", ""
+
+
+def _is_read_directly(case: FaultCase, gradient: Floats) -> bool:
+    """Return whether the update itself reads this gradient, and both sides have it.
+
+    Then nothing clipped it on one side only.
+    """
+    for operand in list(case.find_same_size_operands())[:_MAX_DIRECT_OPERANDS]:
+        if operand.agrees and np.array_equal(operand.array.reshape(gradient.shape), gradient):
+            return True
+    return False
+
+
+def _scales_gradient_alone(faithful: _LinearUpdate, faulty: _LinearUpdate) -> bool:
+    """Return whether only the gradient's term differs."""
+    difference = abs(faulty.of_weight - faithful.of_weight)
+    return difference <= _MAX_NUMBER_ERROR * max(abs(faithful.decay * faithful.of_gradient), 1e-9)
+
+
+def suggest_moment_share(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest another beta in the first moments, (1 - beta1) g and (1 - beta2) g^2."""
+    if case.phase != OPTIMIZER or case.faithful.size < _MIN_LINEAR_ELEMENTS:
+        return
+    for gradient in _list_update_arrays(case):
+        for name, power in (("beta1", gradient), ("beta2", gradient * gradient)):
+            faithful_share, faulty_share = (
+                fit_factor(power, value) for value in (case.faithful, case.faulty)
+            )
+            if not (_is_beta_share(faithful_share) and _is_beta_share(faulty_share)):
                 continue
             yield Candidate(
-                predicted,
-                _format_rule(cause, changed_rule),
-                f"has {_format_rule(cause, rule)}",
-                parameters=_list_parameters(changed_rule),
-                unchanged=unchanged,
-                cause=cause,
+                faulty_share * power,
+                f"{name} = {1 - faulty_share:.6g}",
+                f"has {1 - faithful_share:.6g}",
+                parameters={name: 1 - faulty_share},
+                unchanged=faithful_share * power,
+                cause="beta",
             )
-        return
+
+
+def _is_beta_share(share: float) -> bool:
+    """Return whether 1 - share can be a beta: people choose shares of one or two digits."""
+    if not _MIN_BETA_SHARE <= share <= _MAX_BETA_SHARE:
+        return False
+    rounded_share = float(f"{share:.2g}")
+    return abs(share - rounded_share) <= _MAX_BETA_ERROR * rounded_share
 
 
 def suggest_decay(case: FaultCase) -> Iterator[Candidate]:
@@ -91,15 +266,32 @@ def suggest_decay(case: FaultCase) -> Iterator[Candidate]:
         faulty_factor = fit_factor(weight, case.faulty)
         if not _is_decay_factor(faithful_factor) or not _is_decay_factor(faulty_factor):
             continue
-        has_undecayed_side = max(faithful_factor, faulty_factor) > 1 - _NO_DECAY
+        cause, description, contrast = describe_decay(
+            faulty_factor, faithful_factor, case.has_equal_step
+        )
         yield Candidate(
             faulty_factor * weight,
-            f"learning rate x weight decay = {_format_decay(faulty_factor)}",
-            f"has {_format_decay(faithful_factor)}",
+            description,
+            contrast,
             parameters={"decay": 1 - faulty_factor},
             unchanged=faithful_factor * weight,
-            cause="weight-decay" if has_undecayed_side else "learning-rate",
+            cause=cause,
         )
+
+
+def describe_decay(
+    faulty_factor: float, faithful_factor: float, has_equal_step: bool | None
+) -> tuple[str, str, str]:
+    """Return (cause, description, contrast) of weights multiplied by 1 - rate x decay.
+
+    ``has_equal_step``: the rest of the update has the same length on both sides.
+    """
+    has_undecayed_side = max(faithful_factor, faulty_factor) > 1 - _NO_DECAY
+    return (
+        "weight-decay" if has_undecayed_side or has_equal_step else "learning-rate",
+        f"learning rate x weight decay = {_format_decay(faulty_factor)}",
+        f"has {_format_decay(faithful_factor)}",
+    )
 
 
 def _format_decay(factor: float) -> str:
@@ -194,6 +386,8 @@ def _list_parameters(rule: Rule) -> dict[str, float]:
 
 
 HYPOTHESES = (
+    Hypothesis("beta", suggest_moment_share),
     Hypothesis("optimizer-epsilon", suggest_adam),
+    Hypothesis("weight-decay", suggest_linear_update),
     Hypothesis("weight-decay", suggest_decay),
 )

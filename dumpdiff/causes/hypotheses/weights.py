@@ -20,6 +20,14 @@ _MAX_LISTED_ROWS = 8
 #: Relative distance within which projections of two rows are equal.
 _MAX_PROJECTION_DIFFERENCE = 1e-5
 _PROJECTION_SEED = 7
+#: Smallest size of a head whose rotary pairs have two layouts.
+_MIN_PAIRED_SIZE = 4
+#: Nearest operands among which sines and cosines of a time embedding are.
+_MAX_WAVE_OPERANDS = 8
+#: Fewest positions that show relative positions.
+_MIN_POSITIONS = 3
+#: Kinds of recurrent cells and of the activations of their gates; cells have three or four gates.
+_CELL_KINDS, _GATE_COUNTS = {"lstm", "gru", "sigmoid", "tanh"}, (3, 4)
 #: Words in names of experts and of gates.
 _EXPERT_WORDS = ("expert", "moe")
 _GATE_WORDS = ("gate", "w1.")
@@ -146,10 +154,18 @@ def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
     if case.is_discrete or case.faithful.ndim < 2:
         return
     if not case.is_source and "matmul" not in case.kinds:
+        yield from _suggest_pair_order(case)
         return
     for axis, axis_name in ((0, "rows"), (case.faithful.ndim - 1, "columns")):
         order = _find_permutation_along(case, axis)
         if order is not None:
+            if _swaps_waves(case, order):
+                yield Candidate(
+                    np.take(case.faithful, order, axis=axis),
+                    "sines and cosines in the other order",
+                    unchanged=case.faithful,
+                    cause="time-embedding-order",
+                )
             yield _make_permutation_candidate(case, order, axis, axis_name)
             return
     if case.faithful.ndim != 4 or case.is_source:
@@ -163,6 +179,36 @@ def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
                 unchanged=case.faithful,
             )
             return
+
+
+def _suggest_pair_order(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that queries or keys are ordered for rotary pairs of the other layout."""
+    size = case.faithful.shape[-1]
+    if not case.is_forward_value or size % 2 or size < _MIN_PAIRED_SIZE:
+        return
+    if not {"mul", "neg"} <= case.consumer_kinds | set(case.kinds):
+        return
+    pairs_first = np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)])
+    for order, layout, other_layout in (
+        (pairs_first, "interleaved", "halves"),
+        (np.argsort(pairs_first), "halves", "interleaved"),
+    ):
+        yield Candidate(
+            case.faithful[..., order],
+            f"rotary layout = {layout}",
+            f"has {other_layout}",
+            unchanged=case.faithful,
+            cause="rope-layout",
+        )
+
+
+def _swaps_waves(case: FaultCase, order: Ints) -> bool:
+    """Return whether the two halves of joined sines and cosines change places."""
+    half = len(order) // 2
+    operands = (*case.operands[:_MAX_WAVE_OPERANDS], *case.faulty_operands[:_MAX_WAVE_OPERANDS])
+    kinds = {operand.kind for operand in operands}
+    is_half_turn = np.array_equal(order, np.roll(np.arange(len(order)), half))
+    return bool({"sin", "cos"} <= kinds and is_half_turn)
 
 
 def _find_permutation_along(case: FaultCase, axis: int) -> Ints | None:
@@ -189,6 +235,10 @@ def _make_permutation_candidate(
         parameters = {"block": float(block)}
         if block > 1:
             description = f"{description}, in blocks of {block}"
+        kinds = case.consumer_kinds | set(case.kinds)
+        if kinds & _CELL_KINDS and len(order) // block in _GATE_COUNTS:
+            gates = (order[::block] // block).tolist()
+            description, cause = f"gates in the order {gates}", "gate-order"
     return Candidate(
         np.take(case.faithful, order, axis=axis),
         description,
@@ -262,12 +312,31 @@ def suggest_wrong_rows(case: FaultCase) -> Iterator[Candidate]:
     is_scaled = residual <= case.limit * np.linalg.norm(predicted[wrong_rows])
     if np.isfinite(factor) and is_scaled:
         description += f", {factor:.6g} times the {case.faithful_side}'s"
+    is_relative = not case.finding.is_given and _reads_other_rows(case, rows, faulty_rows)
+    if is_relative:
+        description = f"other rows of the table of relative positions ({n_wrong} of {len(rows)})"
     yield Candidate(
         predicted,
         description,
         parameters={"rows": float(n_wrong)},
         unchanged=case.faithful,
+        cause="relative-bias" if is_relative else "weight-rows",
     )
+
+
+def _reads_other_rows(case: FaultCase, rows: AnyArray, faulty_rows: AnyArray) -> bool:
+    """Return whether both sides read rows of one table for pairs of positions.
+
+    The row then depends on the distance of the two positions alone, on both sides.
+    """
+    length = int(np.sqrt(len(rows)))
+    if length < _MIN_POSITIONS or length * length != len(rows):
+        return False
+    for side_rows in (rows, faulty_rows):
+        matrix = side_rows.reshape(length, length, -1)
+        if not np.array_equal(matrix[1:, 1:], matrix[:-1, :-1]):
+            return False
+    return True
 
 
 def suggest_rounded(case: FaultCase) -> Iterator[Candidate]:

@@ -1,0 +1,410 @@
+"""A region: the operators between the last agreement and a value, run again in float64.
+
+Each operator is run on its recorded inputs first, and must give its recorded output. Then the
+region can be run with one change in it: the change spreads to the last value, whatever the other
+side recorded in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ..model.arrays import AnyArray, Ints
+from ..operators import compute_interpretations, compute_relative_distance
+from ..operators.execution import load_whole_tensor
+from .comparison_index import ComparisonIndex
+
+#: Operators of a region at most, and elements of one operator's inputs and outputs together.
+_MAX_STEPS, _MAX_STEP_ELEMENTS = 40, 1 << 20
+#: An operator is understood if it gives its recorded output to this many tolerances of the finding.
+_STEP_TOLERANCES = 4
+#: Share of elements that must be unique for their places to be recognized by value.
+_MIN_UNIQUE_SHARE = 0.99
+#: Relative L2 within which two records of one value are equal: a cast to bfloat16 and back.
+_CAST_DISTANCE = 1e-2
+#: Multiplications of a product of matrices that take the time of one element of other operators,
+#: and the cost of a multiplication in a convolution, whose patches are copied.
+_PRODUCTS_PER_ELEMENT, _CONVOLUTION_COST = 8, 8
+#: Place of an element that is no element of an input: a zero of padding.
+_PADDING = -1
+
+
+@dataclass(frozen=True, eq=False)
+class StepInput:
+    """One input of a step, as the step read it; numbers have no axes and no value."""
+
+    value: int  #: class of the value, -1 for an immediate number
+    array: AnyArray
+    name: str  #: of the parameter, of the producer, or of the argument
+    is_parameter: bool
+    agrees: bool  #: the other side has the same value
+    #: places of its elements in the output of the step that computed it; None if the order is equal
+    order: Ints | None = None
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is one number that was passed as an argument."""
+        return self.value < 0
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One operator of a region with its inputs and its output."""
+
+    name: str
+    kind: str
+    inputs: tuple[StepInput, ...]
+    keywords: Mapping[str, AnyArray]
+    value: int  #: class of the output
+    output: AnyArray  #: as recorded
+    interpretation: str = ""  #: the one that gives the recorded output
+    #: places of the output's elements among the inputs' elements, for an operator that only moves
+    #: them
+    places: Ints | None = None
+
+    def compute(
+        self, inputs: Sequence[AnyArray], keywords: Mapping[str, AnyArray] | None = None
+    ) -> AnyArray | None:
+        """Return the output on other inputs; None if they do not fit."""
+        if self.places is not None:
+            return _take_places(inputs, self.places, self.output.shape)
+        for name, output in self.interpret(inputs, keywords):
+            if name == self.interpretation:
+                return output
+        return None
+
+    def interpret(
+        self, inputs: Sequence[AnyArray], keywords: Mapping[str, AnyArray] | None = None
+    ) -> Iterator[tuple[str, AnyArray]]:
+        """Yield (name, output) of every interpretation of the call on other inputs."""
+        used_keywords = self.keywords if keywords is None else keywords
+        return compute_interpretations(
+            self.kind, inputs, used_keywords, output_shape=self.output.shape
+        )
+
+    def list_arrays(self) -> list[AnyArray]:
+        """Return the recorded inputs."""
+        return [step_input.array for step_input in self.inputs]
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """The steps from agreeing values to one value, in execution order; the last one computes it."""
+
+    steps: tuple[Step, ...]
+    #: places of the elements of the compared value in the last step's output; None if all are equal
+    order: Ints | None
+    shape: tuple[int, ...]  #: of the compared value
+
+    @cached_property
+    def consumers(self) -> tuple[tuple[int, ...], ...]:
+        """Per step: the numbers of the steps that read its output."""
+        readers: list[list[int]] = [[] for _ in self.steps]
+        numbers = {step.value: number for number, step in enumerate(self.steps)}
+        for number, step in enumerate(self.steps):
+            for value in {step_input.value for step_input in step.inputs}:
+                if value in numbers:
+                    readers[numbers[value]].append(number)
+        return tuple(map(tuple, readers))
+
+    @cached_property
+    def costs(self) -> tuple[int, ...]:
+        """Per step: the elements that are computed again if its output changes."""
+        own_costs = []
+        for step in self.steps:
+            n_elements = step.output.size + sum(item.array.size for item in step.inputs)
+            if step.kind in ("matmul", "addmm", "attention"):
+                n_elements += step.output.size * min(
+                    item.array.shape[-1] for item in step.inputs[:1]
+                )
+            own_costs.append(n_elements)
+        costs = []
+        for number in range(len(self.steps)):
+            followers = self._find_followers(number)
+            costs.append(own_costs[number] + sum(own_costs[i] for i in followers))
+        return tuple(costs)
+
+    def _find_followers(self, number: int) -> set[int]:
+        followers: set[int] = set()
+        front = [number]
+        while front:
+            for consumer in self.consumers[front.pop()]:
+                if consumer not in followers:
+                    followers.add(consumer)
+                    front.append(consumer)
+        return followers
+
+    def find_kinds_after(self, number: int) -> set[str]:
+        """Return the kinds of the steps that follow from a step."""
+        return {self.steps[follower].kind for follower in self._find_followers(number)}
+
+    def run(self, number: int, output: AnyArray) -> AnyArray | None:
+        """Return the compared value if one step had another output; None if it cannot be run."""
+        outputs = {self.steps[number].value: output.reshape(-1)}
+        with np.errstate(all="ignore"):
+            for follower in range(number + 1, len(self.steps)):
+                step = self.steps[follower]
+                is_changed = any(step_input.value in outputs for step_input in step.inputs)
+                if not is_changed:
+                    continue
+                new_output = step.compute([_read_input(item, outputs) for item in step.inputs])
+                if new_output is None:
+                    return None
+                outputs[step.value] = new_output.reshape(-1)
+        return self.arrange(outputs.get(self.steps[-1].value))
+
+    def run_all(self) -> AnyArray | None:
+        """Return the compared value, computed from the values that enter the region."""
+        outputs: dict[int, AnyArray] = {}
+        with np.errstate(all="ignore"):
+            for step in self.steps:
+                new_output = step.compute([_read_input(item, outputs) for item in step.inputs])
+                if new_output is None:
+                    return None
+                outputs[step.value] = new_output.reshape(-1)
+        return self.arrange(outputs[self.steps[-1].value])
+
+    def arrange(self, flat: AnyArray | None) -> AnyArray | None:
+        """Return the last step's output in the layout of the compared value."""
+        if flat is None:
+            return None
+        ordered = flat.reshape(-1) if self.order is None else flat.reshape(-1)[self.order]
+        return ordered.reshape(self.shape)
+
+
+def _count_products(step: Step) -> int:
+    """Return the multiplications of a product of matrices or of a convolution."""
+    if len(step.inputs) < 2:
+        return 0
+    first, second = (step_input.array for step_input in step.inputs[:2])
+    if step.kind == "convolution" and second.ndim > 1:
+        return _CONVOLUTION_COST * step.output.size * int(np.prod(second.shape[1:]))
+    if step.kind in ("matmul", "addmm", "attention") and first.ndim:
+        return step.output.size * first.shape[-1]
+    return 0
+
+
+def _read_input(step_input: StepInput, outputs: Mapping[int, AnyArray]) -> AnyArray:
+    """Return an input of a step, from the outputs that were computed again if it is one."""
+    flat = outputs.get(step_input.value)
+    if flat is None or step_input.value < 0:
+        return step_input.array
+    if step_input.order is not None:
+        flat = flat[step_input.order]
+    return flat.reshape(step_input.array.shape)
+
+
+def build_region(
+    index: ComparisonIndex, side: int, value: int, array: AnyArray, tolerance: float
+) -> Region | None:
+    """Return the region of one side that ends in ``value``; ``array`` is its compared form.
+
+    None if the op that computes it cannot be run again.
+    """
+    builder = _RegionBuilder(index, side, tolerance)
+    last_step = builder.add_steps(value)
+    if last_step is None:
+        return None
+    is_found, order = _find_order(last_step.output, array)
+    if not is_found:
+        return None
+    return Region(tuple(builder.steps), order, array.shape)
+
+
+class _RegionBuilder:
+    """Collects the steps upstream of a value, in execution order."""
+
+    def __init__(self, index: ComparisonIndex, side: int, tolerance: float) -> None:
+        self.index, self.side, self.tolerance = index, side, tolerance
+        self.flow = index.flows[side]
+        self.steps: list[Step] = []
+        self._steps_by_value: dict[int, Step | None] = {}
+
+    def add_steps(self, value: int) -> Step | None:
+        """Add the step that computes a value, after the steps that compute its inputs.
+
+        Returns None, and adds nothing, if the op cannot be run again.
+        """
+        if value in self._steps_by_value:
+            return self._steps_by_value[value]
+        self._steps_by_value[value] = None  # a cycle ends here
+        if len(self._steps_by_value) > _MAX_STEPS:
+            return None
+        step = self._read_step(value)
+        if step is None:
+            return None
+        linked_inputs = [self._link_input(step_input) for step_input in step.inputs]
+        linked_step = replace(step, inputs=tuple(linked_inputs))
+        self.steps.append(linked_step)
+        self._steps_by_value[value] = linked_step
+        return linked_step
+
+    def _link_input(self, step_input: StepInput) -> StepInput:
+        """Return the input with its places in the output of the step that computes it."""
+        value = step_input.value
+        is_boundary = value < 0 or step_input.agrees or step_input.is_parameter
+        producer = None if is_boundary else self.add_steps(value)
+        if producer is None:
+            return step_input
+        is_found, order = _find_order(producer.output, step_input.array)
+        if not is_found:
+            return step_input
+        return replace(step_input, order=order)
+
+    def _read_step(self, value: int) -> Step | None:
+        """Return the op that produced a value, if it can be run again."""
+        flow = self.flow
+        op = int(flow.producers[value])
+        if op < 0:
+            return None
+        rows = flow.get_tensor_ids(op).tolist()
+        if flow.tensors["size"].to_numpy()[rows].clip(min=0).sum() > _MAX_STEP_ELEMENTS:
+            return None
+        inputs: list[StepInput] = []
+        keywords: dict[str, AnyArray] = {}
+        output: AnyArray | None = None
+        for row in rows:
+            is_output = flow.tensors["slot_kind"].iat[row] == "output"
+            if is_output:
+                if output is None and flow.tensor_class[row] == value:
+                    output = load_whole_tensor(flow.trace, row)
+                continue
+            step_input = self._read_input(row)
+            if step_input is None:
+                continue
+            slot_name = str(flow.tensors["slot"].iat[row]).partition(".")[2]
+            is_positional = flow.tensors["slot_kind"].iat[row] == "parameter"
+            if is_positional or slot_name.replace(".", "").isdigit():
+                inputs.append(step_input)
+            else:
+                keywords[slot_name] = step_input.array
+        if output is None:
+            return None
+        name = str(flow.trace.ops["name"].iat[op]).rpartition("/")[2]
+        kind = self.index.kinds[self.side][op]
+        wide_output = output if output.dtype.kind in "iub" else output.astype(np.float64)
+        step = Step(name, kind, tuple(inputs), keywords, value, wide_output)
+        return _understand_step(step, _STEP_TOLERANCES * self.tolerance)
+
+    def _read_input(self, row: int) -> StepInput | None:
+        """Return an input; None if neither a whole tensor nor a number was recorded."""
+        tensors = self.flow.tensors
+        value = int(self.flow.tensor_class[row])
+        if tensors["file"].iat[row]:
+            array = load_whole_tensor(self.flow.trace, row)
+            if array is None:
+                return None
+            wide = array if array.dtype.kind in "iub" else array.astype(np.float64)
+            return self._describe_input(value, wide)
+        number = float(tensors["max"].iat[row])
+        if not tensors["constant"].iat[row] or tensors["size"].iat[row] > 1 or np.isnan(number):
+            return None
+        slot_name = str(tensors["slot"].iat[row]).partition(".")[2]
+        return StepInput(-1, np.asarray(number), slot_name, False, False)
+
+    def _describe_input(self, value: int, array: AnyArray) -> StepInput:
+        flow = self.flow
+        if value < 0:
+            return StepInput(-1, array, "an argument", False, False)
+        parameter = str(flow.list_column("parameter")[value])
+        producer = int(flow.producers[value])
+        name = parameter
+        if not parameter:
+            name = str(flow.trace.ops["name"].iat[producer]) if producer >= 0 else "an input"
+        agrees = value in self.index.agreed_classes[self.side]
+        return StepInput(value, array, name, bool(parameter), agrees)
+
+
+def _understand_step(step: Step, max_distance: float) -> Step | None:
+    """Return the step with the interpretation that gives its recorded output; None if none does."""
+    if step.output.dtype.kind == "f":
+        best_name, best_distance = "", float("inf")
+        for name, output in step.interpret(step.list_arrays()):
+            distance = compute_relative_distance(output, step.output)
+            if distance < best_distance:
+                best_name, best_distance = name, distance
+            if distance <= max_distance:
+                break
+        if best_distance <= max_distance:
+            return replace(step, interpretation=best_name)
+    places = _find_places(step)
+    if places is None:
+        return None
+    return replace(step, places=places)
+
+
+def _find_places(step: Step) -> Ints | None:
+    """Return where the output's elements are among the inputs' elements; None if they are not.
+
+    Zeros may be padding. Elements are recognized by value, so nearly all must be unique.
+    """
+    arrays = [item.array.reshape(-1) for item in step.inputs if item.array.dtype.kind == "f"]
+    if not arrays or step.output.dtype.kind != "f":
+        return None
+    source = _join_inputs(step.list_arrays())
+    order = np.argsort(source, kind="stable")
+    sorted_source = source[order]
+    is_repeated = np.diff(sorted_source) == 0
+    if is_repeated.mean() > 1 - _MIN_UNIQUE_SHARE if len(is_repeated) else False:
+        return None
+    flat = step.output.reshape(-1)
+    rows = np.searchsorted(sorted_source, flat).clip(max=len(source) - 1)
+    is_found = sorted_source[rows] == flat
+    if not np.all(is_found | (flat == 0)) or not is_found.any():
+        return None
+    places: Ints = np.where(is_found, order[rows], _PADDING)
+    return places
+
+
+def _join_inputs(arrays: Sequence[AnyArray]) -> AnyArray:
+    """Return the elements of all floating tensors, one after the other; masks become NaN."""
+    parts = []
+    for array in arrays:
+        is_tensor = array.dtype.kind == "f" and array.ndim > 0
+        parts.append(array.reshape(-1) if is_tensor else np.full(array.size, np.nan))
+    joined: AnyArray = np.concatenate(parts)
+    return joined
+
+
+def _take_places(inputs: Sequence[AnyArray], places: Ints, shape: tuple[int, ...]) -> AnyArray:
+    source = _join_inputs(inputs)
+    taken: AnyArray = np.where(places == _PADDING, 0.0, source[places])
+    return taken.reshape(shape)
+
+
+def _find_order(source: AnyArray, array: AnyArray) -> tuple[bool, Ints | None]:
+    """Return (whether the elements of ``array`` are those of ``source``, their places there).
+
+    The places are None if both have one order. Small differences, as after a cast, do not count.
+    """
+    flat_source, flat = source.reshape(-1), array.reshape(-1)
+    if flat_source.size == flat.size and np.array_equal(flat_source, flat, equal_nan=False):
+        return True, None
+    if flat_source.size != flat.size or source.dtype.kind != "f" or flat.size < 2:
+        return False, None
+    if compute_relative_distance(flat_source, flat) < _CAST_DISTANCE:
+        return True, None
+    order = np.argsort(flat_source, kind="stable")
+    sorted_source = flat_source[order]
+    if np.mean(np.diff(sorted_source) == 0) > 1 - _MIN_UNIQUE_SHARE:
+        return False, None
+    rows = np.searchsorted(sorted_source, flat).clip(max=len(order) - 1)
+    if not np.array_equal(sorted_source[rows], flat):
+        return False, None
+    return True, order[rows]
+
+
+def list_leaf_values(region: Region) -> list[StepInput]:
+    """Return the floating tensors that enter the region: no step of it computes them."""
+    computed = {step.value for step in region.steps}
+    leaves: dict[int, StepInput] = {}
+    for step in region.steps:
+        for step_input in step.inputs:
+            is_tensor = step_input.array.dtype.kind == "f" and step_input.array.ndim > 0
+            if step_input.value >= 0 and step_input.value not in computed and is_tensor:
+                leaves.setdefault(step_input.value, step_input)
+    return list(leaves.values())

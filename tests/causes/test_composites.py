@@ -1,0 +1,126 @@
+"""Changes in a region of several operators: found although no value in between is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dumpdiff.causes.cause_search import find_causes
+from dumpdiff.causes.hypotheses import COMPOSITE_HYPOTHESES
+from dumpdiff.causes.region import Region, Step, StepInput
+from dumpdiff.model.arrays import AnyArray
+from dumpdiff.operators import compute_interpretations, compute_relative_distance
+from dumpdiff.operators.activations import ACTIVATIONS, sigmoid, silu
+from dumpdiff.operators.convolution import ConvolutionSettings, convolve
+from dumpdiff.operators.softmax import softmax
+
+from .fault_cases import make_fault_case
+
+RNG = np.random.default_rng(7)
+X, SKIP = RNG.standard_normal((2, 6, 16)), RNG.standard_normal((2, 6, 16))
+WEIGHT, BIAS = RNG.standard_normal((16, 16)) / 4, RNG.standard_normal(16)
+SCORES, MASK = RNG.standard_normal((2, 4, 6, 6)), np.triu(np.full((6, 6), -1e9), 1)
+IMAGE, KERNEL = RNG.standard_normal((2, 4, 8, 8)), RNG.standard_normal((4, 4, 3, 3))
+SETTINGS = ConvolutionSettings(1, 1, (1, 1))
+
+
+def make_region(calls: Sequence[tuple[str, Sequence[tuple[str, AnyArray | float]]]]) -> Region:
+    """Return the region of some calls (kind, inputs); the input ``last`` is the output before."""
+    steps: list[Step] = []
+    values: dict[str, int] = {}
+    for number, (kind, arguments) in enumerate(calls):
+        inputs = []
+        for name, argument in arguments:
+            array = steps[-1].output if name == "last" else np.asarray(argument)
+            value = number - 1 if name == "last" else 100 + values.setdefault(name, len(values))
+            is_parameter = name.endswith((".weight", ".bias"))
+            agrees = name != "last"
+            value = value if array.ndim else -1
+            inputs.append(StepInput(value, array, name, is_parameter, agrees))
+        arrays = [step_input.array for step_input in inputs]
+        shape = arrays[0].shape
+        interpretation, output = next(compute_interpretations(kind, arrays, output_shape=shape))
+        steps.append(
+            Step(f"{kind}_{number}", kind, tuple(inputs), {}, number, output, interpretation)
+        )
+    return Region(tuple(steps), None, steps[-1].output.shape)
+
+
+def explain_region(region: Region, faulty: AnyArray) -> tuple[str, str]:
+    """Return (cause, sentence without place and residual) of the best composite hypothesis."""
+    case = make_fault_case(faulty, region.steps[-1].output, {}, scope="block")
+    case = replace(case, load_region=lambda: region)
+    causes = find_causes([case], COMPOSITE_HYPOTHESES, checked_only=True)[1]
+    if not causes:
+        return "", ""
+    text = causes[0].text.removeprefix("block behaves as ").partition("; residual")[0]
+    return causes[0].name, text
+
+
+MLP = make_region([
+    ("matmul", [("x", X), ("fc.weight", WEIGHT)]),
+    ("add", [("last", 0), ("fc.bias", BIAS)]),
+    ("silu", [("last", 0)]),
+    ("mul", [("last", 0), ("scale", 0.5)]),
+    ("add", [("last", 0), ("skip", SKIP)]),
+])  # fmt: skip
+HIDDEN = X @ WEIGHT.T + BIAS
+ATTENTION = make_region([
+    ("div", [("scores", SCORES), ("scale", 4.0)]),
+    ("add", [("last", 0), ("mask", MASK)]),
+    ("softmax", [("last", 0)]),
+])  # fmt: skip
+CONVOLUTION = make_region([
+    ("convolution", [("image", IMAGE), ("conv.weight", KERNEL)]),
+    ("silu", [("last", 0)]),
+])  # fmt: skip
+
+
+@pytest.mark.parametrize(("region", "faulty", "cause_name", "sentence"), [
+    (MLP, 0.5 * silu(X @ WEIGHT.T) + SKIP, "bias-missing", "without its bias (fc.bias)"),
+    (MLP, 0.5 * silu(HIDDEN), "skip-missing", "without skip in the sum add_4"),
+    (MLP, 0.5 * ACTIVATIONS["relu"](HIDDEN) + SKIP, "activation-kind",
+     "relu; the reference has silu"),
+    (MLP, 0.7 * silu(HIDDEN) + SKIP, "constant-factor",
+     "the number = 0.7 in mul_3; the reference has 0.5"),
+    (MLP, 0.5 * silu(X @ WEIGHT + BIAS) + SKIP, "weight-transposed",
+     "fc.weight transposed"),
+    (ATTENTION, softmax(SCORES / 8 + MASK), "scale",
+     "the number = 8 in div_0; the reference has 4"),
+    (ATTENTION, softmax(SCORES / 4), "mask-missing", "no mask (mask)"),
+    (ATTENTION, softmax(SCORES / 4 + MASK, 1), "softmax-axis",
+     "softmax with axis 1; the reference has axis 3"),
+    (CONVOLUTION, silu(convolve(IMAGE, KERNEL, ConvolutionSettings(1, 1, (1, 1), "reflect"))),
+     "padding-mode", "padding mode reflect; the reference pads with zeros"),
+    (CONVOLUTION, silu(convolve(IMAGE, KERNEL[:, :, ::-1, ::-1], SETTINGS)), "kernel-flipped",
+     "the kernel conv.weight flipped"),
+    (CONVOLUTION, silu(convolve(IMAGE, KERNEL.swapaxes(2, 3), SETTINGS)), "kernel-axes",
+     "axes 2 and 3 of conv.weight exchanged"),
+    (CONVOLUTION, silu(convolve(IMAGE, KERNEL, ConvolutionSettings(1, 2, (2, 2)))), "dilation",
+     "convolution with stride 1, padding 2, dilation 2; "
+     "the reference has stride 1, padding 1, dilation 1"),
+])  # fmt: skip
+def test_one_change_within_a_region_is_recognized(
+    region: Region, faulty: AnyArray, cause_name: str, sentence: str
+) -> None:
+    assert explain_region(region, faulty) == (cause_name, sentence)
+
+
+def test_two_changes_at_once_are_not_explained() -> None:
+    assert explain_region(MLP, 0.7 * sigmoid(X @ WEIGHT.T) + 0.9 * SKIP) == ("", "")
+
+
+def test_a_region_gives_its_value_again() -> None:
+    run_again = MLP.run_all()
+    assert run_again is not None
+    assert compute_relative_distance(run_again, 0.5 * silu(HIDDEN) + SKIP) < 1e-14
+
+
+def test_a_change_spreads_to_the_last_value() -> None:
+    changed = MLP.run(1, X @ WEIGHT.T)
+    assert changed is not None
+    assert compute_relative_distance(changed, 0.5 * silu(X @ WEIGHT.T) + SKIP) < 1e-14
+    assert MLP.find_kinds_after(2) == {"mul", "add"}
