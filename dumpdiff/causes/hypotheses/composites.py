@@ -460,7 +460,7 @@ def _list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[_Change]:
                 entry
                 for entry in replacements
                 if _fits(entry[1].shape, step_input.array.shape, step.kind)
-                and not np.array_equal(entry[1], step_input.array)
+                and not _holds_same_elements(entry[1], step_input.array)
             ]
             fitting = fitting[:_MAX_REPLACEMENTS]
             if step.kind in _SOURCE_KINDS and not step_input.is_parameter:
@@ -503,6 +503,13 @@ def _is_bypass(region: Region, step_input: StepInput, array: AnyArray) -> bool:
             if item.array.size == array.size
         )
     return False
+
+
+def _holds_same_elements(array: AnyArray, other: AnyArray) -> bool:
+    """Return whether two arrays hold the same numbers in any order: another layout of one value."""
+    if array.size != other.size:
+        return False
+    return np.array_equal(np.sort(array, axis=None), np.sort(other, axis=None))
 
 
 def _list_values_elsewhere(
