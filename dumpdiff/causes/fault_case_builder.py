@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -132,7 +132,7 @@ def build_fault_cases(
             call=_read_call(index, faithful, values[faithful]),
             is_near_loss=is_near_loss,
             has_equal_step=is_step_equal,
-            find_other_values=partial(_find_other_values, index, faithful, values[faithful]),
+            find_other_values=cache(partial(_find_other_values, index, faithful, values[faithful])),
             load_region=partial(
                 build_region,
                 index,

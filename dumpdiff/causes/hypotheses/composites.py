@@ -32,6 +32,8 @@ _MIN_FITTED = 8
 #: Rounds in which a number is solved for, its relative step, and the share of the error that the
 #: first rounds must remove: a change that explains the value explains nearly all of it.
 _FIT_ROUNDS, _FIT_STEP, _MAX_FIRST_SHARE = 8, 1e-4, 0.7
+#: Largest input that is tried with other tensors in its place.
+_MAX_REPLACED_ELEMENTS = 1 << 17
 #: Tensors of the region that are tried in place of another.
 _MAX_REPLACEMENTS = 10
 #: Relative L2 within which the values of the two sides are the same value.
@@ -452,11 +454,13 @@ def _list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[_Change]:
         if len(inputs) > 1 and step.kind not in ("add", "mul", "maximum", "minimum"):
             yield from _swap_inputs(number, step, inputs)
         for position, step_input in inputs:
+            if step_input.array.size > _MAX_REPLACED_ELEMENTS:
+                continue
             fitting = [
                 entry
                 for entry in replacements
                 if _fits(entry[1].shape, step_input.array.shape, step.kind)
-                and not np.array_equal(entry[1], step_input.array)
+                and not _holds_same_elements(entry[1], step_input.array)
             ]
             fitting = fitting[:_MAX_REPLACEMENTS]
             if step.kind in _SOURCE_KINDS and not step_input.is_parameter:
@@ -465,19 +469,27 @@ def _list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[_Change]:
                 output = _compute_with(step, position, array)
                 if output is None or _is_bypass(region, step_input, array):
                     continue
-                if is_parameter and step_input.is_parameter:
-                    cause, description = "weight-swapped", f"{name} in its place"
-                elif step.kind == "add" and _feeds_softmax(case, region, number):
-                    cause, description = _name_score_term(case, step_input)
-                elif step.kind == "add":
-                    cause, description = "residual-order", f"the residual taken from {name}"
-                elif step.kind in _LOSS_KINDS or (case.is_near_loss and step.kind == "sub"):
-                    cause, description = "loss-target", f"the loss against {name}"
-                elif step.kind == "concat":
-                    cause, description = "skip-source", f"{name} joined in {step.name}"
-                else:
-                    cause, description = "input-source", f"{step.name} ({step.kind}) of {name}"
+                swaps_weights = is_parameter and step_input.is_parameter
+                cause, description = "weight-swapped", f"{name} in its place"
+                if not swaps_weights:
+                    cause, description = _name_source(case, region, number, step_input, name)
                 yield _Change(number, output, cause, description, f"has {step_input.name}")
+
+
+def _name_source(
+    case: FaultCase, region: Region, number: int, step_input: StepInput, name: str
+) -> tuple[str, str]:
+    """Return (cause, description) of a step that reads the value ``name`` in place of another."""
+    step = region.steps[number]
+    if step.kind == "add" and _feeds_softmax(case, region, number):
+        return _name_score_term(case, step_input)
+    if step.kind in _LOSS_KINDS or (case.is_near_loss and step.kind == "sub"):
+        return "loss-target", f"the loss against {name}"
+    if step.kind == "add":
+        return "residual-order", f"the residual taken from {name}"
+    if step.kind == "concat":
+        return "skip-source", f"{name} joined in {step.name}"
+    return "input-source", f"{step.name} ({step.kind}) of {name}"
 
 
 def _is_bypass(region: Region, step_input: StepInput, array: AnyArray) -> bool:
@@ -491,6 +503,13 @@ def _is_bypass(region: Region, step_input: StepInput, array: AnyArray) -> bool:
             if item.array.size == array.size
         )
     return False
+
+
+def _holds_same_elements(array: AnyArray, other: AnyArray) -> bool:
+    """Return whether two arrays hold the same numbers in any order: another layout of one value."""
+    if array.size != other.size:
+        return False
+    return np.array_equal(np.sort(array, axis=None), np.sort(other, axis=None))
 
 
 def _list_values_elsewhere(
