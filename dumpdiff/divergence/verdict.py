@@ -27,6 +27,7 @@ from .reliability import SideProblems, assess_reliability, weaken_findings
 from .running_statistics import describe_running_statistics, find_momentum_differences
 from .states import States, classify
 from .tables import build_pair_table, build_uncompared_table, build_unmatched_table
+from .uncompared_losses import find_loss_gaps
 from .uncompared_updates import describe_updates, find_update_gaps
 from .unrecorded_gradients import describe_unrecorded_gradients
 
@@ -58,8 +59,8 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     The verdict is 'diverged' if anything was introduced and a quarter of either side's forward ops
     have partners. Else it is 'aligned' if no compared value is beyond its tolerance without another
     decomposition that explains it, and if at least ``min_coverage`` of each side's ops were
-    compared or reconverged, in forward and in backward (if both sides recorded it). Else it is
-    'inconclusive'.
+    compared or reconverged, in forward and in backward (if both sides recorded it), and if the
+    losses were compared. Else it is 'inconclusive'.
     """
     alignment = comparison.alignment
     target, reference = alignment.target, alignment.reference
@@ -96,6 +97,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         *_describe_isolated(findings),
         *_find_coverage_gaps(coverage, min_coverage),
         *find_update_gaps(graph, coverage),
+        *find_loss_gaps(alignment),
     ]
     has_diverged = any(finding.kind != "isolated" for finding in findings)
     verdict: AlignmentVerdict = "diverged" if has_diverged else "aligned"
