@@ -22,7 +22,11 @@ from .findings import build_findings, format_argument
 from .gradient_scales import insert_gradient_scales
 from .joint_graph import JointGraph, build_joint_graph
 from .misread_layouts import compare_as_stored, find_misread_layouts
-from .parameters import find_exchanged_parameters, find_shape_mismatches
+from .parameters import (
+    find_exchanged_parameters,
+    find_exchanged_products,
+    find_shape_mismatches,
+)
 from .reliability import SideProblems, assess_reliability, weaken_findings
 from .running_statistics import describe_running_statistics, find_momentum_differences
 from .states import States, classify
@@ -71,10 +75,14 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         compare_as_stored(comparison, misread_weights)
         states = classify(graph, rules)
     scopes_t, scopes_r = locate_ops(target, rules), locate_ops(reference, rules)
-    diverged_scopes = [scopes_t[op] for op in _find_introducing_ops(graph, states)]
+    diverged_ops = _find_introducing_ops(graph, states)
+    diverged_scopes = [scopes_t[op] for op in diverged_ops]
     first_findings = (
         *find_shape_mismatches(alignment, rules),
-        *find_exchanged_parameters(alignment, rules, diverged_scopes),
+        *(
+            find_exchanged_parameters(alignment, rules, diverged_scopes)
+            or find_exchanged_products(comparison, rules, diverged_ops)
+        ),
     )
     findings = build_findings(graph, states, scopes_t, scopes_r, first_findings)
     findings = insert_gradient_scales(findings, graph, states)
