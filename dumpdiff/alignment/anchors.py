@@ -8,9 +8,10 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import Ints
-from ..model.trace import FORWARD, OPTIMIZER
+from ..model.trace import OPTIMIZER
 from ..rulebook import Rules
 from . import confidence
+from .losses import is_forward_end
 from .matches import Matching
 from .values import Candidates, find_candidates, find_second_smallest
 
@@ -200,16 +201,7 @@ def _find_unpaired_losses(flow: Flow, partners: Ints) -> list[int]:
     """Return the unpaired scalars at the end of the forward pass, in order."""
     is_scalar = (flow.classes["size"] == 1).to_numpy()
     scalars = np.flatnonzero((partners < 0) & is_scalar).tolist()
-    return [value for value in scalars if _is_forward_end(flow, value)]
-
-
-def _is_forward_end(flow: Flow, value: int) -> bool:
-    """Return whether a forward op computes the value and no forward op reads it."""
-    producer = int(flow.producers[value])
-    if producer < 0 or flow.phases[producer] != FORWARD:
-        return False
-    consumer_phases = {flow.phases[op] for op in flow.users[value]}
-    return FORWARD not in consumer_phases
+    return [value for value in scalars if is_forward_end(flow, value)]
 
 
 def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:

@@ -12,6 +12,7 @@ from ..graph import Flow, Gradients, find_gradients, find_updates, mark_shape_re
 from ..rulebook import Rules
 from . import anchors, mapping_evidence
 from .fused_groups import FusedGroup, find_fused_groups
+from .losses import pair_mistakable_losses
 from .matches import Matching, NewWeight
 from .noise import estimate_matching_tolerance
 from .roles import pair_by_role
@@ -24,6 +25,7 @@ from .training_step import (
     pair_step_counts,
 )
 from .values import Fingerprints
+from .weight_products import pair_weight_products
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Alignment:
 def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     """Pair the value classes and ops of two sides.
 
-    First come anchors: values that only one class of each side has, and parameters of equal name.
+    First come anchors: losses that a value would pair with a term of the other side's loss, values
+    that only one class of each side has, and parameters of equal name.
     Then structure, then values with several candidates that their paired neighbors decide, then
     roles learned from all of these. Gradients follow their values and updates follow their
     parameters, before and after the roles. Names of a mapping file are used after the anchors where
@@ -83,6 +86,7 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     if updates_t and updates_r:
         matching.reserved_t = collect_new_weights(updates_t)
         matching.reserved_r = collect_new_weights(updates_r)
+    pair_mistakable_losses(matching)
     candidates = anchors.pair_by_value(matching)
     anchors.pair_by_checksum(matching)
     anchors.pair_by_parameter_name(matching, rules)
@@ -93,6 +97,8 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     if pair_by_gradient(matching, gradients_t, gradients_r):
         pair_by_structure(matching)
     if pair_by_update(matching, updates_t, updates_r) | pair_step_counts(matching):
+        pair_by_structure(matching)
+    if pair_weight_products(matching):
         pair_by_structure(matching)
     for _ in pair_by_role(matching):
         pair_by_structure(matching)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from ..alignment import Alignment
+from ..alignment.weight_products import find_weight_products
+from ..comparison import Comparison
 from ..graph import Flow
 from ..model.finding import Cause, Finding, Kind
 from ..model.trace import FORWARD
@@ -76,6 +78,66 @@ def find_exchanged_parameters(
             values = (parameters_t[name], parameters_r[name])
             findings.append(_build_exchange_finding(name, exchanged_names[name], alignment, values))
     return tuple(findings)
+
+
+def find_exchanged_products(
+    comparison: Comparison, rules: Rules, diverged_ops: Collection[int]
+) -> tuple[Finding, ...]:
+    """Return one finding for every two weights whose products are read in each other's place.
+
+    Two weights that changed places leave equal values: each product has a partner, and only the ops
+    that read the products differ. There each of them reads what the other one reads on the other
+    side. The names of the weights do not matter. Both weights must multiply the same value, and one
+    of the ops must be among ``diverged_ops`` (of the target): two ops that are paired crosswise
+    look alike otherwise.
+    """
+    alignment = comparison.alignment
+    agrees = comparison.pairs["agrees"].tolist()
+    slot_pairs = {
+        (pair.target, pair.reference): pair
+        for node, pair in comparison.slot_pairs
+        if pair.slot_kind == "input" and not agrees[node]
+    }
+    partners_r = {r: t for t, r in alignment.partners.items()}
+    products = find_weight_products(alignment.target, alignment.target_kinds)
+    product_of_output = {product.output: product for product in products.values()}
+    findings = []
+    reported_values: set[int] = set()
+    for (value, value_r), pair in slot_pairs.items():
+        other = partners_r.get(value_r, -1)
+        other_pair = slot_pairs.get((other, alignment.partners.get(value, -1)))
+        if other_pair is None or value in reported_values:
+            continue
+        product, other_product = product_of_output.get(value), product_of_output.get(other)
+        if product is None or other_product is None or product.input != other_product.input:
+            continue
+        if pair.target_op in diverged_ops or other_pair.target_op in diverged_ops:
+            reported_values |= {value, other}
+            weights = (product.weight, other_product.weight)
+            findings.append(_build_product_finding(alignment, rules, weights))
+    return tuple(findings)
+
+
+def _build_product_finding(alignment: Alignment, rules: Rules, weights: tuple[int, int]) -> Finding:
+    """Return the finding for two weights of the target; a weight without a name has a number."""
+    parameter_names = alignment.target.list_column("parameter")
+    names = []
+    for number, weight in enumerate(weights, 1):
+        names.append(parameter_names[weight] or f"weight {number}")
+    canonical_names = [rules.resolve_parameter(name) or name for name in names]
+    cause_name = _classify_exchange(*canonical_names)
+    cause = Cause(cause_name, f"{names[0]} and {names[1]} changed places", 0.0)
+    return _build_finding(
+        "parameter",
+        names[0],
+        f"parameters {names[0]} and {names[1]} changed places: their products are read in each "
+        "other's place",
+        {},
+        "the products agree, and the ops that read them read each other's partners",
+        alignment,
+        (weights[0], alignment.partners.get(weights[1], -1)),
+        (cause,),
+    )
 
 
 def _find_held_names(
@@ -176,5 +238,7 @@ def _build_finding(
 
 
 def _name_first_consumer(flow: Flow, value: int) -> tuple[str, ...]:
-    """Return the name of the first op that reads a value, none if no op does."""
+    """Return the name of the first op that reads a value, none if no op does or it is unknown."""
+    if value < 0:
+        return ()
     return tuple(str(flow.trace.ops["name"].iat[op]) for op in flow.consumers[value][:1])

@@ -22,11 +22,16 @@ from .findings import build_findings, format_argument
 from .gradient_scales import insert_gradient_scales
 from .joint_graph import JointGraph, build_joint_graph
 from .misread_layouts import compare_as_stored, find_misread_layouts
-from .parameters import find_exchanged_parameters, find_shape_mismatches
+from .parameters import (
+    find_exchanged_parameters,
+    find_exchanged_products,
+    find_shape_mismatches,
+)
 from .reliability import SideProblems, assess_reliability, weaken_findings
 from .running_statistics import describe_running_statistics, find_momentum_differences
 from .states import States, classify
 from .tables import build_pair_table, build_uncompared_table, build_unmatched_table
+from .uncompared_losses import find_loss_gaps
 from .uncompared_updates import describe_updates, find_update_gaps
 from .unrecorded_gradients import describe_unrecorded_gradients
 
@@ -58,8 +63,8 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     The verdict is 'diverged' if anything was introduced and a quarter of either side's forward ops
     have partners. Else it is 'aligned' if no compared value is beyond its tolerance without another
     decomposition that explains it, and if at least ``min_coverage`` of each side's ops were
-    compared or reconverged, in forward and in backward (if both sides recorded it). Else it is
-    'inconclusive'.
+    compared or reconverged, in forward and in backward (if both sides recorded it), and if the
+    losses were compared. Else it is 'inconclusive'.
     """
     alignment = comparison.alignment
     target, reference = alignment.target, alignment.reference
@@ -70,10 +75,14 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         compare_as_stored(comparison, misread_weights)
         states = classify(graph, rules)
     scopes_t, scopes_r = locate_ops(target, rules), locate_ops(reference, rules)
-    diverged_scopes = [scopes_t[op] for op in _find_introducing_ops(graph, states)]
+    diverged_ops = _find_introducing_ops(graph, states)
+    diverged_scopes = [scopes_t[op] for op in diverged_ops]
     first_findings = (
         *find_shape_mismatches(alignment, rules),
-        *find_exchanged_parameters(alignment, rules, diverged_scopes),
+        *(
+            find_exchanged_parameters(alignment, rules, diverged_scopes)
+            or find_exchanged_products(comparison, rules, diverged_ops)
+        ),
     )
     findings = build_findings(graph, states, scopes_t, scopes_r, first_findings)
     findings = insert_gradient_scales(findings, graph, states)
@@ -96,6 +105,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         *_describe_isolated(findings),
         *_find_coverage_gaps(coverage, min_coverage),
         *find_update_gaps(graph, coverage),
+        *find_loss_gaps(alignment),
     ]
     has_diverged = any(finding.kind != "isolated" for finding in findings)
     verdict: AlignmentVerdict = "diverged" if has_diverged else "aligned"

@@ -1,0 +1,99 @@
+"""The loss of each side: the scalar from which the backward pass starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..graph import Flow
+from ..model.dtypes import is_floating
+from ..model.trace import FORWARD
+from . import confidence
+from .matches import Matching
+
+#: Operators that make a loss a multiple of another value, or leave it as it is.
+_SCALING_KINDS = frozenset({"mul", "div", "cast", "identity", "reshape"})
+
+
+def pair_mistakable_losses(matching: Matching) -> None:
+    """Pair the losses where one of them has the value that the other is computed from.
+
+    A loss without label smoothing is the mean that a smoothed loss adds a term to. Paired by value,
+    these two would agree, and nothing would be compared with the smoothed loss.
+    """
+    loss_t, loss_r = find_loss(matching.target), find_loss(matching.reference)
+    if loss_t < 0 or loss_r < 0 or matching.compute_distance(loss_t, loss_r) <= matching.tolerance:
+        return
+    terms_t = [
+        term
+        for term in _find_terms(matching.target, matching.kinds_t, loss_t)
+        if matching.compute_distance(term, loss_r) <= matching.tolerance
+    ]
+    terms_r = [
+        term
+        for term in _find_terms(matching.reference, matching.kinds_r, loss_r)
+        if matching.compute_distance(loss_t, term) <= matching.tolerance
+    ]
+    if terms_t or terms_r:
+        matching.pair(loss_t, loss_r, "last", confidence.LOSS)
+
+
+def find_loss(flow: Flow) -> int:
+    """Return the scalar from which the backward pass starts, -1 if no single one can be it.
+
+    That is the only floating scalar that the forward pass computes and does not read again. Of
+    several, it is the one with a recorded gradient.
+    """
+    is_scalar = (flow.classes["size"] == 1).to_numpy()
+    dtypes = flow.list_column("dtype")
+    ends = [
+        value
+        for value in np.flatnonzero(is_scalar).tolist()
+        if is_floating(str(dtypes[value])) and is_forward_end(flow, value)
+    ]
+    ends_with_gradient = [value for value in ends if value in flow.recorded_gradients]
+    ends = ends_with_gradient or ends
+    return ends[0] if len(ends) == 1 else -1
+
+
+def find_unscaled_losses(flow: Flow, kinds: Sequence[str], loss: int) -> frozenset[int]:
+    """Return the loss and the scalars that it is a fixed multiple of, by class.
+
+    Loss scaling and the mean over micro-batches multiply the loss by a number that nothing
+    computed, and change nothing but the scale of the gradients.
+    """
+    multiples = {loss}
+    value = loss
+    while True:
+        producer = int(flow.producers[value])
+        if producer < 0 or kinds[producer] not in _SCALING_KINDS:
+            return frozenset(multiples)
+        computed_inputs = [read for read in flow.operands[producer] if flow.producers[read] >= 0]
+        is_single = len(computed_inputs) == 1 and flow.sizes[computed_inputs[0]] == 1
+        if not is_single or computed_inputs[0] in multiples:
+            return frozenset(multiples)
+        value = computed_inputs[0]
+        multiples.add(value)
+
+
+def _find_terms(flow: Flow, kinds: Sequence[str], loss: int) -> list[int]:
+    """Return the computed scalars that a loss is computed from, without fixed multiples of it."""
+    terms: set[int] = set()
+    pending = [loss]
+    while pending:
+        producer = int(flow.producers[pending.pop()])
+        for value in flow.operands[producer]:
+            if flow.sizes[value] == 1 and flow.producers[value] >= 0 and value not in terms:
+                terms.add(value)
+                pending.append(value)
+    return sorted(terms - find_unscaled_losses(flow, kinds, loss))
+
+
+def is_forward_end(flow: Flow, value: int) -> bool:
+    """Return whether a forward op computes the value and no forward op reads it."""
+    producer = int(flow.producers[value])
+    if producer < 0 or flow.phases[producer] != FORWARD:
+        return False
+    consumer_phases = {flow.phases[op] for op in flow.users[value]}
+    return FORWARD not in consumer_phases

@@ -1,0 +1,105 @@
+"""Pairs of products with a weight: one op with a bias on one side, two ops on the other.
+
+A linear layer or convolution is one op in one record, and a product followed by the addition of the
+bias in the other. What such ops read differs, so their signatures do. But where both sides use
+paired weights once in the forward pass, the results with the bias correspond, and so do the inputs,
+whatever their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..graph import Flow
+from ..model.trace import FORWARD
+from . import confidence
+from .matches import Matching
+
+#: Kinds of operators that multiply an input with a weight.
+_PRODUCT_KINDS = frozenset({"matmul", "addmm", "convolution"})
+
+
+@dataclass(frozen=True)
+class WeightProduct:
+    """The only product of a forward pass with one weight, by class."""
+
+    weight: int
+    bias: int  #: -1 if there is none
+    input: int
+    output: int  #: with the bias
+
+
+def pair_weight_products(matching: Matching) -> bool:
+    """Pair the results, and then the inputs, of products with paired weights and biases.
+
+    Returns whether any pair was added.
+    """
+    products_t = find_weight_products(matching.target, matching.kinds_t)
+    products_r = find_weight_products(matching.reference, matching.kinds_r)
+    output_pairs, input_pairs = [], []
+    for weight_t, product_t in products_t.items():
+        product_r = products_r.get(int(matching.classes_t[weight_t]))
+        if product_r is None or not _have_paired_biases(matching, product_t, product_r):
+            continue
+        input_partner = int(matching.classes_t[product_t.input])
+        if input_partner != product_r.input and not matching.can_pair(
+            product_t.input, product_r.input
+        ):
+            continue
+        output_pairs.append((product_t.output, product_r.output))
+        input_pairs.append((product_t.input, product_r.input))
+    progress = False
+    for t, r in matching.sort_pairs(output_pairs):
+        progress |= matching.pair(t, r, "structure", confidence.PARTIAL_INPUTS)
+    for t, r in matching.sort_pairs(input_pairs):
+        progress |= matching.pair(t, r, "structure", confidence.REMAINING_INPUT)
+    return progress
+
+
+def _have_paired_biases(
+    matching: Matching, product_t: WeightProduct, product_r: WeightProduct
+) -> bool:
+    if product_t.bias < 0 or product_r.bias < 0:
+        return product_t.bias < 0 and product_r.bias < 0
+    return bool(matching.classes_t[product_t.bias] == product_r.bias)
+
+
+def find_weight_products(flow: Flow, kinds: Sequence[str]) -> dict[int, WeightProduct]:
+    """Return weight -> its product, for weights with one product in the forward pass."""
+    products: dict[int, WeightProduct] = {}
+    ambiguous_weights = set()
+    for op, kind in enumerate(kinds):
+        if kind not in _PRODUCT_KINDS or flow.phases[op] != FORWARD:
+            continue
+        product = _read_product(flow, kinds, op)
+        if product is None:
+            continue
+        # the record of a module call around the op reads and writes the same values
+        if products.setdefault(product.weight, product) != product:
+            ambiguous_weights.add(product.weight)
+    return {
+        weight: product for weight, product in products.items() if weight not in ambiguous_weights
+    }
+
+
+def _read_product(flow: Flow, kinds: Sequence[str], op: int) -> WeightProduct | None:
+    """Return the product that an op computes, None if it is not that of an input with a weight."""
+    leaves = [value for value in flow.operands[op] if flow.producers[value] < 0]
+    computed_inputs = [value for value in flow.operands[op] if flow.producers[value] >= 0]
+    if len(computed_inputs) != 1 or len(flow.writes[op]) != 1 or len(leaves) not in (1, 2):
+        return None
+    weight = max(leaves, key=lambda value: int(flow.sizes[value]))
+    output = flow.writes[op][0]
+    if len(leaves) == 2:
+        bias = leaves[1] if weight == leaves[0] else leaves[0]
+        return WeightProduct(weight, bias, computed_inputs[0], output)
+    users = [user for user in flow.users[output] if flow.phases[user] == FORWARD]
+    adding_users = [user for user in users if kinds[user] == "add" and flow.writes[user]]
+    if len(users) == len(adding_users) == 1:
+        terms = [value for value in flow.operands[users[0]] if value != output]
+        is_bias = len(terms) == 1 and flow.producers[terms[0]] < 0
+        if is_bias and 1 < flow.sizes[terms[0]] < flow.sizes[output]:
+            total = flow.writes[users[0]][0]
+            return WeightProduct(weight, terms[0], computed_inputs[0], total)
+    return WeightProduct(weight, -1, computed_inputs[0], output)

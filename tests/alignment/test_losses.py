@@ -1,0 +1,85 @@
+"""The loss is paired with the loss, not with a value that the other loss is computed from."""
+
+import pytest
+from traces import (
+    align_traces,
+    find_tensor,
+    find_value,
+    load_shipped_rules,
+    locate_divergence,
+    remove_ops,
+    remove_tensors,
+    rename_kind,
+    replace_arrays,
+    scale_tensors,
+)
+
+from dumpdiff.alignment.losses import find_loss, find_unscaled_losses
+from dumpdiff.graph import build_flow
+
+#: The target's loss: the mean of the log-likelihoods, plus a term for smoothed labels.
+SUM = "Default/n-WithLoss/n-TinyLlama/layers-CellList/0-Block/input_norm-RMSNorm/Add-op30"
+#: The ops that compute that term, whose factor is 0 here.
+SMOOTHING = ("Expand/_SumExt/ReduceSum-op4", "Default/n-WithLoss/Div-op1", "Expand/_Muls/Mul-op1")
+#: The reference's loss.
+CROSS_ENTROPY = "Functional.cross_entropy.0.forward"
+
+
+def scale_loss(trace, factor):
+    """Scale what the last op of the loss writes, in the record and in its file."""
+    scaled_trace = replace_arrays(trace, SUM, "output.0", lambda array: array * factor)
+    return scale_tensors(scaled_trace, [find_tensor(trace, SUM, "output.0")], factor)
+
+
+@pytest.fixture
+def smoothed_pair(trace):
+    """Labels are smoothed in the target: only its loss differs, not the mean before it."""
+    target = trace("ms_graph")
+    return scale_loss(target, 1.01), trace("v6.0_api_stack")
+
+
+@pytest.fixture
+def scaled_pair(trace):
+    """The target's loss is 1024 times the mean, a number that nothing computes."""
+    target = rename_kind(trace("ms_graph"), SUM, "Mul")
+    target = remove_tensors(target, [find_tensor(target, SUM, "input.1")])
+    target = remove_ops(target, *SMOOTHING)
+    return scale_loss(target, 1024), trace("v6.0_api_stack")
+
+
+def find_losses(trace):
+    flow = build_flow(trace)
+    kinds = [load_shipped_rules().resolve_kind(kind) for kind in flow.trace.ops["kind"]]
+    return find_unscaled_losses(flow, kinds, find_loss(flow))
+
+
+@pytest.mark.parametrize(
+    ("name_of_dump", "name"), [("ms_graph", SUM), ("v6.0_api_stack", CROSS_ENTROPY)]
+)
+def test_the_loss_is_the_only_scalar_that_no_forward_op_reads(trace, name_of_dump, name):
+    flow = build_flow(trace(name_of_dump))
+    assert find_loss(flow) == find_value(flow, name, "output.0")
+
+
+def test_a_loss_with_a_second_term_is_no_multiple(smoothed_pair, scaled_pair):
+    assert len(find_losses(smoothed_pair[0])) == 1
+    assert len(find_losses(scaled_pair[0])) == 3  # times 1024, times 1
+
+
+@pytest.mark.parametrize("is_exchanged", [False, True])
+def test_a_smoothed_loss_is_compared_with_the_loss(smoothed_pair, is_exchanged):
+    pair = smoothed_pair[::-1] if is_exchanged else smoothed_pair
+    alignment = align_traces(*pair)
+    losses = [find_loss(flow) for flow in (alignment.target, alignment.reference)]
+    assert alignment.partners[losses[0]] == losses[1]
+    result = locate_divergence(*pair)
+    assert result.verdict == "diverged"
+    names = result.findings[0].target_ops, result.findings[0].reference_ops
+    assert {names[0][-1], names[1][-1]} == {SUM, CROSS_ENTROPY}
+
+
+@pytest.mark.parametrize("is_exchanged", [False, True])
+def test_a_scaled_loss_is_compared_before_the_scaling(scaled_pair, is_exchanged):
+    pair = scaled_pair[::-1] if is_exchanged else scaled_pair
+    result = locate_divergence(*pair)
+    assert (result.verdict, result.findings) == ("aligned", ())
