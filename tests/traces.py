@@ -116,6 +116,20 @@ def replace_arrays(
     return replace(trace, load=lambda file: change(load(file)) if file in files else load(file))
 
 
+def scale_arrays(trace: Trace, rows: Iterable[int], factor: float) -> Trace:
+    """Return the trace with the floating arrays of some tensors scaled by a factor."""
+    files = set(trace.tensors["file"].iloc[list(rows)])
+    load = trace.load
+    assert load is not None
+
+    def load_scaled(file: str) -> AnyArray:
+        array = load(file)
+        is_scaled = file in files and np.issubdtype(array.dtype, np.floating)
+        return array * factor if is_scaled else array
+
+    return replace(trace, load=load_scaled)
+
+
 def add_noise(trace: Trace, size: float, seed: int = 0) -> Trace:
     """Return the trace with relative errors of this standard deviation in all computed values."""
     flow = build_flow(trace)

@@ -37,6 +37,8 @@ GRADIENT_OF_EDGE = 0.7
 REMAINING_INPUT = 0.7
 #: The only values of two paired ops that are not partners, of one size.
 SAME_SLOT = 0.75
+#: The only gradient of a parameter, and the only unread result of its shape, without a partner.
+REMAINING_GRADIENT = 0.7
 #: Equal up to a factor that several other pairs have too.
 SCALED_VALUE = 0.7
 #: Optimizer state of a paired parameter whose distribution has the same shape.

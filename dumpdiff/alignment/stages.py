@@ -22,6 +22,7 @@ from .training_step import (
     collect_new_weights,
     pair_by_gradient,
     pair_by_update,
+    pair_remaining_gradients,
     pair_step_counts,
 )
 from .values import Fingerprints
@@ -111,6 +112,7 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
         matching
     ):
         pair_by_structure(matching)
+    pair_remaining_gradients(matching, gradients_t, gradients_r)
     anchors.pair_by_last_value(matching)
     anchors.pair_losses(matching)
     pair_idle_ops(matching)

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..graph import Gradients, Update
+from ..graph import Flow, Gradients, Update
+from ..model.arrays import Ints
+from ..model.trace import BACKWARD
 from . import confidence
 from .matches import Matching, NewWeight
 from .values import Fingerprints, compute_distances
@@ -41,6 +43,65 @@ def pair_by_gradient(matching: Matching, target: Gradients, reference: Gradients
     for t, r in matching.sort_pairs(edge_pairs):
         progress |= matching.pair(t, r, "gradient", confidence.GRADIENT_OF_EDGE)
     return progress
+
+
+def pair_remaining_gradients(matching: Matching, target: Gradients, reference: Gradients) -> bool:
+    """Pair the only gradient of a parameter without a partner with the only result that can be it.
+
+    Graph mode does not name the gradients of parameters. If one is wrong, its values do not show
+    which it is. Of the other side it must be the gradient of a paired parameter, and no other
+    unpaired gradient of a parameter may have its shape. Of this side it must be the only unpaired
+    result of the backward pass of that shape that no op of that pass reads. Returns whether any
+    pair was added.
+    """
+    progress = False
+    for t, r in _find_remaining_gradients(
+        (matching.target, matching.classes_t, target),
+        (matching.reference, matching.classes_r, reference),
+    ):
+        progress |= matching.pair(t, r, "gradient", confidence.REMAINING_GRADIENT)
+    for r, t in _find_remaining_gradients(
+        (matching.reference, matching.classes_r, reference),
+        (matching.target, matching.classes_t, target),
+    ):
+        progress |= matching.pair(t, r, "gradient", confidence.REMAINING_GRADIENT)
+    return progress
+
+
+def _find_remaining_gradients(
+    side: tuple[Flow, Ints, Gradients], naming_side: tuple[Flow, Ints, Gradients]
+) -> list[tuple[int, int]]:
+    """Return pairs (result of a side, gradient of the side that names it); see above.
+
+    A side is its flow, the partner of each of its classes (-1 if it has none) and its gradients.
+    """
+    flow, partners, gradients = side
+    naming_flow, naming_partners, naming_gradients = naming_side
+    results_of_shape: dict[tuple[int, ...], list[int]] = {}
+    for value in np.flatnonzero((partners < 0) & (flow.producers >= 0)).tolist():
+        is_read = any(flow.phases[op] == BACKWARD for op in flow.users[value])
+        if flow.phases[flow.producers[value]] == BACKWARD and not is_read:
+            results_of_shape.setdefault(_get_lengths(flow, value), []).append(value)
+    parameters_of_shape: dict[tuple[int, ...], list[int]] = {}
+    names = naming_flow.list_column("parameter")
+    for parameter, gradient in naming_gradients.by_value.items():
+        if names[parameter] and naming_partners[gradient] < 0:
+            lengths = _get_lengths(naming_flow, gradient)
+            parameters_of_shape.setdefault(lengths, []).append(parameter)
+    pairs = []
+    for lengths, parameters in parameters_of_shape.items():
+        results = results_of_shape.get(lengths, [])
+        partner = int(naming_partners[parameters[0]])
+        is_missing = partner >= 0 and partner not in gradients.by_value
+        if len(parameters) == len(results) == 1 and is_missing:
+            pairs.append((results[0], naming_gradients.by_value[parameters[0]]))
+    return pairs
+
+
+def _get_lengths(flow: Flow, value: int) -> tuple[int, ...]:
+    """Return the lengths of the axes of a value in ascending order: it may be transposed."""
+    shape = flow.tensors["shape"].iat[int(flow.list_column("tensor")[value])] or ()
+    return tuple(sorted(length for length in shape if length != 1))
 
 
 def pair_step_counts(matching: Matching) -> bool:

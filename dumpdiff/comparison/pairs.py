@@ -20,6 +20,7 @@ from ..model.result import Baseline
 from ..model.trace import Problem
 from ..rulebook import Rules
 from ..verification import TraceChecks
+from .free_orders import accept_free_orders
 from .fused_tensors import compute_joint_statistics, join_parts
 from .mask_fill import STATISTICS_SET_ASIDE, flag_mask_fill, set_aside_fill
 from .metrics import Metrics, compute_metrics
@@ -136,6 +137,7 @@ def compare_pairs(
     judge_statistics(pairs, statistics, allowed_errors)
     pairs = _add_groups(alignment, pairs).astype({"masked": "int64", "has_mask_fill": bool})
     pairs["tolerance"] = np.maximum(pairs["tolerance"], measure_noise(alignment, pairs))
+    accept_free_orders(alignment, pairs)
     _compare_nonfinite(target, reference, pairs)
     has_mismatch = pairs["nonfinite_mismatch"] > 0
     is_measured = (pairs["metric"] == "relative_l2") & pairs["error"].notna()

@@ -17,8 +17,9 @@ from ..model.finding import Finding, Kind
 from ..model.formatting import format_number
 from ..model.trace import OPTIMIZER, PHASES
 from ..model.verdict import INTRODUCED, ISOLATED
+from .forward_walk import MAX_REGION_END
 from .joint_graph import JointGraph
-from .locations import MAX_NAMED_OPS, Location, SideLocation, build_location
+from .locations import Location, SideLocation, build_location
 from .model_constants import is_constant, is_immediate
 from .states import States
 
@@ -244,8 +245,8 @@ def _build_finding(
         phase=location.phase,
         scope=location.scope,
         title=_format_title(kind, location, graph, states, scalars),
-        target_ops=location.target.op_names[-MAX_NAMED_OPS:],
-        reference_ops=location.reference.op_names[-MAX_NAMED_OPS:],
+        target_ops=location.target.named_ops,
+        reference_ops=location.reference.named_ops,
         slots=((location.target.slot, location.reference.slot),),
         metrics=_collect_metrics(location, graph, states),
         tolerance=float(row["tolerance"]),
@@ -362,9 +363,7 @@ def _describe_evidence(
             agreement = f"its {n_inputs} nearest compared inputs agree"
         facts.append(f"{agreement} (largest error {worst_error})")
     if location.unpaired_nodes:
-        n_target = sum(graph.target_classes[node] >= 0 for node in location.unpaired_nodes)
-        n_reference = len(location.unpaired_nodes) - n_target
-        facts.append(f"unpaired values in between: {n_target} target, {n_reference} reference")
+        facts.append(_count_unpaired_values(graph, location))
     norm_ratio = _compute_norm_ratio(location)
     if abs(norm_ratio - 1) > _NORM_DIFFERENCE:
         facts.append(f"norm is {norm_ratio:.6g} times the reference's")
@@ -379,6 +378,19 @@ def _describe_evidence(
         rounded_error = format_number(float(row["rounded_error"]))
         facts.append(f"error after rounding both sides to the narrower type: {rounded_error}")
     return (*facts, *scalars)
+
+
+def _count_unpaired_values(graph: JointGraph, location: Location) -> str:
+    """Return a sentence on the number of values without a partner before a location."""
+    counts = []
+    for side, classes in (
+        ("target", graph.target_classes),
+        ("reference", graph.reference_classes),
+    ):
+        count = sum(classes[node] >= 0 for node in location.unpaired_nodes)
+        is_limited = count >= 2 * MAX_REGION_END
+        counts.append(f"{'at least ' if is_limited else ''}{count} {side}")
+    return f"unpaired values in between: {', '.join(counts)}"
 
 
 def _describe_scalars(graph: JointGraph, location: Location) -> list[str]:

@@ -38,8 +38,11 @@ _MAX_EXPLAINED_TOLERANCES = 32.0
 _AMPLIFICATION = 10
 #: Operators that are run again. After a divergence of every sum the first of them are what matters.
 _MAX_RECOMPUTATIONS = 64
-#: Ancestors, and unpaired nodes, that are kept for the report.
+#: Ancestors that are kept for the report.
 _MAX_REMEMBERED = 32
+#: Nodes without comparison that are kept of each side: so many of the first, where the region
+#: starts, and so many of the last. A finding names 24 ops of each side, and an op has some results.
+MAX_REGION_END = 24
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class Ancestry:
     #: largest cancellation of the sums on the way, times their share of a sum
     cancellation: float = 1.0
     ancestors: tuple[int, ...] = ()  #: the nearest of those ancestors, in dataflow order
-    unpaired_nodes: tuple[int, ...] = ()  #: the nearest of the nodes in between, in dataflow order
+    #: the nodes in between, in dataflow order: the first and the last of each side
+    unpaired_nodes: tuple[int, ...] = ()
 
     @property
     def has_diverged(self) -> bool:
@@ -206,8 +210,23 @@ def _collect_ancestry(
         _find_largest(carried_errors),
         cancellation,
         tuple(sorted(ancestors, key=ranks.__getitem__)[-_MAX_REMEMBERED:]),
-        tuple(sorted(unpaired_nodes, key=ranks.__getitem__)[-_MAX_REMEMBERED:]),
+        _select_region_ends(graph, sorted(unpaired_nodes, key=ranks.__getitem__)),
     )
+
+
+def _select_region_ends(graph: JointGraph, nodes: list[int]) -> tuple[int, ...]:
+    """Return the first and the last nodes of each side, of nodes in dataflow order.
+
+    One side may have many times the values of the other, and its values may all come later.
+    """
+    if len(nodes) <= MAX_REGION_END:
+        return tuple(nodes)
+    kept_nodes: set[int] = set()
+    for classes in (graph.target_classes, graph.reference_classes):
+        nodes_of_side = [node for node in nodes if classes[node] >= 0]
+        kept_nodes.update(nodes_of_side[:MAX_REGION_END])
+        kept_nodes.update(nodes_of_side[-MAX_REGION_END:])
+    return tuple(node for node in nodes if node in kept_nodes)
 
 
 def _find_largest(errors: list[float]) -> float:

@@ -14,6 +14,8 @@ from .states import States
 
 #: Ops that a finding names, on each side.
 MAX_NAMED_OPS = 24
+#: Of these, the first ops of a region: a fault shows in all that follows, so it is near the start.
+_MAX_FIRST_OPS = 16
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,14 @@ class SideLocation:
     def op_names(self) -> tuple[str, ...]:
         """The dump's own names of ``ops``."""
         return tuple(str(self.flow.trace.ops["name"].iat[op]) for op in self.ops)
+
+    @property
+    def named_ops(self) -> tuple[str, ...]:
+        """The first and the last of ``op_names``, as many as a finding names."""
+        names = self.op_names
+        if len(names) <= MAX_NAMED_OPS:
+            return names
+        return (*names[:_MAX_FIRST_OPS], *names[_MAX_FIRST_OPS - MAX_NAMED_OPS :])
 
     @property
     def scope(self) -> str:

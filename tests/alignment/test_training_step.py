@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from traces import add_noise, align_traces, load_shipped_rules, scale_tensors, start_matching
+from traces import (
+    add_noise,
+    align_traces,
+    edit_tensors,
+    find_tensors_like,
+    load_shipped_rules,
+    locate_divergence,
+    replace_arrays,
+    scale_tensors,
+    start_matching,
+)
 
 from dumpdiff import read
 from dumpdiff.alignment import anchors
@@ -63,6 +73,46 @@ class TestByGradient:
         evidence = noisy_alignment.classes["evidence"].to_numpy()
         assert (evidence[phases == BACKWARD] == "gradient").mean() > 0.5
         assert not (evidence[phases == FORWARD] == "gradient").any()
+
+
+class TestRemainingGradient:
+    """Graph mode does not name gradients; that of a table is one sum of rows, read by no op."""
+
+    NAMED = "Module.embedding.Embedding.parameters_grad.0"
+    UNNAMED = "Gradients/Default/network-Recurrent/embedding-Embedding/Grad_Gather/"
+
+    @pytest.fixture
+    def wrong_trace(self, trace):
+        """Return the reference with the gradient of one row of the table set to 0."""
+
+        def drop_row(gradient):
+            changed_gradient = gradient.copy()
+            changed_gradient[np.abs(gradient).sum(axis=1).argmax()] = 0
+            return changed_gradient
+
+        clean_trace = trace("pt_lstm")
+        (row,) = np.flatnonzero(clean_trace.tensors["gradient_of"] == "embedding.weight")
+        slot = clean_trace.tensors["slot"].iat[row]
+        changed_trace = replace_arrays(clean_trace, self.NAMED, slot, drop_row)
+        gradient = changed_trace.array(row)
+        return edit_tensors(
+            changed_trace,
+            find_tensors_like(clean_trace, self.NAMED, slot),
+            max=gradient.max(), min=gradient.min(), mean=gradient.mean(),
+            norm=np.linalg.norm(gradient),
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("is_exchanged", [False, True])
+    def test_a_wrong_gradient_of_a_paired_parameter_is_the_finding(
+        self, trace, wrong_trace, is_exchanged
+    ):
+        traces = (trace("ms_lstm"), wrong_trace)
+        result = locate_divergence(*traces[:: -1 if is_exchanged else 1])
+        ops = (result.findings[0].target_ops, result.findings[0].reference_ops)
+        target_ops, reference_ops = ops[:: -1 if is_exchanged else 1]
+        assert (result.verdict, len(result.findings)) == ("diverged", 1)
+        assert reference_ops[-1] == self.NAMED
+        assert target_ops[-1] == f"{self.UNNAMED}UnsortedSegmentSum-op0"
 
 
 def find_outputs_of_kind(flow, kind):

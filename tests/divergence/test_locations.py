@@ -1,8 +1,18 @@
 """The ops of a finding: those after the last agreement, and the one before an omitted addition."""
 
-from traces import locate_divergence, scale_result, select_ops, skip_op
+import pytest
+from traces import (
+    find_dependents,
+    locate_divergence,
+    scale_arrays,
+    scale_result,
+    select_ops,
+    skip_op,
+)
 
 PROJECTION, SCORES = "Functional.linear.6.forward", "Torch.matmul.2.forward"
+LSTM_CALL = "Module.lstm.LSTM.forward.0"
+FIRST_GATE = "Default/network-Recurrent/lstm_cells-CellList/0-LstmCell/Sigmoid-op0"
 MASKED, SOFTMAX = "Tensor.__add__.3.forward", "Functional.softmax.1.forward"
 
 
@@ -43,3 +53,31 @@ def test_a_sum_with_what_is_no_parameter_is_named_on_its_own_side_alone(trace):
     )
     finding = locate_divergence(skip_op(diverged_trace, MASKED), clean_trace).findings[0]
     assert (finding.target_ops, finding.reference_ops) == ((SOFTMAX,), (MASKED, SOFTMAX))
+
+
+class TestARegionOfManyOps:
+    """An LSTM, unrolled in 264 forward ops of the target and one op of the reference."""
+
+    @pytest.fixture
+    def diverged_trace(self, trace):
+        """Return the target with the results of the first gate, and all that follow, scaled."""
+        clean_trace = trace("ms_lstm")
+        return scale_arrays(clean_trace, find_dependents(clean_trace, FIRST_GATE), 1.3)
+
+    def test_its_first_and_its_last_ops_are_named(self, trace, diverged_trace):
+        finding = locate_divergence(diverged_trace, trace("pt_lstm")).findings[0]
+        assert finding.reference_ops == (LSTM_CALL,)
+        names = [name.rpartition("/")[2] for name in finding.target_ops]
+        assert len(names) == 24
+        assert names[:5] == ["StridedSlice-op0", "MatMul-op0", "BiasAdd-op0", "MatMul-op0",
+                             "BiasAdd-op0"]  # fmt: skip
+        assert FIRST_GATE in finding.target_ops
+        assert names[-2:] == ["Mul-op11", "Stack-op1"]
+        assert f"the region starts at {finding.target_ops[0]} vs {LSTM_CALL}" in finding.title
+        assert "unpaired values in between: at least 48 target, 0 reference" in finding.evidence
+
+    def test_the_other_direction_names_the_same_ops(self, trace, diverged_trace):
+        finding = locate_divergence(diverged_trace, trace("pt_lstm")).findings[0]
+        mirrored_finding = locate_divergence(trace("pt_lstm"), diverged_trace).findings[0]
+        assert mirrored_finding.reference_ops == finding.target_ops
+        assert mirrored_finding.target_ops == finding.reference_ops
