@@ -22,10 +22,6 @@ from .narrow_dtypes import round_to_dtype
 METRIC_NAMES = tuple(Metrics.__dataclass_fields__)
 #: Relative L2: two tensors with the same elements in another order differ by more than this.
 _REARRANGED = 0.2
-#: Layout of values that agree if the elements of every row are sorted.
-SORTED_ROWS = "sorted rows"
-#: Kind of operator that may return the elements of a row in any order.
-_TOP_K_KIND = "topk"
 #: Pairs between two reports of progress.
 _PROGRESS_STEP = 64
 
@@ -143,7 +139,6 @@ def _measure_pair(
     has_mask_fill: bool,
 ) -> Measurement:
     target, reference = alignment.target, alignment.reference
-    row_classes = (int(target.tensor_class[tensors[0]]), int(reference.tensor_class[tensors[1]]))
     a = load_shaped_tensor(target, tensors[0])
     b = load_shaped_tensor(reference, tensors[1])
     metrics = compute_metrics(a, b, tolerance, has_mask_fill)
@@ -152,11 +147,6 @@ def _measure_pair(
         layout, a, b = find_common_layout(a, b)
         if "transpose" in layout:
             metrics = compute_metrics(a, b, tolerance, has_mask_fill)
-    if metrics.relative_l2 > tolerance and _has_free_order(alignment, row_classes):
-        sorted_a, sorted_b = np.sort(a, axis=-1), np.sort(b, axis=-1)
-        sorted_metrics = compute_metrics(sorted_a, sorted_b, tolerance, has_mask_fill)
-        if sorted_metrics.relative_l2 <= tolerance:
-            layout, a, b, metrics = SORTED_ROWS, sorted_a, sorted_b, sorted_metrics
     rounded_error = np.nan
     dtype = _find_narrower_dtype(
         str(target.tensors["dtype"].iat[tensors[0]]),
@@ -167,20 +157,6 @@ def _measure_pair(
         rounded_metrics = compute_metrics(rounded_a, rounded_b, 0.0, has_mask_fill)
         rounded_error = rounded_metrics.relative_l2
     return Measurement(row, layout, metrics, rounded_error)
-
-
-def _has_free_order(alignment: Alignment, classes: tuple[int, int]) -> bool:
-    """Return whether both values are results of a top-k, whose rows may be in any order.
-
-    ``torch.topk(sorted=False)`` promises none. What is computed from such a value must be in the
-    order of the indices and is compared as it is.
-    """
-    producer_t = int(alignment.target.producers[classes[0]])
-    producer_r = int(alignment.reference.producers[classes[1]])
-    if producer_t < 0 or producer_r < 0:
-        return False
-    kinds = {alignment.target_kinds[producer_t], alignment.reference_kinds[producer_r]}
-    return kinds == {_TOP_K_KIND}
 
 
 def load_shaped_tensor(flow: Flow, tensor: int) -> AnyArray:

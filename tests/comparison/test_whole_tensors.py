@@ -9,7 +9,6 @@ from traces import (
     find_pair,
     find_tensors_like,
     load_shipped_rules,
-    rename_kind,
     replace_arrays,
 )
 
@@ -210,30 +209,3 @@ def test_progress_is_reported(trace):
     )
     assert shares == sorted(shares)
     assert 0 <= shares[0] <= shares[-1] <= 1
-
-
-class TestFreeOrder:
-    """``torch.topk(sorted=False)`` returns the elements of a row in any order."""
-
-    @staticmethod
-    def compare_with_reversed_rows(trace, kind):
-        reference = rename_kind(trace, SILU, kind)
-        target = replace_arrays(reference, SILU, "output.0", lambda array: array[..., ::-1])
-        return find_pair(compare_traces(target, reference), SILU)
-
-    def test_a_top_k_agrees_if_its_sorted_rows_do(self, trace):
-        pair = self.compare_with_reversed_rows(trace("demo_pytorch"), "Torch.topk")
-        assert (pair["layout"], pair["error"], pair["agrees"]) == ("sorted rows", 0.0, True)
-
-    def test_other_values_have_an_order(self, trace):
-        pair = self.compare_with_reversed_rows(trace("demo_pytorch"), "Functional.silu")
-        assert pair["layout"] == "same"
-        assert pair["error"] > 1
-        assert not pair["agrees"]
-
-    def test_a_top_k_with_other_elements_differs(self, trace):
-        reference = rename_kind(trace("demo_pytorch"), SILU, "Torch.topk")
-        target = replace_arrays(reference, SILU, "output.0", lambda array: 1.01 * array)
-        pair = find_pair(compare_traces(target, reference), SILU)
-        assert pair["error"] == pytest.approx(0.01, rel=1e-3)
-        assert not pair["agrees"]
