@@ -33,6 +33,8 @@ _DIVERGED_TOLERANCES = 16
 _MIN_SHARED_FACTOR = 5
 #: Difference of the logarithms of two factors that count as one.
 _FACTOR_TOLERANCE = 1e-3
+#: Values without a partner that are searched for parameters; more leave the module.
+_MAX_SEARCHED_VALUES = 16
 
 
 def pair_by_value(matching: Matching) -> Candidates:
@@ -272,7 +274,7 @@ def _find_unpaired_classes(matching: Matching) -> tuple[Ints, Ints]:
 
 
 def has_conflicting_inputs(matching: Matching, t: int, r: int) -> bool:
-    """Return whether the producers read paired values but none in common.
+    """Return whether the producers read paired values but none in common, or other parameters.
 
     It is also a conflict if only one of the two classes has a producer.
     """
@@ -280,6 +282,8 @@ def has_conflicting_inputs(matching: Matching, t: int, r: int) -> bool:
     has_producer_r = bool(matching.producer_r[r] >= 0)
     if not (has_producer_t and has_producer_r):
         return has_producer_t != has_producer_r
+    if _has_other_parameters(matching, t, r):
+        return True
     inputs_t, inputs_r = _find_paired_inputs(matching, t, r)
     return bool(inputs_t and inputs_r and inputs_t.isdisjoint(inputs_r))
 
@@ -290,13 +294,49 @@ def _has_common_input(matching: Matching, t: int, r: int) -> bool:
     In the optimizer the output must also be near that value, as a new weight is to the old one.
     """
     producer_t, producer_r = int(matching.producer_t[t]), int(matching.producer_r[r])
-    if min(producer_t, producer_r) < 0:
+    if min(producer_t, producer_r) < 0 or _has_other_parameters(matching, t, r):
         return False
     inputs_t, inputs_r = _find_paired_inputs(matching, t, r)
     common_inputs = inputs_t & inputs_r
     if matching.target.phases[producer_t] == OPTIMIZER:
         return any(_is_near_both(matching, t, r, value) for value in common_inputs)
     return bool(common_inputs)
+
+
+def _has_other_parameters(matching: Matching, t: int, r: int) -> bool:
+    """Return whether two values come from parameters, some of them paired, but not each other's.
+
+    One expert is not another one, however near their results are.
+    """
+    parameters_t = _find_parameters(matching.target, matching.classes_t, t)
+    parameters_r = _find_parameters(matching.reference, matching.classes_r, r)
+    partners_t = {int(matching.classes_t[value]) for value in parameters_t} - {-1}
+    if not parameters_t or not parameters_r or not partners_t.isdisjoint(parameters_r):
+        return False
+    return bool(partners_t) or any(matching.classes_r[value] >= 0 for value in parameters_r)
+
+
+def _find_parameters(flow: Flow, partners: Ints, value: int) -> set[int]:
+    """Return the named parameters that a value was computed from since the last paired values.
+
+    The set is empty if that is too many values ago.
+    """
+    names = flow.list_column("parameter")
+    parameters: set[int] = set()
+    visited = {value}
+    stack = [value]
+    while stack:
+        producer = int(flow.producers[stack.pop()])
+        for source in flow.reads[producer]:
+            if flow.producers[source] < 0:
+                if names[source]:
+                    parameters.add(source)
+            elif partners[source] < 0 and source not in visited:
+                visited.add(source)
+                stack.append(source)
+        if len(visited) > _MAX_SEARCHED_VALUES:
+            return set()
+    return parameters
 
 
 def _is_near_both(matching: Matching, t: int, r: int, value: int) -> bool:

@@ -241,6 +241,18 @@ class TestConflict:
             pairs, find_value(pairs.target, RESIDUAL, "output.0"), weight
         )
 
+    def test_products_of_one_input_with_other_parameters_conflict(self, trace):
+        """Gate and up projection read one input; each is a product with a weight of its own."""
+        pairs = start_matching(trace("pt_none"), trace("pt_none"))
+        gate, up = [
+            find_value(pairs.target, name, "output.0")
+            for name in ("Functional.linear.4.forward", "Functional.linear.5.forward")
+        ]
+        for value in np.flatnonzero(pairs.producer_t < 0).tolist():
+            pairs.pair(value, value, "value", 0.9)
+        assert anchors.has_conflicting_inputs(pairs, gate, up)
+        assert not anchors.has_conflicting_inputs(pairs, gate, gate)
+
     def test_without_any_pairs_nothing_conflicts(self, trace):
         pairs = start_matching(trace("pt_none"), trace("pt_none"))
         other = find_value(pairs.reference, "Tensor.__add__.1.forward", "output.0")
