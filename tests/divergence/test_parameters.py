@@ -22,9 +22,12 @@ def clean_trace(trace):
 @pytest.fixture(scope="module")
 def exchanged_trace(clean_trace):
     """The run whose checkpoint had the two weights under each other's name."""
-    names = clean_trace.tensors["parameter"]
-    rows = {name: names.index[names == name] for name in (Q, K)}
-    return edit_tensors(edit_tensors(clean_trace, rows[Q], parameter=K), rows[K], parameter=Q)
+    trace = clean_trace
+    for column in ("parameter", "gradient_of"):
+        names = clean_trace.tensors[column]
+        for name, other_name in ((Q, K), (K, Q)):
+            trace = edit_tensors(trace, names.index[names == name], **{column: other_name})
+    return trace
 
 
 def test_where_the_same_module_diverges_the_exchange_comes_first(exchanged_trace, clean_trace):
