@@ -16,6 +16,10 @@ PAIRS = (
     ("ms_update_adam", "pt_update_adam_rate"),
 )
 
+#: In bfloat16, statistics near their tolerance depend on whose scale they have, so that the states
+#: of this pair may differ by a value.
+BFLOAT16_PAIR = ("ms_gpt2", "pt_gpt2_no_mask")
+
 
 @pytest.fixture(params=PAIRS, ids=" against ".join)
 def both_directions(request, dump, compared):
@@ -38,9 +42,13 @@ def test_every_finding_names_the_same_ops(both_directions):
     assert places == [exchange_place(finding) for finding in backward.findings]
 
 
-def test_coverage_and_states_are_those_of_the_other_side(request, both_directions):
-    if "pt_gpt2_no_mask" in request.node.name:
-        pytest.skip("in bfloat16, statistics near their tolerance depend on whose scale they have")
+@pytest.mark.parametrize(
+    "both_directions",
+    [pair for pair in PAIRS if pair != BFLOAT16_PAIR],
+    ids=" against ".join,
+    indirect=True,
+)
+def test_coverage_and_states_are_those_of_the_other_side(both_directions):
     forward, backward = both_directions
     assert forward.coverage["target"] == backward.coverage["reference"]
     assert forward.coverage["reference"] == backward.coverage["target"]
