@@ -36,7 +36,7 @@ class TestAnUnrolledRecurrentNetwork:
         assert 0 < int(at_ends.sum()) < 10 < int(reasons.sum())
 
     def test_a_wrong_gradient_of_the_weight_of_all_steps_is_found(self, trace):
-        """It is the only gradient of this shape that is left, and no other value shows the fault."""
+        """It is the only gradient left of its shape, and no other value shows the fault."""
         reference = trace("pt_lstm")
         gradient = find_tensor(
             reference, "Module.lstm.LSTM.parameters_grad.0", "output.weight_ih_l0"
