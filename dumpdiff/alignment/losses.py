@@ -20,7 +20,9 @@ def pair_mistakable_losses(matching: Matching) -> None:
     """Pair the losses where one of them has the value that the other is computed from.
 
     A loss without label smoothing is the mean that a smoothed loss adds a term to. Paired by value,
-    these two would agree, and nothing would be compared with the smoothed loss.
+    these two would agree, and nothing would be compared with the smoothed loss. Where the loss is
+    only a multiple of that value, as with a division by the number of tokens that is missing on
+    the other side, the two are paired by value.
     """
     loss_t, loss_r = find_loss(matching.target), find_loss(matching.reference)
     if loss_t < 0 or loss_r < 0 or matching.compute_distance(loss_t, loss_r) <= matching.tolerance:
@@ -87,7 +89,27 @@ def _find_terms(flow: Flow, kinds: Sequence[str], loss: int) -> list[int]:
             if flow.sizes[value] == 1 and flow.producers[value] >= 0 and value not in terms:
                 terms.add(value)
                 pending.append(value)
-    return sorted(terms - find_unscaled_losses(flow, kinds, loss))
+    terms -= find_unscaled_losses(flow, kinds, loss)
+    return sorted(term for term in terms if _has_other_term(flow, loss, term))
+
+
+def _has_other_term(flow: Flow, loss: int, term: int) -> bool:
+    """Return whether the loss depends on a parameter also by a path around one of its terms."""
+    parameters = flow.list_column("parameter")
+    visited = {loss, term}
+    pending = [loss]
+    while pending:
+        value = pending.pop()
+        if parameters[value]:
+            return True
+        producer = int(flow.producers[value])
+        if producer < 0:
+            continue
+        for operand in flow.operands[producer]:
+            if operand not in visited:
+                visited.add(operand)
+                pending.append(operand)
+    return False
 
 
 def is_forward_end(flow: Flow, value: int) -> bool:
