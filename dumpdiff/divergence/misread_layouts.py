@@ -89,9 +89,9 @@ def _find_transposed_weights(graph: JointGraph, states: States) -> set[int]:
     """Return the agreeing pairs that no op computed, of one shape, in a transposed layout."""
     pairs, alignment = graph.comparison.pairs, graph.comparison.alignment
     is_transposed = pairs["layout"].str.contains("transpose").to_numpy(dtype=bool)
-    is_transposed &= (pairs["metric"] == "relative_l2").to_numpy()
+    is_whole = (pairs["metric"] == "relative_l2").to_numpy()
     suspects = set()
-    for node in np.flatnonzero(is_transposed).tolist():
+    for node in np.flatnonzero(is_transposed & is_whole).tolist():
         if states.state[node] != AGREEING or pairs["group"].iat[node] is not None:
             continue
         producer_t = alignment.target.producers[graph.target_classes[node]]

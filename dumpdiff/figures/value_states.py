@@ -48,8 +48,8 @@ def read_value_states(graph: JointGraph, result: Result) -> tuple[ValueStates, V
     slot_rows = result.pairs[is_slot_pair].set_index(["target", "reference"])["state"].to_dict()
     for node, pair in comparison.slot_pairs:
         states[node] = slot_rows.get((pair.target_tensor, pair.reference_tensor), UNPAIRED)
-    is_compared = comparison.pairs["comparable"].to_numpy(dtype=bool)
-    is_compared &= ~np.isin(states.astype(str), ("incomparable", UNPAIRED))
+    is_uncompared = np.isin(states.astype(str), ("incomparable", UNPAIRED))
+    is_compared = comparison.pairs["comparable"].to_numpy(dtype=bool) & ~is_uncompared
     errors = np.where(is_compared, comparison.pairs["error"].to_numpy(), np.nan)
     flows = (comparison.alignment.target, comparison.alignment.reference)
     nodes_of_sides = (graph.target_nodes, graph.reference_nodes)

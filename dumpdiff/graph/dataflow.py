@@ -304,8 +304,8 @@ def _flag_computed(trace: Trace, tensors: pd.DataFrame) -> Flags:
     update that leaves one repeated number: MindSpore's SGD keeps zeros if it has no momentum.
     """
     is_parameter = (trace.ops["kind"] == "Parameter").to_numpy()[tensors["op"]]
-    is_unused_state = ((tensors["update_of"] != "") & (tensors["size"] > 1)).to_numpy()
-    is_unused_state &= (tensors["max"] == tensors["min"]).to_numpy()
+    is_update = (tensors["update_of"] != "") & (tensors["size"] > 1)
+    is_unused_state = (is_update & (tensors["max"] == tensors["min"])).to_numpy()
     is_output = (tensors["slot_kind"] == "output").to_numpy()
     is_computed: Flags = is_output & ~is_parameter & ~is_unused_state
     return is_computed

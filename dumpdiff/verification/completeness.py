@@ -32,12 +32,11 @@ def check_slots(trace: Trace) -> Check:
     """
     tensors = trace.tensors
     is_recorded = _flag_recorded(tensors)
-    is_expected = (tensors["size"] != 0).to_numpy()
     ops = tensors["op"].to_numpy()
     has_record = np.zeros(len(trace.ops), dtype=bool)
     has_record[ops[is_recorded]] = True
-    is_expected &= has_record[ops]
-    rows = np.flatnonzero(is_expected)
+    is_empty = (tensors["size"] == 0).to_numpy()
+    rows = np.flatnonzero(~is_empty & has_record[ops])
     n_others, shares = _compute_shares_of_others(trace, rows, is_recorded)
     is_alone = (n_others == 0) & _flag_known_values(tensors, is_recorded)[rows]
     is_lost = ~is_recorded[rows] & ((shares > _MIN_RECORDED_SHARE) | is_alone)

@@ -233,8 +233,8 @@ def _collect_ops(
     n_ops = len(op_table)
     op_ids = tensors["op"].to_numpy()
     is_output = (tensors["slot_kind"] == "output").to_numpy()
-    is_real = tensors["dtype"].map(is_floating).to_numpy(dtype=bool)
-    is_real &= ~tensors["dtype"].str.startswith("complex").to_numpy(dtype=bool)
+    is_complex = tensors["dtype"].str.startswith("complex").to_numpy(dtype=bool)
+    is_real = tensors["dtype"].map(is_floating).to_numpy(dtype=bool) & ~is_complex
     is_number = tensors["constant"].to_numpy() & (tensors["dtype"] == "int").to_numpy()
     is_known = np.isfinite(numbers.high) & np.isfinite(numbers.low)
     is_known &= tensors["trusted"].to_numpy() & (numbers.sizes > 0)
