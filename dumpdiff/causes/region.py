@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from ..model.arrays import AnyArray, Ints
+from ..model.recorded_shapes import load_readable_tensor
 from ..operators import compute_interpretations, compute_relative_distance
-from ..operators.execution import load_whole_tensor
 from .comparison_index import ComparisonIndex
 
 #: Operators of a region at most, and elements of one operator's inputs and outputs together.
@@ -243,7 +243,7 @@ class _RegionBuilder:
             is_output = flow.tensors["slot_kind"].iat[row] == "output"
             if is_output:
                 if output is None and flow.tensor_class[row] == value:
-                    output = load_whole_tensor(flow.trace, row)
+                    output = load_readable_tensor(flow.trace, row)
                 continue
             step_input = self._read_input(row)
             if step_input is None:
@@ -267,7 +267,7 @@ class _RegionBuilder:
         tensors = self.flow.tensors
         value = int(self.flow.tensor_class[row])
         if tensors["file"].iat[row]:
-            array = load_whole_tensor(self.flow.trace, row)
+            array = load_readable_tensor(self.flow.trace, row)
             if array is None:
                 return None
             wide = array if array.dtype.kind in "iub" else array.astype(np.float64)
