@@ -140,7 +140,7 @@ class TestForms:
     def test_ops_without_a_graph_are_known_by_the_names_they_have_with_one(self, recorded):
         recording = recorded("mindspore", "--fault", "eps")
         trace = read(recording)
-        renamed = formats.map_names(formats.drop_graph, recording, trace)
+        renamed = formats.map_names(formats.FORMS["tensors-bare"], recording, trace)
         assert set(renamed.values()) == set(trace.ops["name"])
 
     def test_statistics_hold_no_tensor(self, recorded):

@@ -52,6 +52,8 @@ class Case:
     side: str = ""  #: 'mindspore' or 'pytorch': which of the two carries the fault
     target_options: tuple[str, ...] = ()
     reference_options: tuple[str, ...] = ()
+    #: 'mindspore', which is graph mode and its built-in dump, or 'mindspore_pynative' with msprobe
+    target_framework: str = "mindspore"
 
     @property
     def benign(self) -> bool:
@@ -686,7 +688,10 @@ def _list_cases() -> tuple[Case, ...]:
 
 def _list_family_cases(family: str) -> list[Case]:
     faults_of_family = families.get_faults(family)
-    cases = [Case(f"{family}-clean", family)]
+    cases = [
+        Case(f"{family}-clean", family),
+        Case(f"{family}-pynative", family, target_framework="mindspore_pynative"),
+    ]
     for name, variants in faults_of_family.VARIANTS.items():
         options = [("--variant", variant) if variant else () for variant in variants]
         cases.append(Case(f"{family}-{name}", family, "none", "", *options))

@@ -112,11 +112,23 @@ def make_form(make: Callable[[Path, Path], None] | None, recording: Path) -> Pat
     return folder
 
 
-def map_names(make: Callable[[Path, Path], None] | None, recording: Path, recorded: Trace) -> Names:
-    """Return the recorded name of each op name in a form; {} if ops keep their names.
+def make_pair(form: Form, target: Path, reference: Path) -> tuple[Path, Path]:
+    """Return both recordings of a pair in a form."""
+    return make_form(get_target_maker(form, target), target), make_form(form.reference, reference)
+
+
+def get_target_maker(form: Form, recording: Path) -> Callable[[Path, Path], None] | None:
+    """Return what derives the target; PyNative's dump is msprobe's, like the reference."""
+    is_msprobe = any(recording.glob("step*"))
+    return form.reference if is_msprobe else form.target
+
+
+def map_names(form: Form, recording: Path, recorded: Trace) -> Names:
+    """Return the recorded name of each op name of the target in a form; {} if ops keep their names.
 
     Without a graph, MindSpore's ops have the names of their files.
     """
+    make = get_target_maker(form, recording)
     if make not in (drop_graph, convert_to_bare_statistic_csv):
         return {}
     npy_trace = read(make_form(drop_graph, recording))

@@ -86,11 +86,7 @@ def _compare_case(case: faults.Case, work: Path) -> list[Mirror]:
     paths = [recordings.get_path(side, work) for side in recordings.list_recordings(case)]
     mirrors = []
     for name in FORMS:
-        form = formats.FORMS[name]
-        dumps = (
-            formats.make_form(form.target, paths[0]),
-            formats.make_form(form.reference, paths[1]),
-        )
+        dumps = formats.make_pair(formats.FORMS[name], *paths)
         forward = summarize_answer(dumpdiff.align(*dumps, explained=()), _SIDES)
         backward = summarize_answer(dumpdiff.align(*dumps[::-1], explained=()), _SIDES[::-1])
         mirrors.append(Mirror(case.name, case.held_out, name, forward, backward))

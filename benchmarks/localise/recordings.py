@@ -45,10 +45,8 @@ class Recording:
 
 
 def list_recordings(case: faults.Case) -> tuple[Recording, Recording]:
-    """Return target and reference of a case: MindSpore's graph mode and PyTorch, one of them with
-    the fault.
-    """
-    sides = ((MINDSPORE, case.target_options), (PYTORCH, case.reference_options))
+    """Return target and reference of a case: MindSpore and PyTorch, one of them with the fault."""
+    sides = ((case.target_framework, case.target_options), (PYTORCH, case.reference_options))
     target, reference = (
         Recording(
             framework, case.model, case.fault if case.side == framework else "none", tuple(options)
@@ -138,8 +136,8 @@ def _hash_sources(framework: str, model: str) -> str:
 
 
 def _list_sources(framework: str, model: str) -> list[Path]:
-    """Return the modules of a net."""
+    """Return the modules of a net; MindSpore's is the same in both of its modes."""
     if model in families.NAMES:
         folder = HERE / "families" / model
-        return [folder / "architecture.py", *folder.glob(f"{framework}_*.py")]
+        return [folder / "architecture.py", *folder.glob(f"{framework.partition('_')[0]}_*.py")]
     return list((HERE / _SOURCES[framework]).rglob("*.py"))

@@ -127,12 +127,8 @@ def score_case(case: faults.Case, forms: Iterable[str], work: Path) -> list[Scor
 def _score_form(
     case, form: str, paths: list[Path], sides: list[partners.Side], root, known_partners
 ) -> Score:
-    form_makers = formats.FORMS[form]
-    target, reference = (
-        formats.make_form(form_makers.target, paths[0]),
-        formats.make_form(form_makers.reference, paths[1]),
-    )
-    recorded_names = formats.map_names(form_makers.target, paths[0], sides[0].run.trace)
+    target, reference = formats.make_pair(formats.FORMS[form], *paths)
+    recorded_names = formats.map_names(formats.FORMS[form], paths[0], sides[0].run.trace)
     ops_of_form = set(dumpdiff.read(reference).ops["name"])
     begin = time.perf_counter()
     result = dumpdiff.align(target, reference)

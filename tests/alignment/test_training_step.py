@@ -21,8 +21,8 @@ from traces import (
 
 from dumpdiff import read
 from dumpdiff.alignment import anchors
-from dumpdiff.alignment.training_step import pair_by_update
-from dumpdiff.graph import build_flow, find_gradients, find_updates
+from dumpdiff.alignment.training_step import pair_by_update, pair_remaining_gradients
+from dumpdiff.graph import Gradients, build_flow, find_gradients, find_updates
 from dumpdiff.model.trace import BACKWARD, FORWARD
 
 #: Op that writes a moment in PyTorch's Adam -> factor of the moment if every gradient is halved.
@@ -113,6 +113,38 @@ class TestRemainingGradient:
         assert (result.verdict, len(result.findings)) == ("diverged", 1)
         assert reference_ops[-1] == self.NAMED
         assert target_ops[-1] == f"{self.UNNAMED}UnsortedSegmentSum-op0"
+
+    @pytest.mark.parametrize("is_known", [False, True])
+    def test_the_known_gradient_of_another_parameter_is_not_left_over(self, trace, is_known):
+        """Equal gradients of two biases are one value on one side, and two on the other."""
+        matching = start_matching(trace("ms_lstm"), trace("pt_lstm"))
+        flows = matching.target, matching.reference
+        biases = [find_parameter(flow, "head.bias") for flow in flows]
+        (result,) = find_unread_results(matching.target, matching.target.sizes[biases[0]])
+        gradient = flows[1].list_column("gradient_of").index("head.bias")
+        matching.pair(*biases, "value", 1.0)
+        other_weight = find_parameter(matching.target, "head.weight")
+        target = Gradients({other_weight: result} if is_known else {}, {})
+        pair_remaining_gradients(matching, target, Gradients({biases[1]: gradient}, {}))
+        assert matching.classes_t[result] == (-1 if is_known else gradient)
+
+
+def find_parameter(flow, name):
+    """Return the value of the parameter whose name ends so."""
+    names = flow.list_column("parameter")
+    return next(value for value, full_name in enumerate(names) if full_name.endswith(name))
+
+
+def find_unread_results(flow, size):
+    """Return the results of the backward pass of a size that no op reads."""
+    return [
+        value
+        for value, producer in enumerate(flow.producers.tolist())
+        if producer >= 0
+        and flow.phases[producer] == BACKWARD
+        and flow.sizes[value] == size
+        and not flow.consumers[value]
+    ]
 
 
 def find_outputs_of_kind(flow, kind):
