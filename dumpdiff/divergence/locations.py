@@ -192,9 +192,11 @@ def _find_op_before_omission(
     own_values = [int(classes[node]) for node in unpaired_nodes if classes[node] >= 0]
     if not unpaired_nodes or any(flow.producers[value] >= 0 for value in own_values):
         return None
-    other_producer = int(other_flow.producers[other_classes[unpaired_nodes[0]]])
-    if other_producer < 0:
+    other_producers = [int(other_flow.producers[other_classes[node]]) for node in unpaired_nodes]
+    computing_producers = [producer for producer in other_producers if producer >= 0]
+    if not computing_producers:
         return None
+    other_producer = computing_producers[0]
     input_nodes = [int(other_nodes[value]) for value in other_flow.reads[other_producer]]
     omitted_nodes, remaining_values = [], []
     for node in input_nodes:
