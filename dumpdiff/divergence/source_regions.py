@@ -40,7 +40,7 @@ def find_source_nodes(graph: JointGraph, states: States, node: int) -> tuple[int
     nodes = states.ancestry[node].unpaired_nodes
     if len(nodes) <= MAX_REGION_END:
         return _drop_forward_nodes(graph, node, nodes)
-    region = _drop_forward_nodes(graph, node, _collect_region(graph, states, node))
+    region: Sequence[int] = _drop_forward_nodes(graph, node, _collect_region(graph, states, node))
     covered_nodes: set[int] = set()
     sides = (graph.target_classes, graph.reference_classes)
     for classes, other_classes in (sides, sides[::-1]):

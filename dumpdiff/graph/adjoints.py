@@ -409,7 +409,7 @@ class _Sweep:
         for factor, gradient in (reads, reads[::-1]):
             is_leaf = self.flow.producers[factor] < 0
             carries_gradient = self._find_forward_bases(gradient) is None
-            if not carries_gradient or self._find_forward_bases(factor) != {factor}:
+            if not carries_gradient or self._find_forward_bases(factor) != frozenset((factor,)):
                 continue
             size = self.flow.sizes[gradient]
             products = self._find_products(factor)
