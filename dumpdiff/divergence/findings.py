@@ -364,6 +364,7 @@ def _describe_evidence(
         facts.append(f"{agreement} (largest error {worst_error})")
     if location.unpaired_nodes:
         facts.append(_count_unpaired_values(graph, location))
+    facts += _describe_unread_parameters(location)
     norm_ratio = _compute_norm_ratio(location)
     if abs(norm_ratio - 1) > _NORM_DIFFERENCE:
         facts.append(f"norm is {norm_ratio:.6g} times the reference's")
@@ -378,6 +379,20 @@ def _describe_evidence(
         rounded_error = format_number(float(row["rounded_error"]))
         facts.append(f"error after rounding both sides to the narrower type: {rounded_error}")
     return (*facts, *scalars)
+
+
+def _describe_unread_parameters(location: Location) -> list[str]:
+    """Return a sentence for each side that reads parameters here that the other does not."""
+    facts = []
+    for reader, side in (("reference", location.target), ("target", location.reference)):
+        names = side.unread_parameters[:_MAX_OTHER_PLACES]
+        if names:
+            n_more = len(side.unread_parameters) - len(names)
+            more = f" and {n_more} more" if n_more else ""
+            facts.append(
+                f"only the {reader} reads {', '.join(names)}{more} here, or a partner of it"
+            )
+    return facts
 
 
 def _count_unpaired_values(graph: JointGraph, location: Location) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -210,11 +210,11 @@ def _collect_ancestry(
         _find_largest(carried_errors),
         cancellation,
         tuple(sorted(ancestors, key=ranks.__getitem__)[-_MAX_REMEMBERED:]),
-        _select_region_ends(graph, sorted(unpaired_nodes, key=ranks.__getitem__)),
+        select_region_ends(graph, sorted(unpaired_nodes, key=ranks.__getitem__)),
     )
 
 
-def _select_region_ends(graph: JointGraph, nodes: list[int]) -> tuple[int, ...]:
+def select_region_ends(graph: JointGraph, nodes: Sequence[int]) -> tuple[int, ...]:
     """Return the first and the last nodes of each side, of nodes in dataflow order.
 
     One side may have many times the values of the other, and its values may all come later.

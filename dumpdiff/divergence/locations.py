@@ -10,12 +10,15 @@ from ..graph.module_paths import find_common_path
 from ..model.arrays import Ints
 from ..rulebook.names import split_segments
 from .joint_graph import JointGraph
+from .source_regions import find_source_nodes
 from .states import States
 
 #: Ops that a finding names, on each side.
 MAX_NAMED_OPS = 24
 #: Of these, the first ops of a region: a fault shows in all that follows, so it is near the start.
 _MAX_FIRST_OPS = 16
+#: Of these, the ops that omit a parameter.
+_MAX_OMITTING_OPS = 8
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,10 @@ class SideLocation:
     is_graph_input: bool  #: nothing computed it: a parameter, the batch, a buffer
     kinds: tuple[str, ...]  #: canonical kinds of ``ops``
     scopes: tuple[str, ...]  #: canonical scopes of ``ops``
+    #: names of the parameters that only the other side's ops read here
+    unread_parameters: tuple[str, ...] = ()
+    #: of ``ops``, those that stand where these parameters would be read
+    omitting_ops: tuple[int, ...] = ()
 
     @property
     def parameter(self) -> str:
@@ -43,11 +50,17 @@ class SideLocation:
 
     @property
     def named_ops(self) -> tuple[str, ...]:
-        """The first and the last of ``op_names``, as many as a finding names."""
+        """The first and the last of ``op_names``, as many as a finding names.
+
+        Next to the first are those that omit a parameter.
+        """
         names = self.op_names
         if len(names) <= MAX_NAMED_OPS:
             return names
-        return (*names[:_MAX_FIRST_OPS], *names[_MAX_FIRST_OPS - MAX_NAMED_OPS :])
+        first_ops = self.ops[: _MAX_FIRST_OPS - len(self.omitting_ops)]
+        last_ops = self.ops[_MAX_FIRST_OPS - MAX_NAMED_OPS :]
+        named_ops = {*first_ops, *self.omitting_ops, *last_ops}
+        return tuple(name for op, name in zip(self.ops, names, strict=True) if op in named_ops)
 
     @property
     def scope(self) -> str:
@@ -125,7 +138,7 @@ def build_location(
 ) -> Location:
     """Return the location of a pair; ``scopes_t`` and ``scopes_r`` are the scopes of all ops."""
     alignment = graph.comparison.alignment
-    unpaired_nodes = states.ancestry[node].unpaired_nodes
+    unpaired_nodes = find_source_nodes(graph, states, node)
     slot_pair = graph.comparison.pairs["slot_pair"].iat[node]
     slot_ops = None if slot_pair is None else (slot_pair.target_op, slot_pair.reference_op)
     classes = (graph.target_classes, graph.reference_classes)
@@ -143,6 +156,11 @@ def build_location(
         if slot_ops is not None:
             ops = [slot_ops[side]]
         value = int(classes[side][node])
+        unread_parameters = _list_unread_parameters(graph, (*unpaired_nodes, node), side)
+        omitting_ops: tuple[int, ...] = ()
+        if len(ops) > MAX_NAMED_OPS:
+            omitting_ops = _find_omitting_ops(graph, side, unread_parameters, ops)
+            ops = sorted({*ops, *omitting_ops})
         sides.append(
             SideLocation(
                 flows[side],
@@ -151,6 +169,8 @@ def build_location(
                 value >= 0 and is_graph_input(flows[side], value),
                 tuple(kinds[side][op] for op in ops),
                 tuple(scopes[side][op] for op in ops),
+                unread_parameters,
+                omitting_ops,
             )
         )
     phase = str(graph.phase[node])
@@ -192,14 +212,16 @@ def _find_op_before_omission(
     own_values = [int(classes[node]) for node in unpaired_nodes if classes[node] >= 0]
     if not unpaired_nodes or any(flow.producers[value] >= 0 for value in own_values):
         return None
-    other_producer = int(other_flow.producers[other_classes[unpaired_nodes[0]]])
-    if other_producer < 0:
+    other_producers = [int(other_flow.producers[other_classes[node]]) for node in unpaired_nodes]
+    computing_producers = [producer for producer in other_producers if producer >= 0]
+    if not computing_producers:
         return None
+    other_producer = computing_producers[0]
     input_nodes = [int(other_nodes[value]) for value in other_flow.reads[other_producer]]
     omitted_nodes, remaining_values = [], []
     for node in input_nodes:
-        is_leaf = other_flow.producers[other_classes[node]] < 0
-        if is_leaf and not _is_computed_with(flow, int(classes[node])):
+        is_parameter = bool(other_flow.list_column("parameter")[other_classes[node]])
+        if is_parameter and not _is_computed_with(flow, int(classes[node])):
             omitted_nodes.append(node)
         elif classes[node] >= 0:
             remaining_values.append(int(classes[node]))
@@ -209,8 +231,70 @@ def _find_op_before_omission(
     return producer if producer >= 0 else None
 
 
+def _list_unread_parameters(
+    graph: JointGraph, nodes: tuple[int, ...], omitting_side: int
+) -> tuple[str, ...]:
+    """Return the names of the parameters that only the other side's ops read at a location."""
+    alignment = graph.comparison.alignment
+    flow, classes = alignment.target, graph.target_classes
+    other_flow, other_classes = alignment.reference, graph.reference_classes
+    other_nodes = graph.reference_nodes
+    if omitting_side == 1:
+        flow, other_flow = other_flow, flow
+        classes, other_classes = other_classes, classes
+        other_nodes = graph.target_nodes
+    names = other_flow.list_column("parameter")
+    producers = {
+        int(other_flow.producers[other_classes[n]]) for n in nodes if other_classes[n] >= 0
+    }
+    unread_parameters: dict[str, None] = {}
+    for op in sorted(producers - {-1}):
+        for value in other_flow.operands[op]:
+            node = int(other_nodes[value])
+            if names[value] and not _is_computed_with(flow, int(classes[node])):
+                unread_parameters[names[value]] = None
+    return tuple(unread_parameters)
+
+
+def _find_omitting_ops(
+    graph: JointGraph, omitting_side: int, unread_parameters: tuple[str, ...], ops: list[int]
+) -> tuple[int, ...]:
+    """Return the ops of one side that stand where it omits the biases of products.
+
+    These are the first op that reads the partner of the weight with the name of a bias, and the
+    first op that reads its result. ``ops`` are the first and the last ops of the location.
+    """
+    alignment = graph.comparison.alignment
+    flow, other_flow = alignment.target, alignment.reference
+    classes, other_nodes = graph.target_classes, graph.reference_nodes
+    if omitting_side == 1:
+        flow, other_flow = other_flow, flow
+        classes, other_nodes = graph.reference_classes, graph.target_nodes
+    values = {name: value for value, name in enumerate(other_flow.list_column("parameter")) if name}
+    is_op = (flow.trace.ops["level"] == "op").to_numpy()
+    omitting_ops: list[int] = []
+    for name in unread_parameters:
+        weight = values.get("weight".join(name.rsplit("bias", 1)))
+        partner = -1 if weight is None else int(classes[other_nodes[weight]])
+        if partner < 0:
+            continue
+        products = [op for op in flow.users[partner] if is_op[op] and ops[0] <= op <= ops[-1]]
+        for product in products[:1]:
+            omitting_ops.append(product)
+            for result in flow.writes[product]:
+                omitting_ops += [op for op in flow.users[result] if is_op[op]][:1]
+    return tuple(dict.fromkeys(omitting_ops[:_MAX_OMITTING_OPS]))
+
+
 def _is_computed_with(flow: Flow, value: int) -> bool:
-    """Return whether an op reads a value, not only the module call that owns it."""
+    """Return whether an op reads a value, not only the module call that owns it.
+
+    A module call inside which no op was recorded is one.
+    """
     if value < 0:
         return False
-    return any(flow.trace.ops["level"].iat[op] == "op" for op in flow.consumers[value])
+    ops = flow.trace.ops
+    return any(
+        ops["level"].iat[op] == "op" or not (ops["parent"] == op).any()
+        for op in flow.consumers[value]
+    )

@@ -17,6 +17,7 @@ from .dataflow import Flow
 
 #: Products: the gradient of one factor is computed from the other.
 _PRODUCTS = frozenset({"mul", "div", "matmul", "convolution", "addmm", "outer"})
+_MATRIX_PRODUCTS = frozenset({"matmul", "convolution", "addmm"})
 #: The gradient of the input is that of the output itself, where the sizes are equal.
 _PASS_THROUGH = frozenset({"add", "sub", "reshape", "transpose", "cast", "identity", "contiguous"})
 #: Nonlinear: the gradient depends on the input or the output.
@@ -396,25 +397,40 @@ class _Sweep:
     def _start_at_weight(self, op: int) -> None:
         """Start a new path where the chain is broken.
 
-        An op that reads a weight of one product only reads the gradient of that product with it.
+        An op that reads a weight of one product only reads the gradient of that product with it. So
+        does a product in the backward pass with any operand of one product only: then the gradient
+        is known even if it is that of other values, too, as it is after a block whose own gradient
+        is stopped.
         """
         reads = self.flow.operands[op]
-        is_labeled = any(self.labels[value] or self.paths[value] for value in reads)
-        if len(reads) != 2 or is_labeled:
+        if len(reads) != 2:
             return
-        for weight, gradient in (reads, reads[::-1]):
-            is_leaf = self.flow.producers[weight] < 0
+        is_labeled = any(self.labels[value] or self.paths[value] for value in reads)
+        for factor, gradient in (reads, reads[::-1]):
+            is_leaf = self.flow.producers[factor] < 0
             carries_gradient = self._find_forward_bases(gradient) is None
-            if not is_leaf or not carries_gradient:
+            if not carries_gradient or self._find_forward_bases(factor) != frozenset((factor,)):
                 continue
             size = self.flow.sizes[gradient]
-            products = self._find_products(weight)
+            products = self._find_products(factor)
             fitting_products = [value for value in products if self.flow.sizes[value] == size]
             if len(fitting_products) != 1:
                 continue
             product = fitting_products[0]
-            if product not in self.gradient_of:
-                self._add_share(gradient, product)
+            is_only_use = len(products) == 1 and self._is_matrix_product(op, product)
+            if is_only_use or (is_leaf and not is_labeled):
+                self._add_product_gradient(gradient, product)
+
+    def _is_matrix_product(self, op: int, product: int) -> bool:
+        """Return whether an op and the producer of a value multiply matrices, or convolve."""
+        kinds = (self.kinds[op], self.kinds[int(self.flow.producers[product])])
+        return all(kind in _MATRIX_PRODUCTS for kind in kinds)
+
+    def _add_product_gradient(self, gradient: int, product: int) -> None:
+        """Make it the gradient of a product, if another path does not already say what is."""
+        is_known = product in self.gradient_of or product in self.shares[gradient]
+        if not is_known and not self._is_on_path_from(gradient, product):
+            self._add_share(gradient, product)
 
     def _find_products(self, weight: int) -> list[int]:
         """Return what forward products compute from a weight."""

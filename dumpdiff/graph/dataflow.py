@@ -15,6 +15,7 @@ from ..model.dtypes import get_unit_roundoff
 from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
+from .partitions import find_partitions
 from .statistics import complete_statistics
 from .value_classes import assign_classes, count_evidence
 
@@ -176,6 +177,11 @@ class Flow:
     def producers(self) -> Ints:
         """(classes,) op that produced each class, -1 if no recorded op did."""
         return self.classes["producer"].to_numpy()
+
+    @cached_property
+    def partitions(self) -> dict[int, int]:
+        """Class that no recorded op produced -> the class that it is an indexed part of."""
+        return find_partitions(self)
 
     @cached_property
     def positions(self) -> Floats:

@@ -48,6 +48,8 @@ def has_missing_producer(flow: Flow, value: int) -> bool:
     consumers = flow.consumers[value]
     if flow.producers[value] >= 0 or not consumers:
         return False
+    if value in flow.partitions:
+        return True
     is_named = bool(flow.list_column("parameter")[value])
     is_mask = is_discrete(str(flow.list_column("dtype")[value]))
     is_informative = bool(flow.list_column("evidence")[value])
@@ -89,6 +91,8 @@ def find_bridge(flow: Flow, value: int) -> Bridge | None:
     """
     if not has_missing_producer(flow, value):
         return None
+    if value in flow.partitions:
+        return Bridge((flow.partitions[value],), "part")
     consumer = flow.consumers[value][0]
     scalars = _find_stacked_scalars(flow, consumer, value)
     if scalars:

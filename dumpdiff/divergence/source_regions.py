@@ -1,0 +1,138 @@
+"""The values without a partner that a divergence can come from, of all that lie before it.
+
+One op of one side may be hundreds of the other: the layers and steps of a recurrent cell. What the
+one op returns often holds results of the many as its parts: the states of all steps, the last state
+of each layer. Where such a part agrees, the divergence lies behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..comparison.whole_tensors import load_readable_tensor
+from ..graph import Flow
+from ..model.arrays import Floats
+from ..model.trace import BACKWARD
+from ..model.verdict import INCOMPARABLE
+from .forward_walk import MAX_REGION_END, select_region_ends
+from .joint_graph import JointGraph
+from .states import States
+
+#: Nodes of a region that are searched; a longer search takes as long as a comparison.
+_MAX_REGION_NODES = 4096
+#: Results whose parts are searched for, and parts of one of them.
+_MAX_WHOLES = 8
+_MAX_PARTS = 512
+#: Relative difference of the norms up to which a value may be a part; then elements are compared.
+_NORM_TOLERANCE = 1e-3
+
+
+def find_source_nodes(graph: JointGraph, states: States, node: int) -> tuple[int, ...]:
+    """Return the nodes without comparison that the divergence at a node can come from.
+
+    In dataflow order, the first and the last of each side. Of a region that is longer, what an
+    agreeing part of the other side's results is computed from is left out. That needs whole
+    tensors. The forward pass is no source of a divergence in the backward pass: it would be one
+    itself.
+    """
+    nodes = states.ancestry[node].unpaired_nodes
+    if len(nodes) <= MAX_REGION_END:
+        return _drop_forward_nodes(graph, node, nodes)
+    region: Sequence[int] = _drop_forward_nodes(graph, node, _collect_region(graph, states, node))
+    covered_nodes: set[int] = set()
+    sides = (graph.target_classes, graph.reference_classes)
+    for classes, other_classes in (sides, sides[::-1]):
+        own_nodes = [n for n in region if classes[n] >= 0]
+        if len(own_nodes) > MAX_REGION_END:
+            other_nodes = [n for n in (*region, node) if other_classes[n] >= 0]
+            parts = set(_iterate_agreeing_parts(graph, node, own_nodes, other_nodes))
+            covered_nodes |= _find_ancestors(graph, parts, set(own_nodes))
+    if not covered_nodes.issuperset(region):
+        region = [n for n in region if n not in covered_nodes]
+    return select_region_ends(graph, region)
+
+
+def _drop_forward_nodes(graph: JointGraph, node: int, nodes: Sequence[int]) -> tuple[int, ...]:
+    """Return the nodes of the backward pass, if the divergence is there and it has any."""
+    if graph.phase[node] != BACKWARD:
+        return tuple(nodes)
+    return tuple(n for n in nodes if graph.phase[n] == BACKWARD)
+
+
+def _collect_region(graph: JointGraph, states: States, node: int) -> list[int]:
+    """Return all nodes without comparison between a node and what it is compared with before it."""
+    n_pairs = len(graph.comparison.pairs)
+    region: set[int] = set()
+    todo = [node]
+    while todo and len(region) < _MAX_REGION_NODES:
+        for parent in graph.parents[todo.pop()]:
+            is_compared = parent < n_pairs and states.state[parent] != INCOMPARABLE
+            if not is_compared and parent not in region:
+                region.add(parent)
+                todo.append(parent)
+    return [n for n in graph.order if n in region]
+
+
+def _find_ancestors(graph: JointGraph, nodes: set[int], region: set[int]) -> set[int]:
+    """Return some nodes and all of a region that they are computed from."""
+    ancestors = set(nodes)
+    todo = list(nodes)
+    while todo:
+        for parent in graph.parents[todo.pop()]:
+            if parent in region and parent not in ancestors:
+                ancestors.add(parent)
+                todo.append(parent)
+    return ancestors
+
+
+def _iterate_agreeing_parts(
+    graph: JointGraph, node: int, own_nodes: Sequence[int], other_nodes: Sequence[int]
+) -> Iterator[int]:
+    """Yield the nodes of one side whose value is a slice of a result of the other side's ops."""
+    alignment = graph.comparison.alignment
+    flow, classes = alignment.target, graph.target_classes
+    other_flow, other_classes = alignment.reference, graph.reference_classes
+    if classes[own_nodes[0]] < 0:
+        flow, other_flow = other_flow, flow
+        classes, other_classes = other_classes, classes
+    tolerance = float(graph.comparison.pairs["tolerance"].iat[node])
+    values = classes[np.array(own_nodes)]
+    sizes, norms = flow.sizes[values], flow.norms[values]
+    for whole in _list_results(other_flow, [int(other_classes[n]) for n in other_nodes]):
+        for slices in _iterate_slices(other_flow, whole):
+            slice_norms = np.linalg.norm(slices, axis=1)
+            for index in np.flatnonzero(sizes == slices.shape[1]).tolist():
+                is_near = np.abs(slice_norms - norms[index]) <= _NORM_TOLERANCE * norms[index]
+                if norms[index] > 0 and is_near.any():
+                    distance = _compute_distance(flow, int(values[index]), slices[is_near])
+                    if distance <= tolerance:
+                        yield own_nodes[index]
+
+
+def _list_results(flow: Flow, values: Sequence[int]) -> list[int]:
+    """Return all results of the last ops that produced some values."""
+    producers = dict.fromkeys(int(flow.producers[value]) for value in values)
+    results = [value for op in producers if op >= 0 for value in flow.writes[op]]
+    return results[-_MAX_WHOLES:]
+
+
+def _iterate_slices(flow: Flow, value: int) -> Iterator[Floats]:
+    """Yield the slices of a value along each of its axes, as the rows of a matrix."""
+    tensor = load_readable_tensor(flow, int(flow.list_column("tensor")[value]))
+    if tensor is None or not np.issubdtype(tensor.dtype, np.floating):
+        return
+    for axis, length in enumerate(tensor.shape):
+        if 1 < length <= _MAX_PARTS and length < tensor.size:
+            yield np.moveaxis(tensor, axis, 0).reshape(length, -1).astype(np.float64)
+
+
+def _compute_distance(flow: Flow, value: int, slices: Floats) -> float:
+    """Return the relative L2 distance of a value to the nearest of some slices, inf if unknown."""
+    tensor = load_readable_tensor(flow, int(flow.list_column("tensor")[value]))
+    if tensor is None:
+        return np.inf
+    elements = tensor.reshape(-1).astype(np.float64)
+    distances = np.linalg.norm(slices - elements, axis=1)
+    return float(distances.min() / np.linalg.norm(elements))
