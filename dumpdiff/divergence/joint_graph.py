@@ -18,6 +18,7 @@ from ..alignment import Alignment
 from ..alignment.fused_groups import find_outputs
 from ..comparison import Comparison
 from ..graph import Flow
+from ..graph.joins import find_joined_parts
 from ..graph.missing_edges import find_bridge, find_enclosing_inputs, has_missing_producer
 from ..model.arrays import Flags, Floats, Ints, Objects
 from ..model.trace import FORWARD, OPTIMIZER
@@ -315,14 +316,16 @@ def _bridge_missing_edges(
 ) -> None:
     """Give parents to the nodes of one side with a missing producer, and count the evidence.
 
-    Where the record of the other side has the edge, nothing is added.
+    Where the record of the other side has the edge, only the parts of a joined tensor are added.
     """
     leaves = np.flatnonzero((classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0))
     for node in leaves.tolist():
         if parents[node]:
             continue
         if other_parents[node]:
-            bridges["other side"] += 1
+            joined_parts = find_joined_parts(flow, int(classes[node]))
+            parents[node] = [int(nodes[part]) for part in joined_parts if nodes[part] != node]
+            bridges["joined" if parents[node] else "other side"] += 1
             continue
         bridge = find_bridge(flow, int(classes[node]))
         if bridge is not None:

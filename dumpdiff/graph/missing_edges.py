@@ -14,6 +14,7 @@ import numpy as np
 from ..model.dtypes import get_unit_roundoff, is_discrete
 from ..model.trace import FORWARD
 from .dataflow import Flow
+from .joins import find_joined_parts
 
 #: Ops before the first consumer that are searched: a decoder layer or two.
 _WINDOW = 48
@@ -36,7 +37,8 @@ class Bridge:
     """What a value without a recorded producer comes from."""
 
     parents: tuple[int, ...]  #: classes
-    evidence: str  #: stack, rearranged, cast, part (of another tensor), module call, order
+    #: joined, stack, rearranged, cast, part (of another tensor), module call, order
+    evidence: str
 
 
 def has_missing_producer(flow: Flow, value: int) -> bool:
@@ -92,6 +94,9 @@ def find_bridge(flow: Flow, value: int) -> Bridge | None:
     scalars = _find_stacked_scalars(flow, consumer, value)
     if scalars:
         return Bridge(scalars, "stack")
+    joined_parts = find_joined_parts(flow, value)
+    if joined_parts:
+        return Bridge(joined_parts, "joined")
     recent_values = _find_recent_values(flow, consumer, value)
     tests = (("rearranged", _is_rearrangement), ("cast", _is_cast), ("part", _is_chunk))
     for evidence, fits in tests:
