@@ -19,7 +19,12 @@ from ..alignment.fused_groups import find_outputs
 from ..comparison import Comparison
 from ..graph import Flow
 from ..graph.joins import find_joined_parts
-from ..graph.missing_edges import find_bridge, find_enclosing_inputs, has_missing_producer
+from ..graph.missing_edges import (
+    find_bridge,
+    find_enclosing_inputs,
+    find_unrecorded_results,
+    has_missing_producer,
+)
 from ..model.arrays import Flags, Floats, Ints, Objects
 from ..model.trace import FORWARD, OPTIMIZER
 
@@ -98,6 +103,11 @@ def build_joint_graph(comparison: Comparison) -> JointGraph:
     recorded_parents_t = [list(parents) for parents in parents_t]
     _bridge_missing_edges(target, classes_t, nodes_t, parents_t, parents_r, bridges)
     _bridge_missing_edges(reference, classes_r, nodes_r, parents_r, recorded_parents_t, bridges)
+    for flow, classes, nodes, side_parents in (
+        (target, classes_t, nodes_t, parents_t),
+        (reference, classes_r, nodes_r, parents_r),
+    ):
+        _bridge_unread_values(flow, classes, nodes, len(paired_t), side_parents)
     parents = tuple(tuple(dict.fromkeys(a + b)) for a, b in zip(parents_t, parents_r, strict=True))
     positions_t = _compute_positions(target, classes_t)
     positions_r = _compute_positions(reference, classes_r)
@@ -332,6 +342,17 @@ def _bridge_missing_edges(
             parent_nodes = [int(nodes[parent]) for parent in bridge.parents]
             parents[node] = [parent for parent in parent_nodes if parent != node]
             bridges[bridge.evidence] += 1
+
+
+def _bridge_unread_values(
+    flow: Flow, classes: Ints, nodes: Ints, n_pairs: int, parents: list[list[int]]
+) -> None:
+    """Lead values without a partner that no recorded op reads to those that follow from them."""
+    for node in n_pairs + np.flatnonzero(classes[n_pairs:] >= 0):
+        for result in find_unrecorded_results(flow, int(classes[node])):
+            result_parents = parents[int(nodes[result])]
+            if node not in result_parents:
+                result_parents.append(int(node))
 
 
 def _sort_topologically(

@@ -111,6 +111,31 @@ def find_bridge(flow: Flow, value: int) -> Bridge | None:
     return None
 
 
+def find_unrecorded_results(flow: Flow, value: int) -> tuple[int, ...]:
+    """Return the values that a forward result which no recorded op reads most likely flows to.
+
+    The record of its gradient proves that the loss depends on it, so a recorder left out the op
+    that reads it. These are the next values in the run with a missing producer, within the window:
+    one op reads all of them. () if the value is read, or nothing follows from it.
+    """
+    producer = int(flow.producers[value])
+    if producer < 0 or flow.consumers[value] or flow.phases[producer] != FORWARD:
+        return ()
+    if value not in flow.recorded_gradients:
+        return ()
+    for op in range(producer + 1, min(producer + _WINDOW, len(flow.reads))):
+        if flow.phases[op] != FORWARD:
+            return ()
+        results = tuple(
+            read
+            for read in flow.reads[op]
+            if flow.consumers[read][0] == op and has_missing_producer(flow, read)
+        )
+        if results:
+            return results
+    return ()
+
+
 def find_enclosing_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
     """Return the inputs of the innermost module call around the consumer that lacks the value."""
     for call in flow.iterate_enclosing_calls(consumer):
