@@ -229,7 +229,7 @@ def _has_same_operation(
 
     Equal numbers in another order, which no layout explains, show one.
     """
-    if _is_rearranged(graph, node):
+    if is_rearranged(graph, node):
         return False
     if any(_get_size(graph, unpaired) > 1 for unpaired in ancestry.unpaired_nodes):
         return False
@@ -240,14 +240,14 @@ def _has_same_operation(
     return is_equivalent and _has_same_inputs(graph, node)
 
 
-def _is_rearranged(graph: JointGraph, node: int) -> bool:
+def is_rearranged(graph: JointGraph, node: int) -> bool:
     """Return whether two whole tensors hold the same numbers in another order.
 
     The files are read: recorded statistics would not show that one of them holds something else.
     """
     pair = graph.comparison.pairs.iloc[node]
     alignment = graph.comparison.alignment
-    if pair["metric"] != "relative_l2":
+    if pair["metric"] != "relative_l2" or pair["error"] <= pair["tolerance"]:
         return False
     a = load_readable_tensor(alignment.target, int(pair["target_tensor"]))
     b = load_readable_tensor(alignment.reference, int(pair["reference_tensor"]))
