@@ -98,8 +98,8 @@ def _flag_final_differences(graph: JointGraph) -> list[bool]:
     """Return (nodes,) true for what is a difference whatever is computed from it.
 
     These are parameters and inputs that are one tensor beyond doubt, and new weights and optimizer
-    state, which are kept beyond the step. A table of the same numbers in another order is none: what
-    is computed from it shows whether the operators undo that order.
+    state, which are kept beyond the step. A table of the same numbers in another order is none:
+    what is computed from it shows whether the operators undo that order.
     """
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
     is_same_tensor = (pairs["confidence"] >= CERTAIN) | (pairs["error"] < _NEAR_ERROR)

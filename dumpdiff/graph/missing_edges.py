@@ -97,6 +97,11 @@ def find_bridge(flow: Flow, value: int) -> Bridge | None:
     joined_parts = find_joined_parts(flow, value)
     if joined_parts:
         return Bridge(joined_parts, "joined")
+    return _find_bridge_to_one(flow, consumer, value)
+
+
+def _find_bridge_to_one(flow: Flow, consumer: int, value: int) -> Bridge | None:
+    """Return the bridge to a single recent value, or to the inputs of the module call."""
     recent_values = _find_recent_values(flow, consumer, value)
     tests = (("rearranged", _is_rearrangement), ("cast", _is_cast), ("part", _is_chunk))
     for evidence, fits in tests:

@@ -160,7 +160,7 @@ class MoE(nn.Module):
         self.is_dense = model.variant == "dense"
 
     def run_all_experts(self, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """Return the sum of all experts' results, weighted by 0 where a token did not choose one."""
+        """Return the sum of all experts' results; the weight is 0 where a token chose others."""
         all_weights = tokens.new_zeros(len(tokens), EXPERTS).scatter(1, chosen, weights)
         results = torch.stack([expert(tokens) for expert in self.experts], dim=1)
         return torch.einsum("te,teh->th", all_weights, results)

@@ -62,7 +62,6 @@ class FakeQuantize(nn.Module):
             )
         return torch.fake_quantize_per_tensor_affine(x, self.scale, self.zero_point, *limits)
 
-
     def round_detached(self, x: Tensor) -> Tensor:
         """Clip the input, then add what rounding changes, without a gradient."""
         quantizer, scale = self.quantizer, self.scale
