@@ -74,7 +74,8 @@ class Case:
     def held_out(self) -> bool:
         """Return whether nobody may look at the case while tuning."""
         is_model_held_out = self.model in (HELD_OUT_MODEL, *families.HELD_OUT)
-        return is_model_held_out or get_fault(self.model, self.fault).held_out
+        is_pair_held_out = self.name in families.HELD_OUT_PAIRS
+        return is_model_held_out or is_pair_held_out or get_fault(self.model, self.fault).held_out
 
 
 Change = Callable[[Model, int], Model]

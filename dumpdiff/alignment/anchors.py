@@ -170,6 +170,44 @@ def pair_by_last_value(matching: Matching) -> None:
             matching.pair(t, r, "value", confidence.LAST_VALUE)
 
 
+def pair_twins(matching: Matching) -> None:
+    """Pair a value that several unpaired values of the other side agree with: with the closest one.
+
+    One side may have one value where the other computes it in several ways, such as the gradients
+    of two biases of one sum. If several values of both sides agree with each other, none is paired.
+    """
+    unpaired_t, unpaired_r = _find_unpaired_classes(matching)
+    prints_t, prints_r = matching.prints_t.take(unpaired_t), matching.prints_r.take(unpaired_r)
+    candidates = find_candidates(prints_t, prints_r, matching.tolerance)
+    is_informative = prints_t.evidence[candidates.target] >= _MIN_EVIDENCE_BEYOND_NOISE
+    is_informative &= prints_r.evidence[candidates.reference] >= _MIN_EVIDENCE_BEYOND_NOISE
+    targets = unpaired_t[candidates.target[is_informative]]
+    references = unpaired_r[candidates.reference[is_informative]]
+    is_allowed = np.array(
+        [
+            matching.can_pair(t, r) and matching.producer_t[t] >= 0 and matching.producer_r[r] >= 0
+            for t, r in zip(targets.tolist(), references.tolist(), strict=True)
+        ],
+        dtype=bool,
+    )
+    targets, references = targets[is_allowed], references[is_allowed]
+    if not len(targets):
+        return
+    choices_t, choices_r = np.bincount(targets)[targets], np.bincount(references)[references]
+    most_choices_t = np.zeros(len(matching.classes_t), dtype=int)
+    most_choices_r = np.zeros(len(matching.classes_r), dtype=int)
+    np.maximum.at(most_choices_t, targets, choices_r)
+    np.maximum.at(most_choices_r, references, choices_t)
+    # each value of one side has this partner only
+    is_twin = (most_choices_t[targets] == 1) | (most_choices_r[references] == 1)
+    is_twin &= (choices_t > 1) | (choices_r > 1)
+    twin_pairs = matching.sort_pairs(
+        zip(targets[is_twin].tolist(), references[is_twin].tolist(), strict=True)
+    )
+    for t, r in sorted(twin_pairs, key=lambda pair: matching.compute_distance(*pair)):
+        matching.pair(t, r, "value", confidence.LAST_VALUE)
+
+
 def pair_losses(matching: Matching) -> None:
     """Pair the losses: the last scalar that the forward pass computes and does not read again."""
     losses = _find_losses(matching)

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..graph import Flow, Gradients
 from ..model.arrays import Ints
+from ..model.trace import FORWARD
 from .matches import Matching
 
 
@@ -40,11 +41,13 @@ def find_slot_pairs(
     outputs that are not partners, exactly one value of each side has a size. A value without a
     partner must occur in the slot only: an input that no op wrote, an output that no op reads.
     Outputs of backward records of two frameworks are left out: of a call that consists of several
-    differentiable functions, msprobe records the gradient that the last of them returns. The
-    gradients of paired parameters correspond, too.
+    differentiable functions, msprobe records the gradient that the last of them returns. So are
+    their inputs where the result of the forward call is used differently: its gradient is another
+    one. The gradients of paired parameters correspond, too.
     """
     target, reference = matching.target, matching.reference
     calls_t = target.trace.ops["forward"].tolist()
+    calls_r = reference.trace.ops["forward"].tolist()
     has_one_framework = target.trace.source.framework == reference.trace.source.framework
     slot_pairs = []
     for op_t, op_r in _iterate_op_pairs(matching):
@@ -52,6 +55,8 @@ def find_slot_pairs(
         if calls_t[op_t] < 0 or has_one_framework:
             slots.append(("output", target.writes[op_t], reference.writes[op_r]))
         for slot_kind, values_t, values_r in slots:
+            if slot_kind == "input" and not _has_same_users(matching, calls_t[op_t], calls_r[op_r]):
+                continue
             for value_t, value_r in _pair_by_size(matching, values_t, values_r):
                 if not _is_contradiction(matching, value_t, value_r, slot_kind):
                     continue
@@ -62,6 +67,27 @@ def find_slot_pairs(
                 )
     slot_pairs += _iterate_gradient_pairs(matching, gradients)
     return tuple(slot_pairs)
+
+
+def _has_same_users(matching: Matching, call_t: int, call_r: int) -> bool:
+    """Return whether paired ops use the results of two forward calls; true without such calls."""
+    if call_t < 0 or call_r < 0:
+        return True
+    users_t = _list_users(matching.target, call_t)
+    users_r = _list_users(matching.reference, call_r)
+    partners_t = {int(matching.ops_t[user]) for user in users_t}
+    return -1 not in partners_t and partners_t == users_r
+
+
+def _list_users(flow: Flow, call: int) -> set[int]:
+    """Return the forward ops that compute with the results of a forward call."""
+    levels = flow.trace.ops["level"]
+    return {
+        user
+        for value in flow.writes[call]
+        for user in flow.users[value]
+        if flow.phases[user] == FORWARD and levels.iat[user] == "op"
+    }
 
 
 def _iterate_gradient_pairs(

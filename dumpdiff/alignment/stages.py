@@ -114,6 +114,7 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
         pair_by_structure(matching)
     pair_remaining_gradients(matching, gradients_t, gradients_r)
     anchors.pair_by_last_value(matching)
+    anchors.pair_twins(matching)
     anchors.pair_losses(matching)
     pair_idle_ops(matching)
     groups = find_fused_groups(

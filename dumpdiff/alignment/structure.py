@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..model.trace import OPTIMIZER
+from ..model.trace import BACKWARD, OPTIMIZER
 from . import confidence
 from .matches import Matching
 
@@ -298,7 +298,8 @@ class _Closure:
 
         Inputs of different phases are not paired: a count of tokens and a gradient are not the
         same. In the optimizer, inputs are not paired if their producers are of different kinds,
-        because an update rule can be written in many ways.
+        because an update rule can be written in many ways. Neither are the gradients of a module's
+        inputs and of an op inside it.
         """
         op_pairs = [(t, r)]
         while op_pairs:
@@ -311,6 +312,8 @@ class _Closure:
                 ):
                     continue
                 if self._get_phase(0, input_t) != self._get_phase(1, input_r):
+                    continue
+                if not self._has_same_producer_level(input_t, input_r):
                     continue
                 if not self.matching.pair(
                     input_t, input_r, "structure", confidence.REMAINING_INPUT
@@ -326,6 +329,15 @@ class _Closure:
 
     def _get_phase(self, side: int, value: int) -> str:
         return str(self.flows[side].list_column("phase")[value])
+
+    def _has_same_producer_level(self, value_t: int, value_r: int) -> bool:
+        """Return whether both values come from ops, or both from calls of modules."""
+        producer_t = int(self.flows[0].producers[value_t])
+        producer_r = int(self.flows[1].producers[value_r])
+        if producer_t < 0 or producer_r < 0 or self.phases[0][producer_t] != BACKWARD:
+            return True
+        levels_t, levels_r = (flow.trace.ops["level"] for flow in self.flows)
+        return bool(levels_t.iat[producer_t] == levels_r.iat[producer_r])
 
     def _has_same_producer_kind(self, value_t: int, value_r: int) -> bool:
         """Return whether both producers are of equal kind, or neither value has one."""

@@ -40,6 +40,7 @@ from .tolerances import (
     compute_tolerances,
     widen_tolerances,
 )
+from .unrecorded_signs import accept_unrecorded_signs
 from .whole_tensors import (
     METRIC_NAMES,
     measure_whole_tensors,
@@ -138,6 +139,7 @@ def compare_pairs(
     pairs = _add_groups(alignment, pairs).astype({"masked": "int64", "has_mask_fill": bool})
     pairs["tolerance"] = np.maximum(pairs["tolerance"], measure_noise(alignment, pairs))
     accept_free_orders(alignment, pairs)
+    accept_unrecorded_signs(alignment, pairs)
     _compare_nonfinite(target, reference, pairs)
     has_mismatch = pairs["nonfinite_mismatch"] > 0
     is_measured = (pairs["metric"] == "relative_l2") & pairs["error"].notna()

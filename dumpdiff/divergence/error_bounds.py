@@ -95,7 +95,9 @@ def _add_terms(graph: JointGraph, node: int, production: _Production) -> float:
     """Return what the terms of one element add up to if none cancel, NaN if it is no sum.
 
     The gradient of a parameter with one axis is the sum of the gradients of all rows (times what
-    multiplied the parameter). A record of it names no inputs; the joint graph has them.
+    multiplied the parameter). A record of it names no inputs; the joint graph has them. The bias of
+    a convolution before a norm is such a parameter: the norm takes it away, and nothing but
+    rounding is left of its gradient.
     """
     flow, kind = production.flow, production.kind.removeprefix("grad:")
     inputs = list(flow.reads[production.producer])
@@ -103,9 +105,20 @@ def _add_terms(graph: JointGraph, node: int, production: _Production) -> float:
         kind = "sum"
         inputs = [int(production.classes[parent]) for parent in graph.parents[node]]
         inputs = [parent for parent in inputs if parent >= 0]
+    elif _is_vector_gradient(flow, production):
+        kind = "sum"
     if kind not in _CANCELING_KINDS:
         return math.nan
     return _sum_terms(flow, production.value, inputs, kind)
+
+
+def _is_vector_gradient(flow: Flow, production: _Production) -> bool:
+    """Return whether a backward record of a call that is no sum gives a value with one axis."""
+    is_backward_record = flow.trace.ops["forward"].iat[production.producer] >= 0
+    if not is_backward_record or production.kind.removeprefix("grad:") in _CANCELING_KINDS:
+        return False
+    shape = flow.tensors["shape"].iat[int(flow.list_column("tensor")[production.value])]
+    return shape is not None and len(shape) == 1
 
 
 def build_visibility_function(graph: JointGraph) -> Callable[[int, int], float]:

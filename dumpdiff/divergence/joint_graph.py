@@ -18,7 +18,13 @@ from ..alignment import Alignment
 from ..alignment.fused_groups import find_outputs
 from ..comparison import Comparison
 from ..graph import Flow
-from ..graph.missing_edges import find_bridge, find_enclosing_inputs, has_missing_producer
+from ..graph.joins import find_joined_parts
+from ..graph.missing_edges import (
+    find_bridge,
+    find_enclosing_inputs,
+    find_unrecorded_results,
+    has_missing_producer,
+)
 from ..model.arrays import Flags, Floats, Ints, Objects
 from ..model.trace import FORWARD, OPTIMIZER
 
@@ -97,6 +103,11 @@ def build_joint_graph(comparison: Comparison) -> JointGraph:
     recorded_parents_t = [list(parents) for parents in parents_t]
     _bridge_missing_edges(target, classes_t, nodes_t, parents_t, parents_r, bridges)
     _bridge_missing_edges(reference, classes_r, nodes_r, parents_r, recorded_parents_t, bridges)
+    for flow, classes, nodes, side_parents in (
+        (target, classes_t, nodes_t, parents_t),
+        (reference, classes_r, nodes_r, parents_r),
+    ):
+        _bridge_unread_values(flow, classes, nodes, len(paired_t), side_parents)
     parents = tuple(tuple(dict.fromkeys(a + b)) for a, b in zip(parents_t, parents_r, strict=True))
     positions_t = _compute_positions(target, classes_t)
     positions_r = _compute_positions(reference, classes_r)
@@ -315,20 +326,33 @@ def _bridge_missing_edges(
 ) -> None:
     """Give parents to the nodes of one side with a missing producer, and count the evidence.
 
-    Where the record of the other side has the edge, nothing is added.
+    Where the record of the other side has the edge, only the parts of a joined tensor are added.
     """
     leaves = np.flatnonzero((classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0))
     for node in leaves.tolist():
         if parents[node]:
             continue
         if other_parents[node]:
-            bridges["other side"] += 1
+            joined_parts = find_joined_parts(flow, int(classes[node]))
+            parents[node] = [int(nodes[part]) for part in joined_parts if nodes[part] != node]
+            bridges["joined" if parents[node] else "other side"] += 1
             continue
         bridge = find_bridge(flow, int(classes[node]))
         if bridge is not None:
             parent_nodes = [int(nodes[parent]) for parent in bridge.parents]
             parents[node] = [parent for parent in parent_nodes if parent != node]
             bridges[bridge.evidence] += 1
+
+
+def _bridge_unread_values(
+    flow: Flow, classes: Ints, nodes: Ints, n_pairs: int, parents: list[list[int]]
+) -> None:
+    """Lead values without a partner that no recorded op reads to those that follow from them."""
+    for node in n_pairs + np.flatnonzero(classes[n_pairs:] >= 0):
+        for result in find_unrecorded_results(flow, int(classes[node])):
+            result_parents = parents[int(nodes[result])]
+            if node not in result_parents:
+                result_parents.append(int(node))
 
 
 def _sort_topologically(

@@ -13,7 +13,7 @@ from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import BACKWARD
 from ..model.verdict import AGREEING, INTRODUCED, ISOLATED, RECONVERGED
 from .error_bounds import build_visibility_function
-from .forward_walk import DIVERGED, UNKNOWN, Ancestry, Walk
+from .forward_walk import DIVERGED, UNKNOWN, Walk
 from .joint_graph import JointGraph
 
 #: How often two kinds of operators must give the same result before they count as one.
@@ -36,6 +36,9 @@ def find_reconverged(
     (``noticed_errors``). A loss of one number shows little of an error. Neither does a residual
     sum, if the branch is small, in particular in a coarse dtype.
 
+    What a value is computed back into counts as computed from it, as in x + (q - x) = q, where the
+    difference leads to a value that was there before.
+
     The last value of a path, such as a loss, never reconverges, and neither does what is
     ``is_final``. A value that agrees only because its inputs have errors (``exceeds_tolerance``)
     counts as agreement only if everything that is computed from it agrees too.
@@ -51,21 +54,26 @@ def find_reconverged(
         for parent in parents:
             children[parent].append(node)
     compute_visibility = build_visibility_function(graph)
+    removing_results = _find_removing_results(graph, state, children)
     # error of each node from which on some agreeing value below would have noticed it
     noticeable_errors = [math.inf] * graph.n_nodes
     leads_to_agreement = [False] * graph.n_nodes
+    for results in removing_results.values():  # these come earlier and are visited later
+        for end in results:
+            leads_to_agreement[end] = state[end] == AGREEING and not exceeds_tolerance[end]
     for node in reversed(graph.order):
-        for child in children[node]:
+        ends = children[node] or removing_results.get(node, ())
+        for child in ends:
             visibility = compute_visibility(node, child) if leads_to_agreement[child] else 0.0
             if visibility > 0:
                 is_agreeing = state[child] == AGREEING
                 limit = noticed_errors[child] if is_agreeing else noticeable_errors[child]
                 noticeable_errors[node] = min(noticeable_errors[node], limit / visibility)
-        all_agree_below = all(leads_to_agreement[child] for child in children[node])
+        all_agree_below = all(leads_to_agreement[child] for child in ends)
         if state[node] == AGREEING:
             leads_to_agreement[node] = all_agree_below or not exceeds_tolerance[node]
             continue
-        if not children[node] or not all_agree_below or is_final[node]:
+        if not ends or not all_agree_below or is_final[node]:
             continue
         if state[node] in UNKNOWN or not errors[node] <= noticeable_errors[node]:
             state[node] = RECONVERGED
@@ -162,6 +170,24 @@ def _find_returned_nodes(graph: JointGraph) -> dict[int, set[int]]:
     return returned_nodes
 
 
+def _find_removing_results(
+    graph: JointGraph, state: list[str], children: Sequence[Sequence[int]]
+) -> dict[int, list[int]]:
+    """Return node -> the values of its size that ops compute from it and that were there before.
+
+    Only nodes that differ and that nothing else is computed from have any.
+    """
+    if not any(name in DIVERGED for name in state):
+        return {}
+    sizes = _list_sizes(graph)
+    results: dict[int, list[int]] = {}
+    for node, returned_nodes in _find_returned_nodes(graph).items():
+        if state[node] not in DIVERGED or children[node]:
+            continue
+        results[node] = sorted(end for end in returned_nodes if sizes[end] == sizes[node])
+    return results
+
+
 def _list_sizes(graph: JointGraph) -> list[int]:
     """Return (nodes,) the number of elements of each value."""
     alignment = graph.comparison.alignment
@@ -192,7 +218,7 @@ def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]
         if state[node] != RECONVERGED or walk.state[node] not in DIVERGED:
             continue
         ancestry = walk.ancestry[node]
-        is_same = _has_same_operation(graph, ancestry, node, equivalent_kinds)
+        is_same = _has_same_operation(graph, walk, node, equivalent_kinds)
         if is_same and not ancestry.has_diverged:
             state[node] = INTRODUCED if has_consequence[node] else ISOLATED
         elif any(state[ancestor] in DIVERGED for ancestor in ancestry.ancestors):
@@ -211,17 +237,21 @@ def _flag_consequences(graph: JointGraph, walk: Walk) -> list[bool]:
 
 
 def _learn_equivalent_kinds(graph: JointGraph, walk: Walk) -> frozenset[tuple[str, str]]:
-    """Return the pairs of operator kinds that turn partners into agreeing values more than once."""
+    """Return the pairs of operator kinds that turn agreeing values into agreeing ones repeatedly.
+
+    Partners that do not agree show nothing: dividing by a root is multiplying by an inverse root.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     for node, state in enumerate(walk.state):
-        if state == AGREEING and _has_same_inputs(graph, node):
+        is_evidence = state == AGREEING and not walk.ancestry[node].has_diverged
+        if is_evidence and _has_same_inputs(graph, node, walk.state):
             counts[_get_producer_kinds(graph, node)] += 1
     return frozenset(kinds for kinds, count in counts.items() if count >= _MIN_LEARNED)
 
 
 def _has_same_operation(
     graph: JointGraph,
-    ancestry: Ancestry,
+    walk: Walk,
     node: int,
     equivalent_kinds: frozenset[tuple[str, str]],
 ) -> bool:
@@ -229,25 +259,25 @@ def _has_same_operation(
 
     Equal numbers in another order, which no layout explains, show one.
     """
-    if _is_rearranged(graph, node):
+    if is_rearranged(graph, node):
         return False
-    if any(_get_size(graph, unpaired) > 1 for unpaired in ancestry.unpaired_nodes):
+    if any(_get_size(graph, unpaired) > 1 for unpaired in walk.ancestry[node].unpaired_nodes):
         return False
     kind_t, kind_r = _get_producer_kinds(graph, node)
     if not kind_t or not kind_r:
         return True
     is_equivalent = kind_t == kind_r or (kind_t, kind_r) in equivalent_kinds
-    return is_equivalent and _has_same_inputs(graph, node)
+    return is_equivalent and _has_same_inputs(graph, node, walk.state)
 
 
-def _is_rearranged(graph: JointGraph, node: int) -> bool:
+def is_rearranged(graph: JointGraph, node: int) -> bool:
     """Return whether two whole tensors hold the same numbers in another order.
 
     The files are read: recorded statistics would not show that one of them holds something else.
     """
     pair = graph.comparison.pairs.iloc[node]
     alignment = graph.comparison.alignment
-    if pair["metric"] != "relative_l2":
+    if pair["metric"] != "relative_l2" or pair["error"] <= pair["tolerance"]:
         return False
     a = load_readable_tensor(alignment.target.trace, int(pair["target_tensor"]))
     b = load_readable_tensor(alignment.reference.trace, int(pair["reference_tensor"]))
@@ -267,8 +297,12 @@ def _get_producer_kinds(graph: JointGraph, node: int) -> tuple[str, str]:
     return kind_t, kind_r
 
 
-def _has_same_inputs(graph: JointGraph, node: int) -> bool:
-    """Return whether the producers of a pair read partners, apart from single numbers."""
+def _has_same_inputs(graph: JointGraph, node: int, states: Sequence[str]) -> bool:
+    """Return whether the producers of a pair read partners, apart from single numbers.
+
+    A gradient follows from what its forward call read, too, which has to agree: ``states`` are
+    those of the nodes.
+    """
     alignment = graph.comparison.alignment
     inputs = []
     for flow, classes, nodes in (
@@ -278,7 +312,14 @@ def _has_same_inputs(graph: JointGraph, node: int) -> bool:
         producer = int(flow.producers[classes[node]]) if classes[node] >= 0 else -1
         if producer < 0:
             return False
-        inputs.append({int(nodes[v]) for v in flow.reads[producer] if flow.sizes[v] > 1})
+        values = list(flow.reads[producer])
+        call = int(flow.trace.ops["forward"].iat[producer])
+        if call >= 0:
+            call_inputs = [value for value in flow.operands[call] if flow.sizes[value] > 1]
+            if any(states[nodes[value]] in DIVERGED for value in call_inputs):
+                return False
+            values += call_inputs
+        inputs.append({int(nodes[value]) for value in values if flow.sizes[value] > 1})
     return inputs[0] == inputs[1]
 
 

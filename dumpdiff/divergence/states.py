@@ -32,7 +32,7 @@ from .forward_walk import (
 )
 from .joint_graph import JointGraph
 from .recomputation import Recomputation
-from .reconvergence import find_reconverged, restore_contradictions
+from .reconvergence import find_reconverged, is_rearranged, restore_contradictions
 
 #: Error below which a pair is one tensor: another tensor is not so near by chance.
 _NEAR_ERROR = 0.05
@@ -98,7 +98,8 @@ def _flag_final_differences(graph: JointGraph) -> list[bool]:
     """Return (nodes,) true for what is a difference whatever is computed from it.
 
     These are parameters and inputs that are one tensor beyond doubt, and new weights and optimizer
-    state, which are kept beyond the step.
+    state, which are kept beyond the step. A table of the same numbers in another order is none:
+    what is computed from it shows whether the operators undo that order.
     """
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
     is_same_tensor = (pairs["confidence"] >= CERTAIN) | (pairs["error"] < _NEAR_ERROR)
@@ -116,6 +117,7 @@ def _flag_final_differences(graph: JointGraph) -> list[bool]:
             is_same
             and is_graph_input(alignment.target, t)
             and is_graph_input(alignment.reference, r)
+            and not is_rearranged(graph, node)
         )
     return is_final
 

@@ -47,6 +47,7 @@ _READER_DETAILS = ("npy_matched", "edges_verified")
 _BRIDGE_EVIDENCE = {
     "other side": "the other side's dump",
     "stack": "stacked numbers",
+    "joined": "the parts of a joined tensor",
     "rearranged": "a rearranged tensor",
     "cast": "a tensor in another dtype",
     "part": "a tensor's part",

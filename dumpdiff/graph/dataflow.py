@@ -237,6 +237,33 @@ class Flow:
         return {}
 
     @cached_property
+    def values_by_extreme(self) -> dict[str, dict[tuple[str, float], list[int]]]:
+        """'max' or 'min' -> (phase, number) -> the computed values that have it, in order."""
+        phases = self.list_column("phase")
+        values_of: dict[str, dict[tuple[str, float], list[int]]] = {"max": {}, "min": {}}
+        for value in self._computed_values:
+            for name, values in values_of.items():
+                values.setdefault((phases[value], self.list_column(name)[value]), []).append(value)
+        return values_of
+
+    @cached_property
+    def values_by_size(self) -> dict[tuple[str, int], list[int]]:
+        """(phase, number of elements) -> the computed values that have it, in order."""
+        phases = self.list_column("phase")
+        values_of: dict[tuple[str, int], list[int]] = {}
+        for value in self._computed_values:
+            values_of.setdefault((phases[value], int(self.sizes[value])), []).append(value)
+        return values_of
+
+    @cached_property
+    def _computed_values(self) -> list[int]:
+        """The values that a recorded op produced, in the order of the run."""
+        values = np.flatnonzero(self.producers >= 0)
+        order = np.argsort(self.producers[values], kind="stable")
+        computed_values: list[int] = values[order].tolist()
+        return computed_values
+
+    @cached_property
     def sizes(self) -> Ints:
         """(classes,) number of elements."""
         return self.classes["size"].to_numpy()

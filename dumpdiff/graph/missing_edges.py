@@ -15,6 +15,7 @@ import numpy as np
 from ..model.dtypes import get_unit_roundoff, is_discrete
 from ..model.trace import FORWARD
 from .dataflow import Flow
+from .joins import find_joined_parts
 
 #: Ops before the first consumer that are searched: a decoder layer or two.
 _WINDOW = 48
@@ -37,7 +38,8 @@ class Bridge:
     """What a value without a recorded producer comes from."""
 
     parents: tuple[int, ...]  #: classes
-    evidence: str  #: stack, rearranged, cast, part (of another tensor), module call, order
+    #: joined, stack, rearranged, cast, part (of another tensor), module call, order
+    evidence: str
 
 
 def has_missing_producer(flow: Flow, value: int) -> bool:
@@ -97,6 +99,14 @@ def find_bridge(flow: Flow, value: int) -> Bridge | None:
     scalars = _find_stacked_scalars(flow, consumer, value)
     if scalars:
         return Bridge(scalars, "stack")
+    joined_parts = find_joined_parts(flow, value)
+    if joined_parts:
+        return Bridge(joined_parts, "joined")
+    return _find_bridge_to_one(flow, consumer, value)
+
+
+def _find_bridge_to_one(flow: Flow, consumer: int, value: int) -> Bridge | None:
+    """Return the bridge to a single recent value, or to the inputs of the module call."""
     recent_values = _find_recent_values(flow, consumer, value)
     tests = (("rearranged", _is_rearrangement), ("cast", _is_cast), ("part", _is_chunk))
     for evidence, fits in tests:
@@ -109,6 +119,31 @@ def find_bridge(flow: Flow, value: int) -> Bridge | None:
     if recent_values:
         return Bridge(recent_values[:1], "order")
     return None
+
+
+def find_unrecorded_results(flow: Flow, value: int) -> tuple[int, ...]:
+    """Return the values that a forward result which no recorded op reads most likely flows to.
+
+    The record of its gradient proves that the loss depends on it, so a recorder left out the op
+    that reads it. These are the next values in the run with a missing producer, within the window:
+    one op reads all of them. () if the value is read, or nothing follows from it.
+    """
+    producer = int(flow.producers[value])
+    if producer < 0 or flow.consumers[value] or flow.phases[producer] != FORWARD:
+        return ()
+    if value not in flow.recorded_gradients:
+        return ()
+    for op in range(producer + 1, min(producer + _WINDOW, len(flow.reads))):
+        if flow.phases[op] != FORWARD:
+            return ()
+        results = tuple(
+            read
+            for read in flow.reads[op]
+            if flow.consumers[read][0] == op and has_missing_producer(flow, read)
+        )
+        if results:
+            return results
+    return ()
 
 
 def find_enclosing_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:

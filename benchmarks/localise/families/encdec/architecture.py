@@ -29,7 +29,7 @@ class Model:
 
     name: str
     weights: Mapping[str, np.ndarray]
-    variant: str = ""  #: 'names' (PyTorch) or 'decomposition' (both), see the nets
+    variant: str = ""  #: 'names', 'fused' (PyTorch) or 'decomposition' (both), see the nets
     vocab: int = 64
     hidden: int = 32
     heads: int = 4

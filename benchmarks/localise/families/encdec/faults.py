@@ -123,4 +123,6 @@ CASES: tuple[tuple[str, str], ...] = (
 VARIANTS: Mapping[str, tuple[str, str]] = {
     "names": ("", "names"),
     "decomposition": ("decomposition", "decomposition"),
+    "fused": ("", "fused"),
+    "fused_decomposition": ("decomposition", "fused"),
 }

@@ -1,7 +1,7 @@
 """The encoder-decoder in PyTorch, with the module names of Hugging Face's T5.
 
 Variant 'names': those of BART. Variant 'decomposition': fused attention, norm and loss from other
-operators.
+operators. Variant 'fused': one layer for keys and values, one for gate and up, products by einsum.
 """
 
 from __future__ import annotations
@@ -68,6 +68,14 @@ def build_linear(model: Model, path: str) -> nn.Linear:
     return linear
 
 
+def build_fused_linear(model: Model, paths: list[str]) -> nn.Linear:
+    """Return a linear layer without bias that has the rows of several."""
+    weight = torch.cat([torch.from_numpy(model.weights[f"{path}.weight"]) for path in paths])
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    linear.weight = nn.Parameter(weight)
+    return linear
+
+
 def build_table(model: Model, path: str) -> nn.Embedding:
     """Return an embedding."""
     weight = torch.from_numpy(model.weights[f"{path}.weight"].copy())
@@ -100,7 +108,12 @@ class Attention(nn.Module):
         super().__init__()
         self.model, self.stack = model, stack
         self.scale = model.cross_scale if path == "decoder.1.cross" else 1.0
-        self.q, self.k, self.v, self.o = (build_linear(model, f"{path}.{name}") for name in "qkvo")
+        self.q, self.o = (build_linear(model, f"{path}.{name}") for name in "qo")
+        self.is_fused = model.variant == "fused"
+        if self.is_fused:
+            self.kv = build_fused_linear(model, [f"{path}.k", f"{path}.v"])
+        else:
+            self.k, self.v = (build_linear(model, f"{path}.{name}") for name in "kv")
         if stack:
             self.relative_attention_bias = build_table(model, f"{stack}.position_bias")
 
@@ -128,7 +141,21 @@ class Attention(nn.Module):
     def split(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], -1, self.model.heads, self.model.head_dim).transpose(1, 2)
 
+    def attend_fused(self, x: Tensor, source: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the result for keys and values from one layer, in (batch, length, heads, dim)."""
+        shape = (x.shape[0], -1, self.model.heads, self.model.head_dim)
+        keys, values = self.kv(source).chunk(2, dim=-1)
+        scores = torch.einsum("bqhd,bkhd->bhqk", self.q(x).view(shape), keys.reshape(shape))
+        if self.scale != 1:
+            scores = scores * self.scale
+        if bias is not None:
+            scores = scores + bias
+        y = torch.einsum("bhqk,bkhd->bqhd", torch.softmax(scores, dim=-1), values.reshape(shape))
+        return self.o(y.reshape(x.shape[0], -1, self.model.hidden))
+
     def forward(self, x: Tensor, source: Tensor, bias: Tensor | None) -> Tensor:
+        if self.is_fused:
+            return self.attend_fused(x, source, bias)
         q, k, v = self.split(self.q(x)), self.split(self.k(source)), self.split(self.v(source))
         if self.model.variant == "decomposition":
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale)
@@ -178,12 +205,19 @@ class GatedMlp(nn.Module):
 
     def __init__(self, model: Model, path: str, activation: str) -> None:
         super().__init__()
-        self.gate = build_linear(model, f"{path}.gate")
-        self.up = build_linear(model, f"{path}.up")
+        self.is_fused = model.variant == "fused"
+        if self.is_fused:
+            self.gate_up = build_fused_linear(model, [f"{path}.gate", f"{path}.up"])
+        else:
+            self.gate = build_linear(model, f"{path}.gate")
+            self.up = build_linear(model, f"{path}.up")
         self.down = build_linear(model, f"{path}.down")
         self.approximation = "tanh" if activation == "gelu_tanh" else "none"
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.is_fused:
+            gate, up = self.gate_up(x).chunk(2, dim=-1)
+            return self.down(F.gelu(gate, approximate=self.approximation) * up)
         return self.down(F.gelu(self.gate(x), approximate=self.approximation) * self.up(x))
 
 

@@ -30,7 +30,8 @@ class Model:
     name: str
     weights: Mapping[str, np.ndarray]
     #: '' as a user writes it first; 'cells' (PyTorch): one nn.LSTMCell for each layer, called step
-    #: by step; 'projected' (MindSpore): the inputs of all steps are projected at once
+    #: by step; 'written' (PyTorch): in plain arithmetic; 'projected' (MindSpore): the inputs of all
+    #: steps are projected at once
     variant: str = ""
     #: which rows of a layer's weights the net reads as the gates i, f, g, o
     gate_order: tuple[int, ...] = (0, 1, 2, 3)

@@ -111,4 +111,6 @@ CASES: tuple[tuple[str, str], ...] = (
 VARIANTS: Mapping[str, tuple[str, str]] = {
     "cells": ("", "cells"),
     "projected": ("projected", ""),
+    "written": ("", "written"),
+    "written_cells": ("projected", "cells"),
 }

@@ -55,12 +55,54 @@ class CellLanguageModel(nn.Module):
         return self.head(torch.stack(outputs, dim=1))
 
 
+class WrittenLayer(nn.Module):
+    """All steps of one layer, written out: projected at once, (batch, seq, width) from and to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight_ih = nn.Parameter(torch.empty(4 * WIDTH, WIDTH))
+        self.weight_hh = nn.Parameter(torch.empty(4 * WIDTH, WIDTH))
+        self.bias_ih = nn.Parameter(torch.empty(4 * WIDTH))
+        self.bias_hh = nn.Parameter(torch.empty(4 * WIDTH))
+
+    def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> Tensor:
+        projected = F.linear(x, self.weight_ih, self.bias_ih)
+        outputs = []
+        for step in range(x.shape[1]):
+            gates = projected[:, step] + F.linear(hidden, self.weight_hh, self.bias_hh)
+            i, f, g, o = gates.chunk(4, dim=-1)
+            cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+            hidden = torch.sigmoid(o) * torch.tanh(cell)
+            outputs.append(hidden.unsqueeze(1))
+        return torch.cat(outputs, dim=1)
+
+
+class WrittenLanguageModel(nn.Module):
+    """The same in plain arithmetic."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.tok_embeddings = nn.Embedding(VOCAB, WIDTH)
+        self.cells = nn.ModuleList(WrittenLayer() for _ in range(LAYERS))
+        self.head = nn.Linear(WIDTH, VOCAB)
+
+    def forward(self, tokens: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
+        x = self.tok_embeddings(tokens)
+        for n, layer in enumerate(self.cells):
+            x = layer(x, state[0][n], state[1][n])
+        return self.head(x)
+
+
+#: Variant -> the net.
+NETS = {"cells": CellLanguageModel, "written": WrittenLanguageModel}
+
+
 class TokenLoss(nn.Module):
     """Cross entropy of the next tokens."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.model = CellLanguageModel(model) if model.variant == "cells" else LanguageModel(model)
+        self.model = NETS.get(model.variant, LanguageModel)(model)
 
     def forward(self, tokens: Tensor, labels: Tensor, hidden: Tensor, cell: Tensor) -> Tensor:
         logits = self.model(tokens, (hidden, cell))
@@ -76,8 +118,9 @@ def build_loss(model: Model) -> nn.Module:
         raise SystemExit(f"dropout is off or {DROPOUT}")
     loss = TokenLoss(model)
     net = loss.model
-    if model.variant == "cells":
-        embedding, head = net.word_embeddings, net.head
+    if model.variant in NETS:
+        embedding = net.word_embeddings if model.variant == "cells" else net.tok_embeddings
+        head = net.head
         cells = [
             {name: getattr(cell, name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
             for cell in net.cells

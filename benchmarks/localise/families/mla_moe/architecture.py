@@ -45,7 +45,8 @@ class Model:
     weights: Mapping[str, np.ndarray]
     #: '' as a user writes it first; 'stacked' (MindSpore): the weights of all experts in one
     #: tensor; 'pairs' (MindSpore): rotary pairs stay where they are, in place of becoming halves
-    #: first; 'fused' (PyTorch): q_a and kv_a are one layer, attention is one operator
+    #: first; 'fused' (PyTorch): q_a and kv_a are one layer, attention is one operator; 'dense'
+    #: (PyTorch): every expert runs on all tokens, rotary pairs are complex numbers
     variant: str = ""
     latent_eps: float = EPS  #: of the norm of the latent
     is_rope_interleaved: bool = True  #: pairs (0, 1), (2, 3), ... as the weights were trained

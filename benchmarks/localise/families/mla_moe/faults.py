@@ -112,4 +112,6 @@ CASES: tuple[tuple[str, str], ...] = (
 VARIANTS: Mapping[str, tuple[str, str]] = {
     "stacked": ("stacked", ""),
     "layouts": ("pairs", "fused"),
+    "dense": ("", "dense"),
+    "stacked_dense": ("stacked", "dense"),
 }

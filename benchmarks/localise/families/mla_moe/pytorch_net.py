@@ -61,11 +61,16 @@ class Attention(nn.Module):
         self.o_proj = make_linear(weights[f"{prefix}.o.weight"])
         self.scale = model.score_dim**-0.5
         self.is_interleaved = model.is_rope_interleaved
+        self.is_complex = model.variant == "dense"
         self.are_values_first = model.are_values_first
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Turn (batch, heads, seq, ROPE_DIM); interleaved pairs become halves first."""
         batch, heads, seq, size = x.shape
+        if self.is_complex and self.is_interleaved:
+            pairs = torch.view_as_complex(x.reshape(batch, heads, seq, size // 2, 2))
+            angles = torch.complex(cos[:, : size // 2], sin[:, : size // 2])
+            return torch.view_as_real(pairs * angles).flatten(3)
         if self.is_interleaved:
             x = x.view(batch, heads, seq, size // 2, 2).transpose(4, 3)
             x = x.reshape(batch, heads, seq, size)
@@ -152,10 +157,20 @@ class MoE(nn.Module):
         if model.has_shared_expert:
             self.shared_experts = MLP(model, f"{prefix}.shared")
         self.has_shared_expert = model.has_shared_expert
+        self.is_dense = model.variant == "dense"
+
+    def run_all_experts(self, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """Return the sum of all experts' results; the weight is 0 where a token chose others."""
+        all_weights = tokens.new_zeros(len(tokens), EXPERTS).scatter(1, chosen, weights)
+        results = torch.stack([expert(tokens) for expert in self.experts], dim=1)
+        return torch.einsum("te,teh->th", all_weights, results)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.view(-1, HIDDEN)
         chosen, weights = self.gate(tokens)
+        if self.is_dense:
+            out = self.run_all_experts(tokens, chosen, weights).view(x.shape)
+            return out + self.shared_experts(x) if self.has_shared_expert else out
         out = torch.zeros_like(tokens)
         for number, expert in enumerate(self.experts):
             token_rows, places = torch.where(chosen == number)

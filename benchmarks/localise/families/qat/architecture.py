@@ -49,8 +49,9 @@ class Model:
     name: str
     weights: Mapping[str, np.ndarray]
     #: '' as a user writes it first: PyTorch's operators for fake quantization, MindSpore's
-    #: arithmetic; 'function' (PyTorch): an autograd function; 'reciprocal' (MindSpore): a cell with
-    #: a bprop that multiplies by 1 / scale
+    #: arithmetic; 'function' (PyTorch): an autograd function; 'detached' (PyTorch): clipped, plus
+    #: what rounding changes without a gradient; 'reciprocal' (MindSpore): a cell with a bprop that
+    #: multiplies by 1 / scale
     variant: str = ""
     zero_point_shift: int = 0  #: of the activation's quantizer
     n_levels: int = 256  #: of the activation: 128 for a signed type that wastes half its range

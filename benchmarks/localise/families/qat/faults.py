@@ -91,4 +91,5 @@ CASES: tuple[tuple[str, str], ...] = (
 VARIANTS: Mapping[str, tuple[str, str]] = {
     "function": ("", "function"),
     "reciprocal": ("reciprocal", ""),
+    "detached": ("", "detached"),
 }

@@ -44,10 +44,13 @@ class FakeQuantize(nn.Module):
             and not quantizer.passes_clipped
         )
         self.is_function = model.variant == "function" or not is_plain
+        self.is_detached = model.variant == "detached" and is_plain
 
     def forward(self, x: Tensor) -> Tensor:
         quantizer = self.quantizer
         limits = (quantizer.low, quantizer.high)
+        if self.is_detached:
+            return self.round_detached(x)
         if self.is_function:
             scale = self.scale
             if scale.ndim and quantizer.axis == 0:
@@ -58,6 +61,20 @@ class FakeQuantize(nn.Module):
                 x, self.scale, self.zero_point, quantizer.axis, *limits
             )
         return torch.fake_quantize_per_tensor_affine(x, self.scale, self.zero_point, *limits)
+
+    def round_detached(self, x: Tensor) -> Tensor:
+        """Clip the input, then add what rounding changes, without a gradient."""
+        quantizer, scale = self.quantizer, self.scale
+        if scale.ndim and quantizer.axis == 0:
+            scale = scale[:, None]
+        # half a step beyond the limits still rounds to them
+        lowest = (quantizer.low - quantizer.zero_point - 0.5) * scale
+        highest = (quantizer.high - quantizer.zero_point + 0.5) * scale
+        clipped = torch.minimum(torch.maximum(x, lowest), highest)
+        steps = torch.round(x / scale) + quantizer.zero_point
+        steps = torch.clamp(steps, quantizer.low, quantizer.high)
+        rounded = (steps - quantizer.zero_point) * scale
+        return clipped + (rounded - clipped).detach()
 
 
 class QuantizedLinear(nn.Linear):

@@ -41,7 +41,7 @@ class Model:
 
     name: str
     weights: Mapping[str, np.ndarray]
-    variant: str = ""  #: 'names' (PyTorch) or 'decomposition' (both), see the nets
+    variant: str = ""  #: 'names', 'unfolded' (PyTorch) or 'decomposition' (both), see the nets
     batch_size: int = 2
     image: int = 16  #: pixels along an edge
     width: int = 16  #: channels of the higher resolution

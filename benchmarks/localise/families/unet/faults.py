@@ -111,4 +111,6 @@ CASES: tuple[tuple[str, str], ...] = (
 VARIANTS: Mapping[str, tuple[str, str]] = {
     "names": ("", "names"),
     "decomposition": ("decomposition", "decomposition"),
+    "unfolded": ("", "unfolded"),
+    "unfolded_decomposition": ("decomposition", "unfolded"),
 }

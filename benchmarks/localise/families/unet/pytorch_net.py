@@ -1,7 +1,8 @@
 """The U-Net in PyTorch, with the module names of diffusers.
 
 Variant 'names': those of the first latent diffusion code. Variant 'decomposition': attention in
-1x1 convolutions and written out, upsampling by repetition.
+1x1 convolutions and written out, upsampling by repetition. Variant 'unfolded': convolutions as
+matrix products of patches, group norms written out.
 """
 
 from __future__ import annotations
@@ -79,15 +80,40 @@ def load(module: nn.Module, model: Model, path: str) -> nn.Module:
     return module
 
 
+class UnfoldedConvolution(nn.Conv2d):
+    """A convolution as the product of its kernel and all patches."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        stride, kernel, padding = self.stride[0], self.kernel_size[0], self.padding[0]
+        side = (x.shape[2] + 2 * padding - kernel) // stride + 1
+        patches = F.unfold(x, kernel, padding=padding, stride=stride)
+        products = torch.matmul(self.weight.flatten(1), patches) + self.bias[:, None]
+        return products.view(x.shape[0], -1, side, side)
+
+
+class WrittenGroupNorm(nn.GroupNorm):
+    """A group norm in plain arithmetic."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        groups = x.reshape(x.shape[0], self.num_groups, -1)
+        variance, mean = torch.var_mean(groups, dim=-1, correction=0, keepdim=True)
+        normalized = ((groups - mean) * torch.rsqrt(variance + self.eps)).view(x.shape)
+        return normalized * self.weight[:, None, None] + self.bias[:, None, None]
+
+
 def build_convolution(model: Model, path: str, stride: int = 1, padding: int = 1) -> nn.Module:
     """Return a convolution of the kernel's size."""
     n_out, n_in, kernel, _ = model.weights[f"{path}.weight"].shape
+    if model.variant == "unfolded":
+        return load(UnfoldedConvolution(n_in, n_out, kernel, stride, padding), model, path)
     return load(nn.Conv2d(n_in, n_out, kernel, stride, padding), model, path)
 
 
 def build_norm(model: Model, path: str, groups: int, eps: float = 1e-5) -> nn.Module:
     """Return a group norm."""
     channels = len(model.weights[f"{path}.weight"])
+    if model.variant == "unfolded":
+        return load(WrittenGroupNorm(groups, channels, eps=eps), model, path)
     return load(nn.GroupNorm(groups, channels, eps=eps), model, path)
 
 
