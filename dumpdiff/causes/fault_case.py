@@ -79,6 +79,7 @@ class FaultCase:
     tolerance: float  #: relative L2 below which two such values agree
     dtype: str
     call: Call | None = None  #: the faithful side's last op, with its inputs
+    faulty_call: Call | None = None  #: the faulty side's last op, with its inputs
     #: a loss is among the forward ops that the value depends on directly
     is_near_loss: bool = False
     #: a decayed weight: the rest of its update has one length on both sides; None if unknown
@@ -90,6 +91,8 @@ class FaultCase:
     faithful_scalings: Sequence[Scaling] = ()
     #: returns the agreeing values of a shape that the faithful side holds before this one
     find_other_values: Callable[[tuple[int, ...]], Sequence[Operand]] = lambda _: ()
+    #: returns the faithful side's parameters of a size
+    find_parameters: Callable[[int], Sequence[Operand]] = lambda _: ()
     #: returns the operators of the faithful side since the last agreement; None if unknown
     load_region: Callable[[], Region | None] = lambda: None
 

@@ -111,6 +111,7 @@ def build_fault_cases(
     consumer_kinds = [collect_consumer_kinds(index, side, values[side]) for side in (0, 1)]
     scalings = [find_scalings(index, side, values[side]) for side in (0, 1)]
     is_near_loss = is_of_loss(index, finding, values)
+    calls = [_read_call(index, side, values[side]) for side in (0, 1)]
     is_step_equal = has_equal_step(index, values) if finding.phase == OPTIMIZER else None
     for faulty, faithful in ((0, 1), (1, 0)):
         flow = index.flows[faithful]
@@ -129,10 +130,12 @@ def build_fault_cases(
             consumer_kinds=consumer_kinds[faithful] | consumer_kinds[faulty],
             tolerance=finding.tolerance,
             dtype=str(flow.list_column("dtype")[values[faithful]]),
-            call=_read_call(index, faithful, values[faithful]),
+            call=calls[faithful],
+            faulty_call=calls[faulty],
             is_near_loss=is_near_loss,
             has_equal_step=is_step_equal,
             find_other_values=cache(partial(_find_other_values, index, faithful, values[faithful])),
+            find_parameters=partial(_list_parameters, index, faithful),
             load_region=partial(
                 build_region,
                 index,
@@ -367,6 +370,11 @@ def _follows_from_seed(index: ComparisonIndex, side: int, value: int) -> bool:
         if len(front) > _MAX_SEED_OPS:
             return False
     return has_seed
+
+
+def _list_parameters(index: ComparisonIndex, side: int, size: int) -> Sequence[Operand]:
+    """Return the forward parameters of one side that have a size."""
+    return list(_find_parameters(index, side, size))
 
 
 def _find_parameters(index: ComparisonIndex, side: int, size: int) -> Iterator[Operand]:

@@ -12,6 +12,7 @@ from . import (
     norms,
     optimizers,
     precision,
+    recurrence,
     residual_sums,
     rotary,
     row_selection,
@@ -33,6 +34,7 @@ HYPOTHESES = (
     *residual_sums.HYPOTHESES,
     *row_selection.HYPOTHESES,
     *gradients.HYPOTHESES,
+    *recurrence.HYPOTHESES,
     *precision.HYPOTHESES,
 )
 

@@ -20,6 +20,7 @@ from ...operators.activations import ACTIVATIONS
 from ...operators.convolution import PADDING_MODES, convolve, list_settings
 from ..fault_case import FaultCase, compute_residual, find_masked
 from ..hypothesis import Candidate, Hypothesis
+from ..parameter_fit import fit_number
 from ..region import Region, Step, StepInput
 from .attention import is_cross_attention
 
@@ -29,9 +30,6 @@ _MAX_ELEMENTS = 1e7
 _MAX_TRIALS = 400
 #: Fewest elements from which a number is solved for.
 _MIN_FITTED = 8
-#: Rounds in which a number is solved for, its relative step, and the share of the error that the
-#: first rounds must remove: a change that explains the value explains nearly all of it.
-_FIT_ROUNDS, _FIT_STEP, _MAX_FIRST_SHARE = 8, 1e-4, 0.7
 #: Largest input that is tried with other tensors in its place.
 _MAX_REPLACED_ELEMENTS = 1 << 17
 #: Tensors of the region that are tried in place of another.
@@ -142,7 +140,7 @@ def _change_argument(
         output = _compute_with(step, position, np.asarray(value))
         return None if output is None else region.run(number, output)
 
-    value = _fit_number(run, recorded, case.faulty)
+    value = fit_number(run, recorded, case.faulty)
     if value is None:
         return
     output = _compute_with(step, position, np.asarray(value))
@@ -175,40 +173,6 @@ def _name_argument(region: Region, number: int, recorded: float, value: float) -
     return "argument", "the number"
 
 
-def _fit_number(
-    run: Callable[[float], AnyArray | None], start: float, faulty: AnyArray
-) -> float | None:
-    """Return the number for which ``run`` is nearest to ``faulty``, by Gauss-Newton.
-
-    None if the first round does not remove much of the error.
-    """
-    value, output = start, run(start)
-    if output is None:
-        return None
-    first_error = error = float(np.linalg.norm(output - faulty))
-    for _ in range(_FIT_ROUNDS):
-        step = _FIT_STEP * (abs(value) or 1.0)
-        moved_output = run(value + step)
-        if moved_output is None:
-            return None
-        slope = (moved_output - output) / step
-        energy = float(np.vdot(slope, slope))
-        if not (np.isfinite(energy) and energy > 0):
-            return None
-        new_value = value + float(np.vdot(slope, faulty - output)) / energy
-        new_output = run(new_value)
-        if new_output is None:
-            return None
-        new_error = float(np.linalg.norm(new_output - faulty))
-        if not new_error < error:
-            break
-        has_converged = new_error > _MAX_FIRST_SHARE * error
-        value, output, error = new_value, new_output, new_error
-        if has_converged:
-            break
-    return value if error <= _MAX_FIRST_SHARE * first_error else None
-
-
 def _list_factors(case: FaultCase, region: Region) -> Iterator[_Change]:
     """Multiply the output of a step by the best number."""
     if case.faithful.size < _MIN_FITTED:
@@ -220,7 +184,7 @@ def _list_factors(case: FaultCase, region: Region) -> Iterator[_Change]:
         def run(factor: float, number: int = number) -> AnyArray | None:
             return region.run(number, factor * region.steps[number].output)
 
-        factor = _fit_number(run, 1.0, case.faulty)
+        factor = fit_number(run, 1.0, case.faulty)
         if factor is None:
             continue
         yield _Change(
@@ -265,7 +229,7 @@ def _list_offsets(case: FaultCase, region: Region) -> Iterator[_Change]:
         def run(offset: float, number: int = number) -> AnyArray | None:
             return region.run(number, region.steps[number].output + offset)
 
-        offset = _fit_number(run, 0.0, case.faulty)
+        offset = fit_number(run, 0.0, case.faulty)
         if offset is not None:
             yield _Change(
                 number,
