@@ -14,10 +14,10 @@ from ..graph import Flow
 from ..model.arrays import AnyArray, Floats
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
+from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ..operators import Call, read_execution
 from ..operators.call import make_call
-from ..operators.execution import load_whole_tensor
 from .comparison_index import (
     ComparisonIndex,
     ValuePair,
@@ -59,7 +59,7 @@ def load_arrays(index: ComparisonIndex, value_pair: ValuePair) -> tuple[Floats, 
         return None
     if value_pair.group is not None:
         return _load_fused_arrays(index, value_pair.group)
-    t, r = (load_whole_tensor(flow.trace, tensor) for flow, tensor in sources)
+    t, r = (load_readable_tensor(flow.trace, tensor) for flow, tensor in sources)
     if t is None or r is None or t.size != r.size:
         return None
     t, r = t.astype(np.float64), r.astype(np.float64)
@@ -88,7 +88,7 @@ def _load_whole_tensors(flow: Flow, values: Sequence[int]) -> list[Floats] | Non
     """Return the whole tensors of some values in float64; None if one of them is missing."""
     arrays = []
     for value in values:
-        array = load_whole_tensor(flow.trace, find_whole_tensor(flow, value))
+        array = load_readable_tensor(flow.trace, find_whole_tensor(flow, value))
         if array is None:
             return None
         arrays.append(array.astype(np.float64))
@@ -247,7 +247,7 @@ def _make_loader(flow: Flow, tensor: int) -> Callable[[], AnyArray]:
     """Return a function that reads a tensor; an unreadable one gives NaN."""
 
     def load() -> AnyArray:
-        array = load_whole_tensor(flow.trace, tensor)
+        array = load_readable_tensor(flow.trace, tensor)
         if array is not None:
             return array
         shape = tuple(flow.tensors["shape"].iat[tensor] or ())

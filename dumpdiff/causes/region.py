@@ -7,15 +7,15 @@ side recorded in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from ..model.arrays import AnyArray, Ints
+from ..model.recorded_shapes import load_readable_tensor
 from ..operators import compute_interpretations, compute_relative_distance
-from ..operators.execution import load_whole_tensor
 from .comparison_index import ComparisonIndex
 
 #: Operators of a region at most, and elements of one operator's inputs and outputs together.
@@ -26,9 +26,6 @@ _STEP_TOLERANCES = 4
 _MIN_UNIQUE_SHARE = 0.99
 #: Relative L2 within which two records of one value are equal: a cast to bfloat16 and back.
 _CAST_DISTANCE = 1e-2
-#: Multiplications of a product of matrices that take the time of one element of other operators,
-#: and the cost of a multiplication in a convolution, whose patches are copied.
-_PRODUCTS_PER_ELEMENT, _CONVOLUTION_COST = 8, 8
 #: Place of an element that is no element of an input: a zero of padding.
 _PADDING = -1
 
@@ -44,11 +41,6 @@ class StepInput:
     agrees: bool  #: the other side has the same value
     #: places of its elements in the output of the step that computed it; None if the order is equal
     order: Ints | None = None
-
-    @property
-    def is_number(self) -> bool:
-        """Whether it is one number that was passed as an argument."""
-        return self.value < 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,25 +58,19 @@ class Step:
     #: them
     places: Ints | None = None
 
-    def compute(
-        self, inputs: Sequence[AnyArray], keywords: Mapping[str, AnyArray] | None = None
-    ) -> AnyArray | None:
+    def compute(self, inputs: Sequence[AnyArray]) -> AnyArray | None:
         """Return the output on other inputs; None if they do not fit."""
         if self.places is not None:
             return _take_places(inputs, self.places, self.output.shape)
-        for name, output in self.interpret(inputs, keywords):
+        for name, output in self.interpret(inputs):
             if name == self.interpretation:
                 return output
         return None
 
-    def interpret(
-        self, inputs: Sequence[AnyArray], keywords: Mapping[str, AnyArray] | None = None
-    ) -> Iterator[tuple[str, AnyArray]]:
+    def interpret(self, inputs: Sequence[AnyArray]) -> Iterator[tuple[str, AnyArray]]:
         """Yield (name, output) of every interpretation of the call on other inputs."""
-        used_keywords = self.keywords if keywords is None else keywords
-        return compute_interpretations(
-            self.kind, inputs, used_keywords, output_shape=self.output.shape
-        )
+        shape = self.output.shape
+        return compute_interpretations(self.kind, inputs, self.keywords, output_shape=shape)
 
     def list_arrays(self) -> list[AnyArray]:
         """Return the recorded inputs."""
@@ -144,29 +130,27 @@ class Region:
 
     def run(self, number: int, output: AnyArray) -> AnyArray | None:
         """Return the compared value if one step had another output; None if it cannot be run."""
-        outputs = {self.steps[number].value: output.reshape(-1)}
+        changed_outputs = {self.steps[number].value: output.reshape(-1)}
+        return self._run_steps(sorted(self._find_followers(number)), changed_outputs)
+
+    @cached_property
+    def unchanged(self) -> AnyArray | None:
+        """The compared value, computed from the values that enter the region.
+
+        None if it cannot be run.
+        """
+        return self._run_steps(range(len(self.steps)), {})
+
+    def _run_steps(self, numbers: Iterable[int], outputs: dict[int, AnyArray]) -> AnyArray | None:
+        """Return the compared value after the given steps; ``outputs`` holds flat ones by value."""
         with np.errstate(all="ignore"):
-            for follower in range(number + 1, len(self.steps)):
-                step = self.steps[follower]
-                is_changed = any(step_input.value in outputs for step_input in step.inputs)
-                if not is_changed:
-                    continue
+            for number in numbers:
+                step = self.steps[number]
                 new_output = step.compute([_read_input(item, outputs) for item in step.inputs])
                 if new_output is None:
                     return None
                 outputs[step.value] = new_output.reshape(-1)
         return self.arrange(outputs.get(self.steps[-1].value))
-
-    def run_all(self) -> AnyArray | None:
-        """Return the compared value, computed from the values that enter the region."""
-        outputs: dict[int, AnyArray] = {}
-        with np.errstate(all="ignore"):
-            for step in self.steps:
-                new_output = step.compute([_read_input(item, outputs) for item in step.inputs])
-                if new_output is None:
-                    return None
-                outputs[step.value] = new_output.reshape(-1)
-        return self.arrange(outputs[self.steps[-1].value])
 
     def arrange(self, flat: AnyArray | None) -> AnyArray | None:
         """Return the last step's output in the layout of the compared value."""
@@ -174,18 +158,6 @@ class Region:
             return None
         ordered = flat.reshape(-1) if self.order is None else flat.reshape(-1)[self.order]
         return ordered.reshape(self.shape)
-
-
-def _count_products(step: Step) -> int:
-    """Return the multiplications of a product of matrices or of a convolution."""
-    if len(step.inputs) < 2:
-        return 0
-    first, second = (step_input.array for step_input in step.inputs[:2])
-    if step.kind == "convolution" and second.ndim > 1:
-        return _CONVOLUTION_COST * step.output.size * int(np.prod(second.shape[1:]))
-    if step.kind in ("matmul", "addmm", "attention") and first.ndim:
-        return step.output.size * first.shape[-1]
-    return 0
 
 
 def _read_input(step_input: StepInput, outputs: Mapping[int, AnyArray]) -> AnyArray:
@@ -271,7 +243,7 @@ class _RegionBuilder:
             is_output = flow.tensors["slot_kind"].iat[row] == "output"
             if is_output:
                 if output is None and flow.tensor_class[row] == value:
-                    output = load_whole_tensor(flow.trace, row)
+                    output = load_readable_tensor(flow.trace, row)
                 continue
             step_input = self._read_input(row)
             if step_input is None:
@@ -295,7 +267,7 @@ class _RegionBuilder:
         tensors = self.flow.tensors
         value = int(self.flow.tensor_class[row])
         if tensors["file"].iat[row]:
-            array = load_whole_tensor(self.flow.trace, row)
+            array = load_readable_tensor(self.flow.trace, row)
             if array is None:
                 return None
             wide = array if array.dtype.kind in "iub" else array.astype(np.float64)
@@ -396,15 +368,3 @@ def _find_order(source: AnyArray, array: AnyArray) -> tuple[bool, Ints | None]:
     if not np.array_equal(sorted_source[rows], flat):
         return False, None
     return True, order[rows]
-
-
-def list_leaf_values(region: Region) -> list[StepInput]:
-    """Return the floating tensors that enter the region: no step of it computes them."""
-    computed = {step.value for step in region.steps}
-    leaves: dict[int, StepInput] = {}
-    for step in region.steps:
-        for step_input in step.inputs:
-            is_tensor = step_input.array.dtype.kind == "f" and step_input.array.ndim > 0
-            if step_input.value >= 0 and step_input.value not in computed and is_tensor:
-                leaves.setdefault(step_input.value, step_input)
-    return list(leaves.values())

@@ -14,8 +14,9 @@ import pandas as pd
 from ..alignment import Alignment
 from ..graph import Flow
 from ..model.arrays import AnyArray
+from ..model.recorded_shapes import load_readable_tensor
 from .metrics import Metrics, compute_metrics
-from .whole_tensors import METRIC_NAMES, load_readable_tensor
+from .whole_tensors import METRIC_NAMES
 
 #: Names of the argument that asks for an order, and of the axis that is ordered.
 _ORDER_SLOT, _AXIS_SLOT = "input.sorted", "input.dim"
@@ -97,8 +98,8 @@ def _sort_pair(alignment: Alignment, pairs: pd.DataFrame, row: int, axis: int) -
     metric, tolerance = pairs["metric"].iat[row], float(pairs["tolerance"].iat[row])
     if metric not in ("relative_l2", "mismatches") or pairs["error"].iat[row] <= tolerance:
         return False
-    a = load_readable_tensor(alignment.target, int(pairs["target_tensor"].iat[row]))
-    b = load_readable_tensor(alignment.reference, int(pairs["reference_tensor"].iat[row]))
+    a = load_readable_tensor(alignment.target.trace, int(pairs["target_tensor"].iat[row]))
+    b = load_readable_tensor(alignment.reference.trace, int(pairs["reference_tensor"].iat[row]))
     if a is None or b is None or not _has_equal_rows(a, b, axis):
         return False
     has_mask_fill = bool(pairs["has_mask_fill"].iat[row])

@@ -16,8 +16,8 @@ from ..alignment.matches import NewWeight
 from ..graph import Flow
 from ..model.arrays import AnyArray
 from ..model.dtypes import get_unit_roundoff
+from ..model.recorded_shapes import load_readable_tensor
 from .statistics import measure_differences
-from .whole_tensors import load_readable_tensor
 
 #: Roundings of a weight in a step: decay, step and subtraction, on either side half a unit each.
 _ROUNDINGS = 4
@@ -193,5 +193,5 @@ def _compare_adam_statistics(alignment: Alignment, new_weight: NewWeight) -> flo
 
 def _load_values(flow: Flow, value: int) -> AnyArray | None:
     """Return the whole tensor of a class in float64, None if there is none."""
-    array = load_readable_tensor(flow, int(flow.list_column("tensor")[value]))
+    array = load_readable_tensor(flow.trace, int(flow.list_column("tensor")[value]))
     return None if array is None else array.astype(np.float64)

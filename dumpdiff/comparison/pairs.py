@@ -16,6 +16,7 @@ from ..graph.missing_edges import is_graph_input
 from ..model.arrays import AnyArray, Flags, Ints
 from ..model.dtypes import is_discrete
 from ..model.errors import DumpError
+from ..model.recorded_shapes import load_shaped_tensor
 from ..model.result import Baseline
 from ..model.trace import Problem
 from ..rulebook import Rules
@@ -41,7 +42,6 @@ from .tolerances import (
 )
 from .whole_tensors import (
     METRIC_NAMES,
-    load_shaped_tensor,
     measure_whole_tensors,
     select_tensors,
 )
@@ -272,7 +272,7 @@ def _join_group(alignment: Alignment, group: FusedGroup) -> tuple[str, AnyArray,
 
 def _load_tensors(flow: Flow, values: tuple[int, ...]) -> list[AnyArray]:
     tensors = flow.classes["tensor"]
-    return [load_shaped_tensor(flow, int(tensors.iat[value])) for value in values]
+    return [load_shaped_tensor(flow.trace, int(tensors.iat[value])) for value in values]
 
 
 def _compare_nonfinite(target: Flow, reference: Flow, pairs: pd.DataFrame) -> None:

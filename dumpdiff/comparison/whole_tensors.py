@@ -10,9 +10,10 @@ import pandas as pd
 
 from ..alignment import Alignment
 from ..graph import Flow
-from ..model.arrays import AnyArray, Flags, Floats, Ints
+from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import get_unit_roundoff
 from ..model.errors import DumpError
+from ..model.recorded_shapes import load_shaped_tensor
 from ..model.threads import map_in_threads
 from ..model.trace import Problem
 from .layouts import find_common_layout
@@ -139,8 +140,8 @@ def _measure_pair(
     has_mask_fill: bool,
 ) -> Measurement:
     target, reference = alignment.target, alignment.reference
-    a = load_shaped_tensor(target, tensors[0])
-    b = load_shaped_tensor(reference, tensors[1])
+    a = load_shaped_tensor(target.trace, tensors[0])
+    b = load_shaped_tensor(reference.trace, tensors[1])
     metrics = compute_metrics(a, b, tolerance, has_mask_fill)
     layout = "same" if a.shape == b.shape else "reshape"
     if metrics.relative_l2 > max(tolerance, _REARRANGED) and a.size > 1:
@@ -157,26 +158,6 @@ def _measure_pair(
         rounded_metrics = compute_metrics(rounded_a, rounded_b, 0.0, has_mask_fill)
         rounded_error = rounded_metrics.relative_l2
     return Measurement(row, layout, metrics, rounded_error)
-
-
-def load_shaped_tensor(flow: Flow, tensor: int) -> AnyArray:
-    """Return the whole tensor in its recorded shape.
-
-    Graph-mode files of reshaped outputs hold the shape of the input.
-    """
-    array = flow.trace.array(tensor)
-    shape = flow.tensors["shape"].iat[tensor]
-    if shape is not None and array.shape != shape and array.size == np.prod(shape, dtype=np.int64):
-        return array.reshape(shape)
-    return array
-
-
-def load_readable_tensor(flow: Flow, tensor: int) -> AnyArray | None:
-    """Return the whole tensor in its recorded shape; None if it has no file, or a damaged one."""
-    try:
-        return load_shaped_tensor(flow, tensor)
-    except (DumpError, KeyError, OSError, ValueError):
-        return None
 
 
 def _find_narrower_dtype(dtype_t: str, dtype_r: str) -> str:

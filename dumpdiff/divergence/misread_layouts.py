@@ -10,9 +10,10 @@ import numpy as np
 
 from ..comparison import Comparison
 from ..comparison.metrics import compute_metrics
-from ..comparison.whole_tensors import METRIC_NAMES, load_readable_tensor
+from ..comparison.whole_tensors import METRIC_NAMES
 from ..graph import Flow
 from ..model.arrays import AnyArray
+from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD
 from ..model.verdict import AGREEING, INTRODUCED
 from .joint_graph import JointGraph
@@ -80,8 +81,10 @@ def compare_as_stored(comparison: Comparison, rows: list[int]) -> None:
 def _load_pair(comparison: Comparison, row: int) -> tuple[AnyArray | None, AnyArray | None]:
     """Return the whole tensors of a pair in their recorded shapes."""
     pairs, alignment = comparison.pairs, comparison.alignment
-    target = load_readable_tensor(alignment.target, int(pairs["target_tensor"].iat[row]))
-    reference = load_readable_tensor(alignment.reference, int(pairs["reference_tensor"].iat[row]))
+    target = load_readable_tensor(alignment.target.trace, int(pairs["target_tensor"].iat[row]))
+    reference = load_readable_tensor(
+        alignment.reference.trace, int(pairs["reference_tensor"].iat[row])
+    )
     return target, reference
 
 

@@ -12,10 +12,10 @@ from itertools import islice
 import numpy as np
 
 from ..comparison.layouts import find_common_layout
-from ..comparison.whole_tensors import load_readable_tensor
 from ..graph import Flow
 from ..model.arrays import AnyArray, Floats
 from ..model.dtypes import get_unit_roundoff, is_floating
+from ..model.recorded_shapes import load_readable_tensor
 from ..operators import (
     KINDS,
     Execution,
@@ -159,7 +159,7 @@ def _load_target_output(
     """Return the target's output in the layout of the reference's, None if that is not possible."""
     pair = graph.comparison.pairs.iloc[node]
     target = graph.comparison.alignment.target
-    array = load_readable_tensor(target, int(pair["target_tensor"]))
+    array = load_readable_tensor(target.trace, int(pair["target_tensor"]))
     if array is None or array.size != reference_output.size:
         return None
     if pair["layout"] in ("same", "reshape"):

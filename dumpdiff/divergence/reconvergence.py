@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..comparison.metrics import compute_metrics
-from ..comparison.whole_tensors import load_readable_tensor
+from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import BACKWARD
 from ..model.verdict import AGREEING, INTRODUCED, ISOLATED, RECONVERGED
 from .error_bounds import build_visibility_function
@@ -249,8 +249,8 @@ def _is_rearranged(graph: JointGraph, node: int) -> bool:
     alignment = graph.comparison.alignment
     if pair["metric"] != "relative_l2":
         return False
-    a = load_readable_tensor(alignment.target, int(pair["target_tensor"]))
-    b = load_readable_tensor(alignment.reference, int(pair["reference_tensor"]))
+    a = load_readable_tensor(alignment.target.trace, int(pair["target_tensor"]))
+    b = load_readable_tensor(alignment.reference.trace, int(pair["reference_tensor"]))
     if a is None or b is None or a.size != b.size:
         return False
     tolerance = float(pair["tolerance"])

@@ -9,11 +9,11 @@ from ..causes.comparison_index import ComparisonIndex, ValuePair
 from ..causes.fault_case_builder import load_arrays
 from ..comparison import Comparison
 from ..comparison.layouts import find_common_layout
-from ..comparison.whole_tensors import load_shaped_tensor
 from ..divergence.joint_graph import build_joint_graph
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
 from ..model.finding_context import FindingContext
+from ..model.recorded_shapes import load_shaped_tensor
 from ..model.result import Result
 from .dataflow import build_dataflows
 from .neighborhood import ComparedSides, build_neighborhoods, map_scopes
@@ -73,7 +73,7 @@ def _load_arrays(index: ComparisonIndex, value_pair: ValuePair) -> tuple[AnyArra
     try:
         if max(sizes) > MAX_ELEMENTS:
             return None
-        target, reference = (load_shaped_tensor(flow, tensor) for flow, tensor in sources)
+        target, reference = (load_shaped_tensor(flow.trace, tensor) for flow, tensor in sources)
     except (DumpError, KeyError, OSError, ValueError):
         return None
     if target.size != reference.size:

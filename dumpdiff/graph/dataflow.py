@@ -206,6 +206,20 @@ class Flow:
         phases: list[str] = self.trace.ops["phase"].tolist()
         return phases
 
+    @cached_property
+    def written_numbers(self) -> dict[str, tuple[list[int], list[int]]]:
+        """Per kind of op: (op, class) of each single number that such ops wrote, in order."""
+        kinds = self.trace.ops["kind"].tolist()
+        is_number = (self.sizes == 1).tolist()
+        numbers: dict[str, tuple[list[int], list[int]]] = {}
+        for op, results in enumerate(self.writes):
+            for result in results:
+                if is_number[result]:
+                    ops, values = numbers.setdefault(kinds[op], ([], []))
+                    ops.append(op)
+                    values.append(result)
+        return numbers
+
     def list_column(self, name: str) -> list[Any]:
         """Return a column of ``classes`` as a list; in loops a frame is a hundred times slower."""
         if name not in self._columns:

@@ -7,6 +7,7 @@ order of execution.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,23 +122,27 @@ def _find_stacked_scalars(flow: Flow, consumer: int, value: int) -> tuple[int, .
     () if extremes and norm are not those of the numbers.
     """
     n_elements = int(flow.sizes[value])
-    kinds = flow.trace.ops["kind"]
-    scalars: list[int] = []
-    kind = ""
-    for op in range(consumer - 1, -1, -1):
-        if len(scalars) >= n_elements or n_elements < _MIN_STACK_SIZE:
-            break
-        results = [result for result in flow.writes[op] if flow.sizes[result] == 1]
-        kind = kind or (kinds.iat[op] if results else "")
-        if results and kinds.iat[op] == kind:
-            scalars += results[: n_elements - len(scalars)]
-    if not scalars or len(scalars) != n_elements:
+    if n_elements < _MIN_STACK_SIZE:
+        return ()
+    scalars = _find_last_numbers(flow, consumer, n_elements)
+    if len(scalars) < n_elements:
         return ()
     numbers = np.array([flow.list_column("max")[scalar] for scalar in scalars], dtype=float)
     expected = (numbers.max(), numbers.min(), float(np.linalg.norm(numbers)))
     recorded = (flow.list_column("max")[value], flow.list_column("min")[value], flow.norms[value])
     is_stack = np.allclose(recorded, expected, rtol=_SUMMATION_ERROR, atol=0.0)
-    return tuple(reversed(scalars)) if is_stack else ()
+    return tuple(scalars) if is_stack else ()
+
+
+def _find_last_numbers(flow: Flow, consumer: int, count: int) -> list[int]:
+    """Return the numbers written last before an op: at most ``count``, all by one kind of op."""
+    latest_op, numbers = -1, []
+    for ops, values in flow.written_numbers.values():
+        n_before = bisect_left(ops, consumer)
+        if n_before and ops[n_before - 1] > latest_op:
+            latest_op = ops[n_before - 1]
+            numbers = values[max(0, n_before - count) : n_before]
+    return numbers
 
 
 def _find_recent_values(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..model.arrays import AnyArray
-from ..model.errors import DumpError
+from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import Trace
 
 
@@ -54,26 +54,11 @@ def read_execution(trace: Trace, tensors: Iterable[int]) -> Execution | None:
     return Execution(tuple(inputs), keywords, output)
 
 
-def load_whole_tensor(trace: Trace, tensor: int) -> AnyArray | None:
-    """Return the whole tensor in its recorded shape; None if it cannot be read.
-
-    Files of reshaped outputs hold the shape of the input.
-    """
-    try:
-        array = trace.array(tensor)
-    except (DumpError, KeyError, OSError, ValueError):
-        return None
-    shape = trace.tensors["shape"].iat[tensor]
-    if shape is not None and array.shape != shape and array.size == np.prod(shape, dtype=np.int64):
-        return array.reshape(shape)
-    return array
-
-
 def _read_value(trace: Trace, row: int) -> AnyArray | float | None:
     """Return the whole tensor, or an immediate number; None if neither was recorded."""
     table = trace.tensors
     if table["file"].iat[row]:
-        return load_whole_tensor(trace, row)
+        return load_readable_tensor(trace, row)
     if not table["constant"].iat[row]:
         return None
     is_single = table["size"].iat[row] == 1 or table["shape"].iat[row] == ()

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints, Objects
-from ..model.dtypes import get_unit_roundoff, is_floating
+from ..model.dtypes import is_floating
 from ..model.trace import Trace
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
@@ -125,7 +125,7 @@ def check_operators(
         positions = bounds.positions
         rows = ops.outputs[positions]
         recorded = getattr(numbers, bounds.statistic)[rows]
-        slack = _compute_slack(trace, numbers, ops, bounds)
+        slack = _compute_slack(numbers, ops, bounds)
         with np.errstate(all="ignore"):
             is_known = np.isfinite(recorded) & np.isfinite(slack)
             is_known &= np.isfinite(bounds.lower) | np.isfinite(bounds.upper)
@@ -214,12 +214,12 @@ def _describe(trace: Trace, ops: _Ops, bounds: _Bounds, index: int) -> Contradic
     return build_contradiction(trace, "result", row, recorded, computed)
 
 
-def _compute_slack(trace: Trace, numbers: RecordedNumbers, ops: _Ops, bounds: _Bounds) -> Floats:
+def _compute_slack(numbers: RecordedNumbers, ops: _Ops, bounds: _Bounds) -> Floats:
     """Return by how much a recorded statistic may be outside of its bounds."""
     positions = bounds.positions
     rows, first = ops.outputs[positions], ops.first[positions]
-    units = trace.tensors["dtype"].map(get_unit_roundoff).to_numpy(dtype=float)
-    relative = _FUNCTION_ERROR + _OUTPUT_UNITS * np.maximum(units[rows], units[first])
+    unit = np.maximum(numbers.units[rows], numbers.units[first])
+    relative = _FUNCTION_ERROR + _OUTPUT_UNITS * unit
     relative = relative + numbers.sum_errors[rows] + numbers.sum_errors[first]
     slack: Floats = relative * bounds.scale + numbers.floors[rows] + numbers.floors[first]
     return slack

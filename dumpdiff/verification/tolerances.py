@@ -49,6 +49,7 @@ class RecordedNumbers:
     extreme_errors: Floats  #: of max and min, relative to the larger magnitude of the two
     sum_errors: Floats  #: of the norm, relative; of the mean, relative to the root mean square
     floors: Floats  #: absolute error of mean and norm
+    units: Floats  #: unit roundoff of the dtype
 
 
 def collect_numbers(trace: Trace) -> RecordedNumbers:
@@ -60,9 +61,11 @@ def collect_numbers(trace: Trace) -> RecordedNumbers:
     printed = _PRINT_UNITS * trace.source.resolution
     is_constant = tensors["constant"].to_numpy()
     extreme_errors = np.where(is_constant, max(printed, _CONSTANT_ERROR), printed) + _FLOAT32_UNIT
-    coarse_units = {dtype: _get_coarse_unit(dtype) for dtype in dtypes.unique()}
+    units_by_dtype = {dtype: get_unit_roundoff(dtype) for dtype in dtypes.unique()}
+    units = dtypes.map(units_by_dtype).to_numpy(dtype=float)
+    coarse_units = np.where(dtypes.isin(_WIDE_DTYPES), 0.0, units)
     summation = _SUM_UNITS * _FLOAT32_UNIT * np.sqrt(np.maximum(sizes, 1.0))
-    rounding = _DTYPE_UNITS * dtypes.map(coarse_units).to_numpy(dtype=float)
+    rounding = _DTYPE_UNITS * coarse_units
     floors = np.where((dtypes == "float16").to_numpy(), _FLOAT16_FLOOR, 0.0)
     floors += _SQUARE_FLOOR * np.sqrt(np.maximum(sizes, 1.0))
     return RecordedNumbers(
@@ -74,9 +77,5 @@ def collect_numbers(trace: Trace) -> RecordedNumbers:
         extreme_errors=extreme_errors,
         sum_errors=extreme_errors + summation + rounding,
         floors=floors,
+        units=units,
     )
-
-
-def _get_coarse_unit(dtype: str) -> float:
-    """Return the unit roundoff of dtypes narrower than float32, 0 for the others."""
-    return 0.0 if dtype in _WIDE_DTYPES else get_unit_roundoff(dtype)

@@ -1,0 +1,88 @@
+"""A change of one step of a region, and the search that runs the region with each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ....model.arrays import AnyArray
+from ...fault_case import FaultCase
+from ...hypothesis import Candidate
+from ...region import Region, Step, StepInput
+
+#: Elements that one kind of change may compute in all its trials together: about half a second.
+_MAX_ELEMENTS = 1e7
+#: Trials of one kind of change: each also costs the call of a few operators.
+_MAX_TRIALS = 400
+LOSS_KINDS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
+SCORE_KINDS = {"softmax", "scaled_masked_softmax"}
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """Another output of one step, and what it means."""
+
+    number: int  #: of the step
+    output: AnyArray
+    cause: str
+    description: str
+    contrast: str = ""
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    is_chaotic: bool = False
+
+
+def make_search(
+    list_changes: Callable[[FaultCase, Region], Iterator[Change]],
+) -> Callable[[FaultCase], Iterator[Candidate]]:
+    """Return a hypothesis that runs the region with each change, within the allowed cost."""
+
+    def suggest(case: FaultCase) -> Iterator[Candidate]:
+        region = case.region
+        if region is None or case.is_source or case.is_discrete:
+            return
+        unchanged = region.unchanged
+        if unchanged is None or not case.matches_faithful(unchanged):
+            return
+        n_elements = 0.0
+        for n_trials, change in enumerate(list_changes(case, region)):
+            n_elements += region.costs[change.number]
+            if n_elements > _MAX_ELEMENTS or n_trials >= _MAX_TRIALS:
+                return
+            predicted = region.run(change.number, change.output)
+            if predicted is None:
+                continue
+            yield Candidate(
+                predicted,
+                change.description,
+                change.contrast,
+                parameters=change.parameters,
+                unchanged=unchanged,
+                cause=change.cause,
+                is_chaotic=change.is_chaotic,
+            )
+
+    return suggest
+
+
+def list_floating_inputs(step: Step) -> list[tuple[int, StepInput]]:
+    """Return (position, input) of the floating tensors that a step reads."""
+    return [
+        (position, step_input)
+        for position, step_input in enumerate(step.inputs)
+        if step_input.array.dtype.kind == "f" and step_input.array.ndim
+    ]
+
+
+def compute_with(step: Step, position: int, array: AnyArray) -> AnyArray | None:
+    """Return a step's output with one input replaced."""
+    inputs = step.list_arrays()
+    inputs[position] = array
+    with np.errstate(all="ignore"):
+        return step.compute(inputs)
+
+
+def feeds_softmax(case: FaultCase, region: Region, number: int) -> bool:
+    """Return whether the output of a step becomes the scores of a softmax."""
+    return bool((region.find_kinds_after(number) | case.consumer_kinds) & SCORE_KINDS)

@@ -1,0 +1,146 @@
+"""Numbers that are solved for: an argument of an op, a factor or an offset of its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ....model.arrays import AnyArray
+from ....model.trace import BACKWARD, FORWARD
+from ...fault_case import FaultCase
+from ...parameter_fit import fit_number
+from ...region import Region, Step
+from .change import SCORE_KINDS, Change, compute_with
+
+#: Fewest elements from which a number is solved for.
+_MIN_FITTED = 8
+#: A smaller factor is zero; a factor so near to -1 is another sign.
+_ZERO_FACTOR, _SIGN_DISTANCE = 1e-6, 1e-4
+_ROOT_KINDS = {"rsqrt", "sqrt", "pow", "div", "reciprocal"}
+
+
+def list_other_arguments(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Change a number that an op takes: first to those of the other side, then to the best one."""
+    if case.faithful.size < _MIN_FITTED:
+        return
+    for number, step in enumerate(region.steps):
+        for position, step_input in enumerate(step.inputs):
+            if step_input.array.ndim == 0 and step_input.array.dtype.kind == "f":
+                yield from _change_argument(case, region, number, position)
+
+
+def _change_argument(
+    case: FaultCase, region: Region, number: int, position: int
+) -> Iterator[Change]:
+    step = region.steps[number]
+    recorded = float(step.inputs[position].array)
+
+    def run(value: float) -> AnyArray | None:
+        output = compute_with(step, position, np.asarray(value))
+        return None if output is None else region.run(number, output)
+
+    value = fit_number(run, recorded, case.faulty)
+    if value is None:
+        return
+    output = compute_with(step, position, np.asarray(value))
+    if output is None:
+        return
+    cause, word = _name_argument(region, number, recorded, value)
+    yield Change(
+        number,
+        output,
+        cause,
+        f"{word} = {value:.4g} in {step.name}" if word != "epsilon" else f"epsilon = {value:.2g}",
+        f"has {recorded:.4g}" if word != "epsilon" else f"uses {recorded:.2g}",
+        {word: value},
+    )
+
+
+def _name_argument(region: Region, number: int, recorded: float, value: float) -> tuple[str, str]:
+    """Return (cause, word) of a number that an op takes."""
+    step = region.steps[number]
+    kinds_after = region.find_kinds_after(number)
+    is_small = 0 <= recorded < 0.5 and 0 <= value < 1
+    if step.kind == "add" and is_small and kinds_after & _ROOT_KINDS:
+        return "epsilon", "epsilon"
+    if step.kind.endswith("norm") and is_small:
+        return "epsilon", "epsilon"
+    if step.kind in ("mul", "div") and kinds_after & SCORE_KINDS:
+        return "scale", "the number"
+    if step.kind in ("mul", "div"):
+        return "constant-factor", "the number"
+    return "argument", "the number"
+
+
+def list_factors(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Multiply the output of a step by the best number."""
+    for number, step in _list_floating_steps(case, region):
+
+        def multiply(factor: float, step: Step = step) -> AnyArray:
+            return factor * step.output
+
+        factor = _fit_output(case, region, number, multiply, 1.0)
+        if factor is not None:
+            cause, description = _describe_factor(case, region, number, factor)
+            parameters = {"factor": factor}
+            yield Change(number, multiply(factor), cause, description, parameters=parameters)
+
+
+def list_offsets(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Add the best number to the output of a step."""
+    for number, step in _list_floating_steps(case, region):
+
+        def add(offset: float, step: Step = step) -> AnyArray:
+            return step.output + offset
+
+        offset = _fit_output(case, region, number, add, 0.0)
+        if offset is not None:
+            description = f"{step.name} ({step.kind}) plus {offset:.4g}"
+            parameters = {"offset": offset}
+            yield Change(number, add(offset), "constant-offset", description, parameters=parameters)
+
+
+def _list_floating_steps(case: FaultCase, region: Region) -> list[tuple[int, Step]]:
+    """Return (number, step) of the steps with a floating output; none if too few values tell."""
+    if case.faithful.size < _MIN_FITTED:
+        return []
+    return [entry for entry in enumerate(region.steps) if entry[1].output.dtype.kind == "f"]
+
+
+def _fit_output(
+    case: FaultCase,
+    region: Region,
+    number: int,
+    change: Callable[[float], AnyArray],
+    start: float,
+) -> float | None:
+    """Return the number for which the changed output of a step explains the faulty value best."""
+
+    def run(value: float) -> AnyArray | None:
+        return region.run(number, change(value))
+
+    return fit_number(run, start, case.faulty)
+
+
+def _describe_factor(
+    case: FaultCase, region: Region, number: int, factor: float
+) -> tuple[str, str]:
+    """Return (cause, description) of a step's output multiplied by a number."""
+    step = region.steps[number]
+    description = f"{step.name} ({step.kind}) {factor:.6g} times the {case.faithful_side}'s"
+    if abs(factor) < _ZERO_FACTOR:
+        cause = "gradient-stopped" if case.phase == BACKWARD else "missing-term"
+        return cause, f"{step.name} ({step.kind}) left out"
+    kinds_after = region.find_kinds_after(number)
+    consumer_kinds = {region.steps[consumer].kind for consumer in region.consumers[number]}
+    if case.phase != FORWARD:
+        cause = "gradient-scaled" if case.phase == BACKWARD else "clip"
+    elif abs(factor + 1) < _SIGN_DISTANCE and "exp" in kinds_after:
+        cause, description = "decay-sign", f"{step.name} ({step.kind}) with the other sign"
+    elif kinds_after & SCORE_KINDS:
+        cause = "scale"
+        description = f"attention scores {factor:.6g} times the {case.faithful_side}'s"
+    else:
+        cause = "residual-scale" if consumer_kinds == {"add"} else "constant-factor"
+    return cause, description

@@ -1,0 +1,106 @@
+"""Elements of an input in another order: shifted, reversed, in other pieces, axes exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations
+
+import numpy as np
+
+from ....model.arrays import AnyArray
+from ...fault_case import FaultCase
+from ...region import Region, Step, StepInput
+from .change import Change, compute_with, list_floating_inputs
+
+#: Pieces of an axis whose order is tried.
+_CHUNKS = (2, 3, 4)
+_GATED_KINDS = {"sigmoid", "tanh"}
+
+
+def list_shifts(_case: FaultCase, region: Region) -> Iterator[Change]:
+    """Shift an input by one along an axis, or reverse it."""
+    for number, step in enumerate(region.steps):
+        for position, step_input in list_floating_inputs(step):
+            array = step_input.array
+            for axis in range(array.ndim):
+                if array.shape[axis] < 2:
+                    continue
+                for cause, description, changed in _shift_axis(step, step_input, axis):
+                    output = compute_with(step, position, changed)
+                    if output is not None:
+                        yield Change(number, output, cause, description)
+
+
+def _shift_axis(
+    step: Step, step_input: StepInput, axis: int
+) -> Iterator[tuple[str, str, AnyArray]]:
+    """Yield (cause, description, array) of an input that is shifted or reversed along an axis."""
+    array, name = step_input.array, step_input.name
+    is_kernel = step.kind == "convolution" and step_input.is_parameter
+    flipped_cause = "kernel-flipped" if is_kernel else "scan-direction"
+    yield flipped_cause, f"{name} reversed along axis {axis}", np.flip(array, axis)
+    if is_kernel and axis == array.ndim - 1:
+        axes = tuple(range(2, array.ndim))
+        yield "kernel-flipped", f"the kernel {name} flipped", np.flip(array, axes)
+    shift_cause = "causal-shift" if step.kind == "convolution" else "row-shift"
+    for shift in (1, -1):
+        rolled = np.roll(array, shift, axis)
+        cut = rolled.copy()
+        edge: list[slice | int] = [slice(None)] * array.ndim
+        edge[axis] = 0 if shift > 0 else -1
+        cut[tuple(edge)] = 0.0
+        text = f"{name} shifted by {shift} along axis {axis}"
+        yield shift_cause, f"{text}, with zeros at the end", cut
+        yield shift_cause, f"{text}, cyclically", rolled
+
+
+def list_orders(_case: FaultCase, region: Region) -> Iterator[Change]:
+    """Take the pieces of an input's axis in another order, or two of its axes exchanged."""
+    for number, step in enumerate(region.steps):
+        for position, step_input in list_floating_inputs(step):
+            for cause, description, changed in _reorder(region, number, step_input):
+                output = compute_with(step, position, changed)
+                if output is not None:
+                    yield Change(number, output, cause, description)
+
+
+def _reorder(
+    region: Region, number: int, step_input: StepInput
+) -> Iterator[tuple[str, str, AnyArray]]:
+    """Yield (cause, description, array) of an input in another order."""
+    array, name = step_input.array, step_input.name
+    is_kernel = region.steps[number].kind == "convolution" and step_input.is_parameter
+    for axis in range(array.ndim - 1, -1, -1):
+        length = array.shape[axis]
+        for n_chunks in _CHUNKS:
+            if length % n_chunks == 0 and length > n_chunks:
+                for order in permutations(range(n_chunks)):
+                    if list(order) != sorted(order):
+                        pieces = np.split(array, n_chunks, axis)
+                        changed = np.concatenate([pieces[i] for i in order], axis)
+                        cause = _name_order(region, number, n_chunks)
+                        text = f"the {n_chunks} parts of {name} in the order {list(order)}"
+                        yield cause, text, changed
+        for block in range(2, length // 2 + 1):
+            if length % block == 0:
+                moved = np.moveaxis(array, axis, -1)
+                strided = moved.reshape(*moved.shape[:-1], block, length // block)
+                changed = np.moveaxis(np.swapaxes(strided, -1, -2).reshape(moved.shape), -1, axis)
+                text = f"axis {axis} of {name} in steps of {length // block}"
+                yield "heads-permuted", text, changed
+    for first in range(array.ndim):
+        for second in range(first + 1, array.ndim):
+            swapped = np.swapaxes(array, first, second).reshape(array.shape)
+            cause = "weight-transposed" if step_input.is_parameter else "axes-swapped"
+            if is_kernel:
+                cause = "kernel-axes"
+            yield cause, f"axes {first} and {second} of {name} exchanged", swapped
+
+
+def _name_order(region: Region, number: int, n_chunks: int) -> str:
+    kinds = region.find_kinds_after(number) | {region.steps[number].kind}
+    if n_chunks > 2 and kinds & _GATED_KINDS:
+        return "gate-order"
+    if n_chunks == 2 and kinds & {"silu", "gelu", "swiglu", "geglu", "glu"}:
+        return "gate-up-swapped"
+    return "heads-permuted"

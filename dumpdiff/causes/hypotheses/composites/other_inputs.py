@@ -1,0 +1,142 @@
+"""Steps that read another tensor of the same shape, or two of their inputs in the other order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ....model.arrays import AnyArray
+from ...fault_case import FaultCase, compute_residual
+from ...region import Region, Step, StepInput
+from .change import LOSS_KINDS, Change, compute_with, feeds_softmax, list_floating_inputs
+from .missing_inputs import name_score_term
+
+#: Largest input that is tried with other tensors in its place.
+_MAX_REPLACED_ELEMENTS = 1 << 17
+#: Tensors of the region that are tried in place of another.
+_MAX_REPLACEMENTS = 10
+#: Relative L2 within which the values of the two sides are the same value.
+_EQUAL_DISTANCE = 1e-3
+#: Kinds whose inputs may come from anywhere in the model.
+_SOURCE_KINDS = {"concat", "add", "sub", "convolution", "matmul", *LOSS_KINDS}
+
+
+def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Give a step another tensor of the same shape, or two of its inputs in the other order."""
+    replacements = _list_replacements(case, region)
+    for number, step in enumerate(region.steps):
+        inputs = list_floating_inputs(step)
+        if len(inputs) > 1 and step.kind not in ("add", "mul", "maximum", "minimum"):
+            yield from _swap_inputs(number, step, inputs)
+        for position, step_input in inputs:
+            if step_input.array.size > _MAX_REPLACED_ELEMENTS:
+                continue
+            fitting = [
+                entry
+                for entry in replacements
+                if _fits(entry[1].shape, step_input.array.shape, step.kind)
+                and not _holds_same_elements(entry[1], step_input.array)
+            ]
+            fitting = fitting[:_MAX_REPLACEMENTS]
+            if step.kind in _SOURCE_KINDS and not step_input.is_parameter:
+                fitting += _list_values_elsewhere(case, step_input)
+            for name, array, is_parameter in fitting:
+                output = compute_with(step, position, array)
+                if output is None or _is_bypass(region, step_input, array):
+                    continue
+                swaps_weights = is_parameter and step_input.is_parameter
+                cause, description = "weight-swapped", f"{name} in its place"
+                if not swaps_weights:
+                    cause, description = _name_source(case, region, number, step_input, name)
+                yield Change(number, output, cause, description, f"has {step_input.name}")
+
+
+def _swap_inputs(
+    number: int, step: Step, inputs: Sequence[tuple[int, StepInput]]
+) -> Iterator[Change]:
+    (first, first_input), (second, second_input) = inputs[:2]
+    if first_input.array.shape != second_input.array.shape:
+        return
+    arrays = step.list_arrays()
+    arrays[first], arrays[second] = arrays[second], arrays[first]
+    output = step.compute(arrays)
+    if output is None:
+        return
+    names = f"{second_input.name} before {first_input.name}"
+    is_wave = {"sin", "cos"} <= {name.split(".")[-2] if "." in name else name.lower()[:3]
+                                 for name in (first_input.name, second_input.name)}  # fmt: skip
+    cause = "time-embedding-order" if is_wave else "input-order"
+    yield Change(number, output, cause, f"{step.kind} of {names}")
+
+
+def _name_source(
+    case: FaultCase, region: Region, number: int, step_input: StepInput, name: str
+) -> tuple[str, str]:
+    """Return (cause, description) of a step that reads the value ``name`` in place of another."""
+    step = region.steps[number]
+    if step.kind == "add" and feeds_softmax(case, region, number):
+        return name_score_term(case, step_input)
+    if step.kind in LOSS_KINDS or (case.is_near_loss and step.kind == "sub"):
+        return "loss-target", f"the loss against {name}"
+    if step.kind == "add":
+        return "residual-order", f"the residual taken from {name}"
+    if step.kind == "concat":
+        return "skip-source", f"{name} joined in {step.name}"
+    return "input-source", f"{step.name} ({step.kind}) of {name}"
+
+
+def _list_replacements(case: FaultCase, region: Region) -> list[tuple[str, AnyArray, bool]]:
+    """Return (name, array, whether it is a parameter) of the tensors in and around the region."""
+    replacements: list[tuple[str, AnyArray, bool]] = []
+    for step in region.steps:
+        replacements += [
+            (item.name, item.array, item.is_parameter) for _, item in list_floating_inputs(step)
+        ]
+    replacements += [
+        (operand.name, operand.array, bool(operand.parameter))
+        for operand in case.list_shared_operands()
+        if operand.shape and operand.is_floating
+    ]
+    return replacements
+
+
+def _list_values_elsewhere(
+    case: FaultCase, step_input: StepInput
+) -> list[tuple[str, AnyArray, bool]]:
+    """Return (name, array, False) of values of the same shape that both sides have."""
+    size = step_input.array.size
+    return [
+        (operand.name, operand.array.reshape(step_input.array.shape), False)
+        for operand in case.find_other_values(step_input.array.shape)
+        if operand.array.size == size
+    ]
+
+
+def _fits(shape: tuple[int, ...], expected: tuple[int, ...], kind: str) -> bool:
+    """Return whether a tensor can take the place of another; in sums also one that broadcasts."""
+    if shape == expected:
+        return True
+    if kind not in ("add", "mul") or len(shape) != len(expected):
+        return False
+    return all(length in (1, other) for length, other in zip(shape, expected, strict=True))
+
+
+def _is_bypass(region: Region, step_input: StepInput, array: AnyArray) -> bool:
+    """Return whether an array is what the step before reads: leaving it out is tried by itself."""
+    for step in region.steps:
+        if step.value != step_input.value:
+            continue
+        return any(
+            compute_residual(array, item.array) < _EQUAL_DISTANCE
+            for _, item in list_floating_inputs(step)
+            if item.array.size == array.size
+        )
+    return False
+
+
+def _holds_same_elements(array: AnyArray, other: AnyArray) -> bool:
+    """Return whether two arrays hold the same numbers in any order: another layout of one value."""
+    if array.size != other.size:
+        return False
+    return np.array_equal(np.sort(array, axis=None), np.sort(other, axis=None))

@@ -1,0 +1,107 @@
+"""Other forms of one operator: another axis of the same call, another activation or padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from ....operators.activations import ACTIVATIONS
+from ....operators.convolution import PADDING_MODES, convolve, list_settings
+from ...fault_case import FaultCase
+from ...region import Region, Step
+from .change import Change, list_floating_inputs
+
+ACTIVATION_KINDS = {
+    "silu", "gelu", "fast_gelu", "relu", "sigmoid", "tanh", "softplus", "mish", "hardswish", "elu",
+    "leaky_relu", "relu6", "erf",
+}  # fmt: skip
+
+
+#: Kind -> cause of another reading of the same call.
+_VARIANT_CAUSES: Mapping[str, str] = {
+    "softmax": "softmax-axis", "log_softmax": "softmax-axis", "gelu": "gelu-variant",
+    "matmul": "weight-transposed", "cross_entropy": "loss-reduction", "nll_loss": "loss-reduction",
+    "mse_loss": "loss-reduction", "l1_loss": "loss-reduction", "rope": "rope-layout",
+    "swiglu": "gate-up-swapped", "geglu": "gate-up-swapped", "glu": "gate-up-swapped",
+    "var": "biased-variance", "std": "biased-variance", "group_norm": "norm-groups",
+    "instance_norm": "norm-groups", "sub": "input-order", "div": "input-order",
+    "cumsum": "scan-direction", "cumprod": "scan-direction",
+}  # fmt: skip
+
+
+def list_variants(_case: FaultCase, region: Region) -> Iterator[Change]:
+    """Read the same call otherwise: another axis, form, reduction, padding or interpolation."""
+    for number, step in enumerate(region.steps):
+        if step.places is not None:
+            continue
+        for name, output in step.interpret(step.list_arrays()):
+            if name == step.interpretation or output.shape != step.output.shape:
+                continue
+            cause = _name_variant(step, name)
+            if step.kind == "matmul":
+                names = [item.name for _, item in list_floating_inputs(step)]
+                yield Change(number, output, cause, f"{names[-1]} transposed")
+            elif cause:
+                yield Change(
+                    number,
+                    output,
+                    cause,
+                    f"{step.kind} with {name or 'the default form'}",
+                    f"has {step.interpretation or 'the default form'}",
+                )
+
+
+def _name_variant(step: Step, name: str) -> str:
+    """Return the cause of another interpretation of a step, '' if it has no name."""
+    if step.kind == "attention":
+        return "mask-missing" if name == "no mask" else "mask-shifted"
+    if step.kind == "convolution":
+        own, other = (text.split(", dilation ") for text in (step.interpretation, name))
+        return "padding-mode" if own[1:] == other[1:] else "dilation"
+    if step.kind == "upsample":
+        is_alignment = "linear" in name and "linear" in step.interpretation
+        return "align-corners" if is_alignment else "resize-mode"
+    return _VARIANT_CAUSES.get(step.kind, "")
+
+
+def list_activations(_case: FaultCase, region: Region) -> Iterator[Change]:
+    """Replace an activation by another one, or leave it out."""
+    for number, step in enumerate(region.steps):
+        if step.kind not in ACTIVATION_KINDS or step.inputs[0].array.shape != step.output.shape:
+            continue
+        own = step.interpretation or step.kind
+        for name, function in ACTIVATIONS.items():
+            if name in (step.kind, step.interpretation):
+                continue
+            is_variant = "gelu" in own and "gelu" in name
+            yield Change(
+                number,
+                function(step.inputs[0].array),
+                "gelu-variant" if is_variant else "activation-kind",
+                name,
+                f"has {own}",
+            )
+
+
+def list_padding_modes(_case: FaultCase, region: Region) -> Iterator[Change]:
+    """Fill the padding of a convolution otherwise."""
+    for number, step in enumerate(region.steps):
+        if step.kind != "convolution":
+            continue
+        x, weight = (step_input.array for step_input in step.inputs[:2])
+        settings = [
+            candidate
+            for candidate in list_settings(x.shape, weight.shape, step.output.shape)
+            if str(candidate) == step.interpretation
+        ]
+        if not settings or not max(settings[0].padding):
+            continue
+        rest = step.output - convolve(x, weight, settings[0])
+        for mode in PADDING_MODES:
+            if mode == "zeros":
+                continue
+            try:
+                output = convolve(x, weight, replace(settings[0], mode=mode)) + rest
+            except ValueError:
+                continue
+            yield Change(number, output, "padding-mode", f"padding mode {mode}", "pads with zeros")
