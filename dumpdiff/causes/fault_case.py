@@ -16,6 +16,7 @@ from ..model.trace import FORWARD
 from ..operators import Call, compute_interpretations
 from ..operators.call import Interpretations
 from .region import Region
+from .routing import Routing
 from .scalings import Scaling, describe_scalings, select_scalings
 
 #: Elements of the sample that rules out most arrays before all elements are compared.
@@ -89,6 +90,9 @@ class FaultCase:
     #: recorded scalings between the value and the last agreement upstream, of either side
     faulty_scalings: Sequence[Scaling] = ()
     faithful_scalings: Sequence[Scaling] = ()
+    #: routing of the faithful and of the faulty side, if the values are the weights of experts
+    routing: Routing | None = None
+    faulty_routing: Routing | None = None
     #: returns the agreeing values of a shape that the faithful side holds before this one
     find_other_values: Callable[[tuple[int, ...]], Sequence[Operand]] = lambda _: ()
     #: returns the faithful side's parameters of a size

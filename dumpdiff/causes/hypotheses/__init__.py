@@ -15,6 +15,7 @@ from . import (
     recurrence,
     residual_sums,
     rotary,
+    routing,
     row_selection,
     weights,
 )
@@ -38,7 +39,10 @@ HYPOTHESES = (
     *precision.HYPOTHESES,
 )
 
+#: Changes of a router, tried first where both sides have one and their weights differ.
+ROUTING_HYPOTHESES = routing.HYPOTHESES
+
 #: Changes of a whole region, tried if none of the above explains a finding: they cost more.
 COMPOSITE_HYPOTHESES = composites.HYPOTHESES
 
-__all__ = ["COMPOSITE_HYPOTHESES", "HYPOTHESES"]
+__all__ = ["COMPOSITE_HYPOTHESES", "HYPOTHESES", "ROUTING_HYPOTHESES"]
