@@ -15,8 +15,8 @@ from ..operators import recompute
 from .cause_search import find_causes
 from .comparison_index import ComparisonIndex, ValuePair, find_region_pairs
 from .fault_case import FaultCase, compute_residual
-from .fault_case_builder import MAX_ELEMENTS, build_fault_cases
-from .hypotheses import COMPOSITE_HYPOTHESES, HYPOTHESES
+from .fault_case_builder import MAX_ELEMENTS, build_fault_cases, build_routing_cases
+from .hypotheses import COMPOSITE_HYPOTHESES, HYPOTHESES, ROUTING_HYPOTHESES
 from .statistics_explanation import explain_by_statistics
 
 NO_EXPLANATION = "no hypothesis explains this"
@@ -54,7 +54,11 @@ def _explain_finding(index: ComparisonIndex, finding: Finding) -> Finding:
         cases = list(build_fault_cases(index, finding, value_pair))
         if not cases:
             return _explain_by_statistics(index, finding, value_pair)
-        side, causes = find_causes(cases, HYPOTHESES)
+        side, causes = find_causes(
+            build_routing_cases(index, cases, value_pair), ROUTING_HYPOTHESES
+        )
+        if not causes:
+            side, causes = find_causes(cases, HYPOTHESES)
         if not causes:
             side, causes = find_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
         if not causes:

@@ -16,6 +16,7 @@ from ..model.trace import FORWARD
 from ..operators import Call, compute_interpretations
 from ..operators.call import Interpretations
 from .region import Region
+from .routing import Routing
 from .scalings import Scaling, describe_scalings, select_scalings
 
 #: Elements of the sample that rules out most arrays before all elements are compared.
@@ -79,6 +80,7 @@ class FaultCase:
     tolerance: float  #: relative L2 below which two such values agree
     dtype: str
     call: Call | None = None  #: the faithful side's last op, with its inputs
+    faulty_call: Call | None = None  #: the faulty side's last op, with its inputs
     #: a loss is among the forward ops that the value depends on directly
     is_near_loss: bool = False
     #: a decayed weight: the rest of its update has one length on both sides; None if unknown
@@ -88,8 +90,13 @@ class FaultCase:
     #: recorded scalings between the value and the last agreement upstream, of either side
     faulty_scalings: Sequence[Scaling] = ()
     faithful_scalings: Sequence[Scaling] = ()
+    #: routing of the faithful and of the faulty side, if the values are the weights of experts
+    routing: Routing | None = None
+    faulty_routing: Routing | None = None
     #: returns the agreeing values of a shape that the faithful side holds before this one
     find_other_values: Callable[[tuple[int, ...]], Sequence[Operand]] = lambda _: ()
+    #: returns the faithful side's parameters of a size
+    find_parameters: Callable[[int], Sequence[Operand]] = lambda _: ()
     #: returns the operators of the faithful side since the last agreement; None if unknown
     load_region: Callable[[], Region | None] = lambda: None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
@@ -27,6 +28,7 @@ from .comparison_index import (
 )
 from .fault_case import FaultCase, Operand
 from .region import build_region
+from .routing import find_routings
 from .scaling_search import find_scalings
 from .update_steps import has_equal_step
 
@@ -45,6 +47,8 @@ _MAX_CONSUMED_VALUES = 64
 #: Backward ops between the loss and a gradient that is called a gradient of the loss.
 _MAX_SEED_OPS = 12
 _SIDE_NAMES = ("target", "reference")
+#: Kinds of ops next to which experts are chosen.
+_ROUTING_KINDS = {"topk", "router", "scatter_add", "index_add"}
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "log_softmax", "gather_elements"}
 
 
@@ -111,6 +115,7 @@ def build_fault_cases(
     consumer_kinds = [collect_consumer_kinds(index, side, values[side]) for side in (0, 1)]
     scalings = [find_scalings(index, side, values[side]) for side in (0, 1)]
     is_near_loss = is_of_loss(index, finding, values)
+    calls = [_read_call(index, side, values[side]) for side in (0, 1)]
     is_step_equal = has_equal_step(index, values) if finding.phase == OPTIMIZER else None
     for faulty, faithful in ((0, 1), (1, 0)):
         flow = index.flows[faithful]
@@ -129,10 +134,12 @@ def build_fault_cases(
             consumer_kinds=consumer_kinds[faithful] | consumer_kinds[faulty],
             tolerance=finding.tolerance,
             dtype=str(flow.list_column("dtype")[values[faithful]]),
-            call=_read_call(index, faithful, values[faithful]),
+            call=calls[faithful],
+            faulty_call=calls[faulty],
             is_near_loss=is_near_loss,
             has_equal_step=is_step_equal,
             find_other_values=cache(partial(_find_other_values, index, faithful, values[faithful])),
+            find_parameters=partial(_list_parameters, index, faithful),
             load_region=partial(
                 build_region,
                 index,
@@ -145,6 +152,37 @@ def build_fault_cases(
             faulty_scalings=scalings[faulty],
             faithful_scalings=scalings[faithful],
         )
+
+
+def build_routing_cases(
+    index: ComparisonIndex, cases: Sequence[FaultCase], value_pair: ValuePair
+) -> list[FaultCase]:
+    """Return the cases with the weights of experts as their values.
+
+    Empty unless experts are chosen next to the values, and are weighted differently.
+    """
+    is_routed = any(
+        _ROUTING_KINDS & {*case.kinds, *case.consumer_kinds} and case.phase == FORWARD
+        for case in cases
+    )
+    routings = find_routings(index, value_pair.classes) if is_routed else None
+    if routings is None:
+        return []
+    routing_cases = []
+    for case in cases:
+        faulty = _SIDE_NAMES.index(case.faulty_side)
+        routing, faulty_routing = routings[1 - faulty], routings[faulty]
+        routing_case = replace(
+            case,
+            faulty=faulty_routing.weights,
+            faithful=routing.weights,
+            routing=routing,
+            faulty_routing=faulty_routing,
+            call=None,
+        )
+        if routing_case.error > routing_case.tolerance:
+            routing_cases.append(routing_case)
+    return routing_cases
 
 
 def _read_call(index: ComparisonIndex, side: int, value: int) -> Call | None:
@@ -367,6 +405,11 @@ def _follows_from_seed(index: ComparisonIndex, side: int, value: int) -> bool:
         if len(front) > _MAX_SEED_OPS:
             return False
     return has_seed
+
+
+def _list_parameters(index: ComparisonIndex, side: int, size: int) -> Sequence[Operand]:
+    """Return the forward parameters of one side that have a size."""
+    return list(_find_parameters(index, side, size))
 
 
 def _find_parameters(index: ComparisonIndex, side: int, size: int) -> Iterator[Operand]:

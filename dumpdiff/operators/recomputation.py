@@ -16,6 +16,7 @@ from . import (
     linear,
     losses,
     norms,
+    recurrence,
     reductions,
     rotary,
     selection,
@@ -37,6 +38,9 @@ KINDS: Mapping[str, Callable[[Call], Interpretations]] = {
     **losses.FUNCTIONS,
     **selection.FUNCTIONS,
 }
+#: Kinds of whole layers. Settings that are not recorded change what they compute, such as dropout
+#: between two layers, so that another output does not show that a record is wrong.
+LAYER_KINDS: Mapping[str, Callable[[Call], Interpretations]] = recurrence.FUNCTIONS
 
 
 def recompute(
@@ -77,12 +81,13 @@ def compute_interpretations(
 
     Outputs with another number of elements than ``output_shape`` are omitted.
     """
-    if kind not in KINDS:
+    compute = KINDS.get(kind) or LAYER_KINDS.get(kind)
+    if compute is None:
         return
     call = make_call(kind, inputs, keywords, output_shape)
     with np.errstate(all="ignore"):
         try:
-            for name, output in KINDS[kind](call):
+            for name, output in compute(call):
                 if output_shape is None:
                     yield name, output
                 elif output.size == int(np.prod(output_shape, dtype=np.int64)):

@@ -12,8 +12,10 @@ from . import (
     norms,
     optimizers,
     precision,
+    recurrence,
     residual_sums,
     rotary,
+    routing,
     row_selection,
     weights,
 )
@@ -33,10 +35,14 @@ HYPOTHESES = (
     *residual_sums.HYPOTHESES,
     *row_selection.HYPOTHESES,
     *gradients.HYPOTHESES,
+    *recurrence.HYPOTHESES,
     *precision.HYPOTHESES,
 )
+
+#: Changes of a router, tried first where both sides have one and their weights differ.
+ROUTING_HYPOTHESES = routing.HYPOTHESES
 
 #: Changes of a whole region, tried if none of the above explains a finding: they cost more.
 COMPOSITE_HYPOTHESES = composites.HYPOTHESES
 
-__all__ = ["COMPOSITE_HYPOTHESES", "HYPOTHESES"]
+__all__ = ["COMPOSITE_HYPOTHESES", "HYPOTHESES", "ROUTING_HYPOTHESES"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from os.path import commonprefix
 
 import numpy as np
 
@@ -21,6 +22,8 @@ _MIN_FACTOR = 1e-6
 #: A recorded value is the scaled branch within this many limits of the case: the factor was fitted
 #: to the sum, of which the branch is a part.
 _BRANCH_LIMITS = 10
+#: Words in the names of experts that all tokens use.
+_EXPERT_WORDS = ("expert", "shared")
 #: Share of elements that dropout drops.
 _MIN_DROPPED, _MAX_DROPPED = 0.01, 0.95
 #: Fewest elements of a value, and of a dropout mask, that show dropout.
@@ -51,7 +54,7 @@ def suggest_changed_branch(case: FaultCase) -> Iterator[Candidate]:
                 )
         for kept_branch, changed_branch, operand in ((a, b, second), (b, a, first)):
             yield _scale_branch(case, kept_branch, changed_branch, operand)
-            yield from _replace_branch(branches, kept_branch, changed_branch)
+            yield from _replace_branch(case, branches, kept_branch, changed_branch)
         return
 
 
@@ -93,17 +96,42 @@ def _describe_branch_scalings(
 
 
 def _replace_branch(
-    branches: list[tuple[Operand, AnyArray]], kept_branch: AnyArray, changed_branch: AnyArray
+    case: FaultCase,
+    branches: list[tuple[Operand, AnyArray]],
+    kept_branch: AnyArray,
+    changed_branch: AnyArray,
 ) -> Iterator[Candidate]:
     for operand, branch in branches:
         if branch is kept_branch or branch is changed_branch:
             continue
+        cause, description = "residual-order", f"the residual taken from {operand.name}"
+        for addend_operand, addend in branches:
+            if compute_residual(branch + addend, changed_branch) <= case.limit:
+                cause, description = _describe_missing_addend(case, addend_operand)
+                break
         yield Candidate(
             kept_branch + branch,
-            f"the residual taken from {operand.name}",
+            description,
             unchanged=kept_branch + changed_branch,
-            cause="residual-order",
+            cause=cause,
         )
+
+
+def _describe_missing_addend(case: FaultCase, addend: Operand) -> tuple[str, str]:
+    """Return (cause, description) of an addend that is left out.
+
+    The parameters that the faulty side does not use show to which module it belongs.
+    """
+    modules = [
+        operand.parameter.split(".")[:-1]
+        for operand in case.operands
+        if operand.parameter and not operand.agrees
+    ]
+    common_path = ".".join(commonprefix(modules))
+    if not common_path:
+        return "missing-term", f"without {addend.name} in the sum"
+    is_expert = any(word in common_path for word in _EXPERT_WORDS)
+    return "expert-missing" if is_expert else "missing-term", f"without {common_path} in the sum"
 
 
 def suggest_dropout(case: FaultCase) -> Iterator[Candidate]:

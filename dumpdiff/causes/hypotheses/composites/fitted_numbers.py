@@ -9,14 +9,12 @@ import numpy as np
 from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD, FORWARD
 from ...fault_case import FaultCase
+from ...parameter_fit import fit_number
 from ...region import Region, Step
 from .change import SCORE_KINDS, Change, compute_with
 
 #: Fewest elements from which a number is solved for.
 _MIN_FITTED = 8
-#: Rounds in which a number is solved for, its relative step, and the share of the error that the
-#: first rounds must remove: a change that explains the value explains nearly all of it.
-_FIT_ROUNDS, _FIT_STEP, _MAX_FIRST_SHARE = 8, 1e-4, 0.7
 #: A smaller factor is zero; a factor so near to -1 is another sign.
 _ZERO_FACTOR, _SIGN_DISTANCE = 1e-6, 1e-4
 _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "div", "reciprocal"}
@@ -42,7 +40,7 @@ def _change_argument(
         output = compute_with(step, position, np.asarray(value))
         return None if output is None else region.run(number, output)
 
-    value = _fit_number(run, recorded, case.faulty)
+    value = fit_number(run, recorded, case.faulty)
     if value is None:
         return
     output = compute_with(step, position, np.asarray(value))
@@ -122,7 +120,7 @@ def _fit_output(
     def run(value: float) -> AnyArray | None:
         return region.run(number, change(value))
 
-    return _fit_number(run, start, case.faulty)
+    return fit_number(run, start, case.faulty)
 
 
 def _describe_factor(
@@ -146,37 +144,3 @@ def _describe_factor(
     else:
         cause = "residual-scale" if consumer_kinds == {"add"} else "constant-factor"
     return cause, description
-
-
-def _fit_number(
-    run: Callable[[float], AnyArray | None], start: float, faulty: AnyArray
-) -> float | None:
-    """Return the number for which ``run`` is nearest to ``faulty``, by Gauss-Newton.
-
-    None if the first round does not remove much of the error.
-    """
-    value, output = start, run(start)
-    if output is None:
-        return None
-    first_error = error = float(np.linalg.norm(output - faulty))
-    for _ in range(_FIT_ROUNDS):
-        step = _FIT_STEP * (abs(value) or 1.0)
-        moved_output = run(value + step)
-        if moved_output is None:
-            return None
-        slope = (moved_output - output) / step
-        energy = float(np.vdot(slope, slope))
-        if not (np.isfinite(energy) and energy > 0):
-            return None
-        new_value = value + float(np.vdot(slope, faulty - output)) / energy
-        new_output = run(new_value)
-        if new_output is None:
-            return None
-        new_error = float(np.linalg.norm(new_output - faulty))
-        if not new_error < error:
-            break
-        has_converged = new_error > _MAX_FIRST_SHARE * error
-        value, output, error = new_value, new_output, new_error
-        if has_converged:
-            break
-    return value if error <= _MAX_FIRST_SHARE * first_error else None

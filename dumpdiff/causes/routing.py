@@ -1,0 +1,197 @@
+"""Routing of one layer of experts, read from one side of a comparison.
+
+The two sides write the way from scores to weights in different operators, in tables of all experts
+or of the chosen ones. Both become one table: the weight of every expert for every token, zero for
+experts that were not chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..graph import Flow
+from ..model.arrays import AnyArray, Flags, Floats
+from ..model.recorded_shapes import load_readable_tensor
+from ..model.trace import FORWARD
+from .comparison_index import ComparisonIndex, find_inputs, find_whole_tensor
+
+#: Values between the scores of a router and the choice, and between the choice and the weights.
+_MAX_VALUES = 48
+#: Largest table of tokens and experts.
+_MAX_ELEMENTS = 1 << 22
+#: Relative L2 within which the scores of the two sides are the same.
+_EQUAL_DISTANCE = 1e-4
+_PRODUCT_KINDS = ("matmul", "addmm")
+
+
+@dataclass(frozen=True, eq=False)
+class Routing:
+    """Choice and weights of one router; tokens in rows, experts in columns."""
+
+    logits: Floats  #: (tokens, experts): the product from which the scores are computed
+    weights: Floats  #: (tokens, experts): zero for experts that a token does not use
+    is_chosen: Flags  #: (tokens, experts): the largest values of the choice
+    #: vectors (experts,) that are added to scores: parameters or buffers
+    biases: tuple[Floats, ...]
+
+
+def find_routings(
+    index: ComparisonIndex, values: tuple[int, int]
+) -> tuple[Routing, Routing] | None:
+    """Return the routing of target and reference next to two compared values.
+
+    None if a side has none, if its tensors were not recorded, or if the scores already differ.
+    """
+    routings = [list(_read_routings(index, side, values[side])) for side in (0, 1)]
+    for target in routings[0]:
+        for reference in routings[1]:
+            if target.logits.shape != reference.logits.shape:
+                continue
+            distance = np.linalg.norm(target.logits - reference.logits)
+            if distance <= _EQUAL_DISTANCE * np.linalg.norm(reference.logits):
+                return target, reference
+    return None
+
+
+def _read_routings(index: ComparisonIndex, side: int, value: int) -> Iterator[Routing]:
+    """Yield the routing of the last choice before a value, then that of the first after it."""
+    flow = index.flows[side]
+    phases = flow.trace.ops["phase"].to_numpy()
+    kinds = index.kinds[side]
+    choices = [op for op in range(len(kinds)) if kinds[op] == "topk" and phases[op] == FORWARD]
+    if not choices:
+        return
+    producer = int(flow.producers[value])
+    before = [op for op in choices if op <= producer][::-1]
+    after = [op for op in choices if op > producer]
+    for op in (*before[:1], *after[:1], *before[1:2], *after[1:2]):
+        routing = _read_routing(index, side, op)
+        if routing is not None:
+            yield routing
+
+
+def _read_routing(index: ComparisonIndex, side: int, op: int) -> Routing | None:
+    """Return the routing whose experts an op chooses; None if it chooses something else."""
+    flow = index.flows[side]
+    rows = flow.get_tensor_ids(op).tolist()
+    slot_kinds = flow.tensors["slot_kind"].to_numpy()[rows]
+    inputs = [row for row, kind in zip(rows, slot_kinds, strict=True) if kind == "input"]
+    outputs = [row for row, kind in zip(rows, slot_kinds, strict=True) if kind == "output"]
+    if not inputs or not outputs or flow.tensor_class[inputs[0]] < 0:
+        return None
+    shape = flow.tensors["shape"].iat[inputs[0]]
+    if not shape or len(shape) < 2 or np.prod(shape) > _MAX_ELEMENTS:
+        return None
+    n_experts = int(shape[-1])
+    n_tokens = int(np.prod(shape)) // n_experts
+    scores = _find_scores(index, side, int(flow.tensor_class[inputs[0]]), n_tokens, n_experts)
+    indices = _read_indices(flow, outputs, n_tokens, n_experts)
+    if scores is None or indices is None:
+        return None
+    logits, biases = scores
+    is_chosen = np.zeros((n_tokens, n_experts), dtype=bool)
+    np.put_along_axis(is_chosen, indices, values=True, axis=1)
+    weights = _find_weights(index, side, outputs, indices, is_chosen)
+    if weights is None:
+        return None
+    return Routing(logits, weights, is_chosen, biases)
+
+
+def _read_indices(
+    flow: Flow, outputs: Sequence[int], n_tokens: int, n_experts: int
+) -> AnyArray | None:
+    """Return the numbers of the chosen experts (tokens, chosen), from one of the outputs."""
+    for row in outputs:
+        array = load_readable_tensor(flow.trace, row)
+        if array is None or array.dtype.kind not in "iu" or array.size % n_tokens:
+            continue
+        indices = array.reshape(n_tokens, -1).astype(np.int64)
+        if indices.size and indices.min() >= 0 and indices.max() < n_experts:
+            return indices
+    return None
+
+
+def _find_scores(
+    index: ComparisonIndex, side: int, value: int, n_tokens: int, n_experts: int
+) -> tuple[Floats, tuple[Floats, ...]] | None:
+    """Return the product from which the chosen values follow, and the vectors added on the way."""
+    flow = index.flows[side]
+    values = [value]
+    biases: list[Floats] = []
+    for upstream_value in values:  # grows while it is read
+        producer = int(flow.producers[upstream_value])
+        size = int(flow.sizes[upstream_value])
+        is_product = producer >= 0 and index.kinds[side][producer] in _PRODUCT_KINDS
+        if is_product and size == n_tokens * n_experts:
+            logits = _load_value(flow, upstream_value)
+            if logits is None or logits.shape[-1] != n_experts:
+                return None
+            return logits.reshape(n_tokens, n_experts), tuple(biases)
+        if size == n_experts and producer < 0:
+            bias = _load_value(flow, upstream_value)
+            if bias is not None:
+                biases.append(bias.reshape(-1))
+        for input_value, _ in find_inputs(flow, upstream_value):
+            if input_value not in values and len(values) < _MAX_VALUES:
+                values.append(input_value)
+    return None
+
+
+def _find_weights(
+    index: ComparisonIndex,
+    side: int,
+    outputs: Sequence[int],
+    indices: AnyArray,
+    is_chosen: Flags,
+) -> Floats | None:
+    """Return the last table downstream of the choice that has a weight for each chosen expert."""
+    flow = index.flows[side]
+    dtypes, phases = flow.list_column("dtype"), flow.list_column("phase")
+    n_tokens, n_experts = is_chosen.shape
+    values = [int(flow.tensor_class[row]) for row in outputs if flow.tensor_class[row] >= 0]
+    tables: list[tuple[int, Floats]] = []
+    for value in values:  # grows while it is read
+        producer = int(flow.producers[value])
+        is_floating_value = str(dtypes[value]).startswith(("float", "bfloat"))
+        if is_floating_value and flow.sizes[value] in (indices.size, is_chosen.size):
+            table = _load_table(flow, value, indices, is_chosen)
+            if table is not None:
+                tables.append((producer, table))
+        for consumer in flow.users[value]:
+            for written_value in flow.writes[consumer]:
+                is_small = flow.sizes[written_value] <= n_tokens * n_experts * n_experts
+                is_new = written_value not in values and phases[written_value] == FORWARD
+                if is_small and is_new and len(values) < _MAX_VALUES:
+                    values.append(written_value)
+    return max(tables, key=lambda entry: entry[0])[1] if tables else None
+
+
+def _load_table(flow: Flow, value: int, indices: AnyArray, is_chosen: Flags) -> Floats | None:
+    """Return a value as a table of all experts; None if it is no table of the chosen ones."""
+    array = _load_value(flow, value)
+    if array is None:
+        return None
+    table = np.zeros(is_chosen.shape)
+    if array.size == indices.size and array.shape[-1] == indices.shape[-1]:
+        np.put_along_axis(table, indices, array.reshape(indices.shape), axis=1)
+    elif array.size == is_chosen.size and array.shape[-1] == is_chosen.shape[-1]:
+        table = array.reshape(is_chosen.shape)
+    else:
+        return None
+    has_weight = table != 0
+    is_mask = np.all((table == 0) | (table == 1))
+    if is_mask or not has_weight.any() or (has_weight & ~is_chosen).any():
+        return None
+    return table if np.isfinite(table).all() else None
+
+
+def _load_value(flow: Flow, value: int) -> Floats | None:
+    """Return the whole tensor of a value in float64; None if it was not recorded."""
+    tensor = find_whole_tensor(flow, value)
+    if tensor < 0 or flow.sizes[value] > _MAX_ELEMENTS:
+        return None
+    array = load_readable_tensor(flow.trace, tensor)
+    return None if array is None else array.astype(np.float64)
