@@ -13,7 +13,7 @@ from ...region import Region, Step
 from .change import SCORE_KINDS, Change, compute_with
 
 #: Fewest elements from which a number is solved for.
-_MIN_FITTED = 8
+MIN_FITTED = 8
 #: Rounds in which a number is solved for, its relative step, and the share of the error that the
 #: first rounds must remove: a change that explains the value explains nearly all of it.
 _FIT_ROUNDS, _FIT_STEP, _MAX_FIRST_SHARE = 8, 1e-4, 0.7
@@ -24,7 +24,7 @@ _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "div", "reciprocal"}
 
 def list_other_arguments(case: FaultCase, region: Region) -> Iterator[Change]:
     """Change a number that an op takes: first to those of the other side, then to the best one."""
-    if case.faithful.size < _MIN_FITTED:
+    if case.faithful.size < MIN_FITTED:
         return
     for number, step in enumerate(region.steps):
         for position, step_input in enumerate(step.inputs):
@@ -42,7 +42,7 @@ def _change_argument(
         output = compute_with(step, position, np.asarray(value))
         return None if output is None else region.run(number, output)
 
-    value = _fit_number(run, recorded, case.faulty)
+    value = fit_number(run, recorded, case.faulty)
     if value is None:
         return
     output = compute_with(step, position, np.asarray(value))
@@ -105,7 +105,7 @@ def list_offsets(case: FaultCase, region: Region) -> Iterator[Change]:
 
 def _list_floating_steps(case: FaultCase, region: Region) -> list[tuple[int, Step]]:
     """Return (number, step) of the steps with a floating output; none if too few values tell."""
-    if case.faithful.size < _MIN_FITTED:
+    if case.faithful.size < MIN_FITTED:
         return []
     return [entry for entry in enumerate(region.steps) if entry[1].output.dtype.kind == "f"]
 
@@ -122,7 +122,7 @@ def _fit_output(
     def run(value: float) -> AnyArray | None:
         return region.run(number, change(value))
 
-    return _fit_number(run, start, case.faulty)
+    return fit_number(run, start, case.faulty)
 
 
 def _describe_factor(
@@ -148,7 +148,7 @@ def _describe_factor(
     return cause, description
 
 
-def _fit_number(
+def fit_number(
     run: Callable[[float], AnyArray | None], start: float, faulty: AnyArray
 ) -> float | None:
     """Return the number for which ``run`` is nearest to ``faulty``, by Gauss-Newton.
