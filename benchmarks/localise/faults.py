@@ -329,7 +329,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "conv_transposed": Fault(
         "a convolution's kernel flipped",
-        "weight-transposed",
+        "kernel-flipped",
         _change_weight("stages.{n}.conv2.weight", lambda w, _: w[:, :, ::-1, ::-1]),
         held_out=True,
     ),

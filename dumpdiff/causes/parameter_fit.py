@@ -9,6 +9,8 @@ import numpy as np
 from ..model.arrays import AnyArray
 
 _GOLDEN = (np.sqrt(5) - 1) / 2
+#: Fewest elements from which a number is solved for.
+MIN_FITTED = 8
 #: Rounds in which a number is solved for, its relative step, and the share of the error that the
 #: first rounds must remove: a change that explains the value explains nearly all of it.
 _FIT_ROUNDS, _FIT_STEP, _MAX_FIRST_SHARE = 8, 1e-4, 0.7

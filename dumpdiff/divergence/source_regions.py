@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..comparison.whole_tensors import load_readable_tensor
 from ..graph import Flow
 from ..model.arrays import Floats
+from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import BACKWARD
 from ..model.verdict import INCOMPARABLE
 from .forward_walk import MAX_REGION_END, select_region_ends
@@ -120,7 +120,7 @@ def _list_results(flow: Flow, values: Sequence[int]) -> list[int]:
 
 def _iterate_slices(flow: Flow, value: int) -> Iterator[Floats]:
     """Yield the slices of a value along each of its axes, as the rows of a matrix."""
-    tensor = load_readable_tensor(flow, int(flow.list_column("tensor")[value]))
+    tensor = load_readable_tensor(flow.trace, int(flow.list_column("tensor")[value]))
     if tensor is None or not np.issubdtype(tensor.dtype, np.floating):
         return
     for axis, length in enumerate(tensor.shape):
@@ -130,7 +130,7 @@ def _iterate_slices(flow: Flow, value: int) -> Iterator[Floats]:
 
 def _compute_distance(flow: Flow, value: int, slices: Floats) -> float:
     """Return the relative L2 distance of a value to the nearest of some slices, inf if unknown."""
-    tensor = load_readable_tensor(flow, int(flow.list_column("tensor")[value]))
+    tensor = load_readable_tensor(flow.trace, int(flow.list_column("tensor")[value]))
     if tensor is None:
         return np.inf
     elements = tensor.reshape(-1).astype(np.float64)

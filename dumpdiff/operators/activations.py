@@ -60,7 +60,35 @@ def softplus(x: AnyArray) -> Floats:
     return result
 
 
-#: Activations of one number, by the name that reports use.
+def leaky_relu(x: AnyArray, slope: float) -> Floats:
+    """Return x where it is positive, else slope x."""
+    result: Floats = np.where(x > 0, x, slope * x)
+    return result
+
+
+def elu(x: AnyArray, alpha: float) -> Floats:
+    """Return x where it is positive, else alpha (exp(x) - 1); Clevert et al., arXiv:1511.07289."""
+    result: Floats = np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+    return result
+
+
+def celu(x: AnyArray, alpha: float) -> Floats:
+    """Return x where it is positive, else alpha (exp(x / alpha) - 1); Barron, arXiv:1704.07483."""
+    result: Floats = np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) / alpha))
+    return result
+
+
+def hardsigmoid(x: AnyArray) -> Floats:
+    """Return min(max(x + 3, 0), 6) / 6."""
+    result: Floats = np.clip(x + 3, 0, 6) / 6
+    return result
+
+
+#: alpha and scale of selu; Klambauer et al., arXiv:1706.02515.
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+#: Activations of one number, by the name that reports use. Of two that give equal values, as relu
+#: and relu6 below 6, the first one is named.
 ACTIVATIONS: Mapping[str, Callable[[AnyArray], Floats]] = {
     "silu": silu,
     "gelu (erf)": gelu,
@@ -72,24 +100,43 @@ ACTIVATIONS: Mapping[str, Callable[[AnyArray], Floats]] = {
     "tanh": np.tanh,
     "softplus": softplus,
     "mish": lambda x: x * np.tanh(softplus(x)),
-    "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
-    "leaky relu (0.01)": lambda x: np.where(x > 0, x, DEFAULT_SLOPE * x),
-    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "hardswish": lambda x: x * hardsigmoid(x),
+    "leaky relu (0.01)": lambda x: leaky_relu(x, DEFAULT_SLOPE),
+    "elu": lambda x: elu(x, 1.0),
+    "selu": lambda x: _SELU_SCALE * elu(x, _SELU_ALPHA),
+    "relu6": lambda x: np.clip(x, 0.0, 6.0),
+    "hardsigmoid": hardsigmoid,
+    "hardtanh": lambda x: np.clip(x, -1.0, 1.0),
+    "logsigmoid": lambda x: -softplus(-x),
+    "softsign": lambda x: x / (1 + np.abs(x)),
     "identity": np.positive,
 }
 
+#: Activations with a number: name with a place for the number -> (function, a number
+#: from which a search for it starts).
+NUMBERED_ACTIVATIONS: Mapping[str, tuple[Callable[[AnyArray, float], Floats], float]] = {
+    "leaky relu ({:.4g})": (leaky_relu, 0.1),
+    "elu (alpha {:.4g})": (elu, 0.7),
+    "celu (alpha {:.4g})": (celu, 1.3),
+    "x sigmoid({:.4g} x)": (lambda x, beta: x * sigmoid(beta * x), 1.3),
+    "softplus (beta {:.4g})": (lambda x, beta: softplus(beta * x) / beta, 1.3),
+}
+
 #: Canonical kind -> activations that it may mean.
-_ACTIVATIONS_BY_KIND: Mapping[str, tuple[str, ...]] = {
+ACTIVATIONS_BY_KIND: Mapping[str, tuple[str, ...]] = {
     "silu": ("silu",),
     "gelu": ("gelu (erf)", "gelu (tanh)"),
     "fast_gelu": ("gelu (sigmoid)",),
     "relu": ("relu",),
     "sigmoid": ("sigmoid",),
     "tanh": ("tanh",),
-    "softplus": ("softplus",),
     "mish": ("mish",),
     "hardswish": ("hardswish",),
-    "elu": ("elu",),
+    "selu": ("selu",),
+    "relu6": ("relu6",),
+    "hardsigmoid": ("hardsigmoid",),
+    "logsigmoid": ("logsigmoid",),
+    "softsign": ("softsign",),
 }
 
 _GATE_FUNCTIONS: Mapping[str, Callable[[AnyArray], Floats]] = {
@@ -101,25 +148,26 @@ _GATE_FUNCTIONS: Mapping[str, Callable[[AnyArray], Floats]] = {
 
 def compute_activation(call: Call) -> Interpretations:
     """Compute an activation of one number; for gelu both common forms."""
-    for name in _ACTIVATIONS_BY_KIND[call.kind]:
+    for name in ACTIVATIONS_BY_KIND[call.kind]:
         yield name, ACTIVATIONS[name](call.tensors[0])
 
 
-def compute_other_activation(call: Call) -> Interpretations:
-    """Compute relu6, erf, erfc, logsigmoid or leaky_relu."""
+def compute_numbered_activation(call: Call) -> Interpretations:
+    """Compute leaky_relu, elu, celu, softplus or hardtanh with their numbers, erf or erfc."""
     x = call.tensors[0]
-    if call.kind == "relu6":
-        yield "", np.clip(x, 0.0, 6.0)
-    elif call.kind == "erf":
+    first_number = call.numbers[0] if call.numbers else None
+    if call.kind == "erf":
         yield "", erf(x)
     elif call.kind == "erfc":
         yield "", 1 - erf(x)
-    elif call.kind == "logsigmoid":
-        yield "", -softplus(-x)
-    elif call.kind == "leaky_relu":
-        default = call.numbers[0] if call.numbers else DEFAULT_SLOPE
-        slope = call.get_number("negative_slope", default=default)
-        yield "", np.where(x > 0, x, slope * x)
+    elif call.kind == "hardtanh":
+        low, high = call.numbers[:2] if len(call.numbers) > 1 else (-1.0, 1.0)
+        low = call.get_number("min_val", "min", default=low)
+        yield "", np.clip(x, low, call.get_number("max_val", "max", default=high))
+    elif call.kind in _NUMBERED_KINDS:
+        function, argument, default = _NUMBERED_KINDS[call.kind]
+        number = default if first_number is None else first_number
+        yield "", function(x, call.get_number(argument, default=number))
 
 
 def compute_gated_activation(call: Call) -> Interpretations:
@@ -141,8 +189,16 @@ def compute_gated_activation(call: Call) -> Interpretations:
         yield "gate first", gate_function(first) * second
 
 
+#: Canonical kind -> (function, name of its number, default).
+_NUMBERED_KINDS: Mapping[str, tuple[Callable[[AnyArray, float], Floats], str, float]] = {
+    "leaky_relu": (leaky_relu, "negative_slope", DEFAULT_SLOPE),
+    "elu": (elu, "alpha", 1.0),
+    "celu": (celu, "alpha", 1.0),
+    "softplus": (lambda x, beta: softplus(beta * x) / beta, "beta", 1.0),
+}
+
 FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
-    **dict.fromkeys(_ACTIVATIONS_BY_KIND, compute_activation),
-    **dict.fromkeys(("relu6", "erf", "erfc", "logsigmoid", "leaky_relu"), compute_other_activation),
+    **dict.fromkeys(ACTIVATIONS_BY_KIND, compute_activation),
+    **dict.fromkeys((*_NUMBERED_KINDS, "hardtanh", "erf", "erfc"), compute_numbered_activation),
     **dict.fromkeys(_GATE_FUNCTIONS, compute_gated_activation),
 }

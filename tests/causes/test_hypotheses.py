@@ -297,3 +297,30 @@ def test_one_number_of_an_update_is_solved_for(
 
 def test_a_moment_before_its_first_update_is_no_stopped_gradient() -> None:
     assert explain_update(np.zeros_like(GRADIENTS), 0.1 * GRADIENTS + 0.3 * WEIGHTS**2) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("change", "cause", "description"),
+    [
+        (lambda k: k[:, :, ::-1, ::-1], "kernel-flipped", "the kernel flipped"),
+        (lambda k: k[:, :, :, ::-1], "kernel-flipped", "the kernel flipped along its width"),
+        (
+            lambda k: k.swapaxes(2, 3),
+            "kernel-axes",
+            "the kernel with its axes 2 and 3 (height and width) exchanged",
+        ),
+        (
+            lambda k: k.swapaxes(0, 1),
+            "weight-transposed",
+            "the kernel with its axes in the order (1, 0, 2, 3)",
+        ),
+    ],
+)
+def test_axes_of_a_kernel(
+    change: Callable[[AnyArray], AnyArray], cause: str, description: str
+) -> None:
+    kernel = np.random.default_rng(5).standard_normal((4, 4, 3, 3))
+    case = make_fault_case(np.ascontiguousarray(change(kernel)), kernel, {}, kind="parameter")
+    first_cause = explain_fault_case(case)[0]
+    assert first_cause.name == cause
+    assert f"behaves as {description}; residual" in first_cause.text

@@ -8,14 +8,17 @@ from itertools import product
 import numpy as np
 
 from ...model.arrays import AnyArray
-from ...operators.activations import ACTIVATIONS
+from ...operators.activations import ACTIVATIONS, ACTIVATIONS_BY_KIND
 from ..fault_case import FaultCase, Operand
 from ..hypothesis import Candidate, Hypothesis
 
 #: Operands, the nearest first, that may be gate or up.
 _MAX_GATE_OPERANDS = 10
 #: Activations that gate nothing in practice, and those that may gate.
-_NO_GATES = ("identity", "sigmoid", "tanh", "softplus")
+_NO_GATES = (
+    "identity", "sigmoid", "tanh", "softplus", "selu", "relu6", "hardsigmoid", "hardtanh",
+    "logsigmoid", "softsign",
+)  # fmt: skip
 _GATES = tuple(name for name in ACTIVATIONS if name not in _NO_GATES)
 #: Activations that are tried for a fused gate.
 _FUSED_GATES = ("silu", "gelu (tanh)", "gelu (erf)", "sigmoid", "relu")
@@ -28,11 +31,19 @@ def suggest_other_activation(case: FaultCase) -> Iterator[Candidate]:
     inputs = list(case.find_same_size_arrays())
     for x in inputs:
         outputs = {name: function(x) for name, function in ACTIVATIONS.items()}
-        for name, output in outputs.items():
+        for name in _order_names(case):
+            output = outputs[name]
             if case.matches_faithful(output):
                 yield from _replace_activation(name, output, outputs.__getitem__)
                 return
     yield from _suggest_gated(case, inputs[:_MAX_GATE_OPERANDS])
+
+
+def _order_names(case: FaultCase) -> list[str]:
+    """Return the names of all activations, those of the recorded ops first."""
+    recorded_kinds = [*case.kinds, case.call.kind] if case.call is not None else case.kinds
+    recorded_names = [name for kind in recorded_kinds for name in ACTIVATIONS_BY_KIND.get(kind, ())]
+    return list(dict.fromkeys((*recorded_names, *ACTIVATIONS)))
 
 
 def _suggest_gated(case: FaultCase, inputs: Sequence[AnyArray]) -> Iterator[Candidate]:

@@ -90,10 +90,7 @@ def suggest_transposed(case: FaultCase) -> Iterator[Candidate]:
         predicted = faithful.T.reshape(faithful.shape)
         yield Candidate(predicted, "the weight transposed in memory", unchanged=faithful)
     elif faithful.ndim == 4:
-        flipped = faithful[:, :, ::-1, ::-1]
-        yield Candidate(flipped, "the kernel flipped", unchanged=faithful)
-        predicted = np.swapaxes(faithful, 2, 3).reshape(faithful.shape)
-        yield Candidate(predicted, "the kernel transposed", unchanged=faithful)
+        yield from _change_kernel_axes(faithful)
     if faithful.ndim > 2:
         for axes in permutations(range(faithful.ndim)):
             view = faithful.transpose(axes)
@@ -101,6 +98,34 @@ def suggest_transposed(case: FaultCase) -> Iterator[Candidate]:
                 yield Candidate(
                     view.copy(), f"the kernel with its axes in the order {axes}", unchanged=faithful
                 )
+
+
+def _change_kernel_axes(kernel: AnyArray) -> Iterator[Candidate]:
+    """Yield a kernel (out, in, height, width) with its image axes reversed or exchanged.
+
+    The output and input channels stay where they are, so it is not the weight that is transposed.
+    """
+    for axes, text in (
+        ((2, 3), "the kernel flipped"),
+        ((2,), "the kernel flipped along its height"),
+        ((3,), "the kernel flipped along its width"),
+    ):
+        flipped = np.flip(kernel, axes)
+        yield Candidate(flipped, text, unchanged=kernel, cause="kernel-flipped")
+    if kernel.shape[2] == kernel.shape[3]:
+        yield Candidate(
+            np.swapaxes(kernel, 2, 3),
+            "the kernel with its axes 2 and 3 (height and width) exchanged",
+            unchanged=kernel,
+            cause="kernel-axes",
+        )
+    else:
+        yield Candidate(
+            np.swapaxes(kernel, 2, 3).reshape(kernel.shape),
+            "the kernel transposed in memory",
+            unchanged=kernel,
+            cause="kernel-axes",
+        )
 
 
 def suggest_other_parameter(case: FaultCase) -> Iterator[Candidate]:
@@ -343,7 +368,7 @@ def suggest_rounded(case: FaultCase) -> Iterator[Candidate]:
     """Suggest that the parameter was rounded to a narrower dtype."""
     if not _is_floating_parameter(case):
         return
-    for dtype in ("float16", "bfloat16"):
+    for dtype in ("bfloat16", "float16"):
         predicted = round_to_dtype(case.faithful.astype(np.float32), dtype).astype(np.float64)
         yield Candidate(predicted, f"rounded to {dtype}", unchanged=case.faithful)
 

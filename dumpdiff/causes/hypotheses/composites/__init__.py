@@ -5,20 +5,22 @@ between. What follows from the change is compared with its value at the end of t
 """
 
 from ...hypothesis import Hypothesis
+from .activations import list_activations, list_clamps
 from .change import make_search
 from .fitted_numbers import list_factors, list_offsets, list_other_arguments
 from .missing_inputs import list_bypassed_steps, list_missing_inputs
 from .orders import list_orders, list_shifts
 from .other_inputs import list_replaced_inputs
 from .roundings import list_roundings
-from .variants import list_activations, list_padding_modes, list_variants
+from .variants import list_padding_modes, list_variants
 
 #: In the order in which equal explanations are listed: the simplest first.
 HYPOTHESES = (
+    Hypothesis("activation-kind", make_search(list_activations)),
     Hypothesis("argument", make_search(list_other_arguments)),
     Hypothesis("missing-term", make_search(list_missing_inputs)),
     Hypothesis("missing-step", make_search(list_bypassed_steps)),
-    Hypothesis("activation-kind", make_search(list_activations)),
+    Hypothesis("clamp", make_search(list_clamps)),
     Hypothesis("variant", make_search(list_variants)),
     Hypothesis("padding-mode", make_search(list_padding_modes)),
     Hypothesis("constant-factor", make_search(list_factors)),

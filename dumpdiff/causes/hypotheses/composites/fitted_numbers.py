@@ -9,12 +9,10 @@ import numpy as np
 from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD, FORWARD
 from ...fault_case import FaultCase
-from ...parameter_fit import fit_number
+from ...parameter_fit import MIN_FITTED, fit_number
 from ...region import Region, Step
 from .change import SCORE_KINDS, Change, compute_with
 
-#: Fewest elements from which a number is solved for.
-_MIN_FITTED = 8
 #: A smaller factor is zero; a factor so near to -1 is another sign.
 _ZERO_FACTOR, _SIGN_DISTANCE = 1e-6, 1e-4
 _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "div", "reciprocal"}
@@ -22,7 +20,7 @@ _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "div", "reciprocal"}
 
 def list_other_arguments(case: FaultCase, region: Region) -> Iterator[Change]:
     """Change a number that an op takes: first to those of the other side, then to the best one."""
-    if case.faithful.size < _MIN_FITTED:
+    if case.faithful.size < MIN_FITTED:
         return
     for number, step in enumerate(region.steps):
         for position, step_input in enumerate(step.inputs):
@@ -103,7 +101,7 @@ def list_offsets(case: FaultCase, region: Region) -> Iterator[Change]:
 
 def _list_floating_steps(case: FaultCase, region: Region) -> list[tuple[int, Step]]:
     """Return (number, step) of the steps with a floating output; none if too few values tell."""
-    if case.faithful.size < _MIN_FITTED:
+    if case.faithful.size < MIN_FITTED:
         return []
     return [entry for entry in enumerate(region.steps) if entry[1].output.dtype.kind == "f"]
 

@@ -11,8 +11,8 @@ from ....model.trace import BACKWARD
 from ...fault_case import FaultCase, find_masked
 from ...region import Region, StepInput
 from ..attention import is_cross_attention
+from .activations import ACTIVATION_KINDS
 from .change import Change, compute_with, feeds_softmax, list_floating_inputs
-from .variants import ACTIVATION_KINDS
 
 
 def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:

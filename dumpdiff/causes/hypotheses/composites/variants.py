@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ....operators.activations import ACTIVATIONS
 from ....operators.convolution import PADDING_MODES, convolve, list_settings
 from ...fault_case import FaultCase
 from ...region import Region, Step
 from .change import Change, list_floating_inputs
-
-ACTIVATION_KINDS = {
-    "silu", "gelu", "fast_gelu", "relu", "sigmoid", "tanh", "softplus", "mish", "hardswish", "elu",
-    "leaky_relu", "relu6", "erf",
-}  # fmt: skip
-
 
 #: Kind -> cause of another reading of the same call.
 _VARIANT_CAUSES: Mapping[str, str] = {
@@ -62,25 +55,6 @@ def _name_variant(step: Step, name: str) -> str:
         is_alignment = "linear" in name and "linear" in step.interpretation
         return "align-corners" if is_alignment else "resize-mode"
     return _VARIANT_CAUSES.get(step.kind, "")
-
-
-def list_activations(_case: FaultCase, region: Region) -> Iterator[Change]:
-    """Replace an activation by another one, or leave it out."""
-    for number, step in enumerate(region.steps):
-        if step.kind not in ACTIVATION_KINDS or step.inputs[0].array.shape != step.output.shape:
-            continue
-        own = step.interpretation or step.kind
-        for name, function in ACTIVATIONS.items():
-            if name in (step.kind, step.interpretation):
-                continue
-            is_variant = "gelu" in own and "gelu" in name
-            yield Change(
-                number,
-                function(step.inputs[0].array),
-                "gelu-variant" if is_variant else "activation-kind",
-                name,
-                f"has {own}",
-            )
 
 
 def list_padding_modes(_case: FaultCase, region: Region) -> Iterator[Change]:

@@ -1,0 +1,226 @@
+"""Another activation, or a value that is clamped: also where one side wrote it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ....model.arrays import AnyArray
+from ....operators.activations import ACTIVATIONS, ACTIVATIONS_BY_KIND, NUMBERED_ACTIVATIONS
+from ...fault_case import FaultCase, compute_residual
+from ...parameter_fit import MIN_FITTED, fit_number
+from ...region import Region, Step
+from .change import Change, compute_with, list_floating_inputs
+
+ACTIVATION_KINDS = {
+    "silu", "gelu", "fast_gelu", "relu", "sigmoid", "tanh", "softplus", "mish", "hardswish", "elu",
+    "leaky_relu", "relu6", "erf", "selu", "celu", "hardsigmoid", "hardtanh", "logsigmoid",
+    "softsign", "clamp",
+}  # fmt: skip
+#: Steps of an activation that is written out, at most: gelu with a cubic term has eight.
+_MAX_STEPS = 9
+#: Elements that rule out most functions before all are compared.
+_SAMPLE = 64
+#: Tolerances within which a function gives a recorded output.
+_TOLERANCES = 4
+#: Largest number of an activation.
+_MAX_NUMBER = 20.0
+#: Limit from which the search for a clamp starts, as share of the largest element.
+_FIRST_LIMIT = 0.7
+
+
+@dataclass(frozen=True, eq=False)
+class _Activation:
+    """A step whose output is an activation of ``x``."""
+
+    number: int  #: of the step
+    name: str
+    function: Callable[[AnyArray], AnyArray]
+    value: int  #: class of ``x``
+    x: AnyArray
+
+
+def list_activations(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Replace an activation by another one, leave it out, or give it another number."""
+    activations = _find_activations(case, region)
+    for activation in activations:
+        for name, function in ACTIVATIONS.items():
+            if name == activation.name:
+                continue
+            is_variant = "gelu" in activation.name and "gelu" in name
+            description = name if name != "identity" else "no activation"
+            yield Change(
+                activation.number,
+                function(activation.x),
+                "gelu-variant" if is_variant else "activation-kind",
+                description,
+                f"has {activation.name}",
+            )
+    for activation in activations:
+        for name, (numbered_function, start) in NUMBERED_ACTIVATIONS.items():
+            compute = partial(numbered_function, activation.x)
+            number = _fit_output(case, region, activation.number, compute, start)
+            if number is None:
+                continue
+            yield Change(
+                activation.number,
+                compute(number),
+                "activation-kind",
+                name.format(number),
+                f"has {activation.name}",
+                {"number": number},
+            )
+
+
+def _find_activations(case: FaultCase, region: Region) -> list[_Activation]:
+    """Return the activations of a region, recognized by their values; parts of one are left out."""
+    max_distance = _TOLERANCES * case.tolerance
+    functions = {**ACTIVATIONS, **_list_numbered_activations(region)}
+    activations: list[_Activation] = []
+    for number, step in enumerate(region.steps):
+        if step.places is not None or step.output.dtype.kind != "f" or step.output.size < 2:
+            continue
+        names = dict.fromkeys((*ACTIVATIONS_BY_KIND.get(step.kind, ()), *functions))
+        for value, x in _find_inputs_before(region, number).items():
+            candidates = [(name, functions[name]) for name in names if name != "identity"]
+            name = _name_activation(x, step.output, candidates, max_distance)
+            if name:
+                # an earlier activation of the same values, such as the sigmoid of silu, is a part
+                activations = [other for other in activations if other.value != value]
+                activations.append(_Activation(number, name, functions[name], value, x))
+                break
+    return activations
+
+
+def _list_numbered_activations(region: Region) -> dict[str, Callable[[AnyArray], AnyArray]]:
+    """Return the activations with the numbers that the steps of the region take, by name."""
+    inputs = [step_input for step in region.steps for step_input in step.inputs]
+    numbers = {float(item.array) for item in inputs if item.value < 0 and not item.array.ndim}
+    functions: dict[str, Callable[[AnyArray], AnyArray]] = {}
+    for name, (function, _) in NUMBERED_ACTIVATIONS.items():
+        for number in numbers:
+            if 0 < number < _MAX_NUMBER and number != 1:
+                functions[name.format(number)] = partial(_apply, function, number)
+    return functions
+
+
+def _apply(function: Callable[[AnyArray, float], AnyArray], number: float, x: AnyArray) -> AnyArray:
+    return function(x, number)
+
+
+def _find_inputs_before(region: Region, number: int) -> dict[int, AnyArray]:
+    """Return by class the values from which a step may have been computed, the last first.
+
+    Only steps that work element by element and keep the order lie in between.
+    """
+    numbers_by_value = {step.value: i for i, step in enumerate(region.steps)}
+    size, shape = region.steps[number].output.size, region.steps[number].output.shape
+    values: dict[int, AnyArray] = {}
+    front = [number]
+    for _ in range(_MAX_STEPS):
+        next_front = []
+        for i in front:
+            for _, step_input in list_floating_inputs(region.steps[i]):
+                is_new = step_input.value not in values and step_input.value >= 0
+                if not is_new or step_input.array.size != size or step_input.is_parameter:
+                    continue
+                values[step_input.value] = step_input.array.reshape(shape)
+                if step_input.value in numbers_by_value and step_input.order is None:
+                    next_front.append(numbers_by_value[step_input.value])
+        front = next_front
+    return values
+
+
+def _name_activation(
+    x: AnyArray,
+    output: AnyArray,
+    candidates: Sequence[tuple[str, Callable[[AnyArray], AnyArray]]],
+    max_distance: float,
+) -> str:
+    """Return the first function that gives ``output``; '' if none does."""
+    flat_x, flat_output = x.reshape(-1), output.reshape(-1)
+    rows = slice(None, None, max(1, flat_x.size // _SAMPLE))
+    for name, function in candidates:
+        if compute_residual(function(flat_x[rows]), flat_output[rows]) > max_distance:
+            continue
+        if compute_residual(function(flat_x), flat_output) <= max_distance:
+            return name
+    return ""
+
+
+def _fit_output(
+    case: FaultCase,
+    region: Region,
+    number: int,
+    compute: Callable[[float], AnyArray],
+    start: float,
+) -> float | None:
+    """Return the number for which the output of a step explains the faulty value best."""
+    if case.faithful.size < MIN_FITTED:
+        return None
+
+    def run(value: float) -> AnyArray | None:
+        return region.run(number, compute(value))
+
+    return fit_number(run, start, case.faulty)
+
+
+def list_clamps(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Clamp what a step computes, or what an activation reads, to the best limit."""
+    for number, step in enumerate(region.steps):
+        if step.output.dtype.kind == "f" and step.places is None and step.output.size > 1:
+            name = f"{step.name} ({step.kind})"
+            yield from _clamp(case, region, number, name, step.output, np.positive)
+        for position, step_input in list_floating_inputs(step):
+            if not step_input.agrees or step_input.is_parameter or step.places is not None:
+                continue
+            compute = partial(_compute_step, step, position)
+            yield from _clamp(case, region, number, step_input.name, step_input.array, compute)
+    for activation in _find_activations(case, region):
+        number, function = activation.number, activation.function
+        name = f"what {activation.name} reads"
+        yield from _clamp(case, region, number, name, activation.x, function)
+
+
+def _compute_step(step: Step, position: int, array: AnyArray) -> AnyArray:
+    """Return a step's output with another input; the recorded one if it does not fit."""
+    output = compute_with(step, position, array)
+    return step.output if output is None else output
+
+
+def _clamp(
+    case: FaultCase,
+    region: Region,
+    number: int,
+    name: str,
+    x: AnyArray,
+    function: Callable[[AnyArray], AnyArray],
+) -> Iterator[Change]:
+    """Clamp ``x``, of which a step's output is a function: above, below, and on both sides."""
+    largest = float(np.abs(x).max())
+    for clamp, text, sign in (
+        (np.minimum, "{} clamped to at most {:.4g}", 1),
+        (np.maximum, "{} clamped to at least {:.4g}", -1),
+        (_clamp_both, "{} clamped to {:.4g} on both sides", 1),
+    ):
+
+        def compute(limit: float, clamp: Callable[..., AnyArray] = clamp) -> AnyArray:
+            return function(clamp(x, limit))
+
+        limit = _fit_output(case, region, number, compute, sign * _FIRST_LIMIT * largest)
+        if limit is not None and abs(limit) < largest:
+            yield Change(
+                number,
+                compute(limit),
+                "clamp",
+                text.format(name, abs(limit) if clamp is _clamp_both else limit),
+                "does not clamp it",
+                {"limit": limit},
+            )
+
+
+def _clamp_both(x: AnyArray, limit: float) -> AnyArray:
+    return np.clip(x, -abs(limit), abs(limit))

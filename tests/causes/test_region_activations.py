@@ -1,0 +1,77 @@
+"""Activations inside a region: recognized by value, whatever the ops that one side wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from dumpdiff.model.arrays import AnyArray
+from dumpdiff.operators.activations import celu, elu, gelu, leaky_relu, relu, sigmoid, silu
+
+from .test_composites import BIAS, WEIGHT, X, explain_region, make_region
+
+#: silu as MindSpore writes it, then a linear layer: no value in between is compared.
+SILU = make_region(
+    [
+        ("sigmoid", [("x", X)]),
+        ("mul", [("x", X), ("last", 0)]),
+        ("matmul", [("last", 0), ("proj.weight", WEIGHT)]),
+        ("add", [("last", 0), ("proj.bias", BIAS)]),
+    ]
+)
+
+
+def project(x: AnyArray) -> AnyArray:
+    return x @ WEIGHT.T + BIAS
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (gelu, "gelu (erf)"),
+        (lambda x: x * sigmoid(1.702 * x), "gelu (sigmoid)"),
+        (lambda x: x, "no activation"),
+        (np.tanh, "tanh"),
+        (lambda x: leaky_relu(x, 0.2), "leaky relu (0.2)"),
+        (lambda x: elu(x, 0.5), "elu (alpha 0.5)"),
+        (lambda x: celu(x, 2.0), "celu (alpha 2)"),
+        (lambda x: x * sigmoid(1.5 * x), "x sigmoid(1.5 x)"),
+    ],
+)
+def test_written_out_silu_is_replaced_as_a_whole(
+    function: Callable[[AnyArray], AnyArray], said: str
+) -> None:
+    assert explain_region(SILU, project(function(X))) == (
+        "activation-kind",
+        f"{said}; the reference has silu",
+    )
+
+
+def test_form_of_gelu_is_a_variant() -> None:
+    region = make_region([("gelu", [("x", X)]), ("matmul", [("last", 0), ("w.weight", WEIGHT)])])
+    assert explain_region(region, gelu_tanh_product()) == (
+        "gelu-variant",
+        "gelu (tanh); the reference has gelu (erf)",
+    )
+
+
+def gelu_tanh_product() -> AnyArray:
+    cubic = np.sqrt(2 / np.pi) * (X + 0.044715 * X**3)
+    return 0.5 * X * (1 + np.tanh(cubic)) @ WEIGHT.T
+
+
+def test_relu_that_is_clamped() -> None:
+    region = make_region([("relu", [("x", X)]), ("matmul", [("last", 0), ("w.weight", WEIGHT)])])
+    assert explain_region(region, np.minimum(relu(X), 1.25) @ WEIGHT.T) == (
+        "clamp",
+        "relu_0 (relu) clamped to at most 1.25; the reference does not clamp it",
+    )
+
+
+def test_activation_of_clamped_values() -> None:
+    assert explain_region(SILU, project(silu(np.clip(X, -1.5, 1.5)))) == (
+        "clamp",
+        "what silu reads clamped to 1.5 on both sides; the reference does not clamp it",
+    )
