@@ -181,7 +181,8 @@ class Flow:
     @cached_property
     def partitions(self) -> dict[int, int]:
         """Class that no recorded op produced -> the class that it is an indexed part of."""
-        return find_partitions(self)
+        slots = self.tensors["slot"].to_numpy()[self.classes["tensor"]].tolist()
+        return find_partitions(self.classes, self.consumers, self.trace.ops, slots)
 
     @cached_property
     def positions(self) -> Floats:

@@ -7,67 +7,67 @@ tokens, and no recorder shows the indexing. But all of them together are the wei
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
+from ..model.arrays import Ints
 from ..model.dtypes import is_floating
 from ..model.trace import FORWARD
-
-if TYPE_CHECKING:
-    from .dataflow import Flow
 
 #: Relative difference of the sum of squares of the same numbers, summed in another order.
 _SUMMATION_ERROR = 4e-6
 _MIN_PARTS = 2
 
 
-def find_partitions(flow: Flow) -> dict[int, int]:
+def find_partitions(
+    classes: pd.DataFrame,
+    consumers: Sequence[Sequence[int]],
+    ops: pd.DataFrame,
+    slots: Sequence[str],
+) -> dict[int, int]:
     """Return part -> whole, by class.
 
-    The parts are read in one slot by ops of one kind in one module call of the forward pass. They
-    have as many elements as the whole, its extremes, and the sum of their squares is its own.
+    ``consumers`` are the ops that read a class, ``slots`` the slot of its first tensor. The parts
+    are read in one slot by ops of one kind in one module call of the forward pass. They have as
+    many elements as the whole, its extremes, and the sum of their squares is its own.
     """
+    groups = _group_leaves(classes, consumers, ops, slots)
+    if not groups:
+        return {}
+    highs, lows, norms = (classes[name].to_numpy(dtype=float) for name in ("max", "min", "norm"))
+    sizes, producers = classes["size"].to_numpy(), classes["producer"].to_numpy()
+    computed = np.flatnonzero(producers >= 0)
+    computed = computed[np.lexsort((producers[computed], sizes[computed]))]
     whole_of: dict[int, int] = {}
-    for (first_op, _), parts in _group_leaves(flow).items():
-        whole = _find_whole(flow, parts, first_op)
-        if whole >= 0:
-            whole_of.update(dict.fromkeys(parts, whole))
+    for parts in groups:
+        square_sum = float(np.sum(norms[parts] ** 2))
+        begin, end = np.searchsorted(sizes[computed], sizes[parts].sum() + np.array([0, 1]))
+        wholes: Ints = computed[begin:end]
+        is_whole = producers[wholes] < consumers[parts[0]][0]
+        is_whole &= (highs[wholes] == highs[parts].max()) & (lows[wholes] == lows[parts].min())
+        is_whole &= np.abs(norms[wholes] ** 2 - square_sum) <= _SUMMATION_ERROR * square_sum
+        if square_sum > 0 and is_whole.any():
+            whole_of.update(dict.fromkeys(parts, int(wholes[is_whole][-1])))
     return whole_of
 
 
-def _group_leaves(flow: Flow) -> dict[tuple[int, str], list[int]]:
-    """Return (first op that reads one, slot) -> unnamed values that nothing recorded produced."""
-    names, dtypes = flow.list_column("parameter"), flow.list_column("dtype")
-    kinds, parents = flow.trace.ops["kind"].tolist(), flow.trace.ops["parent"].tolist()
-    slots = flow.tensors["slot"].to_numpy()
+def _group_leaves(
+    classes: pd.DataFrame,
+    consumers: Sequence[Sequence[int]],
+    ops: pd.DataFrame,
+    slots: Sequence[str],
+) -> list[list[int]]:
+    """Return the unnamed values that nothing recorded produced, by what reads them."""
+    is_leaf = (classes["producer"] < 0) & (classes["parameter"] == "")
+    dtypes = classes["dtype"].tolist()
+    kinds, parents, phases = (ops[name].tolist() for name in ("kind", "parent", "phase"))
     groups: defaultdict[tuple[str, int, str], list[int]] = defaultdict(list)
-    for value in np.flatnonzero(flow.producers < 0).tolist():
-        consumers = flow.consumers[value]
-        if names[value] or len(consumers) != 1 or not is_floating(dtypes[value]):
+    for value in np.flatnonzero(is_leaf.to_numpy()).tolist():
+        if len(consumers[value]) != 1 or not is_floating(dtypes[value]):
             continue
-        op = consumers[0]
-        if flow.phases[op] != FORWARD or parents[op] < 0:
-            continue
-        rows = flow.get_tensor_ids(op)
-        own_rows = rows[flow.tensor_class[rows] == value]
-        groups[kinds[op], parents[op], str(slots[own_rows[0]])].append(value)
-    return {
-        (flow.consumers[parts[0]][0], slot): parts
-        for (_, _, slot), parts in groups.items()
-        if len(parts) >= _MIN_PARTS
-    }
-
-
-def _find_whole(flow: Flow, parts: list[int], first_op: int) -> int:
-    """Return the last value produced before an op that the parts are together, -1 if none is."""
-    highs, lows = flow.classes["max"].to_numpy(), flow.classes["min"].to_numpy()
-    square_sum = float(np.sum(flow.norms[parts] ** 2))
-    if not square_sum > 0:
-        return -1
-    is_whole = (flow.producers >= 0) & (flow.producers < first_op)
-    is_whole &= flow.sizes == flow.sizes[parts].sum()
-    is_whole &= (highs == highs[parts].max()) & (lows == lows[parts].min())
-    is_whole &= np.abs(flow.norms**2 - square_sum) <= _SUMMATION_ERROR * square_sum
-    wholes = np.flatnonzero(is_whole)
-    return int(wholes[np.argmax(flow.producers[wholes])]) if len(wholes) else -1
+        op = consumers[value][0]
+        if phases[op] == FORWARD and parents[op] >= 0:
+            groups[kinds[op], parents[op], slots[value]].append(value)
+    return [parts for parts in groups.values() if len(parts) >= _MIN_PARTS]
