@@ -403,8 +403,10 @@ def _count_unpaired_values(graph: JointGraph, location: Location) -> str:
         ("reference", graph.reference_classes),
     ):
         count = sum(classes[node] >= 0 for node in location.unpaired_nodes)
-        is_limited = count >= 2 * MAX_REGION_END
-        counts.append(f"{'at least ' if is_limited else ''}{count} {side}")
+        if count >= 2 * MAX_REGION_END:
+            counts.append(f"at least {2 * MAX_REGION_END} {side}")
+        else:
+            counts.append(f"{count} {side}")
     return f"unpaired values in between: {', '.join(counts)}"
 
 

@@ -105,9 +105,7 @@ def find_bridge(flow: Flow, value: int) -> Bridge | None:
     call_inputs = _find_call_inputs(flow, consumer, value)
     if call_inputs:
         return Bridge(call_inputs, "module call")
-    if recent_values:
-        return Bridge(recent_values[:1], "order")
-    return None
+    return Bridge(recent_values[:1], "order") if recent_values else None
 
 
 def find_enclosing_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
