@@ -282,7 +282,8 @@ def _format_title(
         name = target.parameter or reference.parameter
         subject = "a parameter without a name" if kind == "parameter" else "a constant table"
         if name:
-            subject = f"parameter {name}"
+            part_names = target.part_names or reference.part_names
+            subject = f"one of the parameters {part_names}" if part_names else f"parameter {name}"
         return f"{subject} differs, read by {op_t} vs {op_r}: {amount}"
     if kind == "input":
         return f"an input of {op_t} vs {op_r} differs: {amount}"

@@ -31,11 +31,19 @@ class SideLocation:
     scopes: tuple[str, ...]  #: canonical scopes of ``ops``
     #: names of the parameters that only the other side's ops read here
     unread_parameters: tuple[str, ...] = ()
+    #: classes that together are the other side's one tensor, () if it is one of both sides
+    parts: tuple[int, ...] = ()
 
     @property
     def parameter(self) -> str:
         """Name of the parameter it is, '' if none."""
         return str(self.flow.list_column("parameter")[self.value]) if self.value >= 0 else ""
+
+    @property
+    def part_names(self) -> str:
+        """Names of the parameters that the value consists of, '' if they have none."""
+        names = self.flow.list_column("parameter")
+        return ", ".join(filter(None, (str(names[part]) for part in self.parts)))
 
     @property
     def op_names(self) -> tuple[str, ...]:
@@ -131,6 +139,8 @@ def build_location(
     unpaired_nodes = find_source_nodes(graph, states, node)
     slot_pair = graph.comparison.pairs["slot_pair"].iat[node]
     slot_ops = None if slot_pair is None else (slot_pair.target_op, slot_pair.reference_op)
+    group = graph.comparison.pairs["group"].iat[node]
+    parts = ((), ()) if group is None else (group.target, group.reference)
     classes = (graph.target_classes, graph.reference_classes)
     kinds = (alignment.target_kinds, alignment.reference_kinds)
     flows = (alignment.target, alignment.reference)
@@ -138,7 +148,7 @@ def build_location(
     sides = []
     omitting_module = ""
     for side in (0, 1):
-        ops = _list_ops(flows[side], classes[side], node, unpaired_nodes)
+        ops = _list_ops(flows[side], classes[side], node, unpaired_nodes, parts[side])
         preceding_op = _find_op_before_omission(graph, unpaired_nodes, omitting_side=side)
         if preceding_op is not None:
             ops = [preceding_op, *ops]
@@ -156,26 +166,33 @@ def build_location(
                 tuple(kinds[side][op] for op in ops),
                 tuple(scopes[side][op] for op in ops),
                 unread_parameters,
+                parts[side] if len(parts[side]) > 1 else (),
             )
         )
     phase = str(graph.phase[node])
     return Location(node, phase, sides[0], sides[1], unpaired_nodes, omitting_module)
 
 
-def _list_ops(flow: Flow, classes: Ints, node: int, unpaired_nodes: tuple[int, ...]) -> list[int]:
+def _list_ops(
+    flow: Flow,
+    classes: Ints,
+    node: int,
+    unpaired_nodes: tuple[int, ...],
+    parts: tuple[int, ...],
+) -> list[int]:
     """Return the ops of one side that produced a node and the unpaired nodes before it.
 
-    If there are none, return the first consumer of the node's value.
+    If there are none, return the first consumer of the node's value. ``parts`` are the values of
+    the node where they are several: the parts of a fused tensor.
     """
     nodes = (*unpaired_nodes, node)
     values = [int(classes[n]) for n in nodes if classes[n] >= 0]
+    values += parts
     producers = {int(flow.producers[value]) for value in values} - {-1}
     if producers:
         return sorted(producers)
-    own_value = int(classes[node])
-    if own_value < 0:
-        return []
-    return flow.consumers[own_value][:1]
+    own_values = parts or (int(classes[node]),)
+    return sorted({op for value in own_values if value >= 0 for op in flow.consumers[value][:1]})
 
 
 def _find_op_before_omission(
