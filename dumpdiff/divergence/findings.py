@@ -282,7 +282,8 @@ def _format_title(
         name = target.parameter or reference.parameter
         subject = "a parameter without a name" if kind == "parameter" else "a constant table"
         if name:
-            subject = f"parameter {name}"
+            part_names = target.part_names or reference.part_names
+            subject = f"one of the parameters {part_names}" if part_names else f"parameter {name}"
         return f"{subject} differs, read by {op_t} vs {op_r}: {amount}"
     if kind == "input":
         return f"an input of {op_t} vs {op_r} differs: {amount}"
@@ -403,8 +404,10 @@ def _count_unpaired_values(graph: JointGraph, location: Location) -> str:
         ("reference", graph.reference_classes),
     ):
         count = sum(classes[node] >= 0 for node in location.unpaired_nodes)
-        is_limited = count >= 2 * MAX_REGION_END
-        counts.append(f"{'at least ' if is_limited else ''}{count} {side}")
+        if count >= 2 * MAX_REGION_END:
+            counts.append(f"at least {2 * MAX_REGION_END} {side}")
+        else:
+            counts.append(f"{count} {side}")
     return f"unpaired values in between: {', '.join(counts)}"
 
 

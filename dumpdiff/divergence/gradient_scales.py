@@ -2,6 +2,9 @@
 
 Clipping by the norm cancels such a factor, so that every value after it agrees. The norm itself,
 which is logged and decides whether there is clipping at all, is off by the factor.
+
+Also gradients of single weights that one side multiplies where the backward pass ends: nothing that
+was recorded depends on the product, so that no difference shows.
 """
 
 from __future__ import annotations
@@ -46,14 +49,19 @@ def insert_gradient_scales(
 ) -> tuple[Finding, ...]:
     """Return the findings with one more if gradients are scaled differently before their norm.
 
-    It comes before the findings of the optimizer, which follow from it.
+    And one more if the gradients of some weights are scaled where the backward pass ends. They come
+    before the findings of the optimizer, which follow from them.
     """
-    scale_finding = _find_gradient_scale(graph, states)
-    if scale_finding is None:
+    scale_findings = [
+        finding
+        for finding in (_find_final_scale(graph, states), _find_gradient_scale(graph, states))
+        if finding is not None
+    ]
+    if not scale_findings:
         return tuple(findings)
     earlier = [finding for finding in findings if finding.phase != OPTIMIZER]
     later = [finding for finding in findings if finding.phase == OPTIMIZER]
-    ordered_findings = [*earlier, scale_finding, *later]
+    ordered_findings = [*earlier, *scale_findings, *later]
     return tuple(replace(finding, rank=rank) for rank, finding in enumerate(ordered_findings, 1))
 
 
@@ -89,6 +97,116 @@ def _find_gradient_scale(graph: JointGraph, states: States) -> Finding | None:
         evidence=("the gradients agree where the backward pass ends", "ratio of recorded norms"),
         causes=(Cause("gradient-scaled", cause_text, 0.0, {"factor": factor}),),
     )
+
+
+def _find_final_scale(graph: JointGraph, states: States) -> Finding | None:
+    """Return the finding of gradients that one side multiplies last, None if there are none.
+
+    Where most gradients of a side are, it averages over ranks or undoes a loss scale.
+    """
+    gradient_nodes = _list_agreeing_weight_gradients(graph, states)
+    scaled_values: list[tuple[int, int, float]] = []  # (node of the gradient, side, factor)
+    alignment = graph.comparison.alignment
+    for side, (flow, kinds, classes) in enumerate(
+        (
+            (alignment.target, alignment.target_kinds, graph.target_classes),
+            (alignment.reference, alignment.reference_kinds, graph.reference_classes),
+        )
+    ):
+        scaled_of_side = []
+        for node in gradient_nodes:
+            gradient = int(classes[node])
+            scaled_value = _find_final_multiple(flow, kinds, gradient)
+            if scaled_value < 0:
+                continue
+            factor = float(flow.norms[scaled_value] / max(flow.norms[gradient], 1e-300))
+            if np.isfinite(factor) and abs(factor - 1) > _MIN_DIFFERENCE:
+                scaled_of_side.append((node, side, factor if side == 0 else 1 / factor))
+        if 2 * len(scaled_of_side) <= len(gradient_nodes):
+            scaled_values += scaled_of_side
+    if not scaled_values:
+        return None
+    node, scaled_side, factor = scaled_values[0]
+    target_ops = _name_ends(graph, 0, [(n, side) for n, side, _ in scaled_values])
+    reference_ops = _name_ends(graph, 1, [(n, side) for n, side, _ in scaled_values])
+    side_name = ("target", "reference")[scaled_side]
+    title = (
+        f"the {side_name} multiplies the gradients of {len(scaled_values)} of "
+        f"{len(gradient_nodes)} weights after the backward pass, where they agree: the first is "
+        f"{factor:.3g} times the reference's: {target_ops[0]} vs {reference_ops[0]}"
+    )
+    cause_text = f"the gradient is {factor:.3g} times the reference's"
+    return Finding(
+        rank=0,
+        kind="introduced",
+        phase=BACKWARD,
+        scope="",
+        title=title,
+        target_ops=target_ops[:MAX_NAMED_OPS],
+        reference_ops=reference_ops[:MAX_NAMED_OPS],
+        slots=(("output.0", "output.0"),),
+        metrics={"error": abs(factor - 1), "norm_ratio": factor},
+        tolerance=_MIN_DIFFERENCE,
+        confidence=_CONFIDENCE,
+        evidence=(
+            "the gradients agree before they are multiplied",
+            "ratio of recorded norms; no recorded value depends on the product",
+        ),
+        causes=(Cause("gradient-scaled", cause_text, 0.0, {"factor": factor}),),
+    )
+
+
+def _list_agreeing_weight_gradients(graph: JointGraph, states: States) -> list[int]:
+    """Return the nodes of the gradients of parameters that agree, in order."""
+    alignment = graph.comparison.alignment
+    if alignment.gradients is None:
+        return []
+    nodes: set[int] = set()
+    for flow, gradients, nodes_of_side in (
+        (alignment.target, alignment.gradients[0], graph.target_nodes),
+        (alignment.reference, alignment.gradients[1], graph.reference_nodes),
+    ):
+        names = flow.list_column("parameter")
+        for value, gradient in gradients.by_value.items():
+            if names[value]:
+                nodes.add(int(nodes_of_side[gradient]))
+    n_pairs = len(graph.comparison.pairs)
+    return sorted(node for node in nodes if node < n_pairs and states.state[node] == AGREEING)
+
+
+def _find_final_multiple(flow: Flow, kinds: Sequence[str], gradient: int) -> int:
+    """Return the multiple of a gradient that nothing is computed from, -1 if there is none.
+
+    The gradient itself must have no other use.
+    """
+    consumers = [op for op in flow.consumers[gradient] if flow.writes[op]]
+    if len(consumers) != 1 or flow.phases[consumers[0]] != BACKWARD:
+        return -1
+    op = consumers[0]
+    tensors = [read for read in flow.operands[op] if flow.sizes[read] > 1]
+    results = flow.writes[op]
+    if kinds[op] not in SCALING_KINDS or tensors != [gradient] or len(results) != 1:
+        return -1
+    is_used = any(flow.writes[user] for user in flow.consumers[results[0]])
+    return -1 if is_used or flow.sizes[results[0]] != flow.sizes[gradient] else results[0]
+
+
+def _name_ends(
+    graph: JointGraph, side: int, scaled_nodes: list[tuple[int, int]]
+) -> tuple[str, ...]:
+    """Return the names of one side's ops that give the gradients last."""
+    alignment = graph.comparison.alignment
+    flow, kinds = alignment.target, alignment.target_kinds
+    classes = graph.target_classes
+    if side == 1:
+        flow, kinds = alignment.reference, alignment.reference_kinds
+        classes = graph.reference_classes
+    values = []
+    for node, scaled_side in scaled_nodes:
+        gradient = int(classes[node])
+        is_scaled = scaled_side == side
+        values.append(_find_final_multiple(flow, kinds, gradient) if is_scaled else gradient)
+    return _name_producers(flow, values)
 
 
 def _collect_normed_gradients(graph: JointGraph, states: States) -> list[_NormedGradient]:

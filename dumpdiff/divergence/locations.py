@@ -10,15 +10,11 @@ from ..graph.module_paths import find_common_path
 from ..model.arrays import Ints
 from ..rulebook.names import split_segments
 from .joint_graph import JointGraph
-from .source_regions import find_source_nodes
+from .source_regions import find_source_nodes, select_roles
 from .states import States
 
 #: Ops that a finding names, on each side.
 MAX_NAMED_OPS = 24
-#: Of these, the first ops of a region: a fault shows in all that follows, so it is near the start.
-_MAX_FIRST_OPS = 16
-#: Of these, the ops that omit a parameter.
-_MAX_OMITTING_OPS = 8
 
 
 @dataclass(frozen=True)
@@ -35,13 +31,19 @@ class SideLocation:
     scopes: tuple[str, ...]  #: canonical scopes of ``ops``
     #: names of the parameters that only the other side's ops read here
     unread_parameters: tuple[str, ...] = ()
-    #: of ``ops``, those that stand where these parameters would be read
-    omitting_ops: tuple[int, ...] = ()
+    #: classes that together are the other side's one tensor, () if it is one of both sides
+    parts: tuple[int, ...] = ()
 
     @property
     def parameter(self) -> str:
         """Name of the parameter it is, '' if none."""
         return str(self.flow.list_column("parameter")[self.value]) if self.value >= 0 else ""
+
+    @property
+    def part_names(self) -> str:
+        """Names of the parameters that the value consists of, '' if they have none."""
+        names = self.flow.list_column("parameter")
+        return ", ".join(filter(None, (str(names[part]) for part in self.parts)))
 
     @property
     def op_names(self) -> tuple[str, ...]:
@@ -50,17 +52,13 @@ class SideLocation:
 
     @property
     def named_ops(self) -> tuple[str, ...]:
-        """The first and the last of ``op_names``, as many as a finding names.
+        """Of ``op_names`` as many as a finding names, in order: the first of each role.
 
-        Next to the first are those that omit a parameter.
+        The layers and steps of a long region repeat, and what is wrong is often a role of its own:
+        a sum without the bias that the others have. The first and the last ops follow.
         """
-        names = self.op_names
-        if len(names) <= MAX_NAMED_OPS:
-            return names
-        first_ops = self.ops[: _MAX_FIRST_OPS - len(self.omitting_ops)]
-        last_ops = self.ops[_MAX_FIRST_OPS - MAX_NAMED_OPS :]
-        named_ops = {*first_ops, *self.omitting_ops, *last_ops}
-        return tuple(name for op, name in zip(self.ops, names, strict=True) if op in named_ops)
+        named_ops = select_roles(self.flow, self.ops, self.kinds, MAX_NAMED_OPS)
+        return tuple(str(self.flow.trace.ops["name"].iat[op]) for op in named_ops)
 
     @property
     def scope(self) -> str:
@@ -141,6 +139,8 @@ def build_location(
     unpaired_nodes = find_source_nodes(graph, states, node)
     slot_pair = graph.comparison.pairs["slot_pair"].iat[node]
     slot_ops = None if slot_pair is None else (slot_pair.target_op, slot_pair.reference_op)
+    group = graph.comparison.pairs["group"].iat[node]
+    parts = ((), ()) if group is None else (group.target, group.reference)
     classes = (graph.target_classes, graph.reference_classes)
     kinds = (alignment.target_kinds, alignment.reference_kinds)
     flows = (alignment.target, alignment.reference)
@@ -148,7 +148,7 @@ def build_location(
     sides = []
     omitting_module = ""
     for side in (0, 1):
-        ops = _list_ops(flows[side], classes[side], node, unpaired_nodes)
+        ops = _list_ops(flows[side], classes[side], node, unpaired_nodes, parts[side])
         preceding_op = _find_op_before_omission(graph, unpaired_nodes, omitting_side=side)
         if preceding_op is not None:
             ops = [preceding_op, *ops]
@@ -157,10 +157,6 @@ def build_location(
             ops = [slot_ops[side]]
         value = int(classes[side][node])
         unread_parameters = _list_unread_parameters(graph, (*unpaired_nodes, node), side)
-        omitting_ops: tuple[int, ...] = ()
-        if len(ops) > MAX_NAMED_OPS:
-            omitting_ops = _find_omitting_ops(graph, side, unread_parameters, ops)
-            ops = sorted({*ops, *omitting_ops})
         sides.append(
             SideLocation(
                 flows[side],
@@ -170,27 +166,33 @@ def build_location(
                 tuple(kinds[side][op] for op in ops),
                 tuple(scopes[side][op] for op in ops),
                 unread_parameters,
-                omitting_ops,
+                parts[side] if len(parts[side]) > 1 else (),
             )
         )
     phase = str(graph.phase[node])
     return Location(node, phase, sides[0], sides[1], unpaired_nodes, omitting_module)
 
 
-def _list_ops(flow: Flow, classes: Ints, node: int, unpaired_nodes: tuple[int, ...]) -> list[int]:
+def _list_ops(
+    flow: Flow,
+    classes: Ints,
+    node: int,
+    unpaired_nodes: tuple[int, ...],
+    parts: tuple[int, ...],
+) -> list[int]:
     """Return the ops of one side that produced a node and the unpaired nodes before it.
 
-    If there are none, return the first consumer of the node's value.
+    If there are none, return the first consumer of the node's value. ``parts`` are the values of
+    the node where they are several: the parts of a fused tensor.
     """
     nodes = (*unpaired_nodes, node)
     values = [int(classes[n]) for n in nodes if classes[n] >= 0]
+    values += parts
     producers = {int(flow.producers[value]) for value in values} - {-1}
     if producers:
         return sorted(producers)
-    own_value = int(classes[node])
-    if own_value < 0:
-        return []
-    return flow.consumers[own_value][:1]
+    own_values = parts or (int(classes[node]),)
+    return sorted({op for value in own_values if value >= 0 for op in flow.consumers[value][:1]})
 
 
 def _find_op_before_omission(
@@ -254,36 +256,6 @@ def _list_unread_parameters(
             if names[value] and not _is_computed_with(flow, int(classes[node])):
                 unread_parameters[names[value]] = None
     return tuple(unread_parameters)
-
-
-def _find_omitting_ops(
-    graph: JointGraph, omitting_side: int, unread_parameters: tuple[str, ...], ops: list[int]
-) -> tuple[int, ...]:
-    """Return the ops of one side that stand where it omits the biases of products.
-
-    These are the first op that reads the partner of the weight with the name of a bias, and the
-    first op that reads its result. ``ops`` are the first and the last ops of the location.
-    """
-    alignment = graph.comparison.alignment
-    flow, other_flow = alignment.target, alignment.reference
-    classes, other_nodes = graph.target_classes, graph.reference_nodes
-    if omitting_side == 1:
-        flow, other_flow = other_flow, flow
-        classes, other_nodes = graph.reference_classes, graph.target_nodes
-    values = {name: value for value, name in enumerate(other_flow.list_column("parameter")) if name}
-    is_op = (flow.trace.ops["level"] == "op").to_numpy()
-    omitting_ops: list[int] = []
-    for name in unread_parameters:
-        weight = values.get("weight".join(name.rsplit("bias", 1)))
-        partner = -1 if weight is None else int(classes[other_nodes[weight]])
-        if partner < 0:
-            continue
-        products = [op for op in flow.users[partner] if is_op[op] and ops[0] <= op <= ops[-1]]
-        for product in products[:1]:
-            omitting_ops.append(product)
-            for result in flow.writes[product]:
-                omitting_ops += [op for op in flow.users[result] if is_op[op]][:1]
-    return tuple(dict.fromkeys(omitting_ops[:_MAX_OMITTING_OPS]))
 
 
 def _is_computed_with(flow: Flow, value: int) -> bool:

@@ -51,7 +51,51 @@ def find_source_nodes(graph: JointGraph, states: States, node: int) -> tuple[int
             covered_nodes |= _find_ancestors(graph, parts, set(own_nodes))
     if not covered_nodes.issuperset(region):
         region = [n for n in region if n not in covered_nodes]
-    return select_region_ends(graph, region)
+    return _select_nodes(graph, region)
+
+
+def _select_nodes(graph: JointGraph, region: Sequence[int]) -> tuple[int, ...]:
+    """Return of each side the nodes that a finding can name: one of each role, and the ends."""
+    alignment = graph.comparison.alignment
+    selected_nodes = set(select_region_ends(graph, region))
+    for flow, kinds, classes in (
+        (alignment.target, alignment.target_kinds, graph.target_classes),
+        (alignment.reference, alignment.reference_kinds, graph.reference_classes),
+    ):
+        nodes_of_op: dict[int, int] = {}
+        for node in region:
+            producer = int(flow.producers[classes[node]]) if classes[node] >= 0 else -1
+            if producer >= 0:
+                nodes_of_op.setdefault(producer, node)
+        ops = sorted(nodes_of_op)
+        roles = select_roles(flow, ops, [kinds[op] for op in ops], MAX_REGION_END)
+        selected_nodes.update(nodes_of_op[op] for op in roles)
+    return tuple(node for node in region if node in selected_nodes)
+
+
+def select_roles(
+    flow: Flow, ops: Sequence[int], kinds: Sequence[str], max_ops: int
+) -> tuple[int, ...]:
+    """Return at most so many of some ops, in order: the first of each role, then the ends.
+
+    A role is the kind of an op and those of the ops that its operands come from. ``ops`` are in
+    order of execution, with their kinds.
+    """
+    if len(ops) <= max_ops:
+        return tuple(ops)
+    kind_of = dict(zip(ops, kinds, strict=True))
+    first_of_role: dict[tuple[str, ...], int] = {}
+    for op in ops:
+        producers = [int(flow.producers[value]) for value in flow.operands[op]]
+        operand_kinds = sorted(kind_of.get(producer, "") for producer in producers)
+        first_of_role.setdefault((kind_of[op], *operand_kinds), op)
+    selected_ops = {ops[-1], *list(first_of_role.values())[: max_ops - 1]}
+    ends = [end for pair in zip(ops, reversed(ops), strict=True) for end in pair]
+    for op in ends:
+        if len(selected_ops) == max_ops:
+            break
+        selected_ops.add(op)
+    return tuple(sorted(selected_ops))
 
 
 def _drop_forward_nodes(graph: JointGraph, node: int, nodes: Sequence[int]) -> tuple[int, ...]:

@@ -116,9 +116,7 @@ def _find_bridge_to_one(flow: Flow, consumer: int, value: int) -> Bridge | None:
     call_inputs = _find_call_inputs(flow, consumer, value)
     if call_inputs:
         return Bridge(call_inputs, "module call")
-    if recent_values:
-        return Bridge(recent_values[:1], "order")
-    return None
+    return Bridge(recent_values[:1], "order") if recent_values else None
 
 
 def find_unrecorded_results(flow: Flow, value: int) -> tuple[int, ...]:

@@ -64,13 +64,13 @@ class TestARegionOfManyOps:
         clean_trace = trace("ms_lstm")
         return scale_arrays(clean_trace, find_dependents(clean_trace, FIRST_GATE), 1.3)
 
-    def test_its_first_and_its_last_ops_are_named(self, trace, diverged_trace):
+    def test_one_op_of_each_role_is_named(self, trace, diverged_trace):
         finding = locate_divergence(diverged_trace, trace("pt_lstm")).findings[0]
         assert finding.reference_ops == (LSTM_CALL,)
         names = [name.rpartition("/")[2] for name in finding.target_ops]
         assert len(names) == 24
         assert names[:5] == ["StridedSlice-op0", "MatMul-op0", "BiasAdd-op0", "MatMul-op0",
-                             "BiasAdd-op0"]  # fmt: skip
+                             "Add-op0"]  # fmt: skip
         assert FIRST_GATE in finding.target_ops
         assert names[-2:] == ["Mul-op11", "Stack-op1"]
         assert f"the region starts at {finding.target_ops[0]} vs {LSTM_CALL}" in finding.title
