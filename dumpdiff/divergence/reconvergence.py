@@ -289,7 +289,7 @@ def is_rearranged(graph: JointGraph, node: int) -> bool:
 
 
 def _has_exchanged_axes(graph: JointGraph, node: int) -> bool:
-    """Return whether the producers of a pair read tensors of one rank with axes in another order."""
+    """Return whether the producers of a pair read tensors with axes in another order."""
     alignment = graph.comparison.alignment
     shapes_of_sides = []
     for flow, classes in (
