@@ -348,7 +348,8 @@ def _bridge_missing_edges(
 ) -> list[int]:
     """Give parents to the nodes of one side with a missing producer, and count the evidence.
 
-    Returns the nodes that are joined tensors. Where the record of the other side has the edge, only the parts of a joined tensor are added.
+    Returns the nodes that are joined tensors. Where the record of the other side has the edge, only
+    the parts of a joined tensor are added.
     """
     leaves = np.flatnonzero((classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0))
     joined_nodes = []

@@ -121,9 +121,11 @@ def _find_few_parts(
             if flow.producers[candidate] < consumer
         ][-_MAX_CANDIDATES:]
         for parts in combinations(candidates, n_parts):
-            if not set(parts).isdisjoint(with_highest) and not set(parts).isdisjoint(with_lowest):
-                if _has_sums(flow, value, _get_sums(flow, parts)):
-                    return parts
+            has_extremes = not (
+                set(parts).isdisjoint(with_highest) or set(parts).isdisjoint(with_lowest)
+            )
+            if has_extremes and _has_sums(flow, value, _get_sums(flow, parts)):
+                return parts
     return ()
 
 
