@@ -146,7 +146,7 @@ def _find_equal_parts(
             for candidate in flow.values_by_size.get((flow.phases[consumer], part_size), ())
             if flow.producers[candidate] < consumer
         ][-n_parts * _MAX_STRIDE :]
-        for stride in range(1, min(_MAX_STRIDE, len(candidates) // n_parts) + 1):
+        for stride in range(1, min(_MAX_STRIDE, (len(candidates) - 1) // (n_parts - 1)) + 1):
             for last in range(len(candidates) - 1, len(candidates) - 1 - stride, -1):
                 parts = candidates[last::-stride][:n_parts]
                 is_complete = len(parts) == n_parts
