@@ -62,7 +62,7 @@ def find_reconverged(
         for end in results:
             leads_to_agreement[end] = state[end] == AGREEING and not exceeds_tolerance[end]
     for node in reversed(graph.order):
-        ends = children[node] or removing_results.get(node, ())
+        ends = children[node] or removing_results.get(node, [])
         for child in ends:
             visibility = compute_visibility(node, child) if leads_to_agreement[child] else 0.0
             if visibility > 0:
