@@ -278,6 +278,8 @@ class _Closure:
         """Pair two ops, their outputs and remaining inputs; return whether that was possible."""
         matching = self.matching
         outputs_t, outputs_r = self.flows[0].writes[t], self.flows[1].writes[r]
+        if self._has_other_gradient(t, r):
+            return False
         for output_t, output_r in zip(outputs_t, outputs_r, strict=False):
             if matching.prints_t.size[output_t] != matching.prints_r.size[output_r]:
                 return False
@@ -313,31 +315,34 @@ class _Closure:
                     continue
                 if self._get_phase(0, input_t) != self._get_phase(1, input_r):
                     continue
-                if not self._has_same_producer_level(input_t, input_r):
+                producer_t = int(self.flows[0].producers[input_t])
+                producer_r = int(self.flows[1].producers[input_r])
+                has_producers = min(producer_t, producer_r) >= 0
+                if has_producers and self._has_other_gradient(producer_t, producer_r):
                     continue
                 if not self.matching.pair(
                     input_t, input_r, "structure", confidence.REMAINING_INPUT
                 ):
                     continue
                 self._mark_consumers(input_t, input_r)
-                producer_t = int(self.flows[0].producers[input_t])
-                producer_r = int(self.flows[1].producers[input_r])
-                if min(producer_t, producer_r) >= 0 and self.matching.pair_ops(
-                    producer_t, producer_r
-                ):
+                if has_producers and self.matching.pair_ops(producer_t, producer_r):
                     op_pairs.append((producer_t, producer_r))
 
     def _get_phase(self, side: int, value: int) -> str:
         return str(self.flows[side].list_column("phase")[value])
 
-    def _has_same_producer_level(self, value_t: int, value_r: int) -> bool:
-        """Return whether both values come from ops, or both from calls of modules."""
-        producer_t = int(self.flows[0].producers[value_t])
-        producer_r = int(self.flows[1].producers[value_r])
-        if producer_t < 0 or producer_r < 0 or self.phases[0][producer_t] != BACKWARD:
-            return True
-        levels_t, levels_r = (flow.trace.ops["level"] for flow in self.flows)
-        return bool(levels_t.iat[producer_t] == levels_r.iat[producer_r])
+    def _has_other_gradient(self, t: int, r: int) -> bool:
+        """Return whether one op is a module's backward pass, the other that of an op inside it.
+
+        The module and its last op have one result, but not one input, so their kinds are no
+        evidence for equal gradients.
+        """
+        if self.phases[0][t] != BACKWARD or self.matching.kinds_t[t] == self.matching.kinds_r[r]:
+            return False
+        level_t, level_r = (
+            flow.trace.ops["level"].iat[op] for flow, op in zip(self.flows, (t, r), strict=True)
+        )
+        return bool(level_t != level_r)
 
     def _has_same_producer_kind(self, value_t: int, value_r: int) -> bool:
         """Return whether both producers are of equal kind, or neither value has one."""

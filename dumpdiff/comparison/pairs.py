@@ -27,6 +27,7 @@ from .mask_fill import STATISTICS_SET_ASIDE, flag_mask_fill, set_aside_fill
 from .metrics import Metrics, compute_metrics
 from .new_weights import judge_new_weights
 from .noise import measure_noise, measure_statistic_noise
+from .permuted_rows import accept_permuted_rows
 from .scalars import find_scalar_differences
 from .statistics import (
     StatisticErrors,
@@ -139,6 +140,7 @@ def compare_pairs(
     pairs = _add_groups(alignment, pairs).astype({"masked": "int64", "has_mask_fill": bool})
     pairs["tolerance"] = np.maximum(pairs["tolerance"], measure_noise(alignment, pairs))
     accept_free_orders(alignment, pairs)
+    accept_permuted_rows(alignment, pairs)
     accept_unrecorded_signs(alignment, pairs)
     _compare_nonfinite(target, reference, pairs)
     has_mismatch = pairs["nonfinite_mismatch"] > 0

@@ -49,6 +49,7 @@ class JointGraph:
     order: tuple[int, ...]  #: nodes, parents first
     phase: Objects  #: (nodes,) of the target's class, else of the reference's
     bridges: Counter[str]  #: evidence -> number of missing edges bridged by it
+    joined_nodes: frozenset[int]  #: whose parts were recorded, but not the op that joined them
 
     @property
     def n_nodes(self) -> int:
@@ -101,8 +102,12 @@ def build_joint_graph(comparison: Comparison) -> JointGraph:
     _add_slot_parents(comparison, nodes_t, nodes_r, (parents_t, parents_r))
     bridges: Counter[str] = Counter()
     recorded_parents_t = [list(parents) for parents in parents_t]
-    _bridge_missing_edges(target, classes_t, nodes_t, parents_t, parents_r, bridges)
-    _bridge_missing_edges(reference, classes_r, nodes_r, parents_r, recorded_parents_t, bridges)
+    joined_nodes = {
+        *_bridge_missing_edges(target, classes_t, nodes_t, parents_t, parents_r, bridges),
+        *_bridge_missing_edges(
+            reference, classes_r, nodes_r, parents_r, recorded_parents_t, bridges
+        ),
+    }
     for flow, classes, nodes, side_parents in (
         (target, classes_t, nodes_t, parents_t),
         (reference, classes_r, nodes_r, parents_r),
@@ -125,6 +130,7 @@ def build_joint_graph(comparison: Comparison) -> JointGraph:
         _sort_topologically(parents, positions_t, positions_r),
         phase,
         bridges,
+        frozenset(joined_nodes),
     )
 
 
@@ -232,6 +238,7 @@ def _iterate_contributions(flow: Flow) -> Iterator[tuple[int, int]]:
     for op, call in enumerate(calls):
         if call < 0 or flow.phases[op] == FORWARD:
             continue
+        yield from _iterate_partial_gradients(flow, op, call)
         unread_gradients = []
         for value in flow.writes[op]:
             is_final = flow.consumers[value] or parameter_names[value]
@@ -242,6 +249,21 @@ def _iterate_contributions(flow: Flow) -> Iterator[tuple[int, int]]:
         for source in _find_gradient_sources(flow, call):
             total = flow.recorded_gradients[source]
             yield from ((gradient, total) for gradient in unread_gradients)
+
+
+def _iterate_partial_gradients(flow: Flow, op: int, call: int) -> Iterator[tuple[int, int]]:
+    """Yield (unread result of a backward record, named gradient of a parameter that it adds to).
+
+    A parameter that several calls read, as the steps of a recurrence, has a part from each.
+    """
+    unread_values = [value for value in flow.writes[op] if not flow.consumers[value]]
+    if not unread_values:
+        return
+    for parameter in flow.operands[call]:
+        total = flow.gradients_of_parameters.get(flow.list_column("parameter")[parameter], -1)
+        for value in unread_values:
+            if total >= 0 and flow.sizes[value] == flow.sizes[total]:
+                yield value, total
 
 
 def _find_gradient_sources(flow: Flow, call: int) -> set[int]:
@@ -323,12 +345,14 @@ def _bridge_missing_edges(
     parents: list[list[int]],
     other_parents: list[list[int]],
     bridges: Counter[str],
-) -> None:
+) -> list[int]:
     """Give parents to the nodes of one side with a missing producer, and count the evidence.
 
-    Where the record of the other side has the edge, only the parts of a joined tensor are added.
+    Returns the nodes that are joined tensors. Where the record of the other side has the edge, only
+    the parts of a joined tensor are added.
     """
     leaves = np.flatnonzero((classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0))
+    joined_nodes = []
     for node in leaves.tolist():
         if parents[node]:
             continue
@@ -336,12 +360,17 @@ def _bridge_missing_edges(
             joined_parts = find_joined_parts(flow, int(classes[node]))
             parents[node] = [int(nodes[part]) for part in joined_parts if nodes[part] != node]
             bridges["joined" if parents[node] else "other side"] += 1
+            if parents[node]:
+                joined_nodes.append(node)
             continue
         bridge = find_bridge(flow, int(classes[node]))
         if bridge is not None:
             parent_nodes = [int(nodes[parent]) for parent in bridge.parents]
             parents[node] = [parent for parent in parent_nodes if parent != node]
             bridges[bridge.evidence] += 1
+            if bridge.evidence == "joined":
+                joined_nodes.append(node)
+    return joined_nodes
 
 
 def _bridge_unread_values(

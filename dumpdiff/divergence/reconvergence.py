@@ -257,9 +257,10 @@ def _has_same_operation(
 ) -> bool:
     """Return whether no record shows that the sides compute a pair in different ways.
 
-    Equal numbers in another order, which no layout explains, show one.
+    Equal numbers in another order, which no layout explains, show one. So do inputs whose axes are
+    in another order.
     """
-    if is_rearranged(graph, node):
+    if is_rearranged(graph, node) or _has_exchanged_axes(graph, node):
         return False
     if any(_get_size(graph, unpaired) > 1 for unpaired in walk.ancestry[node].unpaired_nodes):
         return False
@@ -285,6 +286,28 @@ def is_rearranged(graph: JointGraph, node: int) -> bool:
         return False
     tolerance = float(pair["tolerance"])
     return compute_metrics(np.sort(a, axis=None), np.sort(b, axis=None), 0).relative_l2 <= tolerance
+
+
+def _has_exchanged_axes(graph: JointGraph, node: int) -> bool:
+    """Return whether the producers of a pair read tensors with axes in another order."""
+    alignment = graph.comparison.alignment
+    shapes_of_sides = []
+    for flow, classes in (
+        (alignment.target, graph.target_classes),
+        (alignment.reference, graph.reference_classes),
+    ):
+        producer = int(flow.producers[classes[node]])
+        if producer < 0:
+            return False
+        rows = flow.get_tensor_ids(producer)
+        rows = rows[(flow.tensors["slot_kind"].to_numpy()[rows] == "input")]
+        shapes = [shape for shape in flow.tensors["shape"].iloc[rows] if shape]
+        shapes_of_sides.append(shapes)
+    shapes_t, shapes_r = shapes_of_sides
+    return len(shapes_t) == len(shapes_r) and any(
+        shape_t != shape_r and sorted(shape_t) == sorted(shape_r)
+        for shape_t, shape_r in zip(shapes_t, shapes_r, strict=True)
+    )
 
 
 def _get_producer_kinds(graph: JointGraph, node: int) -> tuple[str, str]:

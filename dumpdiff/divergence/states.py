@@ -165,7 +165,8 @@ def _demote_consequences(graph: JointGraph, state: list[str], errors: Floats) ->
 def _keep_foreign_values_unpaired(graph: JointGraph, state: list[str]) -> None:
     """Call what no recorded op wrote, and what has no partner, unpaired.
 
-    That its consumers agree does not make it an intermediate value of a decomposition.
+    That its consumers agree does not make it an intermediate value of a decomposition. A tensor
+    that was joined from recorded parts is one.
     """
     alignment, n_pairs = graph.comparison.alignment, len(graph.comparison.pairs)
     for flow, classes in (
@@ -174,7 +175,8 @@ def _keep_foreign_values_unpaired(graph: JointGraph, state: list[str]) -> None:
     ):
         unpaired = n_pairs + np.flatnonzero(classes[n_pairs:] >= 0)
         for node in unpaired[~flow.is_written[classes[unpaired]]].tolist():
-            state[node] = UNPAIRED
+            if node not in graph.joined_nodes:
+                state[node] = UNPAIRED
 
 
 def _judge_slot_pairs(graph: JointGraph, walk: Walk, state: list[str]) -> None:

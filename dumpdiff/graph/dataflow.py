@@ -126,6 +126,12 @@ class Flow:
                 gradient_of.setdefault(outputs[position], gradient)
         return gradient_of
 
+    @cached_property
+    def gradients_of_parameters(self) -> dict[str, int]:
+        """Name of a parameter -> class of the gradient that the record names so."""
+        names = self.list_column("gradient_of")
+        return {name: value for value, name in enumerate(names) if name}
+
     def _index_by_position(self, rows: Ints, ops: Ints) -> dict[tuple[int, int], int]:
         """Return (op, position among its inputs or outputs) -> class of some tensor rows.
 

@@ -8,6 +8,7 @@ part may be repeated in it, as the positions of a key are for every head.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 import numpy as np
 
@@ -23,6 +24,8 @@ _MIN_SIZE = 8
 _MAX_CANDIDATES = 16
 #: Ops before the first consumer whose results are tried as parts without an extreme.
 _WINDOW = 48
+#: Parts of one size that are tried in any combination of recent values: q, k and v; four gates.
+_FEW_PARTS = (3, 4)
 #: Parts of one size: the steps of a sequence.
 _MAX_STEPS = 512
 #: Values of one size that a step writes; the parts are that far apart.
@@ -33,7 +36,8 @@ def find_joined_parts(flow: Flow, value: int) -> tuple[int, ...]:
     """Return the computed values that a value without a producer was joined from.
 
     They are in the order of the run, and each of them once. () if none fit: two different values,
-    or values of one size at equal distances, as the steps of an unrolled recurrence.
+    three or four recent ones of one size, as the gates of a recurrent cell, or values of one size
+    at equal distances, as the steps of an unrolled recurrence.
     """
     consumers = flow.consumers[value]
     if flow.producers[value] >= 0 or not consumers or flow.sizes[value] < _MIN_SIZE:
@@ -47,7 +51,9 @@ def find_joined_parts(flow: Flow, value: int) -> tuple[int, ...]:
     for first, second in _iterate_two_parts(flow, value, highest, lowest):
         if _is_joined_from_two(flow, value, first, second):
             return tuple(sorted((first, second), key=flow.producers.__getitem__))
-    return _find_equal_parts(flow, value, highest, lowest)
+    return _find_few_parts(flow, value, highest, lowest) or _find_equal_parts(
+        flow, value, highest, lowest
+    )
 
 
 def _list_earlier_values(flow: Flow, name: str, value: int) -> list[int]:
@@ -98,6 +104,31 @@ def _is_joined_from_two(flow: Flow, value: int, first: int, second: int) -> bool
     return False
 
 
+def _find_few_parts(
+    flow: Flow, value: int, highest: Sequence[int], lowest: Sequence[int]
+) -> tuple[int, ...]:
+    """Return three or four recent values of one size that a value has the elements of."""
+    consumer = flow.consumers[value][0]
+    for n_parts in _FEW_PARTS:
+        part_size, remainder = divmod(int(flow.sizes[value]), n_parts)
+        with_highest = [part for part in highest if flow.sizes[part] == part_size]
+        with_lowest = [part for part in lowest if flow.sizes[part] == part_size]
+        if remainder or not with_highest or not with_lowest:
+            continue
+        candidates = [
+            candidate
+            for candidate in flow.values_by_size[flow.phases[consumer], part_size]
+            if flow.producers[candidate] < consumer
+        ][-_MAX_CANDIDATES:]
+        for parts in combinations(candidates, n_parts):
+            has_extremes = not (
+                set(parts).isdisjoint(with_highest) or set(parts).isdisjoint(with_lowest)
+            )
+            if has_extremes and _has_sums(flow, value, _get_sums(flow, parts)):
+                return parts
+    return ()
+
+
 def _find_equal_parts(
     flow: Flow, value: int, highest: Sequence[int], lowest: Sequence[int]
 ) -> tuple[int, ...]:
@@ -115,7 +146,7 @@ def _find_equal_parts(
             for candidate in flow.values_by_size.get((flow.phases[consumer], part_size), ())
             if flow.producers[candidate] < consumer
         ][-n_parts * _MAX_STRIDE :]
-        for stride in range(1, min(_MAX_STRIDE, len(candidates) // n_parts) + 1):
+        for stride in range(1, min(_MAX_STRIDE, (len(candidates) - 1) // (n_parts - 1)) + 1):
             for last in range(len(candidates) - 1, len(candidates) - 1 - stride, -1):
                 parts = candidates[last::-stride][:n_parts]
                 is_complete = len(parts) == n_parts

@@ -1,0 +1,107 @@
+"""Gradients of parameters that have the same rows on both sides, in another order.
+
+Checkpoints store rotary pairs next to each other or as halves, and the rows of the weights follow.
+The product of queries and keys undoes that order. Then the gradients of the weights have it, too.
+Whether the weights themselves are a difference depends on what is computed from them, see
+``divergence.states``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from ..alignment import Alignment
+from ..model.arrays import AnyArray, Ints
+from .metrics import compute_metrics
+from .whole_tensors import METRIC_NAMES, load_readable_tensor
+
+#: Layout of a gradient whose rows are those of the other side in the order of the parameter's.
+_LAYOUT = "rows permuted"
+
+
+def accept_permuted_rows(alignment: Alignment, pairs: pd.DataFrame) -> None:
+    """Compare the gradient of a parameter with permuted rows in the order of its parameter."""
+    if alignment.gradients is None:
+        return
+    rows_of_targets = {value: row for row, value in enumerate(pairs["target"].tolist())}
+    gradients_t = {
+        **alignment.gradients[0].by_value,
+        **_map_named_gradients(alignment),
+    }
+    for value, gradient in gradients_t.items():
+        row, gradient_row = rows_of_targets.get(value, -1), rows_of_targets.get(gradient, -1)
+        is_parameter = bool(alignment.target.producers[value] < 0)
+        if not is_parameter or not (_differs(pairs, row) and _differs(pairs, gradient_row)):
+            continue
+        order = _find_row_order(alignment, pairs, row)
+        if order is not None:
+            _compare_in_order(alignment, pairs, gradient_row, order)
+
+
+def _map_named_gradients(alignment: Alignment) -> dict[int, int]:
+    """Return the target's parameters -> their gradients, as either record names them."""
+    target, reference = alignment.target, alignment.reference
+    partners = {r: t for t, r in alignment.partners.items()}
+    gradients: dict[int, int] = {}
+    for flow, to_target in ((reference, partners), (target, None)):
+        for value, name in enumerate(flow.list_column("parameter")):
+            gradient = flow.gradients_of_parameters.get(name, -1) if name else -1
+            if gradient < 0:
+                continue
+            if to_target is None:
+                gradients[value] = gradient
+            elif value in to_target and gradient in to_target:
+                gradients[to_target[value]] = to_target[gradient]
+    return gradients
+
+
+def _differs(pairs: pd.DataFrame, row: int) -> bool:
+    """Return whether two whole tensors are beyond their tolerance."""
+    if row < 0 or pairs["metric"].iat[row] != "relative_l2":
+        return False
+    return bool(pairs["error"].iat[row] > pairs["tolerance"].iat[row])
+
+
+def _find_row_order(alignment: Alignment, pairs: pd.DataFrame, row: int) -> Ints | None:
+    """Return the rows of the reference in the order of the target's, None if they are others.
+
+    Rows are put in order by a fixed sum of their elements.
+    """
+    a, b = _load_pair(alignment, pairs, row)
+    if a is None or b is None or a.shape != b.shape or not 1 <= a.ndim <= 2:
+        return None
+    rows_a, rows_b = (array.reshape(len(array), -1).astype(np.float64) for array in (a, b))
+    weights = np.cos(np.arange(rows_a.shape[1]))
+    order_a, order_b = np.argsort(rows_a @ weights), np.argsort(rows_b @ weights)
+    order: Ints = np.empty(len(order_a), dtype=np.int64)
+    order[order_a] = order_b
+    error = compute_metrics(rows_a, rows_b[order], 0.0, False).relative_l2
+    return order if error <= float(pairs["tolerance"].iat[row]) else None
+
+
+def _compare_in_order(alignment: Alignment, pairs: pd.DataFrame, row: int, order: Ints) -> None:
+    """Set the metrics of a pair whose rows agree in another order."""
+    a, b = _load_pair(alignment, pairs, row)
+    if a is None or b is None or a.shape != b.shape or len(b) != len(order):
+        return
+    tolerance = float(pairs["tolerance"].iat[row])
+    metrics = compute_metrics(a, b[order], tolerance, bool(pairs["has_mask_fill"].iat[row]))
+    if not metrics.relative_l2 <= tolerance:
+        return
+    label = pairs.index[row]
+    for name in METRIC_NAMES:
+        pairs.loc[label, name] = getattr(metrics, name)
+    pairs.loc[label, ["error", "rounded_error", "layout"]] = [
+        metrics.relative_l2,
+        np.nan,
+        _LAYOUT,
+    ]
+
+
+def _load_pair(
+    alignment: Alignment, pairs: pd.DataFrame, row: int
+) -> tuple[AnyArray | None, AnyArray | None]:
+    a = load_readable_tensor(alignment.target, int(pairs["target_tensor"].iat[row]))
+    b = load_readable_tensor(alignment.reference, int(pairs["reference_tensor"].iat[row]))
+    return a, b

@@ -1,0 +1,96 @@
+"""One computation written in two ways is aligned, in both directions, as tensors and statistics."""
+
+import numpy as np
+import pytest
+from traces import compare_traces, edit_tensors, find_outputs
+
+import dumpdiff
+from dumpdiff import read
+
+PAIRS = (
+    ("rotation_pairs", "rotation_halves"),
+    ("rotation_pairs", "rotation_complex"),
+    ("recurrence_call", "recurrence_steps"),
+    ("step_cell", "step_written"),
+    ("norm_call", "norm_root"),
+    ("norm_root", "norm_inverse"),
+    ("norm_call", "norm_inverse"),
+    ("loss_call", "loss_gathered"),
+    ("experts_rows", "experts_masks"),
+)
+
+
+@pytest.fixture(scope="module")
+def align_variants(dump):
+    """Return the result of two variants, compared once in each direction."""
+    results = {}
+
+    def align(first, second):
+        if (first, second) not in results:
+            folder = dump("pt_variants")
+            results[first, second] = dumpdiff.align(folder / first, folder / second, explained=())
+        return results[first, second]
+
+    return align
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_the_variants_are_aligned_in_both_directions(align_variants, first, second):
+    result, mirrored = align_variants(first, second), align_variants(second, first)
+    assert result.verdict == mirrored.verdict == "aligned"
+    assert result.findings == mirrored.findings == ()
+    assert result.coverage["target"] == mirrored.coverage["reference"]
+    assert result.coverage["reference"] == mirrored.coverage["target"]
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_most_of_both_sides_is_compared_or_lies_between_compared_values(
+    align_variants, first, second
+):
+    coverage = align_variants(first, second).coverage
+    for side in ("target", "reference"):
+        for phase in ("forward", "backward"):
+            counts = coverage[side][phase]
+            assert counts["compared"] + counts["reconverged"] >= 0.85 * counts["ops"]
+
+
+class TestRotation:
+    def test_the_gradients_of_permuted_weights_are_compared_in_their_order(self, align_variants):
+        pairs = align_variants("rotation_pairs", "rotation_halves").pairs
+        permuted = pairs[pairs["layout"] == "rows permuted"]
+        assert len(permuted) == 2
+        assert (permuted["error"] < 1e-6).all()
+
+    def test_the_permuted_weights_are_compared_and_beyond_their_tolerance(self, align_variants):
+        result = align_variants("rotation_pairs", "rotation_halves")
+        weights = result.pairs[result.pairs["target_slot"].eq("input.1")]
+        differing = weights[weights["error"] > weights["tolerance"]]
+        assert set(differing["state"]) == {"reconverged"}
+        assert np.allclose(differing["error"].max(), 1.0, atol=0.5)
+
+
+class TestLoss:
+    def test_a_minus_that_was_not_recorded_is_the_layout_of_the_pair(self, align_variants):
+        pairs = align_variants("loss_call", "loss_gathered").pairs
+        negated = pairs[pairs["layout"] == "negated"]
+        assert len(negated) == 1
+        assert negated["error"].iat[0] < 1e-6
+
+    def test_a_loss_of_another_size_is_no_loss_of_another_sign(self, dump):
+        """The recorded mean is doubled."""
+        folder = dump("pt_variants")
+        trace = read(folder / "loss_gathered")
+        rows = find_outputs(trace, "Tensor.mean.0.forward")
+        loss = 2 * trace.tensors["max"].iloc[rows].iat[0]
+        numbers = {"max": loss, "min": loss, "mean": loss, "norm": abs(loss), "file": ""}
+        pairs = compare_traces(
+            read(folder / "loss_call"), edit_tensors(trace, rows, **numbers)
+        ).pairs
+        assert "negated" not in set(pairs["layout"])
+
+
+class TestNorm:
+    def test_the_gradient_that_only_rounding_is_left_of_says_nothing(self, align_variants):
+        """An instance norm takes the bias of the convolution away."""
+        uncompared = align_variants("norm_call", "norm_root").uncompared
+        assert "incomparable" in set(uncompared.loc[uncompared["side"] == "target", "state"])
