@@ -41,6 +41,7 @@ class StepInput:
     agrees: bool  #: the other side has the same value
     #: places of its elements in the output of the step that computed it; None if the order is equal
     order: Ints | None = None
+    kind: str = ""  #: canonical kind of the op that produced it, '' if none did
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,7 +289,8 @@ class _RegionBuilder:
         if not parameter:
             name = str(flow.trace.ops["name"].iat[producer]) if producer >= 0 else "an input"
         agrees = value in self.index.agreed_classes[self.side]
-        return StepInput(value, array, name, bool(parameter), agrees)
+        kind = self.index.kinds[self.side][producer] if producer >= 0 else ""
+        return StepInput(value, array, name, bool(parameter), agrees, kind=kind)
 
 
 def _understand_step(step: Step, max_distance: float) -> Step | None:

@@ -37,6 +37,14 @@ UNARY: Mapping[str, Callable[[AnyArray], Floats]] = {
     "cast": lambda x: x.astype(np.float64),
 }
 
+#: Roundings to whole numbers, by the name that reports use.
+ROUNDINGS: Mapping[str, Callable[[AnyArray], Floats]] = {
+    "round": np.rint,
+    "floor": np.floor,
+    "trunc": np.trunc,
+    "ceil": np.ceil,
+}
+
 BINARY: Mapping[str, Callable[[AnyArray, AnyArray], Floats]] = {
     "sub": np.subtract,
     "div": np.divide,
@@ -54,6 +62,14 @@ def apply_unary(call: Call) -> Interpretations:
     """Compute f(x); further inputs (memory formats, dtypes) are ignored."""
     for x in (*call.tensors, *call.inputs)[:1]:
         yield "", UNARY[call.kind](x)
+
+
+def apply_rounding(call: Call) -> Interpretations:
+    """Round x to whole numbers; halves to even numbers, then away from zero."""
+    for x in call.inputs[:1]:
+        yield "", ROUNDINGS[call.kind](x)
+        if call.kind == "round":
+            yield "halves away from zero", np.copysign(np.floor(np.abs(x) + 0.5), x)
 
 
 def apply_binary(call: Call) -> Interpretations:
@@ -142,6 +158,7 @@ def compute_fused_arithmetic(call: Call) -> Interpretations:
 FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
     **dict.fromkeys(UNARY, apply_unary),
     **dict.fromkeys(BINARY, apply_binary),
+    **dict.fromkeys(ROUNDINGS, apply_rounding),
     "add": add_inputs,
     "mul": multiply_inputs,
     "where": select_by_condition,

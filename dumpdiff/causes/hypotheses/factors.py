@@ -8,6 +8,7 @@ import numpy as np
 
 from ...model.finding import Finding
 from ...model.trace import BACKWARD, FORWARD, OPTIMIZER
+from ...operators.elementwise import ROUNDINGS
 from ..fault_case import FaultCase, find_masked
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
@@ -79,11 +80,17 @@ def choose_factor_cause(finding: Finding, consumer_kinds: frozenset[str], is_of_
         return "constant-factor"
     if finding.phase == BACKWARD:
         return "gradient-scaled"
+    return _choose_forward_factor_cause(finding, consumer_kinds)
+
+
+def _choose_forward_factor_cause(finding: Finding, consumer_kinds: frozenset[str]) -> str:
     if consumer_kinds & _SCORE_CONSUMERS and is_attention(finding.scope):
         return "scale"
-    if "add" in consumer_kinds and "matmul" not in consumer_kinds:
-        return "residual-scale"
-    return "constant-factor"
+    if "matmul" in consumer_kinds:
+        return "constant-factor"
+    if consumer_kinds & ROUNDINGS.keys():
+        return "quantization-scale"
+    return "residual-scale" if "add" in consumer_kinds else "constant-factor"
 
 
 def suggest_zeros(case: FaultCase) -> Iterator[Candidate]:

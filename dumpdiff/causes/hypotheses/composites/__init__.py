@@ -8,17 +8,22 @@ from ...hypothesis import Hypothesis
 from .activations import list_activations, list_clamps
 from .change import make_search
 from .fitted_numbers import list_factors, list_offsets, list_other_arguments
-from .missing_inputs import list_bypassed_steps, list_missing_inputs
+from .missing_inputs import list_bypassed_steps, list_missing_inputs, list_missing_masks
 from .orders import list_orders, list_shifts
 from .other_inputs import list_replaced_inputs
+from .quantizers import list_quantizers, list_scale_axes, list_step_limits
 from .roundings import list_roundings
 from .variants import list_padding_modes, list_variants
 
 #: In the order in which equal explanations are listed: the simplest first.
 HYPOTHESES = (
+    Hypothesis("quantization-scale", make_search(list_quantizers)),
+    Hypothesis("quantization-range", make_search(list_step_limits)),
+    Hypothesis("quantization-axis", make_search(list_scale_axes)),
     Hypothesis("activation-kind", make_search(list_activations)),
     Hypothesis("argument", make_search(list_other_arguments)),
     Hypothesis("missing-term", make_search(list_missing_inputs)),
+    Hypothesis("straight-through", make_search(list_missing_masks)),
     Hypothesis("missing-step", make_search(list_bypassed_steps)),
     Hypothesis("clamp", make_search(list_clamps)),
     Hypothesis("variant", make_search(list_variants)),

@@ -84,7 +84,7 @@ def _find_activations(case: FaultCase, region: Region) -> list[_Activation]:
         if step.places is not None or step.output.dtype.kind != "f" or step.output.size < 2:
             continue
         names = dict.fromkeys((*ACTIVATIONS_BY_KIND.get(step.kind, ()), *functions))
-        for value, x in _find_inputs_before(region, number).items():
+        for value, x in find_inputs_before(region, number).items():
             candidates = [(name, functions[name]) for name in names if name != "identity"]
             name = _name_activation(x, step.output, candidates, max_distance)
             if name:
@@ -111,7 +111,9 @@ def _apply(function: Callable[[AnyArray, float], AnyArray], number: float, x: An
     return function(x, number)
 
 
-def _find_inputs_before(region: Region, number: int) -> dict[int, AnyArray]:
+def find_inputs_before(
+    region: Region, number: int, *, with_parameters: bool = False
+) -> dict[int, AnyArray]:
     """Return by class the values from which a step may have been computed, the last first.
 
     Only steps that work element by element and keep the order lie in between.
@@ -125,7 +127,9 @@ def _find_inputs_before(region: Region, number: int) -> dict[int, AnyArray]:
         for i in front:
             for _, step_input in list_floating_inputs(region.steps[i]):
                 is_new = step_input.value not in values and step_input.value >= 0
-                if not is_new or step_input.array.size != size or step_input.is_parameter:
+                if not is_new or step_input.array.size != size:
+                    continue
+                if step_input.is_parameter and not with_parameters:
                     continue
                 values[step_input.value] = step_input.array.reshape(shape)
                 if step_input.value in numbers_by_value and step_input.order is None:

@@ -14,6 +14,11 @@ from ..attention import is_cross_attention
 from .activations import ACTIVATION_KINDS
 from .change import Change, compute_with, feeds_softmax, list_floating_inputs
 
+#: Kinds of the comparisons that show which values were clipped.
+_COMPARISON_KINDS = {
+    "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or",
+}  # fmt: skip
+
 
 def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
     """Leave an addend or a factor out, count an addend twice, or take an input as zero."""
@@ -33,6 +38,25 @@ def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                     cause = "gradient-scaled"
                 if output is not None:
                     yield Change(number, output, cause, f"{step_input.name} added twice")
+
+
+def list_missing_masks(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Pass the gradient of all values, also of those that a quantizer clipped and masks."""
+    if case.phase != BACKWARD:
+        return
+    for number, step in enumerate(region.steps):
+        if step.kind != "mul" or len(step.inputs) != 2:
+            continue
+        for mask, gradient in (step.inputs, step.inputs[::-1]):
+            if mask.kind not in _COMPARISON_KINDS or gradient.array.shape != step.output.shape:
+                continue
+            yield Change(
+                number,
+                gradient.array,
+                "straight-through",
+                f"the gradient of all values, also of those that {mask.name} masks (clipped ones)",
+                "masks it",
+            )
 
 
 def _name_missing_input(
