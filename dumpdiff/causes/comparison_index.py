@@ -20,6 +20,8 @@ from ..model.finding import Finding
 _MAX_REGION_VALUES = 32
 #: At most this many pairs of values of a region are tried as an explanation.
 _MAX_REGION_PAIRS = 8
+#: Ops after a value among which its partner is searched.
+_MAX_FOLLOWING_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,51 @@ def find_region_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator
         tensors = find_whole_tensor(target, value_t), find_whole_tensor(reference, value_r)
         if min(tensors) >= 0:
             yield ValuePair((value_t, value_r), tensors)
+
+
+def find_following_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator[ValuePair]:
+    """Yield a value of the pair with values that follow from the other one, the nearest first.
+
+    If a chain of operators has no partner from one fault on, its last value may be paired with one
+    in the middle of the other side's chain. Both values are of one size and of one kind of op.
+    """
+    for side in (0, 1):
+        flow = index.flows[side]
+        value, other_value = value_pair.classes[side], value_pair.classes[1 - side]
+        other_flow = index.flows[1 - side]
+        other_kind = index.get_producer_kind(1 - side, other_value)
+        for following_value in _list_following_values(flow, value):
+            has_other_size = flow.sizes[following_value] != other_flow.sizes[other_value]
+            kind = index.get_producer_kind(side, following_value)
+            if has_other_size or kind != other_kind:
+                continue
+            values = (following_value, other_value) if side == 0 else (other_value, following_value)
+            tensors = (
+                find_whole_tensor(index.flows[0], values[0]),
+                find_whole_tensor(index.flows[1], values[1]),
+            )
+            if min(tensors) >= 0:
+                yield ValuePair(values, tensors)
+                break
+
+
+def _list_following_values(flow: Flow, value: int) -> list[int]:
+    """Return the values of the same phase that follow from a value, the nearest first."""
+    phases = flow.list_column("phase")
+    following_values, front = [value], [value]
+    for _ in range(_MAX_FOLLOWING_STEPS):
+        next_front = []
+        for front_value in front:
+            for consumer in flow.users[front_value]:
+                for written_value in flow.writes[consumer]:
+                    is_new = written_value not in following_values
+                    if is_new and phases[written_value] == phases[value]:
+                        following_values.append(written_value)
+                        next_front.append(written_value)
+        front = next_front
+        if len(following_values) > _MAX_REGION_VALUES:
+            break
+    return following_values[1:]
 
 
 def _list_region_values(index: ComparisonIndex, side: int, value: int) -> list[int]:

@@ -13,7 +13,12 @@ from ..model.formatting import format_number
 from ..model.trace import BACKWARD, FORWARD
 from ..operators import recompute
 from .cause_search import find_causes
-from .comparison_index import ComparisonIndex, ValuePair, find_region_pairs
+from .comparison_index import (
+    ComparisonIndex,
+    ValuePair,
+    find_following_pairs,
+    find_region_pairs,
+)
 from .fault_case import FaultCase, compute_residual
 from .fault_case_builder import MAX_ELEMENTS, build_fault_cases, build_routing_cases
 from .hypotheses import COMPOSITE_HYPOTHESES, HYPOTHESES, ROUTING_HYPOTHESES
@@ -110,6 +115,12 @@ def _explain_region(
         side, causes = find_causes(cases, HYPOTHESES, checked_only=True)
         if causes:
             return side, causes
+    for following_pair in find_following_pairs(index, value_pair):
+        cases = list(build_fault_cases(index, finding, following_pair))
+        for hypotheses in (HYPOTHESES, COMPOSITE_HYPOTHESES):
+            side, causes = find_causes(cases, hypotheses, checked_only=True)
+            if causes:
+                return side, causes
     return "unknown", ()
 
 

@@ -13,10 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
+from ..graph.missing_edges import find_bridge
 from ..model.arrays import AnyArray, Ints
 from ..model.recorded_shapes import load_readable_tensor
 from ..operators import compute_interpretations, compute_relative_distance
-from .comparison_index import ComparisonIndex
+from .comparison_index import ComparisonIndex, find_inputs
 
 #: Operators of a region at most, and elements of one operator's inputs and outputs together.
 _MAX_STEPS, _MAX_STEP_ELEMENTS = 40, 1 << 20
@@ -26,6 +27,11 @@ _STEP_TOLERANCES = 4
 _MIN_UNIQUE_SHARE = 0.99
 #: Relative L2 within which two records of one value are equal: a cast to bfloat16 and back.
 _CAST_DISTANCE = 1e-2
+#: Ops between an input of the run and its part that an op reads, and their kinds.
+_MAX_SELECTIONS = 6
+_SELECTING_BRIDGES = {"part", "rearranged", "cast", "stack", "joined"}
+_SELECTING_KINDS = {"slice", "split", "reshape", "squeeze", "expand_dims", "transpose", "identity",
+                    "contiguous", "gather_rows", "index", "unbind"}  # fmt: skip
 #: Place of an element that is no element of an input: a zero of padding.
 _PADDING = -1
 
@@ -39,9 +45,11 @@ class StepInput:
     name: str  #: of the parameter, of the producer, or of the argument
     is_parameter: bool
     agrees: bool  #: the other side has the same value
+    producer_kind: str = ""  #: canonical kind of the op that computed it, '' if none did
+    #: it was given to the run and is no parameter: a part of the batch, or a state
+    is_given: bool = False
     #: places of its elements in the output of the step that computed it; None if the order is equal
     order: Ints | None = None
-    kind: str = ""  #: canonical kind of the op that produced it, '' if none did
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,8 +297,33 @@ class _RegionBuilder:
         if not parameter:
             name = str(flow.trace.ops["name"].iat[producer]) if producer >= 0 else "an input"
         agrees = value in self.index.agreed_classes[self.side]
-        kind = self.index.kinds[self.side][producer] if producer >= 0 else ""
-        return StepInput(value, array, name, bool(parameter), agrees, kind=kind)
+        kind = self.index.get_producer_kind(self.side, value)
+        is_given = not parameter and self._is_given(value)
+        return StepInput(value, array, name, bool(parameter), agrees, kind, is_given)
+
+    def _is_given(self, value: int) -> bool:
+        """Return whether a value is an input of the run, or a part that was selected from one.
+
+        What agrees, and is no part of a recorded value, was given to both sides.
+        """
+        agreed_values = self.index.agreed_classes[self.side]
+        agrees = False
+        for _ in range(_MAX_SELECTIONS):
+            agrees = agrees or value in agreed_values
+            if self.flow.producers[value] < 0:
+                bridge = find_bridge(self.flow, value)
+                if bridge is None or bridge.evidence not in _SELECTING_BRIDGES:
+                    is_parameter = bool(self.flow.list_column("parameter")[value])
+                    return agrees and not is_parameter
+                value = bridge.parents[0]
+                continue
+            if self.index.get_producer_kind(self.side, value) not in _SELECTING_KINDS:
+                return False
+            inputs = find_inputs(self.flow, value)
+            if not inputs:
+                return False
+            value = inputs[0][0]
+        return False
 
 
 def _understand_step(step: Step, max_distance: float) -> Step | None:

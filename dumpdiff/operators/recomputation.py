@@ -12,6 +12,7 @@ from . import (
     activations,
     attention,
     convolution,
+    einsum,
     elementwise,
     linear,
     losses,
@@ -38,9 +39,12 @@ KINDS: Mapping[str, Callable[[Call], Interpretations]] = {
     **losses.FUNCTIONS,
     **selection.FUNCTIONS,
 }
-#: Kinds of whole layers. Settings that are not recorded change what they compute, such as dropout
-#: between two layers, so that another output does not show that a record is wrong.
-LAYER_KINDS: Mapping[str, Callable[[Call], Interpretations]] = recurrence.FUNCTIONS
+#: Kinds of calls whose record omits what they compute, such as dropout between two layers or the
+#: equation of a sum: another output does not show that the record is wrong.
+INCOMPLETE_KINDS: Mapping[str, Callable[[Call], Interpretations]] = {
+    **recurrence.FUNCTIONS,
+    **einsum.FUNCTIONS,
+}
 
 
 def recompute(
@@ -81,7 +85,7 @@ def compute_interpretations(
 
     Outputs with another number of elements than ``output_shape`` are omitted.
     """
-    compute = KINDS.get(kind) or LAYER_KINDS.get(kind)
+    compute = KINDS.get(kind) or INCOMPLETE_KINDS.get(kind)
     if compute is None:
         return
     call = make_call(kind, inputs, keywords, output_shape)

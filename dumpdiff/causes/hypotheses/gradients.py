@@ -137,7 +137,7 @@ def _multiply(gradient: AnyArray, factor: AnyArray, is_summed: bool) -> AnyArray
 
 
 def suggest_difference(case: FaultCase) -> Iterator[Candidate]:
-    """Suggest faulty = faithful - a or faulty = a, for an operand a: the gradient of one branch."""
+    """Suggest the gradient a of one branch missing, alone, or counted twice, for an operand a."""
     if case.phase != BACKWARD or case.faithful.size < 2:
         return
     operands = list(case.find_same_size_operands())[:_MAX_DIFFERENCE_OPERANDS]
@@ -146,6 +146,12 @@ def suggest_difference(case: FaultCase) -> Iterator[Candidate]:
         if np.any(branch):
             for predicted in (case.faithful - branch, branch):
                 yield Candidate(predicted, _MISSING_BRANCH, unchanged=case.faithful)
+            yield Candidate(
+                case.faithful + branch,
+                "the gradient of one branch counted twice",
+                unchanged=case.faithful,
+                cause="gradient-scaled",
+            )
 
 
 HYPOTHESES = (

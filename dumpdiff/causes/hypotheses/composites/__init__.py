@@ -13,6 +13,7 @@ from .orders import list_orders, list_shifts
 from .other_inputs import list_replaced_inputs
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
 from .roundings import list_roundings
+from .state_spaces import list_decay_signs, list_discretizations, list_other_states
 from .variants import list_padding_modes, list_variants
 
 #: In the order in which equal explanations are listed: the simplest first.
@@ -22,12 +23,15 @@ HYPOTHESES = (
     Hypothesis("quantization-axis", make_search(list_scale_axes)),
     Hypothesis("activation-kind", make_search(list_activations)),
     Hypothesis("argument", make_search(list_other_arguments)),
+    Hypothesis("hidden-state-reset", make_search(list_other_states)),
+    Hypothesis("decay-sign", make_search(list_decay_signs)),
     Hypothesis("missing-term", make_search(list_missing_inputs)),
     Hypothesis("straight-through", make_search(list_missing_masks)),
     Hypothesis("missing-step", make_search(list_bypassed_steps)),
     Hypothesis("clamp", make_search(list_clamps)),
     Hypothesis("variant", make_search(list_variants)),
     Hypothesis("padding-mode", make_search(list_padding_modes)),
+    Hypothesis("discretization", make_search(list_discretizations)),
     Hypothesis("constant-factor", make_search(list_factors)),
     Hypothesis("input-source", make_search(list_replaced_inputs)),
     Hypothesis("scan-direction", make_search(list_shifts)),

@@ -48,7 +48,10 @@ def list_missing_masks(case: FaultCase, region: Region) -> Iterator[Change]:
         if step.kind != "mul" or len(step.inputs) != 2:
             continue
         for mask, gradient in (step.inputs, step.inputs[::-1]):
-            if mask.kind not in _COMPARISON_KINDS or gradient.array.shape != step.output.shape:
+            if (
+                mask.producer_kind not in _COMPARISON_KINDS
+                or gradient.array.shape != step.output.shape
+            ):
                 continue
             yield Change(
                 number,

@@ -18,6 +18,8 @@ _MAX_REPLACED_ELEMENTS = 1 << 17
 _MAX_REPLACEMENTS = 10
 #: Relative L2 within which the values of the two sides are the same value.
 _EQUAL_DISTANCE = 1e-3
+#: Fewest axes of a value that a recurrence runs along, and fewest steps.
+_MIN_SCANNED_AXES, _MIN_SCANNED_LENGTH = 3, 3
 #: Kinds whose inputs may come from anywhere in the model.
 _SOURCE_KINDS = {"concat", "add", "sub", "convolution", "matmul", *LOSS_KINDS}
 
@@ -47,9 +49,40 @@ def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                     continue
                 swaps_weights = is_parameter and step_input.is_parameter
                 cause, description = "weight-swapped", f"{name} in its place"
-                if not swaps_weights:
+                contrast = f"has {step_input.name}"
+                source = _find_scanned_value(case, step_input.array, array)
+                if source is not None:
+                    cause, (description, contrast) = "scan-direction", source
+                elif not swaps_weights:
                     cause, description = _name_source(case, region, number, step_input, name)
-                yield Change(number, output, cause, description, f"has {step_input.name}")
+                yield Change(number, output, cause, description, contrast)
+
+
+def _find_scanned_value(
+    case: FaultCase, array: AnyArray, replacement: AnyArray
+) -> tuple[str, str] | None:
+    """Return (description, contrast) if the two tensors are the ends of one value along an axis.
+
+    A recurrence that reads one of them in place of the other runs in the other direction.
+    """
+    for operand in (*case.operands, *case.faulty_operands):
+        shape = operand.shape
+        n_elements = int(np.prod(shape))
+        if len(shape) < _MIN_SCANNED_AXES or not operand.is_floating or n_elements <= array.size:
+            continue
+        for axis, length in enumerate(shape[:-1]):
+            if length < _MIN_SCANNED_LENGTH or length * array.size != n_elements:
+                continue
+            first, last = (operand.array.take(place, axis).reshape(-1) for place in (0, -1))
+            texts = ("from its start", "from its end")
+            for own, other, is_reversed in ((first, last, True), (last, first, False)):
+                is_own = compute_residual(array, own) < _EQUAL_DISTANCE
+                if is_own and compute_residual(replacement, other) < _EQUAL_DISTANCE:
+                    return (
+                        f"{operand.name} read along axis {axis} {texts[is_reversed]}",
+                        f"reads it {texts[not is_reversed]}",
+                    )
+    return None
 
 
 def _swap_inputs(

@@ -1,0 +1,113 @@
+"""Gradients that are zero in some rows, where a value was clipped, or limited to a range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...model.arrays import AnyArray, Flags
+from ...model.trace import BACKWARD, FORWARD
+from ..fault_case import FaultCase
+from ..hypothesis import Candidate, Hypothesis
+
+#: Numbers of rows that are listed.
+_MAX_LISTED_ROWS = 8
+#: Fewest elements without a gradient that show where a value was clipped.
+_MIN_CLIPPED = 3
+#: Fewest elements at the limit to which elements are clipped.
+_MIN_AT_LIMIT = 2
+#: Relative distance of an element from the limit that it has: rounding of float32.
+_LIMIT_DISTANCE = 1e-6
+
+
+def suggest_stopped_rows(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest no gradient in some places of one axis: a padding row, or steps that are cut off."""
+    if case.phase != BACKWARD or case.faithful.ndim < 2:
+        return
+    for axis in range(case.faithful.ndim):
+        faithful_rows = np.moveaxis(case.faithful, axis, 0).reshape(case.faithful.shape[axis], -1)
+        faulty_rows = np.moveaxis(case.faulty, axis, 0).reshape(faithful_rows.shape)
+        is_stopped = ~faulty_rows.any(axis=1) & faithful_rows.any(axis=1)
+        n_stopped = int(is_stopped.sum())
+        if not 0 < n_stopped < len(is_stopped):
+            continue
+        stopped_places = np.flatnonzero(is_stopped)
+        predicted = case.faithful.copy()
+        np.moveaxis(predicted, axis, 0)[stopped_places] = 0.0
+        numbers = ", ".join(map(str, stopped_places[:_MAX_LISTED_ROWS].tolist()))
+        if n_stopped > _MAX_LISTED_ROWS:
+            numbers += ", ..."
+        is_table = axis == 0 and case.faithful.ndim == 2
+        places = "rows" if is_table else f"places of axis {axis}"
+        yield Candidate(
+            predicted,
+            f"no gradient in {n_stopped} of {len(is_stopped)} {places}: {numbers}",
+            "has a gradient there",
+            parameters={"rows": float(n_stopped)},
+            unchanged=case.faithful,
+        )
+
+
+def suggest_clipped_inputs(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest no gradient where a forward value was clipped; the faithful side passes it on."""
+    if case.phase != BACKWARD or case.faithful.size < 2 * _MIN_CLIPPED:
+        return
+    is_stopped = (case.faulty == 0) & (case.faithful != 0)
+    n_stopped = int(is_stopped.sum())
+    if n_stopped < _MIN_CLIPPED or is_stopped.all():
+        return
+    predicted = np.where(is_stopped, 0.0, case.faithful)
+    operands = (*case.list_shared_operands(), *case.find_other_values(case.faithful.shape))
+    for operand in operands:
+        if int(np.prod(operand.shape)) != case.faithful.size or not operand.is_floating:
+            continue
+        limits = _find_limits(operand.array.reshape(case.faithful.shape), is_stopped)
+        if limits:
+            yield Candidate(
+                predicted,
+                f"no gradient where {operand.name} is clipped ({limits})",
+                "passes the gradient straight through",
+                parameters={"elements": float(n_stopped)},
+                unchanged=case.faithful,
+                cause="straight-through",
+            )
+            return
+
+
+def _find_limits(array: AnyArray, is_stopped: Flags) -> str:
+    """Return beyond which numbers the stopped elements are; '' if others are there, too."""
+    low, high = float(array[~is_stopped].min()), float(array[~is_stopped].max())
+    stopped = array[is_stopped]
+    if not np.all((stopped < low) | (stopped > high)):
+        return ""
+    limits = []
+    if (stopped < low).any():
+        limits.append(f"below {low:.4g}")
+    if (stopped > high).any():
+        limits.append(f"above {high:.4g}")
+    return " and ".join(limits)
+
+
+def suggest_clipped_elements(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest faulty = clip(faithful, -c, c), of gradients."""
+    if case.phase == FORWARD or case.is_source or case.faithful.size < 2 * _MIN_AT_LIMIT:
+        return
+    magnitudes = np.abs(case.faulty)
+    limit = float(magnitudes.max())
+    is_at_limit = magnitudes >= limit * (1 - _LIMIT_DISTANCE)
+    if limit > 0 and is_at_limit.sum() >= _MIN_AT_LIMIT and not is_at_limit.all():
+        yield Candidate(
+            np.clip(case.faithful, -limit, limit),
+            f"every element clipped to {limit:.4g}",
+            "does not clip elements",
+            parameters={"limit": limit},
+            unchanged=case.faithful,
+        )
+
+
+HYPOTHESES = (
+    Hypothesis("gradient-stopped", suggest_stopped_rows),
+    Hypothesis("straight-through", suggest_clipped_inputs),
+    Hypothesis("clip", suggest_clipped_elements),
+)
