@@ -9,18 +9,24 @@ from . import (
     gradients,
     linear,
     losses,
+    masks,
     norms,
     optimizers,
     precision,
     residual_sums,
     rotary,
     row_selection,
+    wave_tables,
     weights,
 )
 
 #: In the order in which causes are listed that explain a finding equally well: the simplest first.
 HYPOTHESES = (
+    *composites.EVIDENT_HYPOTHESES,
+    *attention.MASK_HYPOTHESES,
+    *masks.HYPOTHESES,
     *rotary.HYPOTHESES,
+    *wave_tables.HYPOTHESES,
     *weights.HYPOTHESES,
     *losses.HYPOTHESES,
     *optimizers.HYPOTHESES,

@@ -322,8 +322,10 @@ def _has_head_shape(array: AnyArray, output: AnyArray) -> bool:
     return output.shape[-3] % array.shape[-3] == 0
 
 
+#: About masks, masked scores and probabilities themselves.
+MASK_HYPOTHESES = (Hypothesis("mask-missing", suggest_mask),)
+
 HYPOTHESES = (
-    Hypothesis("mask-missing", suggest_mask),
     Hypothesis("softmax-axis", suggest_softmax_axis),
     Hypothesis("scale", suggest_whole_attention),
 )

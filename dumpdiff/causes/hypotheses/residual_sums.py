@@ -131,7 +131,7 @@ def suggest_dropout(case: FaultCase) -> Iterator[Candidate]:
             continue
         factor = fit_factor(undropped, faulty)
         max_deviation = _MAX_DEVIATIONS / np.sqrt(faulty.size)
-        if np.isfinite(factor) and abs(factor * (1 - share) - 1) < max_deviation:
+        if factor >= 1 + _MIN_DROPPED / 2 and abs(factor * (1 - share) - 1) < max_deviation:
             yield Candidate(
                 base + factor * undropped,
                 _format_dropout(share, factor),

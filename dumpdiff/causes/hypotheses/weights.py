@@ -71,11 +71,14 @@ def suggest_scaled(case: FaultCase) -> Iterator[Candidate]:
         return
     factor = fit_factor(case.faithful, case.faulty)
     if np.isfinite(factor) and factor != 0:
+        is_table = case.finding.kind == "constant"
+        thing = "a constant table" if is_table else "a weight"
         yield Candidate(
             factor * case.faithful,
-            f"a weight {factor:.6g} times the {case.faithful_side}'s",
+            f"{thing} {factor:.6g} times the {case.faithful_side}'s",
             parameters={"factor": factor},
             unchanged=case.faithful,
+            cause="constant-factor" if is_table else "weight-scaled",
         )
 
 

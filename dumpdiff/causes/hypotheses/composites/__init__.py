@@ -10,8 +10,17 @@ from .fitted_numbers import list_factors, list_offsets, list_other_arguments
 from .missing_inputs import list_bypassed_steps, list_missing_inputs
 from .orders import list_orders, list_shifts
 from .other_inputs import list_replaced_inputs
+from .other_tables import has_unpaired_tables, list_other_tables
 from .roundings import list_roundings
+from .surplus_steps import has_surplus_ops, list_surplus_steps
 from .variants import list_activations, list_padding_modes, list_variants
+
+#: What the records show: an op or a table that only one side has. They are tried with the
+#: hypotheses on one op, if the records have such an op or table.
+EVIDENT_HYPOTHESES = (
+    Hypothesis("missing-step", make_search(list_surplus_steps, has_surplus_ops)),
+    Hypothesis("table", make_search(list_other_tables, has_unpaired_tables)),
+)
 
 #: In the order in which equal explanations are listed: the simplest first.
 HYPOTHESES = (
@@ -22,9 +31,9 @@ HYPOTHESES = (
     Hypothesis("variant", make_search(list_variants)),
     Hypothesis("padding-mode", make_search(list_padding_modes)),
     Hypothesis("constant-factor", make_search(list_factors)),
-    Hypothesis("input-source", make_search(list_replaced_inputs)),
-    Hypothesis("scan-direction", make_search(list_shifts)),
-    Hypothesis("heads-permuted", make_search(list_orders)),
+    Hypothesis("input-source", make_search(list_replaced_inputs), is_choice=True),
+    Hypothesis("scan-direction", make_search(list_shifts), is_choice=True),
+    Hypothesis("heads-permuted", make_search(list_orders), is_choice=True),
     Hypothesis("low-precision", make_search(list_roundings)),
     Hypothesis("constant-offset", make_search(list_offsets)),
 )

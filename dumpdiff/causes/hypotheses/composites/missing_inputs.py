@@ -45,7 +45,7 @@ def _name_missing_input(
     if step_input.is_parameter and step_input.array.ndim == 1 and step.kind != "mul":
         return "bias-missing", f"without its bias ({step_input.name})"
     if step.kind in ("add", "sub", "masked_fill", "where") and step_input.array.ndim > 1:
-        if _is_mask(step_input.array) or feeds_softmax(case, region, number):
+        if is_mask(step_input.array) or feeds_softmax(case, region, number):
             return name_score_term(case, step_input)
         is_skip = step_input.agrees and not step_input.is_parameter
         if is_skip and step_input.array.shape == step.output.shape:
@@ -62,11 +62,11 @@ def list_bypassed_steps(case: FaultCase, region: Region) -> Iterator[Change]:
             if step.places is not None:
                 continue
             others = [other for _, other in list_floating_inputs(step) if other is not step_input]
-            cause, description = _name_bypass(case, region, number, others)
+            cause, description = name_bypass(case, region, number, others)
             yield Change(number, step_input.array.reshape(step.output.shape), cause, description)
 
 
-def _name_bypass(
+def name_bypass(
     case: FaultCase, region: Region, number: int, others: Sequence[StepInput]
 ) -> tuple[str, str]:
     """Return (cause, description) of a step that is left out."""
@@ -86,13 +86,13 @@ def _name_bypass(
 
 def name_score_term(case: FaultCase, step_input: StepInput) -> tuple[str, str]:
     """Return (cause, description) of a term of attention scores that is left out or replaced."""
-    if _is_mask(step_input.array):
+    if is_mask(step_input.array):
         cause = "cross-mask" if is_cross_attention(case.finding.scope) else "mask-missing"
         return cause, f"no mask ({step_input.name})"
     return "relative-bias", f"scores without the bias {step_input.name}"
 
 
-def _is_mask(array: AnyArray) -> bool:
+def is_mask(array: AnyArray) -> bool:
     """Return whether an array to be added holds zeros and masking constants only."""
     is_masked = find_masked(array)
     return bool(is_masked.any() and not array[~is_masked].any())
