@@ -17,6 +17,8 @@ from ..fault_case import FaultCase, compute_residual, find_masked
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import minimize
 
+#: Kinds that make probabilities of attention scores.
+SCORE_KINDS = {"softmax", "scaled_masked_softmax"}
 #: Value of a masked score; ``find_masked`` recognizes it.
 _MASKED_SCORE = -1e30
 #: Products of a score matrix beyond which whole attention is not tried at all, and beyond which it

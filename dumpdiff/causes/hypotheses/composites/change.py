@@ -11,13 +11,13 @@ from ....model.arrays import AnyArray
 from ...fault_case import FaultCase
 from ...hypothesis import Candidate, Statement
 from ...region import Region, Step, StepInput
+from ..attention import SCORE_KINDS
 
 #: Elements that one kind of change may compute in all its trials together: about half a second.
 _MAX_ELEMENTS = 1e7
 #: Trials of one kind of change: each also costs the call of a few operators.
 _MAX_TRIALS = 400
 LOSS_KINDS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
-SCORE_KINDS = {"softmax", "scaled_masked_softmax"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,8 @@ from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD, FORWARD
 from ...fault_case import FaultCase
 from ...region import Region, Step
-from .change import SCORE_KINDS, Change, compute_with
+from ..attention import SCORE_KINDS
+from .change import Change, compute_with
 
 #: Fewest elements from which a number is solved for.
 _MIN_FITTED = 8

@@ -9,10 +9,12 @@ import numpy as np
 from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD
 from ...fault_case import FaultCase, find_masked
-from ...region import Region, StepInput
+from ...region import Region, Step, StepInput
 from ..attention import is_cross_attention
 from .change import Change, compute_with, feeds_softmax, list_floating_inputs
 from .variants import ACTIVATION_KINDS
+
+_SQUARE_KINDS = {"pow", "square", "mul"}
 
 
 def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -31,6 +33,8 @@ def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                 cause = "bias-doubled" if is_bias else "residual-scale"
                 if case.phase == BACKWARD:
                     cause = "gradient-scaled"
+                elif feeds_softmax(case, region, number) and not is_bias:
+                    cause = "relative-bias"
                 if output is not None:
                     yield Change(number, output, cause, f"{step_input.name} added twice")
 
@@ -40,6 +44,9 @@ def _name_missing_input(
 ) -> tuple[str, str]:
     """Return (cause, description) of an input that is left out."""
     step = region.steps[number]
+    loss_term = _name_loss_term(case, step, step_input)
+    if loss_term is not None:
+        return loss_term
     if case.phase == BACKWARD:
         return "gradient-stopped", f"the gradient through {step_input.name} missing"
     if step_input.is_parameter and step_input.array.ndim == 1 and step.kind != "mul":
@@ -51,6 +58,17 @@ def _name_missing_input(
         if is_skip and step_input.array.shape == step.output.shape:
             return "skip-missing", f"without {step_input.name} in the sum {step.name}"
     return "missing-term", f"without {step_input.name} in {step.name} ({step.kind})"
+
+
+def _name_loss_term(case: FaultCase, step: Step, step_input: StepInput) -> tuple[str, str] | None:
+    """Return (cause, description) of what is left out of a loss, if there is a word for it."""
+    is_of_loss = case.faithful.size == 1 or case.is_near_loss
+    if is_of_loss and step.kind in _SQUARE_KINDS and step_input.producer_kind == "logsumexp":
+        return "z-loss", "no z-loss: the square of the logsumexp of the logits is left out"
+    is_given = not step_input.producer_kind and not step_input.is_parameter
+    if case.faithful.size == 1 and step.kind == "mul" and is_given and step_input.array.size > 1:
+        return "loss-weight", f"no weights of the tokens ({step_input.name})"
+    return None
 
 
 def list_bypassed_steps(case: FaultCase, region: Region) -> Iterator[Change]:

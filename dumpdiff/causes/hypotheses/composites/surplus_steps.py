@@ -17,6 +17,7 @@ from ....model.trace import BACKWARD
 from ...fault_case import FaultCase
 from ...hypothesis import Statement
 from ...region import Region, Step, StepInput
+from ..residual_sums import read_mask_factor
 from ..wave_tables import is_wave_table
 from .change import Change, feeds_softmax, list_floating_inputs
 from .missing_inputs import is_mask, name_bypass
@@ -25,6 +26,7 @@ from .variants import ACTIVATION_KINDS
 #: Kinds that change no number, or whose other form is no missing step.
 _PLAIN_KINDS = {"cast", "reshape", "transpose", "contiguous", "expand", "stack", "concat", "split"}
 _SCALING_KINDS = {"mul", "div"}
+_FILL_KINDS = ("masked_fill", "where")
 _ROOT_KINDS = {"rsqrt", "sqrt"}
 #: Values before the surplus steps that are tried in place of the last one's output.
 _MAX_SOURCES = 6
@@ -74,6 +76,9 @@ def _find_surplus_steps(case: FaultCase, region: Region) -> list[int]:
     """Return the numbers of the steps of which the faithful side has more than the other side."""
     surplus = Counter(step.kind for step in region.steps)
     surplus.subtract(case.faulty_kinds)
+    if case.faithful.size == 1:
+        for kind in _FILL_KINDS:
+            surplus[kind] = 0  # what a fill removes from a loss may be zero anyway
     return [
         number
         for number, step in enumerate(region.steps)
@@ -122,9 +127,11 @@ def _describe_steps(
     factor = _multiply_numbers(steps) if kinds <= _SCALING_KINDS else None
     if factor is not None:
         return _describe_scaling(_name_scaling(case, region, number), names, factor)
-    for cause, thing in _list_things(steps, source):
-        without = Statement(f"no {thing}", f"has {names}")
-        return _Omission(cause, without, Statement(f"{thing} ({names})", "has none"))
+    for cause, noun, details in _list_nouns(steps, source):
+        thing = f"{noun}{details} ({names})"
+        return _Omission(
+            cause, Statement(f"no {noun}", f"has {thing}"), Statement(thing, "has none")
+        )
     if len(steps) == 1:
         others = [item for _, item in list_floating_inputs(steps[0]) if item is not source]
         cause, description = name_bypass(case, region, number, others)
@@ -134,18 +141,23 @@ def _describe_steps(
     return _Omission(cause, without, Statement(f"with {names}", "has no such ops"))
 
 
-def _list_things(steps: list[Step], source: StepInput) -> Iterator[tuple[str, str]]:
-    """Yield (cause, noun) of what the steps are together, if there is a word for it."""
+def _list_nouns(steps: list[Step], source: StepInput) -> Iterator[tuple[str, str, str]]:
+    """Yield (cause, noun, details) of what the steps are together, if there is a word for it."""
     kinds = {step.kind for step in steps}
+    for step in steps:
+        for _, item in list_floating_inputs(step):
+            factor = read_mask_factor(item.array)
+            if step.kind == "mul" and item is not source and factor is not None:
+                yield "dropout", "dropout", f" with p = {1 - 1 / factor:.3g}"
     if "dropout" in kinds:
         share = _read_dropout_share(next(step for step in steps if step.kind == "dropout"))
-        yield "dropout", f"dropout with p = {share:.3g}"
+        yield "dropout", "dropout", f" with p = {share:.3g}"
     if "tanh" in kinds and kinds <= _SCALING_KINDS | {"tanh"} and len(kinds) > 1:
-        yield "soft-cap", "soft cap"
+        yield "soft-cap", "soft cap", ""
     if kinds >= {"mul", "add"} and any(map(_reads_wave_table, steps)):
-        yield "rope-missing", f"rotary embedding of {source.name}"
+        yield "rope-missing", f"rotary embedding of {source.name}", ""
     if kinds & _ROOT_KINDS:
-        yield "norm-missing", "norm"
+        yield "norm-missing", "norm", ""
 
 
 def _describe_scaling(cause: str, names: str, factor: float) -> _Omission:
