@@ -81,7 +81,7 @@ TABLES = [
      "a mask that sees a window of 3 tokens; the reference hides from diagonal 1 on"),
     ("mask-fill", CAUSAL, np.maximum(CAUSAL, -4),
      "a mask that adds -4: hidden scores still count; the reference hides them"),
-    ("relative-bias", CAUSAL, CAUSAL + 0.125 * np.tril(np.subtract.outer(POSITIONS, POSITIONS)),
+    ("relative-bias", CAUSAL, CAUSAL - 0.125 * np.tril(np.subtract.outer(POSITIONS, POSITIONS)),
      "scores with a bias of 0.125 more per token of distance"),
 ]  # fmt: skip
 
