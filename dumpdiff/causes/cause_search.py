@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from ..model.finding import Cause, Finding
 from ..model.formatting import format_number
 from .fault_case import FaultCase, compute_residual
-from .hypothesis import Candidate, Hypothesis
+from .hypothesis import Candidate, Hypothesis, Statement
 
 #: Residuals within one step of this factor are equal, because noise alone makes such differences.
 #: The order of the hypotheses, the simplest first, then decides.
@@ -20,47 +20,106 @@ _RESIDUAL_FLOOR = 0.3
 #: Accepted residual of a chaotic candidate, as share of the error: near a tie the noise of the two
 #: sides decides which way a number is rounded.
 _CHAOTIC_RESIDUAL = 0.3
-#: Causes that are kept per finding.
-_MAX_CAUSES = 3
+#: Causes that are kept per finding, and excluded ones that are named.
+_MAX_CAUSES, _MAX_EXCLUDED = 3, 3
 
 
 @dataclass(frozen=True)
-class _Explanation:
-    """A cause that explains one fault case."""
+class Exclusion:
+    """A cause that does not explain a finding, and the least that it leaves."""
 
+    name: str
+    residual: float
+
+
+@dataclass(frozen=True)
+class CauseSearch:
+    """What the hypotheses say of a finding."""
+
+    faulty_side: str = "unknown"  #: of the first cause
+    causes: tuple[Cause, ...] = ()  #: best first
+    #: causes of which none can be preferred; ``causes`` is empty then
+    undecided: tuple[Cause, ...] = ()
+    excluded: tuple[Exclusion, ...] = ()  #: the nearest ones, best first
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A candidate that explains one fault case."""
+
+    candidate: Candidate
+    cause_name: str
+    residual: float
     hypothesis_order: int
-    is_checked: bool  #: the arithmetic without the change gave the value of the faithful side
-    cause: Cause
+    is_choice: bool  #: as in Hypothesis
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the arithmetic without the change gave the value of the faithful side."""
+        return self.candidate.unchanged is not None
 
 
 def find_causes(
     cases: Sequence[FaultCase], hypotheses: Sequence[Hypothesis], checked_only: bool = False
 ) -> tuple[str, tuple[Cause, ...]]:
-    """Return (faulty side, causes that explain the finding, best first).
+    """Return (faulty side, causes that explain the finding, best first), as search_causes()."""
+    search = search_causes(cases, hypotheses, checked_only)
+    return search.faulty_side, search.causes
 
-    ('unknown', ()) if no cause explains it. A candidate explains a case if three conditions hold:
-    its residual is noise (FaultCase.limit), the same arithmetic without the change gives the value
-    of the faithful side, and the two sides differ by more than the noise. Candidates that were not
-    checked against the faithful side come after those that were. Each cause is kept for the side
-    for which it explains more; if both are equal, the target is faulty.
+
+def search_causes(
+    cases: Sequence[FaultCase], hypotheses: Sequence[Hypothesis], checked_only: bool = False
+) -> CauseSearch:
+    """Return the causes that explain a finding, and those that do not.
+
+    A candidate explains a case if three conditions hold: its residual is noise (FaultCase.limit),
+    the same arithmetic without the change gives the value of the faithful side, and the two sides
+    differ by more than the noise. What the records themselves show comes first; candidates that
+    were not checked against the faithful side come last. Each cause is kept for the side for which
+    it explains more; if both are equal, the target is faulty.
+
+    Hypotheses that choose among many tensors or orders explain some values by chance. If two of
+    them explain a finding equally well and nothing simpler does, it is undecided.
     """
-    ranked: list[tuple[tuple[float, ...], str, Cause]] = []
+    ranked: list[tuple[tuple[float, ...], bool, str, Cause]] = []
+    least_residuals: dict[str, float] = {}
     for case_order, case in enumerate(cases):
-        for explanation in _explain_case(case, hypotheses):
-            is_checked, cause = explanation.is_checked, explanation.cause
-            if checked_only and not is_checked:
+        for explanation in iterate_explanations(case, hypotheses, least_residuals):
+            if checked_only and not explanation.is_checked:
                 continue
-            grade = _grade_residual(cause.residual, case.tolerance)
-            rank = (not is_checked, grade, explanation.hypothesis_order, case_order)
-            ranked.append((rank, case.faulty_side, cause))
+            candidate = explanation.candidate
+            grade = _grade_residual(explanation.residual, case.tolerance)
+            evidence_rank = (not explanation.is_checked, grade, not candidate.is_evident)
+            rank = (*evidence_rank, explanation.hypothesis_order, case_order)
+            side, text, parameters = _make_statement(case, candidate, explanation.residual)
+            cause = Cause(explanation.cause_name, text, explanation.residual, parameters)
+            ranked.append((rank, explanation.is_choice, side, cause))
     ranked.sort(key=lambda entry: entry[0])
-    best_by_name: dict[str, tuple[str, Cause]] = {}
-    for _, side, cause in ranked:
-        best_by_name.setdefault(cause.name, (side, cause))
+    best_by_name: dict[str, tuple[tuple[float, ...], bool, str, Cause]] = {}
+    for entry in ranked:
+        best_by_name.setdefault(entry[-1].name, entry)
+    excluded = _list_excluded(least_residuals, set(best_by_name))
     best_entries = list(best_by_name.values())[:_MAX_CAUSES]
     if not best_entries:
-        return "unknown", ()
-    return best_entries[0][0], tuple(cause for _, cause in best_entries)
+        return CauseSearch(excluded=excluded)
+    causes = tuple(cause for *_, cause in best_entries)
+    first_rank, is_choice, side, _ = best_entries[0]
+    rivals = [cause for rank, *_, cause in best_entries if rank[:3] == first_rank[:3]]
+    if is_choice and len(rivals) > 1:
+        return CauseSearch(undecided=tuple(rivals), excluded=excluded)
+    return CauseSearch(side, causes, excluded=excluded)
+
+
+def _list_excluded(
+    least_residuals: Mapping[str, float], explained_names: set[str]
+) -> tuple[Exclusion, ...]:
+    exclusions = [
+        Exclusion(name, residual)
+        for name, residual in least_residuals.items()
+        if name not in explained_names
+    ]
+    exclusions.sort(key=lambda exclusion: exclusion.residual)
+    return tuple(exclusions[:_MAX_EXCLUDED])
 
 
 def _grade_residual(residual: float, tolerance: float) -> int:
@@ -70,19 +129,28 @@ def _grade_residual(residual: float, tolerance: float) -> int:
     return max(0, int(np.ceil(n_steps - 1e-9)))
 
 
-def _explain_case(case: FaultCase, hypotheses: Iterable[Hypothesis]) -> Iterator[_Explanation]:
+def iterate_explanations(
+    case: FaultCase,
+    hypotheses: Iterable[Hypothesis],
+    least_residuals: dict[str, float] | None = None,
+) -> Iterator[Explanation]:
+    """Yield the candidates that explain a case.
+
+    ``least_residuals`` (cause -> residual) receives what the candidates leave that remove a part of
+    the error but do not explain it.
+    """
     for order, hypothesis in enumerate(hypotheses):
         for candidate in _suggest_candidates(case, hypothesis):
+            name = candidate.cause or hypothesis.cause
             residual = compute_residual(candidate.predicted, case.faulty)
             limit = _CHAOTIC_RESIDUAL * case.error if candidate.is_chaotic else case.limit
             if not residual <= limit:
+                if least_residuals is not None and residual < case.error:
+                    least_residuals[name] = min(residual, least_residuals.get(name, residual))
                 continue
-            is_checked = candidate.unchanged is not None
             if candidate.unchanged is not None and not case.matches_faithful(candidate.unchanged):
                 continue
-            name = candidate.cause or hypothesis.cause
-            text = _format_cause(case, candidate, residual)
-            yield _Explanation(order, is_checked, Cause(name, text, residual, candidate.parameters))
+            yield Explanation(candidate, name, residual, order, hypothesis.is_choice)
 
 
 def _suggest_candidates(case: FaultCase, hypothesis: Hypothesis) -> Iterator[Candidate]:
@@ -93,12 +161,18 @@ def _suggest_candidates(case: FaultCase, hypothesis: Hypothesis) -> Iterator[Can
         return
 
 
-def _format_cause(case: FaultCase, candidate: Candidate, residual: float) -> str:
-    contrast = f"; the {case.faithful_side} {candidate.contrast}" if candidate.contrast else ""
-    description = f"{candidate.description}{contrast}"
-    return format_cause_text(
-        case.finding, case.faulty_side, description, candidate.recorded, residual
-    )
+def _make_statement(
+    case: FaultCase, candidate: Candidate, residual: float
+) -> tuple[str, str, Mapping[str, float]]:
+    """Return (side that the sentence is about, sentence, fitted numbers)."""
+    side, other_side = case.faulty_side, case.faithful_side
+    statement = Statement(candidate.description, candidate.contrast, candidate.parameters)
+    if candidate.mirror is not None and side == "reference":
+        side, other_side, statement = other_side, side, candidate.mirror
+    contrast = f"; the {other_side} {statement.contrast}" if statement.contrast else ""
+    description = f"{statement.description}{contrast}"
+    text = format_cause_text(case.finding, side, description, candidate.recorded, residual)
+    return side, text, statement.parameters
 
 
 def format_cause_text(

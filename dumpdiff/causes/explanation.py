@@ -12,7 +12,7 @@ from ..model.finding import Cause, Finding
 from ..model.formatting import format_number
 from ..model.trace import BACKWARD, FORWARD
 from ..operators import recompute
-from .cause_search import find_causes
+from .cause_search import CauseSearch, find_causes, search_causes
 from .comparison_index import (
     ComparisonIndex,
     ValuePair,
@@ -33,6 +33,8 @@ _INCOMPARABLE_PHASES = ((FORWARD, BACKWARD), (BACKWARD, FORWARD))
 #: A side is faulty if its last op, recomputed from its own inputs, differs by more than this many
 #: tolerances.
 _FAULTY_SIDE_TOLERANCES = 2
+#: Excluded hypotheses that are named.
+_MAX_EXCLUDED = 3
 
 
 def explain(comparison: Comparison, findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -59,26 +61,68 @@ def _explain_finding(index: ComparisonIndex, finding: Finding) -> Finding:
         cases = list(build_fault_cases(index, finding, value_pair))
         if not cases:
             return _explain_by_statistics(index, finding, value_pair)
-        side, causes = find_causes(
-            build_routing_cases(index, cases, value_pair), ROUTING_HYPOTHESES
-        )
-        if not causes:
-            side, causes = find_causes(cases, HYPOTHESES)
-        if not causes:
-            side, causes = find_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
-        if not causes:
-            side, causes = _explain_region(index, finding, value_pair)
+        search = _search_causes(index, finding, value_pair, cases)
         errors = recompute_last_ops(cases)
     evidence = finding.evidence
     if errors:
         evidence = (*evidence, _format_recomputation(errors))
+    if search.excluded:
+        evidence = (*evidence, _format_exclusions(search))
     return replace(
         finding,
-        side=find_faulty_side(errors, finding.tolerance) or side,
-        causes=causes,
+        side=find_faulty_side(errors, finding.tolerance) or search.faulty_side,
+        causes=search.causes,
         evidence=evidence,
-        unexplained="" if causes else NO_EXPLANATION,
+        unexplained=_format_unexplained(search),
     )
+
+
+def _search_causes(
+    index: ComparisonIndex, finding: Finding, value_pair: ValuePair, cases: Sequence[FaultCase]
+) -> CauseSearch:
+    """Try the hypotheses on the value, then on its region, then on other values of the region.
+
+    The choice of a router comes first: what follows from it differs in many ways.
+    """
+    routing_cases = build_routing_cases(index, cases, value_pair)
+    search = search_causes(routing_cases, ROUTING_HYPOTHESES)
+    if search.causes:
+        return search
+    search = search_causes(cases, HYPOTHESES)
+    if search.causes or search.undecided:
+        return search
+    region_search = search_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
+    names = {cause.name for cause in region_search.causes}
+    excluded = {
+        item.name: item
+        for item in sorted(
+            (*search.excluded, *region_search.excluded),
+            key=lambda item: item.residual,
+            reverse=True,
+        )
+        if item.name not in names
+    }
+    nearest_first = sorted(excluded.values(), key=lambda item: item.residual)
+    if not region_search.causes:
+        side, causes = _explain_region(index, finding, value_pair)
+        if causes:
+            return CauseSearch(side, causes)
+    return replace(region_search, excluded=tuple(nearest_first[:_MAX_EXCLUDED]))
+
+
+def _format_exclusions(search: CauseSearch) -> str:
+    """Return which hypotheses are nearest among those that do not explain the value."""
+    parts = [f"{item.name} leaves {format_number(item.residual)}" for item in search.excluded]
+    return f"excluded: {', '.join(parts)}"
+
+
+def _format_unexplained(search: CauseSearch) -> str:
+    """Return why there is no cause, '' if there is one."""
+    if search.causes:
+        return ""
+    if not search.undecided:
+        return NO_EXPLANATION
+    return f"undecided: {'; or '.join(cause.text for cause in search.undecided)}"
 
 
 def _explain_isolated(index: ComparisonIndex, finding: Finding, value_pair: ValuePair) -> Finding:

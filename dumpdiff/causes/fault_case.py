@@ -75,6 +75,8 @@ class FaultCase:
     numbers: tuple[float, ...]  #: immediate numbers among the inputs of the faithful side's ops
     #: canonical kinds of the faithful side's ops since the last agreement
     kinds: tuple[str, ...]
+    #: canonical kinds of the faulty side's ops since the last agreement
+    faulty_kinds: tuple[str, ...]
     #: canonical kinds of the consumers of the value, and of their consumers
     consumer_kinds: frozenset[str]
     tolerance: float  #: relative L2 below which two such values agree

@@ -131,6 +131,7 @@ def build_fault_cases(
             faulty_operands=operands[faulty],
             numbers=tuple(_find_immediate_numbers(flow, ops[faithful])),
             kinds=tuple(index.kinds[faithful][op] for op in ops[faithful]),
+            faulty_kinds=tuple(index.kinds[faulty][op] for op in ops[faulty]),
             consumer_kinds=consumer_kinds[faithful] | consumer_kinds[faulty],
             tolerance=finding.tolerance,
             dtype=str(flow.list_column("dtype")[values[faithful]]),

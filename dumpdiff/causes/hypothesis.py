@@ -9,6 +9,15 @@ from ..model.arrays import AnyArray
 from .fault_case import FaultCase
 
 
+@dataclass(frozen=True)
+class Statement:
+    """What is said of one side, next to the other."""
+
+    description: str  #: continues "<place> behaves as "
+    contrast: str = ""  #: continues "the <other side> ", '' if that is obvious
+    parameters: Mapping[str, float] = field(default_factory=dict)  #: fitted numbers
+
+
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """One way in which the value of the faulty side may have been computed."""
@@ -25,6 +34,12 @@ class Candidate:
     #: the candidate rounds numbers, and noise decides some of the roundings: a larger residual is
     #: accepted, see cause_search
     is_chaotic: bool = False
+    #: the records show the change, such as an op that only one side has: such a candidate comes
+    #: before all that explain the value as well
+    is_evident: bool = False
+    #: the same about the faithful side: the reference is taken as correct, so if only the target
+    #: has an op, the sentence is about the target. None if the change can be on one side only
+    mirror: Statement | None = None
 
 
 @dataclass(frozen=True)
@@ -36,3 +51,5 @@ class Hypothesis:
 
     cause: str
     suggest_candidates: Callable[[FaultCase], Iterable[Candidate]]
+    #: it chooses among many tensors or orders, and so explains some values by chance
+    is_choice: bool = False

@@ -66,11 +66,15 @@ class Step:
     #: places of the output's elements among the inputs' elements, for an operator that only moves
     #: them
     places: Ints | None = None
+    #: factors of the first input's elements, for dropout: which elements it drops is drawn
+    kept: AnyArray | None = None
 
     def compute(self, inputs: Sequence[AnyArray]) -> AnyArray | None:
         """Return the output on other inputs; None if they do not fit."""
         if self.places is not None:
             return _take_places(inputs, self.places, self.output.shape)
+        if self.kept is not None:
+            return inputs[0].reshape(self.kept.shape) * self.kept
         for name, output in self.interpret(inputs):
             if name == self.interpretation:
                 return output
@@ -139,8 +143,17 @@ class Region:
 
     def run(self, number: int, output: AnyArray) -> AnyArray | None:
         """Return the compared value if one step had another output; None if it cannot be run."""
-        changed_outputs = {self.steps[number].value: output.reshape(-1)}
-        return self._run_steps(sorted(self._find_followers(number)), changed_outputs)
+        return self.run_changes({number: output})
+
+    def run_changes(self, outputs: Mapping[int, AnyArray]) -> AnyArray | None:
+        """Return the compared value if some steps had other outputs; None if it cannot be run."""
+        flat_outputs = {
+            self.steps[number].value: output.reshape(-1) for number, output in outputs.items()
+        }
+        followers: set[int] = set()
+        for number in outputs:
+            followers |= self._find_followers(number)
+        return self._run_steps(sorted(followers - set(outputs)), flat_outputs)
 
     @cached_property
     def unchanged(self) -> AnyArray | None:
@@ -338,10 +351,26 @@ def _understand_step(step: Step, max_distance: float) -> Step | None:
                 break
         if best_distance <= max_distance:
             return replace(step, interpretation=best_name)
+    kept = _find_kept_elements(step) if step.kind == "dropout" else None
+    if kept is not None:
+        return replace(step, kept=kept)
     places = _find_places(step)
     if places is None:
         return None
     return replace(step, places=places)
+
+
+def _find_kept_elements(step: Step) -> AnyArray | None:
+    """Return 0 for each element that dropout drops, 1 / (1 - p) for the others; None if unclear."""
+    x = step.inputs[0].array if step.inputs else np.zeros(0)
+    if x.dtype.kind != "f" or x.size != step.output.size:
+        return None
+    x, output = x.reshape(step.output.shape), step.output
+    is_kept = (output != 0) | (x == 0)
+    factors = output[is_kept & (x != 0)] / x[is_kept & (x != 0)]
+    if not factors.size or np.ptp(factors) > _CAST_DISTANCE * abs(factors[0]):
+        return None
+    return np.where(is_kept, float(np.median(factors)), 0.0)
 
 
 def _find_places(step: Step) -> Ints | None:

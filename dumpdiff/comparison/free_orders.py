@@ -14,9 +14,8 @@ import pandas as pd
 from ..alignment import Alignment
 from ..graph import Flow
 from ..model.arrays import AnyArray
-from ..model.recorded_shapes import load_readable_tensor
 from .metrics import Metrics, compute_metrics
-from .whole_tensors import METRIC_NAMES
+from .whole_tensors import METRIC_NAMES, load_pair
 
 #: Names of the argument that asks for an order, and of the axis that is ordered.
 _ORDER_SLOT, _AXIS_SLOT = "input.sorted", "input.dim"
@@ -98,8 +97,7 @@ def _sort_pair(alignment: Alignment, pairs: pd.DataFrame, row: int, axis: int) -
     metric, tolerance = pairs["metric"].iat[row], float(pairs["tolerance"].iat[row])
     if metric not in ("relative_l2", "mismatches") or pairs["error"].iat[row] <= tolerance:
         return False
-    a = load_readable_tensor(alignment.target.trace, int(pairs["target_tensor"].iat[row]))
-    b = load_readable_tensor(alignment.reference.trace, int(pairs["reference_tensor"].iat[row]))
+    a, b = load_pair(alignment, pairs, row)
     if a is None or b is None or not _has_equal_rows(a, b, axis):
         return False
     has_mask_fill = bool(pairs["has_mask_fill"].iat[row])

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from ..alignment import Alignment
-from ..model.arrays import AnyArray, Ints
+from ..model.arrays import Ints
 from .metrics import compute_metrics
-from .whole_tensors import METRIC_NAMES, load_readable_tensor
+from .whole_tensors import METRIC_NAMES, load_pair
 
 #: Layout of a gradient whose rows are those of the other side in the order of the parameter's.
 _LAYOUT = "rows permuted"
@@ -68,7 +68,7 @@ def _find_row_order(alignment: Alignment, pairs: pd.DataFrame, row: int) -> Ints
 
     Rows are put in order by a fixed sum of their elements.
     """
-    a, b = _load_pair(alignment, pairs, row)
+    a, b = load_pair(alignment, pairs, row)
     if a is None or b is None or a.shape != b.shape or not 1 <= a.ndim <= 2:
         return None
     rows_a, rows_b = (array.reshape(len(array), -1).astype(np.float64) for array in (a, b))
@@ -82,7 +82,7 @@ def _find_row_order(alignment: Alignment, pairs: pd.DataFrame, row: int) -> Ints
 
 def _compare_in_order(alignment: Alignment, pairs: pd.DataFrame, row: int, order: Ints) -> None:
     """Set the metrics of a pair whose rows agree in another order."""
-    a, b = _load_pair(alignment, pairs, row)
+    a, b = load_pair(alignment, pairs, row)
     if a is None or b is None or a.shape != b.shape or len(b) != len(order):
         return
     tolerance = float(pairs["tolerance"].iat[row])
@@ -97,11 +97,3 @@ def _compare_in_order(alignment: Alignment, pairs: pd.DataFrame, row: int, order
         np.nan,
         _LAYOUT,
     ]
-
-
-def _load_pair(
-    alignment: Alignment, pairs: pd.DataFrame, row: int
-) -> tuple[AnyArray | None, AnyArray | None]:
-    a = load_readable_tensor(alignment.target, int(pairs["target_tensor"].iat[row]))
-    b = load_readable_tensor(alignment.reference, int(pairs["reference_tensor"].iat[row]))
-    return a, b

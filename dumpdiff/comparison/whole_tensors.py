@@ -10,10 +10,10 @@ import pandas as pd
 
 from ..alignment import Alignment
 from ..graph import Flow
-from ..model.arrays import Flags, Floats, Ints
+from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import get_unit_roundoff
 from ..model.errors import DumpError
-from ..model.recorded_shapes import load_shaped_tensor
+from ..model.recorded_shapes import load_readable_tensor, load_shaped_tensor
 from ..model.threads import map_in_threads
 from ..model.trace import Problem
 from .layouts import find_common_layout
@@ -158,6 +158,17 @@ def _measure_pair(
         rounded_metrics = compute_metrics(rounded_a, rounded_b, 0.0, has_mask_fill)
         rounded_error = rounded_metrics.relative_l2
     return Measurement(row, layout, metrics, rounded_error)
+
+
+def load_pair(
+    alignment: Alignment, pairs: pd.DataFrame, row: int
+) -> tuple[AnyArray | None, AnyArray | None]:
+    """Return the whole tensors of a pair in their recorded shapes; None where one is unreadable."""
+    target = load_readable_tensor(alignment.target.trace, int(pairs["target_tensor"].iat[row]))
+    reference = load_readable_tensor(
+        alignment.reference.trace, int(pairs["reference_tensor"].iat[row])
+    )
+    return target, reference
 
 
 def _find_narrower_dtype(dtype_t: str, dtype_r: str) -> str:

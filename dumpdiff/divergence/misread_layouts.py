@@ -10,10 +10,8 @@ import numpy as np
 
 from ..comparison import Comparison
 from ..comparison.metrics import compute_metrics
-from ..comparison.whole_tensors import METRIC_NAMES
+from ..comparison.whole_tensors import METRIC_NAMES, load_pair
 from ..graph import Flow
-from ..model.arrays import AnyArray
-from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD
 from ..model.verdict import AGREEING, INTRODUCED
 from .joint_graph import JointGraph
@@ -67,7 +65,7 @@ def compare_as_stored(comparison: Comparison, rows: list[int]) -> None:
     """
     pairs = comparison.pairs
     for row in rows:
-        target, reference = _load_pair(comparison, row)
+        target, reference = load_pair(comparison.alignment, pairs, row)
         if target is None or reference is None:
             continue
         tolerance = float(pairs["tolerance"].iat[row])
@@ -76,16 +74,6 @@ def compare_as_stored(comparison: Comparison, rows: list[int]) -> None:
         for name in METRIC_NAMES:
             pairs.loc[label, name] = getattr(metrics, name)
         pairs.loc[label, ["layout", "error", "agrees"]] = ["same", metrics.relative_l2, False]
-
-
-def _load_pair(comparison: Comparison, row: int) -> tuple[AnyArray | None, AnyArray | None]:
-    """Return the whole tensors of a pair in their recorded shapes."""
-    pairs, alignment = comparison.pairs, comparison.alignment
-    target = load_readable_tensor(alignment.target.trace, int(pairs["target_tensor"].iat[row]))
-    reference = load_readable_tensor(
-        alignment.reference.trace, int(pairs["reference_tensor"].iat[row])
-    )
-    return target, reference
 
 
 def _find_transposed_weights(graph: JointGraph, states: States) -> set[int]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..comparison.metrics import compute_metrics
-from ..model.recorded_shapes import load_readable_tensor
+from ..comparison.whole_tensors import load_pair
 from ..model.trace import BACKWARD
 from ..model.verdict import AGREEING, INTRODUCED, ISOLATED, RECONVERGED
 from .error_bounds import build_visibility_function
@@ -276,12 +276,11 @@ def is_rearranged(graph: JointGraph, node: int) -> bool:
 
     The files are read: recorded statistics would not show that one of them holds something else.
     """
-    pair = graph.comparison.pairs.iloc[node]
-    alignment = graph.comparison.alignment
+    pairs = graph.comparison.pairs
+    pair = pairs.iloc[node]
     if pair["metric"] != "relative_l2" or pair["error"] <= pair["tolerance"]:
         return False
-    a = load_readable_tensor(alignment.target.trace, int(pair["target_tensor"]))
-    b = load_readable_tensor(alignment.reference.trace, int(pair["reference_tensor"]))
+    a, b = load_pair(graph.comparison.alignment, pairs, node)
     if a is None or b is None or a.size != b.size:
         return False
     tolerance = float(pair["tolerance"])

@@ -51,11 +51,17 @@ def compute_cross_entropy(call: Call) -> Interpretations:
         return
     logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
     losses = compute_token_losses(logits, labels)
+    smoothing = call.get_number("label_smoothing", default=0.0)
+    if smoothing:
+        uniform_losses = -log_softmax(logits).mean(axis=-1)
+        is_counted = _find_counted_labels(logits, labels)
+        losses = np.where(is_counted, (1 - smoothing) * losses + smoothing * uniform_losses, 0.0)
     shape = call.output_shape
     if shape is not None and int(np.prod(shape)) == losses.size > 1:
         yield "per token", losses.reshape(shape)
         return
-    yield "mean", cross_entropy(logits, labels)
+    count = max(1, int(np.sum(_find_counted_labels(logits, labels))))
+    yield "mean", np.asarray(losses.sum() / count)
     yield "sum", np.asarray(losses.sum())
 
 

@@ -53,6 +53,7 @@ def make_fault_case(
         faulty_operands=(),
         numbers=numbers,
         kinds=(),
+        faulty_kinds=(),
         consumer_kinds=consumer_kinds,
         tolerance=finding.tolerance,
         dtype=dtype,

@@ -17,6 +17,8 @@ from ..fault_case import FaultCase, compute_residual, find_masked
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import minimize
 
+#: Kinds that make probabilities of attention scores.
+SCORE_KINDS = {"softmax", "scaled_masked_softmax"}
 #: Value of a masked score; ``find_masked`` recognizes it.
 _MASKED_SCORE = -1e30
 #: Products of a score matrix beyond which whole attention is not tried at all, and beyond which it
@@ -322,8 +324,10 @@ def _has_head_shape(array: AnyArray, output: AnyArray) -> bool:
     return output.shape[-3] % array.shape[-3] == 0
 
 
+#: About masks, masked scores and probabilities themselves.
+MASK_HYPOTHESES = (Hypothesis("mask-missing", suggest_mask),)
+
 HYPOTHESES = (
-    Hypothesis("mask-missing", suggest_mask),
     Hypothesis("softmax-axis", suggest_softmax_axis),
     Hypothesis("scale", suggest_whole_attention),
 )

@@ -358,8 +358,11 @@ def suggest_tokens_in_gradient(case: FaultCase) -> Iterator[Candidate]:
         float(n_counted): f"the sum over the {n_counted} tokens, not their mean",
         1 / n_counted: f"a mean over {n_counted} tokens taken twice",
     }
+    cause = "loss-reduction"
     if n_counted != n_expected:
         factors = {n_expected / n_counted: f"a mean over {n_counted} tokens"}
+        if _has_ignored_labels(case):
+            cause = "ignore-index"
     for factor, description in factors.items():
         is_shared = (is_counted & is_expected)[:, None]
         yield Candidate(
@@ -368,14 +371,25 @@ def suggest_tokens_in_gradient(case: FaultCase) -> Iterator[Candidate]:
             "" if n_counted == n_expected else f"takes {n_expected}",
             parameters={"tokens": float(n_counted)},
             unchanged=case.faithful,
-            cause="loss-reduction",
+            cause=cause,
         )
 
+
+def _has_ignored_labels(case: FaultCase) -> bool:
+    """Return whether a side has negative labels: these tokens are to be ignored."""
+    return any(
+        operand.array.dtype.kind == "i" and operand.shape and bool((operand.array < 0).any())
+        for operand in (*case.operands, *case.faulty_operands)
+    )
+
+
+#: About masks of tokens.
+MASK_HYPOTHESES = (Hypothesis("loss-reduction", suggest_other_token_mask),)
 
 HYPOTHESES = (
     Hypothesis("loss-reduction", suggest_tokens_in_gradient),
     Hypothesis("label-shift", suggest_shifted_labels),
-    Hypothesis("loss-reduction", suggest_other_token_mask),
+    *MASK_HYPOTHESES,
     Hypothesis("loss-reduction", suggest_other_loss),
     Hypothesis("loss-reduction", suggest_other_tokens),
     Hypothesis("label-smoothing", suggest_smoothing),

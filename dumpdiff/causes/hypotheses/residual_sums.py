@@ -14,9 +14,12 @@ from ..fault_case import ZERO, FaultCase, Operand, compute_residual
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
 from ..scalings import Scaling
+from .attention import SCORE_KINDS
 
 #: Operands that may be branches of a sum, and branches to which dropped elements were added.
 _MAX_BRANCHES, _MAX_DROPOUT_BASES = 12, 8
+#: Kinds of the ops that compute scores; what is added to them is a bias.
+_PRODUCT_KINDS = {"matmul", "mul", "div", "addmm"}
 #: A branch with a smaller factor is missing.
 _MIN_FACTOR = 1e-6
 #: A recorded value is the scaled branch within this many limits of the case: the factor was fitted
@@ -54,6 +57,8 @@ def suggest_changed_branch(case: FaultCase) -> Iterator[Candidate]:
                 )
         for kept_branch, changed_branch, operand in ((a, b, second), (b, a, first)):
             yield _scale_branch(case, kept_branch, changed_branch, operand)
+            if case.consumer_kinds & SCORE_KINDS:
+                continue  # a sum of scores and a bias has no residual branch
             yield from _replace_branch(case, branches, kept_branch, changed_branch)
         return
 
@@ -63,12 +68,15 @@ def _scale_branch(
 ) -> Candidate:
     """Return the candidate with the branch of an operand multiplied by the best factor."""
     factor = fit_factor(changed_branch, case.faulty - kept_branch)
+    cause = "residual-scale"
+    if case.consumer_kinds & SCORE_KINDS:
+        cause = "scale" if operand.kind in _PRODUCT_KINDS else "relative-bias"
     if not np.isfinite(factor) or abs(factor) <= _MIN_FACTOR:
         return Candidate(
             kept_branch,
             "one branch of the sum missing",
             unchanged=kept_branch + changed_branch,
-            cause="residual-scale",
+            cause=cause,
         )
     scaled_branch = factor * changed_branch
     return Candidate(
@@ -77,7 +85,7 @@ def _scale_branch(
         recorded=_describe_branch_scalings(case, operand, scaled_branch, factor),
         parameters={"factor": factor},
         unchanged=kept_branch + changed_branch,
-        cause="gradient-scaled" if case.phase == BACKWARD else "residual-scale",
+        cause="gradient-scaled" if case.phase == BACKWARD else cause,
     )
 
 
@@ -159,7 +167,7 @@ def suggest_dropout(case: FaultCase) -> Iterator[Candidate]:
             continue
         factor = fit_factor(undropped, faulty)
         max_deviation = _MAX_DEVIATIONS / np.sqrt(faulty.size)
-        if np.isfinite(factor) and abs(factor * (1 - share) - 1) < max_deviation:
+        if factor >= 1 + _MIN_DROPPED / 2 and abs(factor * (1 - share) - 1) < max_deviation:
             yield Candidate(
                 base + factor * undropped,
                 _format_dropout(share, factor),
@@ -192,7 +200,7 @@ def suggest_dropout_of_input(case: FaultCase) -> Iterator[Candidate]:
         return
     for operand in case.faulty_operands:
         mask = operand.array
-        factor = _read_mask_factor(operand)
+        factor = _read_operand_mask(operand)
         if factor is None:
             continue
         share = float(np.mean(mask == 0))
@@ -212,17 +220,22 @@ def suggest_dropout_of_input(case: FaultCase) -> Iterator[Candidate]:
                 )
 
 
-def _read_mask_factor(operand: Operand) -> float | None:
-    """Return the factor of a dropout mask; None for other operands."""
+def _read_operand_mask(operand: Operand) -> float | None:
+    """Return the factor of a dropout mask that only one side has; None for other operands."""
     if operand.agrees or not operand.is_floating:
         return None
-    if operand.array.size < _MIN_MASK_ELEMENTS:
+    return read_mask_factor(operand.array)
+
+
+def read_mask_factor(array: AnyArray) -> float | None:
+    """Return 1 / (1 - p) of a dropout mask, which holds it and zeros; None for other arrays."""
+    if array.size < _MIN_MASK_ELEMENTS:
         return None
-    values = np.unique(operand.array)
+    values = np.unique(array)
     if len(values) != 2:
         return None
     zero, factor = float(values[0]), float(values[1])
-    return factor if zero == 0 and factor >= 1 else None
+    return factor if zero == 0 and factor > 1 else None
 
 
 HYPOTHESES = (

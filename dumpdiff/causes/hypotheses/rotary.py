@@ -58,7 +58,7 @@ class _Table:
 
 def suggest_table(case: FaultCase) -> Iterator[Candidate]:
     """Suggest a table of cosines or sines with another layout, position, base or precision."""
-    rows = _read_table(case.faithful)
+    rows = read_table(case.faithful)
     if case.phase != FORWARD or rows is None:
         return
     table = _fit_table(rows, case.limit)
@@ -98,7 +98,7 @@ def suggest_table(case: FaultCase) -> Iterator[Candidate]:
         )
 
 
-def _read_table(array: AnyArray) -> AnyArray | None:
+def read_table(array: AnyArray) -> AnyArray | None:
     """Return the array as (positions, size); None if it cannot be a table.
 
     A table has at least three positions and entries in -1..1; leading axes of length 1 are removed.
@@ -182,7 +182,7 @@ def _list_tables(case: FaultCase) -> list[AnyArray]:
     """Return the operands that can be tables of cosines or sines for the output."""
     tables = []
     for operand in case.operands:
-        if not operand.is_floating or _read_table(operand.array) is None:
+        if not operand.is_floating or read_table(operand.array) is None:
             continue
         if _broadcasts_to(operand.array.shape, case.faithful.shape):
             tables.append(operand.array)
@@ -244,7 +244,7 @@ def _broadcasts_to(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
         return False
 
 
-HYPOTHESES = (
-    Hypothesis("rope-theta", suggest_table),
-    Hypothesis("rope-layout", suggest_other_layout),
-)
+#: About the tables themselves.
+TABLE_HYPOTHESES = (Hypothesis("rope-theta", suggest_table),)
+
+HYPOTHESES = (*TABLE_HYPOTHESES, Hypothesis("rope-layout", suggest_other_layout))

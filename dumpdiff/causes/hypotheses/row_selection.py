@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from ...model.arrays import AnyArray
+from ...model.arrays import AnyArray, Ints
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
 
@@ -55,6 +55,71 @@ def suggest_shifted_rows(case: FaultCase) -> Iterator[Candidate]:
                 )
 
 
+def suggest_relative_rows(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest other rows of a table of relative positions."""
+    for candidate in suggest_other_rows(case):
+        if candidate.cause == "relative-bias":
+            yield candidate
+
+
+def suggest_other_rows(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that other rows of the same table are read; which ones follows from their values."""
+    if not case.is_forward_value or case.faithful.ndim < 2:
+        return
+    shape = case.faithful.shape
+    for table in case.find_matrix_operands():
+        if table.shape[1] != shape[-1]:
+            continue
+        row_numbers = {row.tobytes(): number for number, row in enumerate(table.array)}
+        faithful_ids = _find_rows(row_numbers, case.faithful)
+        faulty_ids = _find_rows(row_numbers, case.faulty)
+        if faithful_ids is None or faulty_ids is None or np.array_equal(faithful_ids, faulty_ids):
+            continue
+        description, contrast, cause = _describe_rows(faulty_ids, faithful_ids)
+        yield Candidate(
+            table.array[faulty_ids].reshape(shape),
+            description,
+            contrast,
+            parameters={"rows": float((faulty_ids != faithful_ids).sum())},
+            unchanged=table.array[faithful_ids].reshape(shape),
+            cause=cause,
+        )
+
+
+def _find_rows(row_numbers: Mapping[bytes, int], array: AnyArray) -> Ints | None:
+    """Return the number of the table's row that each row is; None if one is not in the table."""
+    rows = np.ascontiguousarray(array.reshape(-1, array.shape[-1]))
+    numbers = [row_numbers.get(row.tobytes(), -1) for row in rows]
+    return None if -1 in numbers else np.array(numbers)
+
+
+def _describe_rows(ids: Ints, faithful_ids: Ints) -> tuple[str, str, str]:
+    """Return (description, contrast, cause) of other rows of a table."""
+    n_rows, n_wrong = len(ids), int((ids != faithful_ids).sum())
+    matrix, faithful_matrix = _read_distances(ids), _read_distances(faithful_ids)
+    if matrix is None or faithful_matrix is None:
+        return f"other rows of the table ({n_wrong} of {n_rows})", "", "row-shift"
+    text = f"other rows of the table of relative positions ({n_wrong} of {n_rows})"
+    differences = np.unique(ids - faithful_ids)
+    if len(differences) == 1:
+        return f"{text}: shifted by {differences[0]}", "", "relative-bias"
+    if np.array_equal(matrix, faithful_matrix.T):
+        return f"{text}: distances with the other sign", "", "relative-bias"
+    counts = [len(np.unique(side_ids)) for side_ids in (ids, faithful_ids)]
+    if counts[0] == counts[1]:
+        return text, "", "relative-bias"
+    return f"{text}: {counts[0]} buckets", f"has {counts[1]}", "relative-bias"
+
+
+def _read_distances(ids: Ints) -> Ints | None:
+    """Return the rows by (query, key), if a row depends on the distance alone; else None."""
+    length = int(np.sqrt(len(ids)))
+    if length < _MIN_POSITIONS or length * length != len(ids):
+        return None
+    matrix = ids.reshape(length, length)
+    return matrix if np.array_equal(matrix[1:, 1:], matrix[:-1, :-1]) else None
+
+
 def format_position_offset(offset: int, first_position: int) -> tuple[str, str]:
     """Return (description, contrast) of other positions than those from ``first_position`` on."""
     description = f"positions shifted by {offset}, from {first_position + offset} on"
@@ -85,6 +150,8 @@ def suggest_position_offset(case: FaultCase) -> Iterator[Candidate]:
 
 
 HYPOTHESES = (
+    Hypothesis("relative-bias", suggest_relative_rows),
     Hypothesis("row-shift", suggest_shifted_rows),
     Hypothesis("position-offset", suggest_position_offset),
+    Hypothesis("row-shift", suggest_other_rows),
 )

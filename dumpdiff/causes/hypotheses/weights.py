@@ -24,8 +24,6 @@ _PROJECTION_SEED = 7
 _MIN_PAIRED_SIZE = 4
 #: Nearest operands among which sines and cosines of a time embedding are.
 _MAX_WAVE_OPERANDS = 8
-#: Fewest positions that show relative positions.
-_MIN_POSITIONS = 3
 #: Kinds of recurrent cells and of the activations of their gates; cells have three or four gates.
 _CELL_KINDS, _GATE_COUNTS = {"lstm", "gru", "sigmoid", "tanh"}, (3, 4)
 #: Words in names of experts and of gates.
@@ -41,6 +39,8 @@ def suggest_constant(case: FaultCase) -> Iterator[Candidate]:
     """Suggest one number everywhere, for example zeros: a layer whose checkpoint was not loaded."""
     if not _is_floating_parameter(case) or case.faithful.size < 2:
         return
+    if case.finding.kind == "constant":
+        return  # no checkpoint holds it
     if np.ptp(case.faithful) > 0 and np.ptp(case.faulty) == 0:
         value = float(case.faulty.flat[0]) + 0.0  # -0 becomes 0
         yield Candidate(
@@ -54,6 +54,8 @@ def suggest_zero_rows(case: FaultCase) -> Iterator[Candidate]:
     """Suggest that some rows of a fused weight are zero: those of one of its parts."""
     if not _is_floating_parameter(case) or case.faithful.ndim != 2:
         return
+    if "gather_rows" in case.consumer_kinds:
+        return  # single rows of a table of embeddings, not a part of a fused weight
     is_zero = ~np.any(case.faulty, axis=1) & np.any(case.faithful, axis=1)
     n_zero = int(is_zero.sum())
     if 0 < n_zero < len(is_zero):
@@ -71,9 +73,34 @@ def suggest_scaled(case: FaultCase) -> Iterator[Candidate]:
         return
     factor = fit_factor(case.faithful, case.faulty)
     if np.isfinite(factor) and factor != 0:
+        is_table = case.finding.kind == "constant"
+        thing = "a constant table" if is_table else "a weight"
         yield Candidate(
             factor * case.faithful,
-            f"a weight {factor:.6g} times the {case.faithful_side}'s",
+            f"{thing} {factor:.6g} times the {case.faithful_side}'s",
+            parameters={"factor": factor},
+            unchanged=case.faithful,
+            cause="constant-factor" if is_table else "weight-scaled",
+        )
+
+
+def suggest_scaled_rows(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that some rows of a fused weight are multiplied by one number."""
+    if not _is_floating_parameter(case) or case.faithful.ndim < 2:
+        return
+    rows = case.faithful.reshape(len(case.faithful), -1)
+    faulty_rows = case.faulty.reshape(rows.shape)
+    energies = np.maximum((rows**2).sum(axis=1), 1e-30)
+    factors = (rows * faulty_rows).sum(axis=1) / energies
+    is_changed = np.linalg.norm(faulty_rows - rows, axis=1) > case.tolerance * np.sqrt(energies)
+    n_changed = int(is_changed.sum())
+    if not _MAX_WRONG_ROWS * len(rows) < n_changed < len(rows):
+        return  # few rows are wrong by themselves, all rows are the whole weight
+    factor = float(np.median(factors[is_changed]))
+    if factor != 0:
+        yield Candidate(
+            np.where(is_changed[:, None], factor * rows, rows).reshape(case.faithful.shape),
+            f"{n_changed} of {len(rows)} rows {factor:.6g} times the {case.faithful_side}'s",
             parameters={"factor": factor},
             unchanged=case.faithful,
         )
@@ -337,31 +364,13 @@ def suggest_wrong_rows(case: FaultCase) -> Iterator[Candidate]:
     is_scaled = residual <= case.limit * np.linalg.norm(predicted[wrong_rows])
     if np.isfinite(factor) and is_scaled:
         description += f", {factor:.6g} times the {case.faithful_side}'s"
-    is_relative = not case.finding.is_given and _reads_other_rows(case, rows, faulty_rows)
-    if is_relative:
-        description = f"other rows of the table of relative positions ({n_wrong} of {len(rows)})"
     yield Candidate(
         predicted,
         description,
         parameters={"rows": float(n_wrong)},
         unchanged=case.faithful,
-        cause="relative-bias" if is_relative else "weight-rows",
+        cause="weight-rows",
     )
-
-
-def _reads_other_rows(case: FaultCase, rows: AnyArray, faulty_rows: AnyArray) -> bool:
-    """Return whether both sides read rows of one table for pairs of positions.
-
-    The row then depends on the distance of the two positions alone, on both sides.
-    """
-    length = int(np.sqrt(len(rows)))
-    if length < _MIN_POSITIONS or length * length != len(rows):
-        return False
-    for side_rows in (rows, faulty_rows):
-        matrix = side_rows.reshape(length, length, -1)
-        if not np.array_equal(matrix[1:, 1:], matrix[:-1, :-1]):
-            return False
-    return True
 
 
 def suggest_rounded(case: FaultCase) -> Iterator[Candidate]:
@@ -377,6 +386,7 @@ HYPOTHESES = (
     Hypothesis("zeroed", suggest_constant),
     Hypothesis("zeroed", suggest_zero_rows),
     Hypothesis("weight-scaled", suggest_scaled),
+    Hypothesis("weight-scaled", suggest_scaled_rows),
     Hypothesis("low-precision", suggest_rounded),
     Hypothesis("weight-transposed", suggest_transposed),
     Hypothesis("weight-swapped", suggest_other_parameter),

@@ -11,10 +11,19 @@ from .fitted_numbers import list_factors, list_offsets, list_other_arguments
 from .missing_inputs import list_bypassed_steps, list_missing_inputs, list_missing_masks
 from .orders import list_orders, list_shifts
 from .other_inputs import list_replaced_inputs
+from .other_tables import has_unpaired_tables, list_other_tables
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
 from .roundings import list_roundings
 from .state_spaces import list_decay_signs, list_discretizations, list_other_states
+from .surplus_steps import has_surplus_ops, list_surplus_steps
 from .variants import list_padding_modes, list_variants
+
+#: What the records show: an op or a table that only one side has. They are tried with the
+#: hypotheses on one op, if the records have such an op or table.
+EVIDENT_HYPOTHESES = (
+    Hypothesis("missing-step", make_search(list_surplus_steps, has_surplus_ops)),
+    Hypothesis("table", make_search(list_other_tables, has_unpaired_tables)),
+)
 
 #: In the order in which equal explanations are listed: the simplest first.
 HYPOTHESES = (
@@ -33,9 +42,9 @@ HYPOTHESES = (
     Hypothesis("padding-mode", make_search(list_padding_modes)),
     Hypothesis("discretization", make_search(list_discretizations)),
     Hypothesis("constant-factor", make_search(list_factors)),
-    Hypothesis("input-source", make_search(list_replaced_inputs)),
-    Hypothesis("scan-direction", make_search(list_shifts)),
-    Hypothesis("heads-permuted", make_search(list_orders)),
+    Hypothesis("input-source", make_search(list_replaced_inputs), is_choice=True),
+    Hypothesis("scan-direction", make_search(list_shifts), is_choice=True),
+    Hypothesis("heads-permuted", make_search(list_orders), is_choice=True),
     Hypothesis("low-precision", make_search(list_roundings)),
     Hypothesis("constant-offset", make_search(list_offsets)),
 )

@@ -9,15 +9,15 @@ import numpy as np
 
 from ....model.arrays import AnyArray
 from ...fault_case import FaultCase
-from ...hypothesis import Candidate
+from ...hypothesis import Candidate, Statement
 from ...region import Region, Step, StepInput
+from ..attention import SCORE_KINDS
 
 #: Elements that one kind of change may compute in all its trials together: about half a second.
 _MAX_ELEMENTS = 1e7
 #: Trials of one kind of change: each also costs the call of a few operators.
 _MAX_TRIALS = 400
 LOSS_KINDS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
-SCORE_KINDS = {"softmax", "scaled_masked_softmax"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +31,26 @@ class Change:
     contrast: str = ""
     parameters: Mapping[str, float] = field(default_factory=dict)
     is_chaotic: bool = False
+    is_evident: bool = False
+    mirror: Statement | None = None
+    #: other outputs of further steps, by their numbers
+    further_outputs: Mapping[int, AnyArray] = field(default_factory=dict)
 
 
 def make_search(
     list_changes: Callable[[FaultCase, Region], Iterator[Change]],
+    is_applicable: Callable[[FaultCase], bool] = lambda _: True,
 ) -> Callable[[FaultCase], Iterator[Candidate]]:
-    """Return a hypothesis that runs the region with each change, within the allowed cost."""
+    """Return a hypothesis that runs the region with each change, within the allowed cost.
+
+    The region, which costs time to read, is read only for cases that are applicable.
+    """
 
     def suggest(case: FaultCase) -> Iterator[Candidate]:
+        if case.is_source or case.is_discrete or not is_applicable(case):
+            return
         region = case.region
-        if region is None or case.is_source or case.is_discrete:
+        if region is None:
             return
         unchanged = region.unchanged
         if unchanged is None or not case.matches_faithful(unchanged):
@@ -50,7 +60,8 @@ def make_search(
             n_elements += region.costs[change.number]
             if n_elements > _MAX_ELEMENTS or n_trials >= _MAX_TRIALS:
                 return
-            predicted = region.run(change.number, change.output)
+            outputs = {change.number: change.output, **change.further_outputs}
+            predicted = region.run_changes(outputs)
             if predicted is None:
                 continue
             yield Candidate(
@@ -61,6 +72,8 @@ def make_search(
                 unchanged=unchanged,
                 cause=change.cause,
                 is_chaotic=change.is_chaotic,
+                is_evident=change.is_evident,
+                mirror=change.mirror,
             )
 
     return suggest

@@ -11,7 +11,8 @@ from ....model.trace import BACKWARD, FORWARD
 from ...fault_case import FaultCase
 from ...parameter_fit import MIN_FITTED, fit_number
 from ...region import Region, Step
-from .change import SCORE_KINDS, Change, compute_with
+from ..attention import SCORE_KINDS
+from .change import Change, compute_with
 
 #: A smaller factor is zero; a factor so near to -1 is another sign.
 _ZERO_FACTOR, _SIGN_DISTANCE = 1e-6, 1e-4

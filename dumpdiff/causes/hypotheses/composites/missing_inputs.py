@@ -9,7 +9,7 @@ import numpy as np
 from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD
 from ...fault_case import FaultCase, find_masked
-from ...region import Region, StepInput
+from ...region import Region, Step, StepInput
 from ..attention import is_cross_attention
 from .activations import ACTIVATION_KINDS
 from .change import Change, compute_with, feeds_softmax, list_floating_inputs
@@ -18,6 +18,8 @@ from .change import Change, compute_with, feeds_softmax, list_floating_inputs
 _COMPARISON_KINDS = {
     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or",
 }  # fmt: skip
+
+_SQUARE_KINDS = {"pow", "square", "mul"}
 
 
 def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -36,6 +38,8 @@ def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                 cause = "bias-doubled" if is_bias else "residual-scale"
                 if case.phase == BACKWARD:
                     cause = "gradient-scaled"
+                elif feeds_softmax(case, region, number) and not is_bias:
+                    cause = "relative-bias"
                 if output is not None:
                     yield Change(number, output, cause, f"{step_input.name} added twice")
 
@@ -67,17 +71,31 @@ def _name_missing_input(
 ) -> tuple[str, str]:
     """Return (cause, description) of an input that is left out."""
     step = region.steps[number]
+    loss_term = _name_loss_term(case, step, step_input)
+    if loss_term is not None:
+        return loss_term
     if case.phase == BACKWARD:
         return "gradient-stopped", f"the gradient through {step_input.name} missing"
     if step_input.is_parameter and step_input.array.ndim == 1 and step.kind != "mul":
         return "bias-missing", f"without its bias ({step_input.name})"
     if step.kind in ("add", "sub", "masked_fill", "where") and step_input.array.ndim > 1:
-        if _is_mask(step_input.array) or feeds_softmax(case, region, number):
+        if is_mask(step_input.array) or feeds_softmax(case, region, number):
             return name_score_term(case, step_input)
         is_skip = step_input.agrees and not step_input.is_parameter
         if is_skip and step_input.array.shape == step.output.shape:
             return "skip-missing", f"without {step_input.name} in the sum {step.name}"
     return "missing-term", f"without {step_input.name} in {step.name} ({step.kind})"
+
+
+def _name_loss_term(case: FaultCase, step: Step, step_input: StepInput) -> tuple[str, str] | None:
+    """Return (cause, description) of what is left out of a loss, if there is a word for it."""
+    is_of_loss = case.faithful.size == 1 or case.is_near_loss
+    if is_of_loss and step.kind in _SQUARE_KINDS and step_input.producer_kind == "logsumexp":
+        return "z-loss", "no z-loss: the square of the logsumexp of the logits is left out"
+    is_given = not step_input.producer_kind and not step_input.is_parameter
+    if case.faithful.size == 1 and step.kind == "mul" and is_given and step_input.array.size > 1:
+        return "loss-weight", f"no weights of the tokens ({step_input.name})"
+    return None
 
 
 def list_bypassed_steps(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -89,11 +107,11 @@ def list_bypassed_steps(case: FaultCase, region: Region) -> Iterator[Change]:
             if step.places is not None:
                 continue
             others = [other for _, other in list_floating_inputs(step) if other is not step_input]
-            cause, description = _name_bypass(case, region, number, others)
+            cause, description = name_bypass(case, region, number, others)
             yield Change(number, step_input.array.reshape(step.output.shape), cause, description)
 
 
-def _name_bypass(
+def name_bypass(
     case: FaultCase, region: Region, number: int, others: Sequence[StepInput]
 ) -> tuple[str, str]:
     """Return (cause, description) of a step that is left out."""
@@ -113,13 +131,13 @@ def _name_bypass(
 
 def name_score_term(case: FaultCase, step_input: StepInput) -> tuple[str, str]:
     """Return (cause, description) of a term of attention scores that is left out or replaced."""
-    if _is_mask(step_input.array):
+    if is_mask(step_input.array):
         cause = "cross-mask" if is_cross_attention(case.finding.scope) else "mask-missing"
         return cause, f"no mask ({step_input.name})"
     return "relative-bias", f"scores without the bias {step_input.name}"
 
 
-def _is_mask(array: AnyArray) -> bool:
+def is_mask(array: AnyArray) -> bool:
     """Return whether an array to be added holds zeros and masking constants only."""
     is_masked = find_masked(array)
     return bool(is_masked.any() and not array[~is_masked].any())

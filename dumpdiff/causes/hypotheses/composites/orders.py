@@ -14,6 +14,8 @@ from .change import Change, compute_with, list_floating_inputs
 
 #: Pieces of an axis whose order is tried.
 _CHUNKS = (2, 3, 4)
+#: Fewest positions that show relative positions.
+_MIN_POSITIONS = 3
 _GATED_KINDS = {"sigmoid", "tanh"}
 
 
@@ -94,7 +96,17 @@ def _reorder(
             cause = "weight-transposed" if step_input.is_parameter else "axes-swapped"
             if is_kernel:
                 cause = "kernel-axes"
+            elif not step_input.is_parameter and _depends_on_distance(array, first, second):
+                cause = "relative-bias"
             yield cause, f"axes {first} and {second} of {name} exchanged", swapped
+
+
+def _depends_on_distance(array: AnyArray, first: int, second: int) -> bool:
+    """Return whether an array depends on two axes by their distance alone: relative positions."""
+    matrix = np.moveaxis(array, (first, second), (0, 1))
+    if len(matrix) < _MIN_POSITIONS or matrix.shape[0] != matrix.shape[1]:
+        return False
+    return np.array_equal(matrix[1:, 1:], matrix[:-1, :-1])
 
 
 def _name_order(region: Region, number: int, n_chunks: int) -> str:

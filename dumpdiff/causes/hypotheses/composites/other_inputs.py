@@ -9,6 +9,7 @@ import numpy as np
 from ....model.arrays import AnyArray
 from ...fault_case import FaultCase, compute_residual
 from ...region import Region, Step, StepInput
+from ..attention import is_attention
 from .change import LOSS_KINDS, Change, compute_with, feeds_softmax, list_floating_inputs
 from .missing_inputs import name_score_term
 
@@ -44,17 +45,21 @@ def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
             if step.kind in _SOURCE_KINDS and not step_input.is_parameter:
                 fitting += _list_values_elsewhere(case, step_input)
             for name, array, is_parameter in fitting:
+                if compute_residual(array, step_input.array) < _EQUAL_DISTANCE:
+                    continue  # the same value, computed less precisely
                 output = compute_with(step, position, array)
                 if output is None or _is_bypass(region, step_input, array):
                     continue
                 swaps_weights = is_parameter and step_input.is_parameter
                 cause, description = "weight-swapped", f"{name} in its place"
                 contrast = f"has {step_input.name}"
-                source = _find_scanned_value(case, step_input.array, array)
-                if source is not None:
-                    cause, (description, contrast) = "scan-direction", source
+                ends = _find_scanned_value(case, step_input.array, array)
+                if ends is not None:
+                    cause, (description, contrast) = "scan-direction", ends
                 elif not swaps_weights:
-                    cause, description = _name_source(case, region, number, step_input, name)
+                    cause, description = _name_source(
+                        case, region, number, step_input, (name, array)
+                    )
                 yield Change(number, output, cause, description, contrast)
 
 
@@ -104,12 +109,20 @@ def _swap_inputs(
 
 
 def _name_source(
-    case: FaultCase, region: Region, number: int, step_input: StepInput, name: str
+    case: FaultCase,
+    region: Region,
+    number: int,
+    step_input: StepInput,
+    source: tuple[str, AnyArray],
 ) -> tuple[str, str]:
-    """Return (cause, description) of a step that reads the value ``name`` in place of another."""
+    """Return (cause, description) of a step that reads another value; ``source``: its name too."""
     step = region.steps[number]
+    name, array = source
     if step.kind == "add" and feeds_softmax(case, region, number):
         return name_score_term(case, step_input)
+    if _holds_same_elements(array, step_input.array):
+        cause = "heads-permuted" if is_attention(case.finding.scope) else "axes-swapped"
+        return cause, f"the elements of {name} in memory order, as if its axes were not exchanged"
     if step.kind in LOSS_KINDS or (case.is_near_loss and step.kind == "sub"):
         return "loss-target", f"the loss against {name}"
     if step.kind == "add":

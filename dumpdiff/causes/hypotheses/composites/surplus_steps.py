@@ -1,0 +1,218 @@
+"""Steps that only one side has: without them, the region gives the other side's value.
+
+The records show that the other side has no such op, so this says more than any number that would
+explain the value as well. Without dropout, without a soft cap, without a scaling of the embedding.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ....model.arrays import AnyArray
+from ....model.trace import BACKWARD
+from ...fault_case import FaultCase
+from ...hypothesis import Statement
+from ...region import Region, Step, StepInput
+from ..residual_sums import read_mask_factor
+from ..wave_tables import is_wave_table
+from .activations import ACTIVATION_KINDS
+from .change import Change, feeds_softmax, list_floating_inputs
+from .missing_inputs import is_mask, name_bypass
+
+#: Kinds that change no number, or whose other form is no missing step.
+_PLAIN_KINDS = {"cast", "reshape", "transpose", "contiguous", "expand", "stack", "concat", "split"}
+_SCALING_KINDS = {"mul", "div"}
+_FILL_KINDS = ("masked_fill", "where")
+_ROOT_KINDS = {"rsqrt", "sqrt"}
+#: Values before the surplus steps that are tried in place of the last one's output.
+_MAX_SOURCES = 6
+
+
+def list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Leave out the steps whose kind only the faithful side has, one or several in a row."""
+    surplus_numbers = _find_surplus_steps(case, region)
+    rotations: dict[int, Change] = {}
+    for number in reversed(surplus_numbers):
+        if is_mask(region.steps[number].output):
+            continue  # what a mask hides says more
+        for source, skipped_numbers in _list_sources(region, number, surplus_numbers):
+            steps = [region.steps[skipped] for skipped in skipped_numbers]
+            omission = _describe_steps(case, region, number, steps, source)
+            output = source.array.reshape(region.steps[number].output.shape)
+            change = Change(
+                number,
+                output,
+                omission.cause,
+                omission.without.description,
+                omission.without.contrast,
+                omission.without.parameters,
+                is_evident=True,
+                mirror=omission.having,
+            )
+            if omission.cause == "rope-missing":
+                rotations[number] = change
+            yield change
+    if len(rotations) > 1:
+        first, *others = rotations.values()
+        thing = "rotary embedding of the queries and of the keys"
+        yield replace(
+            first,
+            description=f"no {thing}",
+            mirror=Statement(thing, "has none"),
+            further_outputs={change.number: change.output for change in others},
+        )
+
+
+def has_surplus_ops(case: FaultCase) -> bool:
+    """Return whether the finding's ops of the faithful side have a kind that the other's lack."""
+    return bool(set(case.kinds) - set(case.faulty_kinds) - _PLAIN_KINDS)
+
+
+def _find_surplus_steps(case: FaultCase, region: Region) -> list[int]:
+    """Return the numbers of the steps of which the faithful side has more than the other side."""
+    surplus = Counter(step.kind for step in region.steps)
+    surplus.subtract(case.faulty_kinds)
+    if case.faithful.size == 1:
+        for kind in _FILL_KINDS:
+            surplus[kind] = 0  # what a fill removes from a loss may be zero anyway
+    return [
+        number
+        for number, step in enumerate(region.steps)
+        if surplus[step.kind] > 0 and step.kind not in _PLAIN_KINDS
+    ]
+
+
+def _list_sources(
+    region: Region, number: int, surplus_numbers: list[int]
+) -> Iterator[tuple[StepInput, tuple[int, ...]]]:
+    """Yield (value of the same size, surplus steps between it and the output of a step)."""
+    numbers_by_value = {step.value: other for other, step in enumerate(region.steps)}
+    size = region.steps[number].output.size
+    front: list[tuple[int, tuple[int, ...]]] = [(number, (number,))]
+    n_sources = 0
+    seen_values: set[int] = set()
+    while front and n_sources < _MAX_SOURCES:
+        current, skipped = front.pop(0)
+        for _, step_input in list_floating_inputs(region.steps[current]):
+            if step_input.value in seen_values:
+                continue
+            seen_values.add(step_input.value)
+            if step_input.array.size == size and not step_input.is_parameter:
+                n_sources += 1
+                yield step_input, skipped
+            producer = numbers_by_value.get(step_input.value, -1)
+            if producer in surplus_numbers:
+                front.append((producer, (producer, *skipped)))
+
+
+@dataclass(frozen=True)
+class _Omission:
+    """Steps that are left out, as said of the side without them and of the side with them."""
+
+    cause: str
+    without: Statement
+    having: Statement | None = None
+
+
+def _describe_steps(
+    case: FaultCase, region: Region, number: int, steps: list[Step], source: StepInput
+) -> _Omission:
+    """Return what leaving out these steps means; ``number`` is the last one's."""
+    kinds = {step.kind for step in steps}
+    names = ", ".join(f"{step.name} ({step.kind})" for step in steps)
+    factor = _multiply_numbers(steps) if kinds <= _SCALING_KINDS else None
+    if factor is not None:
+        return _describe_scaling(_name_scaling(case, region, number), names, factor)
+    for cause, noun, details in _list_nouns(steps, source):
+        thing = f"{noun}{details} ({names})"
+        return _Omission(
+            cause, Statement(f"no {noun}", f"has {thing}"), Statement(thing, "has none")
+        )
+    if len(steps) == 1:
+        others = [item for _, item in list_floating_inputs(steps[0]) if item is not source]
+        cause, description = name_bypass(case, region, number, others)
+        return _Omission(cause, Statement(description))
+    cause = "activation-kind" if kinds <= ACTIVATION_KINDS else "missing-step"
+    without = Statement(f"without {names}")
+    return _Omission(cause, without, Statement(f"with {names}", "has no such ops"))
+
+
+def _list_nouns(steps: list[Step], source: StepInput) -> Iterator[tuple[str, str, str]]:
+    """Yield (cause, noun, details) of what the steps are together, if there is a word for it."""
+    kinds = {step.kind for step in steps}
+    for step in steps:
+        for _, item in list_floating_inputs(step):
+            factor = read_mask_factor(item.array)
+            if step.kind == "mul" and item is not source and factor is not None:
+                yield "dropout", "dropout", f" with p = {1 - 1 / factor:.3g}"
+    if "dropout" in kinds:
+        share = _read_dropout_share(next(step for step in steps if step.kind == "dropout"))
+        yield "dropout", "dropout", f" with p = {share:.3g}"
+    if "tanh" in kinds and kinds <= _SCALING_KINDS | {"tanh"} and len(kinds) > 1:
+        yield "soft-cap", "soft cap", ""
+    if kinds >= {"mul", "add"} and any(map(_reads_wave_table, steps)):
+        yield "rope-missing", f"rotary embedding of {source.name}", ""
+    if kinds & _ROOT_KINDS:
+        yield "norm-missing", "norm", ""
+
+
+def _describe_scaling(cause: str, names: str, factor: float) -> _Omission:
+    return _Omission(
+        cause,
+        Statement(
+            f"a factor of 1, without {names}",
+            f"multiplies by {factor:.6g}",
+            {"factor": 1 / factor},
+        ),
+        Statement(f"a factor of {factor:.6g} ({names})", "has a factor of 1", {"factor": factor}),
+    )
+
+
+def _name_scaling(case: FaultCase, region: Region, number: int) -> str:
+    """Return the cause of a product with a number that is left out."""
+    if case.phase == BACKWARD:
+        return "constant-factor" if case.is_near_loss else "gradient-scaled"
+    if feeds_softmax(case, region, number):
+        return "scale"
+    consumer_kinds = {region.steps[consumer].kind for consumer in region.consumers[number]}
+    is_embedding = any(step.kind == "gather_rows" for step in region.steps[:number])
+    reads_embedding = any(
+        item.producer_kind == "gather_rows"
+        for _, item in list_floating_inputs(region.steps[number])
+    )
+    if consumer_kinds == {"add"} and not is_embedding and not reads_embedding:
+        return "residual-scale"
+    return "constant-factor"
+
+
+def _reads_wave_table(step: Step) -> bool:
+    """Return whether a step multiplies by a table of sines or cosines."""
+    return any(
+        not item.producer_kind and not item.is_parameter and is_wave_table(item.array)
+        for _, item in list_floating_inputs(step)
+    )
+
+
+def _multiply_numbers(steps: list[Step]) -> float | None:
+    """Return the number by which products and quotients multiply; None if it is no number."""
+    factor = 1.0
+    for step in steps:
+        numbers = [float(item.array.reshape(-1)[0]) for item in step.inputs if item.array.size == 1]
+        if len(numbers) != 1 or not numbers[0]:
+            return None
+        factor *= numbers[0] if step.kind == "mul" else 1 / numbers[0]
+    return factor
+
+
+def _read_dropout_share(step: Step) -> float:
+    """Return p of dropout: what is kept is multiplied by 1 / (1 - p)."""
+    x = step.inputs[0].array.reshape(-1)
+    output: AnyArray = step.output.reshape(-1)
+    is_kept = (output != 0) & (x != 0)
+    if not is_kept.any():
+        return 1.0
+    return 1 - 1 / float(np.median(output[is_kept] / x[is_kept]))

@@ -1,0 +1,186 @@
+"""Masks of attention: other scores are hidden, hidden by another number, or biased by distance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...model.arrays import AnyArray, Flags, Floats
+from ...model.trace import FORWARD
+from ..fault_case import FaultCase, compute_residual, find_masked
+from ..hypothesis import Candidate, Hypothesis
+from .attention import is_cross_attention
+
+#: Fewest tokens that show a window or a bias by distance.
+_MIN_TOKENS = 4
+#: A bias by distance is one slope per head to this share of its largest value.
+_MAX_SLOPE_ERROR = 1e-4
+
+
+def suggest_other_mask(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that other scores are hidden, or that what hides them is a small number.
+
+    The value is a mask of zeros and masking constants, or such a mask added to known scores.
+    """
+    faithful, faulty = case.faithful, case.faulty
+    if case.phase != FORWARD or faithful.ndim < 2 or min(faithful.shape[-2:]) < 2:
+        return
+    hidden = find_masked(faithful)
+    if not hidden.any() or hidden.all():
+        return
+    for scores in _list_scores(case, hidden):
+        unchanged = np.where(hidden, faithful, scores)
+        faulty_hidden = find_masked(faulty)
+        if faulty_hidden.any():
+            yield Candidate(
+                np.where(faulty_hidden, faulty, scores),
+                f"a mask that {describe_hidden(faulty_hidden)}",
+                describe_hidden(hidden),
+                unchanged=unchanged,
+                cause=_name_change(case, faulty_hidden, hidden),
+            )
+            continue
+        offset = float(np.median((faulty - scores)[hidden]))
+        fill = float(np.median(faulty[hidden]))
+        for predicted, number in (
+            (scores + offset * hidden, offset),
+            (np.where(hidden, fill, scores), fill),
+        ):
+            if number:
+                yield Candidate(
+                    predicted,
+                    f"a mask that adds {number:.4g}: hidden scores still count",
+                    "hides them",
+                    parameters={"fill": number},
+                    unchanged=unchanged,
+                    cause="mask-fill",
+                )
+
+
+def _list_scores(case: FaultCase, hidden: Flags) -> Iterator[AnyArray]:
+    """Yield the scores before the mask was added: zeros, or an operand."""
+    if not case.faithful[~hidden].any():
+        yield np.zeros_like(case.faithful)
+        return
+    for scores in case.find_same_size_arrays():
+        if find_masked(scores).any():
+            continue
+        if compute_residual(scores[~hidden], case.faithful[~hidden]) <= case.limit:
+            yield scores
+
+
+def _name_change(case: FaultCase, hidden: Flags, faithful_hidden: Flags) -> str:
+    """Return the cause of another mask."""
+    if is_cross_attention(case.finding.scope) or hidden.shape[-1] != hidden.shape[-2]:
+        return "cross-mask"
+    diagonals = [find_first_hidden_diagonal(flags) for flags in (hidden, faithful_hidden)]
+    return "mask-kind" if None in diagonals else "mask-shifted"
+
+
+def describe_hidden(hidden: Flags) -> str:
+    """Return what a mask hides, as the end of a sentence about it; some of it is hidden."""
+    masks = hidden.reshape(-1, *hidden.shape[-2:])
+    n_keys = masks.shape[-1]
+    count = f"hides {int(masks.sum())} of {masks.size} scores"
+    if not (masks == masks[0]).all():
+        return count
+    diagonal = find_first_hidden_diagonal(hidden)
+    if diagonal is not None:
+        return f"hides from diagonal {diagonal} on"
+    band = _describe_band(masks[0])
+    if band:
+        return band
+    if (masks[0] == masks[0][0]).all():
+        return f"hides {int(masks[0][0].sum())} of {n_keys} keys from all queries"
+    return count
+
+
+def _describe_band(mask: Flags) -> str:
+    """Return which distances a query sees; '' if the mask does not depend on the distance alone."""
+    n_queries, n_keys = mask.shape
+    distances = np.subtract.outer(np.arange(n_queries), np.arange(n_keys))
+    visible_distances = np.unique(distances[~mask])
+    is_band = np.array_equal(mask, ~np.isin(distances, visible_distances))
+    if not is_band or not len(visible_distances) or n_queries < _MIN_TOKENS:
+        return ""
+    first, last = int(visible_distances[0]), int(visible_distances[-1])
+    if first >= 0 and last < n_queries - 1:
+        return f"sees a window of {last - first + 1} tokens"
+    if first == -last:
+        return f"sees a window of {last} tokens on both sides"
+    return "sees later tokens only" if last <= 0 else ""
+
+
+def find_first_hidden_diagonal(hidden: Flags) -> int | None:
+    """Return the first hidden diagonal of a causal mask; None if it is none."""
+    masks = hidden.reshape(-1, *hidden.shape[-2:])
+    if not (masks == masks[0]).all() or not masks[0].any():
+        return None
+    distances = np.subtract.outer(np.arange(masks.shape[1]), np.arange(masks.shape[2]))
+    first_hidden = int(-distances[masks[0]].max())
+    if np.array_equal(masks[0], distances <= -first_hidden):
+        return first_hidden
+    return None
+
+
+def suggest_distance_bias(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest another slope per head of a bias by distance (ALiBi, Press et al. arXiv:2108.12409).
+
+    The value is such a bias, a mask with it, or either of them added to known scores.
+    """
+    if case.phase != FORWARD or case.faithful.ndim < 2 or case.is_discrete:
+        return
+    n_queries, n_keys = case.faithful.shape[-2:]
+    if n_queries != n_keys or n_queries < _MIN_TOKENS:
+        return
+    hidden = find_masked(case.faithful)
+    if not np.array_equal(hidden, find_masked(case.faulty)) or hidden.all():
+        return
+    difference = np.where(hidden, 0.0, case.faulty - case.faithful)
+    distances = -np.subtract.outer(np.arange(n_queries), np.arange(n_keys))
+    for signed in (distances, np.abs(distances)):
+        predicted_difference, slopes = _fit_slopes(difference, signed, hidden)
+        scale = float(np.abs(difference).max())
+        is_linear = np.abs(predicted_difference - difference).max() <= _MAX_SLOPE_ERROR * scale
+        if not scale or not is_linear:
+            continue
+        faithful_bias, faithful_slopes = _fit_slopes(case.faithful, signed, hidden)
+        visible_bias = np.where(hidden, 0.0, case.faithful)
+        is_bias = np.abs(faithful_bias - visible_bias).max() <= _MAX_SLOPE_ERROR * scale
+        text = "{} per token of distance"
+        if is_bias and faithful_slopes.any():
+            description = text.format(f"a bias of {_format_slopes(faithful_slopes + slopes)}")
+            contrast = text.format(f"has {_format_slopes(faithful_slopes)}")
+        else:
+            description = text.format(f"scores with a bias of {_format_slopes(slopes)} more")
+            contrast = ""
+        yield Candidate(
+            np.where(hidden, case.faithful, case.faithful + predicted_difference),
+            description,
+            contrast,
+            unchanged=case.faithful,
+            cause="relative-bias",
+        )
+        return
+
+
+def _fit_slopes(array: AnyArray, distances: AnyArray, hidden: Flags) -> tuple[Floats, Floats]:
+    """Return (slope times distance, slopes), with one slope per matrix of the array."""
+    matrices = np.where(hidden, 0.0, array).reshape(-1, *array.shape[-2:])
+    weights = np.where(hidden, 0, distances).reshape(matrices.shape)
+    energies = np.maximum((weights**2).sum(axis=(1, 2)), 1)
+    slopes: Floats = (matrices * weights).sum(axis=(1, 2)) / energies
+    return (slopes[:, None, None] * weights).reshape(array.shape), slopes
+
+
+def _format_slopes(slopes: Floats) -> str:
+    """Return the different slopes, at most four of them."""
+    texts = list(dict.fromkeys(f"{slope:.4g}" for slope in slopes.tolist()))
+    return ", ".join(texts[:4]) + (", ..." if len(texts) > 4 else "")
+
+
+HYPOTHESES = (
+    Hypothesis("mask-kind", suggest_other_mask),
+    Hypothesis("relative-bias", suggest_distance_bias),
+)

@@ -1,0 +1,154 @@
+"""Tables of sines and cosines with other frequencies: scaled positions, long contexts.
+
+Each column is cos(p f) or sin(p f) of the positions p. Its frequency f is solved for, one number
+from all positions, so no list of scaling rules is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...model.arrays import AnyArray, Flags, Floats
+from ...model.trace import FORWARD
+from ..fault_case import FaultCase
+from ..hypothesis import Candidate, Hypothesis
+from .rotary import read_table
+
+#: Largest difference of a column from its wave: bfloat16 tables are off by 4e-3.
+_MAX_DIFFERENCE = 1e-2
+#: Relative difference of two factors of frequencies that are equal; the frequency of a slow cosine
+#: is known to about this from float32 rows.
+_EQUAL_FACTORS = 3e-3
+#: A cosine whose angles stay below this is 1 to rounding: its frequency is not known.
+_MIN_ANGLE = 1e-2
+#: Largest angle that is far from the turning points of a wave, except the one at angle 0.
+_MAX_FIRST_ANGLE = 0.5
+#: Fewest columns of known frequency.
+_MIN_COLUMNS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class _Waves:
+    """A table by columns: functions and frequencies."""
+
+    is_sine: list[bool]
+    frequencies: Floats
+    first_position: int
+    n_positions: int
+
+    @property
+    def is_known(self) -> Flags:
+        """Whether the frequency of each column is known."""
+        last_position = self.first_position + self.n_positions - 1
+        return np.array(self.is_sine) | (np.abs(self.frequencies) * last_position >= _MIN_ANGLE)
+
+    def compute(self, frequencies: Floats) -> Floats:
+        """Return the table (positions, columns) with these frequencies."""
+        positions = np.arange(self.first_position, self.first_position + self.n_positions)
+        angles = np.outer(positions, frequencies)
+        return np.where(self.is_sine, np.sin(angles), np.cos(angles))
+
+
+def suggest_frequencies(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that the columns of a table have other frequencies, or rotate the other way."""
+    rows = read_table(case.faithful)
+    if case.phase != FORWARD or rows is None:
+        return
+    waves, faulty_waves = _read_waves(rows), _read_waves(case.faulty.reshape(rows.shape))
+    if waves is None or faulty_waves is None or waves.is_sine != faulty_waves.is_sine:
+        return
+    is_known = waves.is_known & faulty_waves.is_known
+    if is_known.sum() < _MIN_COLUMNS or waves.first_position != faulty_waves.first_position:
+        return
+    factors = faulty_waves.frequencies[is_known] / waves.frequencies[is_known]
+    is_changed = np.abs(factors - 1) > _EQUAL_FACTORS
+    if not is_changed.any():
+        return
+    changed_factors = factors[is_changed]
+    frequencies = faulty_waves.frequencies
+    factor = float(np.median(changed_factors))
+    description = f"other frequencies in {int(is_changed.sum())} of {len(is_known)} columns"
+    if np.allclose(changed_factors, -1, atol=_EQUAL_FACTORS):
+        cause, description = "rope-direction", "a rotation in the other direction"
+    else:
+        cause = "rope-scaling"
+        is_one_factor = np.ptp(changed_factors) <= _EQUAL_FACTORS * abs(factor)
+        if is_changed.all() and is_one_factor:
+            description = f"positions {factor:.4g} times the {case.faithful_side}'s"
+            frequencies = factor * waves.frequencies
+        elif is_one_factor:
+            description = f"{description}, multiplied by {factor:.4g}"
+    yield Candidate(
+        waves.compute(frequencies).reshape(case.faithful.shape),
+        description,
+        parameters={"factor": factor},
+        unchanged=waves.compute(waves.frequencies).reshape(case.faithful.shape),
+        cause=cause,
+    )
+
+
+def is_wave_table(array: AnyArray) -> bool:
+    """Return whether an array is a table of sines and cosines of positions."""
+    rows = read_table(array)
+    return rows is not None and _read_waves(rows) is not None
+
+
+def _read_waves(rows: AnyArray) -> _Waves | None:
+    """Return the table as waves, with positions from 0 or 1 on; None if it is none."""
+    for first_position in (0, 1):
+        is_sine, frequencies = [], []
+        for column in rows.T:
+            wave = _read_column(column, first_position)
+            if wave is None:
+                break
+            is_sine.append(wave[0])
+            frequencies.append(wave[1])
+        if len(frequencies) == rows.shape[1]:
+            return _Waves(is_sine, np.array(frequencies), first_position, len(rows))
+    return None
+
+
+def _read_column(column: AnyArray, first_position: int) -> tuple[bool, float] | None:
+    """Return (whether it is a sine, frequency) of a column; None if it is no wave."""
+    positions = np.arange(first_position, first_position + len(column))
+    start = 1 - first_position  # row of position 1
+    for is_sine in (False, True):
+        if first_position == 0 and abs(column[0] - (0 if is_sine else 1)) > _MAX_DIFFERENCE:
+            continue
+        for first_angle in _list_angles(float(column[start]), is_sine):
+            frequency = first_angle
+            for row in range(start + 1, len(column)):
+                frequency = _refine(frequency, float(column[row]), int(positions[row]), is_sine)
+            wave = np.sin(positions * frequency) if is_sine else np.cos(positions * frequency)
+            if np.abs(wave - column).max() <= _MAX_DIFFERENCE:
+                return is_sine, frequency
+    return None
+
+
+def _list_angles(value: float, is_sine: bool) -> list[float]:
+    """Return the angles between -pi and pi with this sine, or between 0 and pi with this cosine."""
+    clipped = float(np.clip(value, -1, 1))
+    if not is_sine:
+        return [float(np.arccos(clipped))]
+    angle = float(np.arcsin(clipped))
+    return [angle, float(np.copysign(np.pi, angle)) - angle]
+
+
+def _refine(frequency: float, value: float, position: int, is_sine: bool) -> float:
+    """Return the frequency whose angle at a position is nearest to the one before."""
+    expected = frequency * position
+    angles = _list_angles(value, is_sine)
+    if not is_sine:
+        angles = [angles[0], -angles[0]]
+    turns = [angle + 2 * np.pi * round((expected - angle) / (2 * np.pi)) for angle in angles]
+    best = min(turns, key=lambda angle: abs(angle - expected))
+    is_turning_point = abs(value) > 1 - _MAX_DIFFERENCE**2 / 2
+    if is_turning_point and abs(expected) > _MAX_FIRST_ANGLE:
+        return frequency  # the angle is known badly here
+    return best / position
+
+
+HYPOTHESES = (Hypothesis("rope-scaling", suggest_frequencies),)
