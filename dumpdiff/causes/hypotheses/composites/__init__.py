@@ -12,13 +12,13 @@ from .orders import list_orders, list_shifts
 from .other_inputs import list_replaced_inputs
 from .other_tables import has_unpaired_tables, list_other_tables
 from .roundings import list_roundings
-from .surplus_steps import has_surplus_ops, list_surplus_steps
+from .surplus_steps import has_surplus_ops, list_named_surplus_steps, list_unnamed_surplus_steps
 from .variants import list_activations, list_padding_modes, list_variants
 
 #: What the records show: an op or a table that only one side has. They are tried with the
 #: hypotheses on one op, if the records have such an op or table.
 EVIDENT_HYPOTHESES = (
-    Hypothesis("missing-step", make_search(list_surplus_steps, has_surplus_ops)),
+    Hypothesis("missing-step", make_search(list_named_surplus_steps, has_surplus_ops)),
     Hypothesis("table", make_search(list_other_tables, has_unpaired_tables)),
 )
 
@@ -29,6 +29,7 @@ HYPOTHESES = (
     Hypothesis("missing-step", make_search(list_bypassed_steps)),
     Hypothesis("activation-kind", make_search(list_activations)),
     Hypothesis("variant", make_search(list_variants)),
+    Hypothesis("missing-step", make_search(list_unnamed_surplus_steps, has_surplus_ops)),
     Hypothesis("padding-mode", make_search(list_padding_modes)),
     Hypothesis("constant-factor", make_search(list_factors)),
     Hypothesis("input-source", make_search(list_replaced_inputs), is_choice=True),
