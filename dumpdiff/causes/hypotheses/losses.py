@@ -237,8 +237,12 @@ def _smooth_loss(case: FaultCase) -> Iterator[Candidate]:
         hard_losses = compute_token_losses(logits, labels)
         soft_losses = np.where(hard_losses == 0, 0.0, -log_softmax(logits).mean(axis=-1))
         n_counted = max(1, int(np.count_nonzero(hard_losses)))
+        pairs = [(hard_losses, soft_losses)]
+        if case.faithful.size == hard_losses.size:
+            is_counted = case.faithful.reshape(-1) != 0  # a mask of tokens is applied as well
+            pairs.append((hard_losses * is_counted, soft_losses * is_counted))
         for hard, soft in (
-            (hard_losses, soft_losses),
+            *pairs,
             (np.asarray(hard_losses.sum() / n_counted), np.asarray(soft_losses.sum() / n_counted)),
         ):
             faithful_share = _fit_smoothing(hard, soft, case.faithful)

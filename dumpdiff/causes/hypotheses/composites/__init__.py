@@ -15,13 +15,13 @@ from .other_tables import has_unpaired_tables, list_other_tables
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
 from .roundings import list_roundings
 from .state_spaces import list_decay_signs, list_discretizations, list_other_states
-from .surplus_steps import has_surplus_ops, list_surplus_steps
+from .surplus_steps import has_surplus_ops, list_named_surplus_steps, list_unnamed_surplus_steps
 from .variants import list_padding_modes, list_variants
 
 #: What the records show: an op or a table that only one side has. They are tried with the
 #: hypotheses on one op, if the records have such an op or table.
 EVIDENT_HYPOTHESES = (
-    Hypothesis("missing-step", make_search(list_surplus_steps, has_surplus_ops)),
+    Hypothesis("missing-step", make_search(list_named_surplus_steps, has_surplus_ops)),
     Hypothesis("table", make_search(list_other_tables, has_unpaired_tables)),
 )
 
@@ -39,6 +39,7 @@ HYPOTHESES = (
     Hypothesis("missing-step", make_search(list_bypassed_steps)),
     Hypothesis("clamp", make_search(list_clamps)),
     Hypothesis("variant", make_search(list_variants)),
+    Hypothesis("missing-step", make_search(list_unnamed_surplus_steps, has_surplus_ops)),
     Hypothesis("padding-mode", make_search(list_padding_modes)),
     Hypothesis("discretization", make_search(list_discretizations)),
     Hypothesis("constant-factor", make_search(list_factors)),

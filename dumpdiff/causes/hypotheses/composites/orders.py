@@ -10,7 +10,7 @@ import numpy as np
 from ....model.arrays import AnyArray
 from ...fault_case import FaultCase
 from ...region import Region, Step, StepInput
-from .change import Change, compute_with, list_floating_inputs
+from .change import Change, compute_with, feeds_softmax, list_floating_inputs
 
 #: Pieces of an axis whose order is tried.
 _CHUNKS = (2, 3, 4)
@@ -56,14 +56,18 @@ def _shift_axis(
         yield shift_cause, f"{text}, cyclically", rolled
 
 
-def list_orders(_case: FaultCase, region: Region) -> Iterator[Change]:
+def list_orders(case: FaultCase, region: Region) -> Iterator[Change]:
     """Take the pieces of an input's axis in another order, or two of its axes exchanged."""
     for number, step in enumerate(region.steps):
         for position, step_input in list_floating_inputs(step):
             for cause, description, changed in _reorder(region, number, step_input):
                 output = compute_with(step, position, changed)
-                if output is not None:
-                    yield Change(number, output, cause, description)
+                if output is None:
+                    continue
+                is_score_term = step.kind == "add" and feeds_softmax(case, region, number)
+                is_bias = is_score_term and cause == "axes-swapped"
+                name = "relative-bias" if is_bias else cause
+                yield Change(number, output, name, description)
 
 
 def _reorder(

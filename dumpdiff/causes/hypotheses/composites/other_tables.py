@@ -56,11 +56,12 @@ def list_other_tables(case: FaultCase, region: Region) -> Iterator[Change]:
                 explanation = _compare_tables(case, array, step_input.array, kind)
                 if explanation is None:
                     continue
+                thing = f"{step_input.name} as " if step_input.is_parameter else ""
                 yield Change(
                     number,
                     output,
                     explanation.cause_name,
-                    explanation.candidate.description,
+                    f"{thing}{explanation.candidate.description}",
                     explanation.candidate.contrast,
                     explanation.candidate.parameters,
                     is_evident=True,

@@ -26,13 +26,30 @@ from .missing_inputs import is_mask, name_bypass
 #: Kinds that change no number, or whose other form is no missing step.
 _PLAIN_KINDS = {"cast", "reshape", "transpose", "contiguous", "expand", "stack", "concat", "split"}
 _SCALING_KINDS = {"mul", "div"}
+_MEAN_KINDS = {"mean", "sum", "div"}
+#: Causes of steps for which there is no word: what another hypothesis says is better.
+_UNNAMED_CAUSES = {"missing-step", "missing-term"}
 _FILL_KINDS = ("masked_fill", "where")
 _ROOT_KINDS = {"rsqrt", "sqrt"}
 #: Values before the surplus steps that are tried in place of the last one's output.
 _MAX_SOURCES = 6
 
 
-def list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
+def list_named_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Leave out surplus steps for which there is a word: dropout, a scaling, a norm."""
+    for change in _list_surplus_steps(case, region):
+        if change.cause not in _UNNAMED_CAUSES:
+            yield replace(change, is_evident=True)
+
+
+def list_unnamed_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Leave out other surplus steps."""
+    for change in _list_surplus_steps(case, region):
+        if change.cause in _UNNAMED_CAUSES:
+            yield change
+
+
+def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
     """Leave out the steps whose kind only the faithful side has, one or several in a row."""
     surplus_numbers = _find_surplus_steps(case, region)
     rotations: dict[int, Change] = {}
@@ -50,7 +67,6 @@ def list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
                 omission.without.description,
                 omission.without.contrast,
                 omission.without.parameters,
-                is_evident=True,
                 mirror=omission.having,
             )
             if omission.cause == "rope-missing":
@@ -127,6 +143,10 @@ def _describe_steps(
     factor = _multiply_numbers(steps) if kinds <= _SCALING_KINDS else None
     if factor is not None:
         return _describe_scaling(_name_scaling(case, region, number), names, factor)
+    if len(steps) == 1 and _subtracts_mean(region, number, source):
+        without = Statement(f"RMS norm, without {names} of the mean", "has layer norm")
+        having = Statement(f"layer norm, with {names} of the mean", "has RMS norm")
+        return _Omission("norm-kind", without, having)
     for cause, noun, details in _list_nouns(steps, source):
         thing = f"{noun}{details} ({names})"
         return _Omission(
@@ -139,6 +159,15 @@ def _describe_steps(
     cause = "activation-kind" if kinds <= ACTIVATION_KINDS else "missing-step"
     without = Statement(f"without {names}")
     return _Omission(cause, without, Statement(f"with {names}", "has no such ops"))
+
+
+def _subtracts_mean(region: Region, number: int, source: StepInput) -> bool:
+    """Return whether a step subtracts the mean of its input before a norm."""
+    step = region.steps[number]
+    others = [item for _, item in list_floating_inputs(step) if item is not source]
+    is_mean = len(others) == 1 and others[0].producer_kind in _MEAN_KINDS
+    has_root = bool(region.find_kinds_after(number) & _ROOT_KINDS)
+    return step.kind == "sub" and is_mean and has_root
 
 
 def _list_nouns(steps: list[Step], source: StepInput) -> Iterator[tuple[str, str, str]]:
