@@ -6,7 +6,7 @@ and what is gathered with them, until a sum or a scatter removes the order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,8 +17,10 @@ from ..model.arrays import AnyArray
 from .metrics import Metrics, compute_metrics
 from .whole_tensors import METRIC_NAMES, load_pair
 
-#: Names of the argument that asks for an order, and of the axis that is ordered.
-_ORDER_SLOT, _AXIS_SLOT = "input.sorted", "input.dim"
+#: Slots of the argument that asks for an order, and of the axis that is ordered. As positions they
+#: have numbers, of which only those of topk(input, k, dim, largest, sorted) are known.
+_ORDER_SLOTS, _AXIS_SLOTS = ("input.sorted", "input.4"), ("input.dim", "input.2")
+_POSITIONAL_KIND = "topk"
 #: Axis that is ordered where the record does not name one.
 _LAST_AXIS = -1
 
@@ -34,8 +36,9 @@ def accept_free_orders(alignment: Alignment, pairs: pd.DataFrame) -> None:
     rows_of_classes = _index_rows(pairs)
     visited: set[tuple[int, int, int]] = set()  # (side, class, axis)
     stack = []
+    kinds = (alignment.target_kinds, alignment.reference_kinds)
     for side, flow in enumerate(flows):
-        stack += [(side, value, axis) for value, axis in _iterate_free_results(flow)]
+        stack += [(side, value, axis) for value, axis in _iterate_free_results(flow, kinds[side])]
     while stack:
         side, value, axis = entry = stack.pop()
         if entry in visited:
@@ -65,13 +68,22 @@ def _index_rows(pairs: pd.DataFrame) -> tuple[dict[int, int], dict[int, int]]:
     )
 
 
-def _iterate_free_results(flow: Flow) -> Iterator[tuple[int, int]]:
-    """Yield (class, axis counted from the end) of the results of ops that may order freely."""
+def _iterate_free_results(flow: Flow, kinds: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield (class, axis counted from the end) of the results of ops that may order freely.
+
+    ``kinds`` are the canonical kinds of the ops.
+    """
     tensors = flow.tensors
-    is_free = (tensors["slot"] == _ORDER_SLOT) & (tensors["max"] == 0)
-    for op in tensors["op"].to_numpy()[is_free.to_numpy()].tolist():
+    is_free = tensors["slot"].isin(_ORDER_SLOTS) & (tensors["max"] == 0)
+    free_rows = np.flatnonzero(is_free.to_numpy()).tolist()
+    for free_row in free_rows:
+        op = int(tensors["op"].iat[free_row])
+        is_named = tensors["slot"].iat[free_row] == _ORDER_SLOTS[0]
+        if not is_named and kinds[op] != _POSITIONAL_KIND:
+            continue
         rows = flow.get_tensor_ids(op)
-        is_axis = (tensors["slot"].iloc[rows] == _AXIS_SLOT).to_numpy()
+        axis_slots = _AXIS_SLOTS if kinds[op] == _POSITIONAL_KIND else _AXIS_SLOTS[:1]
+        is_axis = tensors["slot"].iloc[rows].isin(axis_slots).to_numpy()
         axis = _LAST_AXIS
         if is_axis.any():
             axis = int(tensors["max"].iat[int(rows[is_axis][0])])

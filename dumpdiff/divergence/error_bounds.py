@@ -21,6 +21,8 @@ from .joint_graph import JointGraph
 _CANCELING_KINDS = frozenset({"add", "sub", "sum", "mean", "matmul"})
 #: Kind of an msprobe record of a parameter's gradient. It names no inputs.
 _PARAMETER_GRADIENT = "parameters"
+#: Kind whose gradient is a sum of products where a factor was broadcast, of at least two terms.
+_PRODUCT, _MIN_BROADCAST_TERMS = "mul", 2
 #: Kinds that add up tensors element by element.
 _SUM_KINDS = frozenset({"add", "sub"})
 #: Kinds that keep relative errors where all inputs but one are single numbers.
@@ -107,9 +109,27 @@ def _add_terms(graph: JointGraph, node: int, production: _Production) -> float:
         inputs = [parent for parent in inputs if parent >= 0]
     elif _is_vector_gradient(flow, production):
         kind = "sum"
+    elif kind == _PRODUCT:
+        return _add_broadcast_terms(flow, production.value, production.producer)
     if kind not in _CANCELING_KINDS:
         return math.nan
     return _sum_terms(flow, production.value, inputs, kind)
+
+
+def _add_broadcast_terms(flow: Flow, value: int, record: int) -> float:
+    """Return what the terms of the gradient of a broadcast factor add up to, NaN if it is none.
+
+    It is the sum of the products of the given gradient and the other factor.
+    """
+    call = int(flow.trace.ops["forward"].iat[record])
+    if call < 0 or not flow.reads[record]:
+        return math.nan
+    given_gradient = flow.reads[record][0]
+    n_terms = int(flow.sizes[given_gradient]) // max(1, int(flow.sizes[value]))
+    factors = [factor for factor in flow.operands[call] if flow.sizes[factor] > flow.sizes[value]]
+    if n_terms < _MIN_BROADCAST_TERMS or len(factors) != 1:
+        return math.nan
+    return n_terms * flow.rms[given_gradient] * flow.rms[factors[0]]
 
 
 def _is_vector_gradient(flow: Flow, production: _Production) -> bool:

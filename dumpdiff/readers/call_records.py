@@ -371,8 +371,8 @@ def _have_equal_content(
         values, other_values = column[rows], column[other_rows]
         with np.errstate(invalid="ignore"):
             gap = np.abs(values - other_values)  # NaN between infinities of one sign
-        scale = np.maximum(np.abs(values), np.abs(other_values))
-        is_close = np.isfinite(gap) & (gap <= tolerance * scale)
+            scale = np.maximum(np.abs(values), np.abs(other_values))
+            is_close = np.isfinite(gap) & (gap <= tolerance * scale)
         is_absent = np.isnan(values) & np.isnan(other_values)
         has_equal_statistics &= is_close | (values == other_values) | is_absent
     is_hashed = (checksums[rows] != "") | (checksums[other_rows] != "")

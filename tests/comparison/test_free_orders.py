@@ -68,6 +68,15 @@ def test_the_largest_elements_agree_in_another_order(traces):
     assert locate_divergence(*traces).verdict == "aligned"
 
 
+def test_the_argument_may_be_a_position():
+    """``scores.topk(3, -1, True, False)``."""
+    tensors = UNSORTED.tensors.copy()
+    tensors["slot"] = tensors["slot"].replace("input.sorted", "input.4")
+    positional = replace(UNSORTED, tensors=tensors)
+    pair = find_pair(compare_traces(SORTED, positional), TOPK)
+    assert (pair["error"], pair["layout"]) == (0, "sorted(-1)")
+
+
 def test_what_is_gathered_with_the_indices_agrees_too():
     pair = find_pair(compare_traces(SORTED, UNSORTED), GATHER)
     assert (pair["error"], pair["layout"]) == (0, "sorted(-1)")
