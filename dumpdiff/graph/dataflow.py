@@ -15,7 +15,6 @@ from ..model.dtypes import get_unit_roundoff
 from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
-from .partitions import find_partitions
 from .statistics import complete_statistics
 from .value_classes import assign_classes, count_evidence
 
@@ -179,9 +178,9 @@ class Flow:
         return self.classes["producer"].to_numpy()
 
     @cached_property
-    def partitions(self) -> dict[int, int]:
-        """Class that no recorded op produced -> the class that it is an indexed part of."""
-        return find_partitions(self)
+    def part_cache(self) -> dict[str, dict[int, int]]:
+        """What ``graph.partitions`` finds out, so that it is found out once."""
+        return {}
 
     @cached_property
     def positions(self) -> Floats:

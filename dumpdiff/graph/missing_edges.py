@@ -14,6 +14,7 @@ import numpy as np
 from ..model.dtypes import get_unit_roundoff, is_discrete
 from ..model.trace import FORWARD
 from .dataflow import Flow
+from .partitions import find_partitions
 
 #: Ops before the first consumer that are searched: a decoder layer or two.
 _WINDOW = 48
@@ -47,7 +48,7 @@ def has_missing_producer(flow: Flow, value: int) -> bool:
     consumers = flow.consumers[value]
     if flow.producers[value] >= 0 or not consumers:
         return False
-    if value in flow.partitions:
+    if value in find_partitions(flow):
         return True
     is_named = bool(flow.list_column("parameter")[value])
     is_mask = is_discrete(str(flow.list_column("dtype")[value]))
@@ -90,8 +91,8 @@ def find_bridge(flow: Flow, value: int) -> Bridge | None:
     """
     if not has_missing_producer(flow, value):
         return None
-    if value in flow.partitions:
-        return Bridge((flow.partitions[value],), "part")
+    if value in find_partitions(flow):
+        return Bridge((find_partitions(flow)[value],), "part")
     consumer = flow.consumers[value][0]
     scalars = _find_stacked_scalars(flow, consumer, value)
     if scalars:

@@ -7,19 +7,17 @@ tokens, and no recorder shows the indexing. But all of them together are the wei
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..model.dtypes import is_floating
 from ..model.trace import FORWARD
-
-if TYPE_CHECKING:
-    from .dataflow import Flow
+from .dataflow import Flow
 
 #: Relative difference of the sum of squares of the same numbers, summed in another order.
 _SUMMATION_ERROR = 4e-6
 _MIN_PARTS = 2
+_CACHE_KEY = "wholes"
 
 
 def find_partitions(flow: Flow) -> dict[int, int]:
@@ -28,11 +26,14 @@ def find_partitions(flow: Flow) -> dict[int, int]:
     The parts are read in one slot by ops of one kind in one module call of the forward pass. They
     have as many elements as the whole, its extremes, and the sum of their squares is its own.
     """
+    if _CACHE_KEY in flow.part_cache:
+        return flow.part_cache[_CACHE_KEY]
     whole_of: dict[int, int] = {}
     for (first_op, _), parts in _group_leaves(flow).items():
         whole = _find_whole(flow, parts, first_op)
         if whole >= 0:
             whole_of.update(dict.fromkeys(parts, whole))
+    flow.part_cache[_CACHE_KEY] = whole_of
     return whole_of
 
 
