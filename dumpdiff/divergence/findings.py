@@ -15,7 +15,7 @@ from ..model.arrays import Ints
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff, is_floating
 from ..model.finding import Finding, Kind
 from ..model.formatting import format_number
-from ..model.trace import OPTIMIZER, PHASES
+from ..model.trace import BACKWARD, OPTIMIZER, PHASES
 from ..model.verdict import INTRODUCED, ISOLATED
 from .forward_walk import MAX_REGION_END
 from .joint_graph import JointGraph
@@ -98,7 +98,8 @@ def _group_drafts(
 
     Regions that share a value without a partner are one: it leads to several results. So are
     constant tables whose products are computed with each other, such as cosines and sines, and
-    results of one module that an op computes with each other, such as the terms of a rotation.
+    results of one module that an op computes with each other, such as the terms of a rotation. So
+    are gradients that are computed from one gradient: those of a layer's input and of its weight.
     """
     groups: list[tuple[Kind, Location, list[Location]]] = []
     for _, kind, location in drafts:
@@ -128,6 +129,10 @@ def _is_one_difference(graph: JointGraph, kind: Kind, first: Location, other: Lo
         return False
     if not set(first.unpaired_nodes).isdisjoint(other.unpaired_nodes):
         return True
+    if first.phase == other.phase == BACKWARD:
+        parents = set(graph.parents[first.node]) & set(graph.parents[other.node])
+        if any(graph.phase[parent] == BACKWARD for parent in parents):
+            return True
     has_one_scope = bool(first.scope) and first.scope == other.scope
     return has_one_scope and not results_of_first.isdisjoint(results_of_other)
 

@@ -78,11 +78,20 @@ class Walk:
     recomputations: dict[int, Recomputation]
 
 
-def walk_forwards(graph: JointGraph, rules: Rules, cancellation: Floats) -> Walk:
-    """Walk from inputs to outputs, looking through slot pairs: they are judged at the end."""
+def walk_forwards(
+    graph: JointGraph,
+    rules: Rules,
+    cancellation: Floats,
+    excused_nodes: frozenset[int] = frozenset(),
+) -> Walk:
+    """Walk from inputs to outputs, looking through slot pairs: they are judged at the end.
+
+    It looks through ``excused_nodes``, too: these differ, but are no cause of other differences.
+    """
     pairs = graph.comparison.pairs
     errors, tolerances = compute_mutual_errors(graph).tolist(), pairs["tolerance"].tolist()
-    is_comparable = (pairs["comparable"] & pairs["slot_pair"].isna()).tolist()
+    is_excused = np.isin(np.arange(len(pairs)), list(excused_nodes))
+    is_comparable = (pairs["comparable"] & pairs["slot_pair"].isna() & ~is_excused).tolist()
     is_broken = (pairs["nonfinite_mismatch"] > 0).tolist()
     conditioning = compute_conditioning(graph, rules) * cancellation[: len(pairs)]
     factors, cancellations = conditioning.tolist(), cancellation.tolist()

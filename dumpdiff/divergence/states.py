@@ -18,6 +18,7 @@ from ..model.verdict import (
     INTRODUCED,
     ISOLATED,
     PROPAGATED,
+    RECONVERGED,
     UNPAIRED,
 )
 from ..rulebook import Rules
@@ -64,8 +65,9 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     If an ancestor does not agree, the value is propagated; it is amplified if its error exceeds
     theirs by more than ten times the conditioning. Every gradient depends on the whole forward
     pass. On the way back, what does not agree itself but leads only to agreement is reconverged,
-    see :func:`find_reconverged`. Compared values of the forward pass are not, if diverged
-    gradients would then have no cause. A compared value reconverges only where the two sides
+    see :func:`find_reconverged`. If diverged gradients then have no cause, they have one in the
+    backward pass; in a coarse dtype, where different values look equal, the forward pass did not
+    reconverge. A compared value reconverges only where the two sides
     compute it in different ways, see :func:`restore_contradictions`.
     """
     pairs = graph.comparison.pairs
@@ -79,9 +81,15 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     limits = (errors.tolist(), noticed_errors.tolist(), exceeds_tolerance.tolist())
     final_state = find_reconverged(graph, walk.state, is_final, *limits)
     if _has_unexplained_gradients(graph, final_state):
-        for node in range(len(pairs)):
-            is_final[node] |= bool(graph.phase[node] == FORWARD)
-        final_state = find_reconverged(graph, walk.state, is_final, *limits)
+        restored_state = restore_contradictions(graph, walk, final_state)
+        excused_nodes = _find_excused_nodes(graph, walk, restored_state)
+        if excused_nodes and _is_precise(graph):
+            walk = _walk_without(graph, rules, cancellation, walk, excused_nodes)
+            final_state = find_reconverged(graph, walk.state, is_final, *limits)
+        else:
+            for node in range(len(pairs)):
+                is_final[node] |= bool(graph.phase[node] == FORWARD)
+            final_state = find_reconverged(graph, walk.state, is_final, *limits)
     final_state = restore_contradictions(graph, walk, final_state)
     _demote_consequences(graph, final_state, errors)
     _keep_foreign_values_unpaired(graph, final_state)
@@ -92,6 +100,46 @@ def classify(graph: JointGraph, rules: Rules) -> States:
         tuple(walk.ancestry),
         walk.recomputations,
     )
+
+
+def _find_excused_nodes(graph: JointGraph, walk: Walk, state: list[str]) -> frozenset[int]:
+    """Return the compared values of the forward pass that differ and reconverged.
+
+    Empty if another one differs.
+    """
+    diverged_nodes = [
+        node
+        for node in range(len(graph.comparison.pairs))
+        if graph.phase[node] == FORWARD and walk.state[node] in DIVERGED
+    ]
+    if any(state[node] != RECONVERGED for node in diverged_nodes):
+        return frozenset()
+    return frozenset(diverged_nodes)
+
+
+def _is_precise(graph: JointGraph) -> bool:
+    """Return whether both sides compute in float32 or finer, where equal values are equal."""
+    alignment = graph.comparison.alignment
+    sides = (alignment.target, alignment.reference)
+    return all(flow.coarsest_dtype == "float32" for flow in sides)
+
+
+def _walk_without(
+    graph: JointGraph,
+    rules: Rules,
+    cancellation: Floats,
+    walk: Walk,
+    excused_nodes: frozenset[int],
+) -> Walk:
+    """Walk again, looking through values of another decomposition, which keep their states.
+
+    A gradient that differs is then introduced where the gradients before it agree.
+    """
+    second_walk = walk_forwards(graph, rules, cancellation, excused_nodes)
+    state, ancestry = list(second_walk.state), list(second_walk.ancestry)
+    for node in excused_nodes:
+        state[node], ancestry[node] = walk.state[node], walk.ancestry[node]
+    return Walk(state, second_walk.allowed_errors, ancestry, second_walk.recomputations)
 
 
 def _flag_final_differences(graph: JointGraph) -> list[bool]:

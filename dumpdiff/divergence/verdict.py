@@ -64,8 +64,9 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     The verdict is 'diverged' if anything was introduced and a quarter of either side's forward ops
     have partners. Else it is 'aligned' if no compared value is beyond its tolerance without another
     decomposition that explains it, and if at least ``min_coverage`` of each side's ops were
-    compared or reconverged, in forward and in backward (if both sides recorded it), and if the
-    losses were compared. Else it is 'inconclusive'.
+    compared or reconverged, in forward and in backward (if both sides recorded it), if the losses
+    were compared, and if no side lacks the gradient of a parameter that the other trains. Else it
+    is 'inconclusive'.
     """
     alignment = comparison.alignment
     target, reference = alignment.target, alignment.reference
@@ -101,12 +102,14 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         max_share=1 - min_coverage,
     )
     findings = weaken_findings(findings, reliability)
+    missing_gradients = describe_unrecorded_gradients(alignment)
     obstacles = _find_obstacles(comparison, coverage) or list(reliability.obstacles)
     gaps = [
         *_describe_isolated(findings),
         *_find_coverage_gaps(coverage, min_coverage),
         *find_update_gaps(graph, coverage),
         *find_loss_gaps(alignment),
+        *missing_gradients,
     ]
     has_diverged = any(finding.kind != "isolated" for finding in findings)
     verdict: AlignmentVerdict = "diverged" if has_diverged else "aligned"
@@ -120,7 +123,8 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     notes += comparison.remarks
     notes += describe_updates(graph, coverage)
     notes += describe_running_statistics(graph, rules)
-    notes += describe_unrecorded_gradients(alignment)
+    if verdict != "inconclusive":
+        notes += missing_gradients
     details = {
         "min_coverage": min_coverage,
         "matching_tolerance": alignment.tolerance,

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from traces import edit_tensors, find_op, locate_divergence
 
-from dumpdiff.divergence.gradient_scales import find_normed_gradient
+from dumpdiff.divergence.gradient_scales import _find_final_multiple, find_normed_gradient
 from dumpdiff.graph import build_flow, find_gradients
 from dumpdiff.rulebook import load_rules
 
@@ -72,3 +72,17 @@ def test_a_gradient_without_a_norm_has_none(trace):
     for weight, gradient in find_gradients(flow, kinds).by_value.items():
         if flow.list_column("parameter")[weight]:
             assert find_normed_gradient(flow, kinds, gradient) == -1
+
+
+def test_a_correct_run_multiplies_no_weight_gradient_after_the_backward_pass(trace):
+    """The last value of the backward pass is the gradient itself."""
+    clean_trace = trace("ms_mf_none")
+    flow = build_flow(clean_trace)
+    kinds = [load_rules().resolve_kind(kind) for kind in flow.trace.ops["kind"]]
+    names = flow.list_column("parameter")
+    gradients = {
+        gradient for value, gradient in find_gradients(flow, kinds).by_value.items() if names[value]
+    }
+    multiples = {value: _find_final_multiple(flow, kinds, value) for value in gradients}
+    assert len(multiples) > 10
+    assert set(multiples.values()) == {-1}
