@@ -9,6 +9,7 @@ from .activations import list_activations, list_clamps
 from .change import make_search
 from .fitted_numbers import list_factors, list_offsets, list_other_arguments
 from .missing_inputs import list_bypassed_steps, list_missing_inputs, list_missing_masks
+from .norms import list_norms
 from .orders import list_orders, list_shifts
 from .other_inputs import list_replaced_inputs
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
@@ -27,6 +28,7 @@ HYPOTHESES = (
     Hypothesis("missing-step", make_search(list_bypassed_steps)),
     Hypothesis("clamp", make_search(list_clamps)),
     Hypothesis("variant", make_search(list_variants)),
+    Hypothesis("norm-kind", make_search(list_norms)),
     Hypothesis("padding-mode", make_search(list_padding_modes)),
     Hypothesis("constant-factor", make_search(list_factors)),
     Hypothesis("input-source", make_search(list_replaced_inputs)),

@@ -30,6 +30,8 @@ _TOLERANCES = 4
 _MAX_NUMBER = 20.0
 #: Limit from which the search for a clamp starts, as share of the largest element.
 _FIRST_LIMIT = 0.7
+#: A limit below this share of the largest element is no limit: the value is zero, or rectified.
+_MIN_LIMIT = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +217,7 @@ def _clamp(
             return function(clamp(x, limit))
 
         limit = _fit_output(case, region, number, compute, sign * _FIRST_LIMIT * largest)
-        if limit is not None and abs(limit) < largest:
+        if limit is not None and _MIN_LIMIT * largest < abs(limit) < largest:
             yield Change(
                 number,
                 compute(limit),
