@@ -20,6 +20,16 @@ ACTIVATION_KINDS = {
     "leaky_relu", "relu6", "erf", "selu", "celu", "hardsigmoid", "hardtanh", "logsigmoid",
     "softsign", "clamp",
 }  # fmt: skip
+#: Kinds whose inputs or outputs models clamp; a search for a limit in other steps costs time.
+_PRODUCT_KINDS = {"matmul", "addmm", "convolution"}
+_CLAMPED_KINDS = {
+    *ACTIVATION_KINDS,
+    *_PRODUCT_KINDS,
+    "mul",
+    "batch_norm",
+    "group_norm",
+    "layer_norm",
+}
 #: Steps of an activation that is written out, at most: gelu with a cubic term has eight.
 _MAX_STEPS = 9
 #: Elements that rule out most functions before all are compared.
@@ -177,11 +187,13 @@ def _fit_output(
 def list_clamps(case: FaultCase, region: Region) -> Iterator[Change]:
     """Clamp what a step computes, or what an activation reads, to the best limit."""
     for number, step in enumerate(region.steps):
-        if step.output.dtype.kind == "f" and step.places is None and step.output.size > 1:
+        is_clampable = step.kind in _CLAMPED_KINDS and step.places is None
+        if is_clampable and step.output.dtype.kind == "f" and step.output.size > 1:
             name = f"{step.name} ({step.kind})"
             yield from _clamp(case, region, number, name, step.output, np.positive)
         for position, step_input in list_floating_inputs(step):
-            if not step_input.agrees or step_input.is_parameter or step.places is not None:
+            is_product = step.kind in _PRODUCT_KINDS
+            if not is_product or not step_input.agrees or step_input.is_parameter:
                 continue
             compute = partial(_compute_step, step, position)
             yield from _clamp(case, region, number, step_input.name, step_input.array, compute)
