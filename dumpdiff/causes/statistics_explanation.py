@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ..graph import Flow
 from ..model.dtypes import get_unit_roundoff, is_floating
 from ..model.finding import Cause, Finding
 from ..model.trace import FORWARD, OPTIMIZER
@@ -55,6 +56,7 @@ def explain_by_statistics(
         _find_narrow_dtype,
         _find_filling,
         _find_other_argument,
+        _find_other_group_count,
         _find_other_activation,
         _find_factor,
     ):
@@ -173,6 +175,34 @@ def _find_other_argument(
     return "target", cause
 
 
+def _find_other_group_count(
+    index: ComparisonIndex, finding: Finding, _pair: _StatisticsPair
+) -> tuple[str, Cause] | None:
+    """Find two group norms of agreeing inputs whose recorded numbers of groups differ."""
+    if finding.kind != "introduced" or finding.phase != FORWARD:
+        return None
+    counts = []
+    for side, names in enumerate((finding.target_ops, finding.reference_ops)):
+        ops = _find_ops(index, side, names)
+        if len(ops) != 1 or index.kinds[side][ops[0]] != "group_norm":
+            return None
+        counts.append(_read_group_count(index.flows[side], ops[0]))
+    if not all(counts) or counts[0] == counts[1]:
+        return None
+    description, contrast = (f"group_norm with {count:g} groups" for count in counts)
+    cause = _make_cause(finding, "norm-groups", 0, description, f"has {contrast}")
+    return "target", cause
+
+
+def _read_group_count(flow: Flow, op: int) -> float:
+    """Return the only whole number that a group norm takes; 0 if it takes none or several."""
+    rows = flow.tensors.iloc[flow.get_tensor_ids(op)]
+    is_count = rows["constant"] & (rows["size"] <= 1) & ~rows["dtype"].map(is_floating).astype(bool)
+    is_count &= rows["max"] >= 1
+    counts = rows.loc[is_count & (rows["dtype"] != "bool"), "max"].tolist()
+    return float(counts[0]) if len(counts) == 1 else 0.0
+
+
 def _select_scalars(index: ComparisonIndex, finding: Finding) -> pd.DataFrame:
     """Return the scalar arguments that differ between ops of the finding."""
     scalars = index.comparison.scalars
@@ -210,18 +240,30 @@ def _find_other_activation(
     index: ComparisonIndex, finding: Finding, _pair: _StatisticsPair
 ) -> tuple[str, Cause] | None:
     """Find a pair of different activations whose inputs agree."""
-    if finding.kind != "introduced" or finding.phase != FORWARD:
+    if finding.kind not in ("introduced", "region") or finding.phase != FORWARD:
         return None
     kinds = []
     for side, names in enumerate((finding.target_ops, finding.reference_ops)):
-        ops = _find_ops(index, side, names)
-        if len(ops) != 1 or index.kinds[side][ops[0]] not in _ACTIVATION_KINDS:
-            return None
-        kinds.append(index.kinds[side][ops[0]])
-    if kinds[0] == kinds[1]:
+        kinds.append(_name_activation(index, side, _find_ops(index, side, names)))
+    if not all(kinds) or kinds[0] == kinds[1]:
         return None
     cause = _make_cause(finding, "activation-kind", 0, kinds[0], f"has {kinds[1]}")
     return "target", cause
+
+
+def _name_activation(index: ComparisonIndex, side: int, ops: Sequence[int]) -> str:
+    """Return the activation that the ops of a finding compute; '' if it is not known.
+
+    The product of x and its sigmoid is silu, as MindSpore writes it.
+    """
+    kinds = [index.kinds[side][op] for op in ops]
+    if len(kinds) == 1 and kinds[0] in _ACTIVATION_KINDS:
+        return kinds[0]
+    if kinds != ["sigmoid", "mul"]:
+        return ""
+    flow = index.flows[side]
+    gate_inputs, factors = set(flow.reads[ops[0]]), set(flow.reads[ops[1]])
+    return "silu" if factors == gate_inputs | set(flow.writes[ops[0]]) else ""
 
 
 def _find_factor(

@@ -15,6 +15,7 @@ from ..model.dtypes import get_unit_roundoff
 from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
+from .partitions import find_partitions
 from .statistics import complete_statistics
 from .value_classes import assign_classes, count_evidence
 

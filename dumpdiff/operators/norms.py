@@ -120,6 +120,19 @@ def compute_batch_norm_outputs(call: Call) -> OutputSets:
             yield "inference", (output,)
 
 
+def compute_batch_norm(call: Call) -> Interpretations:
+    """Compute the first output of batch_norm, with the statistics of the batch or given ones.
+
+    Names tell which of the vectors are weight and bias: one call can be read in both ways.
+    """
+    n_readings = {"training": 0, "inference": 0}
+    for name, outputs in compute_batch_norm_outputs(call):
+        if name not in n_readings or outputs[0] is None:
+            continue
+        n_readings[name] += 1
+        yield name if n_readings[name] == 1 else f"{name}, statistics first", outputs[0]
+
+
 def _pair_up(vectors: Sequence[AnyArray]) -> list[tuple[AnyArray, AnyArray]]:
     """Return consecutive vectors as pairs."""
     return list(zip(vectors[::2], vectors[1::2], strict=False))
@@ -159,4 +172,5 @@ FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
     "normalize": normalize_vectors,
     "group_norm": compute_grouped_norm,
     "instance_norm": compute_grouped_norm,
+    "batch_norm": compute_batch_norm,
 }

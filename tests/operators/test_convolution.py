@@ -48,8 +48,8 @@ def test_a_causal_convolution_is_padded_on_the_left() -> None:
 
 @pytest.mark.parametrize(("mode", "options", "name"), [
     ("nearest", {}, "nearest"),
-    ("bilinear", {"align_corners": False}, "linear"),
-    ("bilinear", {"align_corners": True}, "linear with aligned corners"),
+    ("bilinear", {"align_corners": False}, "bilinear"),
+    ("bilinear", {"align_corners": True}, "bilinear with aligned corners"),
 ])  # fmt: skip
 def test_resampling_is_recognized(mode: str, options: dict[str, bool], name: str) -> None:
     x = RNG.standard_normal((2, 3, 4, 5))

@@ -41,10 +41,13 @@ def suggest_bias(case: FaultCase) -> Iterator[Candidate]:
             if compute_residual(predicted, case.faulty) > case.limit or _has_no_bias(case):
                 continue
             name = f" ({operand.parameter})" if operand.parameter else ""
+            unchanged = _add_bias_once(case, bias)
+            if unchanged is None and sign > 0:
+                continue  # the other side's bias may be missing, which is likelier
             yield Candidate(
                 predicted,
                 f"{description}{name}",
-                unchanged=_add_bias_once(case, bias),
+                unchanged=unchanged,
                 cause=cause,
             )
 

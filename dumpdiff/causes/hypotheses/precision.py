@@ -13,7 +13,8 @@ from ...operators import Call, compute_interpretations
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
 
-_NARROW_DTYPES = ("float16", "bfloat16")
+#: The coarser one first: most of its numbers are numbers of the finer one, too.
+_NARROW_DTYPES = ("bfloat16", "float16")
 #: A chain of a few operators in a narrow dtype, each rounding by half a unit, errs by at most this
 #: many units of the largest element.
 _MAX_UNITS = 8.0

@@ -205,16 +205,17 @@ def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
     """Suggest rows or columns in another order: shifted by one, whole heads, or experts."""
     if case.is_discrete or case.faithful.ndim < 2:
         return
-    if not case.is_source and "matmul" not in case.kinds:
+    if not case.is_source and not {"matmul", "concat"} & set(case.kinds):
         yield from _suggest_pair_order(case)
         return
     for axis, axis_name in ((0, "rows"), (case.faithful.ndim - 1, "columns")):
         order = _find_permutation_along(case, axis)
         if order is not None:
-            if _swaps_waves(case, order):
+            description = _describe_wave_order(case, order)
+            if description:
                 yield Candidate(
                     np.take(case.faithful, order, axis=axis),
-                    "sines and cosines in the other order",
+                    description,
                     unchanged=case.faithful,
                     cause="time-embedding-order",
                 )
@@ -254,13 +255,22 @@ def _suggest_pair_order(case: FaultCase) -> Iterator[Candidate]:
         )
 
 
-def _swaps_waves(case: FaultCase, order: Ints) -> bool:
-    """Return whether the two halves of joined sines and cosines change places."""
+def _describe_wave_order(case: FaultCase, order: Ints) -> str:
+    """Return how joined sines and cosines are reordered; '' if it is another order."""
     half = len(order) // 2
     operands = (*case.operands[:_MAX_WAVE_OPERANDS], *case.faulty_operands[:_MAX_WAVE_OPERANDS])
     kinds = {operand.kind for operand in operands}
-    is_half_turn = np.array_equal(order, np.roll(np.arange(len(order)), half))
-    return bool({"sin", "cos"} <= kinds and is_half_turn)
+    if not {"sin", "cos"} <= kinds or len(order) % 2:
+        return ""
+    places = np.arange(len(order))
+    if np.array_equal(order, np.roll(places, half)):
+        return "sines and cosines in the other order"
+    interleaved = places.reshape(2, half).T.reshape(-1)
+    if np.array_equal(order, interleaved):
+        return "sines and cosines interleaved, not one after the other"
+    if np.array_equal(order, np.argsort(interleaved)):
+        return "sines and cosines one after the other, not interleaved"
+    return ""
 
 
 def _find_permutation_along(case: FaultCase, axis: int) -> Ints | None:

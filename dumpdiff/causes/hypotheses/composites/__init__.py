@@ -9,6 +9,7 @@ from .activations import list_activations, list_clamps
 from .change import make_search
 from .fitted_numbers import list_factors, list_offsets, list_other_arguments
 from .missing_inputs import list_bypassed_steps, list_missing_inputs, list_missing_masks
+from .norms import list_norms
 from .orders import list_orders, list_shifts
 from .other_inputs import list_replaced_inputs
 from .other_tables import has_unpaired_tables, list_other_tables
@@ -40,6 +41,7 @@ HYPOTHESES = (
     Hypothesis("clamp", make_search(list_clamps)),
     Hypothesis("variant", make_search(list_variants)),
     Hypothesis("missing-step", make_search(list_unnamed_surplus_steps, has_surplus_ops)),
+    Hypothesis("norm-kind", make_search(list_norms)),
     Hypothesis("padding-mode", make_search(list_padding_modes)),
     Hypothesis("discretization", make_search(list_discretizations)),
     Hypothesis("constant-factor", make_search(list_factors)),

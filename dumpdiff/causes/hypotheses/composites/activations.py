@@ -20,6 +20,16 @@ ACTIVATION_KINDS = {
     "leaky_relu", "relu6", "erf", "selu", "celu", "hardsigmoid", "hardtanh", "logsigmoid",
     "softsign", "clamp",
 }  # fmt: skip
+#: Kinds whose inputs or outputs models clamp; a search for a limit in other steps costs time.
+_PRODUCT_KINDS = {"matmul", "addmm", "convolution"}
+_CLAMPED_KINDS = {
+    *ACTIVATION_KINDS,
+    *_PRODUCT_KINDS,
+    "mul",
+    "batch_norm",
+    "group_norm",
+    "layer_norm",
+}
 #: Steps of an activation that is written out, at most: gelu with a cubic term has eight.
 _MAX_STEPS = 9
 #: Elements that rule out most functions before all are compared.
@@ -30,6 +40,8 @@ _TOLERANCES = 4
 _MAX_NUMBER = 20.0
 #: Limit from which the search for a clamp starts, as share of the largest element.
 _FIRST_LIMIT = 0.7
+#: A limit below this share of the largest element is no limit: the value is zero, or rectified.
+_MIN_LIMIT = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,11 +187,13 @@ def _fit_output(
 def list_clamps(case: FaultCase, region: Region) -> Iterator[Change]:
     """Clamp what a step computes, or what an activation reads, to the best limit."""
     for number, step in enumerate(region.steps):
-        if step.output.dtype.kind == "f" and step.places is None and step.output.size > 1:
+        is_clampable = step.kind in _CLAMPED_KINDS and step.places is None
+        if is_clampable and step.output.dtype.kind == "f" and step.output.size > 1:
             name = f"{step.name} ({step.kind})"
             yield from _clamp(case, region, number, name, step.output, np.positive)
         for position, step_input in list_floating_inputs(step):
-            if not step_input.agrees or step_input.is_parameter or step.places is not None:
+            is_product = step.kind in _PRODUCT_KINDS
+            if not is_product or not step_input.agrees or step_input.is_parameter:
                 continue
             compute = partial(_compute_step, step, position)
             yield from _clamp(case, region, number, step_input.name, step_input.array, compute)
@@ -215,7 +229,7 @@ def _clamp(
             return function(clamp(x, limit))
 
         limit = _fit_output(case, region, number, compute, sign * _FIRST_LIMIT * largest)
-        if limit is not None and abs(limit) < largest:
+        if limit is not None and _MIN_LIMIT * largest < abs(limit) < largest:
             yield Change(
                 number,
                 compute(limit),

@@ -116,16 +116,22 @@ def name_bypass(
 ) -> tuple[str, str]:
     """Return (cause, description) of a step that is left out."""
     step = region.steps[number]
-    if others:
-        return _name_missing_input(case, region, number, others[0])
     if step.kind.endswith("norm"):
         return "norm-missing", f"without {step.name} ({step.kind})"
+    if others:
+        return _name_missing_input(case, region, number, others[0])
     if step.kind in ACTIVATION_KINDS:
         return "activation-kind", f"without {step.name} ({step.kind})"
     if step.kind in ("mul", "div"):
         cause = "scale" if feeds_softmax(case, region, number) else "constant-factor"
         numbers = [float(item.array) for item in step.inputs if item.array.size == 1] or [1.0]
         return cause, f"without the factor of {step.name} ({step.kind} {numbers[0]:.6g})"
+    if step.kind in ("add", "sub"):
+        numbers = [float(item.array) for item in step.inputs if item.array.size == 1] or [0.0]
+        return (
+            "constant-offset",
+            f"without the number of {step.name} ({step.kind} {numbers[0]:.6g})",
+        )
     return "missing-step", f"without {step.name} ({step.kind})"
 
 

@@ -18,8 +18,18 @@ _VARIANT_CAUSES: Mapping[str, str] = {
     "swiglu": "gate-up-swapped", "geglu": "gate-up-swapped", "glu": "gate-up-swapped",
     "var": "biased-variance", "std": "biased-variance", "group_norm": "norm-groups",
     "instance_norm": "norm-groups", "sub": "input-order", "div": "input-order",
-    "cumsum": "scan-direction", "cumprod": "scan-direction",
+    "cumsum": "scan-direction", "cumprod": "scan-direction", "batch_norm": "running-statistics",
 }  # fmt: skip
+
+
+#: Names of forms that do not explain themselves.
+_FORM_NAMES = {
+    "": "the default form",
+    "training": "the statistics of the batch",
+    "training, statistics first": "the statistics of the batch",
+    "inference": "the running statistics",
+    "inference, statistics first": "the running statistics",
+}
 
 
 def list_variants(_case: FaultCase, region: Region) -> Iterator[Change]:
@@ -35,13 +45,8 @@ def list_variants(_case: FaultCase, region: Region) -> Iterator[Change]:
                 names = [item.name for _, item in list_floating_inputs(step)]
                 yield Change(number, output, cause, f"{names[-1]} transposed")
             elif cause:
-                yield Change(
-                    number,
-                    output,
-                    cause,
-                    f"{step.kind} with {name or 'the default form'}",
-                    f"has {step.interpretation or 'the default form'}",
-                )
+                own, other = (_FORM_NAMES.get(form, form) for form in (step.interpretation, name))
+                yield Change(number, output, cause, f"{step.kind} with {other}", f"has {own}")
 
 
 def _name_variant(step: Step, name: str) -> str:

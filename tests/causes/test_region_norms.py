@@ -1,0 +1,52 @@
+"""Norms inside a region: other axes, no weight and bias, the other variance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dumpdiff.model.arrays import AnyArray
+
+from .test_composites import explain_region, make_region
+
+RNG = np.random.default_rng(11)
+X = RNG.standard_normal((2, 8, 4, 4))
+WEIGHT, BIAS = 1 + 0.3 * RNG.standard_normal(8), RNG.standard_normal(8)
+NORM = make_region(
+    [
+        ("group_norm", [("x", X), ("n", 4.0), ("n.weight", WEIGHT), ("n.bias", BIAS)]),
+        ("sigmoid", [("last", 0)]),
+    ]
+)
+
+
+def normalize(axes: tuple[int, ...], weight: AnyArray = WEIGHT, bias: AnyArray = BIAS) -> AnyArray:
+    centered = X - X.mean(axis=axes, keepdims=True)
+    normalized = centered / np.sqrt(np.mean(centered**2, axis=axes, keepdims=True) + 1e-5)
+    output = normalized * weight.reshape(-1, 1, 1) + bias.reshape(-1, 1, 1)
+    return 1 / (1 + np.exp(-output))
+
+
+@pytest.mark.parametrize(
+    ("axes", "cause", "said"),
+    [
+        ((0, 2, 3), "norm-kind", "batch norm (over batch and pixels)"),
+        ((1,), "norm-kind", "layer norm over the channels of each pixel"),
+    ],
+)
+def test_norm_over_other_elements(axes: tuple[int, ...], cause: str, said: str) -> None:
+    assert explain_region(NORM, normalize(axes)) == (
+        cause,
+        f"{said}; the reference has group norm with 4 groups",
+    )
+
+
+def test_norm_without_weight_and_bias() -> None:
+    grouped = X.reshape(2, 4, -1)
+    centered = grouped - grouped.mean(axis=-1, keepdims=True)
+    output = centered / np.sqrt(np.mean(centered**2, axis=-1, keepdims=True) + 1e-5)
+    faulty = 1 / (1 + np.exp(-output.reshape(X.shape)))
+    assert explain_region(NORM, faulty) == (
+        "affine-missing",
+        "group norm with 4 groups without weight and bias",
+    )
