@@ -20,6 +20,8 @@ _RESIDUAL_FLOOR = 0.3
 #: Accepted residual of a chaotic candidate, as share of the error: near a tie the noise of the two
 #: sides decides which way a number is rounded.
 _CHAOTIC_RESIDUAL = 0.3
+#: Fewest elements of a value that a chaotic candidate explains: one number is near by chance.
+_MIN_CHAOTIC_ELEMENTS = 16
 #: Causes that are kept per finding.
 _MAX_CAUSES = 3
 
@@ -74,7 +76,8 @@ def _explain_case(case: FaultCase, hypotheses: Iterable[Hypothesis]) -> Iterator
     for order, hypothesis in enumerate(hypotheses):
         for candidate in _suggest_candidates(case, hypothesis):
             residual = compute_residual(candidate.predicted, case.faulty)
-            limit = _CHAOTIC_RESIDUAL * case.error if candidate.is_chaotic else case.limit
+            is_chaotic = candidate.is_chaotic and case.faulty.size >= _MIN_CHAOTIC_ELEMENTS
+            limit = _CHAOTIC_RESIDUAL * case.error if is_chaotic else case.limit
             if not residual <= limit:
                 continue
             is_checked = candidate.unchanged is not None

@@ -21,7 +21,13 @@ from .comparison_index import (
 )
 from .fault_case import FaultCase, compute_residual
 from .fault_case_builder import MAX_ELEMENTS, build_fault_cases, build_routing_cases
-from .hypotheses import COMPOSITE_HYPOTHESES, HYPOTHESES, ROUTING_HYPOTHESES
+from .hypotheses import (
+    COMPOSITE_HYPOTHESES,
+    HYPOTHESES,
+    RECURRENCE_HYPOTHESES,
+    ROUTING_HYPOTHESES,
+)
+from .recurrent_steps import find_step_pairs
 from .statistics_explanation import explain_by_statistics
 
 NO_EXPLANATION = "no hypothesis explains this"
@@ -68,6 +74,8 @@ def _explain_finding(index: ComparisonIndex, finding: Finding) -> Finding:
             side, causes = find_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
         if not causes:
             side, causes = _explain_region(index, finding, value_pair)
+        if not causes:
+            side, causes = _explain_steps(index, finding)
         errors = recompute_last_ops(cases)
     evidence = finding.evidence
     if errors:
@@ -121,6 +129,18 @@ def _explain_region(
             side, causes = find_causes(cases, hypotheses, checked_only=True)
             if causes:
                 return side, causes
+    return "unknown", ()
+
+
+def _explain_steps(index: ComparisonIndex, finding: Finding) -> tuple[str, tuple[Cause, ...]]:
+    """Return (faulty side, causes) of the first step of a recurrence that diverges."""
+    if finding.phase != FORWARD:
+        return "unknown", ()
+    for step_pair in find_step_pairs(index):
+        cases = list(build_fault_cases(index, finding, step_pair))
+        side, causes = find_causes(cases, RECURRENCE_HYPOTHESES, checked_only=True)
+        if causes:
+            return side, causes
     return "unknown", ()
 
 
