@@ -50,7 +50,23 @@ def _name_missing_input(
         is_skip = step_input.agrees and not step_input.is_parameter
         if is_skip and step_input.array.shape == step.output.shape:
             return "skip-missing", f"without {step_input.name} in the sum {step.name}"
+    skip = _describe_weighted_skip(region, step_input) if step.kind == "add" else ""
+    if skip:
+        return "skip-missing", f"without {skip} in the sum {step.name}"
     return "missing-term", f"without {step_input.name} in {step.name} ({step.kind})"
+
+
+def _describe_weighted_skip(region: Region, step_input: StepInput) -> str:
+    """Return 'D times u' of an addend that is a value times a vector of weights; '' of others."""
+    for step in region.steps:
+        if step.value != step_input.value or step.kind != "mul":
+            continue
+        tensors = [item for _, item in list_floating_inputs(step)]
+        weights = [item for item in tensors if item.is_parameter and item.array.ndim == 1]
+        values = [item for item in tensors if not item.is_parameter]
+        if len(weights) == len(values) == 1:
+            return f"{weights[0].name} times {values[0].name}"
+    return ""
 
 
 def list_bypassed_steps(case: FaultCase, region: Region) -> Iterator[Change]:
