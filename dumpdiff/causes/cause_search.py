@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,8 @@ _RESIDUAL_FLOOR = 0.3
 #: Accepted residual of a chaotic candidate, as share of the error: near a tie the noise of the two
 #: sides decides which way a number is rounded.
 _CHAOTIC_RESIDUAL = 0.3
+#: Fewest elements of a value that a chaotic candidate explains: one number is near by chance.
+_MIN_CHAOTIC_ELEMENTS = 16
 #: Causes that are kept per finding, and excluded ones that are named.
 _MAX_CAUSES, _MAX_EXCLUDED = 3, 3
 
@@ -57,14 +59,6 @@ class Explanation:
     def is_checked(self) -> bool:
         """Whether the arithmetic without the change gave the value of the faithful side."""
         return self.candidate.unchanged is not None
-
-
-def find_causes(
-    cases: Sequence[FaultCase], hypotheses: Sequence[Hypothesis], checked_only: bool = False
-) -> tuple[str, tuple[Cause, ...]]:
-    """Return (faulty side, causes that explain the finding, best first), as search_causes()."""
-    search = search_causes(cases, hypotheses, checked_only)
-    return search.faulty_side, search.causes
 
 
 def search_causes(
@@ -111,7 +105,7 @@ def search_causes(
 
 
 def _list_excluded(
-    least_residuals: Mapping[str, float], explained_names: set[str]
+    least_residuals: Mapping[str, float], explained_names: Collection[str]
 ) -> tuple[Exclusion, ...]:
     exclusions = [
         Exclusion(name, residual)
@@ -120,6 +114,15 @@ def _list_excluded(
     ]
     exclusions.sort(key=lambda exclusion: exclusion.residual)
     return tuple(exclusions[:_MAX_EXCLUDED])
+
+
+def merge_exclusions(earlier: CauseSearch, later: CauseSearch) -> tuple[Exclusion, ...]:
+    """Return the nearest excluded causes of two searches, without those that the later gives."""
+    least_residuals: dict[str, float] = {}
+    for exclusion in (*earlier.excluded, *later.excluded):
+        least = least_residuals.get(exclusion.name, exclusion.residual)
+        least_residuals[exclusion.name] = min(least, exclusion.residual)
+    return _list_excluded(least_residuals, {cause.name for cause in later.causes})
 
 
 def _grade_residual(residual: float, tolerance: float) -> int:
@@ -143,7 +146,8 @@ def iterate_explanations(
         for candidate in _suggest_candidates(case, hypothesis):
             name = candidate.cause or hypothesis.cause
             residual = compute_residual(candidate.predicted, case.faulty)
-            limit = _CHAOTIC_RESIDUAL * case.error if candidate.is_chaotic else case.limit
+            is_chaotic = candidate.is_chaotic and case.faulty.size >= _MIN_CHAOTIC_ELEMENTS
+            limit = _CHAOTIC_RESIDUAL * case.error if is_chaotic else case.limit
             if not residual <= limit:
                 if least_residuals is not None and residual < case.error:
                     least_residuals[name] = min(residual, least_residuals.get(name, residual))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ..comparison import Comparison
-from ..model.finding import Cause, Finding
+from ..model.finding import Finding
 from ..model.formatting import format_number
 from ..model.trace import BACKWARD, FORWARD
 from ..operators import recompute
-from .cause_search import CauseSearch, find_causes, search_causes
+from .cause_search import CauseSearch, merge_exclusions, search_causes
 from .comparison_index import (
     ComparisonIndex,
     ValuePair,
@@ -21,7 +21,13 @@ from .comparison_index import (
 )
 from .fault_case import FaultCase, compute_residual
 from .fault_case_builder import MAX_ELEMENTS, build_fault_cases, build_routing_cases
-from .hypotheses import COMPOSITE_HYPOTHESES, HYPOTHESES, ROUTING_HYPOTHESES
+from .hypotheses import (
+    COMPOSITE_HYPOTHESES,
+    HYPOTHESES,
+    RECURRENCE_HYPOTHESES,
+    ROUTING_HYPOTHESES,
+)
+from .recurrent_steps import find_step_pairs
 from .statistics_explanation import explain_by_statistics
 
 NO_EXPLANATION = "no hypothesis explains this"
@@ -33,8 +39,6 @@ _INCOMPARABLE_PHASES = ((FORWARD, BACKWARD), (BACKWARD, FORWARD))
 #: A side is faulty if its last op, recomputed from its own inputs, differs by more than this many
 #: tolerances.
 _FAULTY_SIDE_TOLERANCES = 2
-#: Excluded hypotheses that are named.
-_MAX_EXCLUDED = 3
 
 
 def explain(comparison: Comparison, findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -80,7 +84,7 @@ def _explain_finding(index: ComparisonIndex, finding: Finding) -> Finding:
 def _search_causes(
     index: ComparisonIndex, finding: Finding, value_pair: ValuePair, cases: Sequence[FaultCase]
 ) -> CauseSearch:
-    """Try the hypotheses on the value, then on its region, then on other values of the region.
+    """Try the hypotheses on the value, then on its region, then on other values around it.
 
     The choice of a router comes first: what follows from it differs in many ways.
     """
@@ -92,22 +96,32 @@ def _search_causes(
     if search.causes or search.undecided:
         return search
     region_search = search_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
-    names = {cause.name for cause in region_search.causes}
-    excluded = {
-        item.name: item
-        for item in sorted(
-            (*search.excluded, *region_search.excluded),
-            key=lambda item: item.residual,
-            reverse=True,
-        )
-        if item.name not in names
-    }
-    nearest_first = sorted(excluded.values(), key=lambda item: item.residual)
     if not region_search.causes:
-        side, causes = _explain_region(index, finding, value_pair)
-        if causes:
-            return CauseSearch(side, causes)
-    return replace(region_search, excluded=tuple(nearest_first[:_MAX_EXCLUDED]))
+        for other_search in _search_other_values(index, finding, value_pair):
+            if other_search.causes:
+                return replace(other_search, excluded=())
+    return replace(region_search, excluded=merge_exclusions(search, region_search))
+
+
+def _search_other_values(
+    index: ComparisonIndex, finding: Finding, value_pair: ValuePair
+) -> Iterator[CauseSearch]:
+    """Yield what the hypotheses say of other pairs of values: in the region, and after it.
+
+    Last come the first steps of a recurrence. Only candidates that were checked against the
+    faithful side count.
+    """
+    for region_pair in find_region_pairs(index, value_pair):
+        cases = list(build_fault_cases(index, finding, region_pair))
+        yield search_causes(cases, HYPOTHESES, checked_only=True)
+    for following_pair in find_following_pairs(index, value_pair):
+        cases = list(build_fault_cases(index, finding, following_pair))
+        for hypotheses in (HYPOTHESES, COMPOSITE_HYPOTHESES):
+            yield search_causes(cases, hypotheses, checked_only=True)
+    if finding.phase == FORWARD:
+        for step_pair in find_step_pairs(index):
+            cases = list(build_fault_cases(index, finding, step_pair))
+            yield search_causes(cases, RECURRENCE_HYPOTHESES, checked_only=True)
 
 
 def _format_exclusions(search: CauseSearch) -> str:
@@ -145,27 +159,6 @@ def _explain_isolated(index: ComparisonIndex, finding: Finding, value_pair: Valu
 def _format_recomputation(errors: Mapping[str, float]) -> str:
     parts = [f"the {side} differs by {format_number(error)}" for side, error in errors.items()]
     return f"last op recomputed in float64 from its own inputs: {', '.join(parts)}"
-
-
-def _explain_region(
-    index: ComparisonIndex, finding: Finding, value_pair: ValuePair
-) -> tuple[str, tuple[Cause, ...]]:
-    """Return (faulty side, causes) of the first explained pair of values within the region.
-
-    Only candidates that were checked against the faithful side count.
-    """
-    for region_pair in find_region_pairs(index, value_pair):
-        cases = list(build_fault_cases(index, finding, region_pair))
-        side, causes = find_causes(cases, HYPOTHESES, checked_only=True)
-        if causes:
-            return side, causes
-    for following_pair in find_following_pairs(index, value_pair):
-        cases = list(build_fault_cases(index, finding, following_pair))
-        for hypotheses in (HYPOTHESES, COMPOSITE_HYPOTHESES):
-            side, causes = find_causes(cases, hypotheses, checked_only=True)
-            if causes:
-                return side, causes
-    return "unknown", ()
 
 
 def recompute_last_ops(cases: Sequence[FaultCase]) -> Mapping[str, float]:

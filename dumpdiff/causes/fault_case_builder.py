@@ -19,6 +19,7 @@ from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ..operators import Call, read_execution
 from ..operators.call import make_call
+from ..operators.recurrence import GATE_COUNTS
 from .comparison_index import (
     ComparisonIndex,
     ValuePair,
@@ -344,7 +345,7 @@ def collect_consumer_kinds(index: ComparisonIndex, side: int, value: int) -> fro
     consumer_kinds: set[str] = set()
     front = {value}
     for _ in range(_CONSUMER_STEPS):
-        consumers = _find_consumers(flow, front)
+        consumers = _find_consumers(index, side, front)
         front = set()
         for op in consumers:
             consumer_kinds.add(kinds[op])
@@ -354,13 +355,14 @@ def collect_consumer_kinds(index: ComparisonIndex, side: int, value: int) -> fro
     return frozenset(consumer_kinds)
 
 
-def _find_consumers(flow: Flow, values: set[int]) -> set[int]:
-    """Return the ops, without module calls, that read one of the values."""
+def _find_consumers(index: ComparisonIndex, side: int, values: set[int]) -> set[int]:
+    """Return the ops that read one of the values; module calls only if they are one operator."""
+    flow, kinds = index.flows[side], index.kinds[side]
     levels = flow.trace.ops["level"]
     consumers: set[int] = set()
     for value in values:
         consumers.update(flow.consumers[value])
-    return {op for op in consumers if levels.iat[op] == "op"}
+    return {op for op in consumers if levels.iat[op] == "op" or kinds[op] in GATE_COUNTS}
 
 
 def is_of_loss(index: ComparisonIndex, finding: Finding, values: tuple[int, int]) -> bool:

@@ -317,7 +317,8 @@ class _RegionBuilder:
     def _is_given(self, value: int) -> bool:
         """Return whether a value is an input of the run, or a part that was selected from one.
 
-        What agrees, and is no part of a recorded value, was given to both sides.
+        What agrees, and is no part of a recorded value, was given to both sides. What could not be
+        computed from any recorded value was given to this side.
         """
         agreed_values = self.index.agreed_classes[self.side]
         agrees = False
@@ -327,7 +328,7 @@ class _RegionBuilder:
                 bridge = find_bridge(self.flow, value)
                 if bridge is None or bridge.evidence not in _SELECTING_BRIDGES:
                     is_parameter = bool(self.flow.list_column("parameter")[value])
-                    return agrees and not is_parameter
+                    return not is_parameter and (agrees or bridge is None)
                 value = bridge.parents[0]
                 continue
             if self.index.get_producer_kind(self.side, value) not in _SELECTING_KINDS:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from results import FINDING
 
-from dumpdiff.causes.cause_search import find_causes
+from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.fault_case import FaultCase, Operand
 from dumpdiff.causes.hypotheses import HYPOTHESES
 from dumpdiff.model.arrays import AnyArray, Floats
@@ -69,4 +69,4 @@ def _round_to_float32(array: AnyArray) -> Floats:
 
 def explain_fault_case(case: FaultCase) -> tuple[Cause, ...]:
     """Return the causes that all hypotheses together find, best first."""
-    return find_causes([case], HYPOTHESES)[1]
+    return search_causes([case], HYPOTHESES).causes

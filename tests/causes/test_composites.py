@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dumpdiff.causes.cause_search import find_causes
+from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.hypotheses import COMPOSITE_HYPOTHESES
+from dumpdiff.causes.hypotheses.composites.change import count_safe_trials
 from dumpdiff.causes.region import Region, Step, StepInput
 from dumpdiff.model.arrays import AnyArray
 from dumpdiff.operators import compute_interpretations, compute_relative_distance
@@ -53,7 +54,7 @@ def explain_region(region: Region, faulty: AnyArray) -> tuple[str, str]:
     """Return (cause, sentence without place and residual) of the best composite hypothesis."""
     case = make_fault_case(faulty, region.steps[-1].output, {}, scope="block")
     case = replace(case, load_region=lambda: region)
-    causes = find_causes([case], COMPOSITE_HYPOTHESES, checked_only=True)[1]
+    causes = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes
     if not causes:
         return "", ""
     text = causes[0].text.removeprefix("block behaves as ").partition("; residual")[0]
@@ -124,3 +125,10 @@ def test_a_change_spreads_to_the_last_value() -> None:
     assert changed is not None
     assert compute_relative_distance(changed, 0.5 * silu(X @ WEIGHT.T) + SKIP) < 1e-14
     assert MLP.find_kinds_after(2) == {"mul", "add"}
+
+
+def test_a_single_number_is_not_explained_by_chance():
+    """Of hundreds of changes, one comes near a loss that differs by little."""
+    loss = make_fault_case(np.array([1.002]), np.array([1.0]), {})
+    assert count_safe_trials(loss) == pytest.approx(1e-3 / (4e-6 / 0.001996), rel=0.01)  # 0.5
+    assert count_safe_trials(make_fault_case(2 * X, X, {})) == float("inf")

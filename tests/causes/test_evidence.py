@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dumpdiff.causes.cause_search import find_causes, search_causes
+from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.fault_case import FaultCase
 from dumpdiff.causes.hypotheses import COMPOSITE_HYPOTHESES, HYPOTHESES
 from dumpdiff.causes.hypothesis import Candidate, Hypothesis
@@ -35,7 +35,7 @@ def make_case(region: Region, faulty: AnyArray, faulty_kinds: tuple[str, ...] = 
 
 def explain(case: FaultCase) -> tuple[str, str]:
     """Return (cause, sentence without place and residual) of the best cause."""
-    causes = find_causes([case], HYPOTHESES)[1]
+    causes = search_causes([case], HYPOTHESES).causes
     text = causes[0].text.partition(" behaves as ")[2].partition("; residual")[0]
     return causes[0].name, text
 
@@ -60,7 +60,8 @@ def test_a_factor_that_only_one_side_has_is_left_out() -> None:
 
 def test_the_sentence_is_about_the_target_if_only_the_target_has_the_op() -> None:
     case = replace(make_case(SCALED, X + SKIP, ("add",)), faulty_side="reference")
-    side, causes = find_causes([case], HYPOTHESES)
+    search = search_causes([case], HYPOTHESES)
+    side, causes = search.faulty_side, search.causes
     assert side == "target"
     sentence = "block behaves as a factor of 5 (mul_0 (mul)); the reference has a factor of 1; "
     assert causes[0].text.startswith(sentence)

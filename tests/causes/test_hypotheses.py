@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dumpdiff.causes.cause_search import find_causes
 from dumpdiff.causes.fault_case import FaultCase
 from dumpdiff.causes.hypotheses import HYPOTHESES, optimizers
 from dumpdiff.model.arrays import AnyArray
@@ -152,8 +151,8 @@ def test_the_side_without_exactly_one_bias_is_faulty(
         case = make_fault_case(values[faulty], values[faithful], operands[faithful], call=call)
         return replace(case, faulty_side=("target", "reference")[faulty])
 
-    faulty_side, causes = find_causes([make_case(0, 1), make_case(1, 0)], HYPOTHESES)
-    assert (faulty_side, causes[0].name) == (side, cause_name)
+    search = search_causes([make_case(0, 1), make_case(1, 0)], HYPOTHESES)
+    assert (search.faulty_side, search.causes[0].name) == (side, cause_name)
 
 
 @pytest.mark.parametrize(("change", "cause_name"), [

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dumpdiff.causes.cause_search import find_causes
+from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.hypotheses import HYPOTHESES
 from dumpdiff.model.arrays import AnyArray, Floats
 from dumpdiff.operators.losses import compute_token_losses
@@ -43,7 +43,7 @@ def test_one_field_of_the_loss_differs(faulty: float, cause: str, sentence: str)
     faithful = compute_loss(LABELS, 0.1).sum() / 13
     case = make_fault_case(np.asarray(faulty), np.asarray(faithful), {}, scope="loss")
     case = replace(case, operands=make_operands({"logits": LOGITS, "labels": LABELS}))
-    causes = find_causes([case], HYPOTHESES)[1]
+    causes = search_causes([case], HYPOTHESES).causes
     assert causes[0].name == cause
     assert sentence in causes[0].text
 
@@ -63,6 +63,6 @@ def compute_gradient(labels: AnyArray, weights: AnyArray) -> Floats:
 def test_the_gradient_shows_labels_and_weights(faulty: AnyArray, cause: str, sentence: str) -> None:
     faithful = compute_gradient(LABELS, np.full(16, 1 / 13))
     case = make_fault_case(faulty, faithful, {}, phase="backward", is_near_loss=True)
-    causes = find_causes([case], HYPOTHESES)[1]
+    causes = search_causes([case], HYPOTHESES).causes
     assert causes[0].name == cause
     assert sentence in causes[0].text

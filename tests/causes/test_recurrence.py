@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dumpdiff.causes.cause_search import find_causes
 from dumpdiff.causes.hypotheses import HYPOTHESES
 from dumpdiff.operators.call import make_call
 from dumpdiff.operators.recurrence import CellForm, LayerWeights, Recurrence, list_recurrences
@@ -44,7 +43,8 @@ def explain(call, faulty, faithful=None, **fields):
     if faithful is None:
         faithful = read_recurrence(call).compute()
     case = replace(make_fault_case(faulty, faithful, {}, scope="rnn", call=call), **fields)
-    side, causes = find_causes([case], HYPOTHESES)
+    search = search_causes([case], HYPOTHESES)
+    side, causes = search.faulty_side, search.causes
     if not causes:
         return side, "", ""
     text = causes[0].text.removeprefix("rnn behaves as ").partition("; residual")[0]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from dumpdiff.causes.cause_search import find_causes
+from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.hypotheses import HYPOTHESES
 from dumpdiff.causes.hypotheses.optimizers import Rule
 from dumpdiff.causes.scalings import Scaling
@@ -229,7 +229,7 @@ def test_a_sentence_has_the_numbers_of_both_sides(name: str) -> None:
 def test_with_a_faulty_reference_the_sentence_is_about_the_reference() -> None:
     example = EXAMPLES["epsilon"]
     case = make_fault_case(example.faulty, example.faithful, example.operands)
-    (cause, *_) = find_causes([replace(case, faulty_side="reference")], HYPOTHESES)[1]
+    (cause, *_) = search_causes([replace(case, faulty_side="reference")], HYPOTHESES).causes
     assert " of the reference behaves as epsilon = 0.01; the target uses 1e-05" in cause.text
 
 

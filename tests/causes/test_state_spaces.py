@@ -115,3 +115,15 @@ def test_decay_by_its_first_two_terms():
         "discretization",
         "A discretized as 1 + dt A (Euler); the reference has exp(dt A) (zero-order hold)",
     )
+
+
+def test_skip_with_its_weights_is_left_out():
+    """y + D u of a state space."""
+    u, y, weights = U[0], DT_B[0], RNG.standard_normal(4)
+    region = make_region(
+        [("mul", [("u", u), ("mixer.D.weight", weights)]), ("add", [("last", 0.0), ("y", y)])]
+    )
+    assert explain_region(region, y) == (
+        "skip-missing",
+        "without mixer.D.weight times u in the sum add_1",
+    )

@@ -54,7 +54,10 @@ HYPOTHESES = (
 #: Changes of a router, tried first where both sides have one and their weights differ.
 ROUTING_HYPOTHESES = routing.HYPOTHESES
 
+#: Changes of a recurrent layer, also tried on the first of its steps that diverges.
+RECURRENCE_HYPOTHESES = recurrence.HYPOTHESES
+
 #: Changes of a whole region, tried if none of the above explains a finding: they cost more.
 COMPOSITE_HYPOTHESES = composites.HYPOTHESES
 
-__all__ = ["COMPOSITE_HYPOTHESES", "HYPOTHESES", "ROUTING_HYPOTHESES"]
+__all__ = ["COMPOSITE_HYPOTHESES", "HYPOTHESES", "RECURRENCE_HYPOTHESES", "ROUTING_HYPOTHESES"]

@@ -17,6 +17,9 @@ from ..attention import SCORE_KINDS
 _MAX_ELEMENTS = 1e7
 #: Trials of one kind of change: each also costs the call of a few operators.
 _MAX_TRIALS = 400
+#: Probability that a kind of change explains a value of few elements by chance, and the number of
+#: elements from which on that does not happen: the limit is a tenth of the error at most.
+_MAX_CHANCE, _MIN_SAFE_ELEMENTS = 1e-3, 8
 LOSS_KINDS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 
 
@@ -56,9 +59,10 @@ def make_search(
         if unchanged is None or not case.matches_faithful(unchanged):
             return
         n_elements = 0.0
+        max_trials = min(_MAX_TRIALS, count_safe_trials(case))
         for n_trials, change in enumerate(list_changes(case, region)):
             n_elements += region.costs[change.number]
-            if n_elements > _MAX_ELEMENTS or n_trials >= _MAX_TRIALS:
+            if n_elements > _MAX_ELEMENTS or n_trials >= max_trials:
                 return
             outputs = {change.number: change.output, **change.further_outputs}
             predicted = region.run_changes(outputs)
@@ -77,6 +81,17 @@ def make_search(
             )
 
     return suggest
+
+
+def count_safe_trials(case: FaultCase) -> float:
+    """Return how many changes can be tried before one is likely to be near the value by chance.
+
+    A change that has nothing to do with the fault moves the value about as far as the fault does.
+    It comes within the limit with the probability limit / error, for each element.
+    """
+    if case.faithful.size >= _MIN_SAFE_ELEMENTS:
+        return float("inf")
+    return _MAX_CHANCE / (case.limit / case.error) ** case.faithful.size
 
 
 def list_floating_inputs(step: Step) -> list[tuple[int, StepInput]]:

@@ -13,9 +13,12 @@ from ...parameter_fit import MIN_FITTED, fit_number
 from ...region import Region, Step
 from ..attention import SCORE_KINDS
 from .change import Change, compute_with
+from .parts import feeds_gate
 
 #: A smaller factor is zero; a factor so near to -1 is another sign.
 _ZERO_FACTOR, _SIGN_DISTANCE = 1e-6, 1e-4
+#: Decimals of a number that is added to a gate; the rest is rounding.
+_GATE_DIGITS = 6
 _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "div", "reciprocal"}
 
 
@@ -44,6 +47,12 @@ def _change_argument(
         return
     output = compute_with(step, position, np.asarray(value))
     if output is None:
+        return
+    if step.kind == "add" and feeds_gate(case, region, number):
+        value = round(value, _GATE_DIGITS) + 0.0  # -0 becomes 0
+        description = f"{value:.4g} added to a gate before its sigmoid, in {step.name}"
+        contrast = f"adds {recorded:.4g}"
+        yield Change(number, output, "forget-bias", description, contrast, {"number": value})
         return
     cause, word = _name_argument(region, number, recorded, value)
     yield Change(

@@ -20,6 +20,7 @@ _COMPARISON_KINDS = {
 }  # fmt: skip
 
 _SQUARE_KINDS = {"pow", "square", "mul"}
+_ADDING_KINDS = ("add", "sub", "masked_fill", "where")
 
 
 def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -78,12 +79,12 @@ def _name_missing_input(
         return "gradient-stopped", f"the gradient through {step_input.name} missing"
     if step_input.is_parameter and step_input.array.ndim == 1 and step.kind != "mul":
         return "bias-missing", f"without its bias ({step_input.name})"
-    if step.kind in ("add", "sub", "masked_fill", "where") and step_input.array.ndim > 1:
-        if is_mask(step_input.array) or feeds_softmax(case, region, number):
-            return name_score_term(case, step_input)
-        is_skip = step_input.agrees and not step_input.is_parameter
-        if is_skip and step_input.array.shape == step.output.shape:
-            return "skip-missing", f"without {step_input.name} in the sum {step.name}"
+    is_addend = step.kind in _ADDING_KINDS and step_input.array.ndim > 1
+    if is_addend and (is_mask(step_input.array) or feeds_softmax(case, region, number)):
+        return name_score_term(case, step_input)
+    skip = _describe_skip(region, step, step_input)
+    if skip:
+        return "skip-missing", f"without {skip} in the sum {step.name}"
     return "missing-term", f"without {step_input.name} in {step.name} ({step.kind})"
 
 
@@ -96,6 +97,26 @@ def _name_loss_term(case: FaultCase, step: Step, step_input: StepInput) -> tuple
     if case.faithful.size == 1 and step.kind == "mul" and is_given and step_input.array.size > 1:
         return "loss-weight", f"no weights of the tokens ({step_input.name})"
     return None
+
+
+def _describe_skip(region: Region, step: Step, step_input: StepInput) -> str:
+    """Return the name of an addend that bypasses what it is added to, '' of other inputs.
+
+    'D times u' is that of a value times a vector of weights.
+    """
+    is_addend = step.kind in _ADDING_KINDS and step_input.array.ndim > 1
+    is_skip = is_addend and step_input.agrees and not step_input.is_parameter
+    if is_skip and step_input.array.shape == step.output.shape:
+        return step_input.name
+    for product in region.steps:
+        if step.kind != "add" or product.value != step_input.value or product.kind != "mul":
+            continue
+        tensors = [item for _, item in list_floating_inputs(product)]
+        weights = [item for item in tensors if item.is_parameter and item.array.ndim == 1]
+        values = [item for item in tensors if not item.is_parameter]
+        if len(weights) == len(values) == 1:
+            return f"{weights[0].name} times {values[0].name}"
+    return ""
 
 
 def list_bypassed_steps(case: FaultCase, region: Region) -> Iterator[Change]:

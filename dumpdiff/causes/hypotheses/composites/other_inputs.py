@@ -12,6 +12,7 @@ from ...region import Region, Step, StepInput
 from ..attention import is_attention
 from .change import LOSS_KINDS, Change, compute_with, feeds_softmax, list_floating_inputs
 from .missing_inputs import name_score_term
+from .parts import describe_other_part
 
 #: Largest input that is tried with other tensors in its place.
 _MAX_REPLACED_ELEMENTS = 1 << 17
@@ -54,8 +55,11 @@ def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                 cause, description = "weight-swapped", f"{name} in its place"
                 contrast = f"has {step_input.name}"
                 ends = _find_scanned_value(case, step_input.array, array)
+                other_part = describe_other_part(case, region, number, step_input.array, array)
                 if ends is not None:
                     cause, (description, contrast) = "scan-direction", ends
+                elif other_part is not None:
+                    cause, description, contrast = other_part
                 elif not swaps_weights:
                     cause, description = _name_source(
                         case, region, number, step_input, (name, array)

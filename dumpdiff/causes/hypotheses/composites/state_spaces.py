@@ -19,6 +19,8 @@ from ...region import Region, Step, StepInput
 from .change import Change, compute_with, list_floating_inputs
 
 _PRODUCT_KINDS = {"mul", "matmul", "einsum"}
+#: Kinds of ops that the gates of a cell have.
+_CELL_KINDS = {"sigmoid", "tanh"}
 #: Below this magnitude of the decay the discretizations are equal to float32's rounding.
 _MIN_DECAY = 1e-7
 
@@ -38,7 +40,7 @@ def list_other_states(case: FaultCase, region: Region) -> Iterator[Change]:
         if step.kind not in _PRODUCT_KINDS:
             continue
         for position, step_input in list_floating_inputs(step):
-            is_given = step_input.is_given
+            is_given = step_input.is_given or _is_unknown_state(case, region, number, step_input)
             if not is_given and not _is_previous_state(region, number, step_input):
                 continue
             output = compute_with(step, position, np.zeros_like(step_input.array))
@@ -51,6 +53,12 @@ def list_other_states(case: FaultCase, region: Region) -> Iterator[Change]:
                     f"{'an' if is_given else 'a'} {state} of zeros in {step.name}",
                     f"has {step_input.name}",
                 )
+
+
+def _is_unknown_state(case: FaultCase, region: Region, number: int, step_input: StepInput) -> bool:
+    """Return whether an input of unknown origin enters the gates of a cell."""
+    kinds = region.find_kinds_after(number) | case.consumer_kinds
+    return step_input.name == "an input" and kinds >= _CELL_KINDS
 
 
 def _is_previous_state(region: Region, number: int, step_input: StepInput) -> bool:

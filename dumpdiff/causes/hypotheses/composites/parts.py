@@ -1,0 +1,86 @@
+"""Parts into which a value is split: the gates of a cell, or keys and values of one projection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....model.arrays import AnyArray
+from ...fault_case import FaultCase, compute_residual
+from ...region import Region
+
+#: Parts of a split at most, and of the gates of a cell.
+_MAX_PARTS, _GATE_COUNTS = 6, (3, 4)
+#: Relative L2 within which a tensor is a part of another.
+_EQUAL_DISTANCE = 1e-5
+_GATE_KINDS = {"sigmoid", "tanh", "hard_sigmoid"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the equal parts of a value along its last axis."""
+
+    name: str  #: of the value
+    number: int
+    n_parts: int
+
+
+def find_part(case: FaultCase, array: AnyArray) -> Part | None:
+    """Return of which value next to the case an array is a part; None if of none."""
+    return next((part for part, _ in _list_parts(case, array)), None)
+
+
+def _list_parts(case: FaultCase, array: AnyArray) -> Iterator[tuple[Part, list[AnyArray]]]:
+    """Yield (part, all parts of its value) of the values of which an array is a part."""
+    if array.ndim == 0:
+        return
+    width = array.shape[-1]
+    for operand in (*case.operands, *case.faulty_operands):
+        n_parts, rest = divmod(int(np.prod(operand.shape)), array.size)
+        is_multiple = operand.shape and operand.shape[-1] == n_parts * width and not rest
+        if not is_multiple or not 1 < n_parts <= _MAX_PARTS or not operand.is_floating:
+            continue
+        parts = np.split(operand.array.reshape(-1, n_parts * width), n_parts, axis=1)
+        for number, part in enumerate(parts):
+            if compute_residual(array.reshape(part.shape), part) <= _EQUAL_DISTANCE:
+                yield Part(operand.name, number, n_parts), parts
+
+
+def describe_other_part(
+    case: FaultCase, region: Region, number: int, array: AnyArray, replacement: AnyArray
+) -> tuple[str, str, str] | None:
+    """Return (cause, description, contrast) if both tensors are parts of one value."""
+    for own, parts in _list_parts(case, array):
+        for other_number, part in enumerate(parts):
+            if other_number == own.number or part.size != replacement.size:
+                continue
+            if compute_residual(replacement.reshape(part.shape), part) > _EQUAL_DISTANCE:
+                continue
+            kinds = {region.steps[number].kind, *region.find_kinds_after(number)}
+            is_gate = own.n_parts in _GATE_COUNTS and bool(kinds & _GATE_KINDS)
+            whole = "gates" if is_gate else "parts"
+            description = (
+                f"{region.steps[number].name} ({region.steps[number].kind}) of part {other_number} "
+                f"of the {own.n_parts} {whole} {own.name}"
+            )
+            cause = "gate-order" if is_gate else "split-order"
+            return cause, description, f"reads part {own.number}"
+    return None
+
+
+def feeds_gate(case: FaultCase, region: Region, number: int) -> bool:
+    """Return whether a step computes with one gate of a cell, just before its sigmoid."""
+    consumer_kinds = {region.steps[consumer].kind for consumer in region.consumers[number]}
+    if consumer_kinds:
+        is_before_sigmoid = consumer_kinds == {"sigmoid"}
+    else:
+        is_before_sigmoid = "sigmoid" in case.consumer_kinds
+    if not is_before_sigmoid:
+        return False
+    for step_input in region.steps[number].inputs:
+        part = find_part(case, step_input.array)
+        if part is not None and part.n_parts in _GATE_COUNTS:
+            return True
+    return False
