@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.fault_case import FaultCase
 from dumpdiff.causes.hypotheses import HYPOTHESES, optimizers
 from dumpdiff.model.arrays import AnyArray

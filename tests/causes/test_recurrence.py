@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.hypotheses import HYPOTHESES
 from dumpdiff.operators.call import make_call
 from dumpdiff.operators.recurrence import CellForm, LayerWeights, Recurrence, list_recurrences

@@ -18,7 +18,6 @@ from .change import Change, compute_with, feeds_softmax, list_floating_inputs
 _COMPARISON_KINDS = {
     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or",
 }  # fmt: skip
-
 _SQUARE_KINDS = {"pow", "square", "mul"}
 _ADDING_KINDS = ("add", "sub", "masked_fill", "where")
 
