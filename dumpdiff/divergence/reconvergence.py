@@ -236,16 +236,17 @@ def _flag_consequences(graph: JointGraph, walk: Walk) -> list[bool]:
     return has_consequence
 
 
-def _learn_equivalent_kinds(graph: JointGraph, walk: Walk) -> frozenset[tuple[str, str]]:
-    """Return the pairs of operator kinds that turn agreeing values into agreeing ones repeatedly.
+def _learn_equivalent_kinds(graph: JointGraph, walk: Walk) -> frozenset[tuple[str, str, str]]:
+    """Return the kinds of two operators that turn agreeing values into agreeing ones repeatedly.
 
-    Partners that do not agree show nothing: dividing by a root is multiplying by an inverse root.
+    Each with the phase: x * x is x ** 2, but the gradients of both differ. Partners that do not
+    agree show nothing: dividing by a root is multiplying by an inverse root.
     """
-    counts: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     for node, state in enumerate(walk.state):
         is_evidence = state == AGREEING and not walk.ancestry[node].has_diverged
         if is_evidence and _has_same_inputs(graph, node, walk.state):
-            counts[_get_producer_kinds(graph, node)] += 1
+            counts[(*_get_producer_kinds(graph, node), graph.phase[node])] += 1
     return frozenset(kinds for kinds, count in counts.items() if count >= _MIN_LEARNED)
 
 
@@ -253,7 +254,7 @@ def _has_same_operation(
     graph: JointGraph,
     walk: Walk,
     node: int,
-    equivalent_kinds: frozenset[tuple[str, str]],
+    equivalent_kinds: frozenset[tuple[str, str, str]],
 ) -> bool:
     """Return whether no record shows that the sides compute a pair in different ways.
 
@@ -267,7 +268,7 @@ def _has_same_operation(
     kind_t, kind_r = _get_producer_kinds(graph, node)
     if not kind_t or not kind_r:
         return True
-    is_equivalent = kind_t == kind_r or (kind_t, kind_r) in equivalent_kinds
+    is_equivalent = kind_t == kind_r or (kind_t, kind_r, graph.phase[node]) in equivalent_kinds
     return is_equivalent and _has_same_inputs(graph, node, walk.state)
 
 
