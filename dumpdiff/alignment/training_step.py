@@ -52,7 +52,7 @@ def pair_remaining_gradients(matching: Matching, target: Gradients, reference: G
     which it is. Of the other side it must be the gradient of a paired parameter, and no other
     unpaired gradient of a parameter may have its shape. Of this side it must be the only unpaired
     result of the backward pass of that shape that no op of that pass reads, and not be known as the
-    gradient of anything else. Returns whether any pair was added.
+    gradient of another parameter. Returns whether any pair was added.
     """
     progress = False
     for t, r in _find_remaining_gradients(
@@ -78,7 +78,10 @@ def _find_remaining_gradients(
     flow, partners, gradients = side
     naming_flow, naming_partners, naming_gradients = naming_side
     results_of_shape: dict[tuple[int, ...], list[int]] = {}
-    known_gradients = set(gradients.by_value.values())
+    own_names = flow.list_column("parameter")
+    known_gradients = {
+        gradient for value, gradient in gradients.by_value.items() if own_names[value]
+    }
     for value in np.flatnonzero((partners < 0) & (flow.producers >= 0)).tolist():
         if value in known_gradients:
             continue

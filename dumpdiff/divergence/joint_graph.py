@@ -254,9 +254,15 @@ def _iterate_contributions(flow: Flow) -> Iterator[tuple[int, int]]:
 def _iterate_partial_gradients(flow: Flow, op: int, call: int) -> Iterator[tuple[int, int]]:
     """Yield (unread result of a backward record, named gradient of a parameter that it adds to).
 
-    A parameter that several calls read, as the steps of a recurrence, has a part from each.
+    A parameter that several calls read, as the steps of a recurrence, has a part from each. The
+    gradient of one parameter is no part of that of another.
     """
-    unread_values = [value for value in flow.writes[op] if not flow.consumers[value]]
+    parameter_names = flow.list_column("gradient_of")
+    unread_values = [
+        value
+        for value in flow.writes[op]
+        if not flow.consumers[value] and not parameter_names[value]
+    ]
     if not unread_values:
         return
     for parameter in flow.operands[call]:
