@@ -182,17 +182,16 @@ def _list_ops(
 ) -> list[int]:
     """Return the ops of one side that produced a node and the unpaired nodes before it.
 
-    If there are none, return the first consumer of the node's value. ``parts`` are the values of
-    the node where they are several: the parts of a fused tensor.
+    In place of an op that was not recorded it has the first consumer of the node's value.
+    ``parts`` are the values of the node where they are several: the parts of a fused tensor.
     """
-    nodes = (*unpaired_nodes, node)
-    values = [int(classes[n]) for n in nodes if classes[n] >= 0]
-    values += parts
-    producers = {int(flow.producers[value]) for value in values} - {-1}
-    if producers:
-        return sorted(producers)
-    own_values = parts or (int(classes[node]),)
-    return sorted({op for value in own_values if value >= 0 for op in flow.consumers[value][:1]})
+    own_values = [value for value in parts or (int(classes[node]),) if value >= 0]
+    values = [int(classes[n]) for n in unpaired_nodes if classes[n] >= 0]
+    ops = {int(flow.producers[value]) for value in (*values, *own_values)}
+    for value in own_values:
+        if flow.producers[value] < 0:
+            ops.update(flow.consumers[value][:1])
+    return sorted(ops - {-1})
 
 
 def _find_op_before_omission(
