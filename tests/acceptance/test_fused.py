@@ -82,7 +82,7 @@ class TestFault:
         first = get_first_divergence(result)
         assert first.kind == "parameter", describe_result(result)
         assert "layers.1.mlp.w1.weight" in first.title
-        assert first.scope == "layers.1.mlp.gate_proj"
+        assert first.scope == "layers.1.mlp"  # it holds both parts
         assert first.reference_ops == ("Functional.linear.6.forward",)
         assert len(result.findings) == 1, describe_result(result)
 
