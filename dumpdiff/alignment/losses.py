@@ -17,15 +17,19 @@ _SCALING_KINDS = frozenset({"mul", "div", "cast", "identity", "reshape"})
 
 
 def pair_mistakable_losses(matching: Matching) -> None:
-    """Pair the losses where one of them has the value that the other is computed from.
+    """Pair losses that agree, and those of which one has the value that the other is computed from.
 
-    A loss without label smoothing is the mean that a smoothed loss adds a term to. Paired by value,
+    Of losses that agree, one may stand where the other side has a term of its own: the mean of
+    smoothed losses against the smoothed mean. A loss without label smoothing is the mean that a smoothed loss adds a term to. Paired by value,
     these two would agree, and nothing would be compared with the smoothed loss. Where the loss is
     only a multiple of that value, as with a division by the number of tokens that is missing on
     the other side, the two are paired by value.
     """
     loss_t, loss_r = find_loss(matching.target), find_loss(matching.reference)
-    if loss_t < 0 or loss_r < 0 or matching.compute_distance(loss_t, loss_r) <= matching.tolerance:
+    if loss_t < 0 or loss_r < 0:
+        return
+    if matching.compute_distance(loss_t, loss_r) <= matching.tolerance:
+        matching.pair(loss_t, loss_r, "value", confidence.LOSS)
         return
     terms_t = [
         term

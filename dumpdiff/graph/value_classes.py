@@ -85,11 +85,13 @@ def assign_classes(
     Two tensors are one class if a recorded edge joins them, if their checksums are equal, or if
     element count, max and min are identical and mean and norm agree to summation order (exactly,
     for updates, because a step may change less). Tensors without information (all ones, zeros) are
-    only joined to the latest output that looks the same.
+    only joined to the latest output that looks the same. So are complex ones: what is recorded of
+    them are magnitudes, which a rotation leaves as they are.
     """
     n_rows = len(tensors)
     is_usable = tensors["trusted"].to_numpy() & ~flag_immediates(tensors)
-    is_informative = count_evidence(tensors) >= _MIN_EVIDENCE
+    is_complex = tensors["dtype"].str.startswith("complex").to_numpy(dtype=bool)
+    is_informative = (count_evidence(tensors) >= _MIN_EVIDENCE) & ~is_complex
     is_exact = np.zeros(n_rows, dtype=bool) if updates is None else updates
     joins = [
         _find_recorded_edges(tensors, is_usable),

@@ -51,6 +51,11 @@ class TestSameValues:
             build_table([array, array.transpose(axes), array.reshape(-1)]), False
         ).tolist() == [0, 0, 0]
 
+    def test_rotated_complex_numbers_are_another_value(self):
+        """What is recorded of them are magnitudes, and these stay the same."""
+        numbers = draw_array(1) + 1j * draw_array(2)
+        assert assign_classes(build_table([numbers, 1j * numbers]), False).tolist() == [0, 1]
+
     @given(st.integers(2, 40))
     def test_different_tensors_of_one_distribution_are_different_classes(self, count):
         arrays = [draw_array(seed) for seed in range(count)]

@@ -125,4 +125,5 @@ VARIANTS: Mapping[str, tuple[str, str]] = {
     "decomposition": ("decomposition", "decomposition"),
     "fused": ("", "fused"),
     "fused_decomposition": ("decomposition", "fused"),
+    "one_decomposition": ("", "decomposition"),
 }

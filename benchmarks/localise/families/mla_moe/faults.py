@@ -113,5 +113,6 @@ VARIANTS: Mapping[str, tuple[str, str]] = {
     "stacked": ("stacked", ""),
     "layouts": ("pairs", "fused"),
     "dense": ("", "dense"),
+    "pairs_dense": ("pairs", "dense"),
     "stacked_dense": ("stacked", "dense"),
 }
