@@ -20,10 +20,10 @@ def pair_mistakable_losses(matching: Matching) -> None:
     """Pair losses that agree, and those of which one has the value that the other is computed from.
 
     Of losses that agree, one may stand where the other side has a term of its own: the mean of
-    smoothed losses against the smoothed mean. A loss without label smoothing is the mean that a smoothed loss adds a term to. Paired by value,
-    these two would agree, and nothing would be compared with the smoothed loss. Where the loss is
-    only a multiple of that value, as with a division by the number of tokens that is missing on
-    the other side, the two are paired by value.
+    smoothed losses against the smoothed mean. A loss without label smoothing is the mean that a
+    smoothed loss adds a term to. Paired by value, these two would agree, and nothing would be
+    compared with the smoothed loss. Where the loss is only a multiple of that value, as with a
+    division by the number of tokens that is missing on the other side, the two are paired by value.
     """
     loss_t, loss_r = find_loss(matching.target), find_loss(matching.reference)
     if loss_t < 0 or loss_r < 0:
