@@ -55,10 +55,11 @@ def find_slot_pairs(
         if calls_t[op_t] < 0 or has_one_framework:
             slots.append(("output", target.writes[op_t], reference.writes[op_r]))
         for slot_kind, values_t, values_r in slots:
-            if slot_kind == "input" and not _has_same_users(matching, calls_t[op_t], calls_r[op_r]):
-                continue
             for value_t, value_r in _pair_by_size(matching, values_t, values_r):
                 if not _is_contradiction(matching, value_t, value_r, slot_kind):
+                    continue
+                calls = (calls_t[op_t], calls_r[op_r])
+                if slot_kind == "input" and not _has_same_users(matching, *calls):
                     continue
                 tensor_t = _find_tensor(target, op_t, value_t, slot_kind)
                 tensor_r = _find_tensor(reference, op_r, value_r, slot_kind)

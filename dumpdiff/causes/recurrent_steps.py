@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..graph import Flow
 from ..model.dtypes import is_floating
 from ..model.trace import FORWARD
 from ..operators.recurrence import GATE_COUNTS
@@ -73,7 +72,7 @@ def _list_step_values(index: ComparisonIndex, side: int, kind: str, size: int) -
         is_last_op = index.get_producer_kind(side, value) in (*_LAST_KINDS[kind], kind)
         if is_last_op and phases[value] == FORWARD and is_floating(str(dtypes[value])):
             values.append(value)
-    return sorted(values, key=lambda value: _get_producer(flow, value))[:_MAX_VALUES]
+    return sorted(values, key=lambda value: int(flow.producers[value]))[:_MAX_VALUES]
 
 
 def _leads_to_agreement(index: ComparisonIndex, side: int, value: int) -> bool:
@@ -90,7 +89,3 @@ def _leads_to_agreement(index: ComparisonIndex, side: int, value: int) -> bool:
         if any(written_value in index.agreed_classes[side] for written_value in front):
             return True
     return False
-
-
-def _get_producer(flow: Flow, value: int) -> int:
-    return int(flow.producers[value])

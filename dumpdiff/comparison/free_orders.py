@@ -15,7 +15,7 @@ from ..alignment import Alignment
 from ..graph import Flow
 from ..model.arrays import AnyArray
 from .metrics import Metrics, compute_metrics
-from .whole_tensors import METRIC_NAMES, load_pair
+from .whole_tensors import load_pair, replace_metrics
 
 #: Slots of the argument that asks for an order, and of the axis that is ordered. As positions they
 #: have numbers, of which only those of topk(input, k, dim, largest, sorted) are known.
@@ -117,10 +117,7 @@ def _sort_pair(alignment: Alignment, pairs: pd.DataFrame, row: int, axis: int) -
     error = _get_error(metrics, str(metric), a.size)
     if not error <= tolerance:
         return False
-    label = pairs.index[row]
-    for name in METRIC_NAMES:
-        pairs.loc[label, name] = getattr(metrics, name)
-    pairs.loc[label, ["error", "rounded_error", "layout"]] = [error, np.nan, f"sorted({axis})"]
+    replace_metrics(pairs, row, metrics, error, f"sorted({axis})")
     return True
 
 

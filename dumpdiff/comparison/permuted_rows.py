@@ -14,7 +14,7 @@ import pandas as pd
 from ..alignment import Alignment
 from ..model.arrays import Ints
 from .metrics import compute_metrics
-from .whole_tensors import METRIC_NAMES, load_pair
+from .whole_tensors import load_pair, replace_metrics
 
 #: Layout of a gradient whose rows are those of the other side in the order of the parameter's.
 _LAYOUT = "rows permuted"
@@ -87,13 +87,5 @@ def _compare_in_order(alignment: Alignment, pairs: pd.DataFrame, row: int, order
         return
     tolerance = float(pairs["tolerance"].iat[row])
     metrics = compute_metrics(a, b[order], tolerance, bool(pairs["has_mask_fill"].iat[row]))
-    if not metrics.relative_l2 <= tolerance:
-        return
-    label = pairs.index[row]
-    for name in METRIC_NAMES:
-        pairs.loc[label, name] = getattr(metrics, name)
-    pairs.loc[label, ["error", "rounded_error", "layout"]] = [
-        metrics.relative_l2,
-        np.nan,
-        _LAYOUT,
-    ]
+    if metrics.relative_l2 <= tolerance:
+        replace_metrics(pairs, row, metrics, metrics.relative_l2, _LAYOUT)

@@ -171,6 +171,16 @@ def load_pair(
     return target, reference
 
 
+def replace_metrics(
+    pairs: pd.DataFrame, row: int, metrics: Metrics, error: float, layout: str
+) -> None:
+    """Set what a pair of whole tensors leaves in another layout."""
+    label = pairs.index[row]
+    for name in METRIC_NAMES:
+        pairs.loc[label, name] = getattr(metrics, name)
+    pairs.loc[label, ["error", "rounded_error", "layout"]] = [error, np.nan, layout]
+
+
 def _find_narrower_dtype(dtype_t: str, dtype_r: str) -> str:
     """Return the less precise of two floating dtypes, '' if they have the same precision."""
     unit_t, unit_r = get_unit_roundoff(dtype_t), get_unit_roundoff(dtype_r)

@@ -82,21 +82,8 @@ def _find_gradient_scale(graph: JointGraph, states: States) -> Finding | None:
         f"reference's where their norm is taken: {names_t[0]} vs {names_r[0]}"
     )
     cause_text = f"the gradients are {factor:g} times the reference's before clipping"
-    return Finding(
-        rank=0,
-        kind="introduced",
-        phase=OPTIMIZER,
-        scope="",
-        title=title,
-        target_ops=names_t[:MAX_NAMED_OPS],
-        reference_ops=names_r[:MAX_NAMED_OPS],
-        slots=(("output.0", "output.0"),),
-        metrics={"error": abs(factor - 1), "norm_ratio": factor},
-        tolerance=_MIN_DIFFERENCE,
-        confidence=_CONFIDENCE,
-        evidence=("the gradients agree where the backward pass ends", "ratio of recorded norms"),
-        causes=(Cause("gradient-scaled", cause_text, 0.0, {"factor": factor}),),
-    )
+    evidence = ("the gradients agree where the backward pass ends", "ratio of recorded norms")
+    return _build_finding(OPTIMIZER, title, (names_t, names_r), factor, evidence, cause_text)
 
 
 def _find_final_scale(graph: JointGraph, states: States) -> Finding | None:
@@ -106,22 +93,16 @@ def _find_final_scale(graph: JointGraph, states: States) -> Finding | None:
     """
     gradient_nodes = _list_agreeing_weight_gradients(graph, states)
     scaled_values: list[tuple[int, int, float]] = []  # (node of the gradient, side, factor)
-    alignment = graph.comparison.alignment
-    for side, (flow, kinds, classes) in enumerate(
-        (
-            (alignment.target, alignment.target_kinds, graph.target_classes),
-            (alignment.reference, alignment.reference_kinds, graph.reference_classes),
-        )
-    ):
+    for number, side in enumerate(graph.sides):
         scaled_of_side = []
         for node in gradient_nodes:
-            gradient = int(classes[node])
-            scaled_value = _find_final_multiple(flow, kinds, gradient)
+            gradient = int(side.classes[node])
+            scaled_value = _find_final_multiple(side.flow, side.kinds, gradient)
             if scaled_value < 0:
                 continue
-            factor = float(flow.norms[scaled_value] / max(flow.norms[gradient], 1e-300))
+            factor = float(side.flow.norms[scaled_value] / max(side.flow.norms[gradient], 1e-300))
             if np.isfinite(factor) and abs(factor - 1) > _MIN_DIFFERENCE:
-                scaled_of_side.append((node, side, factor if side == 0 else 1 / factor))
+                scaled_of_side.append((node, number, factor if number == 0 else 1 / factor))
         if 2 * len(scaled_of_side) <= len(gradient_nodes):
             scaled_values += scaled_of_side
     if not scaled_values:
@@ -136,22 +117,36 @@ def _find_final_scale(graph: JointGraph, states: States) -> Finding | None:
         f"{factor:.3g} times the reference's: {target_ops[0]} vs {reference_ops[0]}"
     )
     cause_text = f"the gradient is {factor:.3g} times the reference's"
+    evidence = (
+        "the gradients agree before they are multiplied",
+        "ratio of recorded norms; no recorded value depends on the product",
+    )
+    ops = (target_ops, reference_ops)
+    return _build_finding(BACKWARD, title, ops, factor, evidence, cause_text)
+
+
+def _build_finding(
+    phase: str,
+    title: str,
+    ops: tuple[tuple[str, ...], tuple[str, ...]],
+    factor: float,
+    evidence: tuple[str, ...],
+    cause_text: str,
+) -> Finding:
+    """Return the finding of gradients that are ``factor`` times the reference's."""
     return Finding(
         rank=0,
         kind="introduced",
-        phase=BACKWARD,
+        phase=phase,
         scope="",
         title=title,
-        target_ops=target_ops[:MAX_NAMED_OPS],
-        reference_ops=reference_ops[:MAX_NAMED_OPS],
+        target_ops=ops[0][:MAX_NAMED_OPS],
+        reference_ops=ops[1][:MAX_NAMED_OPS],
         slots=(("output.0", "output.0"),),
         metrics={"error": abs(factor - 1), "norm_ratio": factor},
         tolerance=_MIN_DIFFERENCE,
         confidence=_CONFIDENCE,
-        evidence=(
-            "the gradients agree before they are multiplied",
-            "ratio of recorded norms; no recorded value depends on the product",
-        ),
+        evidence=evidence,
         causes=(Cause("gradient-scaled", cause_text, 0.0, {"factor": factor}),),
     )
 
@@ -162,14 +157,11 @@ def _list_agreeing_weight_gradients(graph: JointGraph, states: States) -> list[i
     if alignment.gradients is None:
         return []
     nodes: set[int] = set()
-    for flow, gradients, nodes_of_side in (
-        (alignment.target, alignment.gradients[0], graph.target_nodes),
-        (alignment.reference, alignment.gradients[1], graph.reference_nodes),
-    ):
-        names = flow.list_column("parameter")
+    for side, gradients in zip(graph.sides, alignment.gradients, strict=True):
+        names = side.flow.list_column("parameter")
         for value, gradient in gradients.by_value.items():
             if names[value]:
-                nodes.add(int(nodes_of_side[gradient]))
+                nodes.add(int(side.nodes[gradient]))
     n_pairs = len(graph.comparison.pairs)
     return sorted(node for node in nodes if node < n_pairs and states.state[node] == AGREEING)
 
@@ -195,18 +187,15 @@ def _name_ends(
     graph: JointGraph, side: int, scaled_nodes: list[tuple[int, int]]
 ) -> tuple[str, ...]:
     """Return the names of one side's ops that give the gradients last."""
-    alignment = graph.comparison.alignment
-    flow, kinds = alignment.target, alignment.target_kinds
-    classes = graph.target_classes
-    if side == 1:
-        flow, kinds = alignment.reference, alignment.reference_kinds
-        classes = graph.reference_classes
+    own = graph.sides[side]
     values = []
     for node, scaled_side in scaled_nodes:
-        gradient = int(classes[node])
+        gradient = int(own.classes[node])
         is_scaled = scaled_side == side
-        values.append(_find_final_multiple(flow, kinds, gradient) if is_scaled else gradient)
-    return _name_producers(flow, values)
+        values.append(
+            _find_final_multiple(own.flow, own.kinds, gradient) if is_scaled else gradient
+        )
+    return _name_producers(own.flow, values)
 
 
 def _collect_normed_gradients(graph: JointGraph, states: States) -> list[_NormedGradient]:

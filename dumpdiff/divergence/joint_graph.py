@@ -33,6 +33,16 @@ _MAX_SEARCHED_VALUES = 64
 
 
 @dataclass(frozen=True)
+class GraphSide:
+    """One side of a joint graph."""
+
+    flow: Flow
+    kinds: tuple[str, ...]  #: canonical operator kind of each op
+    nodes: Ints  #: (classes,) node of each class
+    classes: Ints  #: (nodes,) class of each node, -1 if the side has none
+
+
+@dataclass(frozen=True)
 class JointGraph:
     """The joint graph of a comparison.
 
@@ -55,6 +65,22 @@ class JointGraph:
     def n_nodes(self) -> int:
         """Number of nodes."""
         return len(self.target_classes)
+
+    @cached_property
+    def sides(self) -> tuple[GraphSide, GraphSide]:
+        """The target's side and the reference's."""
+        alignment = self.comparison.alignment
+        return (
+            GraphSide(
+                alignment.target, alignment.target_kinds, self.target_nodes, self.target_classes
+            ),
+            GraphSide(
+                alignment.reference,
+                alignment.reference_kinds,
+                self.reference_nodes,
+                self.reference_classes,
+            ),
+        )
 
     @cached_property
     def children(self) -> list[list[int]]:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
 from ..graph.module_paths import find_common_path
-from ..model.arrays import Ints
 from ..rulebook.names import split_segments
-from .joint_graph import JointGraph
+from .joint_graph import GraphSide, JointGraph
 from .source_regions import find_source_nodes, select_roles
 from .states import States
 
@@ -135,35 +134,31 @@ def build_location(
     graph: JointGraph, states: States, node: int, scopes_t: list[str], scopes_r: list[str]
 ) -> Location:
     """Return the location of a pair; ``scopes_t`` and ``scopes_r`` are the scopes of all ops."""
-    alignment = graph.comparison.alignment
     unpaired_nodes = find_source_nodes(graph, states, node)
     slot_pair = graph.comparison.pairs["slot_pair"].iat[node]
     slot_ops = None if slot_pair is None else (slot_pair.target_op, slot_pair.reference_op)
     group = graph.comparison.pairs["group"].iat[node]
     parts = ((), ()) if group is None else (group.target, group.reference)
-    classes = (graph.target_classes, graph.reference_classes)
-    kinds = (alignment.target_kinds, alignment.reference_kinds)
-    flows = (alignment.target, alignment.reference)
     scopes = (scopes_t, scopes_r)
     sides = []
     omitting_module = ""
-    for side in (0, 1):
-        ops = _list_ops(flows[side], classes[side], node, unpaired_nodes, parts[side])
+    for side, own in enumerate(graph.sides):
+        ops = _list_ops(own, node, unpaired_nodes, parts[side])
         preceding_op = _find_op_before_omission(graph, unpaired_nodes, omitting_side=side)
         if preceding_op is not None:
             ops = [preceding_op, *ops]
             omitting_module = scopes[side][preceding_op]
         if slot_ops is not None:
             ops = [slot_ops[side]]
-        value = int(classes[side][node])
+        value = int(own.classes[node])
         unread_parameters = _list_unread_parameters(graph, (*unpaired_nodes, node), side)
         sides.append(
             SideLocation(
-                flows[side],
+                own.flow,
                 value,
                 tuple(ops),
-                value >= 0 and is_graph_input(flows[side], value),
-                tuple(kinds[side][op] for op in ops),
+                value >= 0 and is_graph_input(own.flow, value),
+                tuple(own.kinds[op] for op in ops),
                 tuple(scopes[side][op] for op in ops),
                 unread_parameters,
                 parts[side] if len(parts[side]) > 1 else (),
@@ -174,17 +169,14 @@ def build_location(
 
 
 def _list_ops(
-    flow: Flow,
-    classes: Ints,
-    node: int,
-    unpaired_nodes: tuple[int, ...],
-    parts: tuple[int, ...],
+    side: GraphSide, node: int, unpaired_nodes: tuple[int, ...], parts: tuple[int, ...]
 ) -> list[int]:
     """Return the ops of one side that produced a node and the unpaired nodes before it.
 
     In place of an op that was not recorded it has the first consumer of the node's value.
     ``parts`` are the values of the node where they are several: the parts of a fused tensor.
     """
+    flow, classes = side.flow, side.classes
     own_values = [value for value in parts or (int(classes[node]),) if value >= 0]
     values = [int(classes[n]) for n in unpaired_nodes if classes[n] >= 0]
     ops = {int(flow.producers[value]) for value in (*values, *own_values)}
@@ -202,33 +194,26 @@ def _find_op_before_omission(
     A product without its bias agrees with the other side's product. What is wrong is that no
     addition follows.
     """
-    alignment = graph.comparison.alignment
-    flow, classes = alignment.target, graph.target_classes
-    other_flow, other_classes = alignment.reference, graph.reference_classes
-    other_nodes = graph.reference_nodes
-    if omitting_side == 1:
-        flow, other_flow = other_flow, flow
-        classes, other_classes = other_classes, classes
-        other_nodes = graph.target_nodes
-    own_values = [int(classes[node]) for node in unpaired_nodes if classes[node] >= 0]
-    if not unpaired_nodes or any(flow.producers[value] >= 0 for value in own_values):
+    own, other = graph.sides[omitting_side], graph.sides[1 - omitting_side]
+    own_values = [int(own.classes[node]) for node in unpaired_nodes if own.classes[node] >= 0]
+    if not unpaired_nodes or any(own.flow.producers[value] >= 0 for value in own_values):
         return None
-    other_producers = [int(other_flow.producers[other_classes[node]]) for node in unpaired_nodes]
+    other_producers = [int(other.flow.producers[other.classes[node]]) for node in unpaired_nodes]
     computing_producers = [producer for producer in other_producers if producer >= 0]
     if not computing_producers:
         return None
     other_producer = computing_producers[0]
-    input_nodes = [int(other_nodes[value]) for value in other_flow.reads[other_producer]]
+    input_nodes = [int(other.nodes[value]) for value in other.flow.reads[other_producer]]
     omitted_nodes, remaining_values = [], []
     for node in input_nodes:
-        is_parameter = bool(other_flow.list_column("parameter")[other_classes[node]])
-        if is_parameter and not _is_computed_with(flow, int(classes[node])):
+        is_parameter = bool(other.flow.list_column("parameter")[other.classes[node]])
+        if is_parameter and not _is_computed_with(own.flow, int(own.classes[node])):
             omitted_nodes.append(node)
-        elif classes[node] >= 0:
-            remaining_values.append(int(classes[node]))
+        elif own.classes[node] >= 0:
+            remaining_values.append(int(own.classes[node]))
     if len(input_nodes) != 2 or len(omitted_nodes) != 1 or len(remaining_values) != 1:
         return None
-    producer = int(flow.producers[remaining_values[0]])
+    producer = int(own.flow.producers[remaining_values[0]])
     return producer if producer >= 0 else None
 
 
@@ -236,23 +221,16 @@ def _list_unread_parameters(
     graph: JointGraph, nodes: tuple[int, ...], omitting_side: int
 ) -> tuple[str, ...]:
     """Return the names of the parameters that only the other side's ops read at a location."""
-    alignment = graph.comparison.alignment
-    flow, classes = alignment.target, graph.target_classes
-    other_flow, other_classes = alignment.reference, graph.reference_classes
-    other_nodes = graph.reference_nodes
-    if omitting_side == 1:
-        flow, other_flow = other_flow, flow
-        classes, other_classes = other_classes, classes
-        other_nodes = graph.target_nodes
-    names = other_flow.list_column("parameter")
+    own, other = graph.sides[omitting_side], graph.sides[1 - omitting_side]
+    names = other.flow.list_column("parameter")
     producers = {
-        int(other_flow.producers[other_classes[n]]) for n in nodes if other_classes[n] >= 0
+        int(other.flow.producers[other.classes[n]]) for n in nodes if other.classes[n] >= 0
     }
     unread_parameters: dict[str, None] = {}
     for op in sorted(producers - {-1}):
-        for value in other_flow.operands[op]:
-            node = int(other_nodes[value])
-            if names[value] and not _is_computed_with(flow, int(classes[node])):
+        for value in other.flow.operands[op]:
+            node = int(other.nodes[value])
+            if names[value] and not _is_computed_with(own.flow, int(own.classes[node])):
                 unread_parameters[names[value]] = None
     return tuple(unread_parameters)
 

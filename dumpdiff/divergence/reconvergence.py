@@ -49,10 +49,7 @@ def find_reconverged(
     or a branch of the gradients. A single number is no such end.
     """
     state = list(initial_state)
-    children: list[list[int]] = [[] for _ in range(graph.n_nodes)]
-    for node, parents in enumerate(graph.parents):
-        for parent in parents:
-            children[parent].append(node)
+    children = graph.children
     compute_visibility = build_visibility_function(graph)
     removing_results = _find_removing_results(graph, state, children)
     # error of each node from which on some agreeing value below would have noticed it
@@ -212,11 +209,14 @@ def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]
     so the operators did not read the numbers that one record holds.
     """
     state = list(final_state)
+    excused_nodes = [
+        node for node in graph.order if state[node] == RECONVERGED and walk.state[node] in DIVERGED
+    ]
+    if not excused_nodes:
+        return state
     has_consequence = _flag_consequences(graph, walk)
     equivalent_kinds = _learn_equivalent_kinds(graph, walk)
-    for node in graph.order:
-        if state[node] != RECONVERGED or walk.state[node] not in DIVERGED:
-            continue
+    for node in excused_nodes:
         ancestry = walk.ancestry[node]
         is_same = _has_same_operation(graph, walk, node, equivalent_kinds)
         if is_same and not ancestry.has_diverged:
@@ -278,25 +278,21 @@ def is_rearranged(graph: JointGraph, node: int) -> bool:
     The files are read: recorded statistics would not show that one of them holds something else.
     """
     pairs = graph.comparison.pairs
-    pair = pairs.iloc[node]
-    if pair["metric"] != "relative_l2" or pair["error"] <= pair["tolerance"]:
+    tolerance = float(pairs["tolerance"].iat[node])
+    if pairs["metric"].iat[node] != "relative_l2" or pairs["error"].iat[node] <= tolerance:
         return False
     a, b = load_pair(graph.comparison.alignment, pairs, node)
     if a is None or b is None or a.size != b.size:
         return False
-    tolerance = float(pair["tolerance"])
     return compute_metrics(np.sort(a, axis=None), np.sort(b, axis=None), 0).relative_l2 <= tolerance
 
 
 def _has_exchanged_axes(graph: JointGraph, node: int) -> bool:
     """Return whether the producers of a pair read tensors with axes in another order."""
-    alignment = graph.comparison.alignment
     shapes_of_sides = []
-    for flow, classes in (
-        (alignment.target, graph.target_classes),
-        (alignment.reference, graph.reference_classes),
-    ):
-        producer = int(flow.producers[classes[node]])
+    for side in graph.sides:
+        flow = side.flow
+        producer = int(flow.producers[side.classes[node]])
         if producer < 0:
             return False
         rows = flow.get_tensor_ids(producer)
@@ -326,13 +322,10 @@ def _has_same_inputs(graph: JointGraph, node: int, states: Sequence[str]) -> boo
     A gradient follows from what its forward call read, too, which has to agree: ``states`` are
     those of the nodes.
     """
-    alignment = graph.comparison.alignment
     inputs = []
-    for flow, classes, nodes in (
-        (alignment.target, graph.target_classes, graph.target_nodes),
-        (alignment.reference, graph.reference_classes, graph.reference_nodes),
-    ):
-        producer = int(flow.producers[classes[node]]) if classes[node] >= 0 else -1
+    for side in graph.sides:
+        flow, nodes, value = side.flow, side.nodes, side.classes[node]
+        producer = int(flow.producers[value]) if value >= 0 else -1
         if producer < 0:
             return False
         values = list(flow.reads[producer])

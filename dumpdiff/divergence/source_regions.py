@@ -17,7 +17,7 @@ from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import BACKWARD
 from ..model.verdict import INCOMPARABLE
 from .forward_walk import MAX_REGION_END, select_region_ends
-from .joint_graph import JointGraph
+from .joint_graph import GraphSide, JointGraph
 from .states import States
 
 #: Nodes of a region that are searched; a longer search takes as long as a comparison.
@@ -42,12 +42,13 @@ def find_source_nodes(graph: JointGraph, states: States, node: int) -> tuple[int
         return _drop_forward_nodes(graph, node, nodes)
     region: Sequence[int] = _drop_forward_nodes(graph, node, _collect_region(graph, states, node))
     covered_nodes: set[int] = set()
-    sides = (graph.target_classes, graph.reference_classes)
-    for classes, other_classes in (sides, sides[::-1]):
-        own_nodes = [n for n in region if classes[n] >= 0]
+    tolerance = float(graph.comparison.pairs["tolerance"].iat[node])
+    for own, other in (graph.sides, graph.sides[::-1]):
+        own_nodes = [n for n in region if own.classes[n] >= 0]
         if len(own_nodes) > MAX_REGION_END:
-            other_nodes = [n for n in (*region, node) if other_classes[n] >= 0]
-            parts = set(_iterate_agreeing_parts(graph, node, own_nodes, other_nodes))
+            other_values = [int(other.classes[n]) for n in (*region, node) if other.classes[n] >= 0]
+            wholes = _list_results(other.flow, other_values)
+            parts = set(_iterate_agreeing_parts(own, own_nodes, other.flow, wholes, tolerance))
             covered_nodes |= _find_ancestors(graph, parts, set(own_nodes))
     if not covered_nodes.issuperset(region):
         region = [n for n in region if n not in covered_nodes]
@@ -56,19 +57,16 @@ def find_source_nodes(graph: JointGraph, states: States, node: int) -> tuple[int
 
 def _select_nodes(graph: JointGraph, region: Sequence[int]) -> tuple[int, ...]:
     """Return of each side the nodes that a finding can name: one of each role, and the ends."""
-    alignment = graph.comparison.alignment
     selected_nodes = set(select_region_ends(graph, region))
-    for flow, kinds, classes in (
-        (alignment.target, alignment.target_kinds, graph.target_classes),
-        (alignment.reference, alignment.reference_kinds, graph.reference_classes),
-    ):
+    for side in graph.sides:
         nodes_of_op: dict[int, int] = {}
         for node in region:
-            producer = int(flow.producers[classes[node]]) if classes[node] >= 0 else -1
+            value = side.classes[node]
+            producer = int(side.flow.producers[value]) if value >= 0 else -1
             if producer >= 0:
                 nodes_of_op.setdefault(producer, node)
         ops = sorted(nodes_of_op)
-        roles = select_roles(flow, ops, [kinds[op] for op in ops], MAX_REGION_END)
+        roles = select_roles(side.flow, ops, [side.kinds[op] for op in ops], MAX_REGION_END)
         selected_nodes.update(nodes_of_op[op] for op in roles)
     return tuple(node for node in region if node in selected_nodes)
 
@@ -132,25 +130,22 @@ def _find_ancestors(graph: JointGraph, nodes: set[int], region: set[int]) -> set
 
 
 def _iterate_agreeing_parts(
-    graph: JointGraph, node: int, own_nodes: Sequence[int], other_nodes: Sequence[int]
+    own: GraphSide,
+    own_nodes: Sequence[int],
+    other_flow: Flow,
+    wholes: Sequence[int],
+    tolerance: float,
 ) -> Iterator[int]:
-    """Yield the nodes of one side whose value is a slice of a result of the other side's ops."""
-    alignment = graph.comparison.alignment
-    flow, classes = alignment.target, graph.target_classes
-    other_flow, other_classes = alignment.reference, graph.reference_classes
-    if classes[own_nodes[0]] < 0:
-        flow, other_flow = other_flow, flow
-        classes, other_classes = other_classes, classes
-    tolerance = float(graph.comparison.pairs["tolerance"].iat[node])
-    values = classes[np.array(own_nodes)]
-    sizes, norms = flow.sizes[values], flow.norms[values]
-    for whole in _list_results(other_flow, [int(other_classes[n]) for n in other_nodes]):
+    """Yield the nodes of one side whose value is a slice of one of the other side's values."""
+    values = own.classes[np.array(own_nodes)]
+    sizes, norms = own.flow.sizes[values], own.flow.norms[values]
+    for whole in wholes:
         for slices in _iterate_slices(other_flow, whole):
             slice_norms = np.linalg.norm(slices, axis=1)
             for index in np.flatnonzero(sizes == slices.shape[1]).tolist():
                 is_near = np.abs(slice_norms - norms[index]) <= _NORM_TOLERANCE * norms[index]
                 if norms[index] > 0 and is_near.any():
-                    distance = _compute_distance(flow, int(values[index]), slices[is_near])
+                    distance = _compute_distance(own.flow, int(values[index]), slices[is_near])
                     if distance <= tolerance:
                         yield own_nodes[index]
 

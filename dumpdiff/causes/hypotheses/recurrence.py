@@ -66,6 +66,12 @@ class _Change:
     description: str
     contrast: str = ""
 
+    def make_candidate(self, predicted: AnyArray, unchanged: AnyArray) -> Candidate:
+        """Return the candidate that predicts the faulty side's value."""
+        return Candidate(
+            predicted, self.description, self.contrast, unchanged=unchanged, cause=self.cause
+        )
+
 
 def suggest_changed_operator(case: FaultCase) -> Iterator[Candidate]:
     """Suggest that the faulty side computes the faithful side's operator with one change."""
@@ -76,13 +82,7 @@ def suggest_changed_operator(case: FaultCase) -> Iterator[Candidate]:
     for change in _list_changes(case, recurrence):
         predicted = _run_change(change, case.faulty, case.limit)
         if predicted is not None:
-            yield Candidate(
-                predicted,
-                change.description,
-                change.contrast,
-                unchanged=unchanged,
-                cause=change.cause,
-            )
+            yield change.make_candidate(predicted, unchanged)
 
 
 def suggest_changed_call(case: FaultCase) -> Iterator[Candidate]:
@@ -98,13 +98,7 @@ def suggest_changed_call(case: FaultCase) -> Iterator[Candidate]:
     for change in _list_corrections(case, recurrence):
         unchanged = _run_change(change, case.faithful, case.limit)
         if unchanged is not None:
-            yield Candidate(
-                predicted,
-                change.description,
-                change.contrast,
-                unchanged=unchanged,
-                cause=change.cause,
-            )
+            yield change.make_candidate(predicted, unchanged)
 
 
 def _find_recurrence(call: Call | None, value: Floats, limit: float) -> Recurrence | None:

@@ -14,6 +14,7 @@ from itertools import product
 import numpy as np
 
 from ...model.arrays import AnyArray, Flags, Floats
+from ...operators.activations import sigmoid, softplus
 from ...operators.softmax import softmax
 from ..fault_case import FaultCase, compute_residual
 from ..hypothesis import Candidate, Hypothesis
@@ -28,9 +29,9 @@ _MAX_GROUPS = 16
 _FACTOR_DISTANCE = 1e-5
 
 _SCORES: Mapping[str, Callable[[Floats], Floats]] = {
-    "sigmoid": lambda x: 0.5 * (1 + np.tanh(0.5 * x)),
+    "sigmoid": sigmoid,
     "softmax": lambda x: softmax(x, -1),
-    "square root of softplus": lambda x: np.sqrt(np.logaddexp(0.0, x)),
+    "square root of softplus": lambda x: np.sqrt(softplus(x)),
     "plain": lambda x: x,
 }
 _GROUP_SCORES: Mapping[str, Callable[[Floats], Floats]] = {

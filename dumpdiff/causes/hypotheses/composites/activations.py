@@ -11,9 +11,9 @@ import numpy as np
 from ....model.arrays import AnyArray
 from ....operators.activations import ACTIVATIONS, ACTIVATIONS_BY_KIND, NUMBERED_ACTIVATIONS
 from ...fault_case import FaultCase, compute_residual
-from ...parameter_fit import MIN_FITTED, fit_number
 from ...region import Region, Step
 from .change import Change, compute_with, list_floating_inputs
+from .fitted_numbers import fit_output
 
 ACTIVATION_KINDS = {
     "silu", "gelu", "fast_gelu", "relu", "sigmoid", "tanh", "softplus", "mish", "hardswish", "elu",
@@ -74,7 +74,7 @@ def list_activations(case: FaultCase, region: Region) -> Iterator[Change]:
     for activation in activations:
         for name, (numbered_function, start) in NUMBERED_ACTIVATIONS.items():
             compute = partial(numbered_function, activation.x)
-            number = _fit_output(case, region, activation.number, compute, start)
+            number = fit_output(case, region, activation.number, compute, start)
             if number is None:
                 continue
             yield Change(
@@ -167,23 +167,6 @@ def _name_activation(
     return ""
 
 
-def _fit_output(
-    case: FaultCase,
-    region: Region,
-    number: int,
-    compute: Callable[[float], AnyArray],
-    start: float,
-) -> float | None:
-    """Return the number for which the output of a step explains the faulty value best."""
-    if case.faithful.size < MIN_FITTED:
-        return None
-
-    def run(value: float) -> AnyArray | None:
-        return region.run(number, compute(value))
-
-    return fit_number(run, start, case.faulty)
-
-
 def list_clamps(case: FaultCase, region: Region) -> Iterator[Change]:
     """Clamp what a step computes, or what an activation reads, to the best limit."""
     for number, step in enumerate(region.steps):
@@ -228,7 +211,7 @@ def _clamp(
         def compute(limit: float, clamp: Callable[..., AnyArray] = clamp) -> AnyArray:
             return function(clamp(x, limit))
 
-        limit = _fit_output(case, region, number, compute, sign * _FIRST_LIMIT * largest)
+        limit = fit_output(case, region, number, compute, sign * _FIRST_LIMIT * largest)
         if limit is not None and _MIN_LIMIT * largest < abs(limit) < largest:
             yield Change(
                 number,

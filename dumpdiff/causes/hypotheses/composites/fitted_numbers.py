@@ -83,12 +83,12 @@ def _name_argument(region: Region, number: int, recorded: float, value: float) -
 
 def list_factors(case: FaultCase, region: Region) -> Iterator[Change]:
     """Multiply the output of a step by the best number."""
-    for number, step in _list_floating_steps(case, region):
+    for number, step in _list_floating_steps(region):
 
         def multiply(factor: float, step: Step = step) -> AnyArray:
             return factor * step.output
 
-        factor = _fit_output(case, region, number, multiply, 1.0)
+        factor = fit_output(case, region, number, multiply, 1.0)
         if factor is not None:
             cause, description = _describe_factor(case, region, number, factor)
             parameters = {"factor": factor}
@@ -97,33 +97,36 @@ def list_factors(case: FaultCase, region: Region) -> Iterator[Change]:
 
 def list_offsets(case: FaultCase, region: Region) -> Iterator[Change]:
     """Add the best number to the output of a step."""
-    for number, step in _list_floating_steps(case, region):
+    for number, step in _list_floating_steps(region):
 
         def add(offset: float, step: Step = step) -> AnyArray:
             return step.output + offset
 
-        offset = _fit_output(case, region, number, add, 0.0)
+        offset = fit_output(case, region, number, add, 0.0)
         if offset is not None:
             description = f"{step.name} ({step.kind}) plus {offset:.4g}"
             parameters = {"offset": offset}
             yield Change(number, add(offset), "constant-offset", description, parameters=parameters)
 
 
-def _list_floating_steps(case: FaultCase, region: Region) -> list[tuple[int, Step]]:
-    """Return (number, step) of the steps with a floating output; none if too few values tell."""
-    if case.faithful.size < MIN_FITTED:
-        return []
+def _list_floating_steps(region: Region) -> list[tuple[int, Step]]:
+    """Return (number, step) of the steps with a floating output."""
     return [entry for entry in enumerate(region.steps) if entry[1].output.dtype.kind == "f"]
 
 
-def _fit_output(
+def fit_output(
     case: FaultCase,
     region: Region,
     number: int,
     change: Callable[[float], AnyArray],
     start: float,
 ) -> float | None:
-    """Return the number for which the changed output of a step explains the faulty value best."""
+    """Return the number for which the changed output of a step explains the faulty value best.
+
+    None if no number explains much of it, or if too few elements would tell.
+    """
+    if case.faithful.size < MIN_FITTED:
+        return None
 
     def run(value: float) -> AnyArray | None:
         return region.run(number, change(value))
