@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("rulebook",),
     ("operators",),
     ("readers",),
+    ("communication",),
     ("checkpoints",),
     ("optimizers",),
     ("graph",),
