@@ -23,6 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("optimizers",),
     ("graph",),
     ("verification",),
+    ("invariants",),
     ("alignment",),
     ("comparison",),
     ("divergence",),
