@@ -16,6 +16,7 @@ from ..model.defaults import EXPLAINED_RANKS, MIN_COVERAGE
 from ..model.errors import DumpError
 from ..model.finding import Finding
 from ..model.gc_pause import pause_gc
+from ..model.output_files import open_output_file
 from ..model.result import Result
 from ..model.saved_result import SavedResult
 from ..model.trace import Trace
@@ -319,7 +320,8 @@ def narrow(
     folder.mkdir(parents=True, exist_ok=True)
     for side in (plan.target, plan.reference):
         if side.file:
-            (folder / side.file).write_text(side.text, encoding="utf-8")
+            with open_output_file(folder / side.file) as stream:
+                stream.write(side.text.encode())
     return plan
 
 

@@ -10,11 +10,11 @@ from ..model.verdict import EXIT_CODES
 from . import options
 from .output import (
     build_console,
-    check_files,
-    check_folder,
+    check_page,
     show_progress,
     write_result_files,
 )
+from .writing_command import OUTPUT_FILE, OUTPUT_FOLDER, WritingCommand
 
 _EPILOG = """\b
 Exit codes:
@@ -41,7 +41,7 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("target")
 @click.argument("reference")
 @click.option(
@@ -68,14 +68,22 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
 @click.option(
     "-o",
     "--output",
-    metavar="FOLDER",
+    type=OUTPUT_FOLDER,
     help="Write the complete result: JSON, pairs, report, and data for later reports.",
 )
 @options.json_file
 @click.option(
-    "--csv", "csv_file", metavar="FILE", help="Write one row per pair; - for standard output."
+    "--csv",
+    "csv_file",
+    type=OUTPUT_FILE,
+    help="Write one row per pair; - for standard output.",
 )
-@click.option("--html", "html_file", metavar="FILE", help="Write a report with drawings, one file.")
+@click.option(
+    "--html",
+    "html_file",
+    type=OUTPUT_FILE,
+    help="Write a report with drawings, one file.",
+)
 @options.markdown_file
 @options.junit_file
 @click.option(
@@ -150,9 +158,7 @@ def align(
         "markdown": markdown_file,
         "junit": junit_file,
     }
-    check_files(files)
-    if output is not None:
-        check_folder(output)
+    check_page(html_file)
 
     import dumpdiff
 
