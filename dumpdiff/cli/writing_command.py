@@ -11,13 +11,13 @@ import click
 from ..model.output_files import check_output_files, check_output_folder
 
 
-class _OutputFile(click.ParamType):
+class _OutputFile(click.types.StringParamType):
     """The name of a file to write, - for standard output."""
 
     name = "file"
 
 
-class _OutputFolder(click.ParamType):
+class _OutputFolder(click.types.StringParamType):
     """The name of a folder to write a result into."""
 
     name = "folder"
