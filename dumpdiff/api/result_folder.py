@@ -19,6 +19,13 @@ RESULT_JSON, PAIRS_CSV, COMPLETE, REPORT_HTML = (
     "complete.npz",
     "report.html",
 )
+#: Of a result of several steps or ranks: for programs, for dumpdiff itself.
+RUN_FILES = RUN_JSON, COMPLETE_RUN = ("run.json", "complete_run.json")
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Return whether a folder holds the result of several steps or ranks."""
+    return (folder / COMPLETE_RUN).is_file()
 
 
 def save_folder(result: Result, folder: Path) -> None:
@@ -29,6 +36,8 @@ def save_folder(result: Result, folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for name in RUN_FILES:  # of an earlier result of several steps or ranks
+            (folder / name).unlink(missing_ok=True)
         write_result(result, folder / COMPLETE)
         write_file(result, "json", folder / RESULT_JSON)
         write_file(result, "csv", folder / PAIRS_CSV)
