@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..model.result import Result
+    from ..model.run_result import RunResult
+    from ..reports.alignment.text import View
 
 #: Columns of text that goes to a file or a pipe: long names of a dump fit, and nothing is wrapped
 #: at 80.
@@ -50,7 +52,7 @@ def write_files(result: object, files: Files, package: str) -> None:
                 writer.write(result, stream)
 
 
-def write_result_files(result: Result, files: Files) -> None:
+def write_result_files(result: Result | RunResult, files: Files) -> None:
     """Write every requested output of a comparison of two dumps.
 
     Raises DumpError that names the file if that fails.
@@ -59,6 +61,18 @@ def write_result_files(result: Result, files: Files) -> None:
         if file is not None:
             with open_output(file) as stream:
                 result.write(output, stream)
+
+
+def print_result(result: Result | RunResult, console: Console, view: View) -> None:
+    """Print the report of a comparison of two dumps, of one task or of many."""
+    from ..model.result import Result
+    from ..reports.alignment import text
+    from ..reports.runs import text as run_text
+
+    if isinstance(result, Result):
+        text.write(result, console, view)
+    else:
+        run_text.write(result, console, view)
 
 
 @contextmanager

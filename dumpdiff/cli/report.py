@@ -6,7 +6,7 @@ import click
 
 from ..model.gc_pause import pause_gc
 from . import options
-from .output import build_console, check_page, show_progress, write_result_files
+from .output import build_console, check_page, print_result, show_progress, write_result_files
 from .writing_command import OUTPUT_FILE, WritingCommand
 
 _EPILOG = """\b
@@ -65,11 +65,11 @@ def report(
 
     import dumpdiff
 
-    from ..reports.alignment import text
+    from ..reports.alignment.text import View
 
     with show_progress() as progress:
         loaded = dumpdiff.report(
             result, target=target, reference=reference, rules=rules, progress=progress
         )
-    text.write(loaded, build_console(*files.values()), text.View(quiet=True))
+    print_result(loaded, build_console(*files.values()), View(quiet=True))
     write_result_files(loaded, files)

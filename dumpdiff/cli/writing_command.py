@@ -86,7 +86,7 @@ def _iterate_paths(value: object) -> Iterator[str]:
 
 def _list_result_files(folder: str) -> list[str]:
     """Return the files of an older result in a folder."""
-    from ..api.result_folder import RESULT_FILES
+    from ..api.result_folder import RESULT_FILES, RUN_FILES
 
-    paths = [Path(folder) / name for name in RESULT_FILES]
+    paths = [Path(folder) / name for name in (*RESULT_FILES, *RUN_FILES)]
     return [str(path) for path in paths if path.exists()]

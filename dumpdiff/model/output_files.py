@@ -29,6 +29,7 @@ _SIGNATURES = tuple(
         rb"target,reference,target_op,target_slot,",  # CSV of pairs
         rb"path,target,reference,evidence,rows,",  # CSV of parameters
         rb"PK\x03\x04.{26}result\.npy",  # complete result
+        rb'\{"format": \d+, "result": \{"target": ',  # complete result of a run
     )
 )
 _SIGNATURE_SIZE = 2048  #: bytes at the beginning of a file that hold its signature
@@ -59,7 +60,7 @@ def check_output_files(
         if real_file in real_files:
             raise DumpError(f"two outputs cannot both be written to {real_files[real_file]}")
         real_files[real_file] = file
-        if not force and path.is_file() and not _is_replaceable(path):
+        if not force and path.is_file() and not is_replaceable(path):
             raise DumpError(
                 f"{file}: exists, and was not written by dumpdiff; "
                 "give another name, or --force to replace it"
@@ -83,8 +84,8 @@ def _check_not_an_input(name: str | Path, real_path: Path, real_inputs: list[Pat
             raise DumpError(f"{name}: lies inside the input {real_input}; give another folder")
 
 
-def _is_replaceable(path: Path) -> bool:
-    """Return whether a file is empty or a document of dumpdiff."""
+def is_replaceable(path: Path) -> bool:
+    """Return whether a file is empty or a document of dumpdiff, so that nothing else is lost."""
     try:
         with path.open("rb") as stream:
             start = stream.read(_SIGNATURE_SIZE)
@@ -94,6 +95,12 @@ def _is_replaceable(path: Path) -> bool:
         return False
     has_signature = any(pattern.match(start) for pattern in _SIGNATURES)
     return not start or has_signature or _END.search(end) is not None
+
+
+def write_output_file(file: Path, content: bytes) -> None:
+    """Write a file as :func:`open_output_file` does. Raises DumpError that names the file."""
+    with open_output_file(file) as stream:
+        stream.write(content)
 
 
 @contextmanager
