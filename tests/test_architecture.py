@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("checkpoints",),
     ("optimizers",),
     ("graph",),
+    ("sharding",),
     ("verification",),
     ("alignment",),
     ("comparison",),
