@@ -22,6 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("checkpoints",),
     ("optimizers",),
     ("graph",),
+    ("sharding",),
     ("verification",),
     ("alignment",),
     ("comparison",),

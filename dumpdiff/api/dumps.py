@@ -25,6 +25,7 @@ from ..readers.part_pairs import pair_parts
 from ..readers.parts import Part
 from ..rulebook import load_rules
 from .backends import SavedDrawings
+from .layouts import find_layouts
 from .pipeline import Inputs, PathLike, compare_dumps, read_flows
 from .progress import Progress, narrow_progress, report_progress
 from .result_builder import build_result
@@ -149,7 +150,14 @@ def align(
     selected_steps = _merge_selection("step", step, steps)
     selected_ranks = _merge_selection("rank", rank, ranks)
     all_parts = inputs.find_parts()
-    pairs = pair_parts(*all_parts, steps=selected_steps, ranks=selected_ranks, graph=graph)
+    has_other_layouts = selected_ranks is None and find_layouts(inputs, all_parts) is not None
+    pairs = pair_parts(
+        *all_parts,
+        steps=selected_steps,
+        ranks=selected_ranks,
+        graph=graph,
+        has_other_layouts=has_other_layouts,
+    )
     if len(pairs.pairs) > 1 or pairs.unpaired:
         from .run_alignment import Execution, align_run
 
