@@ -444,7 +444,8 @@ def _load_all(step: Step, rank: int, tensors: tuple[int, ...]) -> AnyArray | Non
     arrays = [step.load(rank, tensor) for tensor in tensors]
     if not arrays or any(array is None for array in arrays):
         return None
-    return np.concatenate([array.reshape(-1) for array in arrays if array is not None])
+    joined: AnyArray = np.concatenate([array.reshape(-1) for array in arrays if array is not None])
+    return joined
 
 
 def _has_tensors(members: Sequence[_Member]) -> bool:
@@ -491,10 +492,11 @@ def check_copies(step: Step) -> InvariantCheck:
         if is_informative and size >= MIN_SIZE and -1 not in keys:
             tally.checked += 1
             if len(keys) == 1 and keys <= reduced[group]:
+                copy = step.describe(members[0].rank, members[0].inputs[0])
                 tally.violations.append(
                     _make_violation(
                         step, "reduced once", list(members), group, "input.0",
-                        f"the sum adds copies of {step.describe(members[0].rank, members[0].inputs[0])}",
+                        f"the sum adds copies of {copy}",
                         "an earlier sum of the same group gave that value",
                     )
                 )  # fmt: skip

@@ -17,7 +17,8 @@ _EXPERT = "expert"
 def check_finite(step: Step) -> InvariantCheck:
     """Check that outputs are finite; an output of -inf alone is a mask.
 
-    Of each rank, the first op whose inputs are finite is named.
+    Of each rank, the first op is named whose inputs are finite. Inputs alone say nothing: an op may
+    be given memory that it does not read.
     """
     n_checked = 0
     violations: list[Violation] = []
@@ -28,15 +29,16 @@ def check_finite(step: Step) -> InvariantCheck:
         nonfinite = tensors["nonfinite"].to_numpy()
         high, low = tensors["max"].to_numpy(), tensors["min"].to_numpy()
         is_mask = (low == -np.inf) & ~np.isnan(high) & (high < np.inf)
-        is_bad = is_float & (nonfinite == 1) & ~is_mask & ~tensors["constant"].to_numpy()
-        n_checked += int((is_float & (nonfinite >= 0)).sum())
-        rows = np.flatnonzero(is_bad)
+        is_result = is_float & (tensors["slot_kind"] != "input").to_numpy()
+        is_result &= ~tensors["constant"].to_numpy() & tensors["trusted"].to_numpy()
+        n_checked += int((is_result & (nonfinite >= 0)).sum())
+        rows = np.flatnonzero(is_result & (nonfinite == 1) & ~is_mask)
         if not len(rows):
             continue
         is_input = (tensors["slot_kind"] == "input").to_numpy()
         has_bad_input = np.zeros(len(trace.ops), dtype=bool)
         has_bad_input[owners[is_input & (nonfinite == 1)]] = True
-        sources = rows[~is_input[rows] & ~has_bad_input[owners[rows]]]
+        sources = rows[~has_bad_input[owners[rows]]]
         first = int((sources if len(sources) else rows)[0])
         op = trace.ops.iloc[owners[first]]
         violations.append(

@@ -114,7 +114,7 @@ def _flag_comparable(step: Step, matched: SiblingTensors) -> Flags:
         other = step.traces[rank].tensors
         has_shape &= has_tensor & (other["size"].to_numpy()[rows] == tensors["size"].to_numpy())
         is_trusted &= other["trusted"].to_numpy()[rows]
-    return (is_varied | is_scalar) & has_shape & is_trusted
+    return np.asarray((is_varied | is_scalar) & has_shape & is_trusted, dtype=bool)
 
 
 def _check_roles(step: Step, slots: _Slots) -> tuple[int, list[Violation]]:
