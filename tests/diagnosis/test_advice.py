@@ -222,6 +222,8 @@ def test_a_dump_that_is_advised_can_be_configured_and_is_of_that_step(
                 assert result.exit_code == 0, result.output
         assert f'"iteration": "{step}"' in (working_folder / "dump.json").read_text()
         assert re.search(rf'"step": \[\s*{step}\s*\]', (working_folder / "config.json").read_text())
+        (working_folder / "dump.json").unlink()
+        (working_folder / "config.json").unlink()
 
 
 def test_statistics_are_narrowed_down(triage_result: TriageResult, working_folder: Path) -> None:
