@@ -62,7 +62,7 @@ class _Merger:
         self._siblings = siblings
         self._other = other
         self._index = index
-        row_relations = find_relations(siblings, index)
+        row_relations = find_relations(siblings, other, index)
         self._kinds = row_relations.kinds
         self._matches = row_relations.matches
         self._relations: list[Relation | None] = list(row_relations.relations)
@@ -385,17 +385,21 @@ class _Merger:
         names = self._siblings.names
         problems: list[Problem] = []
         for name, flow in zip(names, self._siblings.flows, strict=True):
-            for problem in (*flow.trace.problems, *flow.problems):
-                problems.append(replace(problem, file=f"{name}: {problem.file}"))
+            problems += [
+                replace(problem, file=f"{name}: {problem.file}")
+                for problem in (*flow.trace.problems, *flow.problems)
+            ]
         source = replace(
             base.source,
             rank=None,
             process=None,
             details={**base.source.details, "merged": list(names)},
         )
-        recipes = self._recipes
+        recipes, load_own = self._recipes, base.load
 
         def load(name: str) -> AnyArray:
+            if name not in recipes and load_own is not None:
+                return load_own(name)  # a constant
             return recipes[name].load()
 
         return Trace(source, base.ops, table, tuple(problems), load)  # type: ignore[arg-type]

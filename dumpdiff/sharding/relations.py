@@ -125,20 +125,21 @@ def _add_statistics(statistics: Floats, sizes: Ints) -> Floats:
     return np.stack([numbers, numbers, total[:, 2], np.abs(numbers)], axis=1)
 
 
-def find_relations(siblings: Siblings, index: ValueIndex) -> RowRelations:
+def find_relations(siblings: Siblings, other: Siblings, index: ValueIndex) -> RowRelations:
     """Decide the relation of every row of sibling tensors.
 
     A relation is proved for a value by a value of the other run that equals the combined one. It is
     decided by the votes of all values of a kind: one layer that disagrees is not another relation.
     """
-    return _RelationSearch(siblings, index).run()
+    return _RelationSearch(siblings, other, index).run()
 
 
 class _RelationSearch:
     """The state of one search."""
 
-    def __init__(self, siblings: Siblings, index: ValueIndex) -> None:
+    def __init__(self, siblings: Siblings, other: Siblings, index: ValueIndex) -> None:
         self._siblings = siblings
+        self._other = other
         self._index = index
         self._n_rows = len(siblings.rows)
         self._kinds = number_kinds(siblings)
@@ -167,6 +168,7 @@ class _RelationSearch:
         all_patterns = np.where(siblings.is_present, distinct, -1)
         is_single = (siblings.sizes.max(axis=1) == 1) & ~self._is_discrete
         groups = self._list_sum_groups()
+        self._match_repeated_numbers()
         self._match(siblings.labels)
         self._match(all_patterns)
         for group in groups:
@@ -187,6 +189,33 @@ class _RelationSearch:
             self._find_factor(factor),
             self._is_loose,
         )
+
+    def _match_repeated_numbers(self) -> None:
+        """Decide about parameters, and gradients, of one repeated number by name and size.
+
+        Zeros of any size are found among the values of the other run; they prove nothing.
+        """
+        siblings = self._siblings
+        with np.errstate(invalid="ignore"):
+            is_repeated = siblings.statistics[:, :, 0] == siblings.statistics[:, :, 1]
+        is_repeated = is_repeated.any(axis=1) & (siblings.sizes.max(axis=1) > 1)
+        distinct = np.arange(siblings.n_ranks)
+        for column in ("parameter", "gradient_of"):
+            names = siblings.collect_base(column)
+            other_names = self._other.collect_base(column)
+            sizes = {
+                name: self._other.sizes[row, self._other.bases[row]]
+                for row, name in enumerate(other_names.tolist())
+                if name and (self._other.labels[row] == self._other.bases[row]).all()
+            }
+            for row in np.flatnonzero(is_repeated & (names != "")).tolist():
+                size = int(sizes.get(names[row], -1))
+                own_sizes = siblings.sizes[row]
+                if size == own_sizes.sum() and (own_sizes > 0).all():
+                    self._evidence[row] = join_parts(tuple(distinct.tolist()))
+                elif (own_sizes == size).all():
+                    self._evidence[row] = join_parts((0,) * siblings.n_ranks)
+        self._is_constant = self._is_constant | is_repeated
 
     def _list_sum_groups(self) -> list[tuple[int, ...]]:
         """Return the groups that values may be added up in: all ranks, and those of reductions.
@@ -274,7 +303,7 @@ class _RelationSearch:
         return factor if counts[factor] > counts[1.0] else 1.0
 
     def _count_batch_slices(self) -> int:
-        """Return the number of slices that the input ids of the run are cut into; 1 if they are not.
+        """Return the number of slices that the input ids are cut into; 1 if they are whole.
 
         Slices are integers of the forward pass that together are integers of the other run.
         """

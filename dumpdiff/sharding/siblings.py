@@ -188,11 +188,25 @@ def _align_calls(base_calls: list[_Call], calls: list[_Call]) -> Ints:
     """Return (base calls,) the corresponding call, -1 if there is none."""
     if calls == base_calls:
         return np.arange(len(calls))
+    aligned = _find_subsequence(base_calls, calls)
+    if aligned is not None:
+        return aligned
     aligned = np.full(len(base_calls), -1)
     matcher = SequenceMatcher(None, base_calls, calls, autojunk=False)
     for block in matcher.get_matching_blocks():
         aligned[block.a : block.a + block.size] = np.arange(block.b, block.b + block.size)
     return aligned
+
+
+def _find_subsequence(base_calls: list[_Call], calls: list[_Call]) -> Ints | None:
+    """Return (base calls,) the first call of each kind in order; None if some are left over."""
+    aligned = np.full(len(base_calls), -1)
+    position = 0
+    for row, base_call in enumerate(base_calls):
+        if position < len(calls) and calls[position] == base_call:
+            aligned[row] = position
+            position += 1
+    return aligned if position == len(calls) else None
 
 
 def _align_slots(flows: Sequence[Flow], ops: Ints, base: int) -> tuple[Ints, Ints]:
