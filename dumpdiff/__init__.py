@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .model.errors import DumpError
     from .model.finding import Cause, Finding
     from .model.result import Result
+    from .model.run_result import RunResult
     from .model.trace import Trace
 
 #: Module -> the names that it offers here.
@@ -54,6 +55,7 @@ _OFFERS = {
     "model.errors": ("DumpError",),
     "model.finding": ("Cause", "Finding"),
     "model.result": ("Result",),
+    "model.run_result": ("RunResult",),
     "model.trace": ("Trace",),
 }
 _MODULE_OF = {name: module for module, names in _OFFERS.items() for name in names}
@@ -65,6 +67,7 @@ __all__ = [
     "DumpError",
     "Finding",
     "Result",
+    "RunResult",
     "Trace",
     "__version__",
     "align",

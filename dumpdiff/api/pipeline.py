@@ -18,6 +18,8 @@ from .layouts import RankParts, describe_layouts, find_layouts, merge_layouts
 from .progress import Progress, narrow_progress, report_progress
 
 PathLike = str | Path
+#: Parts of the target and of the reference that the two to compare are chosen from.
+Candidates = tuple[list[Part], list[Part]]
 
 #: What is identical on both sides -> what that means for the answer.
 _IDENTITIES = {
@@ -64,11 +66,11 @@ class Inputs:
         """
         return self.choose_of_parts(self.find_parts())
 
-    def find_parts(self) -> tuple[list[Part], list[Part]]:
+    def find_parts(self) -> Candidates:
         """Return everything that the target and the reference hold. Raises DumpError."""
         return readers.find_parts(self.target), readers.find_parts(self.reference)
 
-    def choose_of_parts(self, parts: tuple[list[Part], list[Part]]) -> tuple[Part, Part]:
+    def choose_of_parts(self, parts: Candidates) -> tuple[Part, Part]:
         """Return which of the parts of either dump are compared. Raises DumpError."""
         return readers.choose_parts(*parts, step=self.step, rank=self.rank, graph=self.graph)
 
@@ -100,12 +102,14 @@ def read_flows(
     return (flows[0], flows[1]), (checks[0], checks[1])
 
 
-def compare_dumps(inputs: Inputs, progress: Progress | None) -> Comparison:
-    """Read, align and compare two dumps.
+def compare_dumps(
+    inputs: Inputs, progress: Progress | None, candidates: Candidates | None = None
+) -> Comparison:
+    """Read, align and compare two dumps, or the ``candidates`` among their parts.
 
     With a baseline, the differences between two runs of the reference are allowed.
     """
-    all_parts = inputs.find_parts()
+    all_parts = inputs.find_parts() if candidates is None else candidates
     layouts = find_layouts(inputs, all_parts)
     if layouts is not None:
         return _compare_layouts(inputs, layouts, progress)
@@ -141,9 +145,7 @@ def _describe_identity(flows: tuple[Flow, Flow]) -> list[str]:
     return [_IDENTITIES[identity]] if identity else []
 
 
-def _describe_unread_parts(
-    all_parts: tuple[list[Part], list[Part]], parts: tuple[Part, Part]
-) -> list[str]:
+def _describe_unread_parts(all_parts: Candidates, parts: tuple[Part, Part]) -> list[str]:
     """Return a sentence for each dump that holds more than what was compared."""
     sentences = []
     for side, side_parts, part in zip(("target", "reference"), all_parts, parts, strict=True):

@@ -214,11 +214,11 @@ def _compare_weights(
 
 def _align_dumps(case: Case, comparisons: Mapping[str, Any], progress: Progress | None) -> _Outcome:
     from ..diagnosis.stages import build_dump_stages
-    from .dumps import align
+    from .dumps import align_first
 
     target, reference = _require_both(case, "dump")
     baseline = case.baseline_dump or None
-    result = align(target, reference, baseline=baseline, rules=case.rules, progress=progress)
+    result = align_first(target, reference, baseline=baseline, rules=case.rules, progress=progress)
     return result, build_dump_stages(result)
 
 
