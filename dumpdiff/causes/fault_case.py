@@ -99,6 +99,8 @@ class FaultCase:
     find_other_values: Callable[[tuple[int, ...]], Sequence[Operand]] = lambda _: ()
     #: returns the faithful side's parameters of a size
     find_parameters: Callable[[int], Sequence[Operand]] = lambda _: ()
+    #: returns the other operands of the faithful side's ops that read the value
+    load_consumer_operands: Callable[[], Sequence[Operand]] = tuple
     #: returns the operators of the faithful side since the last agreement; None if unknown
     load_region: Callable[[], Region | None] = lambda: None
 

@@ -142,6 +142,9 @@ def build_fault_cases(
             has_equal_step=is_step_equal,
             find_other_values=cache(partial(_find_other_values, index, faithful, values[faithful])),
             find_parameters=partial(_list_parameters, index, faithful),
+            load_consumer_operands=partial(
+                _list_consumer_operands, index, faithful, values[faithful]
+            ),
             load_region=partial(
                 build_region,
                 index,
@@ -353,6 +356,20 @@ def collect_consumer_kinds(index: ComparisonIndex, side: int, value: int) -> fro
         if len(front) > _MAX_CONSUMED_VALUES:
             break
     return frozenset(consumer_kinds)
+
+
+def _list_consumer_operands(index: ComparisonIndex, side: int, value: int) -> Sequence[Operand]:
+    """Return the other operands of the ops that read a value."""
+    flow = index.flows[side]
+    operands = []
+    for op in sorted(_find_consumers(index, side, {value})):
+        for other_value, tensor in list_op_inputs(flow, op):
+            operand = None
+            if other_value != value:
+                operand = _make_operand(index, side, other_value, tensor)
+            if operand is not None:
+                operands.append(operand)
+    return operands
 
 
 def _find_consumers(index: ComparisonIndex, side: int, values: set[int]) -> set[int]:
