@@ -23,6 +23,7 @@ from ..operators.recurrence import GATE_COUNTS
 from .comparison_index import (
     ComparisonIndex,
     ValuePair,
+    depends_on,
     find_inputs,
     find_whole_tensor,
     list_op_inputs,
@@ -142,6 +143,7 @@ def build_fault_cases(
             has_equal_step=is_step_equal,
             find_other_values=cache(partial(_find_other_values, index, faithful, values[faithful])),
             find_parameters=partial(_list_parameters, index, faithful),
+            depends_on=partial(depends_on, flow),
             load_consumer_operands=partial(
                 _list_consumer_operands, index, faithful, values[faithful]
             ),
@@ -280,6 +282,7 @@ def _make_operand(
         shape=tuple(flow.tensors["shape"].iat[tensor] or ()),
         load=_make_loader(flow, tensor),
         load_scalings=partial(find_scalings, index, side, value),
+        value=value,
     )
 
 

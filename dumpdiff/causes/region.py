@@ -16,12 +16,15 @@ import numpy as np
 from ..graph.missing_edges import find_bridge
 from ..model.arrays import AnyArray, Ints
 from ..model.recorded_shapes import load_readable_tensor
+from ..model.trace import FORWARD
 from ..operators import compute_interpretations, compute_relative_distance
 from ..operators.pooling import POOLING_KINDS, PoolingSettings, list_pooling_settings, pool
-from .comparison_index import ComparisonIndex, find_inputs, find_whole_tensor
+from .comparison_index import ComparisonIndex, depends_on, find_inputs, find_whole_tensor
 
 #: Operators of a region at most, and elements of one operator's inputs and outputs together.
 _MAX_STEPS, _MAX_STEP_ELEMENTS = 40, 1 << 20
+#: Ops that multiply by a weight, of which one may read what follows from the input of another.
+_MAX_READERS = 3
 #: An operator is understood if it gives its recorded output to this many tolerances of the finding.
 _STEP_TOLERANCES = 4
 #: Share of elements that must be unique for their places to be recognized by value.
@@ -57,6 +60,8 @@ class StepInput:
     producer_kind: str = ""  #: canonical kind of the op that computed it, '' if none did
     #: it was given to the run and is no parameter: a part of the batch, or a state
     is_given: bool = False
+    #: it was computed with the weight by which the step multiplies it: the state of a recurrence
+    is_state: bool = False
     #: places of its elements in the output of the step that computed it; None if the order is equal
     order: Ints | None = None
 
@@ -291,6 +296,7 @@ class _RegionBuilder:
                 keywords[slot_name] = step_input.array
         if output is None:
             return None
+        inputs = self._mark_states(inputs)
         name = str(flow.trace.ops["name"].iat[op]).rpartition("/")[2]
         kind = self.index.kinds[self.side][op]
         wide_output = output if output.dtype.kind in "iub" else output.astype(np.float64)
@@ -357,6 +363,35 @@ class _RegionBuilder:
         kind = self.index.get_producer_kind(self.side, value)
         is_given = not parameter and self._is_given(value)
         return StepInput(value, array, name, bool(parameter), agrees, kind, is_given)
+
+    def _mark_states(self, inputs: Sequence[StepInput]) -> list[StepInput]:
+        """Return the inputs; those that were computed with a weight among them are states."""
+        weights = [item.value for item in inputs if item.is_parameter and item.array.ndim > 1]
+        marked_inputs = []
+        for step_input in inputs:
+            is_computed = step_input.value >= 0 and not step_input.is_parameter
+            is_state = is_computed and any(
+                self._is_recurrent(step_input.value, weight) for weight in weights
+            )
+            marked_inputs.append(replace(step_input, is_state=is_state))
+        return marked_inputs
+
+    def _is_recurrent(self, value: int, weight: int) -> bool:
+        """Return whether a weight multiplies a value and one that was computed from it."""
+        if depends_on(self.flow, value, weight):
+            return True
+        levels, phases = self.flow.trace.ops["level"], self.flow.phases
+        readers = [
+            op
+            for op in self.flow.consumers[weight]
+            if levels.iat[op] == "op" and phases[op] == FORWARD and value not in self.flow.reads[op]
+        ]
+        return any(
+            depends_on(self.flow, other, value)
+            for op in readers[:_MAX_READERS]
+            for other in self.flow.reads[op]
+            if other != weight
+        )
 
     def _is_given(self, value: int) -> bool:
         """Return whether a value is an input of the run, or a part that was selected from one.

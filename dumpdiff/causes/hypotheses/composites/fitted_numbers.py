@@ -181,7 +181,8 @@ def _describe_factor(
         cause = "gradient-stopped" if case.phase == BACKWARD else "missing-term"
         return cause, f"{step.name} ({step.kind}) left out"
     kinds_after = region.find_kinds_after(number)
-    consumer_kinds = {region.steps[consumer].kind for consumer in region.consumers[number]}
+    consumers = [region.steps[consumer] for consumer in region.consumers[number]]
+    is_branch = bool(consumers) and all(_adds_branches(consumer) for consumer in consumers)
     if case.phase != FORWARD:
         cause = "gradient-scaled" if case.phase == BACKWARD else "clip"
     elif abs(factor + 1) < _SIGN_DISTANCE and "exp" in kinds_after:
@@ -190,5 +191,12 @@ def _describe_factor(
         cause = "scale"
         description = f"attention scores {factor:.6g} times the {case.faithful_side}'s"
     else:
-        cause = "residual-scale" if consumer_kinds == {"add"} else "constant-factor"
+        cause = "residual-scale" if is_branch else "constant-factor"
     return cause, description
+
+
+def _adds_branches(step: Step) -> bool:
+    """Return whether a step adds two computed values: not a value and its bias."""
+    addends = [item for _, item in list_floating_inputs(step)]
+    has_bias = any(item.is_parameter and item.array.ndim == 1 for item in addends)
+    return step.kind == "add" and not has_bias

@@ -176,7 +176,8 @@ def _describe_factor(
 def _describe_step(case: FaultCase, region: Region, number: int, source: StepInput) -> _Omission:
     """Return what leaving out one step means."""
     others = [item for _, item in list_floating_inputs(region.steps[number]) if item is not source]
-    if len(others) == 1 and _is_used_twice(case, others[0]):
+    is_addition = region.steps[number].kind == "add"
+    if is_addition and len(others) == 1 and _is_used_twice(case, others[0]):
         name = others[0].name
         without = Statement(f"its bias added once ({name})", "adds it twice")
         return _Omission(
