@@ -72,11 +72,12 @@ def suggest(
     """
     from ..model.result import Result
     from ..rulebook.inference import infer_rule_text
-    from .dumps import align
+    from .dumps import align_first
 
     book = load_rules(rules)
     if isinstance(target, Result):
         return infer_rule_text(target, book)
     if reference is None:
         raise TypeError("suggest needs two dumps, or a result")
-    return infer_rule_text(align(target, reference, rules=rules, progress=progress), book)
+    result = align_first(target, reference, rules=rules, progress=progress)
+    return infer_rule_text(result, book)
