@@ -16,6 +16,7 @@ from ..model.defaults import EXPLAINED_RANKS, MIN_COVERAGE
 from ..model.errors import DumpError
 from ..model.finding import Finding
 from ..model.gc_pause import pause_gc
+from ..model.output_files import write_output_file
 from ..model.result import Result
 from ..model.run_result import RunResult
 from ..model.saved_result import SavedResult
@@ -24,6 +25,7 @@ from ..readers.part_pairs import pair_parts
 from ..readers.parts import Part
 from ..rulebook import load_rules
 from .backends import SavedDrawings
+from .layouts import find_layouts
 from .pipeline import Inputs, PathLike, compare_dumps, read_flows
 from .progress import Progress, narrow_progress, report_progress
 from .result_builder import build_result
@@ -148,7 +150,14 @@ def align(
     selected_steps = _merge_selection("step", step, steps)
     selected_ranks = _merge_selection("rank", rank, ranks)
     all_parts = inputs.find_parts()
-    pairs = pair_parts(*all_parts, steps=selected_steps, ranks=selected_ranks, graph=graph)
+    has_other_layouts = selected_ranks is None and find_layouts(inputs, all_parts) is not None
+    pairs = pair_parts(
+        *all_parts,
+        steps=selected_steps,
+        ranks=selected_ranks,
+        graph=graph,
+        has_other_layouts=has_other_layouts,
+    )
     if len(pairs.pairs) > 1 or pairs.unpaired:
         from .run_alignment import Execution, align_run
 
@@ -397,7 +406,7 @@ def narrow(
     folder.mkdir(parents=True, exist_ok=True)
     for side in (plan.target, plan.reference):
         if side.file:
-            (folder / side.file).write_text(side.text, encoding="utf-8")
+            write_output_file(folder / side.file, side.text.encode())
     return plan
 
 

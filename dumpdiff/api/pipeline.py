@@ -14,6 +14,7 @@ from ..model.trace import Trace
 from ..readers.parts import Part
 from ..rulebook import Rules, load_rules
 from ..verification import TraceChecks, attach_all_checks, attach_checks, find_identity
+from .layouts import RankParts, describe_layouts, find_layouts, merge_layouts
 from .progress import Progress, narrow_progress, report_progress
 
 PathLike = str | Path
@@ -109,6 +110,9 @@ def compare_dumps(
     With a baseline, the differences between two runs of the reference are allowed.
     """
     all_parts = inputs.find_parts() if candidates is None else candidates
+    layouts = find_layouts(inputs, all_parts)
+    if layouts is not None:
+        return _compare_layouts(inputs, layouts, progress)
     parts = inputs.choose_of_parts(all_parts)
     flows, checks = read_flows(inputs, parts, progress)
     remarks = [*_describe_identity(flows), *_describe_unread_parts(all_parts, parts)]
@@ -123,6 +127,16 @@ def compare_dumps(
     move_bar = narrow_progress(progress, "comparing")
     comparison = compare_pairs(alignment, inputs.book, move_bar, spread)
     return replace(comparison, checks=checks, remarks=tuple(remarks))
+
+
+def _compare_layouts(inputs: Inputs, parts: RankParts, progress: Progress | None) -> Comparison:
+    """Merge the ranks of each run to one run, and compare these."""
+    merged_runs, checks = merge_layouts(inputs, parts, progress)
+    flows = [build_flow(merged.trace) for merged in merged_runs]
+    report_progress(progress, "aligning", 0.0)
+    alignment = align(flows[0], flows[1], inputs.book)
+    comparison = compare_pairs(alignment, inputs.book, narrow_progress(progress, "comparing"))
+    return replace(comparison, checks=checks, remarks=tuple(describe_layouts(merged_runs)))
 
 
 def _describe_identity(flows: tuple[Flow, Flow]) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..model.errors import DumpError
+from ..model.output_files import is_replaceable, write_output_file
 from ..model.run_result import RunResult, TaskResult
 from ..model.storage import CONTENT_ERRORS, build_value, convert_scalar, convert_to_plain
 from ..reports.alignment.outputs import is_available
@@ -28,9 +29,9 @@ def write_task(folder: Path, reply: TaskReply, digest: str) -> None:
         # it says that the others are complete: it goes first and comes last
         (folder / TASK_JSON).unlink(missing_ok=True)
         for name, content in reply.files.items():
-            (folder / name).write_bytes(content)
+            write_output_file(folder / name, content)
         document = {"format": FORMAT, "digest": digest, "task": convert_to_plain(reply.result)}
-        (folder / TASK_JSON).write_text(_encode(document), encoding="utf-8")
+        write_output_file(folder / TASK_JSON, _encode(document))
     except OSError as error:
         raise DumpError(
             f"{error.filename or folder}: cannot be written ({error.strerror})"
@@ -64,9 +65,10 @@ def write_run(result: RunResult, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (COMPLETE, RESULT_JSON, PAIRS_CSV):  # of an earlier result of a single task
-            (folder / name).unlink(missing_ok=True)
+            if is_replaceable(folder / name):
+                (folder / name).unlink()
         text = _encode({"format": FORMAT, "result": plain_result})
-        (folder / COMPLETE_RUN).write_text(text, encoding="utf-8")
+        write_output_file(folder / COMPLETE_RUN, text)
         write_file(result, "json", folder / RUN_JSON)
         if is_available("html"):
             write_file(result, "html", folder / REPORT_HTML)
@@ -102,5 +104,5 @@ def copy_tasks(result: RunResult, source: Path, folder: Path) -> None:
         raise DumpError(f"{folder}: cannot be written ({error})") from error
 
 
-def _encode(document: object) -> str:
-    return json.dumps(document, default=convert_scalar)
+def _encode(document: object) -> bytes:
+    return json.dumps(document, default=convert_scalar).encode()

@@ -10,12 +10,12 @@ from ..model.verdict import EXIT_CODES
 from . import options
 from .output import (
     build_console,
-    check_files,
-    check_folder,
+    check_page,
     print_result,
     show_progress,
     write_result_files,
 )
+from .writing_command import OUTPUT_FILE, OUTPUT_FOLDER, WritingCommand
 
 _EPILOG = """\b
 Exit codes:
@@ -44,7 +44,7 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("target")
 @click.argument("reference")
 @click.option(
@@ -79,12 +79,21 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
 @click.option(
     "-o",
     "--output",
-    metavar="FOLDER",
+    type=OUTPUT_FOLDER,
     help="Write the complete result: JSON, pairs, report, and data for later reports.",
 )
 @options.json_file
 @click.option(
-    "--csv", "csv_file", metavar="FILE", help="Write one row per pair; - for standard output."
+    "--csv",
+    "csv_file",
+    type=OUTPUT_FILE,
+    help="Write one row per pair; - for standard output.",
+)
+@click.option(
+    "--html",
+    "html_file",
+    type=OUTPUT_FILE,
+    help="Write a report with drawings, one file.",
 )
 @click.option(
     "-j",
@@ -97,7 +106,6 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
     metavar="ADDRESS",
     help="Compare ranks and steps on a Dask cluster: tcp://host:8786.",
 )
-@click.option("--html", "html_file", metavar="FILE", help="Write a report with drawings, one file.")
 @options.markdown_file
 @options.junit_file
 @click.option(
@@ -177,13 +185,11 @@ def align(
         "markdown": markdown_file,
         "junit": junit_file,
     }
-    check_files(files)
+    check_page(html_file)
     if step is not None and steps is not None:
         raise click.UsageError("give either --step or --steps")
     if rank is not None and ranks is not None:
         raise click.UsageError("give either --rank or --ranks")
-    if output is not None:
-        check_folder(output)
 
     import dumpdiff
 

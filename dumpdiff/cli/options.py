@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from .writing_command import OUTPUT_FILE
+
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 NUMBER = click.IntRange(min=0)
@@ -69,16 +71,22 @@ graph = click.option(
     help="Compiled graph of a MindSpore dump to read.  [default: the first]",
 )
 json_file = click.option(
-    "--json", "json_file", metavar="FILE", help="Write JSON for programs; - for standard output."
+    "--json",
+    "json_file",
+    type=OUTPUT_FILE,
+    help="Write JSON for programs; - for standard output.",
 )
 markdown_file = click.option(
     "--markdown",
     "markdown_file",
-    metavar="FILE",
+    type=OUTPUT_FILE,
     help="Write a Markdown report for an issue or merge request.",
 )
 junit_file = click.option(
-    "--junit", "junit_file", metavar="FILE", help="Write it for a CI server: findings are failures."
+    "--junit",
+    "junit_file",
+    type=OUTPUT_FILE,
+    help="Write it for a CI server: findings are failures.",
 )
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print the first line only.")
 target_version = click.option(

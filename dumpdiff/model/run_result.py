@@ -15,6 +15,7 @@ from typing import IO, Any, Protocol
 from .errors import DumpError
 from .finding import Finding
 from .formatting import format_number_ranges
+from .output_files import write_output_file
 from .result import Result, Side
 from .verdict import DIFFERING_STATES, AlignmentVerdict
 
@@ -261,7 +262,7 @@ class RunResult:
         stream = io.BytesIO()
         self.write(output, stream)
         if file is not None:
-            Path(file).write_bytes(stream.getvalue())
+            write_output_file(Path(file), stream.getvalue())
         return stream.getvalue().decode("utf-8")
 
     def close(self) -> None:

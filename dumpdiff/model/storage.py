@@ -22,6 +22,7 @@ import pandas as pd
 
 from .arrays import AnyArray
 from .errors import DumpError
+from .output_files import open_output_file
 from .result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS, Result
 
 #: To be increased when older versions of dumpdiff cannot read the file, or this one older files.
@@ -54,22 +55,25 @@ CONTENT_ERRORS = (
 
 
 def write_result(result: Result, file: Path) -> None:
-    """Write the complete result, without its backend, to ``file``. Raises OSError if that fails."""
-    with file.open("wb") as stream:
+    """Write the complete result, without its backend, to ``file``.
+
+    Raises DumpError if that fails.
+    """
+    with open_output_file(file) as stream:
         write_result_stream(result, stream)
 
 
 def write_result_stream(result: Result, stream: typing.IO[bytes]) -> None:
     """Write the complete result, without its backend, to a stream."""
-    arrays: dict[str, AnyArray] = {}
-    for table_name in _TABLES:
-        arrays |= _encode_table(getattr(result, table_name), table_name)
     document = {
         field.name: convert_to_plain(getattr(result, field.name))
         for field in dataclasses.fields(result)
         if field.name not in (*_TABLES, *_NOT_STORED)
     }
-    arrays[_MEMBER] = _encode_json({"format": FORMAT, "result": document})
+    # The first member, by which the file is recognized.
+    arrays: dict[str, AnyArray] = {_MEMBER: _encode_json({"format": FORMAT, "result": document})}
+    for table_name in _TABLES:
+        arrays |= _encode_table(getattr(result, table_name), table_name)
     np.savez_compressed(stream, **typing.cast(Any, arrays))
 
 

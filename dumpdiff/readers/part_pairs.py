@@ -35,8 +35,6 @@ class PartPairs:
     #: sentences: what should have been compared and has no partner. The answer cannot be
     #: ``aligned``.
     unpaired: tuple[str, ...] = ()
-    #: the sides are spread over other numbers of ranks
-    has_other_layouts: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,6 @@ class _StepRanks:
 
     ranks: tuple[int | None, ...]
     missing: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    has_other_layouts: bool = False
 
 
 def pair_parts(
@@ -55,26 +52,29 @@ def pair_parts(
     steps: Collection[int] | None = None,
     ranks: Collection[int] | None = None,
     graph: int | None = None,
+    has_other_layouts: bool = False,
 ) -> PartPairs:
     """Pair every step and rank that both dumps have, or the selected ones, in order.
 
     A part without a step or rank matches any; a run of one process without a rank is compared with
     the first rank of the other side. Two dumps of one rank each are compared whatever their
-    numbers are. Raises DumpError as :func:`~.parts.choose_parts` does: if nothing is common, or if
+    numbers are. In runs that are spread over their ranks in other ways, all ranks of a step make
+    one pair. Raises DumpError as :func:`~.parts.choose_parts` does: if nothing is common, or if
     a selected step or rank is missing in a dump.
     """
     pairs: list[PartPair] = []
     unpaired: list[str] = []
     selected_steps = _select_steps((list(target), list(reference)), steps)
-    has_other_layouts = False
     sides = (list(target), list(reference))
     for step in selected_steps:
         step_sides = (_list_step_parts(sides[0], step), _list_step_parts(sides[1], step))
+        if has_other_layouts:
+            pairs.append(PartPair(step, None, tuple(step_sides[0]), tuple(step_sides[1])))
+            continue
         if ranks is None:
             step_ranks = _find_common_ranks(step_sides, step)
         else:
             step_ranks = _StepRanks(tuple(sorted(ranks)))
-        has_other_layouts |= step_ranks.has_other_layouts
         for side, missing_ranks in step_ranks.missing.items():
             if missing_ranks:
                 place = _describe_numbers("rank", missing_ranks)
@@ -82,7 +82,7 @@ def pair_parts(
                 unpaired.append(f"the {side} has no {place}{of_step}")
         pairs += [_pair_rank(step_sides, step, rank, graph) for rank in step_ranks.ranks]
     unread = _describe_unread(sides, pairs)
-    return PartPairs(tuple(pairs), unread, tuple(unpaired), has_other_layouts)
+    return PartPairs(tuple(pairs), unread, tuple(unpaired))
 
 
 def _select_steps(
@@ -110,8 +110,7 @@ def _find_common_ranks(step_sides: Sequence[Sequence[Part]], step: int | None) -
     side_ranks = [{part.rank for part in parts if part.rank is not None} for parts in step_sides]
     target_ranks, reference_ranks = side_ranks
     if not target_ranks or not reference_ranks:
-        has_other_layouts = max(len(target_ranks), len(reference_ranks)) > 1
-        return _StepRanks((None,), {}, has_other_layouts)
+        return _StepRanks((None,))
     common_ranks = target_ranks & reference_ranks
     if not common_ranks or target_ranks == reference_ranks:
         return _StepRanks(tuple(sorted(common_ranks)) or (None,))
@@ -119,7 +118,7 @@ def _find_common_ranks(step_sides: Sequence[Sequence[Part]], step: int | None) -
         "target": tuple(sorted(reference_ranks - target_ranks)),
         "reference": tuple(sorted(target_ranks - reference_ranks)),
     }
-    return _StepRanks(tuple(sorted(common_ranks)), missing, has_other_layouts=True)
+    return _StepRanks(tuple(sorted(common_ranks)), missing)
 
 
 def _pair_rank(

@@ -72,6 +72,12 @@ def write(result: Result, stream: IO[bytes]) -> None:
     write_document(to_json(result), stream)
 
 
+def explanation_to_json(finding: Finding) -> dict[str, Any]:
+    """Return the document of one finding, for ``dumpdiff explain``."""
+    versions = {"schema_version": SCHEMA_VERSION, "dumpdiff_version": __version__}
+    return {**versions, **finding_to_json(finding)}
+
+
 def finding_to_json(finding: Finding) -> dict[str, Any]:
     """Return one finding as it is in the result's JSON."""
     return {

@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Protocol
 
+from ...model.output_files import open_output_file
 from ...model.run_result import RunResult
 from ..alignment.outputs import OUTPUTS
 
@@ -26,6 +27,6 @@ def write(result: RunResult, output: str, stream: IO[bytes]) -> None:
 
 
 def write_file(result: RunResult, output: str, file: Path) -> None:
-    """Write ``result`` as one of ``OUTPUTS`` to a file. Raises OSError if that fails."""
-    with file.open("wb") as stream:
+    """Write ``result`` as one of ``OUTPUTS`` to a file. Raises DumpError if it cannot."""
+    with open_output_file(file) as stream:
         write(result, output, stream)
