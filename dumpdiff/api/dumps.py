@@ -174,20 +174,6 @@ def align(
     return result
 
 
-def align_first(
-    target: PathLike,
-    reference: PathLike,
-    *,
-    baseline: PathLike | None = None,
-    rules: Sequence[PathLike] = (),
-    progress: Progress | None = None,
-) -> Result:
-    """Compare the first step and rank that two dumps have in common. Raises DumpError."""
-    inputs = Inputs(target, reference, baseline=baseline, rules=tuple(rules))
-    result, _ = build_result(inputs, MIN_COVERAGE, EXPLAINED_RANKS, progress)
-    return result
-
-
 def _merge_selection(
     name: str, number: int | None, numbers: Collection[int] | None
 ) -> Collection[int] | None:

@@ -45,6 +45,7 @@ class Operand:
     load: Callable[[], AnyArray]
     #: returns the recorded scalings between the value and the last agreement upstream
     load_scalings: Callable[[], Sequence[Scaling]] = tuple
+    value: int = -1  #: class of the value; -1 if unknown
 
     @cached_property
     def array(self) -> AnyArray:
@@ -99,6 +100,10 @@ class FaultCase:
     find_other_values: Callable[[tuple[int, ...]], Sequence[Operand]] = lambda _: ()
     #: returns the faithful side's parameters of a size
     find_parameters: Callable[[int], Sequence[Operand]] = lambda _: ()
+    #: returns whether a value of the faithful side was computed from another one, by their classes
+    depends_on: Callable[[int, int], bool] = lambda _value, _other: True
+    #: returns the other operands of the faithful side's ops that read the value
+    load_consumer_operands: Callable[[], Sequence[Operand]] = tuple
     #: returns the operators of the faithful side since the last agreement; None if unknown
     load_region: Callable[[], Region | None] = lambda: None
 

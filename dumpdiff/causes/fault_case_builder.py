@@ -23,6 +23,7 @@ from ..operators.recurrence import GATE_COUNTS
 from .comparison_index import (
     ComparisonIndex,
     ValuePair,
+    depends_on,
     find_inputs,
     find_whole_tensor,
     list_op_inputs,
@@ -142,6 +143,10 @@ def build_fault_cases(
             has_equal_step=is_step_equal,
             find_other_values=cache(partial(_find_other_values, index, faithful, values[faithful])),
             find_parameters=partial(_list_parameters, index, faithful),
+            depends_on=partial(depends_on, flow),
+            load_consumer_operands=partial(
+                _list_consumer_operands, index, faithful, values[faithful]
+            ),
             load_region=partial(
                 build_region,
                 index,
@@ -277,6 +282,7 @@ def _make_operand(
         shape=tuple(flow.tensors["shape"].iat[tensor] or ()),
         load=_make_loader(flow, tensor),
         load_scalings=partial(find_scalings, index, side, value),
+        value=value,
     )
 
 
@@ -353,6 +359,20 @@ def collect_consumer_kinds(index: ComparisonIndex, side: int, value: int) -> fro
         if len(front) > _MAX_CONSUMED_VALUES:
             break
     return frozenset(consumer_kinds)
+
+
+def _list_consumer_operands(index: ComparisonIndex, side: int, value: int) -> Sequence[Operand]:
+    """Return the other operands of the ops that read a value."""
+    flow = index.flows[side]
+    operands = []
+    for op in sorted(_find_consumers(index, side, {value})):
+        for other_value, tensor in list_op_inputs(flow, op):
+            operand = None
+            if other_value != value:
+                operand = _make_operand(index, side, other_value, tensor)
+            if operand is not None:
+                operands.append(operand)
+    return operands
 
 
 def _find_consumers(index: ComparisonIndex, side: int, values: set[int]) -> set[int]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..model.arrays import AnyArray, Ints
+from ..model.arrays import AnyArray, Flags, Ints
 from ..model.dtypes import get_unit_roundoff
-from .relations import JOINED, Relation
+from .relations import Relation, add_arrays
 from .siblings import Siblings
 from .slices import Assembly, find_assembly
 
@@ -23,6 +23,7 @@ def find_assemblies(
     siblings: Siblings,
     other: Siblings,
     kinds: Ints,
+    is_loose: Flags,
     matches: Ints,
     relations: Sequence[Relation | None],
 ) -> dict[int, Assembly]:
@@ -32,47 +33,69 @@ def find_assemblies(
     """
     votes: dict[tuple[int, int], Counter[Assembly]] = {}
     samples: Counter[int] = Counter()
-    joined_rows = [
-        row
-        for row, relation in enumerate(relations)
-        if relation is not None and relation.how == JOINED and len(relation.parts) > 1
-    ]
-    for row in joined_rows:
-        kind = int(kinds[row])
-        relation = relations[row]
-        if matches[row] < 0 or samples[kind] >= _SAMPLES or relation is None:
-            continue
-        parts = load_parts(siblings, row, relation.parts)
-        whole = load_base(other, int(matches[row]))
-        if parts is None or whole is None:
-            continue
-        samples[kind] += 1
-        dtype = siblings.flows[0].tensors["dtype"].iat[int(siblings.rows[row, 0])]
-        if relation.factor != 1.0:
-            parts = [part * relation.factor for part in parts]
-        assembly = find_assembly(parts, whole, is_narrow=get_unit_roundoff(dtype) > _NARROW)
-        if assembly is not None:
-            votes.setdefault((kind, len(parts)), Counter())[assembly] += 1
     assemblies: dict[int, Assembly] = {}
-    for row in joined_rows:
-        relation = relations[row]
-        if relation is None:
+    cached_assemblies: dict[tuple[object, ...], Assembly | None] = {}
+    joined_rows = [
+        (row, relation)
+        for row, relation in enumerate(relations)
+        if relation is not None and len(relation.parts) > 1
+    ]
+    for row, relation in joined_rows:
+        kind = int(kinds[row])
+        if matches[row] < 0 or (samples[kind] >= _SAMPLES and not is_loose[row]):
             continue
+        key = _get_value_key(siblings, row, relation)
+        if key not in cached_assemblies:
+            cached_assemblies[key] = _search_assembly(
+                siblings, other, row, int(matches[row]), relation
+            )
+        assembly = cached_assemblies[key]
+        samples[kind] += 1
+        if assembly is not None:
+            votes.setdefault((kind, len(relation.parts)), Counter())[assembly] += 1
+            if is_loose[row]:
+                assemblies[row] = assembly
+    for row, relation in joined_rows:
         counts = votes.get((int(kinds[row]), len(relation.parts)))
-        if counts:
-            assemblies[row] = counts.most_common(1)[0][0]
+        if counts and (not is_loose[row] or len(counts) == 1):
+            assemblies.setdefault(row, counts.most_common(1)[0][0])
     return assemblies
 
 
-def load_parts(siblings: Siblings, row: int, ranks: Sequence[int]) -> list[AnyArray] | None:
-    """Return the whole tensors of some ranks in their recorded shape; None if one is missing."""
-    arrays = []
-    for rank in ranks:
-        array = _load(siblings, row, rank)
-        if array is None:
+def _get_value_key(siblings: Siblings, row: int, relation: Relation) -> tuple[object, ...]:
+    """Return a key that two rows share if they hold the same values in the same shape."""
+    classes = []
+    for rank, flow in enumerate(siblings.flows):
+        tensor = int(siblings.rows[row, rank])
+        value = int(flow.tensor_class[tensor]) if tensor >= 0 else -1
+        classes.append(value if value >= 0 else f"row {row}")
+    return (*classes, *siblings.shape_codes[row].tolist(), relation)
+
+
+def _search_assembly(
+    siblings: Siblings, other: Siblings, row: int, match: int, relation: Relation
+) -> Assembly | None:
+    parts = load_parts(siblings, row, relation)
+    whole = load_base(other, match)
+    if parts is None or whole is None:
+        return None
+    rank = int(siblings.bases[row])
+    dtype = siblings.flows[rank].tensors["dtype"].iat[int(siblings.rows[row, rank])]
+    if relation.factor != 1.0:
+        parts = [part * relation.factor for part in parts]
+    return find_assembly(parts, whole, is_narrow=get_unit_roundoff(dtype) > _NARROW)
+
+
+def load_parts(siblings: Siblings, row: int, relation: Relation) -> list[AnyArray] | None:
+    """Return the parts of a value in their recorded shape; None if a whole tensor is missing."""
+    parts = []
+    for ranks in relation.parts:
+        arrays = [_load(siblings, row, rank) for rank in ranks]
+        known_arrays = [array for array in arrays if array is not None]
+        if len(known_arrays) < len(arrays):
             return None
-        arrays.append(array)
-    return arrays
+        parts.append(add_arrays(known_arrays, range(len(known_arrays))))
+    return parts
 
 
 def load_base(siblings: Siblings, row: int) -> AnyArray | None:

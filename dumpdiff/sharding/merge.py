@@ -7,18 +7,26 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ..graph.statistics import compute_statistics
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import is_discrete, is_floating
-from ..model.trace import COMMUNICATION, Problem, Trace
+from ..model.trace import Problem, Trace
 from .assemblies import find_assemblies
 from .kinds import describe_kinds
-from .relations import JOINED, SUM, Relation, combine_statistics, find_relations
+from .relations import (
+    Relation,
+    add_arrays,
+    add_parts,
+    combine_statistics,
+    find_relations,
+    join_parts,
+    list_reductions,
+    load_ranks,
+)
 from .siblings import Siblings
 from .slices import Assembly
 from .value_index import ValueIndex
 
-#: Collectives that leave the same on all ranks, or each rank its part of the same.
-_REDUCTIONS = ("reduce",)
 #: Relative difference up to which a sum over ranks is what the collective wrote.
 _REDUCTION_ERROR = 1e-4
 
@@ -54,10 +62,14 @@ class _Merger:
         self._siblings = siblings
         self._other = other
         self._index = index
-        row_relations = find_relations(siblings, index)
+        row_relations = find_relations(siblings, other, index)
         self._kinds = row_relations.kinds
         self._matches = row_relations.matches
         self._relations: list[Relation | None] = list(row_relations.relations)
+        self._groups = row_relations.groups
+        self._factor = row_relations.factor
+        self._is_loose = row_relations.is_loose
+        self._reduction_rows = list_reductions(siblings)
         self._base = int(np.argmax((siblings.ops >= 0).sum(axis=0)))
         self._base_flow = siblings.flows[self._base]
         table = self._base_flow.tensors
@@ -73,16 +85,11 @@ class _Merger:
         statistics = np.full((n_rows, 4), np.nan)
         sizes = self._siblings.sizes.max(axis=1)
         for relation, rows in self._group_rows(patterns):
-            parts = list(relation.parts)
             statistics[rows], sizes[rows] = combine_statistics(
-                self._siblings.statistics[rows],
-                self._siblings.sizes[rows],
-                parts,
-                relation.how,
-                relation.factor,
+                self._siblings.statistics[rows], self._siblings.sizes[rows], relation
             )
         assemblies = find_assemblies(
-            self._siblings, self._other, self._kinds, self._matches, patterns
+            self._siblings, self._other, self._kinds, self._is_loose, self._matches, patterns
         )
         table = self._base_flow.tensors.copy()
         shapes = table["shape"].tolist()
@@ -95,19 +102,19 @@ class _Merger:
                 if not self._is_constant[row]:
                     is_trusted[row] = False
                 continue
-            parts = relation.parts
-            if relation.how == JOINED and len(parts) == 1 and relation.factor == 1.0:
+            if len(relation.parts) == 1 and not relation.is_sum and relation.factor == 1.0:
                 files[row] = self._name_file(row, relation, None)
-                rank_table = self._siblings.flows[parts[0]].tensors
-                tensor = int(self._siblings.rows[row, parts[0]])
+                rank = relation.parts[0][0]
+                rank_table = self._siblings.flows[rank].tensors
+                tensor = int(self._siblings.rows[row, rank])
                 content[row] = rank_table["content"].iat[tensor]
                 hashes[row] = rank_table["hash"].iat[tensor]
                 continue
             hashes[row], content[row] = "", 0
             assembly = assemblies.get(row)
-            if relation.how == JOINED:
-                shapes[row] = self._get_joined_shape(row, parts, assembly)
-            can_join = relation.how != JOINED or assembly is not None or len(parts) == 1
+            if len(relation.parts) > 1:
+                shapes[row] = self._get_joined_shape(row, relation, assembly)
+            can_join = assembly is not None or len(relation.parts) == 1
             files[row] = self._name_file(row, relation, assembly) if can_join else ""
         self._use_reductions(patterns, statistics, sizes, shapes, files, is_trusted)
         for column, name in enumerate(("max", "min", "mean", "norm")):
@@ -140,34 +147,14 @@ class _Merger:
                 continue
             pattern = tuple(labels[row].tolist())
             if len(set(pattern) - {-1}) == 1:
-                self._relations[row] = Relation(JOINED, pattern)
-        self._sum_reduced_values()
+                self._relations[row] = join_parts(pattern)
         self._sum_gradients()
+        self._sum_reduced_values()
         for row, relation in enumerate(self._relations):
             if relation is None and not self._is_constant[row]:
                 if is_discrete(self._dtypes[row]):
                     continue
-                self._relations[row] = Relation(JOINED, tuple(labels[row].tolist()))
-
-    @property
-    def _reduction_rows(self) -> list[tuple[int, int]]:
-        """The input and the output of every reduction over ranks."""
-        ops = self._base_flow.trace.ops
-        kinds = ops["kind"].str.lower()
-        is_reduction = kinds.str.contains("reduce").to_numpy()
-        is_reduction &= (ops["phase"] == COMMUNICATION).to_numpy()
-        table = self._base_flow.tensors
-        row_ops = table["op"].to_numpy()
-        slot_kinds = table["slot_kind"].to_numpy()
-        rows_of: dict[int, list[list[int]]] = {}
-        for row in np.flatnonzero(is_reduction[row_ops] & ~self._is_constant).tolist():
-            inputs_outputs = rows_of.setdefault(int(row_ops[row]), [[], []])
-            inputs_outputs[int(slot_kinds[row] == "output")].append(row)
-        pairs = []
-        for inputs, outputs in rows_of.values():
-            if len(outputs) == 1 and inputs:
-                pairs.append((inputs[-1] if len(inputs) > 1 else inputs[0], outputs[0]))
-        return pairs
+                self._relations[row] = join_parts(tuple(labels[row].tolist()))
 
     def _list_equal_rows(self, row: int) -> Ints:
         """Return the rows that hold the same value on every rank."""
@@ -185,26 +172,37 @@ class _Merger:
 
     def _sum_reduced_values(self) -> None:
         """Take what a reduction reads for partial sums, where nothing else is known."""
-        pattern = tuple(range(self._siblings.n_ranks))
-        for row, _ in self._reduction_rows:
-            for equal_row in self._list_equal_rows(row).tolist():
+        labels = self._siblings.labels
+        for row, output in self._reduction_rows:
+            groups = tuple(labels[output].tolist())
+            relation = add_parts(tuple(labels[row].tolist()), groups)
+            equal_rows = self._list_equal_rows(row).tolist()
+            for equal_row in equal_rows:
+                known_relation = self._relations[equal_row]
+                if known_relation is not None and known_relation.is_sum:
+                    relation = known_relation
+            for equal_row in equal_rows:
                 if self._relations[equal_row] is None:
-                    self._relations[equal_row] = Relation(SUM, pattern)
+                    self._relations[equal_row] = relation
 
     def _sum_gradients(self) -> None:
         """Take different gradients of a replicated parameter for partial sums."""
         table = self._base_flow.tensors
+        labels = self._siblings.labels
         parameters = table["parameter"].to_numpy()
-        replicated_names = {
-            parameters[row]
-            for row in np.flatnonzero(parameters != "").tolist()
-            if self._relations[row] is not None and self._relations[row].is_replicated
-        }
-        gradients = table["gradient_of"].tolist()
-        pattern = tuple(range(self._siblings.n_ranks))
-        for row, name in enumerate(gradients):
-            if name and self._relations[row] is None and name in replicated_names:
-                self._relations[row] = Relation(SUM, pattern)
+        relation_of: dict[str, Relation] = {}
+        for row in np.flatnonzero(parameters != "").tolist():
+            relation = self._relations[row]
+            if relation is not None and not relation.is_sum:
+                relation_of.setdefault(parameters[row], relation)
+        for row, name in enumerate(table["gradient_of"].tolist()):
+            if not name or self._relations[row] is not None or name not in relation_of:
+                continue
+            pattern = tuple(labels[row].tolist())
+            # ranks with the same part of the parameter have summands of the same gradient
+            self._relations[row] = add_parts(
+                pattern, relation_of[name].pattern, self._factor
+            ) or join_parts(pattern, self._factor)
 
     def _choose_patterns(self) -> list[Relation | None]:
         """Return the relations with the ranks whose values are taken.
@@ -215,27 +213,30 @@ class _Merger:
         labels = self._siblings.labels
         chosen: list[Relation | None] = []
         for row, relation in enumerate(self._relations):
-            if relation is None or relation.pattern == tuple(labels[row].tolist()):
+            row_labels = labels[row].tolist()
+            if relation is None or list(relation.pattern) == row_labels:
                 chosen.append(relation)
                 continue
-            pattern = list(relation.pattern)
-            for part in relation.parts:
+            replacements = {}
+            for first in sorted(set(relation.pattern) - {-1}):
                 ranks = [
                     rank
                     for rank, label in enumerate(relation.pattern)
-                    if label == part and labels[row, rank] >= 0
+                    if label == first and row_labels[rank] >= 0
                 ]
-                copies = {int(labels[row, rank]) for rank in ranks}
-                if len(copies) <= 1:
+                if not ranks:
                     continue
-                deviating_rank = self._find_deviating_rank(row, relation, ranks)
-                self._deviations[row] = (self._siblings.names[deviating_rank],)
-                for rank in ranks:
-                    pattern[rank] = deviating_rank
-            present = [
-                label if labels[row, rank] >= 0 else -1 for rank, label in enumerate(pattern)
-            ]
-            chosen.append(replace(relation, pattern=tuple(present)))
+                replacements[first] = ranks[0]
+                if len({row_labels[rank] for rank in ranks}) > 1:
+                    deviating_rank = self._find_deviating_rank(row, relation, ranks)
+                    self._deviations[row] = (self._siblings.names[deviating_rank],)
+                    replacements[first] = deviating_rank
+            parts = []
+            for part in relation.parts:
+                ranks = [replacements[rank] for rank in part if rank in replacements]
+                if ranks:
+                    parts.append(tuple(ranks))
+            chosen.append(replace(relation, parts=tuple(parts)) if parts else None)
         return chosen
 
     def _find_deviating_rank(self, row: int, relation: Relation, ranks: list[int]) -> int:
@@ -272,13 +273,13 @@ class _Merger:
         return is_trusted
 
     def _get_joined_shape(
-        self, row: int, parts: tuple[int, ...], assembly: Assembly | None
+        self, row: int, relation: Relation, assembly: Assembly | None
     ) -> tuple[int, ...] | None:
         """Return the shape of a concatenated tensor, None if the axis is unknown."""
         shapes = []
-        for rank in parts:
-            tensor = int(self._siblings.rows[row, rank])
-            shapes.append(self._siblings.flows[rank].tensors["shape"].iat[tensor])
+        for part in relation.parts:
+            tensor = int(self._siblings.rows[row, part[0]])
+            shapes.append(self._siblings.flows[part[0]].tensors["shape"].iat[tensor])
         if None in shapes or len({len(shape) for shape in shapes}) != 1:
             return None
         if assembly is not None:
@@ -292,30 +293,27 @@ class _Merger:
         if whole is None or len(whole) != len(shapes[0]):
             return None
         differing = [axis for axis in range(len(whole)) if whole[axis] != shapes[0][axis]]
-        return tuple(whole) if len(differing) <= 1 or len(parts) > 2 else None
+        return tuple(whole) if len(differing) <= 1 else None
 
     def _name_file(self, row: int, relation: Relation, assembly: Assembly | None) -> str:
         """Return the name of the combined whole tensor, and keep how it is loaded; '' if none."""
-        tensors = []
-        for rank in relation.parts:
-            tensor = int(self._siblings.rows[row, rank])
-            file = self._siblings.flows[rank].tensors["file"].iat[tensor]
-            if not file:
-                return ""
-            tensors.append((rank, tensor, file))
-        ranks = ", ".join(self._siblings.names[rank] for rank, _, _ in tensors)
-        name = f"{tensors[0][2]} ({ranks})"
-        if len(tensors) > 1:
-            verb = "sum" if relation.how != JOINED else "joined"
-            name = f"{tensors[0][2]} ({verb} of {ranks})"
-        recipe = _Recipe(
-            tuple((self._siblings.flows[rank].trace, tensor) for rank, tensor, _ in tensors),
-            relation,
-            assembly,
-        )
-        while name in self._recipes and self._recipes[name] != recipe:
+        parts = []
+        first_file = ""
+        for part in relation.parts:
+            tensors = []
+            for rank in part:
+                tensor = int(self._siblings.rows[row, rank])
+                file = self._siblings.flows[rank].tensors["file"].iat[tensor]
+                if not file:
+                    return ""
+                first_file = first_file or file
+                tensors.append((self._siblings.flows[rank].trace, tensor))
+            parts.append(tuple(tensors))
+        ranks = [" + ".join(self._siblings.names[rank] for rank in part) for part in relation.parts]
+        name = f"{first_file} ({', '.join(ranks)})"
+        while name in self._recipes:
             name += "'"
-        self._recipes[name] = recipe
+        self._recipes[name] = _Recipe(tuple(parts), relation.factor, assembly)
         return name
 
     def _use_reductions(
@@ -330,15 +328,15 @@ class _Merger:
         """Give the partial sums of statistics the value that the reduction of them wrote."""
         for row, output in self._reduction_rows:
             relation = patterns[row]
-            if relation is None or relation.how == JOINED or patterns[output] is None:
+            if relation is None or not relation.is_sum or patterns[output] is None:
                 continue
             for equal_row in self._list_equal_rows(row).tolist():
                 equal_relation = patterns[equal_row]
-                if equal_relation is None or equal_relation.how == JOINED:
+                if equal_relation is None or not equal_relation.is_sum:
                     continue
                 if files[equal_row]:
                     if equal_relation.factor != 1.0 or not self._is_reduced(
-                        row, statistics[output]
+                        row, relation, statistics[output]
                     ):
                         continue
                     files[equal_row] = files[output]
@@ -347,18 +345,19 @@ class _Merger:
                 if len(shapes[equal_row] or ()) == len(shapes[output] or ()):
                     shapes[equal_row] = shapes[output]
 
-    def _is_reduced(self, row: int, result: Floats) -> bool:
+    def _is_reduced(self, row: int, relation: Relation, result: Floats) -> bool:
         """Return whether a collective wrote the sum, mean or maximum of what it read."""
-        from ..graph.statistics import compute_statistics
-
-        arrays = []
-        for rank, flow in enumerate(self._siblings.flows):
-            tensor = int(self._siblings.rows[row, rank])
-            if tensor < 0 or not flow.tensors["file"].iat[tensor]:
-                return True
-            arrays.append(flow.trace.array(tensor).astype(np.float64))
-        total = np.sum(arrays, axis=0)
-        for combined in (total, total / len(arrays), np.max(arrays, axis=0)):
+        arrays = load_ranks(self._siblings, row)
+        if arrays is None:
+            return True
+        arrays = [array.astype(np.float64) for array in arrays]
+        n_summands = len(relation.parts[0])
+        totals, highs = [], []
+        for part in relation.parts:
+            totals.append(add_arrays(arrays, part).reshape(-1))
+            highs.append(np.max([arrays[rank] for rank in part], axis=0).reshape(-1))
+        total = np.concatenate(totals)
+        for combined in (total, total / n_summands, np.concatenate(highs)):
             numbers = np.array(compute_statistics(combined)[:4])
             limit = _REDUCTION_ERROR * max(abs(result[0]), abs(result[1]), 1e-30)
             if bool(np.all(np.abs(numbers[:3] - result[:3]) <= limit)):
@@ -376,7 +375,7 @@ class _Merger:
         norms = table["norm"].to_numpy()  # type: ignore[index]
         highs = table["max"].to_numpy()  # type: ignore[index]
         for row, relation in enumerate(patterns):
-            if relation is None or relation.how == JOINED or files[row]:
+            if relation is None or not relation.is_sum or files[row]:
                 continue
             if np.isnan(norms[row]) and np.isnan(highs[row]):
                 is_trusted[row] = False
@@ -386,17 +385,21 @@ class _Merger:
         names = self._siblings.names
         problems: list[Problem] = []
         for name, flow in zip(names, self._siblings.flows, strict=True):
-            for problem in (*flow.trace.problems, *flow.problems):
-                problems.append(replace(problem, file=f"{name}: {problem.file}"))
+            problems += [
+                replace(problem, file=f"{name}: {problem.file}")
+                for problem in (*flow.trace.problems, *flow.problems)
+            ]
         source = replace(
             base.source,
             rank=None,
             process=None,
             details={**base.source.details, "merged": list(names)},
         )
-        recipes = self._recipes
+        recipes, load_own = self._recipes, base.load
 
         def load(name: str) -> AnyArray:
+            if name not in recipes and load_own is not None:
+                return load_own(name)  # a constant
             return recipes[name].load()
 
         return Trace(source, base.ops, table, tuple(problems), load)  # type: ignore[arg-type]
@@ -429,7 +432,7 @@ class _Merger:
         if n_unknown:
             notes.append(f"{n_unknown:,} values of single ranks (ids, masks) have no counterpart")
         n_sums = sum(
-            relation is not None and relation.how != JOINED and not is_trusted[row]
+            relation is not None and relation.is_sum and not is_trusted[row]
             for row, relation in enumerate(patterns)
         )
         if n_sums:
@@ -441,34 +444,23 @@ class _Merger:
         return tuple(notes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Recipe:
     """How a combined whole tensor is loaded."""
 
-    tensors: tuple[tuple[Trace, int], ...]
-    relation: Relation
+    parts: tuple[tuple[tuple[Trace, int], ...], ...]  #: summands of each part
+    factor: float
     assembly: Assembly | None
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    __hash__ = object.__hash__
 
     def load(self) -> AnyArray:
         """Return the combined tensor."""
-        arrays = [trace.array(tensor) for trace, tensor in self.tensors]
-        combined: AnyArray = arrays[0]
-        if self.relation.how == JOINED:
-            if len(arrays) > 1 and self.assembly is not None:
-                combined = self.assembly.join(arrays)
-        else:
-            for array in arrays[1:]:
-                combined = combined + array
-            if self.relation.how != SUM:
-                combined = combined / len(arrays)
-        factor = self.relation.factor
-        if factor != 1.0 and is_floating(str(combined.dtype)):
-            combined = combined * combined.dtype.type(factor)
+        parts = []
+        for tensors in self.parts:
+            arrays = [trace.array(tensor) for trace, tensor in tensors]
+            parts.append(add_arrays(arrays, range(len(arrays))))
+        combined = parts[0] if self.assembly is None else self.assembly.join(parts)
+        if self.factor != 1.0 and is_floating(str(combined.dtype)):
+            combined = combined * combined.dtype.type(self.factor)
         return combined
 
 
@@ -483,10 +475,12 @@ def describe_relation(
         return "local to a rank"
     factor = "" if relation.factor == 1.0 else f", times {relation.factor:g}"
     n_parts = len(relation.parts)
-    if relation.how != JOINED:
-        return f"{relation.how} of {n_parts} ranks{factor}"
+    summands = f", each the sum of {len(relation.parts[0])} ranks" if relation.is_sum else ""
     if n_parts == 1:
+        if relation.is_sum:
+            return f"sum of {len(relation.parts[0])} ranks{factor}"
         return f"replicated{factor}"
+    factor = summands + factor
     if assembly is None or shape is None:
         return f"{n_parts} shards{factor}"
     extents = list(map(str, shape))

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..model.arrays import Flags, Floats, Ints
+from ..graph.statistics import compute_statistics
+from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import get_unit_roundoff, is_discrete
-from ..model.trace import BACKWARD, FORWARD
+from ..model.trace import BACKWARD, COMMUNICATION, FORWARD
 from .kinds import number_kinds
 from .siblings import Siblings
 from .value_index import ValueIndex
-
-JOINED = "joined"  #: the different ones, concatenated; all equal: replicated
-SUM = "sum"
-MEAN = "mean"
 
 #: Relative difference of statistics up to which two values are the same: correct runs of float32
 #: differ by 1e-6 to 1e-5; narrower dtypes by some of their roundoffs.
@@ -27,25 +24,60 @@ _MATCH_ROUNDOFFS = 8
 _CLEAR_VOTE = 0.7
 #: Values of a kind whose whole tensors are read to find out whether they are partial sums.
 _SUM_SAMPLES = 2
+#: Partitions of the ranks that sums are tried for: tensor, data, context, expert parallel groups.
+_MAX_GROUPS = 4
 
 
 @dataclass(frozen=True)
 class Relation:
-    """What the values of sibling ranks make up together."""
+    """What the values of sibling ranks make up together: parts, concatenated in this order."""
 
-    how: str  #: JOINED, SUM or MEAN
-    pattern: tuple[int, ...]  #: per rank the first rank that holds the same part; -1: has none
+    #: for each part the ranks whose values are added up, one if the part is what a rank holds
+    parts: tuple[tuple[int, ...], ...]
+    #: per rank the first rank that holds the same numbers; -1: has none
+    pattern: tuple[int, ...]
     factor: float = 1.0  #: the combined value is multiplied by it
 
     @property
-    def parts(self) -> tuple[int, ...]:
-        """The ranks that hold different parts."""
-        return tuple(sorted(set(self.pattern) - {-1}))
+    def is_sum(self) -> bool:
+        """Whether values of several ranks are added up."""
+        return any(len(part) > 1 for part in self.parts)
 
     @property
     def is_replicated(self) -> bool:
         """Whether all ranks hold the whole value."""
-        return self.how == JOINED and len(self.parts) <= 1 and self.factor == 1.0
+        return len(self.parts) == 1 and not self.is_sum and self.factor == 1.0
+
+
+def join_parts(pattern: tuple[int, ...], factor: float = 1.0) -> Relation:
+    """Return the concatenation of the different values; one value: replicated.
+
+    >>> join_parts((0, 0, 2, 2)).parts
+    ((0,), (2,))
+    """
+    return Relation(tuple((rank,) for rank in sorted(set(pattern) - {-1})), pattern, factor)
+
+
+def add_parts(
+    pattern: tuple[int, ...], groups: tuple[int, ...], factor: float = 1.0
+) -> Relation | None:
+    """Return the sums of the different values within groups; None if nothing is added up.
+
+    Groups whose values are the same have the same sum, which is taken once.
+
+    >>> add_parts((0, 1, 2, 3), (0, 0, 2, 2)).parts
+    ((0, 1), (2, 3))
+    >>> add_parts((0, 0, 2, 2), (0, 1, 0, 1)).parts
+    ((0, 2),)
+    """
+    parts = []
+    for group in sorted(set(groups)):
+        labels = {label for label, member in zip(pattern, groups, strict=True) if member == group}
+        part = tuple(sorted(labels - {-1}))
+        if part and part not in parts:
+            parts.append(part)
+    relation = Relation(tuple(parts), pattern, factor)
+    return relation if relation.is_sum else None
 
 
 @dataclass(frozen=True)
@@ -55,56 +87,59 @@ class RowRelations:
     relations: tuple[Relation | None, ...]  #: (tensors,) None if nothing is known
     matches: Ints  #: (tensors,) entry of the other run's values that the combined value equals
     kinds: Ints  #: (tensors,) number of the kind
+    groups: list[tuple[int, ...]]  #: per rank its group, of the groups that values are added up in
+    factor: float  #: of gradients of a slice of the batch
+    is_loose: Flags  #: (tensors,) outside of modules, where a kind is not certain
 
 
-def combine_statistics(
-    statistics: Floats, sizes: Ints, parts: list[int], how: str, factor: float
-) -> tuple[Floats, Ints]:
+def combine_statistics(statistics: Floats, sizes: Ints, relation: Relation) -> tuple[Floats, Ints]:
     """Return (rows, 4) max, min, mean and norm of the combined values, and (rows,) their sizes.
 
     ``statistics`` is (rows, ranks, 4). Of a sum, only the mean follows from statistics, unless it
     is one of single numbers.
     """
-    values = statistics[:, parts]
-    part_sizes = sizes[:, parts]
-    totals = part_sizes.sum(axis=1)
+    part_statistics, part_sizes = [], []
+    for ranks in relation.parts:
+        part_statistics.append(_add_statistics(statistics[:, ranks], sizes[:, ranks]))
+        part_sizes.append(sizes[:, ranks].max(axis=1))
+    values = np.stack(part_statistics, axis=1)
+    counts = np.stack(part_sizes, axis=1)
+    totals = counts.sum(axis=1)
     combined = np.full((len(values), 4), np.nan)
     with np.errstate(all="ignore"):
-        if how == JOINED:
-            combined[:, 0] = values[:, :, 0].max(axis=1)
-            combined[:, 1] = values[:, :, 1].min(axis=1)
-            combined[:, 2] = (values[:, :, 2] * part_sizes).sum(axis=1) / totals
-            combined[:, 3] = np.sqrt(np.square(values[:, :, 3]).sum(axis=1))
-        else:
-            share = 1.0 / len(parts) if how == MEAN else 1.0
-            totals = part_sizes.max(axis=1)
-            numbers = values[:, :, 0].sum(axis=1) * share
-            is_single = totals == 1
-            combined[:, 2] = values[:, :, 2].sum(axis=1) * share
-            for column in (0, 1, 2):
-                combined[is_single, column] = numbers[is_single]
-            combined[is_single, 3] = np.abs(numbers[is_single])
-        combined *= factor
-        if factor < 0:
-            combined[:, [0, 1]] = combined[:, [1, 0]]
-            combined[:, 3] = np.abs(combined[:, 3])
-    return combined, totals
+        combined[:, 0] = values[:, :, 0].max(axis=1)
+        combined[:, 1] = values[:, :, 1].min(axis=1)
+        combined[:, 2] = (values[:, :, 2] * counts).sum(axis=1) / totals
+        combined[:, 3] = np.sqrt(np.square(values[:, :, 3]).sum(axis=1))
+    return combined * relation.factor, totals
 
 
-def find_relations(siblings: Siblings, index: ValueIndex) -> RowRelations:
+def _add_statistics(statistics: Floats, sizes: Ints) -> Floats:
+    """Return (rows, 4) the statistics of the sum over ranks, NaN where they do not follow."""
+    if statistics.shape[1] == 1:
+        first: Floats = statistics[:, 0]
+        return first
+    total = statistics.sum(axis=1)
+    is_single = sizes.max(axis=1) == 1
+    numbers = np.where(is_single, total[:, 0], np.nan)
+    return np.stack([numbers, numbers, total[:, 2], np.abs(numbers)], axis=1)
+
+
+def find_relations(siblings: Siblings, other: Siblings, index: ValueIndex) -> RowRelations:
     """Decide the relation of every row of sibling tensors.
 
     A relation is proved for a value by a value of the other run that equals the combined one. It is
     decided by the votes of all values of a kind: one layer that disagrees is not another relation.
     """
-    return _RelationSearch(siblings, index).run()
+    return _RelationSearch(siblings, other, index).run()
 
 
 class _RelationSearch:
     """The state of one search."""
 
-    def __init__(self, siblings: Siblings, index: ValueIndex) -> None:
+    def __init__(self, siblings: Siblings, other: Siblings, index: ValueIndex) -> None:
         self._siblings = siblings
+        self._other = other
         self._index = index
         self._n_rows = len(siblings.rows)
         self._kinds = number_kinds(siblings)
@@ -114,79 +149,161 @@ class _RelationSearch:
         roundoffs = np.array([get_unit_roundoff(dtype) for dtype in dtypes])
         self._errors = np.maximum(_MATCH_ERROR, _MATCH_ROUNDOFFS * roundoffs)
         self._errors[self._is_discrete] = 0.0
+        self._is_loose = np.zeros(self._n_rows, dtype=bool)  #: outside of modules
         base_ops = siblings.ops[siblings.row_ops]
         self._phases = np.empty(self._n_rows, dtype=object)
         for rank, flow in enumerate(siblings.flows):
             is_base = siblings.bases == rank
             phases = flow.trace.ops["phase"].to_numpy()
+            parents = flow.trace.ops["parent"].to_numpy()
             self._phases[is_base] = phases[base_ops[is_base, rank]]
+            self._is_loose[is_base] = parents[base_ops[is_base, rank]] < 0
         self._evidence: list[Relation | None] = [None] * self._n_rows
         self._matches = np.full(self._n_rows, -1)
 
     def run(self) -> RowRelations:
         """Collect evidence, let the kinds vote, and give every row its relation."""
-        distinct = np.arange(self._siblings.n_ranks)
-        all_patterns = np.where(self._siblings.is_present, distinct, -1)
-        self._match(self._siblings.labels, JOINED, 1.0)
-        self._match(all_patterns, JOINED, 1.0)
-        self._match_sums(1.0)
+        siblings = self._siblings
+        distinct = np.arange(siblings.n_ranks)
+        all_patterns = np.where(siblings.is_present, distinct, -1)
+        is_single = (siblings.sizes.max(axis=1) == 1) & ~self._is_discrete
+        groups = self._list_sum_groups()
+        self._match_repeated_numbers()
+        self._match(siblings.labels)
+        self._match(all_patterns)
+        for group in groups:
+            self._match(siblings.labels, group, 1.0, is_single)
+        self._match_sums(groups, 1.0)
         n_slices = self._count_batch_slices()
+        factor = 1.0 / n_slices
         if n_slices > 1:
-            self._match(all_patterns, MEAN, 1.0, self._siblings.sizes.max(axis=1) == 1)
-            factor = 1.0 / n_slices
-            is_backward = self._phases == BACKWARD
-            self._match(self._siblings.labels, JOINED, factor, is_backward)
-            self._match_sums(factor)
-        relations = self._vote()
-        return RowRelations(tuple(relations), self._matches, self._kinds)
+            everyone = (0,) * siblings.n_ranks
+            self._match(siblings.labels, everyone, factor, is_single)
+            self._match(siblings.labels, None, factor, self._phases == BACKWARD)
+            self._match_sums(groups, factor)
+        return RowRelations(
+            tuple(self._vote()),
+            self._matches,
+            self._kinds,
+            groups,
+            self._find_factor(factor),
+            self._is_loose,
+        )
+
+    def _match_repeated_numbers(self) -> None:
+        """Decide about parameters, and gradients, of one repeated number by name and size.
+
+        Zeros of any size are found among the values of the other run; they prove nothing.
+        """
+        siblings = self._siblings
+        with np.errstate(invalid="ignore"):
+            is_repeated = siblings.statistics[:, :, 0] == siblings.statistics[:, :, 1]
+        is_repeated = is_repeated.any(axis=1) & (siblings.sizes.max(axis=1) > 1)
+        distinct = np.arange(siblings.n_ranks)
+        for column in ("parameter", "gradient_of"):
+            names = siblings.collect_base(column)
+            other_names = self._other.collect_base(column)
+            sizes = {
+                name: self._other.sizes[row, self._other.bases[row]]
+                for row, name in enumerate(other_names.tolist())
+                if name and (self._other.labels[row] == self._other.bases[row]).all()
+            }
+            for row in np.flatnonzero(is_repeated & (names != "")).tolist():
+                size = int(sizes.get(names[row], -1))
+                own_sizes = siblings.sizes[row]
+                if size == own_sizes.sum() and (own_sizes > 0).all():
+                    self._evidence[row] = join_parts(tuple(distinct.tolist()))
+                elif (own_sizes == size).all():
+                    self._evidence[row] = join_parts((0,) * siblings.n_ranks)
+        self._is_constant = self._is_constant | is_repeated
+
+    def _list_sum_groups(self) -> list[tuple[int, ...]]:
+        """Return the groups that values may be added up in: all ranks, and those of reductions.
+
+        The ranks of a group have the same result of a reduction.
+        """
+        siblings = self._siblings
+        groups: Counter[tuple[int, ...]] = Counter()
+        for _, output in list_reductions(siblings):
+            pattern = tuple(siblings.labels[output].tolist())
+            if len(set(pattern)) < len(pattern) and -1 not in pattern:
+                groups[pattern] += 1
+        everyone = (0,) * siblings.n_ranks
+        frequent = [group for group, _ in groups.most_common(_MAX_GROUPS) if group != everyone]
+        return [everyone, *frequent]
 
     def _match(
-        self, patterns: Ints, how: str, factor: float, is_allowed: Flags | None = None
+        self,
+        patterns: Ints,
+        groups: tuple[int, ...] | None = None,
+        factor: float = 1.0,
+        is_allowed: Flags | None = None,
     ) -> None:
-        """Look for the combined values of rows without evidence among those of the other run."""
+        """Look for the combined values of rows without evidence among those of the other run.
+
+        Values are added up within ``groups``, or without them concatenated.
+        """
         is_open = (self._matches < 0) & ~self._is_constant
         if is_allowed is not None:
             is_open &= is_allowed
         for pattern, rows in _group_patterns(patterns, np.flatnonzero(is_open)):
-            parts = sorted(set(pattern) - {-1})
-            if not parts or (how != JOINED and len(parts) < 2):
+            if groups is None:
+                relation: Relation | None = join_parts(pattern, factor)
+            else:
+                relation = add_parts(pattern, groups, factor)
+            if relation is None or not relation.parts:
                 continue
             statistics, sizes = combine_statistics(
-                self._siblings.statistics[rows], self._siblings.sizes[rows], parts, how, factor
+                self._siblings.statistics[rows], self._siblings.sizes[rows], relation
             )
             entries = self._index.find(sizes, statistics, self._errors[rows])
-            relation = Relation(how, pattern, factor)
             for row in rows[entries >= 0].tolist():
                 self._evidence[row] = relation
             self._matches[rows] = np.maximum(self._matches[rows], entries)
 
-    def _match_sums(self, factor: float) -> None:
+    def _match_sums(self, groups: list[tuple[int, ...]], factor: float) -> None:
         """Look for partial sums among a few values of each kind, by their whole tensors."""
         siblings = self._siblings
         is_open = (self._matches < 0) & ~self._is_constant & ~self._is_discrete
         is_open &= siblings.is_present.all(axis=1)
-        is_open &= (siblings.sizes == siblings.sizes[:, :1]).all(axis=1)
+        is_open &= (siblings.shape_codes == siblings.shape_codes[:, :1]).all(axis=1)
         is_open &= (siblings.labels != 0).any(axis=1)
+        is_open &= siblings.sizes.max(axis=1) > 1
         has_evidence = np.array([relation is not None for relation in self._evidence])
         proved_kinds = set(self._kinds[has_evidence].tolist())
         samples: Counter[int] = Counter()
-        pattern = tuple(range(siblings.n_ranks))
         for row in np.flatnonzero(is_open).tolist():
             kind = int(self._kinds[row])
             if kind in proved_kinds or samples[kind] >= _SUM_SAMPLES:
                 continue
-            samples[kind] += 1
-            statistics = measure_sum(siblings, row, factor)
-            if statistics is None:
+            arrays = load_ranks(siblings, row)
+            if arrays is None:
                 continue
-            size = siblings.sizes[row, :1]
-            entry = self._index.find(size, statistics[None], self._errors[row : row + 1])[0]
-            if entry >= 0:
-                self._evidence[row] = Relation(SUM, pattern, factor)
-                self._matches[row] = entry
+            samples[kind] += 1
+            pattern = tuple(siblings.labels[row].tolist())
+            for group in groups:
+                relation = add_parts(pattern, group, factor)
+                if relation is None:
+                    continue
+                statistics, size = measure_parts(arrays, relation)
+                sizes = np.array([size])
+                entry = self._index.find(sizes, statistics[None], self._errors[row : row + 1])[0]
+                if entry >= 0:
+                    self._evidence[row] = relation
+                    self._matches[row] = entry
+                    break
+
+    def _find_factor(self, factor: float) -> float:
+        """Return the factor of most gradients that are not the same on all ranks."""
+        counts: Counter[float] = Counter()
+        for row in np.flatnonzero(self._phases == BACKWARD).tolist():
+            relation = self._evidence[row]
+            if relation is not None and (relation.is_sum or len(relation.parts) > 1):
+                counts[relation.factor] += 1
+        return factor if counts[factor] > counts[1.0] else 1.0
 
     def _count_batch_slices(self) -> int:
-        """Return the number of slices that the input ids of the run are cut into; 1 if they are not.
+        """Return the number of slices that the input ids are cut into; 1 if they are whole.
 
         Slices are integers of the forward pass that together are integers of the other run.
         """
@@ -199,20 +316,27 @@ class _RelationSearch:
         return max(counts, default=1)
 
     def _vote(self) -> list[Relation | None]:
-        """Return the relation of each row: that of most values of its kind."""
+        """Return the relation of each row: that of most values of its kind.
+
+        Outside of modules a kind may mix values of several parameters: there own evidence decides.
+        """
         votes: dict[int, Counter[Relation]] = {}
         for row, relation in enumerate(self._evidence):
             if relation is not None:
                 votes.setdefault(int(self._kinds[row]), Counter())[relation] += 1
         relations: list[Relation | None] = []
+        is_loose = self._is_loose.tolist()
         for row, kind in enumerate(self._kinds.tolist()):
             own = self._evidence[row]
-            if kind not in votes:
-                relations.append(None)
+            if kind not in votes or (is_loose[row] and own is not None):
+                relations.append(own)
                 continue
             winner, n_votes = votes[kind].most_common(1)[0]
             is_clear = n_votes >= _CLEAR_VOTE * votes[kind].total()
-            relations.append(winner if is_clear or own is None else own)
+            if is_clear and not (is_loose[row] and len(votes[kind]) > 1):
+                relations.append(winner)
+            else:
+                relations.append(own)
         return relations
 
 
@@ -226,27 +350,47 @@ def _group_patterns(patterns: Ints, rows: Ints) -> Iterator[tuple[tuple[int, ...
         yield tuple(pattern), rows[codes == code]
 
 
-def measure_sum(siblings: Siblings, row: int, factor: float) -> Floats | None:
-    """Return (4,) the statistics of the sum over ranks; None if a whole tensor is missing."""
-    from ..graph.statistics import compute_statistics
-
-    total = add_tensors(siblings, row, range(siblings.n_ranks))
-    if total is None:
-        return None
-    return np.array(compute_statistics(total * factor)[:4])
-
-
-def add_tensors(siblings: Siblings, row: int, ranks: Iterator[int] | range) -> Floats | None:
-    """Return the sum of the whole tensors of some ranks; None if one is missing."""
-    total = None
-    for rank in ranks:
-        flow = siblings.flows[rank]
+def load_ranks(siblings: Siblings, row: int) -> list[AnyArray] | None:
+    """Return the whole tensors of all ranks; None if one is missing."""
+    arrays = []
+    for rank, flow in enumerate(siblings.flows):
         tensor = int(siblings.rows[row, rank])
         if tensor < 0 or not flow.tensors["file"].iat[tensor]:
             return None
-        array = flow.trace.array(tensor)
-        total = array if total is None else total + array
+        arrays.append(flow.trace.array(tensor))
+    return arrays
+
+
+def add_arrays(arrays: Sequence[AnyArray], ranks: Sequence[int]) -> AnyArray:
+    """Return the sum of the arrays of some ranks, in their order."""
+    total = arrays[ranks[0]]
+    for rank in ranks[1:]:
+        total = total + arrays[rank]
     return total
+
+
+def measure_parts(arrays: Sequence[AnyArray], relation: Relation) -> tuple[Floats, int]:
+    """Return (4,) the statistics of the combined value, and its number of elements."""
+    parts = [add_arrays(arrays, ranks).reshape(-1) for ranks in relation.parts]
+    whole = np.concatenate(parts) * relation.factor
+    return np.array(compute_statistics(whole)[:4]), whole.size
+
+
+def list_reductions(siblings: Siblings) -> list[tuple[int, int]]:
+    """Return the rows of the input and the output of every reduction over ranks."""
+    base = int(np.argmax((siblings.ops >= 0).sum(axis=0)))
+    flow = siblings.flows[base]
+    ops = flow.trace.ops
+    is_reduction = ops["kind"].str.lower().str.contains("reduce").to_numpy()
+    is_reduction &= (ops["phase"] == COMMUNICATION).to_numpy()
+    row_ops = flow.tensors["op"].to_numpy()
+    slot_kinds = flow.tensors["slot_kind"].to_numpy()
+    is_constant = flow.tensors["constant"].to_numpy()
+    rows_of: dict[int, tuple[list[int], list[int]]] = {}
+    for row in np.flatnonzero(is_reduction[row_ops] & ~is_constant).tolist():
+        inputs, outputs = rows_of.setdefault(int(row_ops[row]), ([], []))
+        (outputs if slot_kinds[row] == "output" else inputs).append(row)
+    return [(inputs[-1], outputs[0]) for inputs, outputs in rows_of.values() if inputs and outputs]
 
 
 def index_values(siblings: Siblings) -> ValueIndex:
@@ -260,9 +404,8 @@ def index_values(siblings: Siblings) -> ValueIndex:
     rows = rows[~is_constant]
     blocks = []
     for pattern, pattern_rows in _group_patterns(siblings.labels, rows):
-        parts = sorted(set(pattern) - {-1})
         statistics, sizes = combine_statistics(
-            siblings.statistics[pattern_rows], siblings.sizes[pattern_rows], parts, JOINED, 1.0
+            siblings.statistics[pattern_rows], siblings.sizes[pattern_rows], join_parts(pattern)
         )
         blocks.append((sizes, statistics, pattern_rows))
     sizes = np.concatenate([block[0] for block in blocks])

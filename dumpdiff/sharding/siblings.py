@@ -10,7 +10,9 @@ from functools import cached_property
 import numpy as np
 
 from ..graph import Flow
-from ..model.arrays import AnyArray, Flags, Floats, Ints
+from ..model.arrays import AnyArray, Flags, Floats, Ints, Objects
+from ..model.trace import COMMUNICATION
+from ..readers.call_records import is_in_place
 
 #: Columns of the tensor table that are compared between siblings.
 _STATISTICS = ("max", "min", "mean", "norm")
@@ -18,8 +20,11 @@ _STATISTICS = ("max", "min", "mean", "norm")
 #: them in another order (float32 sums of some thousand elements; measured up to 3e-6).
 _EQUALITY = 1e-5
 
-#: Kind, scope, phase, and the slots with their numbers of axes.
-_Call = tuple[str, str, str, tuple[tuple[str, int], ...]]
+#: Share of the ops of a rank that must correspond by shape. Ranks with shards of other sizes (a
+#: vocabulary that does not divide) are aligned by the number of axes.
+_MIN_SHAPED_SHARE = 0.9
+#: Kind, scope, phase, and the slots with their shapes, or only the numbers of axes.
+_Call = tuple[str, str, str, tuple[tuple[str, object, str], ...]]
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Siblings:
 
         Equal are shape, extremes, mean and norm, the last two up to the order of summation.
         """
-        shapes = self._shape_codes
+        shapes = self.shape_codes
         labels = np.where(self.is_present, np.arange(self.n_ranks), -1)
         for rank in range(1, self.n_ranks):
             for earlier in range(rank - 1, -1, -1):
@@ -95,7 +100,8 @@ class Siblings:
         return labels
 
     @cached_property
-    def _shape_codes(self) -> Ints:
+    def shape_codes(self) -> Ints:
+        """(tensors, ranks) a number for each shape, -1 where the rank lacks the tensor."""
         codes: dict[object, int] = {}
         columns = []
         for rank, flow in enumerate(self.flows):
@@ -128,35 +134,79 @@ def align_siblings(flows: Sequence[Flow], names: Sequence[str]) -> Siblings:
     module and phase do.
     """
     base = max(range(len(flows)), key=lambda rank: (len(flows[rank].trace.ops), -rank))
-    calls = [_list_calls(flow) for flow in flows]
-    columns = [_align_calls(calls[base], rank_calls) for rank_calls in calls]
+    columns = []
+    for flow in flows:
+        column = _align_calls(_list_calls(flows[base]), _list_calls(flow))
+        if (column >= 0).sum() < _MIN_SHAPED_SHARE * len(flow.trace.ops):
+            base_calls = _list_calls(flows[base], with_extents=False)
+            column = _align_calls(base_calls, _list_calls(flow, with_extents=False))
+        columns.append(column)
     ops = np.stack(columns, axis=1)
-    n_dropped = sum(len(rank_calls) for rank_calls in calls) - int((ops >= 0).sum())
+    n_dropped = sum(len(flow.trace.ops) for flow in flows) - int((ops >= 0).sum())
     rows, row_ops = _align_slots(flows, ops, base)
+    _continue_running_sums(flows[base], rows)
     return Siblings(tuple(names), tuple(flows), ops, rows, row_ops, n_dropped)
 
 
-def _list_calls(flow: Flow) -> list[_Call]:
+def _list_calls(flow: Flow, *, with_extents: bool = True) -> list[_Call]:
     """Return, for each op, what its siblings have in common with it."""
     trace = flow.trace
-    slots: list[list[tuple[str, int]]] = [[] for _ in range(len(trace.ops))]
-    table = trace.tensors
-    columns = (table[name].tolist() for name in ("op", "slot", "shape"))
-    for op, slot, shape in zip(*columns, strict=True):
-        slots[op].append((slot, -1 if shape is None else len(shape)))
+    slots: list[list[tuple[str, object, str]]] = [[] for _ in range(len(trace.ops))]
+    columns = (trace.tensors[name].tolist() for name in ("op", "slot", "shape"))
+    for op, slot, shape, name in zip(*columns, _name_values(flow), strict=True):
+        extents = shape if with_extents or shape is None else len(shape)
+        slots[op].append((slot, extents, name))
     names = (trace.ops[name].tolist() for name in ("kind", "scope", "phase"))
     return list(zip(*names, map(tuple, slots), strict=True))
+
+
+def _name_values(flow: Flow) -> list[str]:
+    """Return, for each tensor, the parameter or gradient that its value is, '' if none."""
+    names = np.full(len(flow.classes) + 1, "", dtype=object)
+    for column in ("update_of", "parameter", "gradient_of"):
+        class_names = flow.classes[column].to_numpy()
+        has_name = class_names != ""
+        names[:-1][has_name] = [f"{column} {name}" for name in class_names[has_name]]
+    _name_reduced_gradients(flow, names)
+    named: list[str] = names[flow.tensor_class].tolist()
+    return named
+
+
+def _name_reduced_gradients(flow: Flow, names: Objects) -> None:
+    """Name what collectives and updates in place make of named values; ``names`` is by class."""
+    ops = flow.trace.ops
+    is_update = (ops["phase"] == COMMUNICATION).to_numpy()
+    is_update |= ops["kind"].map(is_in_place).to_numpy(dtype=bool)
+    for op in np.flatnonzero(is_update).tolist():
+        read_names = {names[value] for value in flow.reads[op]} - {""}
+        results = flow.writes[op]
+        if len(read_names) == 1 and len(results) == 1 and not names[results[0]]:
+            names[results[0]] = f"{read_names.pop()}'"
 
 
 def _align_calls(base_calls: list[_Call], calls: list[_Call]) -> Ints:
     """Return (base calls,) the corresponding call, -1 if there is none."""
     if calls == base_calls:
         return np.arange(len(calls))
+    aligned = _find_subsequence(base_calls, calls)
+    if aligned is not None:
+        return aligned
     aligned = np.full(len(base_calls), -1)
     matcher = SequenceMatcher(None, base_calls, calls, autojunk=False)
     for block in matcher.get_matching_blocks():
         aligned[block.a : block.a + block.size] = np.arange(block.b, block.b + block.size)
     return aligned
+
+
+def _find_subsequence(base_calls: list[_Call], calls: list[_Call]) -> Ints | None:
+    """Return (base calls,) the first call of each kind in order; None if some are left over."""
+    aligned = np.full(len(base_calls), -1)
+    position = 0
+    for row, base_call in enumerate(base_calls):
+        if position < len(calls) and calls[position] == base_call:
+            aligned[row] = position
+            position += 1
+    return aligned if position == len(calls) else None
 
 
 def _align_slots(flows: Sequence[Flow], ops: Ints, base: int) -> tuple[Ints, Ints]:
@@ -173,6 +223,35 @@ def _align_slots(flows: Sequence[Flow], ops: Ints, base: int) -> tuple[Ints, Int
     return np.array(columns).T.reshape(len(base_keys), len(flows)), np.array(
         [key[0] for key in base_keys], dtype=int
     )
+
+
+def _continue_running_sums(flow: Flow, rows: Ints) -> None:
+    """Give a rank that skips a summand the sum that it has so far.
+
+    The norm of all gradients is summed up parameter by parameter; a parameter that several ranks
+    hold is counted on one of them. Changes ``rows`` of the base rank's ``flow`` in place.
+    """
+    table = flow.tensors
+    kinds = flow.trace.ops["kind"].str.lower().str
+    is_addition = (kinds.contains("add") & ~kinds.contains("adam")).to_numpy()
+    is_number = ((table["size"] == 1) & ~table["constant"]).to_numpy()
+    is_absent = (rows < 0).any(axis=1) & is_number & is_addition[table["op"].to_numpy()]
+    output_of_class: dict[int, int] = {}
+    values = flow.tensor_class.tolist()
+    ops, slot_kinds = table["op"].tolist(), table["slot_kind"].tolist()
+    sum_rows: dict[int, int] = {}  # op -> the output of another addition that it reads
+    for row in np.flatnonzero(is_number & is_addition[table["op"].to_numpy()]).tolist():
+        if slot_kinds[row] == "output":
+            if is_absent[row] and ops[row] in sum_rows:
+                earlier = sum_rows[ops[row]]
+                is_missing = rows[row] < 0
+                rows[row, is_missing] = rows[earlier, is_missing]
+            output_of_class[values[row]] = row
+        elif values[row] in output_of_class:
+            earlier = output_of_class[values[row]]
+            sum_rows[ops[row]] = earlier
+            is_missing = rows[row] < 0
+            rows[row, is_missing] = rows[earlier, is_missing]
 
 
 def _list_slots(flow: Flow, rank_ops: Ints) -> list[tuple[int, str, str]]:

@@ -144,7 +144,7 @@ def _match_forms(
 def _fit_smoothing(hard: float, uniform: float, value: AnyArray) -> float:
     """Return the smoothing of two decimals that is nearest to a value."""
     share = (float(value.reshape(-1)[0]) - hard) / ((uniform - hard) or 1.0)
-    rounded_share = round(share, _SMOOTHING_DECIMALS)
+    rounded_share = round(share, _SMOOTHING_DECIMALS) + 0.0  # -0 becomes 0
     return rounded_share if 0 <= rounded_share < 1 else 0.0
 
 
