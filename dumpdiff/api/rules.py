@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..rulebook import Explanation, load_rules
-from .pipeline import PathLike
+from .inputs import PathLike
 from .progress import Progress
 
 if TYPE_CHECKING:
