@@ -10,6 +10,7 @@ import numpy as np
 
 from ....model.arrays import AnyArray
 from ....operators.activations import ACTIVATIONS, ACTIVATIONS_BY_KIND, NUMBERED_ACTIVATIONS
+from ....operators.elementwise import ROUNDINGS
 from ...fault_case import FaultCase, compute_residual
 from ...region import Region, Step
 from .change import Change, compute_with, list_floating_inputs
@@ -175,8 +176,11 @@ def list_clamps(case: FaultCase, region: Region) -> Iterator[Change]:
             name = f"{step.name} ({step.kind})"
             yield from _clamp(case, region, number, name, step.output, np.positive)
         for position, step_input in list_floating_inputs(step):
-            is_product = step.kind in _PRODUCT_KINDS
-            if not is_product or not step_input.agrees or step_input.is_parameter:
+            is_quantized = step.kind == "div" and bool(
+                (region.find_kinds_after(number) | case.consumer_kinds) & ROUNDINGS.keys()
+            )
+            is_clampable = step.kind in _PRODUCT_KINDS or is_quantized
+            if not is_clampable or not step_input.agrees or step_input.is_parameter:
                 continue
             compute = partial(_compute_step, step, position)
             yield from _clamp(case, region, number, step_input.name, step_input.array, compute)
