@@ -73,7 +73,7 @@ def _change_argument(
 def _name_argument(
     case: FaultCase, region: Region, number: int, values: tuple[float, float]
 ) -> tuple[str, str]:
-    """Return (cause, word) of a number that an op takes; ``values``: the recorded one, the other."""
+    """Return (cause, word) of a number that an op takes; ``values``: the recorded and the other."""
     step = region.steps[number]
     recorded, value = values
     if scales_quantized(case, region, number):

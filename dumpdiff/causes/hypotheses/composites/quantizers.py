@@ -12,8 +12,7 @@ from ...fault_case import FaultCase
 from ...quantizer_fit import Quantizer, fit_quantizer, list_other_quantizers
 from ...region import Region
 from ..quantization import compare_with_faulty, describe_difference, describe_missing_quantizer
-from .activations import find_inputs_before
-from .change import Change, compute_with, list_floating_inputs
+from .change import Change, compute_with, find_inputs_before, list_floating_inputs
 
 _ROUNDING_KINDS = set(ROUNDINGS)
 _SCALING_KINDS = ("mul", "div")
