@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,14 +58,14 @@ def _list_rank_parameters(step: Step, rank: int) -> dict[str, Parameter]:
             name, row, int(keys[row]), bool(step.informative[rank][row]), record["shape"], like,
             gradients.get(name, -1),
         )  # fmt: skip
+    states = [name for name in parameters if name.partition(".")[2] in parameters]
+    for name in states:  # MindSpore: moment1.W, exp_avg.W
+        del parameters[name]
     new_tensors = _find_new_tensors(step, rank, parameters)
     return {
-        name: Parameter(
-            parameter.name, parameter.tensor, parameter.key, parameter.is_informative,
-            parameter.shape, parameter.like, parameter.gradient, new_tensors.get(name, -1),
-        )
+        name: replace(parameter, new_tensor=new_tensors.get(name, -1))
         for name, parameter in parameters.items()
-    }  # fmt: skip
+    }
 
 
 def _find_gradients(step: Step, rank: int) -> dict[str, int]:
@@ -291,7 +291,20 @@ def _check_results(
                 _name_group(step, ranks), results[position],
             )
         )  # fmt: skip
-    return InvariantCheck(invariant, n_checked, tuple(_merge(violations)), dict(unchecked))
+    return InvariantCheck(
+        invariant, n_checked, tuple(_count_further(_merge(violations))), dict(unchecked)
+    )
+
+
+def _count_further(violations: list[Violation]) -> list[Violation]:
+    """Return the first violation of each set of ranks, with the number of the others.
+
+    What is wrong on all of them has one cause.
+    """
+    by_ranks: defaultdict[tuple[int, ...], list[Violation]] = defaultdict(list)
+    for violation in violations:
+        by_ranks[violation.ranks].append(violation)
+    return [replace(items[0], n_further=len(items) - 1) for items in by_ranks.values()]
 
 
 def _get_result(parameter: Parameter, invariant: str) -> int:

@@ -20,6 +20,8 @@ _MAX_TRIALS = 400
 #: Probability that a kind of change explains a value of few elements by chance, and the number of
 #: elements from which on that does not happen: the limit is a tenth of the error at most.
 _MAX_CHANCE, _MIN_SAFE_ELEMENTS = 1e-3, 8
+#: Steps of an activation that is written out, at most: gelu with a cubic term has eight.
+_MAX_STEPS = 9
 LOSS_KINDS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 
 
@@ -109,6 +111,33 @@ def compute_with(step: Step, position: int, array: AnyArray) -> AnyArray | None:
     inputs[position] = array
     with np.errstate(all="ignore"):
         return step.compute(inputs)
+
+
+def find_inputs_before(
+    region: Region, number: int, *, with_parameters: bool = False
+) -> dict[int, AnyArray]:
+    """Return by class the values from which a step may have been computed, the last first.
+
+    Only steps that work element by element and keep the order lie in between.
+    """
+    numbers_by_value = {step.value: i for i, step in enumerate(region.steps)}
+    size, shape = region.steps[number].output.size, region.steps[number].output.shape
+    values: dict[int, AnyArray] = {}
+    front = [number]
+    for _ in range(_MAX_STEPS):
+        next_front = []
+        for i in front:
+            for _, step_input in list_floating_inputs(region.steps[i]):
+                is_new = step_input.value not in values and step_input.value >= 0
+                if not is_new or step_input.array.size != size:
+                    continue
+                if step_input.is_parameter and not with_parameters:
+                    continue
+                values[step_input.value] = step_input.array.reshape(shape)
+                if step_input.value in numbers_by_value and step_input.order is None:
+                    next_front.append(numbers_by_value[step_input.value])
+        front = next_front
+    return values
 
 
 def feeds_softmax(case: FaultCase, region: Region, number: int) -> bool:
