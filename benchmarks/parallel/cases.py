@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runs import MEGATRON, MINDSPORE, PYTORCH, Recording
+from runs import HELD_OUT, MEGATRON, MINDSPORE, PYTORCH, RECORDINGS, Recording
 
 #: Relations between the layouts of target and reference.
 EQUAL, OTHER = "equal layout", "other layout"
@@ -239,4 +239,4 @@ def list_recordings(cases: list[Case]) -> list[Recording]:
 def get_path(recording: Recording, work: Path) -> Path:
     """Return the folder of a recording; held-out faults are in a folder of their own."""
     held_out = {fault.recording for fault in FAULTS if fault.name in list_held_out()}
-    return work / ("held_out" if recording in held_out else "recordings") / recording.name
+    return work / (HELD_OUT if recording in held_out else RECORDINGS) / recording.name
