@@ -25,8 +25,9 @@ from ..readers.part_pairs import pair_parts
 from ..readers.parts import Part
 from ..rulebook import load_rules
 from .backends import SavedDrawings
+from .inputs import Inputs, PathLike
 from .layouts import find_layouts
-from .pipeline import Inputs, PathLike, compare_dumps, read_flows
+from .pipeline import compare_dumps, read_flows
 from .progress import Progress, narrow_progress, report_progress
 from .result_builder import build_result
 from .result_folder import RUN_FILES, is_run_folder, load_folder, read_saved, restore_inputs
@@ -162,7 +163,7 @@ def align(
         from .run_alignment import Execution, align_run
 
         execution = Execution(jobs, scheduler, output)
-        return align_run(inputs, pairs, min_coverage, explained, execution, progress)
+        return align_run(inputs, pairs, min_coverage, explained, execution, load_single, progress)
     inputs = replace(inputs, step=_get_first(selected_steps), rank=_get_first(selected_ranks))
     # Drawn once, also if the page is written again elsewhere.
     has_drawings = output is not None
@@ -205,7 +206,7 @@ def load(result: PathLike) -> Result | RunResult:
         from .run_backend import RunFolder
         from .run_folder import read_run
 
-        return replace(read_run(folder), backend=RunFolder(folder))
+        return replace(read_run(folder), backend=RunFolder(folder, load_single))
     return load_single(folder)
 
 
