@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,10 +14,9 @@ from .step import Step
 from .violations import InvariantCheck, Violation
 
 #: Parts of the names of operators that square, or take a norm of, what they read.
-_NORM_WORDS = ("norm", "square", "pow", "mul", "dot")
+_NORM_WORDS = ("norm", "square", "pow")
 _PRODUCT_WORDS = ("mul", "dot")  #: squares only if both inputs are one value
-#: Ops between a square and the sum over ranks, in a graph: sums of each parameter and of all.
-_MAX_DEPTH = 400
+_MAX_OPS = 100_000  #: ops that make up one sum of squares
 
 
 def check_gradient_norm(step: Step) -> InvariantCheck:
@@ -63,53 +63,67 @@ def _is_scalar(trace: Trace, inputs: tuple[int, ...]) -> bool:
 
 
 def _list_squared_tensors(step: Step, rank: int, op: int, scalar: int) -> list[int]:
-    """Return the tensors whose squares make up a scalar.
-
-    In a graph they are what it is computed from; else what the optimizer squares before it.
-    """
+    """Return the tensors whose squares make up a scalar that is reduced by ``op``."""
     trace, keys = step.traces[rank], step.keys[rank]
-    tensors = trace.tensors
+    owners = trace.tensors["op"].to_numpy()
     kinds = trace.ops["kind"].tolist()
-    rows_of: defaultdict[int, list[int]] = defaultdict(list)
-    is_input = (tensors["slot_kind"] == "input").to_numpy() & ~tensors["constant"].to_numpy()
-    owners = tensors["op"].to_numpy()
-    for row in np.flatnonzero(is_input & (owners < op)).tolist():
-        rows_of[int(owners[row])].append(row)
-    sources = tensors["source_tensor"].to_numpy()
-    if sources[scalar] >= 0:
-        candidates = _follow_sums(trace, rows_of, int(sources[scalar]))
-    else:
-        is_optimizer = (trace.ops["phase"] == OPTIMIZER).to_numpy()
-        candidates = [other for other in rows_of if is_optimizer[other]]
-    squared = []
-    for other in candidates:
-        name = kinds[other].lower()
-        rows = rows_of[other]
-        if not rows or not any(word in name for word in _NORM_WORDS):
+    rows_of = _list_inputs(trace)
+    producers = _find_producers(step, rank)
+    squared: list[int] = []
+    todo, visited = [producers(scalar, op)], set[int]()
+    for producer in todo:
+        if producer < 0 or producer in visited or len(visited) > _MAX_OPS:
             continue
-        is_product = any(word in name for word in _PRODUCT_WORDS)
-        is_square = len(rows) > 1 and len({int(keys[row]) for row in rows}) == 1
-        if not is_product or is_square:
-            squared += rows[:1] if is_product else rows
+        visited.add(producer)
+        rows = rows_of.get(producer, [])
+        if _is_square(kinds[producer], [int(keys[row]) for row in rows]):
+            squared += rows[:1] if len(rows) == 2 else rows
+            continue
+        todo += [producers(row, int(owners[row])) for row in rows]
     return squared
 
 
-def _follow_sums(trace: Trace, rows_of: dict[int, list[int]], output: int) -> list[int]:
-    """Return the ops that a scalar is computed from, as far as the first squares."""
+def _list_inputs(trace: Trace) -> dict[int, list[int]]:
+    """Return op -> the tensors that it reads, without constants."""
+    tensors = trace.tensors
+    is_input = (tensors["slot_kind"] == "input").to_numpy() & ~tensors["constant"].to_numpy()
+    owners = tensors["op"].to_numpy()
+    rows_of: defaultdict[int, list[int]] = defaultdict(list)
+    for row in np.flatnonzero(is_input).tolist():
+        rows_of[int(owners[row])].append(row)
+    return dict(rows_of)
+
+
+def _find_producers(step: Step, rank: int) -> Callable[[int, int], int]:
+    """Return a function that gives the op that computed a tensor that another op reads.
+
+    By the edges of a graph, else by equal values: the last op of the optimizer before the reader
+    that gave the value. -1 if there is none.
+    """
+    trace, keys = step.traces[rank], step.keys[rank]
     tensors = trace.tensors
     owners, sources = tensors["op"].to_numpy(), tensors["source_tensor"].to_numpy()
-    kinds = trace.ops["kind"].tolist()
-    todo, visited = [int(owners[output])], set[int]()
-    for op in todo:
-        if op in visited or len(visited) > _MAX_DEPTH:
-            continue
-        visited.add(op)
-        name = kinds[op].lower()
-        if "square" in name or "norm" in name:
-            continue
-        rows = rows_of.get(op, [])
-        todo += [int(owners[sources[row]]) for row in rows if sources[row] >= 0]
-    return sorted(visited)
+    if (sources >= 0).any():
+        return lambda row, reader: int(owners[sources[row]]) if sources[row] >= 0 else -1
+    is_optimizer = (trace.ops["phase"] == OPTIMIZER).to_numpy()[owners]
+    is_output = (tensors["slot_kind"] == "output").to_numpy() & is_optimizer & (keys >= 0)
+    ops_of: defaultdict[int, list[int]] = defaultdict(list)
+    for row in np.flatnonzero(is_output).tolist():
+        ops_of[int(keys[row])].append(int(owners[row]))
+
+    def find(row: int, reader: int) -> int:
+        earlier_ops = [op for op in ops_of.get(int(keys[row]), []) if op < reader]
+        return max(earlier_ops, default=-1)
+
+    return find
+
+
+def _is_square(kind: str, input_keys: list[int]) -> bool:
+    """Whether an op squares what it reads, or takes its norm."""
+    name = kind.lower()
+    if any(word in name for word in _PRODUCT_WORDS):
+        return len(input_keys) > 1 and len(set(input_keys)) == 1
+    return any(word in name for word in _NORM_WORDS)
 
 
 def _name_gradient(step: Step, rank: int, tensor: int) -> str:

@@ -40,6 +40,8 @@ class Change:
     mirror: Statement | None = None
     #: other outputs of further steps, by their numbers
     further_outputs: Mapping[int, AnyArray] = field(default_factory=dict)
+    #: other values that steps read, by their classes; ``output`` is that of the record then
+    replaced_values: Mapping[int, AnyArray] = field(default_factory=dict)
 
 
 def make_search(
@@ -63,11 +65,16 @@ def make_search(
         n_elements = 0.0
         max_trials = min(_MAX_TRIALS, count_safe_trials(case))
         for n_trials, change in enumerate(list_changes(case, region)):
-            n_elements += region.costs[change.number]
+            n_elements += (
+                max(region.costs) if change.replaced_values else region.costs[change.number]
+            )
             if n_elements > _MAX_ELEMENTS or n_trials >= max_trials:
                 return
-            outputs = {change.number: change.output, **change.further_outputs}
-            predicted = region.run_changes(outputs)
+            if change.replaced_values:
+                predicted = region.run_with_values(change.replaced_values)
+            else:
+                outputs = {change.number: change.output, **change.further_outputs}
+                predicted = region.run_changes(outputs)
             if predicted is None:
                 continue
             yield Candidate(

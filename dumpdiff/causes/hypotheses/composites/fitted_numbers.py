@@ -23,7 +23,8 @@ _GATE_DIGITS = 6
 #: Kinds of which one input alone may be scaled.
 _BRANCHED_KINDS = {"add", "sub", "concat"}
 #: Numbers of levels by which the range of a value is divided: of 2 to 16 bits, signed or not.
-_LEVELS = {2.0**n_bits - difference for n_bits in range(1, 17) for difference in (0, 1)}
+_LEVELS = [2.0**n_bits - difference for n_bits in range(1, 17) for difference in (0, 1)]
+_LEVEL_DISTANCE = 1e-5
 _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "div", "reciprocal"}
 
 
@@ -77,7 +78,7 @@ def _name_argument(
     step = region.steps[number]
     recorded, value = values
     if scales_quantized(case, region, number):
-        are_levels = all(round(item, _GATE_DIGITS) in _LEVELS for item in values)
+        are_levels = all(np.any(np.isclose(item, _LEVELS, rtol=_LEVEL_DISTANCE)) for item in values)
         return "quantization-range" if are_levels else "quantization-scale", "the number"
     kinds_after = region.find_kinds_after(number)
     is_small = 0 <= recorded < 0.5 and 0 <= value < 1

@@ -16,7 +16,7 @@ from .change import Change, compute_with, feeds_softmax, list_floating_inputs
 _CHUNKS = (2, 3, 4)
 #: Fewest positions that show relative positions.
 _MIN_POSITIONS = 3
-#: Fewest elements of an axis that is shifted or reversed: of fewer, a shift drops most.
+#: Fewest elements of an axis that is shifted: of fewer, a shift drops most.
 _MIN_SHIFTED = 4
 _GATED_KINDS = {"sigmoid", "tanh"}
 
@@ -27,7 +27,7 @@ def list_shifts(_case: FaultCase, region: Region) -> Iterator[Change]:
         for position, step_input in list_floating_inputs(step):
             array = step_input.array
             for axis in range(array.ndim):
-                if array.shape[axis] < _MIN_SHIFTED:
+                if array.shape[axis] < 2:
                     continue
                 for cause, description, changed in _shift_axis(step, step_input, axis):
                     output = compute_with(step, position, changed)
@@ -46,6 +46,8 @@ def _shift_axis(
     if is_kernel and axis == array.ndim - 1:
         axes = tuple(range(2, array.ndim))
         yield "kernel-flipped", f"the kernel {name} flipped", np.flip(array, axes)
+    if step.kind != "convolution" and array.shape[axis] < _MIN_SHIFTED:
+        return
     shift_cause = "causal-shift" if step.kind == "convolution" else "row-shift"
     for shift in (1, -1):
         rolled = np.roll(array, shift, axis)
