@@ -13,6 +13,7 @@ from .fitted_numbers import (
     list_offsets,
     list_other_arguments,
 )
+from .joined_parts import list_other_joins
 from .missing_inputs import list_bypassed_steps, list_missing_inputs, list_missing_masks
 from .norms import list_norms
 from .orders import list_orders, list_shifts
@@ -40,6 +41,7 @@ HYPOTHESES = (
     Hypothesis("quantization-axis", make_search(list_scale_axes)),
     Hypothesis("rope-missing", make_search(list_rotations)),
     Hypothesis("input-order", make_search(list_exchanged_inputs)),
+    Hypothesis("input-order", make_search(list_other_joins)),
     Hypothesis("activation-kind", make_search(list_activations)),
     Hypothesis("pooling", make_search(list_poolings)),
     Hypothesis("argument", make_search(list_other_arguments)),
