@@ -18,9 +18,9 @@ _NUMBER = re.compile(r"(?<![A-Za-z0-9_])\d+")
 def number_kinds(siblings: Siblings) -> Ints:
     """Return (tensors,) a number that values of one kind in different layers share.
 
-    Parameters, their gradients and new values are known by name. Else a kind is module, operator, the how-manieth call of it in the module, slot and shape. The place
-    of a backward call is that of its forward call. Calls outside of modules are distinguished by
-    the calls before and after them.
+    Parameters, their gradients and new values are known by name. Else a kind is module, operator,
+    the how-manieth call of it in the module, slot and shape. The place of a backward call is that
+    of its forward call. Calls outside of modules are distinguished by the calls before and after.
     """
     keys_of_ranks = [_list_places(flow.trace) for flow in siblings.flows]
     codes: dict[tuple[object, ...], int] = {}
@@ -43,7 +43,7 @@ def number_kinds(siblings: Siblings) -> Ints:
 
 
 def list_names(table: pd.DataFrame) -> list[str]:
-    """Return, for each tensor, the parameter that it is, or whose gradient or update; '' if none."""
+    """Return, for each tensor, which parameter, gradient or new weight it is; '' if none."""
     names = [""] * len(table)
     for column in ("parameter", "gradient_of", "update_of"):
         for row, name in enumerate(table[column].tolist()):

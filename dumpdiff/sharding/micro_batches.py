@@ -111,6 +111,8 @@ def _number_collectives(phases: Objects, kinds: Objects, batches: Ints, n_batche
     if not is_pass.any():
         return
     last_op = int(np.flatnonzero(is_pass)[-1])
+    while last_op + 1 < len(phases) and _is_transfer(kinds[last_op + 1]):
+        last_op += 1  # the gradient that is sent to the stage before
     batch = 0
     for op in range(last_op + 1):
         if phases[op] == COMMUNICATION:
@@ -123,6 +125,10 @@ def _number_collectives(phases: Objects, kinds: Objects, batches: Ints, n_batche
         length, remainder = divmod(len(calls), n_batches)
         if not remainder:
             batches[calls] = np.arange(len(calls)) // length
+
+
+def _is_transfer(kind: str) -> bool:
+    return "send" in kind.lower() or "recv" in kind.lower()
 
 
 def select_ops(flow: Flow, is_selected: Flags) -> Trace:
