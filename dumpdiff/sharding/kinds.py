@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -74,7 +75,7 @@ def _list_places(trace: Trace) -> list[tuple[str, ...]]:
     return places
 
 
-def describe_kinds(siblings: Siblings, kinds: Ints) -> pd.Series:
+def describe_kinds(siblings: Siblings, kinds: Ints) -> pd.Series[Any]:
     """Return, by kind, words for it: ``layers.#.mlp.linear_fc1: Functional.linear output.0``."""
     first_rows = pd.Series(np.arange(len(kinds))).groupby(kinds).first()
     words = {}
