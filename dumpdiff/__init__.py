@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         report,
         verify,
     )
+    from .api.invariants import check
     from .api.runs import checklist, data, logs, norms, optimizer, settings
     from .api.triage import find_case, triage
     from .model.errors import DumpError
@@ -49,6 +50,7 @@ _OFFERS = {
         "report",
         "verify",
     ),
+    "api.invariants": ("check",),
     "api.runs": ("checklist", "data", "logs", "norms", "optimizer", "settings"),
     "api.triage": ("find_case", "triage"),
     "api.capture": ("env", "snippet"),
@@ -71,6 +73,7 @@ __all__ = [
     "Trace",
     "__version__",
     "align",
+    "check",
     "checklist",
     "data",
     "dump_config",

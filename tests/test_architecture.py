@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("graph",),
     ("sharding",),
     ("verification",),
+    ("invariants",),
     ("alignment",),
     ("comparison",),
     ("divergence",),

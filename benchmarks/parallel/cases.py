@@ -6,32 +6,14 @@ out: nobody looks at it while tuning, and only totals of held-out cases are prin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from runs import MEGATRON, MINDSPORE, PYTORCH, Recording
+from runs import HELD_OUT, MEGATRON, MINDSPORE, PYTORCH, RECORDINGS, Recording
 
 #: Relations between the layouts of target and reference.
 EQUAL, OTHER = "equal layout", "other layout"
-
-
-@dataclass(frozen=True)
-class Case:
-    """Two recordings to compare, and what a right answer names.
-
-    ``ranks`` are the ranks on which the fault is introduced. ``places`` are regular expressions; an
-    op of the target whose name, scope or parameter matches one of them is a right answer.
-    """
-
-    name: str
-    target: Recording
-    reference: Recording
-    relation: str
-    held_out: bool = False
-
-    @property
-    def is_correct(self) -> bool:
-        """Return whether neither side has a fault, so that every finding is a false alarm."""
-        return not self.target.fault
 
 
 @dataclass(frozen=True)
@@ -51,7 +33,6 @@ class Fault:
     row: str = ""
     framework: str = PYTORCH
     steps: int = 1
-    reference_layout: str = "tp1"
 
     @property
     def name(self) -> str:
@@ -65,10 +46,38 @@ class Fault:
         return Recording(self.framework, self.network, self.layout, self.text, steps=self.steps)
 
 
+@dataclass(frozen=True)
+class Case:
+    """Two recordings to compare; without a fault every finding is a false alarm."""
+
+    target: Recording
+    reference: Recording
+    relation: str
+    fault: Fault | None = None
+
+    @property
+    def name(self) -> str:
+        """Return a name for one line; that of a fault is the fault's."""
+        if self.fault is not None:
+            return self.fault.name
+        return f"{self.target.name} / {self.reference.name}"
+
+    @property
+    def is_held_out(self) -> bool:
+        """Return whether only totals of this case are printed."""
+        return self.fault is not None and self.fault.name in list_held_out()
+
+
 def _build_mindspore_fault(
     layout: str, text: str, summary: str, is_invariant: bool, row: str = ""
 ) -> Fault:
     return Fault("dense", layout, text, summary, is_invariant, row, MINDSPORE)
+
+
+def _build_megatron_fault(
+    layout: str, text: str, summary: str, is_invariant: bool, row: str = ""
+) -> Fault:
+    return Fault("dense", layout, text, summary, is_invariant, row, MEGATRON)
 
 
 FAULTS = (
@@ -87,10 +96,10 @@ FAULTS = (
     Fault("dense", "tp2", "ce_sum_local", "each rank divides by its own sum", True, "33"),
     Fault("dropout", "tp2", "hidden_dropout_seed@0/1", "another seed where equal", True),
     Fault("dropout", "tp2", "attention_dropout_equal@1/1", "equal where it must differ", False),
-    Fault("dense", "tp4", "kv_group@1/3", "queries read the keys of another group", False),
+    Fault("dense", "tp4", "kv_group@1/3", "keys and values are exchanged on one rank", False),
     Fault("dense", "cp2", "cp_positions/1", "positions of a contiguous slice", False),
     Fault("dense", "cp2", "cp_keys_order@1", "gathered keys stay in zigzag order", False),
-    Fault("dense", "tp2-dp2", "rotary_offset@2/3", "positions are one off", False),
+    Fault("dense", "tp2-dp2", "rotary_offset@2/3", "positions of queries are one off", False),
     Fault("dense", "dp2", "grad_not_reduced@1", "one gradient is not reduced", True, "22"),
     Fault("dense", "dp2", "data_sum", "sum in place of mean over data-parallel ranks", False),
     Fault("dense", "dp2", "grad_reduced_twice@2", "one gradient is reduced twice", True, "21"),
@@ -101,7 +110,7 @@ FAULTS = (
     Fault("dense", "pp2", "tied_grad_not_reduced", "stages keep their own gradient", True),
     Fault("dense", "pp2-acc2", "stale_activation/1", "the buffer of micro-batch 0", True),
     Fault("dense", "pp2", "sent_grad_scaled/1", "the sent gradient is doubled", False),
-    Fault("dense", "pp2", "norm_counts_tied_twice", "the copy counts, too", True, "27"),
+    Fault("dense", "pp2", "norm_counts_tied_twice/1", "the copy counts, too", True, "27"),
     Fault("dense", "tp2", "norm_counts_replicas", "replicated weights count twice", True, "25"),
     Fault("dense", "tp2-dp2", "norm_local", "each rank clips by its own norm", True, "31"),
     Fault("moe", "dp2-ep2", "expert_mapping@1/1", "tokens go to the other expert", False),
@@ -137,25 +146,97 @@ FAULTS = (
     _build_mindspore_fault("tp2-dp2", "rotary_offset@1/2", "positions are one off", False),
     _build_mindspore_fault("tp2-dp2", "stale_weight@2/3", "rank 3 has an old shard", True),
     _build_mindspore_fault("tp2-dp2", "norm_eps@2/1", "another epsilon on one rank", True),
+    _build_megatron_fault("tp2", "shard_twice@1/0", "rank 0 loads the shard of rank 1", True),
+    _build_megatron_fault("tp2", "stale_norm@2/1", "a replicated weight is another", True),
+    _build_megatron_fault("tp2", "qkv_not_grouped@1", "rows in another order", False, "42"),
+    _build_megatron_fault("tp4", "gate_up_swapped@2/2", "halves of a shard", False),
 )
 
 
-def list_held_out() -> set[str]:
+def list_held_out() -> frozenset[str]:
     """Return the names of the faults that are held out: every third of each framework."""
-    names = set()
+    names: set[str] = set()
     for framework in (PYTORCH, MINDSPORE, MEGATRON):
         ordered_names = sorted(fault.name for fault in FAULTS if fault.framework == framework)
         names.update(ordered_names[2::3])
-    return names
+    return frozenset(names)
 
 
-#: Correct runs: network and layouts; the first layout is the one of a single device.
+#: Correct runs of each framework and network. All are compared with the run on one device.
 LAYOUTS = {
-    "dense": (
-        "tp1", "tp2", "tp2-sp", "dp2", "acc2", "pp2", "tp4", "tp2-dp2", "tp2-pp2", "cp2",
-        "dp2-flat", "pp2-acc2",
+    (PYTORCH, "dense"): (
+        "tp2", "tp2-sp", "dp2", "acc2", "pp2", "tp4", "tp2-dp2", "tp2-pp2", "cp2", "dp2-flat",
+        "pp2-acc2",
     ),
-    "moe": ("tp1", "dp2-ep2"),
-    "dropout": ("tp1", "tp2"),
-    "untied": ("tp1", "tp2-dp2-flat"),
+    (PYTORCH, "moe"): ("dp2-ep2",),
+    (PYTORCH, "dropout"): ("tp2",),
+    (PYTORCH, "untied"): ("tp2-dp2-flat",),
+    (MINDSPORE, "dense"): ("tp2", "dp2", "tp2-dp2"),
+    (MEGATRON, "dense"): ("tp2", "tp4"),
 }  # fmt: skip
+
+#: Further correct pairs of one framework and network, each in two layouts with several ranks.
+LAYOUT_PAIRS = (
+    (PYTORCH, "tp2-dp2", "tp2-pp2"),
+    (PYTORCH, "tp4", "tp2"),
+    (PYTORCH, "dp2", "acc2"),
+    (PYTORCH, "tp2-sp", "tp2"),
+    (PYTORCH, "cp2", "dp2"),
+    (MINDSPORE, "tp2-dp2", "tp2"),
+    (MEGATRON, "tp4", "tp2"),
+)
+
+
+def list_cases() -> list[Case]:
+    """Return all pairs: the correct ones first."""
+    return [*_list_correct_pairs(), *_list_fault_pairs()]
+
+
+def _list_correct_pairs() -> Iterator[Case]:
+    for (framework, network), layouts in LAYOUTS.items():
+        for layout in layouts:
+            run = Recording(framework, network, layout)
+            if framework == PYTORCH:
+                yield Case(run, replace(run, summation="float64"), EQUAL)
+            yield Case(run, Recording(framework, network, "tp1"), OTHER)
+    long_run = Recording(PYTORCH, "dense", "tp2", steps=3)
+    yield Case(long_run, replace(long_run, summation="float64"), EQUAL)
+    for framework, target, reference in LAYOUT_PAIRS:
+        runs = (Recording(framework, "dense", layout) for layout in (target, reference))
+        yield Case(*runs, OTHER)
+    for framework in (MINDSPORE, MEGATRON):
+        for layout in ("tp1", *LAYOUTS[framework, "dense"]):
+            run = Recording(framework, "dense", layout)
+            yield Case(run, Recording(PYTORCH, "dense", layout), EQUAL)
+            if layout != "tp1":
+                yield Case(run, Recording(PYTORCH, "dense", "tp1"), OTHER)
+
+
+def _list_fault_pairs() -> Iterator[Case]:
+    for fault in FAULTS:
+        run = fault.recording
+        if fault.framework == PYTORCH:
+            twin = replace(run.clean(), summation="float64")
+        elif fault.framework == MINDSPORE:
+            twin = replace(run.clean(), framework=PYTORCH)
+        else:
+            twin = run.clean()
+        yield Case(run, twin, EQUAL, fault)
+        single = replace(run.clean(), layout="tp1")
+        if fault.framework == MINDSPORE:
+            single = replace(single, framework=PYTORCH)
+        yield Case(run, single, OTHER, fault)
+
+
+def list_recordings(cases: list[Case]) -> list[Recording]:
+    """Return the recordings that the cases and their truths need, each once."""
+    recordings: dict[Recording, None] = {}
+    for case in cases:
+        recordings.update(dict.fromkeys((case.target, case.reference, case.target.clean())))
+    return list(recordings)
+
+
+def get_path(recording: Recording, work: Path) -> Path:
+    """Return the folder of a recording; held-out faults are in a folder of their own."""
+    held_out = {fault.recording for fault in FAULTS if fault.name in list_held_out()}
+    return work / (HELD_OUT if recording in held_out else RECORDINGS) / recording.name

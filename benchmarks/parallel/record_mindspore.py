@@ -144,7 +144,7 @@ def _record_rank(args: argparse.Namespace) -> None:
                 name = f"{kind}-{'-'.join(map(str, members))}"
                 if len(members) == layout.n_ranks:
                     name = communication.GlobalComm.WORLD_COMM_GROUP
-                elif len(members) > 1:
+                elif len(members) > 1 and rank in members:
                     communication.create_group(name, list(members))
                 if rank in members:
                     names[kind] = name

@@ -51,7 +51,7 @@ def main() -> None:
     args = parse_arguments()
     out = args.out.resolve()
     out.mkdir(parents=True)
-    _write_config(out, args.level, args.steps)
+    write_config(out, args.level, args.steps)
     if args.layout.n_ranks == 1:
         _record_rank(0, args, out, "")
         return
@@ -64,7 +64,7 @@ def main() -> None:
         )
 
 
-def _write_config(out: Path, level: str, steps: int) -> None:
+def write_config(out: Path, level: str, steps: int) -> None:
     everything = {"scope": [], "list": [], "data_mode": ["all"]}
     config = {
         "task": "tensor",

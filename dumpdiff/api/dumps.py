@@ -163,7 +163,7 @@ def align(
         from .run_alignment import Execution, align_run
 
         execution = Execution(jobs, scheduler, output)
-        return align_run(inputs, pairs, min_coverage, explained, execution, progress)
+        return align_run(inputs, pairs, min_coverage, explained, execution, load_single, progress)
     inputs = replace(inputs, step=_get_first(selected_steps), rank=_get_first(selected_ranks))
     # Drawn once, also if the page is written again elsewhere.
     has_drawings = output is not None
@@ -172,20 +172,6 @@ def align(
     )
     if output is not None:
         result.save(output)
-    return result
-
-
-def align_first(
-    target: PathLike,
-    reference: PathLike,
-    *,
-    baseline: PathLike | None = None,
-    rules: Sequence[PathLike] = (),
-    progress: Progress | None = None,
-) -> Result:
-    """Compare the first step and rank that two dumps have in common. Raises DumpError."""
-    inputs = Inputs(target, reference, baseline=baseline, rules=tuple(rules))
-    result, _ = build_result(inputs, MIN_COVERAGE, EXPLAINED_RANKS, progress)
     return result
 
 
@@ -220,7 +206,7 @@ def load(result: PathLike) -> Result | RunResult:
         from .run_backend import RunFolder
         from .run_folder import read_run
 
-        return replace(read_run(folder), backend=RunFolder(folder))
+        return replace(read_run(folder), backend=RunFolder(folder, load_single))
     return load_single(folder)
 
 

@@ -140,7 +140,10 @@ def _prepare_children() -> Iterator[None]:
 def _run_on_cluster(tasks: Sequence[Task], scheduler: str) -> Iterator[Reply]:
     """Run tasks on a Dask cluster; a task whose worker is lost goes to another one."""
     try:
-        from distributed import Client, as_completed
+        from distributed import (  # type: ignore[import-not-found, unused-ignore]
+            Client,
+            as_completed,
+        )
     except ImportError:
         raise DumpError("a cluster needs distributed: pip install 'dumpdiff[cluster]'") from None
     try:

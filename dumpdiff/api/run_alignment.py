@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..model.errors import DumpError
+from ..model.result import Result
 from ..model.run_result import RunResult, TaskResult
 from ..readers.part_pairs import PartPair, PartPairs
 from ..readers.parts import Part
@@ -35,11 +36,13 @@ def align_run(
     min_coverage: float,
     explained: Collection[int],
     execution: Execution,
+    load_single: Callable[[Path], Result],
     progress: Progress | None,
 ) -> RunResult:
     """Compare all pairs of parts, each as a task, and return the answer about the run.
 
-    With an output folder, a task that an earlier call finished there with the same inputs is not
+    ``load_single`` loads the complete result of a task from its folder. With an output folder, a
+    task that an earlier call finished there with the same inputs is not
     repeated. Raises DumpError if not a single task can be compared.
     """
     is_kept = execution.output is not None
@@ -76,7 +79,7 @@ def align_run(
         unpaired=pairs.unpaired,
         details={"min_coverage": min_coverage, "rules": list(options.rules)},
     )
-    result = replace(result, backend=RunFolder(folder, temporary))
+    result = replace(result, backend=RunFolder(folder, load_single, temporary))
     if is_kept:
         write_run(result, folder)
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,8 @@ class RunFolder:
     """The backend of a run whose tasks' results are in a folder."""
 
     folder: Path
+    #: loads the complete result of a task from its folder
+    load_single: Callable[[Path], Result]
     #: deletes the folder when the result is no longer used; None if the folder is the user's
     temporary: TemporaryDirectory[str] | None = None
 
@@ -33,9 +36,7 @@ class RunFolder:
 
     def load_task(self, result: RunResult, task: TaskResult) -> Result:
         """Return the complete result of a task."""
-        from .dumps import load_single
-
-        return load_single(self.folder / task.folder)
+        return self.load_single(self.folder / task.folder)
 
     def explain(self, result: RunResult, finding: RunFinding) -> Finding:
         """Return a finding with its causes; the dumps of its task are read again."""

@@ -16,7 +16,7 @@ COUNT = click.IntRange(min=1)
 _MAX_NUMBERS = 1 << 20  #: of one range; more is a typing error
 
 
-class _NumberList(click.ParamType):
+class _NumberList(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.2
     """Numbers and ranges of numbers with both ends, separated by commas: 0-3,6."""
 
     name = "list"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -54,7 +54,7 @@ def classify_groups(
     gradients only (dp), tokens or heads all to all (ep), values sent from rank to rank (pp; cp if
     each rank both sends and gets in the forward pass).
     """
-    classified = []
+    classified: list[Group] = []
     for number, (members, name, is_transfer) in enumerate(groups):
         kind = _classify_name(name)
         if kind in (UNKNOWN, WORLD):
@@ -63,6 +63,11 @@ def classify_groups(
         if kind == UNKNOWN and len(members) == len(traces) and not is_transfer:
             kind = WORLD
         classified.append(Group(members, kind, name, is_transfer))
+    pipelines = [set(group.members) for group in classified if group.is_transfer]
+    for number, group in enumerate(classified):
+        is_inside = any(set(group.members) <= pipeline for pipeline in pipelines)
+        if group.kind == DP and is_inside:  # the gradient of weights that two stages share
+            classified[number] = replace(group, kind=PP)
     return tuple(classified)
 
 

@@ -25,7 +25,8 @@ def compute_value_keys(trace: Trace) -> Objects:
     hashes = tensors["hash"].to_numpy()
     dtypes = tensors["dtype"].tolist()
     statistics = tensors[["max", "min", "mean", "norm"]].to_numpy()
-    is_recorded = ~np.isnan(statistics).all(axis=1)
+    # extremes alone say too little: those of two masks are equal
+    is_recorded = ~np.isnan(statistics[:, 2:]).all(axis=1)
     statistic_rows = np.nan_to_num(statistics, nan=0.5**60).tolist()
     sizes = tensors["size"].tolist()
     for row, size in enumerate(sizes):

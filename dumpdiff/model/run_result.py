@@ -45,6 +45,7 @@ class CollectiveState:
     phase: str
     position: int  #: number of the op in its trace
     group: str  #: as recorded, '' if unknown
+    group_kind: str  #: tp, dp, pp, ep, cp, sp, world, '' if unknown
     members: tuple[int, ...]  #: ranks of the group, () if unknown
     order: int  #: number of the collective in its group; of send and recv, between the two ranks
     peer: int  #: the other rank of send and recv, the source of a broadcast, -1 if there is none

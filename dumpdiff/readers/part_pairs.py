@@ -87,7 +87,7 @@ def pair_parts(
 
 def _select_steps(
     sides: tuple[list[Part], list[Part]], steps: Collection[int] | None
-) -> list[int | None]:
+) -> Sequence[int | None]:
     """Return the selected steps, or all common ones; None if a side has no numbers."""
     if steps is not None:
         return sorted(steps)

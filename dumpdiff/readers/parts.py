@@ -123,14 +123,14 @@ def _find_common_step(steps: _Numbers) -> int | None:
     return _find_minimum(_intersect_steps(steps, numbered_sides))
 
 
-def find_common_steps(target: Sequence[Part], reference: Sequence[Part]) -> list[int | None]:
-    """Return all steps of both sides, in order; [None] if a side without numbers leaves it open.
+def find_common_steps(target: Sequence[Part], reference: Sequence[Part]) -> Sequence[int | None]:
+    """Return all steps of both sides, in order; (None,) if a side without numbers leaves it open.
 
     Raises DumpError if both have numbers and none in common.
     """
     steps = _collect_numbers({"target": list(target), "reference": list(reference)}, "step")
     if any(None in side_steps for side_steps in steps.values()):
-        return [None]
+        return (None,)
     common_steps = _intersect_steps(steps, list(steps.values()))
     return sorted(step for step in common_steps if step is not None)
 

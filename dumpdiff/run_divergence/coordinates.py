@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from ..communication.collectives import TRANSFERS
 from ..model.run_result import CollectiveState, TaskResult
 
-#: Parts of the names of groups -> the kind of the group.
-_KINDS = {
-    "tp": "tp",
-    "tensor": "tp",
-    "mp": "tp",
-    "dp": "dp",
-    "data": "dp",
-    "pp": "pp",
-    "pipeline": "pp",
-    "ep": "ep",
-    "expert": "ep",
-    "cp": "cp",
-    "context": "cp",
-    "sp": "sp",
-    "sequence": "sp",
-}
 _ORDER = ("tp", "sp", "cp", "ep", "dp", "pp")  #: in which the coordinates of a rank are listed
-
-
-def get_group_kind(group: str) -> str:
-    """Return the kind of a group from its name, '' if it does not say.
-
-    >>> get_group_kind("tp-0-1"), get_group_kind("hccl_world_group")
-    ('tp', '')
-    """
-    words = re.split(r"[^a-z]+", group.lower())
-    kinds = {_KINDS[word] for word in words if word in _KINDS}
-    return kinds.pop() if len(kinds) == 1 else ""
 
 
 def find_coordinates(tasks: Sequence[TaskResult]) -> Mapping[str, str]:
@@ -44,9 +17,14 @@ def find_coordinates(tasks: Sequence[TaskResult]) -> Mapping[str, str]:
     members_by_name = _collect_members(tasks)
     for task in tasks:
         for collective in task.collectives:
-            kind = get_group_kind(collective.group)
+            kind = collective.group_kind
             members = collective.members or members_by_name.get(collective.group, ())
-            if kind and task.rank is not None and task.rank in members and len(members) > 1:
+            if (
+                kind in _ORDER
+                and task.rank is not None
+                and task.rank in members
+                and len(members) > 1
+            ):
                 places[task.rank].setdefault(kind, members.index(task.rank))
     coordinates = {}
     for rank, numbers in sorted(places.items()):
@@ -66,5 +44,9 @@ def _collect_members(tasks: Sequence[TaskResult]) -> Mapping[str, tuple[int, ...
 
 
 def describe_group(collective: CollectiveState) -> str:
-    """Return the kind of a collective's group, else its name."""
-    return get_group_kind(collective.group) or collective.group
+    """Return 'group tp', or 'all ranks'; '' if the kind is unknown."""
+    if collective.kind in TRANSFERS:
+        return ""
+    if collective.group_kind == "world":
+        return "all ranks"
+    return f"group {collective.group_kind}" if collective.group_kind else ""

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ..communication import list_collectives
+from ..communication.collectives import TRANSFERS
+from ..communication.groups import classify_groups
 from ..comparison import Comparison
 from ..graph import Flow
 from ..model.result import Result
 from ..model.run_result import CollectiveState, LayerState, ParameterState, TaskResult
+from ..model.trace import Trace
 from ..model.verdict import DIFFERING_STATES, VALUE_STATES
 
 #: Findings of a task that are kept; later ones nearly always follow from the first.
@@ -134,21 +138,46 @@ def find_layer(scope: str) -> str:
 def _summarize_collectives(target: Flow, class_states: Mapping[int, str]) -> list[CollectiveState]:
     """Return the collectives of the target's rank with the states of what they read and write."""
     names, phases = (target.trace.ops[column].tolist() for column in ("name", "phase"))
+    table = list_collectives(target.trace)
+    group_kinds = _classify_groups(table, target.trace)
     return [
         CollectiveState(
-            op=names[row.op],
-            kind=row.kind,
-            phase=phases[row.op],
-            position=int(row.op),
-            group=row.group,
-            members=tuple(row.members or ()),
-            order=int(row.order),
-            peer=int(row.peer),
-            input_state=_find_tensor_state(row.inputs, target, class_states),
-            output_state=_find_tensor_state(row.outputs, target, class_states),
+            op=names[record["op"]],
+            kind=record["kind"],
+            phase=phases[record["op"]],
+            position=record["op"],
+            group=record["group"],
+            group_kind=group_kind,
+            members=tuple(record["members"] or ()),
+            order=record["order"],
+            peer=record["peer"],
+            input_state=_find_tensor_state(record["inputs"], target, class_states),
+            output_state=_find_tensor_state(record["outputs"], target, class_states),
         )
-        for row in list_collectives(target.trace).itertuples(index=False)
+        for record, group_kind in zip(table.to_dict("records"), group_kinds, strict=True)
     ]
+
+
+def _classify_groups(table: pd.DataFrame, trace: Trace) -> list[str]:
+    """Return the kind of the group of each collective, as far as one rank can tell."""
+    rank = trace.source.rank or 0
+    group_numbers: dict[tuple[Any, ...], int] = {}
+    groups: list[tuple[tuple[int, ...], str, bool]] = []
+    numbers = []
+    columns = (table[name].tolist() for name in ("group", "members", "kind", "peer"))
+    for name, members, kind, peer in zip(*columns, strict=True):
+        is_transfer = kind in TRANSFERS
+        known_members = tuple(members or ())
+        if is_transfer:
+            known_members = tuple(sorted((rank, peer)))
+        group = (known_members, name, is_transfer)
+        if group not in group_numbers:
+            group_numbers[group] = len(groups)
+            groups.append(group)
+        numbers.append(group_numbers[group])
+    rank_table = table.assign(rank=rank, group=numbers)
+    classified_groups = classify_groups(groups, rank_table, {rank: trace})
+    return [classified_groups[number].kind for number in numbers]
 
 
 def _find_tensor_state(

@@ -25,7 +25,9 @@ from .summary import (
     format_reception,
     format_scope,
     get_sign,
+    label_matrix,
     list_signs,
+    select_matrix,
 )
 
 _MAX_FINDINGS = 10  #: findings in the table
@@ -55,11 +57,11 @@ def _build_sections(result: RunResult) -> Iterator[str]:
     if len(result.steps) > 1:
         labels = [format_place((rank,), ()) for rank in result.ranks]
         yield _format_matrix("rank", build_step_matrix(result), labels)
-    step = result.steps[0] if first is None else first.step
-    matrix = build_layer_matrix(result, step)
+    step, phase = select_matrix(result)
+    matrix = build_layer_matrix(result, step, phase)
     if matrix.columns:
         labels = [format_place((task.rank,), ()) for task in result.list_tasks(step)]
-        yield _format_matrix(format_place((), (step,)), matrix, labels)
+        yield _format_matrix(label_matrix(step, phase), matrix, labels)
         yield format_code(list_signs())
     if result.findings:
         yield _format_findings(result)

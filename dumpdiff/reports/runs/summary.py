@@ -11,20 +11,19 @@ from ...model.run_result import (
     Reception,
     RunFinding,
     RunResult,
-    TaskResult,
     format_place,
 )
-from ...model.verdict import AGREEING, DIFFERING_STATES, RECONVERGED
+from ...model.trace import PHASES
+from ...model.verdict import AGREEING, DIFFERING_STATES, INTRODUCED, ISOLATED, RECONVERGED
 
 #: States of a cell, worst first, and what they mean.
 CELL_STATES = {
     "introduced": "a divergence begins here",
-    "differs": "differs, and so does something that it was computed from",
+    "differs": "differs as a consequence, or was received",
     "agrees": "everything that was compared agrees",
     "not compared": "nothing could be compared",
 }
 _SIGNS = {"introduced": "X", "differs": "x", "agrees": ".", "not compared": "?"}
-_PHASES = ("forward", "backward", "optimizer", "communication")
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def format_scope(result: RunResult) -> str:
 def _format_lowest_coverage(result: RunResult) -> str:
     """Return the lowest share of values that any task compared, by phase."""
     words = []
-    for phase in _PHASES:
+    for phase in PHASES:
         shares = []
         for task in result.tasks:
             for side in ("target", "reference"):
@@ -116,15 +115,39 @@ def label_rank(result: RunResult, rank: int | None) -> str:
     return f"{place} ({coordinates})" if coordinates else place
 
 
-def build_layer_matrix(result: RunResult, step: int | None) -> Matrix:
-    """Return the states of the layers of each rank in one step, all phases together."""
-    tasks = [task for task in result.tasks if task.step == step]
-    columns = tuple(dict.fromkeys(layer.layer for task in tasks for layer in task.layers))
+def list_phases(result: RunResult, step: int | None) -> list[str]:
+    """Return the phases of one step in which something was compared."""
+    phases = {layer.phase for task in result.list_tasks(step) for layer in task.layers}
+    return [phase for phase in PHASES if phase in phases]
+
+
+def build_layer_matrix(result: RunResult, step: int | None, phase: str) -> Matrix:
+    """Return the states of the layers of each rank in one step and phase."""
+    tasks = list(result.list_tasks(step))
+    origins = _find_origins(result)
+    columns: dict[str, None] = {}
+    for task in tasks:
+        columns |= dict.fromkeys(layer.layer for layer in task.layers if layer.phase == phase)
     rows = []
     for task in tasks:
-        cells = tuple(_build_layer_cell(task, column) for column in columns)
-        rows.append((label_rank(result, task.rank), cells))
+        layers = {layer.layer: layer for layer in task.layers if layer.phase == phase}
+        is_origin = (task.step, task.rank) in origins
+        cells = []
+        for column in columns:
+            is_known = column in layers
+            cells.append(_join_layers([layers[column]], is_origin=is_origin) if is_known else None)
+        rows.append((label_rank(result, task.rank), tuple(cells)))
     return Matrix(tuple(column or "elsewhere" for column in columns), tuple(rows))
+
+
+def select_matrix(result: RunResult) -> tuple[int | None, str]:
+    """Return the step and phase whose matrix shows the first divergence."""
+    first = result.first_divergence
+    step = result.steps[0] if first is None else first.step
+    phases = list_phases(result, step)
+    if first is not None and first.finding.phase in phases:
+        return step, first.finding.phase
+    return step, phases[0] if phases else ""
 
 
 def build_step_matrix(result: RunResult) -> Matrix:
@@ -137,9 +160,13 @@ def build_step_matrix(result: RunResult) -> Matrix:
     return Matrix(columns, tuple(rows))
 
 
-def _build_layer_cell(task: TaskResult, layer_name: str) -> Cell | None:
-    layers = [layer for layer in task.layers if layer.layer == layer_name]
-    return _join_layers(layers) if layers else None
+def _find_origins(result: RunResult) -> set[tuple[int | None, int | None]]:
+    """Return step and rank of the tasks in which a divergence begins; others received it."""
+    origins: set[tuple[int | None, int | None]] = set()
+    for finding in result.findings:
+        for step in finding.steps or (None,):
+            origins.update((step, rank) for rank in finding.ranks or (None,))
+    return origins
 
 
 def _build_task_cell(result: RunResult, rank: int | None, step: int | None) -> Cell | None:
@@ -147,13 +174,14 @@ def _build_task_cell(result: RunResult, rank: int | None, step: int | None) -> C
         if (task.rank, task.step) == (rank, step):
             if task.problem:
                 return Cell("not compared", float("nan"), task.problem)
-            return _join_layers(task.layers)
+            is_origin = (task.step, task.rank) in _find_origins(result)
+            return _join_layers(task.layers, is_origin=is_origin)
     return None
 
 
-def _join_layers(layers: Sequence[LayerState]) -> Cell:
+def _join_layers(layers: Sequence[LayerState], *, is_origin: bool) -> Cell:
     states = {layer.state for layer in layers}
-    if "introduced" in states or "amplified" in states:
+    if is_origin and states & {INTRODUCED, ISOLATED}:
         state = "introduced"
     elif states & set(DIFFERING_STATES):
         state = "differs"
@@ -166,6 +194,11 @@ def _join_layers(layers: Sequence[LayerState]) -> Cell:
     values = sum(layer.values for layer in layers)
     tooltip = f"{differing} of {values} values differ"
     return Cell(state, max(ratios, default=float("nan")), tooltip)
+
+
+def label_matrix(step: int | None, phase: str) -> str:
+    """Return 'step 0, forward'."""
+    return ", ".join(filter(None, ("" if step is None else f"step {step}", phase)))
 
 
 def fold_matrix(matrix: Matrix, labels: Sequence[str]) -> Matrix:

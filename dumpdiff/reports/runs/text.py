@@ -21,7 +21,9 @@ from .summary import (
     format_reception,
     format_scope,
     get_sign,
+    label_matrix,
     list_signs,
+    select_matrix,
 )
 
 
@@ -44,12 +46,11 @@ def write(result: RunResult, console: Console, view: View = ALL) -> None:
 def _build_parts(result: RunResult, view: View) -> Iterator[RenderableType]:
     if len(result.steps) > 1:
         yield _build_matrix("rank", build_step_matrix(result), _list_labels(result))
-    step = _find_shown_step(result)
-    step_label = format_place((), (step,))
-    layer_matrix = build_layer_matrix(result, step)
+    step, phase = select_matrix(result)
+    layer_matrix = build_layer_matrix(result, step, phase)
     if layer_matrix.columns:
         labels = [format_place((task.rank,), ()) for task in result.list_tasks(step)]
-        yield _build_matrix(step_label, layer_matrix, labels)
+        yield _build_matrix(label_matrix(step, phase), layer_matrix, labels)
         yield Text(list_signs())
     if result.findings:
         yield from _build_findings(result.findings, view)
@@ -58,12 +59,6 @@ def _build_parts(result: RunResult, view: View) -> Iterator[RenderableType]:
         yield build_list("not read", left_out)
     if result.notes:
         yield build_list("notes", result.notes)
-
-
-def _find_shown_step(result: RunResult) -> int | None:
-    """Return the step of the first divergence, else the first one."""
-    first = result.first_divergence
-    return result.steps[0] if first is None else first.step
 
 
 def _list_labels(result: RunResult) -> list[str]:
