@@ -72,12 +72,14 @@ def suggest(
     """
     from ..model.result import Result
     from ..rulebook.inference import infer_rule_text
-    from .dumps import align_first
+    from .dumps import align
 
     book = load_rules(rules)
     if isinstance(target, Result):
         return infer_rule_text(target, book)
     if reference is None:
         raise TypeError("suggest needs two dumps, or a result")
-    result = align_first(target, reference, rules=rules, progress=progress)
+    result = align(target, reference, rules=rules, progress=progress)
+    if not isinstance(result, Result):
+        result = result.task()  # all ranks have the same names
     return infer_rule_text(result, book)

@@ -73,6 +73,10 @@ class Recomputation:
         """
         return self.reference_error <= tolerance and self.own_error <= tolerance
 
+    def is_explained(self, tolerance: float, input_error: float) -> bool:
+        """Return whether nothing diverges here: see the two conditions."""
+        return self.follows_inputs(tolerance) or self.is_equally_accurate(tolerance, input_error)
+
     def is_equally_accurate(self, tolerance: float, input_error: float) -> bool:
         """Return whether the target is as near to the exact result as the reference is.
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..communication.collectives import TRANSFERS
 from ..model.finding import Finding
 from ..model.run_result import (
     UPDATE,
@@ -20,7 +21,14 @@ from ..model.run_result import (
 )
 from ..model.verdict import AlignmentVerdict
 from .coordinates import describe_group, find_coordinates
-from .receptions import FindingKey, Source, StepCommunication, find_sources, follow_to_origin
+from .receptions import (
+    UNSEEN,
+    FindingKey,
+    Source,
+    StepCommunication,
+    find_sources,
+    follow_to_origin,
+)
 from .steps import UpdateGap, find_earlier_task, find_update_gap, list_inherited_findings
 
 _MAX_NAMES = 3  #: parameters that the title of a finding names
@@ -39,6 +47,8 @@ class _Group:
     received: list[tuple[int, Source]] = field(default_factory=list)
     suspects: set[int] = field(default_factory=set)
     gap: UpdateGap | None = None
+    #: rank that gave a wrong value although it has no finding, and how another rank received it
+    unseen: tuple[int, Source] | None = None
 
     @property
     def first(self) -> tuple[TaskResult, int]:
@@ -173,6 +183,10 @@ def _group_step(
             group.suspects.update(communication.find_suspects(rank, finding))
         group_of_key[key] = group
     for key, origin in origins.items():
+        if origin[1] == UNSEEN and origin not in group_of_key:
+            unseen_group = _Group(step, unseen=(origin[0], sources[key]))
+            unseen_group.places[key[0]] = (task_of_rank[key[0]], key[1])
+            groups["unseen", origin] = group_of_key[origin] = unseen_group
         if origin in group_of_key:
             group_of_key[origin].received.append((key[0], sources[key]))
     return [*_group_gaps(gaps), *groups.values()]
@@ -259,6 +273,11 @@ def _build_finding(group: _Group, coordinates: Mapping[str, str]) -> RunFinding:
         kind = UPDATE
         title = _describe_gap(group.gap)
         evidence = [f"at the beginning of step {group.gap.later.step}: {finding.title}"]
+    if group.unseen is not None:
+        giver, source = group.unseen
+        ranks = (giver,)
+        title = _describe_unseen(giver, source)
+        evidence.insert(0, f"rank {source.receiver} received it: {finding.title}")
     if len(steps) > 1:
         evidence.append(f"again at {format_place((), steps[1:])}")
     unknown_ranks = group.suspects - set(ranks)
@@ -302,7 +321,10 @@ def _build_receptions(group: _Group) -> list[Reception]:
     """Return who received the error, by the kind of collective and group that brought it."""
     ranks_by_way: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     first_op: dict[tuple[str, str], CollectiveState] = {}
+    own_ranks = set(group.places) if group.unseen is None else {group.unseen[0]}
     for rank, source in group.received:
+        if rank in own_ranks:
+            continue
         way = (source.collective.kind, describe_group(source.collective))
         if rank not in ranks_by_way[way]:
             ranks_by_way[way].append(rank)
@@ -311,6 +333,19 @@ def _build_receptions(group: _Group) -> list[Reception]:
         Reception(tuple(sorted(ranks)), kind, group_name, first_op[kind, group_name].op)
         for (kind, group_name), ranks in ranks_by_way.items()
     ]
+
+
+def _describe_unseen(giver: int, source: Source) -> str:
+    """Return the title of an error that only shows in what a rank gives to another."""
+    collective = source.collective
+    op = source.giving_ops.get(giver, "")
+    what = (
+        f"what it sends to rank {source.receiver}"
+        if collective.kind in TRANSFERS
+        else (f"what it gives to {collective.kind}")
+    )
+    label = f" ({op})" if op else ""
+    return f"{what}{label} differs, and nothing that was compared before it does"
 
 
 def _describe_gap(gap: UpdateGap) -> str:
