@@ -60,7 +60,7 @@ def summarize_task(
         weaknesses=result.weaknesses,
         layers=tuple(_summarize_layers(result.pairs)),
         collectives=tuple(_summarize_collectives(comparison, class_states)),
-        parameters=tuple(_summarize_parameters(comparison, class_states)),
+        parameters=tuple(_summarize_parameters(comparison, result.pairs, class_states)),
     )
 
 
@@ -274,10 +274,12 @@ def _find_tensor_state(
 
 
 def _summarize_parameters(
-    comparison: Comparison, class_states: Mapping[int, str]
+    comparison: Comparison, pairs: pd.DataFrame, class_states: Mapping[int, str]
 ) -> list[ParameterState]:
     """Return every parameter of the target with the states of its values of this step."""
     alignment = comparison.alignment
+    classes = alignment.target.tensor_class[pairs["target"].to_numpy(dtype=np.int64)]
+    class_errors = pairs["error"].groupby(classes).max().to_dict()
     target = alignment.target
     new_weights = {weight.old_target: weight.target for weight in alignment.new_weights}
     gradients: Mapping[int, int] = {}
@@ -295,5 +297,15 @@ def _summarize_parameters(
         gradient, update = (
             class_states.get(values.get(value, -1), "") for values in (gradients, new_weights)
         )
-        states.append(ParameterState(name, class_states.get(value, ""), gradient, update))
+        new_value = new_weights.get(value, -1)
+        states.append(
+            ParameterState(
+                name,
+                class_states.get(value, ""),
+                gradient,
+                update,
+                class_errors.get(value, math.nan),
+                class_errors.get(new_value, math.nan),
+            )
+        )
     return states
