@@ -1,10 +1,10 @@
 """Compare two runs of 64 ranks with 20,000 calls each: wall time, memory, answer.
 
 ``python benchmarks/ranks.py FOLDER [--ranks 64] [--calls 20000] [--jobs 2]`` cuts the speed dump
-(statistics of 100,000 calls, ``shared/dumps/speed-calls_100k.tar.xz``, unpacked in FOLDER or given by --source)
-to its first calls, writes a copy for each rank of either run with relative noise of float32, and
-multiplies the output of one call of one rank by 1.01. The wall time is held against that of one
-rank alone: at most 1.15 x ranks x one / jobs.
+(statistics of 100,000 calls, ``shared/dumps/speed-calls_100k.tar.xz``, unpacked in FOLDER or given
+by --source) to its first calls, writes a copy for each rank of either run with relative noise of
+float32, and multiplies the output of one call of one rank by 1.01. The wall time is held against
+that of one rank alone: at most 1.15 x ranks x one / jobs.
 """
 
 from __future__ import annotations

@@ -24,8 +24,10 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 import cases  # noqa: E402
 import runs  # noqa: E402
 import scores  # noqa: E402
+import table  # noqa: E402
 import tables  # noqa: E402
 
+DOCUMENT = HERE.parents[1] / "docs" / "benchmarks.md"
 RELATIONS = {"equal": cases.EQUAL, "other": cases.OTHER, "check": scores.CHECK}
 
 
@@ -53,8 +55,11 @@ def main() -> None:
     all_scores = scores.score_all(jobs, args.work, args.processes, _report)
     if args.failures:
         print(tables.format_failures(all_scores, args.held_out))
-    else:
-        print(tables.format_document(all_scores))
+        return
+    text = tables.format_document(all_scores)
+    print(text)
+    if args.write:
+        table.write_section(DOCUMENT, "parallel", text)
 
 
 def _make_recordings(pairs: list[cases.Case], work: Path) -> set[runs.Recording]:
@@ -91,6 +96,9 @@ def _parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--held-out", action="store_true", help="name cases that are held out, too")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument(
+        "--write", action="store_true", help=f"put the tables into docs/{DOCUMENT.name}"
+    )
     return parser.parse_args()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runs import MEGATRON, MINDSPORE, PYTORCH, Recording
+from runs import HELD_OUT, MEGATRON, MINDSPORE, PYTORCH, RECORDINGS, Recording
 
 #: Relations between the layouts of target and reference.
 EQUAL, OTHER = "equal layout", "other layout"
@@ -96,10 +96,10 @@ FAULTS = (
     Fault("dense", "tp2", "ce_sum_local", "each rank divides by its own sum", True, "33"),
     Fault("dropout", "tp2", "hidden_dropout_seed@0/1", "another seed where equal", True),
     Fault("dropout", "tp2", "attention_dropout_equal@1/1", "equal where it must differ", False),
-    Fault("dense", "tp4", "kv_group@1/3", "queries read the keys of another group", False),
+    Fault("dense", "tp4", "kv_group@1/3", "keys and values are exchanged on one rank", False),
     Fault("dense", "cp2", "cp_positions/1", "positions of a contiguous slice", False),
     Fault("dense", "cp2", "cp_keys_order@1", "gathered keys stay in zigzag order", False),
-    Fault("dense", "tp2-dp2", "rotary_offset@2/3", "positions are one off", False),
+    Fault("dense", "tp2-dp2", "rotary_offset@2/3", "positions of queries are one off", False),
     Fault("dense", "dp2", "grad_not_reduced@1", "one gradient is not reduced", True, "22"),
     Fault("dense", "dp2", "data_sum", "sum in place of mean over data-parallel ranks", False),
     Fault("dense", "dp2", "grad_reduced_twice@2", "one gradient is reduced twice", True, "21"),
@@ -239,4 +239,4 @@ def list_recordings(cases: list[Case]) -> list[Recording]:
 def get_path(recording: Recording, work: Path) -> Path:
     """Return the folder of a recording; held-out faults are in a folder of their own."""
     held_out = {fault.recording for fault in FAULTS if fault.name in list_held_out()}
-    return work / ("held_out" if recording in held_out else "recordings") / recording.name
+    return work / (HELD_OUT if recording in held_out else RECORDINGS) / recording.name

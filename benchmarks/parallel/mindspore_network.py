@@ -150,16 +150,19 @@ class SelfAttention(nn.Cell):
         self.heads, self.seq = self.groups * self.queries, network.seq
         self.scale = network.head_dim ** (-0.4 if run.has("score_scale", layer) else -0.5)
         offset = 1 if run.has("rotary_offset", layer) else 0
-        cos, sin = build_rotary(network, np.arange(network.seq) + offset)
-        self.cos = Tensor(cos[:, None, None])
-        self.sin = Tensor(sin[:, None, None])
+        cos, sin = build_rotary(network, np.arange(network.seq))
+        self.cos, self.sin = Tensor(cos[:, None, None]), Tensor(sin[:, None, None])
+        self.query_cos, self.query_sin = self.cos, self.sin
+        if offset:
+            cos, sin = build_rotary(network, np.arange(network.seq) + offset)
+            self.query_cos, self.query_sin = Tensor(cos[:, None, None]), Tensor(sin[:, None, None])
         masked = np.triu(np.full((network.seq, network.seq), MASKED, np.float32), 1)
         self.mask = Tensor(masked)
 
-    def rotate(self, x):
+    def rotate(self, x, cos, sin):
         half = self.dim // 2
         turned = ops.concat((-x[..., half:], x[..., :half]), -1)
-        return x * self.cos + turned * self.sin
+        return x * cos + turned * sin
 
     def construct(self, x):
         mixed = self.linear_qkv(x)
@@ -167,7 +170,8 @@ class SelfAttention(nn.Cell):
         mixed = mixed.reshape(self.seq, batch, self.groups, self.queries + 2, self.dim)
         q = mixed[:, :, :, : self.queries].reshape(self.seq, batch, self.heads, self.dim)
         k, v = mixed[:, :, :, self.queries], mixed[:, :, :, self.queries + 1]
-        q, k = self.rotate(q), self.rotate(k)
+        q = self.rotate(q, self.query_cos, self.query_sin)
+        k = self.rotate(k, self.cos, self.sin)
         q = ops.transpose(q, (1, 2, 0, 3))
         k = ops.transpose(ops.repeat_interleave(k, self.queries, 2), (1, 2, 3, 0))
         v = ops.transpose(ops.repeat_interleave(v, self.queries, 2), (1, 2, 0, 3))

@@ -50,6 +50,8 @@ NETWORKS = {
     "untied": Network(layers=3, tied=False),
     "moe": Network(layers=2, experts=4, tied=False),
     "dropout": Network(layers=2, dropout=0.1),
+    # of the fixtures
+    "tiny": Network(layers=2, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=32, seq=8, batch=2),
 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from network import build_dropout_mask, build_rotary
+from network import Network, build_dropout_mask, build_rotary
 from pytorch_parallel import (
     CopyToRegion,
     ExchangeTokens,
@@ -125,7 +125,7 @@ class CoreAttention(nn.Module):
         run, layer = self.run, self.layer
         k, v = (torch.repeat_interleave(x, q.shape[2] // x.shape[2], dim=2) for x in (k, v))
         if run.has("kv_group", layer):
-            k = torch.roll(k, 1, 2)
+            k, v = v, k
         q, k, v = (x.permute(1, 2, 0, 3) for x in (q, k, v))
         scale = q.shape[-1] ** (-0.4 if run.has("score_scale", layer) else -0.5)
         scores = torch.matmul(q, k.transpose(-2, -1)) * scale
@@ -166,13 +166,8 @@ class SelfAttention(nn.Module):
         q, k, v = torch.split(mixed, [network.queries_per_group, 1, 1], dim=3)
         q = q.reshape(*q.shape[:2], -1, network.head_dim)
         k, v = k.squeeze(3), v.squeeze(3)
-        if run.has("rotary_offset", self.layer):
-            positions = positions + 1
-        cos, sin = (
-            torch.from_numpy(table)[:, None, None]
-            for table in build_rotary(network, positions.numpy())
-        )
-        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        query_positions = positions + 1 if run.has("rotary_offset", self.layer) else positions
+        q, k = _rotate(q, query_positions, network), _rotate(k, positions, network)
         keys = positions
         if run.cp.size > 1:
             k, v = (GatherFromSequence.apply(x.contiguous(), run.cp) for x in (k, v))
@@ -185,7 +180,9 @@ class SelfAttention(nn.Module):
         return self.linear_proj(self.core_attention(q, k, v, mask, batch))
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate(x: Tensor, positions: Tensor, network: Network) -> Tensor:
+    tables = build_rotary(network, positions.numpy())
+    cos, sin = (torch.from_numpy(table)[:, None, None] for table in tables)
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
@@ -286,7 +283,7 @@ class MoELayer(nn.Module):
             rows = self.experts(rows, counts.tolist())
         weight = torch.index_select(probabilities.flatten(), 0, order)
         if run.has("combine_without_probabilities", self.layer):
-            weight = torch.full_like(weight, 1 / run.network.top_k)
+            weight = weight * 0 + 1 / run.network.top_k
         combined = torch.zeros_like(tokens)
         combined = torch.index_add(combined, 0, token_of_row, rows * weight.unsqueeze(-1))
         return combined.view(x.shape)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PYTORCH, MINDSPORE, MEGATRON = "pytorch", "mindspore", "megatron"
+RECORDINGS, HELD_OUT = "recordings", "held_out"  #: folders
 TIMEOUT = 300  #: seconds; ranks that wait for each other never end
 
 
@@ -62,7 +63,8 @@ def make_recordings(
         if path.exists():
             continue
         error = _record(recording, path)
-        report(f"recorded {path.parent.name}/{recording.name}{': failed' if error else ''}")
+        name = "a held-out fault" if path.parent.name == HELD_OUT else recording.name
+        report(f"recorded {name}{': failed' if error else ''}")
         if error:
             errors[recording] = error
     return errors

@@ -156,10 +156,11 @@ def _score_check(recording: Recording, fault: cases.Fault | None, form: str, wor
     result = dumpdiff.check(path)
     seconds = time.perf_counter() - begin
     run_truth = None if fault is None else truths.find_truth(fault, work)
-    alarms = result.findings
+    violations = result.violations
     is_rank_right = False
-    if run_truth is not None and alarms:
-        is_rank_right = bool(set(alarms[0].ranks) & set(run_truth.ranks))
+    if run_truth is not None and violations:
+        is_rank_right = bool(set(violations[0].ranks) & set(run_truth.ranks))
+    titles = [f"{item.invariant}: ranks {item.ranks}: {item.message}" for item in violations[:3]]
     return Score(
         name=recording.name if fault is None else fault.name,
         relation=CHECK,
@@ -170,14 +171,14 @@ def _score_check(recording: Recording, fault: cases.Fault | None, form: str, wor
         is_held_out=fault is not None and fault.name in cases.list_held_out(),
         is_visible=fault is None or fault.is_invariant,
         verdict=result.verdict,
-        n_findings=len(alarms),
+        n_findings=len(violations),
         coverage=0.0,
-        is_op_right=bool(alarms) and is_rank_right,
+        is_op_right=is_rank_right,
         is_rank_right=is_rank_right,
         is_step_right=True,
         seconds=round(seconds, 2),
         truth="" if run_truth is None else f"ranks {run_truth.ranks}, {run_truth.first}",
-        titles=tuple(alarm.title for alarm in alarms[:3]) or tuple(result.notes[:1]),
+        titles=tuple(titles) or (result.headline,),
     )
 
 

@@ -79,7 +79,7 @@ def _format_check(scores: Sequence[Score]) -> str:
         for (runs, label), members in sets.items():
             visible = [score for score in members if score.is_visible]
             if visible:
-                alarms = sum(score.verdict == "diverged" for score in visible)
+                alarms = sum(score.verdict == "differ" for score in visible)
                 right = _share(visible, lambda s: s.is_rank_right) if runs == "faults" else ""
                 seconds = f"{median(score.seconds for score in visible):.1f}"
                 rows.append((runs, form, label, len(visible), alarms, right, seconds))
@@ -103,7 +103,7 @@ def format_failures(scores: Sequence[Score], held_out: bool) -> str:
 def is_right(score: Score) -> bool:
     """Return whether the answer is what is expected of it."""
     if score.is_correct:
-        return score.verdict in ("aligned", "agree", "consistent") and not score.n_findings
+        return score.verdict in ("aligned", "agree") and not score.n_findings
     if not score.is_visible:
         return True
     if score.relation == OTHER:

@@ -41,7 +41,8 @@ class RunTruth:
 
 def find_truth(fault: cases.Fault, work: Path) -> RunTruth:
     """Return the truth of a fault; it is computed once."""
-    file = work / "truths" / f"{fault.name}.json"
+    folder = "truths_held_out" if fault.name in cases.list_held_out() else "truths"
+    file = work / folder / f"{fault.name}.json"
     if file.exists():
         values = json.loads(file.read_text())
         ops = {int(rank): tuple(names) for rank, names in values["ops"].items()}

@@ -25,8 +25,9 @@ from ..readers.part_pairs import pair_parts
 from ..readers.parts import Part
 from ..rulebook import load_rules
 from .backends import SavedDrawings
+from .inputs import Inputs, PathLike
 from .layouts import find_layouts
-from .pipeline import Inputs, PathLike, compare_dumps, read_flows
+from .pipeline import compare_dumps, read_flows
 from .progress import Progress, narrow_progress, report_progress
 from .result_builder import build_result
 from .result_folder import RUN_FILES, is_run_folder, load_folder, read_saved, restore_inputs

@@ -10,7 +10,7 @@ from ..model.errors import DumpError
 from ..model.gc_pause import pause_gc
 from ..model.trace import Trace
 from ..readers.parts import Part
-from .pipeline import PathLike
+from .inputs import PathLike
 from .progress import Progress, report_progress
 
 if TYPE_CHECKING:

@@ -1,21 +1,18 @@
-"""Two runs that are spread over their ranks in other ways: read all ranks, merge, align, compare."""
+"""Two runs that are spread over their ranks in other ways: read and merge all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from .. import readers
-from ..graph import build_flow
+from ..graph import Flow, build_flow
 from ..model.trace import Trace
 from ..readers.parts import Part
 from ..sharding import Merged, RunOfRanks, has_equal_layout, list_changed_layouts, merge_runs
 from ..verification import JoinedChecks, TraceChecks, attach_checks
+from .inputs import Inputs
 from .progress import Progress, narrow_progress, report_progress
-
-if TYPE_CHECKING:
-    from .pipeline import Inputs
 
 RankParts = tuple[list[Part], list[Part]]  #: one part for each rank of the target and the reference
 
@@ -53,12 +50,21 @@ def merge_layouts(
             rank_checks.append(attach_checks(readers.read_part(part), inputs.book))
             move_bar = narrow_progress(progress, f"statistics of the {side}")
             flows.append(build_flow(rank_checks[-1].trace, move_bar))
-        names = tuple(_name_part(part) for part in side_parts)
-        runs.append(RunOfRanks(names, tuple(flows)))
+        ranks = tuple(part.rank or 0 for part in side_parts)
+        runs.append(RunOfRanks(ranks, tuple(flows)))
+        names = tuple(f"rank {rank}" for rank in ranks)
         checks.append(JoinedChecks(tuple(rank_checks), names))
     report_progress(progress, "merging the ranks", 0.0)
     merged_runs = merge_runs(runs[0], runs[1])
     return merged_runs, (checks[0], checks[1])
+
+
+def merge_micro_batches(flows: tuple[Flow, Flow]) -> tuple[tuple[Flow, Flow], list[str]]:
+    """Merge the micro-batches of one of two runs of one rank, and return sentences about it."""
+    target, reference = (RunOfRanks((0,), (flow,)) for flow in flows)
+    merged_runs = merge_runs(target, reference)
+    merged_flows = (build_flow(merged_runs[0].trace), build_flow(merged_runs[1].trace))
+    return merged_flows, describe_layouts(merged_runs)
 
 
 def describe_layouts(merged_runs: Sequence[Merged]) -> list[str]:
@@ -67,7 +73,8 @@ def describe_layouts(merged_runs: Sequence[Merged]) -> list[str]:
     for side, merged in zip(("target", "reference"), merged_runs, strict=True):
         if not merged.ranks:
             continue
-        sentences.append(f"the {len(merged.ranks)} ranks of the {side} were merged to one run")
+        kind = "micro-batches" if "micro-batch" in merged.ranks[0] else "ranks"
+        sentences.append(f"the {len(merged.ranks)} {kind} of the {side} were merged to one run")
         sentences += [f"{side}: {note}" for note in merged.notes]
     return sentences
 
@@ -113,7 +120,3 @@ def _choose_of_ranks(parts: Sequence[Part], step: int | None, graph: int | None)
         chosen.append(readers.choose_parts(rank_parts, rank_parts, graph=graph)[0])
     ranked = [part for part in chosen if part.rank is not None]
     return ranked or chosen[:1]
-
-
-def _name_part(part: Part) -> str:
-    return "rank 0" if part.rank is None else f"rank {part.rank}"

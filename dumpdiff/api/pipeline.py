@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from .. import readers
@@ -12,14 +12,18 @@ from ..comparison import Comparison, Spread, compare_pairs, measure_spread
 from ..graph import Flow, build_flow
 from ..model.trace import Trace
 from ..readers.parts import Part
-from ..rulebook import Rules, load_rules
+from ..rulebook import Rules
+from ..sharding import has_other_batches
 from ..verification import TraceChecks, attach_all_checks, attach_checks, find_identity
-from .layouts import RankParts, describe_layouts, find_layouts, merge_layouts
+from .inputs import Candidates, Inputs, PathLike
+from .layouts import (
+    RankParts,
+    describe_layouts,
+    find_layouts,
+    merge_layouts,
+    merge_micro_batches,
+)
 from .progress import Progress, narrow_progress, report_progress
-
-PathLike = str | Path
-#: Parts of the target and of the reference that the two to compare are chosen from.
-Candidates = tuple[list[Part], list[Part]]
 
 #: What is identical on both sides -> what that means for the answer.
 _IDENTITIES = {
@@ -29,50 +33,6 @@ _IDENTITIES = {
 _SAME_BASELINE = (
     "the baseline has the same numbers as the reference: its spread is 0, and it allows nothing"
 )
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Everything that a comparison of two dumps depends on.
-
-    The same inputs give the same result.
-    """
-
-    target: PathLike
-    reference: PathLike
-    step: int | None = None
-    rank: int | None = None
-    graph: int | None = None
-    #: a second run of the reference
-    baseline: PathLike | None = None
-    #: further rule files
-    rules: tuple[PathLike, ...] = ()
-    #: checkpoints that name the parameters of a side by their values
-    weights_target: PathLike | None = None
-    weights_reference: PathLike | None = None
-    #: read and check every file of both dumps
-    verify: bool = False
-    #: parsed ``rules``
-    book: Rules = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Load the rules, so that a wrong rule file is reported before any dump is read."""
-        object.__setattr__(self, "book", load_rules([Path(file) for file in self.rules]))
-
-    def choose_parts(self) -> tuple[Part, Part]:
-        """Return the step, rank and graph of either dump that are compared.
-
-        Raises DumpError if there are none.
-        """
-        return self.choose_of_parts(self.find_parts())
-
-    def find_parts(self) -> Candidates:
-        """Return everything that the target and the reference hold. Raises DumpError."""
-        return readers.find_parts(self.target), readers.find_parts(self.reference)
-
-    def choose_of_parts(self, parts: Candidates) -> tuple[Part, Part]:
-        """Return which of the parts of either dump are compared. Raises DumpError."""
-        return readers.choose_parts(*parts, step=self.step, rank=self.rank, graph=self.graph)
 
 
 def read_flows(
@@ -115,7 +75,14 @@ def compare_dumps(
         return _compare_layouts(inputs, layouts, progress)
     parts = inputs.choose_of_parts(all_parts)
     flows, checks = read_flows(inputs, parts, progress)
-    remarks = [*_describe_identity(flows), *_describe_unread_parts(all_parts, parts)]
+    layout_remarks: list[str] = []
+    if inputs.baseline is None and has_other_batches(*flows):
+        flows, layout_remarks = merge_micro_batches(flows)
+    remarks = [
+        *layout_remarks,
+        *_describe_identity(flows),
+        *_describe_unread_parts(all_parts, parts),
+    ]
     spread = None
     if inputs.baseline is not None:
         baseline = _read_baseline(inputs.baseline, parts[1], progress)

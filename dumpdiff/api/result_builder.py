@@ -9,7 +9,8 @@ from pathlib import Path
 from ..divergence import locate
 from ..model.result import Result
 from .backends import OpenDumps
-from .pipeline import Candidates, Inputs, compare_dumps
+from .inputs import Candidates, Inputs
+from .pipeline import compare_dumps
 from .progress import Progress, report_progress
 
 

@@ -11,7 +11,7 @@ from ..model.result import Result
 from ..model.saved_result import SavedResult, read_saved_result
 from ..model.storage import read_result, write_result
 from ..reports.alignment.outputs import is_available, write_file
-from .pipeline import Inputs, PathLike
+from .inputs import Inputs, PathLike
 
 #: Files of a complete result: for programs, for spreadsheets, for dumpdiff itself, for people.
 RESULT_JSON, PAIRS_CSV, COMPLETE, REPORT_HTML = RESULT_FILES = (

@@ -14,7 +14,7 @@ from ..readers.part_pairs import PartPair, PartPairs
 from ..readers.parts import Part
 from ..run_divergence import locate_run
 from .executors import count_cores, run_tasks
-from .pipeline import Inputs, PathLike
+from .inputs import Inputs, PathLike
 from .progress import Progress, report_progress
 from .run_backend import RunFolder
 from .run_folder import read_finished_task, write_run, write_task

@@ -21,7 +21,7 @@ from ..readers.parts import Part
 from ..reports.alignment import outputs
 from ..reports.alignment.summary import format_headline
 from ..run_divergence import summarize_task
-from .pipeline import Inputs
+from .inputs import Inputs
 from .result_folder import COMPLETE, PAIRS_CSV, REPORT_HTML, RESULT_JSON
 
 #: File of a task's folder -> the output that it holds. The complete result is always written.

@@ -12,7 +12,7 @@ from ..diagnosis.evidence import STAGES, Evidence
 from ..model.errors import DumpError
 from ..model.stage import Stage
 from ..rulebook import load_rules
-from .pipeline import PathLike
+from .inputs import PathLike
 from .progress import Progress, report_progress
 
 if TYPE_CHECKING:

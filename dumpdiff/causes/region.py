@@ -173,6 +173,12 @@ class Region:
             followers |= self._find_followers(number)
         return self._run_steps(sorted(followers - set(outputs)), flat_outputs)
 
+    def run_with_values(self, values: Mapping[int, AnyArray]) -> AnyArray | None:
+        """Return the compared value with others in place of some; None if it cannot be run."""
+        outputs = {value: array.reshape(-1) for value, array in values.items()}
+        numbers = [number for number, step in enumerate(self.steps) if step.value not in values]
+        return self._run_steps(numbers, outputs)
+
     @cached_property
     def unchanged(self) -> AnyArray | None:
         """The compared value, computed from the values that enter the region.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,14 +58,14 @@ def _list_rank_parameters(step: Step, rank: int) -> dict[str, Parameter]:
             name, row, int(keys[row]), bool(step.informative[rank][row]), record["shape"], like,
             gradients.get(name, -1),
         )  # fmt: skip
+    states = [name for name in parameters if name.partition(".")[2] in parameters]
+    for name in states:  # MindSpore: moment1.W, exp_avg.W
+        del parameters[name]
     new_tensors = _find_new_tensors(step, rank, parameters)
     return {
-        name: Parameter(
-            parameter.name, parameter.tensor, parameter.key, parameter.is_informative,
-            parameter.shape, parameter.like, parameter.gradient, new_tensors.get(name, -1),
-        )
+        name: replace(parameter, new_tensor=new_tensors.get(name, -1))
         for name, parameter in parameters.items()
-    }  # fmt: skip
+    }
 
 
 def _find_gradients(step: Step, rank: int) -> dict[str, int]:
@@ -258,7 +258,7 @@ def _check_results(
     class.
     """
     n_checked = 0
-    violations: list[Violation] = []
+    violations: list[tuple[float, Violation]] = []
     unchecked: Counter[str] = Counter()
     for ranks, first, others in _list_replicas(step, parameters):
         instances = [first, *others]
@@ -282,16 +282,50 @@ def _check_results(
         position = ranks.index(wrong)
         other = 0 if position else len(ranks) - 1
         what = "the gradient" if invariant == "gradient" else "after the step"
-        violations.append(
-            _make_violation(
-                step, invariant, wrong_ranks, instances[position],
-                f"{what} has {step.describe(wrong, results[position])}",
-                f"{step.describe(ranks[other], results[other])}, and the parameter is equal "
-                "before the step",
-                _name_group(step, ranks), results[position],
-            )
+        violation = _make_violation(
+            step, invariant, wrong_ranks, instances[position],
+            f"{what} has {step.describe(wrong, results[position])}",
+            f"{step.describe(ranks[other], results[other])}, and the parameter is equal "
+            "before the step",
+            _name_group(step, ranks), results[position],
         )  # fmt: skip
-    return InvariantCheck(invariant, n_checked, tuple(_merge(violations)), dict(unchecked))
+        difference = _measure_difference(
+            step, (wrong, results[position]), (ranks[other], results[other])
+        )
+        violations.append((difference, violation))
+    # an error in one gradient changes the norm of all, and with it all parameters a little
+    violations.sort(key=lambda item: -item[0])
+    ordered = [violation for _, violation in violations]
+    return InvariantCheck(
+        invariant, n_checked, tuple(_count_further(_merge(ordered))), dict(unchecked)
+    )
+
+
+def _measure_difference(step: Step, place: tuple[int, int], other: tuple[int, int]) -> float:
+    """Return the L2 norm of the difference of two tensors (rank, tensor) relative to one of them.
+
+    Of statistics it is the largest difference of one of them.
+    """
+    arrays = [step.load(*place), step.load(*other)]
+    if arrays[0] is not None and arrays[1] is not None and arrays[0].size == arrays[1].size:
+        first, second = (array.astype(np.float64).ravel() for array in arrays if array is not None)
+        scale = float(np.linalg.norm(second))
+        return float(np.linalg.norm(first - second)) / scale if scale else np.inf
+    names = ["max", "min", "mean", "norm"]
+    rows = [step.traces[rank].tensors[names].to_numpy()[row] for rank, row in (place, other)]
+    scale = float(np.nanmax(np.abs(rows[1])))
+    return float(np.nanmax(np.abs(rows[0] - rows[1]))) / scale if scale else np.inf
+
+
+def _count_further(violations: list[Violation]) -> list[Violation]:
+    """Return the first violation of each set of ranks, with the number of the others.
+
+    What is wrong on all of them has one cause.
+    """
+    by_ranks: defaultdict[tuple[int, ...], list[Violation]] = defaultdict(list)
+    for violation in violations:
+        by_ranks[violation.ranks].append(violation)
+    return [replace(items[0], n_further=len(items) - 1) for items in by_ranks.values()]
 
 
 def _get_result(parameter: Parameter, invariant: str) -> int:

@@ -27,7 +27,6 @@ _HIDDEN_INPUTS = (
     "slice", "chunk", "split", "narrow", "select", "index", "gather", "scatter", "empty", "arange",
     "copy", "custom", "attention",
 )  # fmt: skip
-_PYTHON_SCALARS = ("int", "float", "bool")
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,9 @@ def _describe_slots(step: Step, group: Group, siblings: Siblings) -> _Slots:
 
 
 def _flag_scalars(tensors: pd.DataFrame) -> Flags:
-    is_python = tensors["dtype"].isin(_PYTHON_SCALARS).to_numpy()
-    return np.asarray(tensors["constant"].to_numpy() & is_python, dtype=bool)
+    """Return which tensors are numbers of the program, not computed."""
+    is_single = (tensors["size"] == 1).to_numpy()
+    return np.asarray(tensors["constant"].to_numpy() & is_single, dtype=bool)
 
 
 def _flag_comparable(step: Step, matched: SiblingTensors) -> Flags:

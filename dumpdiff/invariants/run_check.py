@@ -11,11 +11,13 @@ from ..model.trace import Problem, Source, Trace
 from ..model.verdict import Verdict
 from .calls import check_calls
 from .exchange_checks import check_copies, check_exchanges
+from .gradient_norm import check_gradient_norm
 from .numbers import check_finite, check_zero_gradients
 from .parameters import check_parameters, list_parameters
 from .readings import check_readings
 from .replication import check_batches, check_loss, check_replication
 from .step import Step, build_step
+from .tokens import check_tokens
 from .violations import INVARIANTS, InvariantCheck, Violation
 
 #: Violations that a stage quotes.
@@ -155,6 +157,8 @@ def check_step(step: Step) -> list[InvariantCheck]:
         *check_parameters(step),
         check_finite(step),
         check_zero_gradients(step),
+        check_gradient_norm(step),
+        check_tokens(step),
     ]
 
 

@@ -26,7 +26,7 @@ from ..model.dtypes import get_unit_roundoff, is_floating
 from ..model.errors import DumpError
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.threads import map_in_threads
-from ..model.trace import Trace
+from ..model.trace import COMMUNICATION, Trace
 
 #: Elements. Smaller values may be equal by chance, and are no evidence of replication.
 MIN_SIZE = 8
@@ -170,8 +170,11 @@ def name_roles(trace: Trace) -> list[tuple[object, ...]]:
     """Return the role of each op: what it is in its layer, whichever layer that is.
 
     Calls of one kind in one module have one role in all layers, told apart by their order. A
-    gradient has the role of its forward call: recorders name other modules for gradients.
+    gradient has the role of its forward call: recorders name other modules for gradients. In a
+    compiled graph names lie, so a role is what an op computes from what.
     """
+    if (trace.tensors["source_tensor"] >= 0).any():
+        return _name_graph_roles(trace)
     ops = trace.ops
     counts: dict[tuple[object, ...], int] = {}
     roles: list[tuple[object, ...]] = []
@@ -185,6 +188,63 @@ def name_roles(trace: Trace) -> list[tuple[object, ...]]:
         counts[place] = occurrence + 1
         roles.append((phase, kind, generalize(scope), source, occurrence))
     return roles
+
+
+#: Levels of producers that tell the role of an op in a graph.
+_ROLE_DEPTH = 3
+
+
+def _name_graph_roles(trace: Trace) -> list[tuple[object, ...]]:
+    """Return the role of each op of a graph: kind, line, parameters, and those of its producers.
+
+    Collectives are passed over: with and without one, what follows has one role.
+    """
+    tensors, ops = trace.tensors, trace.ops
+    owners, sources = tensors["op"].to_numpy(), tensors["source_tensor"].to_numpy()
+    is_exchange = (ops["phase"] == COMMUNICATION).to_numpy()
+    passed = _pass_over_exchanges(sources, owners, is_exchange)
+    reads: list[list[tuple[str, str, int]]] = [[] for _ in range(len(ops))]
+    is_input = (tensors["slot_kind"] == "input").to_numpy()
+    slots, parameters = tensors["slot"].tolist(), tensors["parameter"].tolist()
+    for row in np.flatnonzero(is_input).tolist():
+        producer = int(owners[passed[row]]) if passed[row] >= 0 else -1
+        reads[owners[row]].append((slots[row], generalize(parameters[row]), producer))
+    columns = (ops[name].tolist() for name in ("phase", "kind", "source"))
+    local = [hash(values) for values in zip(*columns, strict=True)]
+    signatures = local
+    for _ in range(_ROLE_DEPTH):
+        signatures = [
+            hash(
+                (
+                    local[op],
+                    tuple(
+                        (slot, name, signatures[producer] if producer >= 0 else 0)
+                        for slot, name, producer in reads[op]
+                    ),
+                )
+            )
+            for op in range(len(ops))
+        ]
+    phases, kinds = ops["phase"].tolist(), ops["kind"].tolist()
+    return [
+        (phase, kind, sign) for phase, kind, sign in zip(phases, kinds, signatures, strict=True)
+    ]
+
+
+def _pass_over_exchanges(sources: Ints, owners: Ints, is_exchange: Flags) -> Ints:
+    """Return the source of each tensor, that of a collective's output being its input's."""
+    first_input = np.full(len(is_exchange), -1, dtype=np.int64)
+    for row in np.flatnonzero(sources >= 0)[::-1].tolist():
+        first_input[owners[row]] = row
+    passed = sources.copy()
+    for _ in range(_ROLE_DEPTH):
+        rows = np.flatnonzero(passed >= 0)
+        producers = owners[passed[rows]]
+        rows = rows[is_exchange[producers] & (first_input[producers] >= 0)]
+        if not len(rows):
+            break
+        passed[rows] = sources[first_input[owners[passed[rows]]]]
+    return passed
 
 
 def generalize(scope: str) -> str:

@@ -4,7 +4,14 @@
 the trace of one device.
 """
 
-from .layouts import Merged, RunOfRanks, has_equal_layout, list_changed_layouts, merge_runs
+from .layouts import (
+    Merged,
+    RunOfRanks,
+    has_equal_layout,
+    has_other_batches,
+    list_changed_layouts,
+    merge_runs,
+)
 from .merge import LayoutRow
 
 __all__ = [
@@ -12,6 +19,7 @@ __all__ = [
     "Merged",
     "RunOfRanks",
     "has_equal_layout",
+    "has_other_batches",
     "list_changed_layouts",
     "merge_runs",
 ]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
-
 from ..model.arrays import AnyArray, Flags, Ints
 from ..model.dtypes import get_unit_roundoff
-from .relations import Relation, add_arrays
+from .other_run import OtherRun, load_tensor
+from .relation import Relation, add_arrays
 from .siblings import Siblings
 from .slices import Assembly, find_assembly
 
@@ -21,7 +20,7 @@ _NARROW = 2.0**-12
 
 def find_assemblies(
     siblings: Siblings,
-    other: Siblings,
+    other: OtherRun,
     kinds: Ints,
     is_loose: Flags,
     matches: Ints,
@@ -73,10 +72,10 @@ def _get_value_key(siblings: Siblings, row: int, relation: Relation) -> tuple[ob
 
 
 def _search_assembly(
-    siblings: Siblings, other: Siblings, row: int, match: int, relation: Relation
+    siblings: Siblings, other: OtherRun, row: int, match: int, relation: Relation
 ) -> Assembly | None:
     parts = load_parts(siblings, row, relation)
-    whole = load_base(other, match)
+    whole = other.load(match)
     if parts is None or whole is None:
         return None
     rank = int(siblings.bases[row])
@@ -90,28 +89,9 @@ def load_parts(siblings: Siblings, row: int, relation: Relation) -> list[AnyArra
     """Return the parts of a value in their recorded shape; None if a whole tensor is missing."""
     parts = []
     for ranks in relation.parts:
-        arrays = [_load(siblings, row, rank) for rank in ranks]
+        arrays = [load_tensor(siblings, row, rank) for rank in ranks]
         known_arrays = [array for array in arrays if array is not None]
         if len(known_arrays) < len(arrays):
             return None
         parts.append(add_arrays(known_arrays, range(len(known_arrays))))
     return parts
-
-
-def load_base(siblings: Siblings, row: int) -> AnyArray | None:
-    """Return the whole tensor of a value that all ranks share; None if it is not, or missing."""
-    if len(set(siblings.labels[row].tolist()) - {-1}) != 1:
-        return None
-    return _load(siblings, row, int(siblings.bases[row]))
-
-
-def _load(siblings: Siblings, row: int, rank: int) -> AnyArray | None:
-    flow = siblings.flows[rank]
-    tensor = int(siblings.rows[row, rank])
-    if tensor < 0 or not flow.tensors["file"].iat[tensor]:
-        return None
-    array = flow.trace.array(tensor)
-    shape = flow.tensors["shape"].iat[tensor]
-    if shape is not None and array.shape != shape and array.size == np.prod(shape):
-        array = array.reshape(shape)
-    return array

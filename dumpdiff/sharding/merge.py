@@ -10,22 +10,14 @@ import numpy as np
 from ..graph.statistics import compute_statistics
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import is_discrete, is_floating
-from ..model.trace import Problem, Trace
+from ..model.trace import BACKWARD, FORWARD, Problem, Trace
 from .assemblies import find_assemblies
 from .kinds import describe_kinds
-from .relations import (
-    Relation,
-    add_arrays,
-    add_parts,
-    combine_statistics,
-    find_relations,
-    join_parts,
-    list_reductions,
-    load_ranks,
-)
+from .other_run import OtherRun
+from .relation import Relation, add_arrays, add_parts, combine_statistics, join_parts
+from .relations import find_relations, list_reductions, load_ranks
 from .siblings import Siblings
 from .slices import Assembly
-from .value_index import ValueIndex
 
 #: Relative difference up to which a sum over ranks is what the collective wrote.
 _REDUCTION_ERROR = 1e-4
@@ -52,25 +44,26 @@ class MergedRun:
     deviations: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
 
-def merge_ranks(siblings: Siblings, other: Siblings, index: ValueIndex) -> MergedRun:
-    """Return the ranks as one run; ``other`` has the values of the other run, see ``index``."""
-    return _Merger(siblings, other, index).run()
+def merge_ranks(siblings: Siblings, other: OtherRun) -> MergedRun:
+    """Return sibling ranks as one; ``other`` has the values of the other run."""
+    return _Merger(siblings, other).run()
 
 
 class _Merger:
-    def __init__(self, siblings: Siblings, other: Siblings, index: ValueIndex) -> None:
+    def __init__(self, siblings: Siblings, other: OtherRun) -> None:
         self._siblings = siblings
         self._other = other
-        self._index = index
-        row_relations = find_relations(siblings, other, index)
+        self._index = other.index
+        row_relations = find_relations(siblings, other)
         self._kinds = row_relations.kinds
         self._matches = row_relations.matches
         self._relations: list[Relation | None] = list(row_relations.relations)
         self._groups = row_relations.groups
         self._factor = row_relations.factor
+        self._n_slices = row_relations.n_slices
         self._is_loose = row_relations.is_loose
         self._reduction_rows = list_reductions(siblings)
-        self._base = int(np.argmax((siblings.ops >= 0).sum(axis=0)))
+        self._base = siblings.base
         self._base_flow = siblings.flows[self._base]
         table = self._base_flow.tensors
         self._is_constant = table["constant"].to_numpy()
@@ -142,8 +135,9 @@ class _Merger:
         """Decide the relations that no value of the other run proves."""
         siblings = self._siblings
         labels = siblings.labels
+        self._leave_out_loss_gradients()
         for row, relation in enumerate(self._relations):
-            if relation is not None or self._is_constant[row]:
+            if relation is not None or self._is_constant[row] or self._is_left_out[row]:
                 continue
             pattern = tuple(labels[row].tolist())
             if len(set(pattern) - {-1}) == 1:
@@ -151,10 +145,41 @@ class _Merger:
         self._sum_gradients()
         self._sum_reduced_values()
         for row, relation in enumerate(self._relations):
-            if relation is None and not self._is_constant[row]:
+            if relation is None and not self._is_constant[row] and not self._is_left_out[row]:
                 if is_discrete(self._dtypes[row]):
                     continue
+                if self._siblings.sizes[row].max() == 1:
+                    self._relations[row] = self._add_numbers(row)
+                    continue
                 self._relations[row] = join_parts(tuple(labels[row].tolist()))
+
+    def _leave_out_loss_gradients(self) -> None:
+        """Leave out gradients of single numbers where the batch is cut into slices.
+
+        The loss of a slice and the loss of the batch have other gradients: 1/2 and 1.
+        """
+        n_rows = len(self._siblings.rows)
+        self._is_left_out = np.zeros(n_rows, dtype=bool)
+        if self._n_slices < 2:
+            return
+        phases = self._base_flow.trace.ops["phase"].to_numpy()
+        is_backward = (phases == BACKWARD)[self._base_flow.tensors["op"].to_numpy()]
+        self._is_left_out = is_backward & (self._siblings.sizes.max(axis=1) == 1)
+        for row in np.flatnonzero(self._is_left_out).tolist():
+            self._relations[row] = None
+
+    def _add_numbers(self, row: int) -> Relation | None:
+        """Return how single numbers that no value of the other run proves are combined.
+
+        Numbers of the optimizer are summands (of norms); those of a pass over slices of the batch
+        are averaged. Others mean something on one rank only.
+        """
+        pattern = tuple(self._siblings.labels[row].tolist())
+        op = int(self._base_flow.tensors["op"].iat[row])
+        is_pass = self._base_flow.phases[op] in (FORWARD, BACKWARD)
+        if is_pass and self._factor == 1.0:
+            return None
+        return add_parts(pattern, self._groups[0], self._factor if is_pass else 1.0)
 
     def _list_equal_rows(self, row: int) -> Ints:
         """Return the rows that hold the same value on every rank."""
@@ -288,8 +313,7 @@ class _Merger:
         match = int(self._matches[row])
         if match < 0:
             return None
-        rank = int(self._other.bases[match])
-        whole = self._other.flows[rank].tensors["shape"].iat[int(self._other.rows[match, rank])]
+        whole = self._other.get_shape(match)
         if whole is None or len(whole) != len(shapes[0]):
             return None
         differing = [axis for axis in range(len(whole)) if whole[axis] != shapes[0][axis]]

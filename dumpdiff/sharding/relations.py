@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +13,16 @@ from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import get_unit_roundoff, is_discrete
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD
 from .kinds import number_kinds
+from .other_run import OtherRun
+from .relation import (
+    Relation,
+    add_arrays,
+    add_parts,
+    combine_statistics,
+    group_patterns,
+    join_parts,
+)
 from .siblings import Siblings
-from .value_index import ValueIndex
 
 #: Relative difference of statistics up to which two values are the same: correct runs of float32
 #: differ by 1e-6 to 1e-5; narrower dtypes by some of their roundoffs.
@@ -29,58 +37,6 @@ _MAX_GROUPS = 4
 
 
 @dataclass(frozen=True)
-class Relation:
-    """What the values of sibling ranks make up together: parts, concatenated in this order."""
-
-    #: for each part the ranks whose values are added up, one if the part is what a rank holds
-    parts: tuple[tuple[int, ...], ...]
-    #: per rank the first rank that holds the same numbers; -1: has none
-    pattern: tuple[int, ...]
-    factor: float = 1.0  #: the combined value is multiplied by it
-
-    @property
-    def is_sum(self) -> bool:
-        """Whether values of several ranks are added up."""
-        return any(len(part) > 1 for part in self.parts)
-
-    @property
-    def is_replicated(self) -> bool:
-        """Whether all ranks hold the whole value."""
-        return len(self.parts) == 1 and not self.is_sum and self.factor == 1.0
-
-
-def join_parts(pattern: tuple[int, ...], factor: float = 1.0) -> Relation:
-    """Return the concatenation of the different values; one value: replicated.
-
-    >>> join_parts((0, 0, 2, 2)).parts
-    ((0,), (2,))
-    """
-    return Relation(tuple((rank,) for rank in sorted(set(pattern) - {-1})), pattern, factor)
-
-
-def add_parts(
-    pattern: tuple[int, ...], groups: tuple[int, ...], factor: float = 1.0
-) -> Relation | None:
-    """Return the sums of the different values within groups; None if nothing is added up.
-
-    Groups whose values are the same have the same sum, which is taken once.
-
-    >>> add_parts((0, 1, 2, 3), (0, 0, 2, 2)).parts
-    ((0, 1), (2, 3))
-    >>> add_parts((0, 0, 2, 2), (0, 1, 0, 1)).parts
-    ((0, 2),)
-    """
-    parts = []
-    for group in sorted(set(groups)):
-        labels = {label for label, member in zip(pattern, groups, strict=True) if member == group}
-        part = tuple(sorted(labels - {-1}))
-        if part and part not in parts:
-            parts.append(part)
-    relation = Relation(tuple(parts), pattern, factor)
-    return relation if relation.is_sum else None
-
-
-@dataclass(frozen=True)
 class RowRelations:
     """The relation of every row of sibling tensors."""
 
@@ -89,58 +45,26 @@ class RowRelations:
     kinds: Ints  #: (tensors,) number of the kind
     groups: list[tuple[int, ...]]  #: per rank its group, of the groups that values are added up in
     factor: float  #: of gradients of a slice of the batch
+    n_slices: int  #: of the batch, 1: every rank has the whole batch
     is_loose: Flags  #: (tensors,) outside of modules, where a kind is not certain
 
 
-def combine_statistics(statistics: Floats, sizes: Ints, relation: Relation) -> tuple[Floats, Ints]:
-    """Return (rows, 4) max, min, mean and norm of the combined values, and (rows,) their sizes.
-
-    ``statistics`` is (rows, ranks, 4). Of a sum, only the mean follows from statistics, unless it
-    is one of single numbers.
-    """
-    part_statistics, part_sizes = [], []
-    for ranks in relation.parts:
-        part_statistics.append(_add_statistics(statistics[:, ranks], sizes[:, ranks]))
-        part_sizes.append(sizes[:, ranks].max(axis=1))
-    values = np.stack(part_statistics, axis=1)
-    counts = np.stack(part_sizes, axis=1)
-    totals = counts.sum(axis=1)
-    combined = np.full((len(values), 4), np.nan)
-    with np.errstate(all="ignore"):
-        combined[:, 0] = values[:, :, 0].max(axis=1)
-        combined[:, 1] = values[:, :, 1].min(axis=1)
-        combined[:, 2] = (values[:, :, 2] * counts).sum(axis=1) / totals
-        combined[:, 3] = np.sqrt(np.square(values[:, :, 3]).sum(axis=1))
-    return combined * relation.factor, totals
-
-
-def _add_statistics(statistics: Floats, sizes: Ints) -> Floats:
-    """Return (rows, 4) the statistics of the sum over ranks, NaN where they do not follow."""
-    if statistics.shape[1] == 1:
-        first: Floats = statistics[:, 0]
-        return first
-    total = statistics.sum(axis=1)
-    is_single = sizes.max(axis=1) == 1
-    numbers = np.where(is_single, total[:, 0], np.nan)
-    return np.stack([numbers, numbers, total[:, 2], np.abs(numbers)], axis=1)
-
-
-def find_relations(siblings: Siblings, other: Siblings, index: ValueIndex) -> RowRelations:
+def find_relations(siblings: Siblings, other: OtherRun) -> RowRelations:
     """Decide the relation of every row of sibling tensors.
 
     A relation is proved for a value by a value of the other run that equals the combined one. It is
     decided by the votes of all values of a kind: one layer that disagrees is not another relation.
     """
-    return _RelationSearch(siblings, other, index).run()
+    return _RelationSearch(siblings, other).run()
 
 
 class _RelationSearch:
     """The state of one search."""
 
-    def __init__(self, siblings: Siblings, other: Siblings, index: ValueIndex) -> None:
+    def __init__(self, siblings: Siblings, other: OtherRun) -> None:
         self._siblings = siblings
         self._other = other
-        self._index = index
+        self._index = other.index
         self._n_rows = len(siblings.rows)
         self._kinds = number_kinds(siblings)
         dtypes = siblings.collect_base("dtype")
@@ -173,6 +97,7 @@ class _RelationSearch:
         self._match(all_patterns)
         for group in groups:
             self._match(siblings.labels, group, 1.0, is_single)
+        self._match_totals()
         self._match_sums(groups, 1.0)
         n_slices = self._count_batch_slices()
         factor = 1.0 / n_slices
@@ -187,6 +112,7 @@ class _RelationSearch:
             self._kinds,
             groups,
             self._find_factor(factor),
+            n_slices,
             self._is_loose,
         )
 
@@ -202,20 +128,25 @@ class _RelationSearch:
         distinct = np.arange(siblings.n_ranks)
         for column in ("parameter", "gradient_of"):
             names = siblings.collect_base(column)
-            other_names = self._other.collect_base(column)
-            sizes = {
-                name: self._other.sizes[row, self._other.bases[row]]
-                for row, name in enumerate(other_names.tolist())
-                if name and (self._other.labels[row] == self._other.bases[row]).all()
-            }
+            sizes = self._other.get_sizes(column)
             for row in np.flatnonzero(is_repeated & (names != "")).tolist():
-                size = int(sizes.get(names[row], -1))
+                size = sizes.get(names[row], -1)
                 own_sizes = siblings.sizes[row]
                 if size == own_sizes.sum() and (own_sizes > 0).all():
                     self._evidence[row] = join_parts(tuple(distinct.tolist()))
                 elif (own_sizes == size).all():
                     self._evidence[row] = join_parts((0,) * siblings.n_ranks)
         self._is_constant = self._is_constant | is_repeated
+
+    def _match_totals(self) -> None:
+        """Look for gradients that a rank accumulates: the last micro-batch has the total."""
+        siblings = self._siblings
+        if siblings.n_batches < 2:
+            return
+        is_gradient = siblings.collect_base("gradient_of") != ""
+        is_last = np.arange(siblings.n_ranks) % siblings.n_batches == siblings.n_batches - 1
+        patterns = np.where(is_last, siblings.labels, -1)
+        self._match(patterns, is_allowed=is_gradient)
 
     def _list_sum_groups(self) -> list[tuple[int, ...]]:
         """Return the groups that values may be added up in: all ranks, and those of reductions.
@@ -229,6 +160,8 @@ class _RelationSearch:
             if len(set(pattern)) < len(pattern) and -1 not in pattern:
                 groups[pattern] += 1
         everyone = (0,) * siblings.n_ranks
+        if siblings.n_batches > 1:
+            groups[siblings.batch_groups] += 1
         frequent = [group for group, _ in groups.most_common(_MAX_GROUPS) if group != everyone]
         return [everyone, *frequent]
 
@@ -246,7 +179,7 @@ class _RelationSearch:
         is_open = (self._matches < 0) & ~self._is_constant
         if is_allowed is not None:
             is_open &= is_allowed
-        for pattern, rows in _group_patterns(patterns, np.flatnonzero(is_open)):
+        for pattern, rows in group_patterns(patterns, np.flatnonzero(is_open)):
             if groups is None:
                 relation: Relation | None = join_parts(pattern, factor)
             else:
@@ -326,6 +259,7 @@ class _RelationSearch:
                 votes.setdefault(int(self._kinds[row]), Counter())[relation] += 1
         relations: list[Relation | None] = []
         is_loose = self._is_loose.tolist()
+        patterns = [tuple(labels) for labels in self._siblings.labels.tolist()]
         for row, kind in enumerate(self._kinds.tolist()):
             own = self._evidence[row]
             if kind not in votes or (is_loose[row] and own is not None):
@@ -333,21 +267,10 @@ class _RelationSearch:
                 continue
             winner, n_votes = votes[kind].most_common(1)[0]
             is_clear = n_votes >= _CLEAR_VOTE * votes[kind].total()
-            if is_clear and not (is_loose[row] and len(votes[kind]) > 1):
-                relations.append(winner)
-            else:
-                relations.append(own)
+            if is_loose[row]:
+                is_clear = len(votes[kind]) == 1 and winner.pattern == patterns[row]
+            relations.append(winner if is_clear else own)
         return relations
-
-
-def _group_patterns(patterns: Ints, rows: Ints) -> Iterator[tuple[tuple[int, ...], Ints]]:
-    """Yield every pattern among some rows, with these rows."""
-    if not len(rows):
-        return
-    unique_patterns, codes = np.unique(patterns[rows], axis=0, return_inverse=True)
-    codes = codes.reshape(-1)
-    for code, pattern in enumerate(unique_patterns.tolist()):
-        yield tuple(pattern), rows[codes == code]
 
 
 def load_ranks(siblings: Siblings, row: int) -> list[AnyArray] | None:
@@ -361,14 +284,6 @@ def load_ranks(siblings: Siblings, row: int) -> list[AnyArray] | None:
     return arrays
 
 
-def add_arrays(arrays: Sequence[AnyArray], ranks: Sequence[int]) -> AnyArray:
-    """Return the sum of the arrays of some ranks, in their order."""
-    total = arrays[ranks[0]]
-    for rank in ranks[1:]:
-        total = total + arrays[rank]
-    return total
-
-
 def measure_parts(arrays: Sequence[AnyArray], relation: Relation) -> tuple[Floats, int]:
     """Return (4,) the statistics of the combined value, and its number of elements."""
     parts = [add_arrays(arrays, ranks).reshape(-1) for ranks in relation.parts]
@@ -378,8 +293,7 @@ def measure_parts(arrays: Sequence[AnyArray], relation: Relation) -> tuple[Float
 
 def list_reductions(siblings: Siblings) -> list[tuple[int, int]]:
     """Return the rows of the input and the output of every reduction over ranks."""
-    base = int(np.argmax((siblings.ops >= 0).sum(axis=0)))
-    flow = siblings.flows[base]
+    flow = siblings.flows[siblings.base]
     ops = flow.trace.ops
     is_reduction = ops["kind"].str.lower().str.contains("reduce").to_numpy()
     is_reduction &= (ops["phase"] == COMMUNICATION).to_numpy()
@@ -391,24 +305,3 @@ def list_reductions(siblings: Siblings) -> list[tuple[int, int]]:
         inputs, outputs = rows_of.setdefault(int(row_ops[row]), ([], []))
         (outputs if slot_kinds[row] == "output" else inputs).append(row)
     return [(inputs[-1], outputs[0]) for inputs, outputs in rows_of.values() if inputs and outputs]
-
-
-def index_values(siblings: Siblings) -> ValueIndex:
-    """Return the values of a run that relations of another run are proved by.
-
-    Of a run of one device these are all values; of several ranks, those that the ranks share, and
-    what their different values are together.
-    """
-    rows = np.arange(len(siblings.rows))
-    is_constant = siblings.collect_base("constant").astype(bool)
-    rows = rows[~is_constant]
-    blocks = []
-    for pattern, pattern_rows in _group_patterns(siblings.labels, rows):
-        statistics, sizes = combine_statistics(
-            siblings.statistics[pattern_rows], siblings.sizes[pattern_rows], join_parts(pattern)
-        )
-        blocks.append((sizes, statistics, pattern_rows))
-    sizes = np.concatenate([block[0] for block in blocks])
-    statistics = np.concatenate([block[1] for block in blocks])
-    entries = np.concatenate([block[2] for block in blocks])
-    return ValueIndex(sizes, statistics, entries)

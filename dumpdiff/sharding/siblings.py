@@ -37,6 +37,18 @@ class Siblings:
     rows: Ints  #: (tensors, ranks) id of the tensor, -1 if the rank lacks it
     row_ops: Ints  #: (tensors,) the row of ``ops`` that a tensor belongs to
     n_dropped: int = 0  #: ops of single ranks that correspond to none of the base rank
+    #: micro-batches of one rank that follow each other; 1: the "ranks" are ranks
+    n_batches: int = 1
+
+    @cached_property
+    def base(self) -> int:
+        """The rank whose ops are the rows: the one with the most calls."""
+        return int(np.argmax((self.ops >= 0).sum(axis=0)))
+
+    @property
+    def batch_groups(self) -> tuple[int, ...]:
+        """Per "rank" the first micro-batch of the same rank."""
+        return tuple(rank - rank % self.n_batches for rank in range(self.n_ranks))
 
     @property
     def n_ranks(self) -> int:
@@ -127,7 +139,7 @@ def _flag_equal(first: Floats, second: Floats) -> Flags:
     return flags
 
 
-def align_siblings(flows: Sequence[Flow], names: Sequence[str]) -> Siblings:
+def align_siblings(flows: Sequence[Flow], names: Sequence[str], n_batches: int = 1) -> Siblings:
     """Put ranks that make the same calls side by side.
 
     The calls correspond in order. Where a rank makes others, the longest equal stretches of kind,
@@ -136,6 +148,10 @@ def align_siblings(flows: Sequence[Flow], names: Sequence[str]) -> Siblings:
     base = max(range(len(flows)), key=lambda rank: (len(flows[rank].trace.ops), -rank))
     columns = []
     for flow in flows:
+        column = _align_equal_calls(flows[base], flow)
+        if column is not None:
+            columns.append(column)
+            continue
         column = _align_calls(_list_calls(flows[base]), _list_calls(flow))
         if (column >= 0).sum() < _MIN_SHAPED_SHARE * len(flow.trace.ops):
             base_calls = _list_calls(flows[base], with_extents=False)
@@ -145,7 +161,7 @@ def align_siblings(flows: Sequence[Flow], names: Sequence[str]) -> Siblings:
     n_dropped = sum(len(flow.trace.ops) for flow in flows) - int((ops >= 0).sum())
     rows, row_ops = _align_slots(flows, ops, base)
     _continue_running_sums(flows[base], rows)
-    return Siblings(tuple(names), tuple(flows), ops, rows, row_ops, n_dropped)
+    return Siblings(tuple(names), tuple(flows), ops, rows, row_ops, n_dropped, n_batches)
 
 
 def _list_calls(flow: Flow, *, with_extents: bool = True) -> list[_Call]:
@@ -182,6 +198,17 @@ def _name_reduced_gradients(flow: Flow, names: Objects) -> None:
         results = flow.writes[op]
         if len(read_names) == 1 and len(results) == 1 and not names[results[0]]:
             names[results[0]] = f"{read_names.pop()}'"
+
+
+def _align_equal_calls(base: Flow, flow: Flow) -> Ints | None:
+    """Return the op numbers if both ranks make the same calls of the same numbers of tensors."""
+    calls = []
+    for rank_flow in (base, flow):
+        ops = rank_flow.trace.ops
+        n_tensors = np.diff(rank_flow.row_offsets)
+        names = (ops[name].tolist() for name in ("kind", "scope", "phase"))
+        calls.append(list(zip(*names, n_tensors.tolist(), strict=True)))
+    return np.arange(len(calls[0])) if calls[0] == calls[1] else None
 
 
 def _align_calls(base_calls: list[_Call], calls: list[_Call]) -> Ints:

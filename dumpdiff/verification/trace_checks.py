@@ -76,8 +76,10 @@ class JoinedChecks:
                 for problem in known_problems
                 if problem.file.startswith(prefix)
             )
-            for problem in checks.list_problems(own_problems):
-                problems.append(replace(problem, file=f"{prefix}{problem.file}"))
+            problems += [
+                replace(problem, file=f"{prefix}{problem.file}")
+                for problem in checks.list_problems(own_problems)
+            ]
         return tuple(problems)
 
 

@@ -149,7 +149,7 @@ def _describe_missing_addend(case: FaultCase, addend: Operand) -> tuple[str, str
     common_path = ".".join(commonprefix(modules))
     if not common_path:
         return "missing-term", f"without {addend.name} in the sum"
-    is_expert = any(word in common_path for word in _EXPERT_WORDS)
+    is_expert = all(any(word in ".".join(path) for word in _EXPERT_WORDS) for path in modules)
     return "expert-missing" if is_expert else "missing-term", f"without {common_path} in the sum"
 
 

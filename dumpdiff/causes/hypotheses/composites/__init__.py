@@ -20,6 +20,7 @@ from .other_inputs import list_replaced_inputs
 from .other_tables import has_unpaired_tables, list_other_tables
 from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
+from .rotations import list_exchanged_inputs, list_rotations
 from .roundings import list_roundings
 from .state_spaces import list_decay_signs, list_discretizations, list_other_states
 from .surplus_steps import has_surplus_ops, list_named_surplus_steps, list_unnamed_surplus_steps
@@ -37,6 +38,8 @@ HYPOTHESES = (
     Hypothesis("quantization-scale", make_search(list_quantizers)),
     Hypothesis("quantization-range", make_search(list_step_limits)),
     Hypothesis("quantization-axis", make_search(list_scale_axes)),
+    Hypothesis("rope-missing", make_search(list_rotations)),
+    Hypothesis("input-order", make_search(list_exchanged_inputs)),
     Hypothesis("activation-kind", make_search(list_activations)),
     Hypothesis("pooling", make_search(list_poolings)),
     Hypothesis("argument", make_search(list_other_arguments)),

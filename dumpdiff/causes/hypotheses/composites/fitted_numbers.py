@@ -14,6 +14,7 @@ from ...region import Region, Step
 from ..attention import SCORE_KINDS
 from .change import Change, compute_with, list_floating_inputs
 from .parts import feeds_gate
+from .quantizers import scales_quantized
 
 #: A smaller factor is zero; a factor so near to -1 is another sign.
 _ZERO_FACTOR, _SIGN_DISTANCE = 1e-6, 1e-4
@@ -21,6 +22,9 @@ _ZERO_FACTOR, _SIGN_DISTANCE = 1e-6, 1e-4
 _GATE_DIGITS = 6
 #: Kinds of which one input alone may be scaled.
 _BRANCHED_KINDS = {"add", "sub", "concat"}
+#: Numbers of levels by which the range of a value is divided: of 2 to 16 bits, signed or not.
+_LEVELS = [2.0**n_bits - difference for n_bits in range(1, 17) for difference in (0, 1)]
+_LEVEL_DISTANCE = 1e-5
 _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "div", "reciprocal"}
 
 
@@ -56,7 +60,7 @@ def _change_argument(
         contrast = f"adds {recorded:.4g}"
         yield Change(number, output, "forget-bias", description, contrast, {"number": value})
         return
-    cause, word = _name_argument(region, number, recorded, value)
+    cause, word = _name_argument(case, region, number, (recorded, value))
     yield Change(
         number,
         output,
@@ -67,9 +71,15 @@ def _change_argument(
     )
 
 
-def _name_argument(region: Region, number: int, recorded: float, value: float) -> tuple[str, str]:
-    """Return (cause, word) of a number that an op takes."""
+def _name_argument(
+    case: FaultCase, region: Region, number: int, values: tuple[float, float]
+) -> tuple[str, str]:
+    """Return (cause, word) of a number that an op takes; ``values``: the recorded and the other."""
     step = region.steps[number]
+    recorded, value = values
+    if scales_quantized(case, region, number):
+        are_levels = all(np.any(np.isclose(item, _LEVELS, rtol=_LEVEL_DISTANCE)) for item in values)
+        return "quantization-range" if are_levels else "quantization-scale", "the number"
     kinds_after = region.find_kinds_after(number)
     is_small = 0 <= recorded < 0.5 and 0 <= value < 1
     if step.kind == "add" and is_small and kinds_after & _ROOT_KINDS:

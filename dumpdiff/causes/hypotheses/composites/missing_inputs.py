@@ -8,6 +8,7 @@ import numpy as np
 
 from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD
+from ....operators.elementwise import ROUNDINGS
 from ...fault_case import FaultCase, find_masked
 from ...region import Region, Step, StepInput
 from ..attention import is_cross_attention
@@ -165,12 +166,17 @@ def name_bypass(
     if step.kind in _FILL_KINDS and feeds_softmax(case, region, number):
         cause = "cross-mask" if is_cross_attention(case.finding.scope) else "mask-missing"
         return cause, f"no mask ({step.name})"
-    if step.kind.endswith("norm"):
-        return "norm-missing", f"without {step.name} ({step.kind})"
-    if others:
+    if others and not step.kind.endswith("norm"):
         return _name_missing_input(case, region, number, others[0])
-    if step.kind in ACTIVATION_KINDS:
-        return "activation-kind", f"without {step.name} ({step.kind})"
+    cause = ""
+    if step.kind in ROUNDINGS:
+        cause = "quantization-missing"
+    elif step.kind.endswith("norm"):
+        cause = "norm-missing"
+    elif step.kind in ACTIVATION_KINDS:
+        cause = "activation-kind"
+    if cause:
+        return cause, f"without {step.name} ({step.kind})"
     numbers = [float(item.array) for item in step.inputs if item.array.size == 1]
     if step.kind in (*_SCALING_KINDS, *_OFFSET_KINDS):
         return _name_number(case, region, number, numbers)

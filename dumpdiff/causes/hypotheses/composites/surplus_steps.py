@@ -22,6 +22,7 @@ from ..wave_tables import is_wave_table
 from .activations import ACTIVATION_KINDS
 from .change import Change, feeds_softmax, list_floating_inputs
 from .missing_inputs import is_mask, name_bypass
+from .quantizers import scales_quantized
 
 #: Kinds that change no number, or whose other form is no missing step.
 _PLAIN_KINDS = {"cast", "reshape", "transpose", "contiguous", "expand", "stack", "concat", "split"}
@@ -198,7 +199,7 @@ def _gates_itself(case: FaultCase, region: Region, number: int, source: StepInpu
     products = [region.steps[consumer] for consumer in region.consumers[consumers[0]]]
     arrays = [item.array for step in products for item in step.inputs]
     if not products:
-        arrays = [operand.array for operand in case.load_consumer_operands()]
+        arrays = [operand.array for _, operands in case.consumers for operand in operands]
     return any(
         array.size == source.array.size
         and array.dtype.kind == "f"
@@ -242,7 +243,7 @@ def _list_nouns(steps: list[Step], source: StepInput) -> Iterator[tuple[str, str
         yield "soft-cap", "soft cap", ""
     if kinds >= {"mul", "add"} and any(map(_reads_wave_table, steps)):
         yield "rope-missing", f"rotary embedding of {source.name}", ""
-    if kinds & _ROOT_KINDS:
+    if kinds & _ROOT_KINDS or any(map(_divides_by_root, steps)):
         yield "norm-missing", "norm", ""
 
 
@@ -262,6 +263,8 @@ def _name_scaling(case: FaultCase, region: Region, number: int) -> str:
     """Return the cause of a product with a number that is left out."""
     if case.phase == BACKWARD:
         return "constant-factor" if case.is_near_loss else "gradient-scaled"
+    if scales_quantized(case, region, number):
+        return "quantization-scale"
     if feeds_softmax(case, region, number):
         return "scale"
     consumer_kinds = {region.steps[consumer].kind for consumer in region.consumers[number]}
@@ -273,6 +276,12 @@ def _name_scaling(case: FaultCase, region: Region, number: int) -> str:
     if consumer_kinds == {"add"} and not is_embedding and not reads_embedding:
         return "residual-scale"
     return "constant-factor"
+
+
+def _divides_by_root(step: Step) -> bool:
+    """Return whether a step multiplies by the inverse of a root, or divides by a root."""
+    kinds = {"mul": {"rsqrt", "reciprocal"}, "div": {"sqrt"}}.get(step.kind, set())
+    return any(item.producer_kind in kinds for item in step.inputs)
 
 
 def _reads_wave_table(step: Step) -> bool:
