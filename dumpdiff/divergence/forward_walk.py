@@ -125,7 +125,7 @@ def walk_forwards(
                 recomputation = recompute_op(graph, node)
             if recomputation is not None:
                 recomputations[node] = recomputation
-                if recomputation.is_equally_accurate(tolerance, own_ancestry.worst_agreeing_error):
+                if recomputation.is_explained(tolerance, own_ancestry.worst_agreeing_error):
                     state[node], allowed_errors[node] = AGREEING, error
                     continue
             if node not in new_weight_rows:  # its tolerance includes what the gradient's error does
