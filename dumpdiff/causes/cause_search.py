@@ -22,6 +22,15 @@ _RESIDUAL_FLOOR = 0.3
 _CHAOTIC_RESIDUAL = 0.3
 #: Fewest elements of a value that a chaotic candidate explains: one number is near by chance.
 _MIN_CHAOTIC_ELEMENTS = 16
+#: Steps of residuals by which a fitted number that nobody would write must be better than a cause
+#: without one: a factor of nine. Some number explains a part of any difference.
+_ODD_NUMBER_STEPS = 2
+#: Parameters that are fitted freely: any number is some factor, offset or limit.
+_FREE_PARAMETERS = {"factor", "number", "the number", "limit", "offset"}
+#: Significant digits of numbers that people write, and largest whole number whose root they take.
+_WRITTEN_DIGITS, _MAX_ROOT = 3, 512
+#: Relative distance within which a fitted number is a written one.
+_WRITTEN_DISTANCE = 2e-5
 #: Causes that are kept per finding, and excluded ones that are named.
 _MAX_CAUSES, _MAX_EXCLUDED = 3, 3
 
@@ -43,6 +52,7 @@ class CauseSearch:
     #: causes of which none can be preferred; ``causes`` is empty then
     undecided: tuple[Cause, ...] = ()
     excluded: tuple[Exclusion, ...] = ()  #: the nearest ones, best first
+    has_odd_number: bool = False  #: the first cause rests on a number that nobody would write
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,9 @@ def search_causes(
     were not checked against the faithful side come last. Each cause is kept for the side for which
     it explains more; if both are equal, the target is faulty.
 
+    A fitted number that nobody would write (a factor of 0.8734) is weak evidence: a cause without
+    one comes first, unless its residual is much larger.
+
     Hypotheses that choose among many tensors or orders explain some values by chance. If two of
     them explain a finding equally well and nothing simpler does, it is undecided.
     """
@@ -83,6 +96,8 @@ def search_causes(
                 continue
             candidate = explanation.candidate
             grade = _grade_residual(explanation.residual, case.tolerance)
+            if has_odd_number(candidate.parameters, case.tolerance):
+                grade += _ODD_NUMBER_STEPS
             evidence_rank = (not explanation.is_checked, grade, not candidate.is_evident)
             rank = (*evidence_rank, explanation.hypothesis_order, case_order)
             side, text, parameters = _make_statement(case, candidate, explanation.residual)
@@ -101,7 +116,32 @@ def search_causes(
     rivals = [cause for rank, *_, cause in best_entries if rank[:3] == first_rank[:3]]
     if is_choice and len(rivals) > 1:
         return CauseSearch(undecided=tuple(rivals), excluded=excluded)
-    return CauseSearch(side, causes, excluded=excluded)
+    is_odd = has_odd_number(causes[0].parameters, cases[0].tolerance)
+    return CauseSearch(side, causes, excluded=excluded, has_odd_number=is_odd)
+
+
+def has_odd_number(parameters: Mapping[str, float], tolerance: float) -> bool:
+    """Return whether a freely fitted number is none that people write.
+
+    They write numbers of three digits, inverses of these, and roots of whole numbers.
+    """
+    numbers = [value for name, value in parameters.items() if name in _FREE_PARAMETERS]
+    return not all(_is_written(number, tolerance) for number in numbers)
+
+
+def _is_written(number: float, tolerance: float) -> bool:
+    if number == 0 or not np.isfinite(number):
+        return True
+    max_distance = max(_WRITTEN_DISTANCE, tolerance)
+    forms = [number, 1 / number]
+    for square in (number * number, 1 / (number * number)):
+        if round(square) <= _MAX_ROOT and abs(square - round(square)) <= max_distance * square:
+            return True
+    for form in forms:
+        written = float(f"{form:.{_WRITTEN_DIGITS}g}")
+        if abs(form - written) <= max_distance * abs(form):
+            return True
+    return False
 
 
 def _list_excluded(

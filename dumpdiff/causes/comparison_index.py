@@ -22,6 +22,8 @@ _MAX_REGION_VALUES = 32
 _MAX_REGION_PAIRS = 8
 #: Ops after a value among which its partner is searched.
 _MAX_FOLLOWING_STEPS = 4
+#: Values upstream of a value among which another one is searched.
+_MAX_UPSTREAM_VALUES = 256
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,20 @@ def find_inputs(flow: Flow, value: int) -> Sequence[tuple[int, int]]:
     if bridge is None:
         return []
     return [(parent, -1) for parent in bridge.parents]
+
+
+def depends_on(flow: Flow, value: int, other: int) -> bool:
+    """Return whether a value was computed from another one, as far as the search reaches."""
+    upstream_values = [value]
+    for upstream_value in upstream_values:  # grows while it is read
+        for input_value, _ in find_inputs(flow, upstream_value):
+            if input_value == other:
+                return True
+            if input_value not in upstream_values:
+                upstream_values.append(input_value)
+        if len(upstream_values) > _MAX_UPSTREAM_VALUES:
+            return False
+    return False
 
 
 def list_op_inputs(flow: Flow, op: int) -> list[tuple[int, int]]:

@@ -30,6 +30,9 @@ from .hypotheses import (
 from .recurrent_steps import find_step_pairs
 from .statistics_explanation import explain_by_statistics
 
+#: A cause without a fitted number is preferred to one with an odd number up to this many times
+#: its residual.
+_MAX_RESIDUAL_RATIO = 10
 NO_EXPLANATION = "no hypothesis explains this"
 #: Of an isolated difference: a hypothesis about an operator would blame the model for a record.
 _NO_OPERATOR = "what was computed from this value agrees, so no operator of the model is at fault"
@@ -93,14 +96,25 @@ def _search_causes(
     if search.causes:
         return search
     search = search_causes(cases, HYPOTHESES)
-    if search.causes or search.undecided:
+    is_weak = search.has_odd_number and finding.phase == FORWARD
+    if search.undecided or (search.causes and not is_weak):
         return search
     region_search = search_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
+    if search.causes:
+        return _choose_search(search, region_search)
     if not region_search.causes:
         for other_search in _search_other_values(index, finding, value_pair):
             if other_search.causes:
                 return replace(other_search, excluded=())
     return replace(region_search, excluded=merge_exclusions(search, region_search))
+
+
+def _choose_search(odd_search: CauseSearch, region_search: CauseSearch) -> CauseSearch:
+    """Return the search of a region if it explains a finding without an odd number."""
+    if not region_search.causes or region_search.has_odd_number:
+        return odd_search
+    limit = _MAX_RESIDUAL_RATIO * odd_search.causes[0].residual
+    return region_search if region_search.causes[0].residual <= limit else odd_search
 
 
 def _search_other_values(

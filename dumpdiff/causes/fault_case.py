@@ -15,6 +15,7 @@ from ..model.scaled_sums import compute_norm
 from ..model.trace import FORWARD
 from ..operators import Call, compute_interpretations
 from ..operators.call import Interpretations
+from ..operators.elementwise import ROUNDINGS
 from .region import Region
 from .routing import Routing
 from .scalings import Scaling, describe_scalings, select_scalings
@@ -45,6 +46,7 @@ class Operand:
     load: Callable[[], AnyArray]
     #: returns the recorded scalings between the value and the last agreement upstream
     load_scalings: Callable[[], Sequence[Scaling]] = tuple
+    value: int = -1  #: class of the value; -1 if unknown
 
     @cached_property
     def array(self) -> AnyArray:
@@ -97,8 +99,14 @@ class FaultCase:
     faulty_routing: Routing | None = None
     #: returns the agreeing values of a shape that the faithful side holds before this one
     find_other_values: Callable[[tuple[int, ...]], Sequence[Operand]] = lambda _: ()
+    #: returns the labels and constants of both sides that have a size
+    find_given_values: Callable[[int], Sequence[Operand]] = lambda _: ()
     #: returns the faithful side's parameters of a size
     find_parameters: Callable[[int], Sequence[Operand]] = lambda _: ()
+    #: returns whether a value of the faithful side was computed from another one, by their classes
+    depends_on: Callable[[int, int], bool] = lambda _value, _other: True
+    #: returns (kind, its other operands) of the faithful side's ops that read the value
+    load_consumers: Callable[[], Sequence[tuple[str, Sequence[Operand]]]] = tuple
     #: returns the operators of the faithful side since the last agreement; None if unknown
     load_region: Callable[[], Region | None] = lambda: None
 
@@ -203,6 +211,26 @@ class FaultCase:
         rows = usable_rows[:: max(1, len(usable_rows) // _SAMPLE)]
         max_distance = self.limit * float(np.linalg.norm(flat[usable_rows])) * (1 + 1e-9)
         return rows, flat[rows], max_distance
+
+    @cached_property
+    def consumers(self) -> Sequence[tuple[str, Sequence[Operand]]]:
+        """(kind, other operands) of the faithful side's ops that read the value."""
+        return self.load_consumers()
+
+    def list_consumer_kinds(self) -> set[str]:
+        """Return the kinds of the ops that read the value, without those that follow."""
+        return {kind for kind, _ in self.consumers}
+
+    @cached_property
+    def is_quantization_scale(self) -> bool:
+        """Whether something larger is divided by the value, and rounded."""
+        if not self.consumer_kinds & ROUNDINGS.keys():
+            return False
+        size = self.faithful.size
+        return any(
+            kind in ("mul", "div") and any(np.prod(operand.shape) > size for operand in operands)
+            for kind, operands in self.consumers
+        )
 
     def repeat_call(self, inputs: Sequence[AnyArray]) -> AnyArray | None:
         """Return the output of the faithful side's last op on other inputs.

@@ -23,6 +23,7 @@ from ..operators.recurrence import GATE_COUNTS
 from .comparison_index import (
     ComparisonIndex,
     ValuePair,
+    depends_on,
     find_inputs,
     find_whole_tensor,
     list_op_inputs,
@@ -37,6 +38,8 @@ from .update_steps import has_equal_step
 MAX_ELEMENTS = 1 << 23
 #: Values elsewhere in the model that are tried in place of an input.
 _MAX_OTHER_VALUES = 24
+#: Values of one side that are tried as labels, or as weights of classes.
+_MAX_GIVEN_VALUES = 12
 #: Ops upstream of a value that are searched for its operands.
 _MAX_DEPTH = 6
 #: Operands at which the search upstream stops.
@@ -142,6 +145,9 @@ def build_fault_cases(
             has_equal_step=is_step_equal,
             find_other_values=cache(partial(_find_other_values, index, faithful, values[faithful])),
             find_parameters=partial(_list_parameters, index, faithful),
+            find_given_values=partial(_list_given_values, index),
+            depends_on=partial(depends_on, flow),
+            load_consumers=partial(_list_consumers, index, faithful, values[faithful]),
             load_region=partial(
                 build_region,
                 index,
@@ -277,6 +283,7 @@ def _make_operand(
         shape=tuple(flow.tensors["shape"].iat[tensor] or ()),
         load=_make_loader(flow, tensor),
         load_scalings=partial(find_scalings, index, side, value),
+        value=value,
     )
 
 
@@ -355,6 +362,24 @@ def collect_consumer_kinds(index: ComparisonIndex, side: int, value: int) -> fro
     return frozenset(consumer_kinds)
 
 
+def _list_consumers(
+    index: ComparisonIndex, side: int, value: int
+) -> Sequence[tuple[str, Sequence[Operand]]]:
+    """Return (kind, other operands) of the ops that read a value."""
+    flow, kinds = index.flows[side], index.kinds[side]
+    consumers = []
+    for op in sorted(_find_consumers(index, side, {value})):
+        operands = []
+        for other_value, tensor in list_op_inputs(flow, op):
+            operand = None
+            if other_value != value:
+                operand = _make_operand(index, side, other_value, tensor)
+            if operand is not None:
+                operands.append(operand)
+        consumers.append((kinds[op], operands))
+    return consumers
+
+
 def _find_consumers(index: ComparisonIndex, side: int, values: set[int]) -> set[int]:
     """Return the ops that read one of the values; module calls only if they are one operator."""
     flow, kinds = index.flows[side], index.kinds[side]
@@ -408,6 +433,28 @@ def _follows_from_seed(index: ComparisonIndex, side: int, value: int) -> bool:
         if len(front) > _MAX_SEED_OPS:
             return False
     return has_seed
+
+
+def _list_given_values(index: ComparisonIndex, size: int) -> Sequence[Operand]:
+    """Return the forward values of both sides that have a size, and are whole numbers or constants.
+
+    Labels, also shifted ones, and weights of classes are such values.
+    """
+    operands: list[Operand] = []
+    for side, flow in enumerate(index.flows):
+        phases, dtypes = flow.list_column("phase"), flow.list_column("dtype")
+        parameters = flow.list_column("parameter")
+        for value in np.flatnonzero(flow.sizes == size).tolist():
+            is_whole = str(dtypes[value]).startswith(("int", "uint"))
+            is_constant = flow.producers[value] < 0 and not parameters[value]
+            if phases[value] != FORWARD or not (is_whole or is_constant):
+                continue
+            operand = _make_operand(index, side, value)
+            if operand is not None:
+                operands.append(operand)
+            if len(operands) >= _MAX_GIVEN_VALUES * (side + 1):
+                break
+    return operands
 
 
 def _list_parameters(index: ComparisonIndex, side: int, size: int) -> Sequence[Operand]:

@@ -16,11 +16,15 @@ import numpy as np
 from ..graph.missing_edges import find_bridge
 from ..model.arrays import AnyArray, Ints
 from ..model.recorded_shapes import load_readable_tensor
+from ..model.trace import FORWARD
 from ..operators import compute_interpretations, compute_relative_distance
-from .comparison_index import ComparisonIndex, find_inputs
+from ..operators.pooling import POOLING_KINDS, PoolingSettings, list_pooling_settings, pool
+from .comparison_index import ComparisonIndex, depends_on, find_inputs, find_whole_tensor
 
 #: Operators of a region at most, and elements of one operator's inputs and outputs together.
 _MAX_STEPS, _MAX_STEP_ELEMENTS = 40, 1 << 20
+#: Ops that multiply by a weight, of which one may read what follows from the input of another.
+_MAX_READERS = 3
 #: An operator is understood if it gives its recorded output to this many tolerances of the finding.
 _STEP_TOLERANCES = 4
 #: Share of elements that must be unique for their places to be recognized by value.
@@ -32,6 +36,14 @@ _MAX_SELECTIONS = 6
 _SELECTING_BRIDGES = {"part", "rearranged", "cast", "stack", "joined"}
 _SELECTING_KINDS = {"slice", "split", "reshape", "squeeze", "expand_dims", "transpose", "identity",
                     "contiguous", "gather_rows", "index", "unbind"}  # fmt: skip
+#: Evidence of a missing edge that names the values that an unrecorded op read -> kind of that op.
+_BRIDGE_KINDS = {
+    "joined": "concat",
+    "stack": "concat",
+    "part": "slice",
+    "rearranged": "reshape",
+    "cast": "cast",
+}
 #: Place of an element that is no element of an input: a zero of padding.
 _PADDING = -1
 
@@ -48,6 +60,8 @@ class StepInput:
     producer_kind: str = ""  #: canonical kind of the op that computed it, '' if none did
     #: it was given to the run and is no parameter: a part of the batch, or a state
     is_given: bool = False
+    #: it was computed with the weight by which the step multiplies it: the state of a recurrence
+    is_state: bool = False
     #: places of its elements in the output of the step that computed it; None if the order is equal
     order: Ints | None = None
 
@@ -68,6 +82,8 @@ class Step:
     places: Ints | None = None
     #: factors of the first input's elements, for dropout: which elements it drops is drawn
     kept: AnyArray | None = None
+    #: of a pooling of windows
+    pooling: PoolingSettings | None = None
 
     def compute(self, inputs: Sequence[AnyArray]) -> AnyArray | None:
         """Return the output on other inputs; None if they do not fit."""
@@ -75,6 +91,8 @@ class Step:
             return _take_places(inputs, self.places, self.output.shape)
         if self.kept is not None:
             return inputs[0].reshape(self.kept.shape) * self.kept
+        if self.pooling is not None:
+            return pool(inputs[0], self.kind, self.pooling).reshape(self.output.shape)
         for name, output in self.interpret(inputs):
             if name == self.interpretation:
                 return output
@@ -154,6 +172,12 @@ class Region:
         for number in outputs:
             followers |= self._find_followers(number)
         return self._run_steps(sorted(followers - set(outputs)), flat_outputs)
+
+    def run_with_values(self, values: Mapping[int, AnyArray]) -> AnyArray | None:
+        """Return the compared value with others in place of some; None if it cannot be run."""
+        outputs = {value: array.reshape(-1) for value, array in values.items()}
+        numbers = [number for number, step in enumerate(self.steps) if step.value not in values]
+        return self._run_steps(numbers, outputs)
 
     @cached_property
     def unchanged(self) -> AnyArray | None:
@@ -254,7 +278,7 @@ class _RegionBuilder:
         flow = self.flow
         op = int(flow.producers[value])
         if op < 0:
-            return None
+            return self._read_unrecorded_step(value)
         rows = flow.get_tensor_ids(op).tolist()
         if flow.tensors["size"].to_numpy()[rows].clip(min=0).sum() > _MAX_STEP_ELEMENTS:
             return None
@@ -278,11 +302,43 @@ class _RegionBuilder:
                 keywords[slot_name] = step_input.array
         if output is None:
             return None
+        inputs = self._mark_states(inputs)
         name = str(flow.trace.ops["name"].iat[op]).rpartition("/")[2]
         kind = self.index.kinds[self.side][op]
         wide_output = output if output.dtype.kind in "iub" else output.astype(np.float64)
         step = Step(name, kind, tuple(inputs), keywords, value, wide_output)
         return _understand_step(step, _STEP_TOLERANCES * self.tolerance)
+
+    def _read_unrecorded_step(self, value: int) -> Step | None:
+        """Return the op that must have joined, cut or cast recorded values to give this one.
+
+        None if no missing edge is bridged, or if the numbers do not follow from its inputs.
+        """
+        bridge = find_bridge(self.flow, value)
+        if bridge is None or bridge.evidence not in _BRIDGE_KINDS:
+            return None
+        output = self._load_value(value)
+        if output is None:
+            return None
+        inputs = []
+        for parent in bridge.parents:
+            array = self._load_value(parent)
+            if array is None:
+                return None
+            inputs.append(self._describe_input(parent, array))
+        kind = _BRIDGE_KINDS[bridge.evidence]
+        step = Step(f"an unrecorded {kind}", kind, tuple(inputs), {}, value, output)
+        return _understand_step(step, _STEP_TOLERANCES * self.tolerance)
+
+    def _load_value(self, value: int) -> AnyArray | None:
+        """Return a whole tensor of a value; None if there is none, or a too large one."""
+        tensor = find_whole_tensor(self.flow, value)
+        if tensor < 0 or self.flow.sizes[value] > _MAX_STEP_ELEMENTS:
+            return None
+        array = load_readable_tensor(self.flow.trace, tensor)
+        if array is None or array.dtype.kind in "iub":
+            return array
+        return array.astype(np.float64)
 
     def _read_input(self, row: int) -> StepInput | None:
         """Return an input; None if neither a whole tensor nor a number was recorded."""
@@ -314,6 +370,35 @@ class _RegionBuilder:
         is_given = not parameter and self._is_given(value)
         return StepInput(value, array, name, bool(parameter), agrees, kind, is_given)
 
+    def _mark_states(self, inputs: Sequence[StepInput]) -> list[StepInput]:
+        """Return the inputs; those that were computed with a weight among them are states."""
+        weights = [item.value for item in inputs if item.is_parameter and item.array.ndim > 1]
+        marked_inputs = []
+        for step_input in inputs:
+            is_computed = step_input.value >= 0 and not step_input.is_parameter
+            is_state = is_computed and any(
+                self._is_recurrent(step_input.value, weight) for weight in weights
+            )
+            marked_inputs.append(replace(step_input, is_state=is_state))
+        return marked_inputs
+
+    def _is_recurrent(self, value: int, weight: int) -> bool:
+        """Return whether a weight multiplies a value and one that was computed from it."""
+        if depends_on(self.flow, value, weight):
+            return True
+        levels, phases = self.flow.trace.ops["level"], self.flow.phases
+        readers = [
+            op
+            for op in self.flow.consumers[weight]
+            if levels.iat[op] == "op" and phases[op] == FORWARD and value not in self.flow.reads[op]
+        ]
+        return any(
+            depends_on(self.flow, other, value)
+            for op in readers[:_MAX_READERS]
+            for other in self.flow.reads[op]
+            if other != weight
+        )
+
     def _is_given(self, value: int) -> bool:
         """Return whether a value is an input of the run, or a part that was selected from one.
 
@@ -342,6 +427,9 @@ class _RegionBuilder:
 
 def _understand_step(step: Step, max_distance: float) -> Step | None:
     """Return the step with the interpretation that gives its recorded output; None if none does."""
+    if step.kind in POOLING_KINDS:
+        settings = _find_pooling_settings(step)
+        return None if settings is None else replace(step, pooling=settings)
     if step.output.dtype.kind == "f":
         best_name, best_distance = "", float("inf")
         for name, output in step.interpret(step.list_arrays()):
@@ -359,6 +447,17 @@ def _understand_step(step: Step, max_distance: float) -> Step | None:
     if places is None:
         return None
     return replace(step, places=places)
+
+
+def _find_pooling_settings(step: Step) -> PoolingSettings | None:
+    """Return the settings with which a pooling gives its recorded output; None if none do."""
+    x = step.inputs[0].array if step.inputs else np.zeros(0)
+    if x.dtype.kind != "f":
+        return None
+    for settings in list_pooling_settings(x.shape, step.output.shape):
+        if compute_relative_distance(pool(x, step.kind, settings), step.output) <= _CAST_DISTANCE:
+            return settings
+    return None
 
 
 def _find_kept_elements(step: Step) -> AnyArray | None:

@@ -24,6 +24,8 @@ _MAX_VALUES = 48
 _MAX_ELEMENTS = 1 << 22
 #: Relative L2 within which the scores of the two sides are the same.
 _EQUAL_DISTANCE = 1e-4
+#: Share of the chosen experts that have a weight; with fewer, another table was read.
+_MIN_WEIGHTED = 0.5
 _PRODUCT_KINDS = ("matmul", "addmm")
 
 
@@ -95,7 +97,7 @@ def _read_routing(index: ComparisonIndex, side: int, op: int) -> Routing | None:
     is_chosen = np.zeros((n_tokens, n_experts), dtype=bool)
     np.put_along_axis(is_chosen, indices, values=True, axis=1)
     weights = _find_weights(index, side, outputs, indices, is_chosen)
-    if weights is None:
+    if weights is None or np.mean(weights[is_chosen] != 0) < _MIN_WEIGHTED:
         return None
     return Routing(logits, weights, is_chosen, biases)
 

@@ -24,6 +24,7 @@ _WHOLE_LIMITS = 4
 _MOMENT_FACTORS = np.log([0.1, 10.0, 1e-3, 1e3, 1e-3**0.5, 1e3**0.5, 0.9, 0.999])
 _MOMENT_DISTANCE = 1e-3
 #: Kinds of ops that consume attention scores.
+_LOSS_KINDS = {"cross_entropy", "nll_loss", "log_softmax", "logsumexp"}
 _SCORE_CONSUMERS = {"softmax", "scaled_masked_softmax", "masked_fill", "exp"}
 
 
@@ -44,6 +45,10 @@ def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
     cause = choose_factor_cause(
         case.finding, case.consumer_kinds, case.is_near_loss or case.faithful.size == 1
     )
+    if case.phase == FORWARD and case.is_quantization_scale:
+        cause = "quantization-scale"
+    elif cause == "residual-scale" and not _is_branch(case):
+        cause = "constant-factor"
     yield Candidate(
         np.where(is_masked, case.faithful, factor * case.faithful),
         describe_factor(cause, factor, case.faithful_side),
@@ -51,6 +56,21 @@ def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
         parameters={"factor": factor},
         unchanged=case.faithful,
         cause=cause,
+    )
+
+
+def _is_branch(case: FaultCase) -> bool:
+    """Return whether the value, or what a few ops make of it, is added to another computed value.
+
+    The logits of a loss are no branch, nor is a product to which its bias is added.
+    """
+    if case.consumer_kinds & _LOSS_KINDS:
+        return False
+    addends = [operands for kind, operands in case.consumers if kind == "add"]
+    return not addends or any(
+        not operand.parameter or len(operand.shape) > 1
+        for operands in addends
+        for operand in operands
     )
 
 

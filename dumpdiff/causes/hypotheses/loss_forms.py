@@ -6,16 +6,17 @@ descriptions are compared. So it does not matter how either side wrote the loss 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 
-from ...model.arrays import AnyArray, Floats
+from ...model.arrays import AnyArray
 from ...model.trace import BACKWARD
 from ...operators.losses import compute_token_losses
 from ...operators.softmax import log_softmax
-from ..fault_case import FaultCase, compute_residual
+from ..fault_case import FaultCase, Operand, compute_residual
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
 
@@ -28,76 +29,149 @@ _MAX_ELEMENTS = 1 << 24
 _MIN_TOKENS, _MIN_SHARE = 6, 0.7
 #: Relative difference of weights that are equal.
 _EQUAL_WEIGHTS = 1e-3
-#: Decimals of a label smoothing, as people choose it.
-_SMOOTHING_DECIMALS = 2
+#: Decimals of a label smoothing, as people choose it, and the largest one.
+_SMOOTHING_DECIMALS, _MAX_SMOOTHING = 2, 0.5
 
 
 @dataclass(frozen=True)
 class _Form:
     """How a cross-entropy becomes one number."""
 
-    shift: int  #: of the labels
-    tokens: str  #: 'labeled' (labels that are not negative) or 'all' (negative ones become 0)
-    reduction: str  #: mean, sum, or mean over all tokens
-    smoothing: float
+    labels: str = "its labels"  #: which tensor of labels
+    shift: int = 0  #: of the labels
+    #: 'labeled' (labels that are not negative), 'all', or the label that does not count
+    tokens: str = "labeled"
+    reduction: str = "mean"  #: mean, sum, or mean over all tokens
+    is_weighted: bool = False  #: classes count by their weights
+    smoothing: float = 0.0
 
-    def describe(self, changed: Sequence[str], count: int) -> str:
-        """Return the named fields in words; ``count``: tokens that count."""
+    def describe(self, name: str, count: int) -> str:
+        """Return a field in words; ``count``: tokens that count."""
         texts = {
+            "labels": f"a loss against {self.labels}",
             "shift": f"labels shifted by {self.shift}",
             "tokens": f"a loss of {count} tokens",
             "reduction": f"the {self.reduction}",
+            "is_weighted": "class weights" if self.is_weighted else "no class weights",
             "smoothing": f"label smoothing = {self.smoothing:g}",
         }
-        return " and ".join(texts[name] for name in changed)
+        return texts[name]
 
 
 _CAUSES = {
+    "labels": "loss-target",
     "shift": "label-shift",
     "tokens": "ignore-index",
     "reduction": "loss-reduction",
+    "is_weighted": "loss-weight",
     "smoothing": "label-smoothing",
 }
 
 
 @dataclass(frozen=True, eq=False)
-class _Loss:
-    """A form with its value and the number of tokens that count."""
+class _CrossEntropy:
+    """Logits (tokens, classes) with all that may make a loss of them."""
 
-    form: _Form
-    value: Floats
-    count: int
+    logits: AnyArray
+    labels: Mapping[str, AnyArray]  #: name -> (tokens,), the usual ones first
+    class_weights: AnyArray | None
+
+    def list_forms(self) -> Iterator[_Form]:
+        """Yield the forms without label smoothing, the usual ones first."""
+        labels = next(iter(self.labels))
+        for is_weighted in (False, True)[: 1 + (self.class_weights is not None)]:
+            for tokens in self._list_token_choices(labels):
+                for reduction in self._list_reductions():
+                    for shift in _SHIFTS:
+                        yield _Form(labels, shift, tokens, reduction, is_weighted)
+
+    def vary(self, form: _Form) -> Iterator[_Form]:
+        """Yield the forms that differ from one in a single field, but for label smoothing."""
+        for other in self.list_forms():
+            names = ("shift", "tokens", "reduction", "is_weighted")
+            n_changed = sum(getattr(form, name) != getattr(other, name) for name in names)
+            if n_changed == 1:
+                yield replace(other, labels=form.labels, smoothing=form.smoothing)
+        for name in self.labels:
+            if name != form.labels:
+                yield replace(form, labels=name)
+
+    def _list_token_choices(self, name: str) -> list[str]:
+        labels = self.labels[name]
+        choices = ["labeled", "all"] if (labels < 0).any() else ["labeled"]
+        values, counts = np.unique(labels[labels >= 0], return_counts=True)
+        if len(values) > 2:
+            ignored = {int(values[0]), int(values[np.argmax(counts)])}
+            choices += [str(value) for value in sorted(ignored)]
+        return choices
+
+    def _list_reductions(self) -> list[str]:
+        n_tokens = len(self.logits)
+        return ["mean", "sum", f"sum divided by {n_tokens}"]
+
+    def compute(self, form: _Form) -> tuple[float, float, int]:
+        """Return (loss of the labels, loss of equal shares of all classes, tokens that count).
+
+        A loss with label smoothing e is (1 - e) times the first plus e times the second.
+        """
+        labels = np.roll(self.labels[form.labels], form.shift)
+        is_counted = labels >= 0
+        if form.tokens == "all":
+            is_counted = np.ones_like(is_counted)
+        elif form.tokens != "labeled":
+            is_counted &= labels != int(form.tokens)
+        used_labels = np.maximum(labels, 0)
+        n_classes = self.logits.shape[-1]
+        weights: AnyArray = np.ones(n_classes)
+        if form.is_weighted and self.class_weights is not None:
+            weights = self.class_weights
+        token_weights = weights[used_labels] * is_counted
+        hard = float((compute_token_losses(self.logits, used_labels) * token_weights).sum())
+        uniform_losses = -(self._log_probabilities * weights).mean(axis=-1)
+        uniform = float((uniform_losses * is_counted).sum())
+        divisors = {"mean": float(token_weights.sum()) or 1.0, "sum": 1.0}
+        divisor = divisors.get(form.reduction, float(len(labels)))
+        return hard / divisor, uniform / divisor, int(is_counted.sum())
+
+    @cached_property
+    def _log_probabilities(self) -> AnyArray:
+        return log_softmax(self.logits)
 
 
 def suggest_other_form(case: FaultCase) -> Iterator[Candidate]:
-    """Suggest one loss of the same logits and labels with another field of its form."""
+    """Suggest one loss of the same logits with another field of its form."""
     if not case.is_forward_value or case.faithful.size != 1:
         return
-    for logits, labels in _list_logits_and_labels(case):
-        faithful_losses = list(_match_forms(logits, labels, case.faithful, case.limit))
-        if not faithful_losses:
+    for loss in _list_losses(case):
+        form = _find_form(loss, case)
+        if form is None:
             continue
-        loss = faithful_losses[0]
-        for faulty_loss in _match_forms(logits, labels, case.faulty, case.limit):
-            changed = [
+        unchanged, own_count = _compute_loss(loss, form)
+        for other in (_smooth(loss, form, case.faulty), *loss.vary(form)):
+            predicted, count = _compute_loss(loss, other)
+            changed_fields = [
                 item.name
                 for item in fields(_Form)
-                if getattr(loss.form, item.name) != getattr(faulty_loss.form, item.name)
+                if getattr(form, item.name) != getattr(other, item.name)
             ]
-            if len(changed) != 1:
-                continue  # two differences explain many numbers by chance
+            if len(changed_fields) != 1:
+                continue
+            name = changed_fields[0]
+            cause = _CAUSES[name]
+            if name == "labels":
+                cause = _name_other_labels(loss.labels[form.labels], loss.labels[other.labels])
             yield Candidate(
-                faulty_loss.value.reshape(case.faithful.shape),
-                faulty_loss.form.describe(changed, faulty_loss.count),
-                f"has {loss.form.describe(changed, loss.count)}",
-                unchanged=loss.value.reshape(case.faithful.shape),
-                cause=_CAUSES[changed[0]],
+                np.full(case.faithful.shape, predicted),
+                other.describe(name, count),
+                f"has {form.describe(name, own_count)}",
+                unchanged=np.full(case.faithful.shape, unchanged),
+                cause=cause,
             )
         return
 
 
-def _list_logits_and_labels(case: FaultCase) -> Iterator[tuple[AnyArray, AnyArray]]:
-    """Yield (logits (tokens, classes), labels (tokens,)) that both sides have."""
+def _list_losses(case: FaultCase) -> Iterator[_CrossEntropy]:
+    """Yield the logits that both sides have, with labels and class weights."""
     operands = [operand for operand in case.list_shared_operands() if operand.shape]
     for label_operand in operands:
         labels = label_operand.array
@@ -109,43 +183,72 @@ def _list_logits_and_labels(case: FaultCase) -> Iterator[tuple[AnyArray, AnyArra
             has_tokens = len(shape) > 1 and n_elements == labels.size * shape[-1]
             if not has_tokens or n_elements > _MAX_ELEMENTS or labels.max() >= shape[-1]:
                 continue
-            if logit_operand.is_floating:
-                yield logit_operand.array.reshape(-1, shape[-1]), labels.reshape(-1)
+            if not logit_operand.is_floating:
+                continue
+            other_labels = {
+                operand.name: operand.array.reshape(-1)
+                for operand in case.find_given_values(labels.size)
+                if operand.array.dtype.kind in "iu" and operand.array.max() < shape[-1]
+            }
+            all_labels = {"its labels": labels.reshape(-1)}
+            for name, array in other_labels.items():
+                if not any(np.array_equal(array, known) for known in all_labels.values()):
+                    all_labels[name] = array
+            logits = logit_operand.array.reshape(-1, shape[-1])
+            constants = case.find_given_values(shape[-1])
+            yield _CrossEntropy(logits, all_labels, _find_class_weights(constants, shape[-1]))
 
 
-def _match_forms(
-    logits: AnyArray, labels: AnyArray, value: AnyArray, limit: float
-) -> Iterator[_Loss]:
-    """Yield the forms that give a value, the usual ones first."""
-    uniform_losses = -log_softmax(logits).mean(axis=-1)
+def _find_class_weights(operands: Sequence[Operand], n_classes: int) -> AnyArray | None:
+    """Return the vector of one weight for each class; None if there is none."""
+    for operand in operands:
+        if operand.shape != (n_classes,) or operand.parameter or not operand.is_floating:
+            continue
+        is_constant = not operand.kind and operand.array.min() >= 0
+        if is_constant and np.ptp(operand.array) > 0:
+            return operand.array
+    return None
+
+
+def _find_form(loss: _CrossEntropy, case: FaultCase) -> _Form | None:
+    """Return the first form that gives the faithful side's value; None if none does."""
+    forms = list(loss.list_forms())
+    for form in (*forms, *(_smooth(loss, form, case.faithful) for form in forms if not form.shift)):
+        value, _ = _compute_loss(loss, form)
+        if compute_residual(np.asarray(value), case.faithful.reshape(())) <= case.limit:
+            return form
+    return None
+
+
+def _smooth(loss: _CrossEntropy, form: _Form, value: AnyArray) -> _Form:
+    """Return the form with the label smoothing that comes nearest to a value."""
+    hard, uniform, _ = loss.compute(form)
+    return replace(form, smoothing=_fit_smoothing(hard, uniform, value))
+
+
+def _compute_loss(loss: _CrossEntropy, form: _Form) -> tuple[float, int]:
+    """Return (value of a form, tokens that count)."""
+    hard, uniform, count = loss.compute(form)
+    return (1 - form.smoothing) * hard + form.smoothing * uniform, count
+
+
+def _name_other_labels(labels: AnyArray, other: AnyArray) -> str:
+    """Return the cause of a loss against other labels: shifted, ignored, or another tensor."""
+    is_labeled = (labels >= 0) & (other >= 0)
+    has_ignored = not is_labeled.all()
+    if has_ignored and np.array_equal(labels[is_labeled], other[is_labeled]):
+        return "ignore-index"
     for shift in _SHIFTS:
-        shifted_labels = np.roll(labels, shift)
-        for tokens in ("labeled", "all"):
-            is_counted = shifted_labels >= 0
-            if tokens == "all":
-                if is_counted.all():
-                    continue
-                is_counted = np.ones_like(is_counted)
-            hard_losses = compute_token_losses(logits, np.maximum(shifted_labels, 0)) * is_counted
-            hard, uniform = hard_losses.sum(), (uniform_losses * is_counted).sum()
-            count = max(1, int(is_counted.sum()))
-            for reduction, divisor in (
-                ("mean", count),
-                ("sum", 1),
-                (f"sum divided by {len(labels)}", len(labels)),
-            ):
-                smoothing = _fit_smoothing(hard / divisor, uniform / divisor, value)
-                result = ((1 - smoothing) * hard + smoothing * uniform) / divisor
-                loss = np.asarray(result)
-                if compute_residual(loss, value.reshape(())) <= limit:
-                    yield _Loss(_Form(shift, tokens, reduction, smoothing), loss, count)
+        if shift and np.mean(np.roll(labels, shift) == other) >= _MIN_SHARE:
+            return "label-shift"
+    return "loss-target"
 
 
 def _fit_smoothing(hard: float, uniform: float, value: AnyArray) -> float:
     """Return the smoothing of two decimals that is nearest to a value."""
     share = (float(value.reshape(-1)[0]) - hard) / ((uniform - hard) or 1.0)
-    rounded_share = round(share, _SMOOTHING_DECIMALS)
-    return rounded_share if 0 <= rounded_share < 1 else 0.0
+    rounded_share = round(share, _SMOOTHING_DECIMALS) + 0.0  # -0 becomes 0
+    return rounded_share if 0 <= rounded_share <= _MAX_SMOOTHING else 0.0
 
 
 def suggest_shifted_labels_in_gradient(case: FaultCase) -> Iterator[Candidate]:

@@ -271,7 +271,7 @@ def _fit_smoothing(hard: Floats, soft: Floats, value: AnyArray) -> float | None:
     if not energy > 0:
         return None
     share = float(direction @ (value.reshape(-1) - hard.reshape(-1))) / energy
-    rounded_share = round(share, 2)
+    rounded_share = round(share, 2) + 0.0  # -0 becomes 0
     is_round = abs(share - rounded_share) <= _MAX_SMOOTHING_ERROR
     return rounded_share if is_round and 0 <= rounded_share < 1 else None
 
@@ -304,7 +304,7 @@ def _smooth_gradient(case: FaultCase) -> Iterator[Candidate]:
 
 
 def suggest_constant(case: FaultCase) -> Iterator[Candidate]:
-    """Suggest faulty = faithful + log n (vocabulary counted n times) or n faithful (no mean)."""
+    """Suggest faulty = faithful + log n (vocabulary counted n times), or sum against mean."""
     if not case.is_forward_value or not (case.is_near_loss or case.faithful.size == 1):
         return
     for n_copies in _VOCABULARY_COPIES:
@@ -318,14 +318,16 @@ def suggest_constant(case: FaultCase) -> Iterator[Candidate]:
         parameters = {"tokens": float(count)}
         yield Candidate(
             case.faithful * count,
-            f"the sum over {count} tokens, not their mean",
+            f"the sum over {count} tokens",
+            "has their mean",
             parameters=parameters,
             unchanged=case.faithful,
             cause="loss-reduction",
         )
         yield Candidate(
             case.faithful / count,
-            f"a mean over {count} tokens taken twice",
+            f"the mean over {count} tokens",
+            "has their sum",
             parameters=parameters,
             unchanged=case.faithful,
             cause="loss-reduction",
@@ -359,20 +361,21 @@ def suggest_tokens_in_gradient(case: FaultCase) -> Iterator[Candidate]:
     if min(n_counted, n_expected) < 2:
         return
     factors = {
-        float(n_counted): f"the sum over the {n_counted} tokens, not their mean",
-        1 / n_counted: f"a mean over {n_counted} tokens taken twice",
+        float(n_counted): (f"the sum over {n_counted} tokens", "has their mean"),
+        1 / n_counted: (f"the mean over {n_counted} tokens", "has their sum"),
     }
     cause = "loss-reduction"
     if n_counted != n_expected:
-        factors = {n_expected / n_counted: f"a mean over {n_counted} tokens"}
+        statement = (f"a mean over {n_counted} tokens", f"takes {n_expected}")
+        factors = {n_expected / n_counted: statement}
         if _has_ignored_labels(case):
             cause = "ignore-index"
-    for factor, description in factors.items():
+    for factor, (description, contrast) in factors.items():
         is_shared = (is_counted & is_expected)[:, None]
         yield Candidate(
             np.where(is_shared, factor * faithful, faulty).reshape(case.faithful.shape),
             description,
-            "" if n_counted == n_expected else f"takes {n_expected}",
+            contrast,
             parameters={"tokens": float(n_counted)},
             unchanged=case.faithful,
             cause=cause,

@@ -10,6 +10,7 @@ from ...comparison.narrow_dtypes import round_to_dtype
 from ...model.arrays import AnyArray
 from ...model.dtypes import get_unit_roundoff
 from ...operators import Call, compute_interpretations
+from ...operators.elementwise import ROUNDINGS
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
 
@@ -53,10 +54,14 @@ def suggest_rounded_inputs(case: FaultCase) -> Iterator[Candidate]:
             predicted = dict(_interpret(call, new_inputs)).get(name)
             if predicted is None:
                 continue
+            cause, text = "low-precision", f"an input rounded to {dtype}"
+            if _are_scales(case, [inputs[i] for i in rounded_positions]):
+                cause, text = "quantization-scale", f"a quantization scale rounded to {dtype}"
             yield Candidate(
                 predicted,
-                f"an input rounded to {dtype}",
+                text,
                 unchanged=unchanged,
+                cause=cause,
                 is_chaotic=True,
             )
             yield Candidate(
@@ -65,6 +70,13 @@ def suggest_rounded_inputs(case: FaultCase) -> Iterator[Candidate]:
                 unchanged=unchanged,
                 is_chaotic=True,
             )
+
+
+def _are_scales(case: FaultCase, arrays: list[AnyArray]) -> bool:
+    """Return whether a value that is rounded next is divided by these arrays."""
+    is_rounded = bool(case.list_consumer_kinds() & ROUNDINGS.keys())
+    is_quotient = case.call is not None and case.call.kind in ("mul", "div")
+    return is_rounded and is_quotient and all(array.size < case.faithful.size for array in arrays)
 
 
 def _find_interpretation(case: FaultCase, call: Call) -> tuple[str, AnyArray] | None:

@@ -55,11 +55,17 @@ def suggest_changed_branch(case: FaultCase) -> Iterator[Candidate]:
                     unchanged=a + b,
                     cause="gradient-stopped",
                 )
-        for kept_branch, changed_branch, operand in ((a, b, second), (b, a, first)):
-            yield _scale_branch(case, kept_branch, changed_branch, operand)
+        for (kept, kept_branch), (changed, changed_branch) in (
+            ((first, a), (second, b)),
+            ((second, b), (first, a)),
+        ):
+            yield _scale_branch(case, kept_branch, changed_branch, changed)
             if case.consumer_kinds & SCORE_KINDS:
                 continue  # a sum of scores and a bias has no residual branch
-            yield from _replace_branch(case, branches, kept_branch, changed_branch)
+            is_residual = case.depends_on(kept.value, changed.value)
+            yield from _replace_branch(
+                case, branches, kept_branch, changed_branch, is_residual=is_residual
+            )
         return
 
 
@@ -108,7 +114,10 @@ def _replace_branch(
     branches: list[tuple[Operand, AnyArray]],
     kept_branch: AnyArray,
     changed_branch: AnyArray,
+    *,
+    is_residual: bool,
 ) -> Iterator[Candidate]:
+    """Suggest another value in place of a branch; a residual is what the other branch reads."""
     for operand, branch in branches:
         if branch is kept_branch or branch is changed_branch:
             continue
@@ -117,6 +126,8 @@ def _replace_branch(
             if compute_residual(branch + addend, changed_branch) <= case.limit:
                 cause, description = _describe_missing_addend(case, addend_operand)
                 break
+        if cause == "residual-order" and not is_residual:
+            continue
         yield Candidate(
             kept_branch + branch,
             description,
@@ -138,7 +149,7 @@ def _describe_missing_addend(case: FaultCase, addend: Operand) -> tuple[str, str
     common_path = ".".join(commonprefix(modules))
     if not common_path:
         return "missing-term", f"without {addend.name} in the sum"
-    is_expert = any(word in common_path for word in _EXPERT_WORDS)
+    is_expert = all(any(word in ".".join(path) for word in _EXPERT_WORDS) for path in modules)
     return "expert-missing" if is_expert else "missing-term", f"without {common_path} in the sum"
 
 

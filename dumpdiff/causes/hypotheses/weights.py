@@ -25,6 +25,8 @@ _MIN_PAIRED_SIZE = 4
 #: Nearest operands among which sines and cosines of a time embedding are.
 _MAX_WAVE_OPERANDS = 8
 #: Kinds of recurrent cells and of the activations of their gates; cells have three or four gates.
+#: Cause of two parts that are joined in the other order.
+_EXCHANGED = "input-order"
 _CELL_KINDS, _GATE_COUNTS = {"lstm", "gru", "sigmoid", "tanh"}, (3, 4)
 #: Words in names of experts and of gates.
 _EXPERT_WORDS = ("expert", "moe")
@@ -226,10 +228,14 @@ def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
     for axis in (1, 2):  # (batch, heads, tokens, size) or (batch, tokens, heads, size)
         order = _find_permutation_along(case, axis)
         if order is not None:
+            description, cause = f"heads in the order {order.tolist()}", "heads-permuted"
+            if _joins_in_other_order(case, order):
+                description, cause = f"the two parts joined along axis {axis} exchanged", _EXCHANGED
             yield Candidate(
                 np.take(case.faithful, order, axis=axis),
-                f"heads in the order {order.tolist()}",
+                description,
                 unchanged=case.faithful,
+                cause=cause,
             )
             return
 
@@ -301,6 +307,8 @@ def _make_permutation_candidate(
         if kinds & _CELL_KINDS and len(order) // block in _GATE_COUNTS:
             gates = (order[::block] // block).tolist()
             description, cause = f"gates in the order {gates}", "gate-order"
+        elif _joins_in_other_order(case, order):
+            description, cause = f"the two parts joined along axis {axis} exchanged", _EXCHANGED
     return Candidate(
         np.take(case.faithful, order, axis=axis),
         description,
@@ -308,6 +316,13 @@ def _make_permutation_candidate(
         unchanged=case.faithful,
         cause=cause,
     )
+
+
+def _joins_in_other_order(case: FaultCase, order: Ints) -> bool:
+    """Return whether a value is joined of two parts, and ``order`` exchanges these."""
+    is_joined = "concat" in (*case.kinds, *case.faulty_kinds)
+    is_exchange = np.array_equal(order, np.roll(np.arange(len(order)), -int(order[0])))
+    return is_joined and not case.is_source and is_exchange
 
 
 def _find_unit_shift(order: Ints) -> int:

@@ -7,13 +7,20 @@ between. What follows from the change is compared with its value at the end of t
 from ...hypothesis import Hypothesis
 from .activations import list_activations, list_clamps
 from .change import make_search
-from .fitted_numbers import list_factors, list_offsets, list_other_arguments
+from .fitted_numbers import (
+    list_branch_factors,
+    list_factors,
+    list_offsets,
+    list_other_arguments,
+)
 from .missing_inputs import list_bypassed_steps, list_missing_inputs, list_missing_masks
 from .norms import list_norms
 from .orders import list_orders, list_shifts
 from .other_inputs import list_replaced_inputs
 from .other_tables import has_unpaired_tables, list_other_tables
+from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
+from .rotations import list_exchanged_inputs, list_rotations
 from .roundings import list_roundings
 from .state_spaces import list_decay_signs, list_discretizations, list_other_states
 from .surplus_steps import has_surplus_ops, list_named_surplus_steps, list_unnamed_surplus_steps
@@ -31,7 +38,10 @@ HYPOTHESES = (
     Hypothesis("quantization-scale", make_search(list_quantizers)),
     Hypothesis("quantization-range", make_search(list_step_limits)),
     Hypothesis("quantization-axis", make_search(list_scale_axes)),
+    Hypothesis("rope-missing", make_search(list_rotations)),
+    Hypothesis("input-order", make_search(list_exchanged_inputs)),
     Hypothesis("activation-kind", make_search(list_activations)),
+    Hypothesis("pooling", make_search(list_poolings)),
     Hypothesis("argument", make_search(list_other_arguments)),
     Hypothesis("hidden-state-reset", make_search(list_other_states)),
     Hypothesis("decay-sign", make_search(list_decay_signs)),
@@ -45,6 +55,7 @@ HYPOTHESES = (
     Hypothesis("padding-mode", make_search(list_padding_modes)),
     Hypothesis("discretization", make_search(list_discretizations)),
     Hypothesis("constant-factor", make_search(list_factors)),
+    Hypothesis("residual-scale", make_search(list_branch_factors)),
     Hypothesis("input-source", make_search(list_replaced_inputs), is_choice=True),
     Hypothesis("scan-direction", make_search(list_shifts), is_choice=True),
     Hypothesis("heads-permuted", make_search(list_orders), is_choice=True),

@@ -10,9 +10,10 @@ import numpy as np
 
 from ....model.arrays import AnyArray
 from ....operators.activations import ACTIVATIONS, ACTIVATIONS_BY_KIND, NUMBERED_ACTIVATIONS
+from ....operators.elementwise import ROUNDINGS
 from ...fault_case import FaultCase, compute_residual
 from ...region import Region, Step
-from .change import Change, compute_with, list_floating_inputs
+from .change import Change, compute_with, find_inputs_before, list_floating_inputs
 from .fitted_numbers import fit_output
 
 ACTIVATION_KINDS = {
@@ -30,8 +31,6 @@ _CLAMPED_KINDS = {
     "group_norm",
     "layer_norm",
 }
-#: Steps of an activation that is written out, at most: gelu with a cubic term has eight.
-_MAX_STEPS = 9
 #: Elements that rule out most functions before all are compared.
 _SAMPLE = 64
 #: Tolerances within which a function gives a recorded output.
@@ -123,33 +122,6 @@ def _apply(function: Callable[[AnyArray, float], AnyArray], number: float, x: An
     return function(x, number)
 
 
-def find_inputs_before(
-    region: Region, number: int, *, with_parameters: bool = False
-) -> dict[int, AnyArray]:
-    """Return by class the values from which a step may have been computed, the last first.
-
-    Only steps that work element by element and keep the order lie in between.
-    """
-    numbers_by_value = {step.value: i for i, step in enumerate(region.steps)}
-    size, shape = region.steps[number].output.size, region.steps[number].output.shape
-    values: dict[int, AnyArray] = {}
-    front = [number]
-    for _ in range(_MAX_STEPS):
-        next_front = []
-        for i in front:
-            for _, step_input in list_floating_inputs(region.steps[i]):
-                is_new = step_input.value not in values and step_input.value >= 0
-                if not is_new or step_input.array.size != size:
-                    continue
-                if step_input.is_parameter and not with_parameters:
-                    continue
-                values[step_input.value] = step_input.array.reshape(shape)
-                if step_input.value in numbers_by_value and step_input.order is None:
-                    next_front.append(numbers_by_value[step_input.value])
-        front = next_front
-    return values
-
-
 def _name_activation(
     x: AnyArray,
     output: AnyArray,
@@ -175,8 +147,11 @@ def list_clamps(case: FaultCase, region: Region) -> Iterator[Change]:
             name = f"{step.name} ({step.kind})"
             yield from _clamp(case, region, number, name, step.output, np.positive)
         for position, step_input in list_floating_inputs(step):
-            is_product = step.kind in _PRODUCT_KINDS
-            if not is_product or not step_input.agrees or step_input.is_parameter:
+            is_quantized = step.kind == "div" and bool(
+                (region.find_kinds_after(number) | case.consumer_kinds) & ROUNDINGS.keys()
+            )
+            is_clampable = step.kind in _PRODUCT_KINDS or is_quantized
+            if not is_clampable or not step_input.agrees or step_input.is_parameter:
                 continue
             compute = partial(_compute_step, step, position)
             yield from _clamp(case, region, number, step_input.name, step_input.array, compute)

@@ -20,6 +20,8 @@ _MAX_TRIALS = 400
 #: Probability that a kind of change explains a value of few elements by chance, and the number of
 #: elements from which on that does not happen: the limit is a tenth of the error at most.
 _MAX_CHANCE, _MIN_SAFE_ELEMENTS = 1e-3, 8
+#: Steps of an activation that is written out, at most: gelu with a cubic term has eight.
+_MAX_STEPS = 9
 LOSS_KINDS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 
 
@@ -38,6 +40,8 @@ class Change:
     mirror: Statement | None = None
     #: other outputs of further steps, by their numbers
     further_outputs: Mapping[int, AnyArray] = field(default_factory=dict)
+    #: other values that steps read, by their classes; ``output`` is that of the record then
+    replaced_values: Mapping[int, AnyArray] = field(default_factory=dict)
 
 
 def make_search(
@@ -61,11 +65,16 @@ def make_search(
         n_elements = 0.0
         max_trials = min(_MAX_TRIALS, count_safe_trials(case))
         for n_trials, change in enumerate(list_changes(case, region)):
-            n_elements += region.costs[change.number]
+            n_elements += (
+                max(region.costs) if change.replaced_values else region.costs[change.number]
+            )
             if n_elements > _MAX_ELEMENTS or n_trials >= max_trials:
                 return
-            outputs = {change.number: change.output, **change.further_outputs}
-            predicted = region.run_changes(outputs)
+            if change.replaced_values:
+                predicted = region.run_with_values(change.replaced_values)
+            else:
+                outputs = {change.number: change.output, **change.further_outputs}
+                predicted = region.run_changes(outputs)
             if predicted is None:
                 continue
             yield Candidate(
@@ -109,6 +118,33 @@ def compute_with(step: Step, position: int, array: AnyArray) -> AnyArray | None:
     inputs[position] = array
     with np.errstate(all="ignore"):
         return step.compute(inputs)
+
+
+def find_inputs_before(
+    region: Region, number: int, *, with_parameters: bool = False
+) -> dict[int, AnyArray]:
+    """Return by class the values from which a step may have been computed, the last first.
+
+    Only steps that work element by element and keep the order lie in between.
+    """
+    numbers_by_value = {step.value: i for i, step in enumerate(region.steps)}
+    size, shape = region.steps[number].output.size, region.steps[number].output.shape
+    values: dict[int, AnyArray] = {}
+    front = [number]
+    for _ in range(_MAX_STEPS):
+        next_front = []
+        for i in front:
+            for _, step_input in list_floating_inputs(region.steps[i]):
+                is_new = step_input.value not in values and step_input.value >= 0
+                if not is_new or step_input.array.size != size:
+                    continue
+                if step_input.is_parameter and not with_parameters:
+                    continue
+                values[step_input.value] = step_input.array.reshape(shape)
+                if step_input.value in numbers_by_value and step_input.order is None:
+                    next_front.append(numbers_by_value[step_input.value])
+        front = next_front
+    return values
 
 
 def feeds_softmax(case: FaultCase, region: Region, number: int) -> bool:

@@ -12,13 +12,19 @@ from ...fault_case import FaultCase
 from ...parameter_fit import MIN_FITTED, fit_number
 from ...region import Region, Step
 from ..attention import SCORE_KINDS
-from .change import Change, compute_with
+from .change import Change, compute_with, list_floating_inputs
 from .parts import feeds_gate
+from .quantizers import scales_quantized
 
 #: A smaller factor is zero; a factor so near to -1 is another sign.
 _ZERO_FACTOR, _SIGN_DISTANCE = 1e-6, 1e-4
 #: Decimals of a number that is added to a gate; the rest is rounding.
 _GATE_DIGITS = 6
+#: Kinds of which one input alone may be scaled.
+_BRANCHED_KINDS = {"add", "sub", "concat"}
+#: Numbers of levels by which the range of a value is divided: of 2 to 16 bits, signed or not.
+_LEVELS = [2.0**n_bits - difference for n_bits in range(1, 17) for difference in (0, 1)]
+_LEVEL_DISTANCE = 1e-5
 _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "div", "reciprocal"}
 
 
@@ -54,7 +60,7 @@ def _change_argument(
         contrast = f"adds {recorded:.4g}"
         yield Change(number, output, "forget-bias", description, contrast, {"number": value})
         return
-    cause, word = _name_argument(region, number, recorded, value)
+    cause, word = _name_argument(case, region, number, (recorded, value))
     yield Change(
         number,
         output,
@@ -65,9 +71,15 @@ def _change_argument(
     )
 
 
-def _name_argument(region: Region, number: int, recorded: float, value: float) -> tuple[str, str]:
-    """Return (cause, word) of a number that an op takes."""
+def _name_argument(
+    case: FaultCase, region: Region, number: int, values: tuple[float, float]
+) -> tuple[str, str]:
+    """Return (cause, word) of a number that an op takes; ``values``: the recorded and the other."""
     step = region.steps[number]
+    recorded, value = values
+    if scales_quantized(case, region, number):
+        are_levels = all(np.any(np.isclose(item, _LEVELS, rtol=_LEVEL_DISTANCE)) for item in values)
+        return "quantization-range" if are_levels else "quantization-scale", "the number"
     kinds_after = region.find_kinds_after(number)
     is_small = 0 <= recorded < 0.5 and 0 <= value < 1
     if step.kind == "add" and is_small and kinds_after & _ROOT_KINDS:
@@ -93,6 +105,41 @@ def list_factors(case: FaultCase, region: Region) -> Iterator[Change]:
             cause, description = _describe_factor(case, region, number, factor)
             parameters = {"factor": factor}
             yield Change(number, multiply(factor), cause, description, parameters=parameters)
+
+
+def list_branch_factors(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Multiply what enters a sum or a joined tensor by the best number."""
+    values = {step.value for step in region.steps}
+    for number, step in enumerate(region.steps):
+        if step.kind not in _BRANCHED_KINDS:
+            continue
+        for position, step_input in list_floating_inputs(step):
+            if step_input.value in values or step_input.is_parameter:
+                continue
+
+            def multiply(
+                factor: float,
+                step: Step = step,
+                position: int = position,
+                array: AnyArray = step_input.array,
+            ) -> AnyArray:
+                output = compute_with(step, position, factor * array)
+                return step.output if output is None else output
+
+            factor = fit_output(case, region, number, multiply, 1.0)
+            if factor is None or abs(factor) < _ZERO_FACTOR:
+                continue
+            cause = "constant-factor"
+            if step.kind != "concat":
+                cause = "gradient-scaled" if case.phase == BACKWARD else "residual-scale"
+            yield Change(
+                number,
+                multiply(factor),
+                cause,
+                f"{step_input.name} {factor:.6g} times the {case.faithful_side}'s in {step.name} "
+                f"({step.kind})",
+                parameters={"factor": factor},
+            )
 
 
 def list_offsets(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -144,7 +191,8 @@ def _describe_factor(
         cause = "gradient-stopped" if case.phase == BACKWARD else "missing-term"
         return cause, f"{step.name} ({step.kind}) left out"
     kinds_after = region.find_kinds_after(number)
-    consumer_kinds = {region.steps[consumer].kind for consumer in region.consumers[number]}
+    consumers = [region.steps[consumer] for consumer in region.consumers[number]]
+    is_branch = bool(consumers) and all(_adds_branches(consumer) for consumer in consumers)
     if case.phase != FORWARD:
         cause = "gradient-scaled" if case.phase == BACKWARD else "clip"
     elif abs(factor + 1) < _SIGN_DISTANCE and "exp" in kinds_after:
@@ -153,5 +201,12 @@ def _describe_factor(
         cause = "scale"
         description = f"attention scores {factor:.6g} times the {case.faithful_side}'s"
     else:
-        cause = "residual-scale" if consumer_kinds == {"add"} else "constant-factor"
+        cause = "residual-scale" if is_branch else "constant-factor"
     return cause, description
+
+
+def _adds_branches(step: Step) -> bool:
+    """Return whether a step adds two computed values: not a value and its bias."""
+    addends = [item for _, item in list_floating_inputs(step)]
+    has_bias = any(item.is_parameter and item.array.ndim == 1 for item in addends)
+    return step.kind == "add" and not has_bias

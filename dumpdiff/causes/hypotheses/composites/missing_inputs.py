@@ -8,17 +8,21 @@ import numpy as np
 
 from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD
+from ....operators.elementwise import ROUNDINGS
 from ...fault_case import FaultCase, find_masked
 from ...region import Region, Step, StepInput
 from ..attention import is_cross_attention
 from .activations import ACTIVATION_KINDS
 from .change import Change, compute_with, feeds_softmax, list_floating_inputs
+from .parts import feeds_gate
 
 #: Kinds of the comparisons that show which values were clipped.
 _COMPARISON_KINDS = {
     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or",
 }  # fmt: skip
 _SQUARE_KINDS = {"pow", "square", "mul"}
+_SCALING_KINDS, _OFFSET_KINDS = ("mul", "div"), ("add", "sub")
+_FILL_KINDS = ("masked_fill", "where")
 _ADDING_KINDS = ("add", "sub", "masked_fill", "where")
 
 
@@ -76,8 +80,9 @@ def _name_missing_input(
         return loss_term
     if case.phase == BACKWARD:
         return "gradient-stopped", f"the gradient through {step_input.name} missing"
-    if step_input.is_parameter and step_input.array.ndim == 1 and step.kind != "mul":
-        return "bias-missing", f"without its bias ({step_input.name})"
+    bias_name = _find_bias(case, step, step_input)
+    if bias_name:
+        return "bias-missing", f"without its bias ({bias_name})"
     is_addend = step.kind in _ADDING_KINDS and step_input.array.ndim > 1
     if is_addend and (is_mask(step_input.array) or feeds_softmax(case, region, number)):
         return name_score_term(case, step_input)
@@ -85,6 +90,28 @@ def _name_missing_input(
     if skip:
         return "skip-missing", f"without {skip} in the sum {step.name}"
     return "missing-term", f"without {step_input.name} in {step.name} ({step.kind})"
+
+
+def _find_bias(case: FaultCase, step: Step, step_input: StepInput) -> str:
+    """Return the name of the bias that an input is, or of which it holds a part; '' if none."""
+    if step_input.is_parameter and step_input.array.ndim == 1 and step.kind != "mul":
+        return step_input.name
+    return _find_repeated_bias(case, step_input.array) if step.kind in ("add", "sub") else ""
+
+
+def _find_repeated_bias(case: FaultCase, array: AnyArray) -> str:
+    """Return the bias of which an array holds a part, the same in every row; '' if none."""
+    if array.ndim < 2 or np.any(array != array.reshape(-1, array.shape[-1])[0]):
+        return ""
+    row = array.reshape(-1, array.shape[-1])[0]
+    for operand in case.list_shared_operands():
+        n_parts, rest = divmod(int(np.prod(operand.shape)), row.size)
+        if not operand.parameter or len(operand.shape) != 1 or rest or not n_parts:
+            continue
+        parts = operand.array.reshape(n_parts, row.size)
+        if any(np.array_equal(part, row) for part in parts):
+            return operand.parameter
+    return ""
 
 
 def _name_loss_term(case: FaultCase, step: Step, step_input: StepInput) -> tuple[str, str] | None:
@@ -136,23 +163,39 @@ def name_bypass(
 ) -> tuple[str, str]:
     """Return (cause, description) of a step that is left out."""
     step = region.steps[number]
-    if step.kind.endswith("norm"):
-        return "norm-missing", f"without {step.name} ({step.kind})"
-    if others:
+    if step.kind in _FILL_KINDS and feeds_softmax(case, region, number):
+        cause = "cross-mask" if is_cross_attention(case.finding.scope) else "mask-missing"
+        return cause, f"no mask ({step.name})"
+    if others and not step.kind.endswith("norm"):
         return _name_missing_input(case, region, number, others[0])
-    if step.kind in ACTIVATION_KINDS:
-        return "activation-kind", f"without {step.name} ({step.kind})"
-    if step.kind in ("mul", "div"):
-        cause = "scale" if feeds_softmax(case, region, number) else "constant-factor"
-        numbers = [float(item.array) for item in step.inputs if item.array.size == 1] or [1.0]
-        return cause, f"without the factor of {step.name} ({step.kind} {numbers[0]:.6g})"
-    if step.kind in ("add", "sub"):
-        numbers = [float(item.array) for item in step.inputs if item.array.size == 1] or [0.0]
-        return (
-            "constant-offset",
-            f"without the number of {step.name} ({step.kind} {numbers[0]:.6g})",
-        )
+    cause = ""
+    if step.kind in ROUNDINGS:
+        cause = "quantization-missing"
+    elif step.kind.endswith("norm"):
+        cause = "norm-missing"
+    elif step.kind in ACTIVATION_KINDS:
+        cause = "activation-kind"
+    if cause:
+        return cause, f"without {step.name} ({step.kind})"
+    numbers = [float(item.array) for item in step.inputs if item.array.size == 1]
+    if step.kind in (*_SCALING_KINDS, *_OFFSET_KINDS):
+        return _name_number(case, region, number, numbers)
     return "missing-step", f"without {step.name} ({step.kind})"
+
+
+def _name_number(
+    case: FaultCase, region: Region, number: int, numbers: Sequence[float]
+) -> tuple[str, str]:
+    """Return (cause, description) of a number that is not added, or by which nothing is scaled."""
+    step = region.steps[number]
+    if step.kind in _SCALING_KINDS:
+        cause = "scale" if feeds_softmax(case, region, number) else "constant-factor"
+        factor = numbers[0] if numbers else 1.0
+        return cause, f"without the factor of {step.name} ({step.kind} {factor:.6g})"
+    addend = numbers[0] if numbers else 0.0
+    if feeds_gate(case, region, number):
+        return "forget-bias", f"without the {addend:.6g} that {step.name} adds to a gate"
+    return "constant-offset", f"without the number of {step.name} ({step.kind} {addend:.6g})"
 
 
 def name_score_term(case: FaultCase, step_input: StepInput) -> tuple[str, str]:

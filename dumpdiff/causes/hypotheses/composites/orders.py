@@ -16,6 +16,8 @@ from .change import Change, compute_with, feeds_softmax, list_floating_inputs
 _CHUNKS = (2, 3, 4)
 #: Fewest positions that show relative positions.
 _MIN_POSITIONS = 3
+#: Fewest elements of an axis that is shifted: of fewer, a shift drops most.
+_MIN_SHIFTED = 4
 _GATED_KINDS = {"sigmoid", "tanh"}
 
 
@@ -44,6 +46,8 @@ def _shift_axis(
     if is_kernel and axis == array.ndim - 1:
         axes = tuple(range(2, array.ndim))
         yield "kernel-flipped", f"the kernel {name} flipped", np.flip(array, axes)
+    if step.kind != "convolution" and array.shape[axis] < _MIN_SHIFTED:
+        return
     shift_cause = "causal-shift" if step.kind == "convolution" else "row-shift"
     for shift in (1, -1):
         rolled = np.roll(array, shift, axis)

@@ -22,6 +22,7 @@ _MAX_REPLACEMENTS = 10
 _EQUAL_DISTANCE = 1e-3
 #: Fewest axes of a value that a recurrence runs along, and fewest steps.
 _MIN_SCANNED_AXES, _MIN_SCANNED_LENGTH = 3, 3
+_GATE_KINDS = {"sigmoid", "hardsigmoid"}
 #: Kinds whose inputs may come from anywhere in the model.
 _SOURCE_KINDS = {"concat", "add", "sub", "convolution", "matmul", *LOSS_KINDS}
 
@@ -55,9 +56,12 @@ def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                 cause, description = "weight-swapped", f"{name} in its place"
                 contrast = f"has {step_input.name}"
                 ends = _find_scanned_value(case, step_input.array, array)
+                other_gate = _describe_other_gate(case, step_input, name, array)
                 other_part = describe_other_part(case, region, number, step_input.array, array)
                 if ends is not None:
                     cause, (description, contrast) = "scan-direction", ends
+                elif other_gate is not None:
+                    cause, description, contrast = other_gate
                 elif other_part is not None:
                     cause, description, contrast = other_part
                 elif not swaps_weights:
@@ -65,6 +69,19 @@ def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                         case, region, number, step_input, (name, array)
                     )
                 yield Change(number, output, cause, description, contrast)
+
+
+def _describe_other_gate(
+    case: FaultCase, step_input: StepInput, name: str, array: AnyArray
+) -> tuple[str, str, str] | None:
+    """Return (cause, description, contrast) of a gate z in place of another one, or of 1 - z."""
+    contrast = f"has {step_input.name}"
+    if compute_residual(1 - array, step_input.array) < _EQUAL_DISTANCE:
+        return "gate-order", f"the gate {name} in place of one minus it", contrast
+    kinds = [operand.kind for operand in case.list_shared_operands() if operand.name == name]
+    if step_input.producer_kind in _GATE_KINDS and step_input.producer_kind in kinds:
+        return "gate-order", f"the gate {name} in place of another one", contrast
+    return None
 
 
 def _find_scanned_value(
@@ -129,7 +146,9 @@ def _name_source(
         return cause, f"the elements of {name} in memory order, as if its axes were not exchanged"
     if step.kind in LOSS_KINDS or (case.is_near_loss and step.kind == "sub"):
         return "loss-target", f"the loss against {name}"
-    if step.kind == "add":
+    others = [item for _, item in list_floating_inputs(step) if item is not step_input]
+    is_residual = any(case.depends_on(other.value, step_input.value) for other in others)
+    if step.kind == "add" and is_residual:
         return "residual-order", f"the residual taken from {name}"
     if step.kind == "concat":
         return "skip-source", f"{name} joined in {step.name}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....model.arrays import AnyArray
 from ...fault_case import FaultCase, compute_residual
-from ...region import Region
+from ...region import Region, Step
 
 #: Parts of a split at most, and of the gates of a cell.
 _MAX_PARTS, _GATE_COUNTS = 6, (3, 4)
@@ -83,4 +83,11 @@ def feeds_gate(case: FaultCase, region: Region, number: int) -> bool:
         part = find_part(case, step_input.array)
         if part is not None and part.n_parts in _GATE_COUNTS:
             return True
-    return False
+    return _is_sum_of_parts(case, region.steps[number])
+
+
+def _is_sum_of_parts(case: FaultCase, step: Step) -> bool:
+    """Return whether values that hold all gates of a cell come before a step's output."""
+    width = step.output.shape[-1] if step.output.ndim else 0
+    gate_shapes = {(*step.output.shape[:-1], count * width) for count in _GATE_COUNTS}
+    return any(operand.shape in gate_shapes for operand in case.list_shared_operands())

@@ -12,10 +12,10 @@ from ...fault_case import FaultCase
 from ...quantizer_fit import Quantizer, fit_quantizer, list_other_quantizers
 from ...region import Region
 from ..quantization import compare_with_faulty, describe_difference, describe_missing_quantizer
-from .activations import find_inputs_before
-from .change import Change, compute_with, list_floating_inputs
+from .change import Change, compute_with, find_inputs_before, list_floating_inputs
 
 _ROUNDING_KINDS = set(ROUNDINGS)
+_SCALING_KINDS = ("mul", "div")
 _CLIPPING_KINDS = {"minimum", "maximum", "clamp"}
 #: Values of the faulty side that may be its quantized values.
 _MAX_VALUES = 6
@@ -57,6 +57,25 @@ def list_step_limits(_case: FaultCase, region: Region) -> Iterator[Change]:
                 text = f"quantized steps clipped to {limits[0]} ... {limits[1]}"
                 output = np.clip(steps, *limits)
                 yield Change(number, output, "quantization-range", text, contrast)
+
+
+def scales_quantized(case: FaultCase, region: Region, number: int) -> bool:
+    """Return whether the output of a step is the scale by which rounded values are divided.
+
+    It is smaller than what is divided by it, or the quotient that is rounded.
+    """
+    step = region.steps[number]
+    kinds = region.find_kinds_after(number) | case.consumer_kinds
+    if not kinds & _ROUNDING_KINDS:
+        return False
+    consumers = [region.steps[consumer] for consumer in region.consumers[number]]
+    if not consumers:
+        return case.is_quantization_scale or bool(case.list_consumer_kinds() & _ROUNDING_KINDS)
+    return any(
+        consumer.kind in _ROUNDING_KINDS
+        or (consumer.kind in _SCALING_KINDS and consumer.output.size > step.output.size)
+        for consumer in consumers
+    )
 
 
 def _list_limits(n_bits: int) -> tuple[tuple[int, int], ...]:

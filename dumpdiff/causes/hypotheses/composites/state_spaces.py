@@ -41,7 +41,8 @@ def list_other_states(case: FaultCase, region: Region) -> Iterator[Change]:
             continue
         for position, step_input in list_floating_inputs(step):
             is_given = step_input.is_given or _is_unknown_state(case, region, number, step_input)
-            if not is_given and not _is_previous_state(region, number, step_input):
+            is_state = step_input.is_state or _is_previous_state(region, number, step_input)
+            if not is_given and not is_state:
                 continue
             output = compute_with(step, position, np.zeros_like(step_input.array))
             if output is not None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD
-from ...fault_case import FaultCase
+from ...fault_case import FaultCase, compute_residual
 from ...hypothesis import Statement
 from ...region import Region, Step, StepInput
 from ..residual_sums import read_mask_factor
@@ -22,6 +22,7 @@ from ..wave_tables import is_wave_table
 from .activations import ACTIVATION_KINDS
 from .change import Change, feeds_softmax, list_floating_inputs
 from .missing_inputs import is_mask, name_bypass
+from .quantizers import scales_quantized
 
 #: Kinds that change no number, or whose other form is no missing step.
 _PLAIN_KINDS = {"cast", "reshape", "transpose", "contiguous", "expand", "stack", "concat", "split"}
@@ -142,7 +143,7 @@ def _describe_steps(
     names = ", ".join(f"{step.name} ({step.kind})" for step in steps)
     factor = _multiply_numbers(steps) if kinds <= _SCALING_KINDS else None
     if factor is not None:
-        return _describe_scaling(_name_scaling(case, region, number), names, factor)
+        return _describe_factor(case, region, number, source, factor, names)
     if len(steps) == 1 and _subtracts_mean(region, number, source):
         without = Statement(f"RMS norm, without {names} of the mean", "has layer norm")
         having = Statement(f"layer norm, with {names} of the mean", "has RMS norm")
@@ -153,12 +154,58 @@ def _describe_steps(
             cause, Statement(f"no {noun}", f"has {thing}"), Statement(thing, "has none")
         )
     if len(steps) == 1:
-        others = [item for _, item in list_floating_inputs(steps[0]) if item is not source]
-        cause, description = name_bypass(case, region, number, others)
-        return _Omission(cause, Statement(description))
+        return _describe_step(case, region, number, source)
     cause = "activation-kind" if kinds <= ACTIVATION_KINDS else "missing-step"
     without = Statement(f"without {names}")
     return _Omission(cause, without, Statement(f"with {names}", "has no such ops"))
+
+
+def _describe_factor(
+    case: FaultCase, region: Region, number: int, source: StepInput, factor: float, names: str
+) -> _Omission:
+    """Return what leaving out a product with a number means."""
+    if not _gates_itself(case, region, number, source):
+        return _describe_scaling(_name_scaling(case, region, number), names, factor)
+    quick_gelu = f"x sigmoid({factor:.6g} x)"
+    return _Omission(
+        "activation-kind",
+        Statement("silu, x sigmoid(x)", f"has {quick_gelu}"),
+        Statement(quick_gelu, "has silu, x sigmoid(x)"),
+    )
+
+
+def _describe_step(case: FaultCase, region: Region, number: int, source: StepInput) -> _Omission:
+    """Return what leaving out one step means."""
+    others = [item for _, item in list_floating_inputs(region.steps[number]) if item is not source]
+    is_addition = region.steps[number].kind == "add"
+    if is_addition and len(others) == 1 and _is_used_twice(case, others[0]):
+        name = others[0].name
+        without = Statement(f"its bias added once ({name})", "adds it twice")
+        return _Omission(
+            "bias-doubled", without, Statement(f"its bias added twice ({name})", "adds it once")
+        )
+    cause, description = name_bypass(case, region, number, others)
+    return _Omission(cause, Statement(description))
+
+
+def _gates_itself(case: FaultCase, region: Region, number: int, source: StepInput) -> bool:
+    """Return whether a sigmoid reads the output of a step, and multiplies its source.
+
+    This is an activation: silu is x sigmoid(x), quick gelu x sigmoid(1.702 x).
+    """
+    consumers = region.consumers[number]
+    if len(consumers) != 1 or region.steps[consumers[0]].kind != "sigmoid":
+        return False
+    products = [region.steps[consumer] for consumer in region.consumers[consumers[0]]]
+    arrays = [item.array for step in products for item in step.inputs]
+    if not products:
+        arrays = [operand.array for _, operands in case.consumers for operand in operands]
+    return any(
+        array.size == source.array.size
+        and array.dtype.kind == "f"
+        and compute_residual(array, source.array) <= case.limit
+        for array in arrays
+    )
 
 
 def _subtracts_mean(region: Region, number: int, source: StepInput) -> bool:
@@ -168,6 +215,17 @@ def _subtracts_mean(region: Region, number: int, source: StepInput) -> bool:
     is_mean = len(others) == 1 and others[0].producer_kind in _MEAN_KINDS
     has_root = bool(region.find_kinds_after(number) & _ROOT_KINDS)
     return step.kind == "sub" and is_mean and has_root
+
+
+def _is_used_twice(case: FaultCase, addend: StepInput) -> bool:
+    """Return whether an addend is a vector of weights that the other side adds as well."""
+    is_bias = addend.is_parameter and addend.array.ndim == 1
+    return is_bias and any(
+        operand.parameter
+        and operand.shape == addend.array.shape
+        and np.array_equal(operand.array, addend.array)
+        for operand in case.faulty_operands
+    )
 
 
 def _list_nouns(steps: list[Step], source: StepInput) -> Iterator[tuple[str, str, str]]:
@@ -185,7 +243,7 @@ def _list_nouns(steps: list[Step], source: StepInput) -> Iterator[tuple[str, str
         yield "soft-cap", "soft cap", ""
     if kinds >= {"mul", "add"} and any(map(_reads_wave_table, steps)):
         yield "rope-missing", f"rotary embedding of {source.name}", ""
-    if kinds & _ROOT_KINDS:
+    if kinds & _ROOT_KINDS or any(map(_divides_by_root, steps)):
         yield "norm-missing", "norm", ""
 
 
@@ -205,6 +263,8 @@ def _name_scaling(case: FaultCase, region: Region, number: int) -> str:
     """Return the cause of a product with a number that is left out."""
     if case.phase == BACKWARD:
         return "constant-factor" if case.is_near_loss else "gradient-scaled"
+    if scales_quantized(case, region, number):
+        return "quantization-scale"
     if feeds_softmax(case, region, number):
         return "scale"
     consumer_kinds = {region.steps[consumer].kind for consumer in region.consumers[number]}
@@ -216,6 +276,12 @@ def _name_scaling(case: FaultCase, region: Region, number: int) -> str:
     if consumer_kinds == {"add"} and not is_embedding and not reads_embedding:
         return "residual-scale"
     return "constant-factor"
+
+
+def _divides_by_root(step: Step) -> bool:
+    """Return whether a step multiplies by the inverse of a root, or divides by a root."""
+    kinds = {"mul": {"rsqrt", "reciprocal"}, "div": {"sqrt"}}.get(step.kind, set())
+    return any(item.producer_kind in kinds for item in step.inputs)
 
 
 def _reads_wave_table(step: Step) -> bool:
