@@ -171,6 +171,7 @@ LAYOUTS = {
     (PYTORCH, "moe"): ("dp2-ep2",),
     (PYTORCH, "dropout"): ("tp2",),
     (PYTORCH, "untied"): ("tp2-dp2-flat",),
+    (PYTORCH, "padded"): ("tp2",),
     (MINDSPORE, "dense"): ("tp2", "dp2", "tp2-dp2"),
     (MEGATRON, "dense"): ("tp2", "tp4"),
 }  # fmt: skip

@@ -416,5 +416,14 @@ class GPTModel(nn.Module):
         if not self.is_last:
             return x
         shared = self.shared_weight if self.run.network.tied and self.is_first else None
-        logits = self.output_layer(x, shared)
+        logits = self._mask_padding(self.output_layer(x, shared))
         return VocabCrossEntropy.apply(logits, labels.transpose(0, 1).contiguous(), self.run)
+
+    def _mask_padding(self, logits: Tensor) -> Tensor:
+        """Keep rows that were added to the vocabulary out of the softmax."""
+        run = self.run
+        n_rows = logits.shape[-1]
+        if n_rows * run.tp.size == run.network.vocab:
+            return logits
+        tokens = torch.arange(n_rows) + run.tp.rank * n_rows
+        return logits.masked_fill(tokens >= run.network.vocab, MASKED)

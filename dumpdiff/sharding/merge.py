@@ -13,7 +13,7 @@ from ..model.dtypes import is_discrete, is_floating
 from ..model.trace import BACKWARD, FORWARD, Problem, Trace
 from .assemblies import find_assemblies
 from .kinds import describe_kinds
-from .other_run import OtherRun
+from .other_run import OtherRun, load_shaped
 from .relation import Relation, add_arrays, add_parts, combine_statistics, join_parts
 from .relations import find_relations, list_reductions, load_ranks
 from .siblings import Siblings
@@ -77,9 +77,9 @@ class _Merger:
         patterns = self._choose_patterns()
         statistics = np.full((n_rows, 4), np.nan)
         sizes = self._siblings.sizes.max(axis=1)
-        for relation, rows in self._group_rows(patterns):
+        for group_relation, rows in self._group_rows(patterns):
             statistics[rows], sizes[rows] = combine_statistics(
-                self._siblings.statistics[rows], self._siblings.sizes[rows], relation
+                self._siblings.statistics[rows], self._siblings.sizes[rows], group_relation
             )
         assemblies = find_assemblies(
             self._siblings, self._other, self._kinds, self._is_loose, self._matches, patterns
@@ -480,7 +480,7 @@ class _Recipe:
         """Return the combined tensor."""
         parts = []
         for tensors in self.parts:
-            arrays = [trace.array(tensor) for trace, tensor in tensors]
+            arrays = [load_shaped(trace, tensor) for trace, tensor in tensors]
             parts.append(add_arrays(arrays, range(len(arrays))))
         combined = parts[0] if self.assembly is None else self.assembly.join(parts)
         if self.factor != 1.0 and is_floating(str(combined.dtype)):

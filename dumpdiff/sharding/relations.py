@@ -82,6 +82,8 @@ class _RelationSearch:
             parents = flow.trace.ops["parent"].to_numpy()
             self._phases[is_base] = phases[base_ops[is_base, rank]]
             self._is_loose[is_base] = parents[base_ops[is_base, rank]] < 0
+        for column in ("parameter", "gradient_of", "update_of"):
+            self._is_loose &= siblings.collect_base(column) == ""
         self._evidence: list[Relation | None] = [None] * self._n_rows
         self._matches = np.full(self._n_rows, -1)
 
