@@ -5,6 +5,7 @@
 # make reference   writes the generated pages of docs/ again
 # make benchmark-localise   faults put in, recorded and looked for; writes docs/benchmarks.md (an hour)
 # make benchmark-damage   one value damaged at a time; is it reported? writes docs/benchmarks.md (10 minutes)
+# make benchmark-parallel   faults in runs of several processes; writes docs/benchmarks.md (two hours; megatron-core if it is on PYTHONPATH)
 # Everything is installed into .venv from the package index; nothing else is needed but Python 3.10+ with venv.
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 DEMO := .demo
 
-.PHONY: demo test test-dump-path test-others browser lint docs reference benchmark-localise benchmark-damage clean
+.PHONY: demo test test-dump-path test-others browser lint docs reference benchmark-localise benchmark-damage benchmark-parallel clean
 
 demo: .venv/core.stamp $(DEMO)/unpacked.stamp
 	@echo 'dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch -o $(DEMO)/result'
@@ -63,6 +64,9 @@ benchmark-localise: .venv/test.stamp
 
 benchmark-damage: .venv/test.stamp
 	$(BIN)/python benchmarks/damage --write
+
+benchmark-parallel: .venv/test.stamp
+	$(BIN)/python benchmarks/parallel --write
 
 clean:
 	rm -rf .venv $(DEMO) site

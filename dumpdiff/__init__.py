@@ -28,11 +28,13 @@ if TYPE_CHECKING:
         report,
         verify,
     )
+    from .api.invariants import check
     from .api.runs import checklist, data, logs, norms, optimizer, settings
     from .api.triage import find_case, triage
     from .model.errors import DumpError
     from .model.finding import Cause, Finding
     from .model.result import Result
+    from .model.run_result import RunResult
     from .model.trace import Trace
 
 #: Module -> the names that it offers here.
@@ -48,12 +50,14 @@ _OFFERS = {
         "report",
         "verify",
     ),
+    "api.invariants": ("check",),
     "api.runs": ("checklist", "data", "logs", "norms", "optimizer", "settings"),
     "api.triage": ("find_case", "triage"),
     "api.capture": ("env", "snippet"),
     "model.errors": ("DumpError",),
     "model.finding": ("Cause", "Finding"),
     "model.result": ("Result",),
+    "model.run_result": ("RunResult",),
     "model.trace": ("Trace",),
 }
 _MODULE_OF = {name: module for module, names in _OFFERS.items() for name in names}
@@ -65,9 +69,11 @@ __all__ = [
     "DumpError",
     "Finding",
     "Result",
+    "RunResult",
     "Trace",
     "__version__",
     "align",
+    "check",
     "checklist",
     "data",
     "dump_config",

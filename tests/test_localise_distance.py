@@ -81,5 +81,5 @@ def test_where_a_rearrangement_was_left_out_the_op_before_it_is_a_right_answer()
     clean = dumps.Dump(trace, ("slice", "pairs", "pairs", "product"), numbers)
     faulty = dumps.Dump(trace, ("slice", "pairs", "slice", "other"), numbers)
     changed = np.array([truth.SAME, truth.SAME, truth.SAME, truth.CHANGED])
-    assert truth._find_rewired_producers(clean, faulty, [0, 1, 2], changed, [2]) == {0, 1}
-    assert truth._find_rewired_producers(clean, clean, [0, 1, 2], changed, [2]) == set()
+    assert truth.find_rewired_producers(clean, faulty, [0, 1, 2], changed, [2]) == {0, 1}
+    assert truth.find_rewired_producers(clean, clean, [0, 1, 2], changed, [2]) == set()

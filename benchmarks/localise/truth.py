@@ -83,7 +83,7 @@ def find_truth(clean: Dump, faulty: Dump) -> Truth:
         op for op in roots_of_phase if not (changed[faulty.reads[op]] == TOUCHED).any()
     } or roots_of_phase
     accepted = roots_of_phase | _find_repeating_ops(faulty, changed, roots_of_phase)
-    accepted |= _find_consumers(faulty, changed, roots_of_phase) | _find_rewired_producers(
+    accepted |= _find_consumers(faulty, changed, roots_of_phase) | find_rewired_producers(
         clean, faulty, pairs, changed, roots_of_phase
     )
     accepted = {op for op in accepted if phase[op] == first_phase}
@@ -272,7 +272,7 @@ def _is_copy(faulty: Dump, row: int, source: int) -> bool:
         )
 
 
-def _find_rewired_producers(
+def find_rewired_producers(
     clean: Dump, faulty: Dump, pairs: list[int], changed: np.ndarray, roots: Iterable[int]
 ) -> set[int]:
     """Return the producers of unchanged values that a root reads instead of those of the clean run.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .pipeline import PathLike
+from .inputs import PathLike
 
 
 def env(

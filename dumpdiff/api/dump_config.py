@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import readers
 from ..model.errors import DumpError
 from ..model.trace import Trace
-from .pipeline import PathLike
+from .inputs import PathLike
 
 if TYPE_CHECKING:
     from ..capture.cost_from_dump import ExpectedCost

@@ -16,15 +16,21 @@ from ..model.defaults import EXPLAINED_RANKS, MIN_COVERAGE
 from ..model.errors import DumpError
 from ..model.finding import Finding
 from ..model.gc_pause import pause_gc
+from ..model.output_files import write_output_file
 from ..model.result import Result
+from ..model.run_result import RunResult
 from ..model.saved_result import SavedResult
 from ..model.trace import Trace
+from ..readers.part_pairs import pair_parts
 from ..readers.parts import Part
 from ..rulebook import load_rules
-from .backends import OpenDumps, SavedDrawings
-from .pipeline import Inputs, PathLike, compare_dumps, read_flows
+from .backends import SavedDrawings
+from .inputs import Inputs, PathLike
+from .layouts import find_layouts
+from .pipeline import compare_dumps, read_flows
 from .progress import Progress, narrow_progress, report_progress
-from .result_folder import load_folder, read_saved, restore_inputs
+from .result_builder import build_result
+from .result_folder import RUN_FILES, is_run_folder, load_folder, read_saved, restore_inputs
 
 if TYPE_CHECKING:
     from ..capture.msprobe.mapping_files import MappingKind, MsprobeMapping
@@ -62,6 +68,8 @@ def align(
     step: int | None = None,
     rank: int | None = None,
     graph: int | None = None,
+    steps: Collection[int] | None = None,
+    ranks: Collection[int] | None = None,
     baseline: PathLike | None = None,
     rules: Sequence[PathLike] = (),
     weights_target: PathLike | None = None,
@@ -69,17 +77,29 @@ def align(
     min_coverage: float = MIN_COVERAGE,
     verify: bool = False,
     output: PathLike | None = None,
+    jobs: int | None = None,
+    scheduler: str | None = None,
     explained: Collection[int] = EXPLAINED_RANKS,
     progress: Progress | None = None,
-) -> Result:
+) -> Result | RunResult:
     """Find where two dumps of one model diverge.
+
+    Every step and rank that both dumps have is compared. If that is a single one, the answer is its
+    :class:`~dumpdiff.model.result.Result`; else it is a
+    :class:`~dumpdiff.model.run_result.RunResult`, which follows errors through the communication
+    of the ranks and from step to step.
 
     Parameters
     ----------
     target, reference
-        Dump of the run under test, and of the trusted run; any two formats.
-    step, rank, graph
-        Part of each dump; default: the first step and rank that both have, the first graph.
+        Dump of the run under test, and of the trusted run; any two formats. Dumps of one rank each
+        are compared whatever their numbers are, also two ranks of one run.
+    steps, ranks
+        Steps and ranks to compare; default: all that both dumps have.
+    step, rank
+        A single step or rank.
+    graph
+        Compiled graph of a MindSpore dump; default: the first.
     baseline
         Second run of the reference. Differences between these two runs are allowed to the target.
     rules
@@ -92,7 +112,12 @@ def align(
         Read every file of both dumps and hold it against its record, as :func:`verify` does;
         default: only the files that the comparison needs.
     output
-        Folder for the complete result: see :meth:`Result.save`.
+        Folder for the complete result: see :meth:`Result.save`. Of several steps or ranks, each has
+        a folder in it; those that an earlier call finished with the same inputs are not repeated.
+    jobs
+        Processes that compare steps and ranks; default: one for each core.
+    scheduler
+        Address of a Dask scheduler, such as ``tcp://host:8786``, whose workers compare them.
     explained
         Ranks of the findings whose causes are searched for.
     progress
@@ -100,8 +125,8 @@ def align(
 
     Returns
     -------
-    Result
-        Verdict, findings, coverage and tables. It keeps the compared dumps open for
+    Result or RunResult
+        Verdict, findings, coverage and tables. A ``Result`` keeps the compared dumps open for
         :meth:`Finding.explain` and :meth:`Result.to_html`.
 
     Raises
@@ -114,8 +139,8 @@ def align(
     inputs = Inputs(
         target,
         reference,
-        step,
-        rank,
+        None,
+        None,
         graph,
         baseline,
         tuple(rules),
@@ -123,42 +148,52 @@ def align(
         weights_reference,
         verify,
     )
+    selected_steps = _merge_selection("step", step, steps)
+    selected_ranks = _merge_selection("rank", rank, ranks)
+    all_parts = inputs.find_parts()
+    has_other_layouts = selected_ranks is None and find_layouts(inputs, all_parts) is not None
+    pairs = pair_parts(
+        *all_parts,
+        steps=selected_steps,
+        ranks=selected_ranks,
+        graph=graph,
+        has_other_layouts=has_other_layouts,
+    )
+    if len(pairs.pairs) > 1 or pairs.unpaired:
+        from .run_alignment import Execution, align_run
+
+        execution = Execution(jobs, scheduler, output)
+        return align_run(inputs, pairs, min_coverage, explained, execution, load_single, progress)
+    inputs = replace(inputs, step=_get_first(selected_steps), rank=_get_first(selected_ranks))
     # Drawn once, also if the page is written again elsewhere.
     has_drawings = output is not None
-    result = _compare(inputs, min_coverage, explained, progress, has_drawings=has_drawings)
+    result, _ = build_result(
+        inputs, min_coverage, explained, progress, candidates=all_parts, has_drawings=has_drawings
+    )
     if output is not None:
         result.save(output)
     return result
 
 
-def _compare(
-    inputs: Inputs,
-    min_coverage: float,
-    explained: Collection[int],
-    progress: Progress | None,
-    *,
-    has_drawings: bool = False,
-) -> Result:
-    """Compare two dumps, and explain the findings of the given ranks."""
-    comparison = compare_dumps(inputs, progress)
-    report_progress(progress, "locating", 0.0)
-    result = locate(comparison, inputs.book, min_coverage)
-    backend = OpenDumps(comparison, progress)
-    report_progress(progress, "explaining", 0.0)
-    rule_paths = [str(Path(file).absolute()) for file in inputs.rules]
-    result = replace(
-        result,
-        findings=backend.explain_ranks(result.findings, explained),
-        details={**result.details, "rules": rule_paths, "verify": inputs.verify},
-        backend=backend,
-    )
-    return backend.add_drawings(result) if has_drawings else result
+def _merge_selection(
+    name: str, number: int | None, numbers: Collection[int] | None
+) -> Collection[int] | None:
+    """Return the selected steps or ranks, None if all are. Raises TypeError if given twice."""
+    if number is not None and numbers is not None:
+        raise TypeError(f"give either {name} or {name}s")
+    return numbers if number is None else (number,)
 
 
-def load(result: PathLike) -> Result:
+def _get_first(numbers: Collection[int] | None) -> int | None:
+    """Return the first of the selected steps or ranks, None if none is selected."""
+    return min(numbers) if numbers else None
+
+
+def load(result: PathLike) -> Result | RunResult:
     """Load the complete result that ``align(..., output=FOLDER)`` or :meth:`Result.save` wrote.
 
     Every report can be made from it without the dumps; :meth:`Finding.explain` reads them again.
+    The folder of a run gives a ``RunResult``, the folder of one of its tasks a ``Result``.
 
     Raises
     ------
@@ -167,6 +202,16 @@ def load(result: PathLike) -> Result:
     """
     path = Path(result)
     folder = path if path.is_dir() else path.parent
+    if is_run_folder(folder):
+        from .run_backend import RunFolder
+        from .run_folder import read_run
+
+        return replace(read_run(folder), backend=RunFolder(folder, load_single))
+    return load_single(folder)
+
+
+def load_single(folder: Path) -> Result:
+    """Load the complete result of one step of one rank. Raises DumpError if there is none."""
     loaded = load_folder(folder)
 
     def explain_again(finding: Finding) -> Finding:
@@ -174,6 +219,27 @@ def load(result: PathLike) -> Result:
 
     findings = tuple(replace(finding, explainer=explain_again) for finding in loaded.findings)
     return replace(loaded, findings=findings, backend=SavedDrawings())
+
+
+def _enter_task(result: PathLike, finding: int | str | None) -> tuple[Path, int | str | None]:
+    """Return the folder of the task that a finding of a run is in, and its id there.
+
+    The result of a single task is returned unchanged. Raises DumpError if there is no such finding.
+    """
+    path = Path(result)
+    folder = path if path.is_dir() else path.parent
+    if not is_run_folder(folder) or (path.is_file() and path.name not in RUN_FILES):
+        return path, finding
+    from .run_folder import read_run
+
+    run = read_run(folder)
+    if finding is not None:
+        run_finding = run.finding(finding)
+        return folder / run_finding.task, run_finding.id
+    if run.findings:
+        return folder / run.findings[0].task, None
+    finished_tasks = [task for task in run.tasks if task.folder]
+    return folder / finished_tasks[0].folder, None
 
 
 def explain(
@@ -203,8 +269,9 @@ def explain(
     DumpError
         If the result cannot be read, has no such finding, or a dump is missing or another one.
     """
-    saved = read_saved(result)
-    finding_id = saved.find_id(finding)
+    task_result, task_finding = _enter_task(result, finding)
+    saved = read_saved(task_result)
+    finding_id = saved.find_id(finding if task_finding is None else task_finding)
     repeated_result = _repeat(saved, target, reference, rules, explained=(), progress=progress)
     return _find_again(repeated_result.findings, finding_id, result).explain()
 
@@ -233,7 +300,7 @@ def report(
     reference: PathLike | None = None,
     rules: Sequence[PathLike] = (),
     progress: Progress | None = None,
-) -> Result:
+) -> Result | RunResult:
     """Write reports of a saved result, and return it.
 
     A folder that ``align -o`` wrote is complete: no dump is read. For a single JSON file, or with
@@ -256,8 +323,14 @@ def report(
         If the result cannot be read, or a dump that is needed is missing.
     """
     path = Path(result)
-    if path.is_dir() and not rules and target is None and reference is None:
+    has_other_inputs = bool(rules) or target is not None or reference is not None
+    loaded: Result | RunResult
+    if path.is_dir() and not has_other_inputs:
         loaded = load(path)
+    elif is_run_folder(path):
+        raise DumpError(
+            f"{path}: is the result of a run; repeat dumpdiff align with other rules or dumps"
+        )
     else:
         loaded = _repeat(read_saved(path), target, reference, rules, progress=progress)
     files = {"html": html, "markdown": markdown, "junit": junit, "csv": csv}
@@ -305,8 +378,9 @@ def narrow(
     """
     from ..capture.next_dump import plan_next_dump
 
-    saved = read_saved(result)
-    finding_id = None if finding is None else saved.find_id(finding)
+    task_result, task_finding = _enter_task(result, finding)
+    saved = read_saved(task_result)
+    finding_id = None if task_finding is None else saved.find_id(task_finding)
     inputs = restore_inputs(saved, target, reference, rules)
     comparison = compare_dumps(inputs, progress)
     report_progress(progress, "locating", 0.0)
@@ -319,7 +393,7 @@ def narrow(
     folder.mkdir(parents=True, exist_ok=True)
     for side in (plan.target, plan.reference):
         if side.file:
-            (folder / side.file).write_text(side.text, encoding="utf-8")
+            write_output_file(folder / side.file, side.text.encode())
     return plan
 
 
@@ -359,7 +433,8 @@ def mapping(
     from ..capture.msprobe.mapping_files import build_mapping
 
     version = None if msprobe_version is None else parse_version(msprobe_version)
-    inputs = restore_inputs(read_saved(result), target, reference, rules)
+    task_result, _ = _enter_task(result, None)
+    inputs = restore_inputs(read_saved(task_result), target, reference, rules)
     flows, _ = read_flows(inputs, inputs.choose_parts(), progress)
     report_progress(progress, "aligning", 0.0)
     return build_mapping(alignment.align(*flows, inputs.book), inputs.book, kind, version)
@@ -476,4 +551,5 @@ def _repeat(
 ) -> Result:
     """Repeat a saved comparison, with further rules, on dumps that may have moved."""
     inputs = restore_inputs(saved, target, reference, rules)
-    return _compare(inputs, saved.min_coverage, explained, progress)
+    result, _ = build_result(inputs, saved.min_coverage, explained, progress)
+    return result

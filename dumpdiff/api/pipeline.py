@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from .. import readers
@@ -12,11 +12,18 @@ from ..comparison import Comparison, Spread, compare_pairs, measure_spread
 from ..graph import Flow, build_flow
 from ..model.trace import Trace
 from ..readers.parts import Part
-from ..rulebook import Rules, load_rules
+from ..rulebook import Rules
+from ..sharding import has_other_batches
 from ..verification import TraceChecks, attach_all_checks, attach_checks, find_identity
+from .inputs import Candidates, Inputs, PathLike
+from .layouts import (
+    RankParts,
+    describe_layouts,
+    find_layouts,
+    merge_layouts,
+    merge_micro_batches,
+)
 from .progress import Progress, narrow_progress, report_progress
-
-PathLike = str | Path
 
 #: What is identical on both sides -> what that means for the answer.
 _IDENTITIES = {
@@ -26,50 +33,6 @@ _IDENTITIES = {
 _SAME_BASELINE = (
     "the baseline has the same numbers as the reference: its spread is 0, and it allows nothing"
 )
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Everything that a comparison of two dumps depends on.
-
-    The same inputs give the same result.
-    """
-
-    target: PathLike
-    reference: PathLike
-    step: int | None = None
-    rank: int | None = None
-    graph: int | None = None
-    #: a second run of the reference
-    baseline: PathLike | None = None
-    #: further rule files
-    rules: tuple[PathLike, ...] = ()
-    #: checkpoints that name the parameters of a side by their values
-    weights_target: PathLike | None = None
-    weights_reference: PathLike | None = None
-    #: read and check every file of both dumps
-    verify: bool = False
-    #: parsed ``rules``
-    book: Rules = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Load the rules, so that a wrong rule file is reported before any dump is read."""
-        object.__setattr__(self, "book", load_rules([Path(file) for file in self.rules]))
-
-    def choose_parts(self) -> tuple[Part, Part]:
-        """Return the step, rank and graph of either dump that are compared.
-
-        Raises DumpError if there are none.
-        """
-        return self.choose_of_parts(self.find_parts())
-
-    def find_parts(self) -> tuple[list[Part], list[Part]]:
-        """Return everything that the target and the reference hold. Raises DumpError."""
-        return readers.find_parts(self.target), readers.find_parts(self.reference)
-
-    def choose_of_parts(self, parts: tuple[list[Part], list[Part]]) -> tuple[Part, Part]:
-        """Return which of the parts of either dump are compared. Raises DumpError."""
-        return readers.choose_parts(*parts, step=self.step, rank=self.rank, graph=self.graph)
 
 
 def read_flows(
@@ -99,15 +62,27 @@ def read_flows(
     return (flows[0], flows[1]), (checks[0], checks[1])
 
 
-def compare_dumps(inputs: Inputs, progress: Progress | None) -> Comparison:
-    """Read, align and compare two dumps.
+def compare_dumps(
+    inputs: Inputs, progress: Progress | None, candidates: Candidates | None = None
+) -> Comparison:
+    """Read, align and compare two dumps, or the ``candidates`` among their parts.
 
     With a baseline, the differences between two runs of the reference are allowed.
     """
-    all_parts = inputs.find_parts()
+    all_parts = inputs.find_parts() if candidates is None else candidates
+    layouts = find_layouts(inputs, all_parts)
+    if layouts is not None:
+        return _compare_layouts(inputs, layouts, progress)
     parts = inputs.choose_of_parts(all_parts)
     flows, checks = read_flows(inputs, parts, progress)
-    remarks = [*_describe_identity(flows), *_describe_unread_parts(all_parts, parts)]
+    layout_remarks: list[str] = []
+    if inputs.baseline is None and has_other_batches(*flows):
+        flows, layout_remarks = merge_micro_batches(flows)
+    remarks = [
+        *layout_remarks,
+        *_describe_identity(flows),
+        *_describe_unread_parts(all_parts, parts),
+    ]
     spread = None
     if inputs.baseline is not None:
         baseline = _read_baseline(inputs.baseline, parts[1], progress)
@@ -121,15 +96,23 @@ def compare_dumps(inputs: Inputs, progress: Progress | None) -> Comparison:
     return replace(comparison, checks=checks, remarks=tuple(remarks))
 
 
+def _compare_layouts(inputs: Inputs, parts: RankParts, progress: Progress | None) -> Comparison:
+    """Merge the ranks of each run to one run, and compare these."""
+    merged_runs, checks = merge_layouts(inputs, parts, progress)
+    flows = [build_flow(merged.trace) for merged in merged_runs]
+    report_progress(progress, "aligning", 0.0)
+    alignment = align(flows[0], flows[1], inputs.book)
+    comparison = compare_pairs(alignment, inputs.book, narrow_progress(progress, "comparing"))
+    return replace(comparison, checks=checks, remarks=tuple(describe_layouts(merged_runs)))
+
+
 def _describe_identity(flows: tuple[Flow, Flow]) -> list[str]:
     """Return a sentence if the comparison of the two dumps says nothing."""
     identity = find_identity(flows[0].trace, flows[1].trace)
     return [_IDENTITIES[identity]] if identity else []
 
 
-def _describe_unread_parts(
-    all_parts: tuple[list[Part], list[Part]], parts: tuple[Part, Part]
-) -> list[str]:
+def _describe_unread_parts(all_parts: Candidates, parts: tuple[Part, Part]) -> list[str]:
     """Return a sentence for each dump that holds more than what was compared."""
     sentences = []
     for side, side_parts, part in zip(("target", "reference"), all_parts, parts, strict=True):

@@ -6,19 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..model.errors import DumpError
+from ..model.output_files import is_replaceable
 from ..model.result import Result
 from ..model.saved_result import SavedResult, read_saved_result
 from ..model.storage import read_result, write_result
 from ..reports.alignment.outputs import is_available, write_file
-from .pipeline import Inputs, PathLike
+from .inputs import Inputs, PathLike
 
 #: Files of a complete result: for programs, for spreadsheets, for dumpdiff itself, for people.
-RESULT_JSON, PAIRS_CSV, COMPLETE, REPORT_HTML = (
+RESULT_JSON, PAIRS_CSV, COMPLETE, REPORT_HTML = RESULT_FILES = (
     "result.json",
     "pairs.csv",
     "complete.npz",
     "report.html",
 )
+#: Of a result of several steps or ranks: for programs, for dumpdiff itself.
+RUN_FILES = RUN_JSON, COMPLETE_RUN = ("run.json", "complete_run.json")
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Return whether a folder holds the result of several steps or ranks."""
+    return (folder / COMPLETE_RUN).is_file()
 
 
 def save_folder(result: Result, folder: Path) -> None:
@@ -29,15 +37,16 @@ def save_folder(result: Result, folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_result(result, folder / COMPLETE)
-        write_file(result, "json", folder / RESULT_JSON)
-        write_file(result, "csv", folder / PAIRS_CSV)
-        if is_available("html"):
-            write_file(result, "html", folder / REPORT_HTML)
+        for name in RUN_FILES:  # of an earlier result of several steps or ranks
+            if is_replaceable(folder / name):
+                (folder / name).unlink()
     except OSError as error:
-        raise DumpError(
-            f"{error.filename or folder}: cannot be written ({error.strerror})"
-        ) from error
+        raise DumpError(f"{folder}: cannot be made ({error.strerror})") from error
+    write_result(result, folder / COMPLETE)
+    write_file(result, "json", folder / RESULT_JSON)
+    write_file(result, "csv", folder / PAIRS_CSV)
+    if is_available("html"):
+        write_file(result, "html", folder / REPORT_HTML)
 
 
 def load_folder(folder: Path) -> Result:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ..model.defaults import MIN_COVERAGE
 from ..rulebook import Explanation, load_rules
-from .pipeline import PathLike
+from .inputs import PathLike
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -72,11 +73,14 @@ def suggest(
     """
     from ..model.result import Result
     from ..rulebook.inference import infer_rule_text
-    from .dumps import align
+    from .inputs import Inputs
+    from .result_builder import build_result
 
     book = load_rules(rules)
     if isinstance(target, Result):
         return infer_rule_text(target, book)
     if reference is None:
         raise TypeError("suggest needs two dumps, or a result")
-    return infer_rule_text(align(target, reference, rules=rules, progress=progress), book)
+    inputs = Inputs(target, reference, rules=tuple(rules))
+    result, _ = build_result(inputs, MIN_COVERAGE, (), progress)
+    return infer_rule_text(result, book)

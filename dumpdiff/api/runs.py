@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ..rulebook import load_rules
-from .pipeline import PathLike
+from .inputs import PathLike
 from .progress import Progress, report_progress
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ..diagnosis.evidence import STAGES, Evidence
 from ..model.errors import DumpError
 from ..model.stage import Stage
 from ..rulebook import load_rules
-from .pipeline import PathLike
+from .inputs import PathLike
 from .progress import Progress, report_progress
 
 if TYPE_CHECKING:
@@ -213,13 +213,15 @@ def _compare_weights(
 
 
 def _align_dumps(case: Case, comparisons: Mapping[str, Any], progress: Progress | None) -> _Outcome:
+    from ..diagnosis.dump_evidence import summarize_dumps
     from ..diagnosis.stages import build_dump_stages
     from .dumps import align
 
     target, reference = _require_both(case, "dump")
     baseline = case.baseline_dump or None
     result = align(target, reference, baseline=baseline, rules=case.rules, progress=progress)
-    return result, build_dump_stages(result)
+    dumps = summarize_dumps(result)
+    return dumps, build_dump_stages(dumps)
 
 
 def _compare_updates(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..rulebook import load_rules
-from .pipeline import PathLike
+from .inputs import PathLike
 from .progress import Progress
 
 if TYPE_CHECKING:

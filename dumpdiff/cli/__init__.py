@@ -29,6 +29,7 @@ COMMANDS = {
     "mapping": ("dumpdiff.cli.mapping:mapping", "Write a mapping file for msprobe compare."),
     "inspect": ("dumpdiff.cli.inspect:inspect", "Say what a dump is and what it holds."),
     "verify": ("dumpdiff.cli.verify:verify", "Check whether a dump contradicts itself."),
+    "check": ("dumpdiff.cli.check:check", "Check a run of many ranks without a reference."),
     "rules": ("dumpdiff.cli.rules:rules", "Check, explain and suggest naming rules."),
     "dump-config": ("dumpdiff.cli.dump_config:dump_config", "Write or check a dump configuration."),
     "env": ("dumpdiff.cli.env:env", "Print the environment of a deterministic, dumped run."),

@@ -10,11 +10,12 @@ from ..model.verdict import EXIT_CODES
 from . import options
 from .output import (
     build_console,
-    check_files,
-    check_folder,
+    check_page,
+    print_result,
     show_progress,
     write_result_files,
 )
+from .writing_command import OUTPUT_FILE, OUTPUT_FOLDER, WritingCommand
 
 _EPILOG = """\b
 Exit codes:
@@ -30,6 +31,8 @@ Examples:
   dumpdiff align ms_dump/ pt_dump/ -o result/
   dumpdiff align ms_dump/ pt_dump/ --html report.html
   dumpdiff align ms_dump/ pt_dump/ --step 1 --json result.json --csv pairs.csv
+  dumpdiff align tp8_dump/ tp8_reference/ --ranks 0-3 --steps 0,2 -j 4 -o result/
+  dumpdiff align dump/step0/rank0 dump/step0/rank1
   dumpdiff align ms_dump/ pt_dump/ -q --markdown comment.md --junit dumpdiff.xml
   dumpdiff align npu_dump/ gpu_dump/ --baseline second_gpu_dump/
   dumpdiff align ms_dump/ pt_dump/ --phase forward --scope 'layers.1.*' -v
@@ -41,15 +44,23 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("target")
 @click.argument("reference")
 @click.option(
-    "--step", type=options.NUMBER, help="Training step.  [default: the first of both dumps]"
+    "--steps",
+    type=options.NUMBERS,
+    metavar="LIST",
+    help="Training steps, such as 0,2 or 0-3.  [default: all of both dumps]",
 )
 @click.option(
-    "--rank", type=options.NUMBER, help="Device or process.  [default: the first of both dumps]"
+    "--ranks",
+    type=options.NUMBERS,
+    metavar="LIST",
+    help="Devices, such as 0-7.  [default: all of both dumps]",
 )
+@click.option("--step", type=options.NUMBER, help="A single training step.")
+@click.option("--rank", type=options.NUMBER, help="A single device or process.")
 @click.option(
     "--graph", type=options.NUMBER, help="Compiled graph of a MindSpore dump.  [default: the first]"
 )
@@ -68,14 +79,33 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
 @click.option(
     "-o",
     "--output",
-    metavar="FOLDER",
+    type=OUTPUT_FOLDER,
     help="Write the complete result: JSON, pairs, report, and data for later reports.",
 )
 @options.json_file
 @click.option(
-    "--csv", "csv_file", metavar="FILE", help="Write one row per pair; - for standard output."
+    "--csv",
+    "csv_file",
+    type=OUTPUT_FILE,
+    help="Write one row per pair; - for standard output.",
 )
-@click.option("--html", "html_file", metavar="FILE", help="Write a report with drawings, one file.")
+@click.option(
+    "--html",
+    "html_file",
+    type=OUTPUT_FILE,
+    help="Write a report with drawings, one file.",
+)
+@click.option(
+    "-j",
+    "--jobs",
+    type=options.COUNT,
+    help="Processes that compare ranks and steps.  [default: one for each core]",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Compare ranks and steps on a Dask cluster: tcp://host:8786.",
+)
 @options.markdown_file
 @options.junit_file
 @click.option(
@@ -118,6 +148,10 @@ def align(
     step: int | None,
     rank: int | None,
     graph: int | None,
+    steps: tuple[int, ...] | None,
+    ranks: tuple[int, ...] | None,
+    jobs: int | None,
+    scheduler: str | None,
     baseline: str | None,
     rules: tuple[str, ...],
     weights_target: str | None,
@@ -139,7 +173,8 @@ def align(
     """Find where two dumps of one model diverge.
 
     TARGET is the run under test, REFERENCE the trusted one: folders or files of MindSpore, msprobe
-    or ptdbg_ascend, in any combination. The first line of output is the answer.
+    or ptdbg_ascend, in any combination. Every rank and step that both have is compared; the first
+    line of output is the answer.
 
     If FILE is -, it is written to standard output and the text report to standard error.
     """
@@ -150,9 +185,11 @@ def align(
         "markdown": markdown_file,
         "junit": junit_file,
     }
-    check_files(files)
-    if output is not None:
-        check_folder(output)
+    check_page(html_file)
+    if step is not None and steps is not None:
+        raise click.UsageError("give either --step or --steps")
+    if rank is not None and ranks is not None:
+        raise click.UsageError("give either --rank or --ranks")
 
     import dumpdiff
 
@@ -163,6 +200,10 @@ def align(
             step=step,
             rank=rank,
             graph=graph,
+            steps=steps,
+            ranks=ranks,
+            jobs=jobs,
+            scheduler=scheduler,
             baseline=baseline,
             rules=rules,
             weights_target=weights_target,
@@ -173,12 +214,15 @@ def align(
             progress=progress,
         )
 
-    from ..reports.alignment import text
+    from ..model.run_result import RunResult
     from ..reports.alignment.outputs import is_available
+    from ..reports.alignment.text import View
 
-    view = text.View(limit=limit, phase=phase, scope=scope, quiet=quiet, verbose=verbose)
-    text.write(result, build_console(*files.values()), view)
+    view = View(limit=limit, phase=phase, scope=scope, quiet=quiet, verbose=verbose)
+    print_result(result, build_console(*files.values()), view)
     write_result_files(result, files)
+    if isinstance(result, RunResult):
+        result.close()
     if output is not None and not is_available("html"):
         click.echo(
             f"{output}: has no report.html, which needs: pip install 'dumpdiff[html]'", err=True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from . import options, output
+from .writing_command import OUTPUT_FILE, WritingCommand
 
 _EPILOG = f"""{
     output.format_exit_codes(
@@ -23,7 +24,7 @@ Without settings every item is printed to tick off, and the exit code is 0.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("target", required=False)
 @click.argument("reference", required=False)
 @click.option(
@@ -34,7 +35,10 @@ Without settings every item is printed to tick off, and the exit code is 0.
 @options.target_config
 @options.reference_config
 @click.option(
-    "--markdown", "markdown_file", metavar="FILE", help="Write a task list; - for standard output."
+    "--markdown",
+    "markdown_file",
+    type=OUTPUT_FILE,
+    help="Write a task list; - for standard output.",
 )
 @options.json_file
 @options.quiet
@@ -59,7 +63,6 @@ def checklist(
     TARGET and REFERENCE are the settings of both runs, as for 'dumpdiff settings'. Items that
     settings and logs can answer are checked.
     """
-    output.check_writable(json_file, markdown_file)
     if target is not None and reference is None:
         raise click.UsageError("give the settings of both runs, or of neither")
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from . import options, output
+from .writing_command import WritingCommand
 
 _EPILOG = f"""{
     output.format_exit_codes(
@@ -53,7 +54,7 @@ _TEXT = _build_callback(click.STRING)
 _LOADER = _build_callback(click.Choice(["megatron", "mindformers"]))
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("target")
 @click.argument("reference")
 @click.option("--seq-length", callback=_COUNT, metavar="N", help="Tokens of a sample.")
@@ -114,8 +115,6 @@ def data(
     its loss reads), a dataset of Megatron (NAME of NAME.bin and NAME.idx, or a blend as --data-path
     takes it), or a saved batch (npz, npy, torch, safetensors).
     """
-    output.check_writable(json_file)
-
     import dumpdiff
 
     from ..reports.stages import data

@@ -6,6 +6,7 @@ import click
 
 from ..model.gc_pause import pause_gc
 from . import options, output
+from .writing_command import WritingCommand
 
 _EPILOG = """\b
 Exit codes:
@@ -24,7 +25,7 @@ The two dumps are read again.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("result")
 @click.option(
     "--finding",
@@ -54,11 +55,9 @@ def explain(
     Hypotheses (another epsilon, a missing bias, a shifted mask, ...) are tried on the whole tensors
     around the finding; those that leave only noise are listed, best first.
     """
-    output.check_writable(json_file)
-
     import dumpdiff
 
-    from ..reports.alignment.json import finding_to_json
+    from ..reports.alignment.json import explanation_to_json
     from ..reports.alignment.text import write_finding
     from ..reports.formats.json import write_document
 
@@ -69,5 +68,5 @@ def explain(
     write_finding(explained, output.build_console(json_file))
     if json_file is not None:
         with output.open_output(json_file) as stream:
-            write_document(finding_to_json(explained), stream)
+            write_document(explanation_to_json(explained), stream)
     ctx.exit(0 if explained.causes else 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from . import options, output
+from .writing_command import WritingCommand
 
 _EPILOG = """\b
 Exit codes:
@@ -18,7 +19,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("dump")
 @options.step
 @options.rank
@@ -39,8 +40,6 @@ def inspect(
     listed for the whole dump; the other figures are those of one part: the first step of the first
     rank, or the one that the options choose.
     """
-    output.check_writable(json_file)
-
     import dumpdiff
 
     from ..reports import inspection

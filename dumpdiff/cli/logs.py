@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from . import options, output
+from .writing_command import OUTPUT_FILE, WritingCommand
 
 _EPILOG = f"""{
     output.format_exit_codes(
@@ -24,7 +25,7 @@ The standard: first loss within 0.005 or 0.5 %, mean loss within 0.01 or 1 %, gl
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("target")
 @click.argument("reference")
 @click.option(
@@ -42,7 +43,10 @@ The standard: first loss within 0.005 or 0.5 %, mean loss within 0.01 or 1 %, gl
 )
 @options.json_file
 @click.option(
-    "--svg", "svg_file", metavar="FILE", help="Draw the curves of both runs; - for standard output."
+    "--svg",
+    "svg_file",
+    type=OUTPUT_FILE,
+    help="Draw the curves of both runs; - for standard output.",
 )
 @options.quiet
 @click.option("-v", "--verbose", is_flag=True, help="Also print every step.")
@@ -64,8 +68,6 @@ def logs(
     Hugging Face Trainer, or a folder with the logs of all ranks. With --baseline, differences
     between runs of the reference are allowed.
     """
-    output.check_writable(json_file, svg_file)
-
     import dumpdiff
 
     from ..reports.stages import logs

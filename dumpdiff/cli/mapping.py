@@ -8,7 +8,8 @@ import click
 
 from ..model.gc_pause import pause_gc
 from . import options
-from .output import check_writable, show_progress, write_text
+from .output import show_progress, write_text
+from .writing_command import OUTPUT_FILE, WritingCommand
 
 if TYPE_CHECKING:
     from ..capture.msprobe.mapping_files import MappingKind
@@ -34,7 +35,7 @@ The two dumps are read again; both must be msprobe's.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("result")
 @click.option(
     "--for", "tool", type=click.Choice(["msprobe"]), required=True, help="Tool that will read it."
@@ -50,7 +51,7 @@ The two dumps are read again; both must be msprobe's.
     "-o",
     "--output",
     "output_file",
-    metavar="FILE",
+    type=OUTPUT_FILE,
     default="-",
     help="File to write.  [standard output]",
 )
@@ -78,8 +79,6 @@ def mapping(
     RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json'.
     Without a mapping, msprobe pairs by names and call numbers.
     """
-    check_writable(output_file)
-
     import dumpdiff
 
     with show_progress() as progress:

@@ -6,7 +6,8 @@ import click
 
 from ..model.gc_pause import pause_gc
 from . import options
-from .output import check_folder, show_progress
+from .output import show_progress
+from .writing_command import OUTPUT_FOLDER, WritingCommand
 
 _EPILOG = """\b
 Exit codes:
@@ -23,12 +24,12 @@ The two dumps are read again. docs/tutorial.md shows the whole procedure.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("result")
 @click.option(
     "-o",
     "--output",
-    metavar="FOLDER",
+    type=OUTPUT_FOLDER,
     default="next",
     show_default=True,
     help="Folder for the configurations, made if absent.",
@@ -59,8 +60,6 @@ def narrow(
     RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json',
     usually of a statistics dump. The commands to run are printed with what the dumps will cost.
     """
-    check_folder(output)
-
     import dumpdiff
 
     from ..reports import next_dump

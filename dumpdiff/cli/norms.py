@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from . import options, output
+from .writing_command import WritingCommand
 
 _EPILOG = f"""{
     output.format_exit_codes(
@@ -24,7 +25,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("target")
 @click.argument("reference")
 @click.option(
@@ -60,8 +61,6 @@ def norms(
     snippet local-norm'), MindSpore's local_norm__*.npy, a dump, saved gradients (.npy, .npz, .pt,
     .safetensors, .ckpt), or a list of numbers, with or without names.
     """
-    output.check_writable(json_file)
-
     import dumpdiff
 
     from ..reports.stages import norms

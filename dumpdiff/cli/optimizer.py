@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from . import options, output
+from .writing_command import WritingCommand
 
 _EPILOG = """\b
 Exit codes:
@@ -32,7 +33,7 @@ Two steps distinguish nearly all rules; one step does not.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("target")
 @click.argument("reference", required=False)
 @click.option(
@@ -58,8 +59,6 @@ def optimizer(
     updates are computed again in float64; learning rate and other numbers are solved for where no
     settings are given.
     """
-    output.check_writable(json_file)
-
     import dumpdiff
 
     from ..reports.stages import optimizer

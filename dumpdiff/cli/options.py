@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
+
+from .writing_command import OUTPUT_FILE
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 NUMBER = click.IntRange(min=0)
 COUNT = click.IntRange(min=1)
+
+_MAX_NUMBERS = 1 << 20  #: of one range; more is a typing error
+
+
+class _NumberList(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.2
+    """Numbers and ranges of numbers with both ends, separated by commas: 0-3,6."""
+
+    name = "list"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Return the numbers in order, each once."""
+        if isinstance(value, tuple):
+            return value
+        numbers: set[int] = set()
+        for item in value.split(","):
+            start, _, end = item.partition("-")
+            if not start.strip().isdecimal() or not (end or start).strip().isdecimal():
+                self.fail(f"{item!r} is neither a number nor a range such as 0-3", param, ctx)
+            first, last = int(start), int(end or start)
+            if not first <= last < first + _MAX_NUMBERS:
+                self.fail(f"{item!r} is no range", param, ctx)
+            numbers.update(range(first, last + 1))
+        return tuple(sorted(numbers))
+
+
+NUMBERS = _NumberList()
 
 rules = click.option(
     "--rules",
@@ -39,16 +71,22 @@ graph = click.option(
     help="Compiled graph of a MindSpore dump to read.  [default: the first]",
 )
 json_file = click.option(
-    "--json", "json_file", metavar="FILE", help="Write JSON for programs; - for standard output."
+    "--json",
+    "json_file",
+    type=OUTPUT_FILE,
+    help="Write JSON for programs; - for standard output.",
 )
 markdown_file = click.option(
     "--markdown",
     "markdown_file",
-    metavar="FILE",
+    type=OUTPUT_FILE,
     help="Write a Markdown report for an issue or merge request.",
 )
 junit_file = click.option(
-    "--junit", "junit_file", metavar="FILE", help="Write it for a CI server: findings are failures."
+    "--junit",
+    "junit_file",
+    type=OUTPUT_FILE,
+    help="Write it for a CI server: findings are failures.",
 )
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print the first line only.")
 target_version = click.option(

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import click
 
 from ..model.errors import DumpError
+from ..model.output_files import open_output_file
 from ..model.verdict import EXIT_CODES
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ..model.result import Result
+    from ..model.run_result import RunResult
+    from ..reports.alignment.text import View
 
 #: Columns of text that goes to a file or a pipe: long names of a dump fit, and nothing is wrapped
 #: at 80.
@@ -30,47 +32,12 @@ class _Writer(Protocol):
     def write(self, result: Any, stream: IO[bytes]) -> None: ...
 
 
-def check_files(files: Files) -> None:
-    """Fail before the long work on a missing folder, or a library that is not installed.
-
-    Raises DumpError, and click.UsageError if two outputs would go to the same place.
-    """
-    check_writable(*files.values())
-    if files.get("html") is not None:
+def check_page(html_file: str | None) -> None:
+    """Fail before the long work if a page is to be written and its libraries are not installed."""
+    if html_file is not None:
         from ..reports.page.assets import check_installed
 
         check_installed()
-
-
-def check_writable(*files: str | None) -> None:
-    """Fail before the long work if a file cannot be written.
-
-    Its folder may be missing, or there may be a folder in its place.
-
-    Raises DumpError, and click.UsageError if two outputs would go to the same place.
-    """
-    requested_files = [file for file in files if file is not None]
-    for position, file in enumerate(requested_files):
-        if file in requested_files[:position]:
-            raise click.UsageError(f"two outputs cannot both be written to {file}")
-    for file in requested_files:
-        if file == "-":
-            continue
-        if Path(file).is_dir():
-            raise DumpError(f"{file}: is a folder; give the name of a file to write")
-        if not Path(file).parent.is_dir():
-            raise DumpError(f"{file}: cannot be written, there is no folder {Path(file).parent}")
-
-
-def check_folder(folder: str) -> None:
-    """Fail before the long work if a folder cannot be made because there is a file in its place.
-
-    Raises DumpError.
-    """
-    path = Path(folder)
-    for existing in (path, *path.parents):
-        if existing.exists() and not existing.is_dir():
-            raise DumpError(f"{existing}: is a file; give a folder to write")
 
 
 def write_files(result: object, files: Files, package: str) -> None:
@@ -85,7 +52,7 @@ def write_files(result: object, files: Files, package: str) -> None:
                 writer.write(result, stream)
 
 
-def write_result_files(result: Result, files: Files) -> None:
+def write_result_files(result: Result | RunResult, files: Files) -> None:
     """Write every requested output of a comparison of two dumps.
 
     Raises DumpError that names the file if that fails.
@@ -96,19 +63,35 @@ def write_result_files(result: Result, files: Files) -> None:
                 result.write(output, stream)
 
 
+def print_result(result: Result | RunResult, console: Console, view: View) -> None:
+    """Print the report of a comparison of two dumps, of one task or of many."""
+    from ..model.result import Result
+    from ..reports.alignment import text
+    from ..reports.runs import text as run_text
+
+    if isinstance(result, Result):
+        text.write(result, console, view)
+    else:
+        run_text.write(result, console, view)
+
+
 @contextmanager
 def open_output(file: str) -> Iterator[IO[bytes]]:
     """Open a file to write bytes to; '-' is standard output.
 
     Raises DumpError that names the file if writing fails.
     """
+    if file != "-":
+        with open_output_file(file) as stream:
+            yield stream
+        return
     try:
         with click.open_file(file, "wb") as stream:
             yield stream
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise DumpError(f"{file}: cannot be written ({error.strerror})") from error
+        raise DumpError(f"standard output: cannot be written ({error.strerror})") from error
 
 
 def write_text(file: str, text: str) -> None:

@@ -6,7 +6,8 @@ import click
 
 from ..model.gc_pause import pause_gc
 from . import options
-from .output import build_console, check_files, show_progress, write_result_files
+from .output import build_console, check_page, print_result, show_progress, write_result_files
+from .writing_command import OUTPUT_FILE, WritingCommand
 
 _EPILOG = """\b
 Exit codes:
@@ -25,14 +26,18 @@ further --rules, the comparison is repeated on the dumps.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("result")
 @click.option(
-    "-o", "--html", "html_file", metavar="FILE", help="Write a report with drawings, one file."
+    "-o",
+    "--html",
+    "html_file",
+    type=OUTPUT_FILE,
+    help="Write a report with drawings, one file.",
 )
 @options.markdown_file
 @options.junit_file
-@click.option("--csv", "csv_file", metavar="FILE", help="Write one row per pair.")
+@click.option("--csv", "csv_file", type=OUTPUT_FILE, help="Write one row per pair.")
 @options.moved_target
 @options.moved_reference
 @options.more_rules
@@ -56,15 +61,15 @@ def report(
     files = {"html": html_file, "markdown": markdown_file, "junit": junit_file, "csv": csv_file}
     if not any(files.values()):
         raise click.UsageError("nothing to write: give -o, --markdown, --junit or --csv")
-    check_files(files)
+    check_page(html_file)
 
     import dumpdiff
 
-    from ..reports.alignment import text
+    from ..reports.alignment.text import View
 
     with show_progress() as progress:
         loaded = dumpdiff.report(
             result, target=target, reference=reference, rules=rules, progress=progress
         )
-    text.write(loaded, build_console(*files.values()), text.View(quiet=True))
+    print_result(loaded, build_console(*files.values()), View(quiet=True))
     write_result_files(loaded, files)

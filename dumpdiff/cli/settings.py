@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from . import options, output
+from .writing_command import WritingCommand
 
 _EPILOG = f"""{
     output.format_exit_codes(
@@ -24,7 +25,7 @@ script.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("target")
 @click.argument("reference")
 @options.target_version
@@ -55,8 +56,6 @@ def settings(
     frameworks, a log with the arguments that Megatron-LM or Megatron-SWIFT printed, or saved
     arguments (args.json).
     """
-    output.check_writable(json_file)
-
     import dumpdiff
 
     from ..reports.stages import settings

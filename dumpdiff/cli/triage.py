@@ -6,17 +6,16 @@ from pathlib import Path
 
 import click
 
-from ..model.errors import DumpError
 from ..model.verdict import OUTCOME_EXIT_CODES
 from . import options
 from .output import (
     build_console,
-    check_files,
-    check_writable,
+    check_page,
     show_progress,
     write_files,
     write_text,
 )
+from .writing_command import OUTPUT_FILE, WritingCommand
 
 _EPILOG = """\b
 Exit codes:
@@ -44,7 +43,7 @@ steps, dump.
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("inputs", nargs=-1, metavar="[CASE | TARGET REFERENCE]")
 @click.option(
     "--init", is_flag=True, help="Write a case file of what two folders hold, and stop there."
@@ -53,8 +52,7 @@ steps, dump.
     "-o",
     "--output",
     "case_file",
-    metavar="FILE",
-    default="-",
+    type=OUTPUT_FILE,
     help="File that --init writes.  [standard output]",
 )
 @click.option(
@@ -69,9 +67,14 @@ steps, dump.
     help="Number of common steps that agreement of the logs needs.  [1000]",
 )
 @options.json_file
-@click.option("--html", "html_file", metavar="FILE", help="Write one page of all stages.")
+@click.option("--html", "html_file", type=OUTPUT_FILE, help="Write one page of all stages.")
 @options.markdown_file
-@click.option("--junit", "junit_file", metavar="FILE", help="Write JUnit XML: a test per stage.")
+@click.option(
+    "--junit",
+    "junit_file",
+    type=OUTPUT_FILE,
+    help="Write JUnit XML: a test per stage.",
+)
 @options.quiet
 @click.option("-v", "--verbose", is_flag=True, help="Also print the evidence of each stage.")
 @click.pass_context
@@ -79,7 +82,7 @@ def triage(
     ctx: click.Context,
     inputs: tuple[str, ...],
     init: bool,
-    case_file: str,
+    case_file: str | None,
     target: tuple[str, ...],
     reference: tuple[str, ...],
     min_steps: int | None,
@@ -98,10 +101,10 @@ def triage(
     MindSpore Transformers; missing inputs are skipped and reported.
     """
     if init:
-        _write_case(inputs, case_file)
+        _write_case(inputs, case_file or "-")
         return
     files = {"json": json_file, "html": html_file, "markdown": markdown_file, "junit": junit_file}
-    check_files(files)
+    check_page(html_file)
     has_keys = bool(target or reference)
     if has_keys == bool(inputs) or len(inputs) > 2:
         raise click.UsageError(
@@ -141,9 +144,6 @@ def _parse_pairs(texts: tuple[str, ...]) -> dict[str, str]:
 def _write_case(inputs: tuple[str, ...], case_file: str) -> None:
     if len(inputs) != 2:
         raise click.UsageError("--init takes two folders, one per run")
-    if case_file != "-" and Path(case_file).exists():
-        raise DumpError(f"{case_file}: exists; remove it, or write elsewhere with -o")
-    check_writable(case_file)
 
     import dumpdiff
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from . import options, output
+from .writing_command import WritingCommand
 
 _EPILOG = f"""{
     output.format_exit_codes(
@@ -22,7 +23,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.argument("dump")
 @options.step
 @options.rank
@@ -54,8 +55,6 @@ def verify(
     against those that were written, outputs against what their operators compute from the recorded
     inputs, and the records against each other.
     """
-    output.check_writable(json_file)
-
     import dumpdiff
 
     from ..reports import verification

@@ -20,7 +20,7 @@ from ..model.recorded_shapes import load_shaped_tensor
 from ..model.result import Baseline
 from ..model.trace import Problem
 from ..rulebook import Rules
-from ..verification import TraceChecks
+from ..verification import JoinedChecks, TraceChecks
 from .free_orders import accept_free_orders
 from .fused_tensors import compute_joint_statistics, join_parts
 from .mask_fill import STATISTICS_SET_ASIDE, flag_mask_fill, set_aside_fill
@@ -83,7 +83,7 @@ class Comparison:
     problems: tuple[Problem, ...]
     baseline: Baseline | None = None  #: second run of the reference that widened the tolerances
     #: of the target's and the reference's own records, and of their files that were read
-    checks: tuple[TraceChecks, TraceChecks] | None = None
+    checks: tuple[TraceChecks | JoinedChecks, TraceChecks | JoinedChecks] | None = None
     remarks: tuple[str, ...] = ()  #: what the two dumps are, in sentences for a person
 
     @property

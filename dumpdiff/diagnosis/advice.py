@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model.finding import Finding
-from ..model.result import Result
 from . import commands
 from .case import Case
 from .decision import Decision
@@ -170,7 +169,7 @@ def _advise_pass(case: Case, evidence: Evidence, place: Place) -> Iterator[Advic
             f"look at {_format_findings(findings)}, and at the dataflow around it:",
             (commands.format_align(case, "--html", "report.html"),),
         )
-    elif _has_whole_tensors(evidence.dumps):
+    elif evidence.dumps.has_whole_tensors:
         yield Advice(
             f"no hypothesis explains {_format_findings(findings)}; all that were tested:",
             (write_result, f"dumpdiff explain result.json --finding {first_rank}"),
@@ -261,8 +260,3 @@ _ADVISERS: Mapping[Place, Callable[[Case, Evidence], Iterator[Advice]]] = {
     "optimizer": _advise_optimizer,
     "long run": _advise_long_run,
 }
-
-
-def _has_whole_tensors(result: Result) -> bool:
-    """Return whether any pair was compared by whole tensors."""
-    return bool(result.pairs["relative_l2"].notna().any())

@@ -11,12 +11,12 @@ from ..model.stage import Stage
 if TYPE_CHECKING:
     from ..batches import DataComparison
     from ..gradient_norms import NormComparison
-    from ..model.result import Result
     from ..optimizers.comparison import UpdateComparison
     from ..run_settings import SettingsComparison
     from ..run_settings.checklist import Checklist
     from ..training_logs import LogComparison
     from ..weight_comparison import WeightsResult
+    from .dump_evidence import DumpEvidence
 
 #: All stages, in the order of the precision guide. One comparison of dumps gives two stages.
 STAGES = (
@@ -44,7 +44,7 @@ class Evidence:
     logs: LogComparison | None = None
     norms: NormComparison | None = None
     weights: WeightsResult | None = None
-    dumps: Result | None = None
+    dumps: DumpEvidence | None = None
     optimizer: UpdateComparison | None = None
 
     def find_stage(self, name: str) -> Stage | None:

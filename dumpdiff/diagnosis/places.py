@@ -123,9 +123,9 @@ def _read_dumps_before_forward(place: Place) -> _Source:
         if findings:
             titles = _list_titles(findings)
             return PlaceAnswer(place, "differ", titles[0], titles, "forward")
-        names = evidence.dumps.parameters
-        if place == "weights" and names:
-            message = f"{len(names)} parameters in the dumps agree"
+        n_agreeing = evidence.dumps.n_agreeing_parameters
+        if place == "weights" and n_agreeing:
+            message = f"{n_agreeing} parameters in the dumps agree"
             return PlaceAnswer(place, "agree", message, (), "forward")
         return None
 
@@ -161,6 +161,20 @@ def _read_forward(evidence: Evidence) -> PlaceAnswer | None:
         cause = findings[0].causes[0]
         lines.append(f"why ({cause.name}): {cause.text}")
     return PlaceAnswer("forward", "differ", findings[0].title, tuple(lines), "forward")
+
+
+def _read_updates_in_dumps(evidence: Evidence) -> PlaceAnswer | None:
+    """Answer with findings of the dumps about what follows the backward pass.
+
+    Without one it is no answer: dumps seldom hold the whole update.
+    """
+    if evidence.dumps is None:
+        return None
+    findings = select_phase_findings(evidence.dumps, "optimizer")
+    if not findings:
+        return None
+    titles = _list_titles(findings)
+    return PlaceAnswer("optimizer", "differ", titles[0], titles, "dumps")
 
 
 def _list_titles(findings: Iterable[Finding]) -> tuple[str, ...]:
@@ -240,6 +254,10 @@ _SOURCES: Mapping[Place, tuple[_Source, ...]] = {
         _read_first_norm,
     ),
     "schedule": (_read_learning_rate, _read_solved_learning_rates),
-    "optimizer": (_read_stage("optimizer", "optimizer"), _read_second_loss),
+    "optimizer": (
+        _read_stage("optimizer", "optimizer"),
+        _read_updates_in_dumps,
+        _read_second_loss,
+    ),
     "long run": (_read_long_run,),
 }

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..model.defaults import MIN_COVERAGE
 from ..model.finding import Finding
-from ..model.result import Result
 from ..model.stage import Stage
+from .dump_evidence import DumpEvidence
 
 if TYPE_CHECKING:
     from ..optimizers.comparison import UpdateComparison
@@ -17,29 +16,29 @@ if TYPE_CHECKING:
 PHASES = ("forward", "backward")
 
 
-def build_dump_stages(result: Result) -> tuple[Stage, Stage]:
+def build_dump_stages(dumps: DumpEvidence) -> tuple[Stage, Stage]:
     """Return the stages of the forward and of the backward pass."""
-    return _build_phase_stage(result, "forward"), _build_phase_stage(result, "backward")
+    return _build_phase_stage(dumps, "forward"), _build_phase_stage(dumps, "backward")
 
 
-def _build_phase_stage(result: Result, phase: str) -> Stage:
+def _build_phase_stage(dumps: DumpEvidence, phase: str) -> Stage:
     """Return the stage of one pass.
 
     It differs if the pass has a finding that is not isolated. It agrees if it has no finding and
     enough of it was compared.
     """
-    findings = select_phase_findings(result, phase)
-    missing = [*_list_isolated_titles(result, phase), *_find_coverage_gaps(result, phase)]
+    findings = select_phase_findings(dumps, phase)
+    missing = [*_list_isolated_titles(dumps, phase), *_find_coverage_gaps(dumps, phase)]
     if findings:
         evidence = tuple(_list_evidence(findings))
         return Stage(phase, "differ", findings[0].title, evidence, tuple(missing))
-    if phase == "backward" and select_phase_findings(result, "forward"):
+    if phase == "backward" and select_phase_findings(dumps, "forward"):
         cause = "the forward pass diverges already, and the backward pass follows from it"
         missing = [cause, *missing]
     if missing:
         return Stage(phase, "inconclusive", missing[0], (), tuple(missing))
-    coverage = _format_coverage(result, phase)
-    differing_values = result.count_differing_values(phase)
+    coverage = _format_coverage(dumps, phase)
+    differing_values = dumps.differing_values.get(phase, {})
     if differing_values:
         counts = ", ".join(f"{count} {state}" for state, count in differing_values.items())
         headline = f"{phase} values agree, except {counts}; compared: {coverage}"
@@ -47,7 +46,7 @@ def _build_phase_stage(result: Result, phase: str) -> Stage:
     return Stage(phase, "agree", f"every compared {phase} value agrees: {coverage}")
 
 
-def select_phase_findings(result: Result, phase: str) -> list[Finding]:
+def select_phase_findings(dumps: DumpEvidence, phase: str) -> list[Finding]:
     """Return the divergences of one pass, the first one first.
 
     A finding that belongs to no pass alone counts as forward. An isolated difference is no
@@ -55,16 +54,16 @@ def select_phase_findings(result: Result, phase: str) -> list[Finding]:
     """
     return [
         finding
-        for finding in result.findings
+        for finding in dumps.findings
         if finding.kind != "isolated" and _find_phase(finding) == phase
     ]
 
 
-def _list_isolated_titles(result: Result, phase: str) -> list[str]:
+def _list_isolated_titles(dumps: DumpEvidence, phase: str) -> list[str]:
     """Return the titles of the isolated differences of one pass."""
     return [
         finding.title
-        for finding in result.findings
+        for finding in dumps.findings
         if finding.kind == "isolated" and _find_phase(finding) == phase
     ]
 
@@ -83,30 +82,29 @@ def _list_evidence(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def _find_coverage_gaps(result: Result, phase: str) -> list[str]:
+def _find_coverage_gaps(dumps: DumpEvidence, phase: str) -> list[str]:
     """Say where too little was compared for agreement; nothing if enough was."""
-    min_coverage = float(result.details.get("min_coverage", MIN_COVERAGE))
     gaps = []
     for side in ("target", "reference"):
-        counts = result.coverage.get(side, {}).get(phase)
+        counts = dumps.coverage.get(side, {}).get(phase)
         if counts is None or not counts["ops"]:
             gaps.append(f"the {side}'s dump has no {phase} ops")
             continue
         coverage = (counts["compared"] + counts["reconverged"]) / counts["ops"]
-        if coverage < min_coverage:
+        if coverage < dumps.min_coverage:
             gaps.append(
                 f"only {coverage:.0%} of the {side}'s {phase} ops could be compared,"
-                f" {min_coverage:.0%} are required"
+                f" {dumps.min_coverage:.0%} are required"
             )
-    if result.verdict == "inconclusive" and not gaps:
-        gaps += result.notes[:1]
+    if dumps.verdict == "inconclusive" and not gaps:
+        gaps += dumps.notes[:1]
     return gaps
 
 
-def _format_coverage(result: Result, phase: str) -> str:
+def _format_coverage(dumps: DumpEvidence, phase: str) -> str:
     parts = []
     for side in ("target", "reference"):
-        counts = result.coverage[side][phase]
+        counts = dumps.coverage[side][phase]
         values = f"{counts['compared_values']:.0f} of {counts['values']:.0f} values"
         ops = f"{counts['compared']:.0f} of {counts['ops']:.0f} ops"
         parts.append(f"{values} and {ops} of the {side}")

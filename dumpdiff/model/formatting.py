@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 #: Added before rounding down to tenths of a percent: more than the rounding error of a double near
 #: 1000 (1e-13), far less than a tenth.
 _ROUNDING_ADDEND = 1e-9
+_MIN_RUN = 3  #: successive numbers from which on only both ends are written
 
 
 def format_number(value: float) -> str:
@@ -40,6 +42,29 @@ def format_percent(share: float) -> str:
     if share < 1:
         tenths = min(tenths, 999)
     return f"{tenths / 10:g} %"
+
+
+def format_number_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers in words, runs of at least three shortened.
+
+    >>> format_number_ranges([0, 1, 2, 3, 6]), format_number_ranges([4, 5])
+    ('0 to 3 and 6', '4 and 5')
+    """
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    words: list[str] = []
+    for run in runs:
+        if len(run) < _MIN_RUN:
+            words += [str(number) for number in run]
+        else:
+            words.append(f"{run[0]} to {run[-1]}")
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def escape_control(text: str) -> str:

@@ -14,6 +14,7 @@ import pandas as pd
 from .errors import DumpError
 from .finding import Finding
 from .finding_context import FindingContext
+from .output_files import write_output_file
 from .trace import Problem, Source
 from .verdict import DIFFERING_STATES, AlignmentVerdict
 
@@ -262,7 +263,7 @@ class Result:
         stream = io.BytesIO()
         self.write(output, stream)
         if file is not None:
-            Path(file).write_bytes(stream.getvalue())
+            write_output_file(Path(file), stream.getvalue())
         return stream.getvalue().decode("utf-8")
 
     def _require_backend(self) -> Backend:

@@ -22,6 +22,7 @@ import pandas as pd
 
 from .arrays import AnyArray
 from .errors import DumpError
+from .output_files import open_output_file
 from .result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS, Result
 
 #: To be increased when older versions of dumpdiff cannot read the file, or this one older files.
@@ -39,7 +40,7 @@ _MEMBER = "result"  #: of the archive: all but the tables, as JSON
 #: What zipfile, NumPy and the functions below raise for damaged or foreign content: RuntimeError
 #: for an encrypted archive, an unknown compression or JSON that is nested too deeply, MemoryError
 #: for an array whose header claims more elements than fit.
-_CONTENT_ERRORS = (
+CONTENT_ERRORS = (
     AttributeError,
     EOFError,
     LookupError,
@@ -54,18 +55,26 @@ _CONTENT_ERRORS = (
 
 
 def write_result(result: Result, file: Path) -> None:
-    """Write the complete result, without its backend, to ``file``. Raises OSError if that fails."""
-    arrays: dict[str, AnyArray] = {}
-    for table_name in _TABLES:
-        arrays |= _encode_table(getattr(result, table_name), table_name)
+    """Write the complete result, without its backend, to ``file``.
+
+    Raises DumpError if that fails.
+    """
+    with open_output_file(file) as stream:
+        write_result_stream(result, stream)
+
+
+def write_result_stream(result: Result, stream: typing.IO[bytes]) -> None:
+    """Write the complete result, without its backend, to a stream."""
     document = {
-        field.name: _convert_to_plain(getattr(result, field.name))
+        field.name: convert_to_plain(getattr(result, field.name))
         for field in dataclasses.fields(result)
         if field.name not in (*_TABLES, *_NOT_STORED)
     }
-    arrays[_MEMBER] = _encode_json({"format": FORMAT, "result": document})
-    with file.open("wb") as stream:
-        np.savez_compressed(stream, **typing.cast(Any, arrays))
+    # The first member, by which the file is recognized.
+    arrays: dict[str, AnyArray] = {_MEMBER: _encode_json({"format": FORMAT, "result": document})}
+    for table_name in _TABLES:
+        arrays |= _encode_table(getattr(result, table_name), table_name)
+    np.savez_compressed(stream, **typing.cast(Any, arrays))
 
 
 def read_result(file: Path) -> Result:
@@ -83,12 +92,12 @@ def read_result(file: Path) -> Result:
                 )
             tables = {name: _decode_table(archive, name) for name in _TABLES}
         fields = {**document["result"], **tables}
-        return typing.cast(Result, _build_value(Result, fields))
+        return typing.cast(Result, build_value(Result, fields))
     except FileNotFoundError as error:
         raise DumpError(f"{expected}, found no such file") from error
     except OSError as error:
         raise DumpError(f"{file}: cannot be read ({error.strerror or error})") from error
-    except _CONTENT_ERRORS as error:
+    except CONTENT_ERRORS as error:
         raise DumpError(f"{expected}, found something else") from error
 
 
@@ -125,7 +134,7 @@ def _convert_list(value: Any) -> Any:
 
 
 def _encode_json(value: Any) -> AnyArray:
-    text = json.dumps(value, default=_convert_scalar)
+    text = json.dumps(value, default=convert_scalar)
     return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
 
 
@@ -133,29 +142,29 @@ def _decode_json(array: AnyArray) -> Any:
     return json.loads(array.tobytes().decode("utf-8"))
 
 
-def _convert_scalar(value: Any) -> Any:
+def convert_scalar(value: Any) -> Any:
     """Return a scalar of NumPy as one of Python."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} cannot be stored in a result")
 
 
-def _convert_to_plain(value: Any) -> Any:
+def convert_to_plain(value: Any) -> Any:
     """Return dataclasses as mappings, to any depth."""
     if dataclasses.is_dataclass(value):
         return {
-            field.name: _convert_to_plain(getattr(value, field.name))
+            field.name: convert_to_plain(getattr(value, field.name))
             for field in dataclasses.fields(value)
             if field.name not in _NOT_STORED
         }
     if isinstance(value, Mapping):
-        return {str(key): _convert_to_plain(item) for key, item in value.items()}
+        return {str(key): convert_to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_convert_to_plain(item) for item in value]
+        return [convert_to_plain(item) for item in value]
     return value
 
 
-def _build_value(kind: Any, value: Any) -> Any:
+def build_value(kind: Any, value: Any) -> Any:
     """Build a value of the annotated type ``kind`` from plain data.
 
     Raises TypeError or ValueError if it does not fit.
@@ -169,7 +178,7 @@ def _build_value(kind: Any, value: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         return _build_optional(arguments, value)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {key: _build_value(arguments[1], item) for key, item in value.items()}
+        return {key: build_value(arguments[1], item) for key, item in value.items()}
     if origin is typing.Literal and value not in arguments:
         raise ValueError(f"expected one of {arguments}, found {value!r}")
     if kind in (str, int, bool) and not isinstance(value, kind):
@@ -181,7 +190,7 @@ def _build_dataclass(kind: Any, value: Any) -> Any:
     if not set(value).isdisjoint(_NOT_STORED):
         raise ValueError(f"a stored {kind.__name__} has no backend")
     hints = typing.get_type_hints(kind)
-    return kind(**{name: _build_value(hints[name], item) for name, item in value.items()})
+    return kind(**{name: build_value(hints[name], item) for name, item in value.items()})
 
 
 def _build_tuple(kinds: Sequence[Any], value: Any) -> tuple[Any, ...]:
@@ -189,11 +198,11 @@ def _build_tuple(kinds: Sequence[Any], value: Any) -> tuple[Any, ...]:
         raise TypeError(f"expected a list, found {type(value).__name__}")
     if len(kinds) == 2 and kinds[1] is Ellipsis:
         kinds = [kinds[0]] * len(value)
-    return tuple(_build_value(kind, item) for kind, item in zip(kinds, value, strict=True))
+    return tuple(build_value(kind, item) for kind, item in zip(kinds, value, strict=True))
 
 
 def _build_optional(kinds: Sequence[Any], value: Any) -> Any:
     if value is None:
         return None
     (inner_kind,) = [kind for kind in kinds if kind is not types.NoneType]
-    return _build_value(inner_kind, value)
+    return build_value(inner_kind, value)

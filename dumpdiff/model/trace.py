@@ -96,6 +96,22 @@ TENSOR_COLUMNS: Mapping[str, tuple[str, str]] = {
 }
 
 
+#: What the dump says about collectives and transfers between ranks, one row for each op of the
+#: phase communication, and one for each transfer of an op that makes several. The rows are ordered
+#: by op and slot. Values that the dump does not record are '', None or -1.
+COMMUNICATION_COLUMNS: Mapping[str, tuple[str, str]] = {
+    "op": ("int64", "id of the op"),
+    "slot": ("object", "input slot of one transfer of several, such as input.0.1; else ''"),
+    "transfer": ("object", "send or recv, for one transfer of several; else ''"),
+    "group": ("object", "name or id of the group as recorded"),
+    "members": ("object", "ranks of the group, a tuple in its order"),
+    "reduction": ("object", "sum, mean, max, min or product"),
+    "peer": ("int64", "rank of the whole run that sends, receives, or is the root"),
+    "group_peer": ("int64", "the same as a position in the group"),
+    "asynchronous": ("bool", "the call returned before its output was complete"),
+}
+
+
 @dataclass(frozen=True)
 class Problem:
     """Something in the dump that could not be read or trusted; the rest was used."""
@@ -153,6 +169,8 @@ class Trace:
     tensors: pd.DataFrame
     problems: tuple[Problem, ...] = ()
     load: Callable[[str], AnyArray] | None = None  #: file -> array, memory-mapped where possible
+    #: has the columns of :data:`COMMUNICATION_COLUMNS`; ``op`` refers to ``ops``
+    communications: pd.DataFrame = field(default_factory=lambda: build_communication_table({}))
 
     def array(self, tensor: int) -> AnyArray:
         """Return the whole tensor, as float32 for bfloat16, else in its own dtype.
@@ -213,6 +231,14 @@ def build_tensor_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.Da
     Neutral values: '', -1, NaN, False; shape None, trusted True, content 0.
     """
     return _build_table(TENSOR_COLUMNS, {"trusted": True, "shape": None, "content": 0}, columns)
+
+
+def build_communication_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:
+    """Return a table of communications; a missing column gets its neutral value.
+
+    Neutral values: '', -1, False; members None.
+    """
+    return _build_table(COMMUNICATION_COLUMNS, {"members": None}, columns)
 
 
 _NEUTRAL = {"object": "", "int64": -1, "int8": -1, "bool": False, "float64": np.nan}

@@ -58,11 +58,11 @@ def choose_parts(
     """Choose the two parts to compare: the requested ones, or by default the first common step and
     rank and the first graph.
 
-    A part without a step (or rank) matches any; ``rank`` may also be the id of a process without a
-    rank. Of several dumps of one step and rank, the one with whole tensors is chosen. Raises
-    DumpError if the two dumps have no step or rank in common, if the graph is in neither, or if
-    several dumps remain; the message lists what each side has and calls the sides by their
-    ``side_names``.
+    A part without a step (or rank) matches any, and so does the only rank of a dump if the other
+    has one rank, too; ``rank`` may also be the id of a process without a rank. Of several dumps of
+    one step and rank, the one with whole tensors is chosen. Raises DumpError if the two dumps have
+    no step or rank in common, if the graph is in neither, or if several dumps remain; the message
+    lists what each side has and calls the sides by their ``side_names``.
     """
     sides = dict(zip(side_names, (list(target), list(reference)), strict=True))
     for side, parts in sides.items():
@@ -120,12 +120,29 @@ def _find_common_step(steps: _Numbers) -> int | None:
     ]
     if not numbered_sides:
         return None
+    return _find_minimum(_intersect_steps(steps, numbered_sides))
+
+
+def find_common_steps(target: Sequence[Part], reference: Sequence[Part]) -> Sequence[int | None]:
+    """Return all steps of both sides, in order; (None,) if a side without numbers leaves it open.
+
+    Raises DumpError if both have numbers and none in common.
+    """
+    steps = _collect_numbers({"target": list(target), "reference": list(reference)}, "step")
+    if any(None in side_steps for side_steps in steps.values()):
+        return (None,)
+    common_steps = _intersect_steps(steps, list(steps.values()))
+    return sorted(step for step in common_steps if step is not None)
+
+
+def _intersect_steps(steps: _Numbers, numbered_sides: Sequence[set[int | None]]) -> set[int | None]:
+    """Return the steps of all numbered sides. Raises DumpError if there is none."""
     common_steps = set.intersection(*numbered_sides)
     if not common_steps:
         raise DumpError(
             f"no step in common: {_format_sides('step', steps)}; give dumps of the same step"
         )
-    return _find_minimum(common_steps)
+    return common_steps
 
 
 def _select_rank(sides: _Sides, rank: int | None) -> _Sides:
@@ -139,6 +156,8 @@ def _select_rank(sides: _Sides, rank: int | None) -> _Sides:
     if not ranked_sides:
         return sides
     common_ranks = set.intersection(*ranked_sides)
+    if not common_ranks and all(len(side_ranks) == 1 for side_ranks in ranks.values()):
+        return sides  # a folder of one rank each: these two are meant
     if not common_ranks:
         raise DumpError(
             f"no rank in common: {_format_sides('rank', numbers)}; give dumps of the same rank"

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .. import __version__
 from ..model.formatting import escape_control
 from ..model.trace import PHASES, Trace
 from ..readers.parts import Part
@@ -26,7 +27,8 @@ from .formats.json import convert_problem
 #:   1.0  first published form
 #:   1.1  process, of a part and of what was read; rank is its number as before
 #:   2.0  renamed key of a part: whole -> has_whole_tensors
-SCHEMA_VERSION = "2.0"
+#:   2.1  dumpdiff_version
+SCHEMA_VERSION = "2.1"
 
 _SHORT = 3  #: problems and parts that are listed without -v
 
@@ -39,6 +41,7 @@ def to_json(path: str | Path, parts: Sequence[Part], trace: Trace) -> dict[str, 
     source = trace.source
     return {
         "schema_version": SCHEMA_VERSION,
+        "dumpdiff_version": __version__,
         "path": str(path),
         "bytes": _measure_size(Path(path)),
         "steps": _list_numbers(part.step for part in parts),

@@ -7,12 +7,13 @@ records, and the files as somebody else opens them; ``attach_all_checks`` opens 
 
 from .contradictions import Check, Contradiction
 from .identity import find_identity
-from .trace_checks import TraceChecks, attach_all_checks, attach_checks
+from .trace_checks import JoinedChecks, TraceChecks, attach_all_checks, attach_checks
 from .verification import Verification, verify_trace
 
 __all__ = [
     "Check",
     "Contradiction",
+    "JoinedChecks",
     "TraceChecks",
     "Verification",
     "attach_all_checks",

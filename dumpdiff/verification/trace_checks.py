@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..model.trace import Problem, Trace
 from ..rulebook import Rules
@@ -41,6 +41,46 @@ class TraceChecks:
                 if item.kind != "file" or item.file not in known_files
             ]
         return to_problems(contradictions, "records")
+
+
+@dataclass(frozen=True)
+class FileCounts:
+    """How many files there are, and how many of them were read."""
+
+    n_files: int
+    n_read: int
+
+
+@dataclass(frozen=True)
+class JoinedChecks:
+    """The checks of all ranks of a run that were merged to one trace."""
+
+    ranks: tuple[TraceChecks, ...]
+    names: tuple[str, ...]  #: of the ranks
+
+    @property
+    def files(self) -> FileCounts:
+        """The files of all ranks."""
+        files = [checks.files for checks in self.ranks]
+        return FileCounts(sum(item.n_files for item in files), sum(item.n_read for item in files))
+
+    def list_problems(self, known_problems: tuple[Problem, ...] = ()) -> tuple[Problem, ...]:
+        """Return the contradictions found so far as problems, with the rank in front."""
+        if len(self.ranks) == 1:
+            return self.ranks[0].list_problems(known_problems)
+        problems: list[Problem] = []
+        for name, checks in zip(self.names, self.ranks, strict=True):
+            prefix = f"{name}: "
+            own_problems = tuple(
+                replace(problem, file=problem.file.removeprefix(prefix))
+                for problem in known_problems
+                if problem.file.startswith(prefix)
+            )
+            problems += [
+                replace(problem, file=f"{prefix}{problem.file}")
+                for problem in checks.list_problems(own_problems)
+            ]
+        return tuple(problems)
 
 
 def attach_checks(trace: Trace, rules: Rules) -> TraceChecks:

@@ -21,6 +21,7 @@ PRESENTATION = {
     "as_json",
     "case_file",
     "csv_file",
+    "force",
     "html_file",
     "init",
     "json_file",

@@ -80,7 +80,8 @@ def test_options_reach_the_library(run: Run, called: dict[str, Any]) -> None:
     assert (called["target"], called["reference"]) == ("a", "b")
     assert called["options"] == {
         "step": 2, "rank": 1, "graph": 0, "rules": ("x", "y"), "min_coverage": 0.9,
-        "progress": None, "verify": True,
+        "progress": None, "verify": True, "steps": None, "ranks": None, "jobs": None,
+            "scheduler": None,
         "baseline": "again", "weights_target": "w", "weights_reference": "v", "output": "result",
     }  # fmt: skip
 

@@ -69,7 +69,7 @@ def test_the_first_line_says_what_it_is(run: Run, dump: Dump) -> None:
 
 def test_json_on_standard_output_moves_the_text_to_standard_error(run: Run, dump: Dump) -> None:
     result = run("inspect", dump("pt_none"), "--json", "-")
-    assert json.loads(result.stdout)["schema_version"] == "2.0"
+    assert json.loads(result.stdout)["schema_version"] == "2.1"
     assert result.stderr.startswith("pytorch, msprobe")
 
 

@@ -4,30 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
 import pytest
 
 from dumpdiff.cli import output
 from dumpdiff.model.errors import DumpError
-
-
-def test_a_new_file_an_existing_file_and_standard_output_are_fine(tmp_path: Path) -> None:
-    (tmp_path / "old").write_text("")
-    assert (
-        output.check_writable(str(tmp_path / "new"), str(tmp_path / "old"), "-", None, None) is None
-    )
-
-
-def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(
-        DumpError, match=r"result\.json: cannot be written, there is no folder .*nowhere"
-    ):
-        output.check_writable(str(tmp_path / "nowhere" / "result.json"))
-
-
-def test_a_folder_cannot_be_written_as_a_file(tmp_path: Path) -> None:
-    with pytest.raises(DumpError, match="is a folder"):
-        output.check_writable(str(tmp_path))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
@@ -39,11 +19,6 @@ def test_a_full_disk_is_an_error_that_names_the_file() -> None:
         output.open_output("/dev/full") as stream,
     ):
         stream.write(b"x")
-
-
-def test_two_outputs_do_not_share_a_file() -> None:
-    with pytest.raises(click.UsageError, match="two outputs"):
-        output.check_writable("-", "-")
 
 
 def test_people_read_standard_error_when_a_format_takes_standard_output(

@@ -43,7 +43,7 @@ def test_init_overwrites_nothing(run: Run, folders: tuple[Path, Path], tmp_path:
     (tmp_path / "case.yaml").write_text("mine")
     refused = run("triage", "--init", *folders, "-o", tmp_path / "case.yaml")
     assert (refused.exit_code, (tmp_path / "case.yaml").read_text()) == (2, "mine")
-    assert "exists; remove it, or write elsewhere with -o" in refused.stderr
+    assert "was not written by dumpdiff; give another name, or --force" in refused.stderr
 
 
 def test_a_case_two_folders_and_options_give_the_same_conclusion(

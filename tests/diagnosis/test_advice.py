@@ -25,6 +25,7 @@ from dumpdiff.cli import main
 from dumpdiff.diagnosis.advice import Advice, advise
 from dumpdiff.diagnosis.case import Case, Run
 from dumpdiff.diagnosis.decision import Decision
+from dumpdiff.diagnosis.dump_evidence import summarize_dumps
 from dumpdiff.diagnosis.evidence import Evidence
 from dumpdiff.diagnosis.outcome import TriageResult
 from dumpdiff.diagnosis.places import Cause, Place
@@ -85,7 +86,7 @@ def dump_evidence(trace: Callable[[str], Trace]) -> Evidence:
         rows.update(find_dependents(complete_trace, consumer))
     result = locate_divergence(scale_tensors(complete_trace, rows, 1.1), complete_trace)
     assert [finding.kind for finding in result.findings] == ["parameter", "constant"]
-    return Evidence(dumps=result)
+    return Evidence(dumps=summarize_dumps(result))
 
 
 @pytest.fixture
@@ -114,9 +115,7 @@ def advise_everything(case: Case, evidence: Evidence) -> Iterator[Advice]:
 def mark_whole_tensors(evidence: Evidence) -> Evidence:
     """Return the same evidence as if whole tensors had been compared."""
     assert evidence.dumps is not None
-    return replace(
-        evidence, dumps=replace(evidence.dumps, pairs=evidence.dumps.pairs.assign(relative_l2=0.1))
-    )
+    return replace(evidence, dumps=replace(evidence.dumps, has_whole_tensors=True))
 
 
 def parse_commands(*advice: Advice) -> list[list[str]]:
@@ -223,6 +222,8 @@ def test_a_dump_that_is_advised_can_be_configured_and_is_of_that_step(
                 assert result.exit_code == 0, result.output
         assert f'"iteration": "{step}"' in (working_folder / "dump.json").read_text()
         assert re.search(rf'"step": \[\s*{step}\s*\]', (working_folder / "config.json").read_text())
+        (working_folder / "dump.json").unlink()
+        (working_folder / "config.json").unlink()
 
 
 def test_statistics_are_narrowed_down(triage_result: TriageResult, working_folder: Path) -> None:

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 from results import ALIGNED_STATES, COVERAGE, FINDING, make_result
 
+from dumpdiff.diagnosis.dump_evidence import DumpEvidence, summarize_dumps
 from dumpdiff.diagnosis.stages import build_dump_stages, select_phase_findings
-from dumpdiff.model.result import Result
 
 ISOLATED = replace(FINDING, kind="isolated", title="silu differs, but what follows agrees")
 
 
-def make_forward_result(verdict: str = "aligned", **changes: object) -> Result:
-    """Return a result of two dumps of the forward pass."""
+def make_forward_result(verdict: str = "aligned", **changes: object) -> DumpEvidence:
+    """Return a comparison of two dumps of the forward pass."""
     coverage = {side: {"forward": COVERAGE[side]["forward"]} for side in COVERAGE}
     fields = {"findings": (), "states": ALIGNED_STATES, "coverage": coverage, **changes}
-    return make_result(verdict=verdict, **fields)
+    return summarize_dumps(make_result(verdict=verdict, **fields))
 
 
 def test_a_pass_agrees_and_says_how_much_was_compared() -> None:

@@ -139,8 +139,8 @@ def test_a_value_that_json_cannot_hold_is_an_error_of_the_program(tmp_path: Path
         write_result(make_result(details={"value": object()}), tmp_path / "complete.npz")
 
 
-def test_a_folder_that_is_missing_is_a_system_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DumpError, match=r"complete\.npz: cannot be written"):
         write_result(make_result(), tmp_path / "missing" / "complete.npz")
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from .. import options
-from ..output import check_writable, write_text
+from ..output import write_text
+from ..writing_command import OUTPUT_FILE, WritingCommand
 from .target import add_target_options
 
 _EPILOG = """\b
@@ -28,7 +29,7 @@ Every field and rule: docs/dump-config.md
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @add_target_options
 @click.option(
     "--path",
@@ -93,8 +94,8 @@ Every field and rule: docs/dump-config.md
     "-o",
     "--output",
     "output_file",
+    type=OUTPUT_FILE,
     default="-",
-    metavar="FILE",
     help="File to write.  [standard output]",
 )
 @click.pass_context
@@ -105,8 +106,6 @@ def mindspore(
 
     It holds everything that the version and the backend need, and is checked before it is written.
     """
-    check_writable(output_file)
-
     import dumpdiff
 
     from ...api.dump_config import ConfigurationError, parse_target

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from .. import options
-from ..output import check_writable, write_text
+from ..output import write_text
+from ..writing_command import OUTPUT_FILE, WritingCommand
 
 _EPILOG = """\b
 Exit codes:
@@ -29,7 +30,7 @@ With -o the lines for the training script are printed; without it only the confi
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
+@click.command(cls=WritingCommand, epilog=_EPILOG, context_settings=options.CONTEXT)
 @click.option(
     "--framework",
     type=click.Choice(["pytorch", "mindspore"]),
@@ -114,13 +115,15 @@ With -o the lines for the training script are printed; without it only the confi
     "--like", metavar="DUMP", help="Print what the dump will cost, if the run is like this one."
 )
 @click.option(
-    "-o", "--output", default="-", metavar="FILE", help="File to write.  [standard output]"
+    "-o",
+    "--output",
+    type=OUTPUT_FILE,
+    default="-",
+    help="File to write.  [standard output]",
 )
 @click.pass_context
 def msprobe(ctx: click.Context, /, output: str, **choices: Any) -> None:
     """Write msprobe's config.json and print the lines that the training script needs."""
-    check_writable(output)
-
     import dumpdiff
 
     config = dumpdiff.dump_config.msprobe(**choices, output=output)

@@ -6,7 +6,8 @@ import click
 
 from ...model.verdict import EXIT_CODES
 from .. import options
-from ..output import build_console, check_files, show_progress, write_files, write_text
+from ..output import build_console, check_page, show_progress, write_files, write_text
+from ..writing_command import OUTPUT_FILE, WritingCommand
 
 _EPILOG = """\b
 Exit codes:
@@ -29,21 +30,32 @@ JSON, CSV and the exit code are always complete; -q and -v filter what is printe
 """
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT, options_metavar="[OPTIONS]")
+@click.command(
+    cls=WritingCommand,
+    epilog=_EPILOG,
+    context_settings=options.CONTEXT,
+    options_metavar="[OPTIONS]",
+)
 @click.argument("target")
 @click.argument("reference")
 @options.rules
 @click.option(
     "--rules-out",
-    metavar="FILE",
+    type=OUTPUT_FILE,
     help="Write new rules for unknown names; pass them to --rules.",
 )
 @options.json_file
 @click.option(
-    "--csv", "csv_file", metavar="FILE", help="Write one row per parameter; - for standard output."
+    "--csv",
+    "csv_file",
+    type=OUTPUT_FILE,
+    help="Write one row per parameter; - for standard output.",
 )
 @click.option(
-    "--html", "html_file", metavar="FILE", help="Write a report of every parameter, one file."
+    "--html",
+    "html_file",
+    type=OUTPUT_FILE,
+    help="Write a report of every parameter, one file.",
 )
 @options.quiet
 @click.option("-v", "--verbose", is_flag=True, help="Print every parameter, not only wrong ones.")
@@ -70,7 +82,7 @@ def compare(
     If FILE is -, it is written to standard output and the text report to standard error.
     """
     files = {"json": json_file, "csv": csv_file, "html": html_file}
-    check_files({**files, "rules": rules_out})
+    check_page(html_file)
 
     import dumpdiff
 

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from .. import options
-from ..output import build_console, check_writable, open_output, show_progress
+from ..output import build_console, open_output, show_progress
+from ..writing_command import OUTPUT_FOLDER, WritingCommand
 
 _EPILOG = """\b
 Exit codes:
@@ -32,7 +33,12 @@ _QKV_ORDER = click.Choice(["grouped", "concatenated"])
 _GATE_UP_ORDER = click.Choice(["interleaved", "concatenated"])
 
 
-@click.command(epilog=_EPILOG, context_settings=options.CONTEXT, options_metavar="[OPTIONS]")
+@click.command(
+    cls=WritingCommand,
+    epilog=_EPILOG,
+    context_settings=options.CONTEXT,
+    options_metavar="[OPTIONS]",
+)
 @click.argument("source")
 @click.option(
     "--to",
@@ -40,7 +46,7 @@ _GATE_UP_ORDER = click.Choice(["interleaved", "concatenated"])
     type=click.Choice(["megatron", "huggingface", "mindspore"]),
     help="Framework of the checkpoint to write.",
 )
-@click.option("-o", "--output", metavar="FOLDER", help="Folder to write; new or empty.")
+@click.option("-o", "--output", type=OUTPUT_FOLDER, help="Folder to write; new or empty.")
 @click.option("--plan", is_flag=True, help="Print what would become what, and write nothing.")
 @click.option(
     "--resume",
@@ -166,8 +172,6 @@ def convert(
     """
     if output is None and not plan:
         raise click.UsageError("give -o FOLDER to write, or --plan to write nothing")
-    check_writable(json_file)
-
     import dumpdiff
 
     from ...reports.conversion import json, text

@@ -70,6 +70,7 @@ class GraphOp:
     inputs: tuple[Slot | None, ...]  #: None in places where nothing is ever dumped
     outputs: tuple[Output, ...]
     frames: str
+    attributes: tuple[tuple[str, str], ...] = ()  #: of a communication: name, value as text
 
     @property
     def stack(self) -> tuple[tuple[str, int, str], ...]:
@@ -220,7 +221,8 @@ def _complete_node(node: Node, ir_node: Node | None) -> Node:
     if len(ir_node.outputs) == len(outputs):
         outputs = tuple(map(_complete_output, outputs, ir_node.outputs))
     frames = node.frames or ir_node.frames
-    return node._replace(inputs=inputs, outputs=outputs, frames=frames)
+    attributes = node.attributes or ir_node.attributes
+    return node._replace(inputs=inputs, outputs=outputs, frames=frames, attributes=attributes)
 
 
 def _complete_input(value: Input, ir_value: Input) -> Input:
@@ -297,7 +299,11 @@ def _unfold_graph(graph: Graph, names: Sequence[str]) -> tuple[list[GraphOp], fr
         else:
             values[node.key] = _make_output_value(len(ops), len(node.outputs))
             slots = _flatten_values(arguments)
-            ops.append(GraphOp(node.kind, node.name, name, slots, node.outputs, node.frames))
+            ops.append(
+                GraphOp(
+                    node.kind, node.name, name, slots, node.outputs, node.frames, node.attributes
+                )
+            )
     results = _flatten_values([values[graph.nodes[-1].key]]) if graph.nodes else ()
     result_ops = frozenset(slot.op for slot in results if slot is not None and slot.is_op_output)
     return ops, result_ops

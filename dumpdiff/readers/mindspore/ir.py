@@ -14,7 +14,19 @@ from pathlib import Path
 from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
 from ..npy import validate_shape
-from .nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter
+from .nodes import (
+    COMMUNICATION_ATTRIBUTES,
+    CONSTANT,
+    NODE,
+    NOTHING,
+    PARAMETER,
+    Graph,
+    Input,
+    Node,
+    Output,
+    Parameter,
+)
+from .op_types import COMMUNICATIONS
 
 _PARAMETER = re.compile(
     r"^%para\d+_(?P<name>.*?)\s*: (?P<type><.*?>)  :(?P<rest>.*)$", re.MULTILINE
@@ -38,6 +50,10 @@ _NUMBER = re.compile(
     r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|inf|nan)|True|False"
 )
 _SCALAR_TYPES = {"I": "int", "U": "uint", "F": "float", "BF": "bfloat"}
+_ATTRIBUTE = re.compile(
+    rf"\b(?P<name>{'|'.join(sorted(COMMUNICATION_ATTRIBUTES))}): "
+    r'(?:"(?P<text>[^"\n]*)"|[IU]\d+\((?P<number>-?\d+)\))'
+)
 _MAX_ARGUMENTS_LENGTH = 1_000_000  #: characters between the brackets of one node
 _MAX_TUPLE_TYPES = 10_000  #: elements of one dtype in a printed tuple type
 _CONTAINER_TYPES = {"Tensor", "Tuple", "Ref", "List"}
@@ -90,14 +106,26 @@ def _parse_nodes(text: str) -> Iterator[Node]:
         arguments, arguments_end = _split_arguments(text, match.end(), end)
         body = text[arguments_end:end]
         name, frames = _parse_name_and_frames(body)
+        kind = match["kind"].removeprefix("PrimFunc_")
         yield Node(
             f"{subgraph}{match['key']}",
-            match["kind"].removeprefix("PrimFunc_"),
+            kind,
             name,
             tuple(_parse_input(argument, subgraph) for argument in arguments),
             tuple(_parse_outputs(_find_output_type(body))),
             frames,
+            _parse_attributes(body) if kind in COMMUNICATIONS else (),
         )
+
+
+def _parse_attributes(body: str) -> tuple[tuple[str, str], ...]:
+    """Return the attributes of a communication, which are printed on the line of the node."""
+    line = body.partition("\n")[0]
+    attributes = []
+    for match in _ATTRIBUTE.finditer(line):
+        value = match["text"] if match["text"] is not None else match["number"]
+        attributes.append((match["name"], value))
+    return tuple(attributes)
 
 
 def _parse_name_and_frames(body: str) -> tuple[str, str]:

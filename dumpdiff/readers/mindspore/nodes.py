@@ -36,6 +36,8 @@ class Node(NamedTuple):
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     frames: str = ""  #: the recorded stack as text, innermost frame first
+    #: (name, value as text) of the attributes that say who exchanges what with whom
+    attributes: tuple[tuple[str, str], ...] = ()
 
 
 class Parameter(NamedTuple):
@@ -52,6 +54,11 @@ class Graph(NamedTuple):
     nodes: Sequence[Node]
     parameters: Mapping[str, Parameter]
 
+
+#: Attributes of a collective or transfer that are read.
+COMMUNICATION_ATTRIBUTES = frozenset(
+    {"group", "op", "root_rank", "src_rank", "dest_rank", "dst_rank", "rank_size"}
+)
 
 _FRAME = re.compile(
     r"In file (?P<file>[^\n]+?)(?::(?P<line>\d+)(?:~\d+)?|\((?P<old>\d+)\))(?:, \d+~\d+)?"

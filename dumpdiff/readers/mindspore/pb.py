@@ -12,7 +12,19 @@ from pathlib import Path
 
 from ...model.errors import DumpError
 from ..npy import validate_shape
-from .nodes import CONSTANT, NODE, NOTHING, PARAMETER, Graph, Input, Node, Output, Parameter
+from .nodes import (
+    COMMUNICATION_ATTRIBUTES,
+    CONSTANT,
+    NODE,
+    NOTHING,
+    PARAMETER,
+    Graph,
+    Input,
+    Node,
+    Output,
+    Parameter,
+)
+from .op_types import COMMUNICATIONS
 
 _DTYPES = {
     1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32",
@@ -21,7 +33,8 @@ _DTYPES = {
 _STRING, _TUPLE, _LIST = 13, 31, 32
 _MODEL_GRAPH = 4  #: field of ModelProto
 _GRAPH_NODE, _GRAPH_PARAMETER, _GRAPH_CONSTANT = 1, 3, 5  #: fields of GraphProto
-_NODE_NAME = 8  #: field of NodeProto
+_NODE_ATTRIBUTE, _NODE_NAME = 5, 8  #: fields of NodeProto
+_TEXT_VALUE = 7  #: field of ValueProto
 _TUPLE_ITEM = 18  #: field of ValueProto
 _FLOAT_FORMATS = {5: "<f", 6: "<d"}  #: field of ValueProto -> format of its bytes
 _MAX_DEPTH = 32  #: levels of tuples inside tuples
@@ -144,6 +157,7 @@ def _parse_node(data: bytes, constants: dict[str, Input], parameters: dict[str, 
     key = kind = name = frames = ""
     inputs: list[Input] = []
     outputs: list[Output] = []
+    attribute_messages: list[bytes] = []
     for field, value in _iterate_fields(data):
         if field == 1:
             source = _decode_text(_parse_message(value).get(1))
@@ -157,13 +171,35 @@ def _parse_node(data: bytes, constants: dict[str, Input], parameters: dict[str, 
             key = _decode_text(value)
         elif field == 3:
             kind = _decode_text(value)
+        elif field == _NODE_ATTRIBUTE and isinstance(value, bytes):
+            attribute_messages.append(value)
         elif field == 6:
             outputs += _parse_outputs(value)
         elif field == _NODE_NAME:
             name = _decode_text(value)
         elif field == 9:
             frames = _decode_text(value)
-    return Node(key, kind.removeprefix("PrimFunc_"), name, tuple(inputs), tuple(outputs), frames)
+    kind = kind.removeprefix("PrimFunc_")
+    attributes = _parse_attributes(attribute_messages) if kind in COMMUNICATIONS else ()
+    return Node(key, kind, name, tuple(inputs), tuple(outputs), frames, attributes)
+
+
+def _parse_attributes(messages: list[bytes]) -> tuple[tuple[str, str], ...]:
+    """Return the attributes of a communication."""
+    attributes = []
+    for data in messages:
+        message = _parse_message(data)
+        name = _decode_text(message.get(1))
+        if name not in COMMUNICATION_ATTRIBUTES or 2 not in message:
+            continue
+        value = _parse_message(message[2])
+        if _TEXT_VALUE in value:
+            attributes.append((name, _decode_text(value[_TEXT_VALUE])))
+        else:
+            number = _parse_scalar(value)
+            if number is not None:
+                attributes.append((name, str(int(number))))
+    return tuple(attributes)
 
 
 def _parse_outputs(data: _Value, depth: int = 0) -> list[Output]:

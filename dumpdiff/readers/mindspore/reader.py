@@ -91,7 +91,8 @@ def read_part(part: Part) -> Trace:
         details=_collect_details(folder, records, flow, join, n_matched),
     )
     all_problems = (*records.problems, *problems)
-    return Trace(source, tables.ops, tables.tensors, all_problems, npy.make_loader(folder))
+    loader = npy.make_loader(folder)
+    return Trace(source, tables.ops, tables.tensors, all_problems, loader, tables.communications)
 
 
 def _make_part(path: Path, folder: Path, has_whole_tensors: bool) -> Part:

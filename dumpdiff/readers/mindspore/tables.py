@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ...model.dtypes import is_floating
 from ...model.trace import BACKWARD, OPTIMIZER, Problem, build_op_table, build_tensor_table
 from . import op_types
+from .communications import build_communications
 from .file_names import PARAMETER, encode_op_name
 from .graph import Dataflow, GraphOp, Slot, find_overwritten_outputs, find_updates
 from .join import Join
@@ -64,6 +65,7 @@ class Tables(NamedTuple):
     tensors: pd.DataFrame
     n_matched: int  #: records whose op is in the graph
     problems: list[Problem]  #: records that are not of the type that the graph gives
+    communications: pd.DataFrame
 
 
 def build_tables(
@@ -86,7 +88,13 @@ def build_tables(
         n_unmatched = sum(len(op_records) for op_records in rows.pending.values())
         n_matched = len(records.places) - n_unmatched
     rows.add_pending_ops()
-    return Tables(rows.build_op_table(), rows.build_tensor_table(), n_matched, rows.list_problems())
+    return Tables(
+        rows.build_op_table(),
+        rows.build_tensor_table(),
+        n_matched,
+        rows.list_problems(),
+        build_communications(rows.communications),
+    )
 
 
 class _Rows:
@@ -97,6 +105,8 @@ class _Rows:
         self.ops: list[_Op] = []
         self.tensors: list[_Tensor] = []
         self.gradients: dict[int, str] = {}  #: tensor id -> the parameter whose gradient it is
+        #: op id -> attributes, of each communication
+        self.communications: list[tuple[int, tuple[tuple[str, str], ...]]] = []
         self.n_typed = 0  #: records whose type the graph gives
         self.mistyped: list[Problem] = []  #: one for each record of another type
         self.updates: dict[str, int] = {}  #: parameter -> tensor id of its value after the step
@@ -300,6 +310,8 @@ class _GraphRows:
                     continue
                 op_records = self.rows.pending.pop((name, occurrence), [])
                 slot_records = {(record.io, record.slot): record for record in op_records}
+                if op.attributes:
+                    self.rows.communications.append((len(self.rows.ops), op.attributes))
                 self.rows.ops.append(_make_op(op, phase, occurrence))
                 self._add_inputs(op, phase, occurrence, slot_records)
                 self._add_outputs(number, op, occurrence, slot_records)

@@ -19,6 +19,7 @@ from .. import call_records
 from ..files import find_folder_number, find_text_files, load_tensor, read_head
 from ..parts import Part
 from ..stack_frames import NOWHERE, Site, parse_site
+from .communications import read_communications
 from .dump_json import is_dump, read_dump, read_side_file
 from .names import Call, parse_name
 from .tensors import FOLDER, read_call_tensors
@@ -80,7 +81,9 @@ def read_part(part: Part) -> Trace:
     listed_names = [*sites, *_list_constructed_calls(construct, calls)]
     missing_calls = call_records.find_missing_calls(calls, part.path.name, listed_names)
     all_problems = (*problems, *tensor_problems, *missing_calls)
-    return Trace(source, ops, tensors, all_problems, partial(load_tensor, folder))
+    communications = read_communications(ops, [entries[name] for name in calls])
+    loader = partial(load_tensor, folder)
+    return Trace(source, ops, tensors, all_problems, loader, communications)
 
 
 def _parse_names(entries: dict[str, Any], file: str, problems: list[Problem]) -> dict[str, Call]:

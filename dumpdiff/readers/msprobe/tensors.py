@@ -151,6 +151,8 @@ def _add_object_leaves(
 ) -> None:
     if "dtype" in value:
         leaves.append((op, slot, slot_kind, *map(value.get, _FIELDS)))
+    elif type(value.get("tensor")) is dict and "peer" in value:  # an argument of a P2POp
+        _add_leaves(value["tensor"], slot, op, slot_kind, leaves, depth + 1)
     elif "type" not in value:
         if depth < _MAX_DEPTH:
             for key, item in value.items():
@@ -158,8 +160,6 @@ def _add_object_leaves(
     elif isinstance(value.get("value"), int | float):
         record = _make_scalar_record(value["value"])
         leaves.append((op, slot, slot_kind, *map(record.get, _FIELDS)))
-    elif type(value.get("tensor")) is dict:  # an argument of a P2POp
-        _add_leaves(value["tensor"], slot, op, slot_kind, leaves, depth + 1)
 
 
 def _make_scalar_record(number: float) -> dict[str, Any]:

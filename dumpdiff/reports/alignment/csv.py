@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -21,13 +22,23 @@ def write(result: Result, stream: IO[bytes]) -> None:
     empty cell, infinity is ``inf``; shapes are Python tuples. Text that a spreadsheet would run
     gets a leading apostrophe. Lines end with CR LF (RFC 4180).
     """
-    extra_columns = [name for name in result.pairs.columns if name not in PAIR_COLUMNS]
-    names = [*PAIR_COLUMNS, *extra_columns]
+    names = list_columns(result.pairs)
     stream.write(format_rows([names]))
-    for start in range(0, len(result.pairs), _ROWS_PER_BLOCK):
-        block = result.pairs.iloc[start : start + _ROWS_PER_BLOCK]
+    for lines in format_blocks(result.pairs, names):
+        stream.write(encode_lines(lines))
+
+
+def list_columns(pairs: pd.DataFrame) -> list[str]:
+    """Return the columns of PAIR_COLUMNS, then any further column of the table."""
+    return [*PAIR_COLUMNS, *(name for name in pairs.columns if name not in PAIR_COLUMNS)]
+
+
+def format_blocks(pairs: pd.DataFrame, names: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the rows as finished lines, a block of them at a time."""
+    for start in range(0, len(pairs), _ROWS_PER_BLOCK):
+        block = pairs.iloc[start : start + _ROWS_PER_BLOCK]
         columns = [_format_column(block[name]) for name in names]
-        stream.write(encode_lines(map(",".join, zip(*columns, strict=True))))
+        yield [",".join(cells) for cells in zip(*columns, strict=True)]
 
 
 def _format_column(column: pd.Series[Any]) -> list[str]:

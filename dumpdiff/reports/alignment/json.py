@@ -42,12 +42,12 @@ def to_json(result: Result) -> dict[str, Any]:
     document = {
         "schema_version": SCHEMA_VERSION,
         "dumpdiff_version": __version__,
-        "target": _convert_side(result.target),
-        "reference": _convert_side(result.reference),
+        "target": convert_side(result.target),
+        "reference": convert_side(result.reference),
         "verdict": result.verdict,
         "first_divergence": None if first is None else finding_to_json(first),
         "findings": [finding_to_json(finding) for finding in result.findings],
-        "coverage": _convert_coverage(result.coverage),
+        "coverage": convert_coverage(result.coverage),
         "states": result.states,
         "uncompared": _count_uncompared(result.uncompared),
         "pairs": _count_pairs(result),
@@ -70,6 +70,12 @@ def to_json(result: Result) -> dict[str, Any]:
 def write(result: Result, stream: IO[bytes]) -> None:
     """Write the result as UTF-8 JSON, indented; the same result gives the same bytes."""
     write_document(to_json(result), stream)
+
+
+def explanation_to_json(finding: Finding) -> dict[str, Any]:
+    """Return the document of one finding, for ``dumpdiff explain``."""
+    versions = {"schema_version": SCHEMA_VERSION, "dumpdiff_version": __version__}
+    return {**versions, **finding_to_json(finding)}
 
 
 def finding_to_json(finding: Finding) -> dict[str, Any]:
@@ -95,7 +101,8 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _convert_side(side: Side) -> dict[str, Any]:
+def convert_side(side: Side) -> dict[str, Any]:
+    """Return one of the two dumps as it is in the result's JSON."""
     return {
         **_convert_source(side.source),
         "ops": side.ops,
@@ -148,7 +155,7 @@ def _convert_cause(cause: Cause) -> dict[str, Any]:
     }
 
 
-def _convert_coverage(
+def convert_coverage(
     coverage: Mapping[str, Mapping[str, Mapping[str, float]]],
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return the coverage with its counts, all but the shares, as integers."""

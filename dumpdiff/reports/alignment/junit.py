@@ -32,8 +32,13 @@ def write(result: Result, stream: IO[bytes]) -> None:
 
     Control characters, which XML cannot hold, are escaped as in Python (``\\x1b``).
     """
+    write_suites(build_suites(result), stream)
+
+
+def build_suites(result: Result) -> list[ET.Element]:
+    """Return the suite of the coverage, and one for each phase."""
     phase_suites = [_build_phase_suite(result, phase) for phase in PHASES]
-    write_suites([_build_coverage_suite(result), *phase_suites], stream)
+    return [_build_coverage_suite(result), *phase_suites]
 
 
 def _build_coverage_suite(result: Result) -> ET.Element:

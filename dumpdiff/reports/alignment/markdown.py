@@ -56,16 +56,16 @@ def _build_sections(result: Result) -> Iterator[str]:
             yield "The divergences are listed, but too little was compared to rely on them."
         yield _format_findings(result.findings)
         for finding in result.findings[:_MAX_EXPLAINED]:
-            evidence = _format_first_lines(tuple(_list_evidence(finding)))
+            evidence = format_first_lines(tuple(_list_evidence(finding)))
             yield format_details(f"Finding {finding.rank}: evidence", evidence)
     yield format_details("What was compared", _format_states(result))
     if result.notes:
-        yield format_details("Notes", _format_first_lines(list(map(format_prose, result.notes))))
+        yield format_details("Notes", format_first_lines(list(map(format_prose, result.notes))))
     problems = []
     for side_name, side in label_sides(result):
         problems += [f"{side_name}: {format_prose(str(problem))}" for problem in side.problems]
     if problems:
-        yield format_details("Problems found while reading", _format_first_lines(problems))
+        yield format_details("Problems found while reading", format_first_lines(problems))
     yield f"<sub>dumpdiff {__version__}</sub>"
 
 
@@ -160,7 +160,7 @@ def _format_states(result: Result) -> str:
     return "\n\n".join(sections)
 
 
-def _format_first_lines(lines: Sequence[str]) -> str:
+def format_first_lines(lines: Sequence[str]) -> str:
     """Return a list of the first lines, which are Markdown already."""
     n_more = len(lines) - _MAX_LINES
     return format_list([*lines[:_MAX_LINES], *([f"{n_more} more"] if n_more > 0 else [])])

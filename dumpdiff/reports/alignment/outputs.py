@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO, Final, Protocol
 
 from ...model.errors import DumpError
+from ...model.output_files import open_output_file
 from ...model.result import Result
 
 OUTPUTS: Final = ("json", "csv", "html", "markdown", "junit")
@@ -41,6 +42,6 @@ def write(result: Result, output: str, stream: IO[bytes]) -> None:
 
 
 def write_file(result: Result, output: str, file: Path) -> None:
-    """Write ``result`` as one of :data:`OUTPUTS` to a file. Raises OSError if that fails."""
-    with file.open("wb") as stream:
+    """Write ``result`` as one of :data:`OUTPUTS` to a file. Raises DumpError if it cannot."""
+    with open_output_file(file) as stream:
         write(result, output, stream)

@@ -30,7 +30,7 @@ from .summary import (
     label_sides,
 )
 
-_COLORS = {"aligned": "bold green", "diverged": "bold red", "inconclusive": "bold yellow"}
+COLORS = {"aligned": "bold green", "diverged": "bold red", "inconclusive": "bold yellow"}
 _SHORT = 3  #: problems, and ops of a region, that are shown without -v
 _UNITS = ("values", "ops")
 #: Columns of the lists of what was not compared, see ``UNCOMPARED_COLUMNS``, ``UNMATCHED_COLUMNS``.
@@ -64,7 +64,7 @@ ALL = View()
 
 def write(result: Result, console: Console, view: View = ALL) -> None:
     """Print the report; the first line is the verdict, unbroken on any console."""
-    headline = Text(format_headline(result), style=_COLORS[result.verdict])
+    headline = Text(format_headline(result), style=COLORS[result.verdict])
     console.print(headline, soft_wrap=True)
     if view.quiet:
         return
@@ -107,7 +107,7 @@ def _build_parts(result: Result, view: View) -> Iterator[RenderableType]:
     if view.verbose and result.learned:
         yield _build_learned(result)
     if result.notes:
-        yield _build_list("notes", result.notes)
+        yield build_list("notes", result.notes)
     if result.target.problems or result.reference.problems:
         yield _build_problems(result, view)
 
@@ -255,10 +255,11 @@ def _build_problems(result: Result, view: View) -> Text:
         lines += [f"{side_name} {problem}" for problem in problems]
     if not view.verbose and len(lines) > _SHORT:
         lines = [*lines[:_SHORT], f"... {len(lines) - _SHORT} more, -v shows them"]
-    return _build_list("problems", lines)
+    return build_list("problems", lines)
 
 
-def _build_list(title: str, lines: Sequence[str]) -> Text:
+def build_list(title: str, lines: Sequence[str]) -> Text:
+    """Return lines under a title."""
     items = (f"\n  {escape_control(line)}" for line in lines)
     return Text.assemble((title, "bold"), *items, overflow="fold")
 

@@ -79,6 +79,7 @@ def write(comparison: LogComparison, stream: IO[bytes]) -> None:
     title = escape(comparison.to_stage().headline)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size}>',
+        "<!-- dumpdiff -->",
         f"<title>{title}</title><style>{_STYLE}</style>",
     ]
     for index, panel in enumerate(panels):

@@ -11,8 +11,10 @@ from ...diagnosis.case import Case, Run
 from ...diagnosis.decision import Decision, RuledOut
 from ...diagnosis.evidence import Evidence
 from ...diagnosis.outcome import TriageResult
+from ...model.run_result import RunResult
 from ..alignment import json as dumps_json
 from ..formats.json import write_document
+from ..runs import json as runs_json
 from ..stages import checklist, data, logs, norms, optimizer, settings
 from ..stages.stage import convert_stage
 from ..weights import json as weights_json
@@ -22,7 +24,8 @@ from ..weights import json as weights_json
 #:   1.0  first published form
 #:   2.0  renamed keys: of the conclusion also -> other_differences, of ruled_out by -> stage and
 #:        said -> summary, of next why -> reason; every stage in ``results`` is of version 2.0
-SCHEMA_VERSION = "2.0"
+#:   2.1  ``dumps`` in ``results`` may be the document of a run of several ranks or steps
+SCHEMA_VERSION = "2.1"
 
 
 def to_json(triaged: TriageResult) -> dict[str, Any]:
@@ -112,6 +115,10 @@ def _convert_results(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]
     if evidence.weights is not None:
         yield "weights", weights_json.to_json(evidence.weights)
     if evidence.dumps is not None:
-        yield "dumps", dumps_json.to_json(evidence.dumps)
+        result = evidence.dumps.result
+        if isinstance(result, RunResult):
+            yield "dumps", runs_json.to_json(result)
+        else:
+            yield "dumps", dumps_json.to_json(result)
     if evidence.optimizer is not None:
         yield "optimizer", optimizer.to_json(evidence.optimizer)

@@ -6,15 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ...diagnosis.decision import SYMPTOMS
+from ...diagnosis.dump_evidence import DumpEvidence
 from ...diagnosis.evidence import STAGES, Evidence
 from ...diagnosis.outcome import TriageResult
 from ...diagnosis.stages import PHASES, select_phase_findings
 from ...model.finding import Finding
 from ...model.formatting import format_number
-from ...model.result import Result
+from ...model.run_result import RunResult
 from ...model.stage import Stage
 from ..alignment.summary import format_side
 from ..formats.blocks import Block, ListBlock, TableBlock
+from ..runs.summary import format_scope
 from ..stages import checklist, data, logs, norms, optimizer, settings
 from ..weights import text as weights
 
@@ -71,7 +73,7 @@ def _build_contents(evidence: Evidence) -> Iterator[tuple[str, _Sides, Iterable[
         yield "weights", sides, weights.build_blocks(evidence.weights)
     if evidence.dumps is not None:
         dumps = evidence.dumps
-        sides = format_side(dumps.target), format_side(dumps.reference)
+        sides = _format_dumps(dumps)
         for phase in PHASES:
             yield phase, sides, _build_findings(dumps, phase)
     if evidence.optimizer is not None:
@@ -87,9 +89,18 @@ def _is_empty(block: Block) -> bool:
     return not (block.rows if isinstance(block, TableBlock) else block.lines)
 
 
-def _build_findings(result: Result, phase: str) -> Iterator[Block]:
+def _format_dumps(dumps: DumpEvidence) -> tuple[str, str]:
+    """Return what was compared of the target and of the reference."""
+    result = dumps.result
+    if isinstance(result, RunResult):
+        scope = format_scope(result)
+        return f"{scope}: {result.target}", f"{scope}: {result.reference}"
+    return format_side(result.target), format_side(result.reference)
+
+
+def _build_findings(dumps: DumpEvidence, phase: str) -> Iterator[Block]:
     """Yield the findings of one phase, first divergence first, and the evidence of the first."""
-    findings = select_phase_findings(result, phase)
+    findings = select_phase_findings(dumps, phase)
     columns = ("target", "reference", "error", "tolerance", "why")
     yield TableBlock("finding", columns, tuple(map(_list_cells, findings[:_MAX_FINDINGS])))
     n_more = len(findings) - _MAX_FINDINGS

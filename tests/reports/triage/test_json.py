@@ -30,7 +30,7 @@ def read_back(document: dict[str, Any]) -> Any:
 
 def test_the_conclusion_comes_with_its_reasons_and_what_to_do(triaged: TriageResult) -> None:
     document = write_json(triaged)
-    assert document["schema_version"] == "2.0"
+    assert document["schema_version"] == "2.1"
     conclusion = document["conclusion"]
     assert {key: conclusion[key] for key in ("outcome", "verdict", "cause", "symptom")} == {
         "outcome": "forward",
@@ -52,7 +52,7 @@ def test_every_stage_is_as_its_own_command_has_it(triaged: TriageResult) -> None
         "logs": logs.to_json(evidence.logs),  # type: ignore[arg-type]
         "norms": norms.to_json(evidence.norms),  # type: ignore[arg-type]
         "weights": weights_json.to_json(evidence.weights),  # type: ignore[arg-type]
-        "dumps": alignment_json.to_json(evidence.dumps),  # type: ignore[arg-type]
+        "dumps": alignment_json.to_json(evidence.dumps.result),  # type: ignore[arg-type]
         "optimizer": optimizer.to_json(evidence.optimizer),  # type: ignore[arg-type]
     }
     for name, result in expected.items():

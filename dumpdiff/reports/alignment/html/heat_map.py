@@ -113,4 +113,9 @@ def _build_cell(worst: float, n_differing: int, n_pairs: int, introduced: bool) 
         return Cell("none", introduced, "nothing could be compared")
     ratio = f"{format_number(worst)} × tolerance"
     tooltip = f"{n_differing} of {n_pairs} pairs diverge, at worst {ratio}"
-    return Cell(CLASSES[int(np.searchsorted(_LIMITS, worst))], introduced, tooltip)
+    return Cell(get_ratio_class(worst), introduced, tooltip)
+
+
+def get_ratio_class(ratio: float) -> str:
+    """Return the class of an error over its tolerance, 'none' if nothing was compared."""
+    return "none" if np.isnan(ratio) else CLASSES[int(np.searchsorted(_LIMITS, ratio))]

@@ -1,0 +1,58 @@
+"""What a comparison of two dumps depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .. import readers
+from ..readers.parts import Part
+from ..rulebook import Rules, load_rules
+
+PathLike = str | Path
+#: Parts of the target and of the reference that the two to compare are chosen from.
+Candidates = tuple[list[Part], list[Part]]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything that a comparison of two dumps depends on.
+
+    The same inputs give the same result.
+    """
+
+    target: PathLike
+    reference: PathLike
+    step: int | None = None
+    rank: int | None = None
+    graph: int | None = None
+    #: a second run of the reference
+    baseline: PathLike | None = None
+    #: further rule files
+    rules: tuple[PathLike, ...] = ()
+    #: checkpoints that name the parameters of a side by their values
+    weights_target: PathLike | None = None
+    weights_reference: PathLike | None = None
+    #: read and check every file of both dumps
+    verify: bool = False
+    #: parsed ``rules``
+    book: Rules = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Load the rules, so that a wrong rule file is reported before any dump is read."""
+        object.__setattr__(self, "book", load_rules([Path(file) for file in self.rules]))
+
+    def choose_parts(self) -> tuple[Part, Part]:
+        """Return the step, rank and graph of either dump that are compared.
+
+        Raises DumpError if there are none.
+        """
+        return self.choose_of_parts(self.find_parts())
+
+    def find_parts(self) -> Candidates:
+        """Return everything that the target and the reference hold. Raises DumpError."""
+        return readers.find_parts(self.target), readers.find_parts(self.reference)
+
+    def choose_of_parts(self, parts: Candidates) -> tuple[Part, Part]:
+        """Return which of the parts of either dump are compared. Raises DumpError."""
+        return readers.choose_parts(*parts, step=self.step, rank=self.rank, graph=self.graph)

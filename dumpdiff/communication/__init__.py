@@ -1,0 +1,23 @@
+"""Which ranks exchange what?
+
+``list_collectives`` lists the collectives and transfers of one rank, ``join_collectives`` joins
+those of all ranks of a step, ``match_siblings`` finds the calls that sibling ranks make alike.
+"""
+
+from .collectives import list_collectives
+from .exchanges import Exchanges, join_collectives
+from .groups import Group
+from .siblings import Siblings, find_stages, match_siblings, match_tensors
+from .values import compute_value_keys
+
+__all__ = [
+    "Exchanges",
+    "Group",
+    "Siblings",
+    "compute_value_keys",
+    "find_stages",
+    "join_collectives",
+    "list_collectives",
+    "match_siblings",
+    "match_tensors",
+]

@@ -1,0 +1,1 @@
+"""The check of a run without a reference, in a terminal, as JSON, JUnit and Markdown."""

@@ -1,0 +1,246 @@
+"""The answer about a run in one line, and its tables of ranks, steps and layers as words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...model.formatting import escape_control, format_number_ranges, format_percent
+from ...model.run_result import (
+    LayerState,
+    Reception,
+    RunFinding,
+    RunResult,
+    format_place,
+)
+from ...model.trace import PHASES
+from ...model.verdict import AGREEING, DIFFERING_STATES, INTRODUCED, ISOLATED, RECONVERGED
+
+#: States of a cell, worst first, and what they mean.
+CELL_STATES = {
+    "introduced": "a divergence begins here",
+    "differs": "differs as a consequence, or was received",
+    "agrees": "everything that was compared agrees",
+    "not compared": "nothing could be compared",
+}
+_SIGNS = {"introduced": "X", "differs": "x", "agrees": ".", "not compared": "?"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One layer of one rank in one step, or one rank in one step."""
+
+    state: str  #: of CELL_STATES
+    ratio: float  #: largest error over its tolerance
+    tooltip: str = ""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """States of ranks (rows) by layer or step (columns)."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+
+
+def format_headline(result: RunResult) -> str:
+    """Return the answer in one line.
+
+    >>> format_headline(result)  # doctest: +SKIP
+    'diverged: rank 3 (tp 1, dp 1), step 0: ...; ranks 0 to 2 receive it through all_reduce of tp'
+    """
+    parts = [_format_answer(result)]
+    left_out = [*result.unpaired, *result.unread]
+    if left_out and result.verdict != "inconclusive":
+        parts.append("; ".join(left_out))
+    return "; ".join(parts)
+
+
+def _format_answer(result: RunResult) -> str:
+    first = result.first_divergence
+    if result.verdict == "diverged" and first is not None:
+        clauses = [f"diverged: {first.place}: {escape_control(first.title)}"]
+        clauses += [format_reception(reception) for reception in first.receptions]
+        if len(first.steps) > 1:
+            clauses.append(f"again at {format_place((), first.steps[1:])}")
+        return "; ".join(clauses)
+    if result.verdict == "diverged":
+        diverged_tasks = [task for task in result.tasks if task.verdict == "diverged"]
+        return f"diverged: {diverged_tasks[0].place}: {escape_control(diverged_tasks[0].headline)}"
+    if result.verdict == "inconclusive" and result.notes:
+        return f"inconclusive: {escape_control(result.notes[0])}"
+    return f"{result.verdict}: {format_scope(result)}; {_format_lowest_coverage(result)}"
+
+
+def format_scope(result: RunResult) -> str:
+    """Return what was compared: '8 ranks of 2 steps'."""
+    n_ranks, n_steps = len(result.ranks), len(result.steps)
+    ranks = f"{n_ranks} rank{'s' if n_ranks > 1 else ''}"
+    steps = f"{n_steps} step{'s' if n_steps > 1 else ''}"
+    return f"{ranks} of {steps} compared"
+
+
+def _format_lowest_coverage(result: RunResult) -> str:
+    """Return the lowest share of values that any task compared, by phase."""
+    words = []
+    for phase in PHASES:
+        shares = []
+        for task in result.tasks:
+            for side in ("target", "reference"):
+                figures = task.coverage.get(side, {}).get(phase)
+                if figures and figures.get("values"):
+                    shares.append(float(figures["value_share"]))
+        if shares:
+            words.append(f"{phase} at least {format_percent(min(shares))}")
+    return f"values compared: {', '.join(words)}" if words else "nothing compared"
+
+
+def format_reception(reception: Reception) -> str:
+    """Return 'ranks 0 to 2 receive it through all_reduce of tp'."""
+    verb = "receive" if len(reception.ranks) > 1 else "receives"
+    group = f" of {reception.group}" if reception.group else ""
+    place = format_place(reception.ranks, ())
+    return f"{place} {verb} it through {reception.kind}{escape_control(group)}"
+
+
+def format_ranks(finding: RunFinding) -> str:
+    """Return the ranks of a finding in short: '0 to 3'."""
+    return format_number_ranges(finding.ranks) if finding.ranks else "-"
+
+
+def label_rank(result: RunResult, rank: int | None) -> str:
+    """Return 'rank 3 (tp 1, dp 1)'."""
+    coordinates = result.coordinates.get(str(rank), "")
+    place = format_place((rank,), ())
+    return f"{place} ({coordinates})" if coordinates else place
+
+
+def list_phases(result: RunResult, step: int | None) -> list[str]:
+    """Return the phases of one step in which something was compared."""
+    phases = {layer.phase for task in result.list_tasks(step) for layer in task.layers}
+    return [phase for phase in PHASES if phase in phases]
+
+
+def build_layer_matrix(result: RunResult, step: int | None, phase: str) -> Matrix:
+    """Return the states of the layers of each rank in one step and phase."""
+    tasks = list(result.list_tasks(step))
+    origins = _find_origins(result)
+    columns: dict[str, None] = {}
+    for task in tasks:
+        columns |= dict.fromkeys(layer.layer for layer in task.layers if layer.phase == phase)
+    rows = []
+    for task in tasks:
+        layers = {layer.layer: layer for layer in task.layers if layer.phase == phase}
+        is_origin = (task.step, task.rank) in origins
+        cells = []
+        for column in columns:
+            is_known = column in layers
+            cells.append(_join_layers([layers[column]], is_origin=is_origin) if is_known else None)
+        rows.append((label_rank(result, task.rank), tuple(cells)))
+    return Matrix(tuple(column or "elsewhere" for column in columns), tuple(rows))
+
+
+def select_matrix(result: RunResult) -> tuple[int | None, str]:
+    """Return the step and phase whose matrix shows the first divergence."""
+    first = result.first_divergence
+    step = result.steps[0] if first is None else first.step
+    phases = list_phases(result, step)
+    if first is not None and first.finding.phase in phases:
+        return step, first.finding.phase
+    return step, phases[0] if phases else ""
+
+
+def build_step_matrix(result: RunResult) -> Matrix:
+    """Return the state of each rank in each step."""
+    columns = tuple(format_place((), (step,)) for step in result.steps)
+    rows = []
+    for rank in result.ranks:
+        cells = tuple(_build_task_cell(result, rank, step) for step in result.steps)
+        rows.append((label_rank(result, rank), cells))
+    return Matrix(columns, tuple(rows))
+
+
+def _find_origins(result: RunResult) -> set[tuple[int | None, int | None]]:
+    """Return step and rank of the tasks in which a divergence begins; others received it."""
+    origins: set[tuple[int | None, int | None]] = set()
+    for finding in result.findings:
+        for step in finding.steps or (None,):
+            origins.update((step, rank) for rank in finding.ranks or (None,))
+    return origins
+
+
+def _build_task_cell(result: RunResult, rank: int | None, step: int | None) -> Cell | None:
+    for task in result.tasks:
+        if (task.rank, task.step) == (rank, step):
+            if task.problem:
+                return Cell("not compared", float("nan"), task.problem)
+            is_origin = (task.step, task.rank) in _find_origins(result)
+            return _join_layers(task.layers, is_origin=is_origin)
+    return None
+
+
+def _join_layers(layers: Sequence[LayerState], *, is_origin: bool) -> Cell:
+    states = {layer.state for layer in layers}
+    if is_origin and states & {INTRODUCED, ISOLATED}:
+        state = "introduced"
+    elif states & set(DIFFERING_STATES):
+        state = "differs"
+    elif states & {AGREEING, RECONVERGED}:
+        state = "agrees"
+    else:
+        state = "not compared"
+    ratios = [layer.ratio for layer in layers if layer.ratio == layer.ratio]
+    differing = sum(layer.differing for layer in layers)
+    values = sum(layer.values for layer in layers)
+    tooltip = f"{differing} of {values} values differ"
+    return Cell(state, max(ratios, default=float("nan")), tooltip)
+
+
+def label_matrix(step: int | None, phase: str) -> str:
+    """Return 'step 0, forward'."""
+    return ", ".join(filter(None, ("" if step is None else f"step {step}", phase)))
+
+
+def fold_matrix(matrix: Matrix, labels: Sequence[str]) -> Matrix:
+    """Return a matrix in which equal neighboring rows and columns are one each.
+
+    ``labels`` are short names of the rows: numbers of ranks.
+    """
+    signs = [[cell.state if cell else "" for cell in cells] for _, cells in matrix.rows]
+    column_runs = _find_runs(
+        [tuple(row[column] for row in signs) for column in range(len(matrix.columns))]
+    )
+    row_runs = _find_runs([tuple(row) for row in signs])
+    columns = []
+    for start, end in column_runs:
+        first, last = matrix.columns[start], matrix.columns[end - 1]
+        columns.append(first if end - start == 1 else f"{first} to {last}")
+    rows = []
+    for start, end in row_runs:
+        label = (
+            matrix.rows[start][0] if end - start == 1 else f"{labels[start]} to {labels[end - 1]}"
+        )
+        cells = tuple(matrix.rows[start][1][column] for column, _ in column_runs)
+        rows.append((label, cells))
+    return Matrix(tuple(columns), tuple(rows))
+
+
+def _find_runs(items: Sequence[object]) -> list[tuple[int, int]]:
+    """Return start and end of each run of equal neighbors."""
+    runs: list[tuple[int, int]] = []
+    for number, item in enumerate(items):
+        if runs and items[runs[-1][0]] == item:
+            runs[-1] = (runs[-1][0], number + 1)
+        else:
+            runs.append((number, number + 1))
+    return runs
+
+
+def get_sign(cell: Cell | None) -> str:
+    """Return one character for a cell: X where a divergence begins, x, ., ? and ''."""
+    return "" if cell is None else _SIGNS[cell.state]
+
+
+def list_signs() -> str:
+    """Return what the characters of a table mean."""
+    return ", ".join(f"{sign} {CELL_STATES[state]}" for state, sign in _SIGNS.items())

@@ -1,0 +1,126 @@
+"""The report about a run that a person reads in a terminal: the answer first, then the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ...model.formatting import escape_control, format_number
+from ...model.run_result import RunFinding, RunResult, format_place
+from ..alignment.text import ALL, COLORS, View, build_list
+from .summary import (
+    Matrix,
+    build_layer_matrix,
+    build_step_matrix,
+    fold_matrix,
+    format_headline,
+    format_reception,
+    format_scope,
+    get_sign,
+    label_matrix,
+    list_signs,
+    select_matrix,
+)
+
+
+def write(result: RunResult, console: Console, view: View = ALL) -> None:
+    """Print the report; the first line is the answer, unbroken on any console."""
+    headline = Text(format_headline(result), style=COLORS[result.verdict])
+    console.print(headline, soft_wrap=True)
+    if view.quiet:
+        return
+    console.print()
+    for side, path in (("target", result.target), ("reference", result.reference)):
+        line = Text.assemble((f"{side:<11}", "bold"), escape_control(path))
+        console.print(line, soft_wrap=True)
+    console.print(Text.assemble((f"{'compared':<11}", "bold"), format_scope(result)))
+    for part in _build_parts(result, view):
+        console.print()
+        console.print(part)
+
+
+def _build_parts(result: RunResult, view: View) -> Iterator[RenderableType]:
+    if len(result.steps) > 1:
+        yield _build_matrix("rank", build_step_matrix(result), _list_labels(result))
+    step, phase = select_matrix(result)
+    layer_matrix = build_layer_matrix(result, step, phase)
+    if layer_matrix.columns:
+        labels = [format_place((task.rank,), ()) for task in result.list_tasks(step)]
+        yield _build_matrix(label_matrix(step, phase), layer_matrix, labels)
+        yield Text(list_signs())
+    if result.findings:
+        yield from _build_findings(result.findings, view)
+    left_out = [*result.unpaired, *result.unread]
+    if left_out:
+        yield build_list("not read", left_out)
+    if result.notes:
+        yield build_list("notes", result.notes)
+
+
+def _list_labels(result: RunResult) -> list[str]:
+    return [format_place((rank,), ()) for rank in result.ranks]
+
+
+def _build_matrix(corner: str, matrix: Matrix, labels: Sequence[str]) -> Table:
+    folded_matrix = fold_matrix(matrix, labels)
+    table = _build_table(corner, *folded_matrix.columns)
+    for label, cells in folded_matrix.rows:
+        table.add_row(label, *map(get_sign, cells))
+    return table
+
+
+def _build_findings(findings: Sequence[RunFinding], view: View) -> Iterator[RenderableType]:
+    matching_findings = [
+        finding for finding in findings if view.shows(finding.finding.phase, finding.finding.scope)
+    ]
+    printed_findings = matching_findings[: view.limit]
+    if printed_findings:
+        table = _build_table("#", "where", "kind", "phase", "finding", "error", "tolerance")
+        for finding in printed_findings:
+            table.add_row(
+                str(finding.number),
+                finding.place,
+                finding.kind,
+                finding.finding.phase,
+                _format_finding(finding, view),
+                format_number(finding.finding.metrics.get("error", float("nan"))),
+                format_number(finding.finding.tolerance),
+            )
+        yield table
+    if len(printed_findings) < len(findings):
+        yield Text(f"{len(printed_findings)} of {len(findings)} findings shown")
+
+
+def _format_finding(finding: RunFinding, view: View) -> Text:
+    lines = [finding.title]
+    lines += [format_reception(reception) for reception in finding.receptions]
+    task_finding = finding.finding
+    if task_finding.scope and task_finding.scope not in finding.title:
+        lines.append(f"scope: {task_finding.scope}")
+    for side, ops in (
+        ("target", task_finding.target_ops),
+        ("reference", task_finding.reference_ops),
+    ):
+        if ops and ops[-1] not in finding.title:
+            lines.append(f"{side}: {ops[-1]}")
+    if task_finding.source:
+        sources = [f"{side} {line}" for side, line in task_finding.source.items()]
+        lines.append(f"source: {', '.join(sources)}")
+    for cause in task_finding.causes[:1]:
+        lines.append(f"why ({cause.name}): {cause.text}")
+    if view.verbose:
+        lines.append(f"evidence: {'; '.join(finding.evidence)}")
+        lines.append(f"id: {finding.id}, in {finding.task}")
+    title, *other_lines = map(escape_control, lines)
+    return Text.assemble((title, "bold"), *(f"\n{line}" for line in other_lines), overflow="fold")
+
+
+def _build_table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(escape_control(column), overflow="fold")
+    return table

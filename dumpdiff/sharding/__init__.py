@@ -1,0 +1,25 @@
+"""Which run on one device do these ranks make up?
+
+``merge_runs`` returns one trace for all ranks of each run, which everything after it compares like
+the trace of one device.
+"""
+
+from .layouts import (
+    Merged,
+    RunOfRanks,
+    has_equal_layout,
+    has_other_batches,
+    list_changed_layouts,
+    merge_runs,
+)
+from .merge import LayoutRow
+
+__all__ = [
+    "LayoutRow",
+    "Merged",
+    "RunOfRanks",
+    "has_equal_layout",
+    "has_other_batches",
+    "list_changed_layouts",
+    "merge_runs",
+]

@@ -1,0 +1,109 @@
+"""The axis and order of shards, decided once per kind of value from whole tensors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..model.arrays import AnyArray, Flags, Ints
+from ..model.dtypes import get_unit_roundoff
+from .other_run import OtherRun, load_tensor
+from .relation import Relation, add_arrays
+from .siblings import Siblings
+from .slices import Assembly, find_assembly
+
+#: Values of a kind whose shards are searched for in the whole tensor.
+_SAMPLES = 2
+#: Unit roundoff from which on numbers count as of half precision.
+_NARROW = 2.0**-12
+
+
+def find_assemblies(
+    siblings: Siblings,
+    other: OtherRun,
+    kinds: Ints,
+    is_loose: Flags,
+    matches: Ints,
+    relations: Sequence[Relation | None],
+) -> dict[int, Assembly]:
+    """Return row -> how its shards are concatenated, where whole tensors tell it.
+
+    ``matches`` are rows of ``other`` that equal the combined values.
+    """
+    votes: dict[tuple[int, int], Counter[Assembly]] = {}
+    samples: Counter[int] = Counter()
+    assemblies: dict[int, Assembly] = {}
+    cached_assemblies: dict[tuple[object, ...], Assembly | None] = {}
+    joined_rows = [
+        (row, relation)
+        for row, relation in enumerate(relations)
+        if relation is not None and len(relation.parts) > 1
+    ]
+    is_single = is_loose | _flag_squares(siblings)
+    for row, relation in joined_rows:
+        kind = int(kinds[row])
+        if matches[row] < 0 or (samples[kind] >= _SAMPLES and not is_single[row]):
+            continue
+        key = _get_value_key(siblings, row, relation)
+        if key not in cached_assemblies:
+            cached_assemblies[key] = _search_assembly(
+                siblings, other, row, int(matches[row]), relation
+            )
+        assembly = cached_assemblies[key]
+        samples[kind] += 1
+        if assembly is not None:
+            votes.setdefault((kind, len(relation.parts)), Counter())[assembly] += 1
+            if is_single[row]:
+                assemblies[row] = assembly
+    for row, relation in joined_rows:
+        counts = votes.get((int(kinds[row]), len(relation.parts)))
+        if counts and (not is_single[row] or len(counts) == 1):
+            assemblies.setdefault(row, counts.most_common(1)[0][0])
+    return assemblies
+
+
+def _flag_squares(siblings: Siblings) -> Flags:
+    """Return (tensors,) whether the shards are square: a transposed one looks the same."""
+    shapes = siblings.collect_base("shape").tolist()
+    flags = [shape is not None and len(shape) == 2 and shape[0] == shape[1] for shape in shapes]
+    return np.array(flags, dtype=bool)
+
+
+def _get_value_key(siblings: Siblings, row: int, relation: Relation) -> tuple[object, ...]:
+    """Return a key that two rows share if they hold the same values in the same shape."""
+    classes = []
+    for rank, flow in enumerate(siblings.flows):
+        tensor = int(siblings.rows[row, rank])
+        value = int(flow.tensor_class[tensor]) if tensor >= 0 else -1
+        classes.append(value if value >= 0 else f"row {row}")
+    flow = siblings.flows[siblings.base]
+    kind = flow.trace.ops["kind"].iat[int(siblings.row_ops[row])]
+    return (*classes, *siblings.shape_codes[row].tolist(), relation, kind)
+
+
+def _search_assembly(
+    siblings: Siblings, other: OtherRun, row: int, match: int, relation: Relation
+) -> Assembly | None:
+    parts = load_parts(siblings, row, relation)
+    whole = other.load(match)
+    if parts is None or whole is None:
+        return None
+    rank = int(siblings.bases[row])
+    dtype = siblings.flows[rank].tensors["dtype"].iat[int(siblings.rows[row, rank])]
+    if relation.factor != 1.0:
+        parts = [part * relation.factor for part in parts]
+    return find_assembly(parts, whole, is_narrow=get_unit_roundoff(dtype) > _NARROW)
+
+
+def load_parts(siblings: Siblings, row: int, relation: Relation) -> list[AnyArray] | None:
+    """Return the parts of a value in their recorded shape; None if a whole tensor is missing."""
+    parts = []
+    for ranks in relation.parts:
+        arrays = [load_tensor(siblings, row, rank) for rank in ranks]
+        known_arrays = [array for array in arrays if array is not None]
+        if len(known_arrays) < len(arrays):
+            return None
+        parts.append(add_arrays(known_arrays, range(len(known_arrays))))
+    return parts

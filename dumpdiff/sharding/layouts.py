@@ -1,0 +1,163 @@
+"""Runs of different layouts, each as one trace, so that they can be compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..graph import Flow
+from ..model.trace import Trace
+from .merge import LayoutRow, MergedRun, merge_ranks
+from .micro_batches import count_micro_batches, split_micro_batches
+from .other_run import OtherRun
+from .siblings import Siblings, align_siblings
+from .stages import group_stages, join_stages, leave_out_summands
+
+
+@dataclass(frozen=True)
+class RunOfRanks:
+    """The traces of all ranks of one step of a run."""
+
+    ranks: tuple[int, ...]
+    flows: tuple[Flow, ...]
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A stage of the pipeline: its ranks side by side, or the micro-batches of them."""
+
+    siblings: Siblings
+    #: ops of the rows of ``siblings`` that add up values of several stages
+    crossing_ops: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A run of one or several ranks as one trace."""
+
+    trace: Trace
+    ranks: tuple[str, ...] = ()  #: those that were merged; () if there is one
+    layout: tuple[LayoutRow, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def merge_runs(target: RunOfRanks, reference: RunOfRanks) -> tuple[Merged, Merged]:
+    """Return both runs as one trace each.
+
+    How the values of ranks make up one value is found in the values of the other run.
+    """
+    n_batches = count_all_batches(target, reference)
+    stages = (_list_stages(target, n_batches[0]), _list_stages(reference, n_batches[1]))
+    others = tuple(OtherRun([stage.siblings for stage in stages[side]]) for side in (1, 0))
+    merged_runs = []
+    for run_stages, other in zip(stages, others, strict=True):
+        merged_stages = [_merge_stage(stage, other) for stage in run_stages]
+        merged_runs.append(_join_stages(run_stages, merged_stages))
+    return merged_runs[0], merged_runs[1]
+
+
+def count_all_batches(target: RunOfRanks, reference: RunOfRanks) -> tuple[int, int]:
+    """Return the number of micro-batches that each run has for one of the other run."""
+    first = count_micro_batches(target.flows[0], reference.flows[0])
+    return first, count_micro_batches(reference.flows[0], target.flows[0])
+
+
+def has_other_batches(target: Flow, reference: Flow) -> bool:
+    """Return whether one of two runs makes each call several times, once for each micro-batch."""
+    n_batches = (count_micro_batches(target, reference), count_micro_batches(reference, target))
+    return max(n_batches) > 1
+
+
+def _list_stages(run: RunOfRanks, n_batches: int) -> list[_Stage]:
+    """Return the ranks of each stage of the pipeline, side by side."""
+    flow_of = dict(zip(run.ranks, run.flows, strict=True))
+    stages = []
+    for stage in group_stages({rank: flow.trace for rank, flow in flow_of.items()}):
+        names: list[str] = []
+        flows: list[Flow] = []
+        for rank in stage.ranks:
+            batches = None if n_batches < 2 else split_micro_batches(flow_of[rank], n_batches)
+            if batches is None:
+                names.append(f"rank {rank}")
+                flows.append(flow_of[rank])
+            else:
+                names += [f"micro-batch {number} of rank {rank}" for number in range(n_batches)]
+                flows += batches
+        is_split = len(flows) > len(stage.ranks)
+        siblings = align_siblings(flows, names, n_batches if is_split else 1)
+        crossing_ops = _find_crossing_ops(siblings, stage.crossing_names)
+        stages.append(_Stage(siblings, crossing_ops))
+    return stages
+
+
+def _find_crossing_ops(siblings: Siblings, names: frozenset[str]) -> tuple[int, ...]:
+    """Return the ops of the base rank that have one of the names."""
+    op_names = siblings.flows[siblings.base].trace.ops["name"].tolist()
+    return tuple(op for op, name in enumerate(op_names) if name in names)
+
+
+def _merge_stage(stage: _Stage, other: OtherRun) -> Merged:
+    siblings = stage.siblings
+    if siblings.n_ranks == 1:
+        flow = siblings.flows[0]
+        merged = Merged(replace(flow.trace, tensors=flow.tensors))
+    else:
+        merged = _describe_merged(merge_ranks(siblings, other))
+    if not stage.crossing_ops:
+        return merged
+    trace, n_parts = leave_out_summands(merged.trace, stage.crossing_ops)
+    note = (
+        f"{n_parts:,} values of single stages (tied weights, gradient norm) are compared after "
+        "they are added up over the stages"
+    )
+    return replace(merged, trace=trace, notes=(*merged.notes, note))
+
+
+def _join_stages(stages: list[_Stage], merged_stages: list[Merged]) -> Merged:
+    if len(stages) == 1:
+        return merged_stages[0]
+    names = [stage.siblings.names[0] for stage in stages]
+    trace = join_stages([merged.trace for merged in merged_stages], names)
+    ranks: tuple[str, ...] = ()
+    layout: tuple[LayoutRow, ...] = ()
+    notes: list[str] = []
+    for stage, merged in zip(stages, merged_stages, strict=True):
+        ranks += stage.siblings.names
+        layout += merged.layout
+        notes += [note for note in merged.notes if note not in notes]
+    return Merged(trace, ranks, layout, tuple(notes))
+
+
+def _describe_merged(merged: MergedRun) -> Merged:
+    notes = list(merged.notes)
+    ranks = Counter(rank for names in merged.deviations.values() for rank in names)
+    for rank, count in ranks.most_common():
+        first_row = min(row for row, names in merged.deviations.items() if rank in names)
+        op = int(merged.trace.tensors["op"].iat[first_row])
+        name = merged.trace.ops["name"].iat[op]
+        notes.append(
+            f"{count:,} values that ranks should share differ on {rank}, the first in {name}: "
+            "its values were compared"
+        )
+    return Merged(merged.trace, merged.ranks, merged.layout, tuple(notes))
+
+
+def has_equal_layout(target: Trace, reference: Trace) -> bool:
+    """Return whether the same rank of two runs holds parameters of the same sizes.
+
+    Also true if no parameter is named, because then nothing shows another layout.
+    """
+    sizes = [_count_parameter_sizes(trace) for trace in (target, reference)]
+    return not sizes[0] or not sizes[1] or sizes[0] == sizes[1]
+
+
+def _count_parameter_sizes(trace: Trace) -> Counter[int]:
+    table = trace.tensors
+    named = table[(table["parameter"] != "").to_numpy()].drop_duplicates("parameter")
+    return Counter(named["size"].tolist())
+
+
+def list_changed_layouts(rows: Sequence[LayoutRow]) -> list[LayoutRow]:
+    """Return the kinds of values that are not the same on all ranks."""
+    return [row for row in rows if row.relation != "replicated"]

@@ -1,0 +1,515 @@
+"""One trace of the whole run from the traces of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..graph.statistics import compute_statistics
+from ..model.arrays import AnyArray, Flags, Floats, Ints
+from ..model.dtypes import is_discrete, is_floating
+from ..model.trace import BACKWARD, FORWARD, Problem, Trace
+from .assemblies import find_assemblies
+from .kinds import describe_kinds
+from .other_run import OtherRun, load_shaped
+from .relation import Relation, add_arrays, add_parts, combine_statistics, join_parts
+from .relations import find_relations, list_reductions, load_ranks
+from .siblings import Siblings
+from .slices import Assembly
+
+#: Relative difference up to which a sum over ranks is what the collective wrote.
+_REDUCTION_ERROR = 1e-4
+
+
+@dataclass(frozen=True)
+class LayoutRow:
+    """How the values of one kind are distributed over the ranks."""
+
+    name: str
+    relation: str
+    count: int  #: values of the kind
+
+
+@dataclass(frozen=True)
+class MergedRun:
+    """Ranks of one step merged to one trace."""
+
+    trace: Trace
+    ranks: tuple[str, ...]
+    layout: tuple[LayoutRow, ...]
+    notes: tuple[str, ...]
+    #: merged tensor -> ranks whose copy of a replicated value differs
+    deviations: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+def merge_ranks(siblings: Siblings, other: OtherRun) -> MergedRun:
+    """Return sibling ranks as one; ``other`` has the values of the other run."""
+    return _Merger(siblings, other).run()
+
+
+class _Merger:
+    def __init__(self, siblings: Siblings, other: OtherRun) -> None:
+        self._siblings = siblings
+        self._other = other
+        self._index = other.index
+        row_relations = find_relations(siblings, other)
+        self._kinds = row_relations.kinds
+        self._matches = row_relations.matches
+        self._relations: list[Relation | None] = list(row_relations.relations)
+        self._groups = row_relations.groups
+        self._factor = row_relations.factor
+        self._n_slices = row_relations.n_slices
+        self._is_loose = row_relations.is_loose
+        self._reduction_rows = list_reductions(siblings)
+        self._base = siblings.base
+        self._base_flow = siblings.flows[self._base]
+        table = self._base_flow.tensors
+        self._is_constant = table["constant"].to_numpy()
+        self._dtypes = table["dtype"].tolist()
+        self._deviations: dict[int, tuple[str, ...]] = {}
+        self._recipes: dict[str, _Recipe] = {}
+
+    def run(self) -> MergedRun:
+        self._complete_relations()
+        n_rows = len(self._siblings.rows)
+        patterns = self._choose_patterns()
+        statistics = np.full((n_rows, 4), np.nan)
+        sizes = self._siblings.sizes.max(axis=1)
+        for group_relation, rows in self._group_rows(patterns):
+            statistics[rows], sizes[rows] = combine_statistics(
+                self._siblings.statistics[rows], self._siblings.sizes[rows], group_relation
+            )
+        assemblies = find_assemblies(
+            self._siblings, self._other, self._kinds, self._is_loose, self._matches, patterns
+        )
+        table = self._base_flow.tensors.copy()
+        shapes = table["shape"].tolist()
+        files = table["file"].tolist()
+        hashes = table["hash"].to_numpy(copy=True)
+        content = table["content"].to_numpy(copy=True)
+        is_trusted = self._collect_trust()
+        for row, relation in enumerate(patterns):
+            if relation is None:
+                if not self._is_constant[row]:
+                    is_trusted[row] = False
+                continue
+            if len(relation.parts) == 1 and not relation.is_sum and relation.factor == 1.0:
+                files[row] = self._name_file(row, relation, None)
+                rank = relation.parts[0][0]
+                rank_table = self._siblings.flows[rank].tensors
+                tensor = int(self._siblings.rows[row, rank])
+                content[row] = rank_table["content"].iat[tensor]
+                hashes[row] = rank_table["hash"].iat[tensor]
+                continue
+            hashes[row], content[row] = "", 0
+            assembly = assemblies.get(row)
+            if len(relation.parts) > 1:
+                shapes[row] = self._get_joined_shape(row, relation, assembly)
+            can_join = assembly is not None or len(relation.parts) == 1
+            files[row] = self._name_file(row, relation, assembly) if can_join else ""
+        self._use_reductions(patterns, statistics, sizes, shapes, files, is_trusted)
+        for column, name in enumerate(("max", "min", "mean", "norm")):
+            values = table[name].to_numpy(copy=True)
+            is_combined = np.array([relation is not None for relation in patterns])
+            values[is_combined] = statistics[is_combined, column]
+            table[name] = values
+        self._measure_sums(table, patterns, files, is_trusted)
+        table["size"] = sizes
+        table["shape"] = np.fromiter(shapes, dtype=object, count=n_rows)
+        table["file"] = np.fromiter(files, dtype=object, count=n_rows)
+        table["hash"], table["content"] = hashes, content
+        table["nonfinite"] = self._siblings.collect("nonfinite", -1).max(axis=1).astype(np.int8)
+        table["trusted"] = is_trusted
+        trace = self._build_trace(table)
+        return MergedRun(
+            trace,
+            self._siblings.names,
+            self._describe_layout(patterns, assemblies),
+            self._list_notes(patterns, is_trusted),
+            self._deviations,
+        )
+
+    def _complete_relations(self) -> None:
+        """Decide the relations that no value of the other run proves."""
+        siblings = self._siblings
+        labels = siblings.labels
+        self._leave_out_loss_gradients()
+        for row, relation in enumerate(self._relations):
+            if relation is not None or self._is_constant[row] or self._is_left_out[row]:
+                continue
+            pattern = tuple(labels[row].tolist())
+            if len(set(pattern) - {-1}) == 1:
+                self._relations[row] = join_parts(pattern)
+        self._sum_gradients()
+        self._sum_reduced_values()
+        for row, relation in enumerate(self._relations):
+            if relation is None and not self._is_constant[row] and not self._is_left_out[row]:
+                if is_discrete(self._dtypes[row]):
+                    continue
+                if self._siblings.sizes[row].max() == 1:
+                    self._relations[row] = self._add_numbers(row)
+                    continue
+                self._relations[row] = join_parts(tuple(labels[row].tolist()))
+
+    def _leave_out_loss_gradients(self) -> None:
+        """Leave out gradients of single numbers where the batch is cut into slices.
+
+        The loss of a slice and the loss of the batch have other gradients: 1/2 and 1.
+        """
+        n_rows = len(self._siblings.rows)
+        self._is_left_out = np.zeros(n_rows, dtype=bool)
+        if self._n_slices < 2:
+            return
+        phases = self._base_flow.trace.ops["phase"].to_numpy()
+        is_backward = (phases == BACKWARD)[self._base_flow.tensors["op"].to_numpy()]
+        self._is_left_out = is_backward & (self._siblings.sizes.max(axis=1) == 1)
+        for row in np.flatnonzero(self._is_left_out).tolist():
+            self._relations[row] = None
+
+    def _add_numbers(self, row: int) -> Relation | None:
+        """Return how single numbers that no value of the other run proves are combined.
+
+        Numbers of the optimizer are summands (of norms); those of a pass over slices of the batch
+        are averaged. Others mean something on one rank only.
+        """
+        pattern = tuple(self._siblings.labels[row].tolist())
+        op = int(self._base_flow.tensors["op"].iat[row])
+        is_pass = self._base_flow.phases[op] in (FORWARD, BACKWARD)
+        if is_pass and self._factor == 1.0:
+            return None
+        return add_parts(pattern, self._groups[0], self._factor if is_pass else 1.0)
+
+    def _list_equal_rows(self, row: int) -> Ints:
+        """Return the rows that hold the same value on every rank."""
+        if not hasattr(self, "_joint_classes"):
+            columns = []
+            for rank, flow in enumerate(self._siblings.flows):
+                ids = self._siblings.rows[:, rank]
+                columns.append(np.where(ids >= 0, flow.tensor_class[ids], -1))
+            self._joint_classes = np.stack(columns, axis=1)
+        classes = self._joint_classes[row]
+        if (classes < 0).any():
+            return np.array([row])
+        rows: Ints = np.flatnonzero((self._joint_classes == classes).all(axis=1))
+        return rows
+
+    def _sum_reduced_values(self) -> None:
+        """Take what a reduction reads for partial sums, where nothing else is known."""
+        labels = self._siblings.labels
+        for row, output in self._reduction_rows:
+            groups = tuple(labels[output].tolist())
+            relation = add_parts(tuple(labels[row].tolist()), groups)
+            equal_rows = self._list_equal_rows(row).tolist()
+            for equal_row in equal_rows:
+                known_relation = self._relations[equal_row]
+                if known_relation is not None and known_relation.is_sum:
+                    relation = known_relation
+            for equal_row in equal_rows:
+                if self._relations[equal_row] is None:
+                    self._relations[equal_row] = relation
+
+    def _sum_gradients(self) -> None:
+        """Take different gradients of a replicated parameter for partial sums."""
+        table = self._base_flow.tensors
+        labels = self._siblings.labels
+        parameters = table["parameter"].to_numpy()
+        relation_of: dict[str, Relation] = {}
+        for row in np.flatnonzero(parameters != "").tolist():
+            relation = self._relations[row]
+            if relation is not None and not relation.is_sum:
+                relation_of.setdefault(parameters[row], relation)
+        for row, name in enumerate(table["gradient_of"].tolist()):
+            if not name or self._relations[row] is not None or name not in relation_of:
+                continue
+            pattern = tuple(labels[row].tolist())
+            # ranks with the same part of the parameter have summands of the same gradient
+            self._relations[row] = add_parts(
+                pattern, relation_of[name].pattern, self._factor
+            ) or join_parts(pattern, self._factor)
+
+    def _choose_patterns(self) -> list[Relation | None]:
+        """Return the relations with the ranks whose values are taken.
+
+        Where ranks that hold the same part have different numbers, the one that differs from the
+        others is taken: the comparison then shows it.
+        """
+        labels = self._siblings.labels
+        chosen: list[Relation | None] = []
+        for row, relation in enumerate(self._relations):
+            row_labels = labels[row].tolist()
+            if relation is None or list(relation.pattern) == row_labels:
+                chosen.append(relation)
+                continue
+            replacements = {}
+            for first in sorted(set(relation.pattern) - {-1}):
+                ranks = [
+                    rank
+                    for rank, label in enumerate(relation.pattern)
+                    if label == first and row_labels[rank] >= 0
+                ]
+                if not ranks:
+                    continue
+                replacements[first] = ranks[0]
+                if len({row_labels[rank] for rank in ranks}) > 1:
+                    deviating_rank = self._find_deviating_rank(row, relation, ranks)
+                    self._deviations[row] = (self._siblings.names[deviating_rank],)
+                    replacements[first] = deviating_rank
+            parts = []
+            for part in relation.parts:
+                ranks = [replacements[rank] for rank in part if rank in replacements]
+                if ranks:
+                    parts.append(tuple(ranks))
+            chosen.append(replace(relation, parts=tuple(parts)) if parts else None)
+        return chosen
+
+    def _find_deviating_rank(self, row: int, relation: Relation, ranks: list[int]) -> int:
+        """Return the rank whose copy differs from the other run, else from the other ranks."""
+        siblings = self._siblings
+        if relation.is_replicated:
+            sizes = siblings.sizes[row, ranks]
+            entries = self._index.find(
+                sizes, siblings.statistics[row, ranks], np.full(len(ranks), _REDUCTION_ERROR)
+            )
+            strangers = [rank for rank, entry in zip(ranks, entries, strict=True) if entry < 0]
+            if 0 < len(strangers) < len(ranks):
+                return strangers[0]
+        counts = dict.fromkeys(ranks, 0)
+        for rank in ranks:
+            counts[rank] = sum(
+                int(siblings.labels[row, rank] == siblings.labels[row, peer]) for peer in ranks
+            )
+        return min(reversed(ranks), key=counts.__getitem__)
+
+    def _group_rows(self, relations: Sequence[Relation | None]) -> list[tuple[Relation, Ints]]:
+        rows_of: dict[Relation, list[int]] = {}
+        for row, relation in enumerate(relations):
+            if relation is not None:
+                rows_of.setdefault(relation, []).append(row)
+        return [(relation, np.array(rows)) for relation, rows in rows_of.items()]
+
+    def _collect_trust(self) -> Flags:
+        siblings = self._siblings
+        is_trusted = np.ones(len(siblings.rows), dtype=bool)
+        for rank, flow in enumerate(siblings.flows):
+            ids = siblings.rows[:, rank]
+            is_trusted &= np.where(ids >= 0, flow.tensors["trusted"].to_numpy()[ids], True)
+        return is_trusted
+
+    def _get_joined_shape(
+        self, row: int, relation: Relation, assembly: Assembly | None
+    ) -> tuple[int, ...] | None:
+        """Return the shape of a concatenated tensor, None if the axis is unknown."""
+        shapes = []
+        for part in relation.parts:
+            tensor = int(self._siblings.rows[row, part[0]])
+            shapes.append(self._siblings.flows[part[0]].tensors["shape"].iat[tensor])
+        if None in shapes or len({len(shape) for shape in shapes}) != 1:
+            return None
+        if assembly is not None:
+            empty = [np.broadcast_to(np.int8(0), shape) for shape in shapes]
+            return tuple(assembly.join(empty).shape)
+        match = int(self._matches[row])
+        if match < 0:
+            return None
+        whole = self._other.get_shape(match)
+        if whole is None or len(whole) != len(shapes[0]):
+            return None
+        differing = [axis for axis in range(len(whole)) if whole[axis] != shapes[0][axis]]
+        return tuple(whole) if len(differing) <= 1 else None
+
+    def _name_file(self, row: int, relation: Relation, assembly: Assembly | None) -> str:
+        """Return the name of the combined whole tensor, and keep how it is loaded; '' if none."""
+        parts = []
+        first_file = ""
+        for part in relation.parts:
+            tensors = []
+            for rank in part:
+                tensor = int(self._siblings.rows[row, rank])
+                file = self._siblings.flows[rank].tensors["file"].iat[tensor]
+                if not file:
+                    return ""
+                first_file = first_file or file
+                tensors.append((self._siblings.flows[rank].trace, tensor))
+            parts.append(tuple(tensors))
+        ranks = [" + ".join(self._siblings.names[rank] for rank in part) for part in relation.parts]
+        name = f"{first_file} ({', '.join(ranks)})"
+        while name in self._recipes:
+            name += "'"
+        self._recipes[name] = _Recipe(tuple(parts), relation.factor, assembly)
+        return name
+
+    def _use_reductions(
+        self,
+        patterns: list[Relation | None],
+        statistics: Floats,
+        sizes: Ints,
+        shapes: list[tuple[int, ...] | None],
+        files: list[str],
+        is_trusted: Flags,
+    ) -> None:
+        """Give the partial sums of statistics the value that the reduction of them wrote."""
+        for row, output in self._reduction_rows:
+            relation = patterns[row]
+            if relation is None or not relation.is_sum or patterns[output] is None:
+                continue
+            for equal_row in self._list_equal_rows(row).tolist():
+                equal_relation = patterns[equal_row]
+                if equal_relation is None or not equal_relation.is_sum:
+                    continue
+                if files[equal_row]:
+                    if equal_relation.factor != 1.0 or not self._is_reduced(
+                        row, relation, statistics[output]
+                    ):
+                        continue
+                    files[equal_row] = files[output]
+                statistics[equal_row] = statistics[output] * equal_relation.factor
+                sizes[equal_row] = sizes[output]
+                if len(shapes[equal_row] or ()) == len(shapes[output] or ()):
+                    shapes[equal_row] = shapes[output]
+
+    def _is_reduced(self, row: int, relation: Relation, result: Floats) -> bool:
+        """Return whether a collective wrote the sum, mean or maximum of what it read."""
+        arrays = load_ranks(self._siblings, row)
+        if arrays is None:
+            return True
+        arrays = [array.astype(np.float64) for array in arrays]
+        n_summands = len(relation.parts[0])
+        totals, highs = [], []
+        for part in relation.parts:
+            totals.append(add_arrays(arrays, part).reshape(-1))
+            highs.append(np.max([arrays[rank] for rank in part], axis=0).reshape(-1))
+        total = np.concatenate(totals)
+        for combined in (total, total / n_summands, np.concatenate(highs)):
+            numbers = np.array(compute_statistics(combined)[:4])
+            limit = _REDUCTION_ERROR * max(abs(result[0]), abs(result[1]), 1e-30)
+            if bool(np.all(np.abs(numbers[:3] - result[:3]) <= limit)):
+                return True
+        return False
+
+    def _measure_sums(
+        self,
+        table: object,
+        patterns: list[Relation | None],
+        files: list[str],
+        is_trusted: Flags,
+    ) -> None:
+        """Mark the sums that statistics do not tell."""
+        norms = table["norm"].to_numpy()  # type: ignore[index]
+        highs = table["max"].to_numpy()  # type: ignore[index]
+        for row, relation in enumerate(patterns):
+            if relation is None or not relation.is_sum or files[row]:
+                continue
+            if np.isnan(norms[row]) and np.isnan(highs[row]):
+                is_trusted[row] = False
+
+    def _build_trace(self, table: object) -> Trace:
+        base = self._base_flow.trace
+        names = self._siblings.names
+        problems: list[Problem] = []
+        for name, flow in zip(names, self._siblings.flows, strict=True):
+            problems += [
+                replace(problem, file=f"{name}: {problem.file}")
+                for problem in (*flow.trace.problems, *flow.problems)
+            ]
+        source = replace(
+            base.source,
+            rank=None,
+            process=None,
+            details={**base.source.details, "merged": list(names)},
+        )
+        recipes, load_own = self._recipes, base.load
+
+        def load(name: str) -> AnyArray:
+            if name not in recipes and load_own is not None:
+                return load_own(name)  # a constant
+            return recipes[name].load()
+
+        return Trace(source, base.ops, table, tuple(problems), load)  # type: ignore[arg-type]
+
+    def _describe_layout(
+        self, patterns: list[Relation | None], assemblies: dict[int, Assembly]
+    ) -> tuple[LayoutRow, ...]:
+        words = describe_kinds(self._siblings, self._kinds)
+        first_row: dict[int, int] = {}
+        counts: dict[int, int] = {}
+        for row, kind in enumerate(self._kinds.tolist()):
+            if self._is_constant[row]:
+                continue
+            first_row.setdefault(kind, row)
+            counts[kind] = counts.get(kind, 0) + 1
+        rows = []
+        for kind, row in first_row.items():
+            relation = patterns[row]
+            shape = self._base_flow.tensors["shape"].iat[row]
+            text = describe_relation(relation, assemblies.get(row), shape, self._siblings.names)
+            rows.append(LayoutRow(str(words[kind]), text, counts[kind]))
+        return tuple(rows)
+
+    def _list_notes(self, patterns: list[Relation | None], is_trusted: Flags) -> tuple[str, ...]:
+        notes = []
+        n_unknown = sum(
+            relation is None and not is_constant
+            for relation, is_constant in zip(patterns, self._is_constant, strict=True)
+        )
+        if n_unknown:
+            notes.append(f"{n_unknown:,} values of single ranks (ids, masks) have no counterpart")
+        n_sums = sum(
+            relation is not None and relation.is_sum and not is_trusted[row]
+            for row, relation in enumerate(patterns)
+        )
+        if n_sums:
+            notes.append(
+                f"{n_sums:,} partial sums cannot be added up from statistics: dump whole tensors"
+            )
+        if self._siblings.n_dropped:
+            notes.append(f"{self._siblings.n_dropped:,} ops of single ranks have no sibling")
+        return tuple(notes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Recipe:
+    """How a combined whole tensor is loaded."""
+
+    parts: tuple[tuple[tuple[Trace, int], ...], ...]  #: summands of each part
+    factor: float
+    assembly: Assembly | None
+
+    def load(self) -> AnyArray:
+        """Return the combined tensor."""
+        parts = []
+        for tensors in self.parts:
+            arrays = [load_shaped(trace, tensor) for trace, tensor in tensors]
+            parts.append(add_arrays(arrays, range(len(arrays))))
+        combined = parts[0] if self.assembly is None else self.assembly.join(parts)
+        if self.factor != 1.0 and is_floating(str(combined.dtype)):
+            combined = combined * combined.dtype.type(self.factor)
+        return combined
+
+
+def describe_relation(
+    relation: Relation | None,
+    assembly: Assembly | None,
+    shape: tuple[int, ...] | None,
+    names: tuple[str, ...],
+) -> str:
+    """Return words for a relation: ``4 x 16 x 48[2], joined``."""
+    if relation is None:
+        return "local to a rank"
+    factor = "" if relation.factor == 1.0 else f", times {relation.factor:g}"
+    n_parts = len(relation.parts)
+    summands = f", each the sum of {len(relation.parts[0])} ranks" if relation.is_sum else ""
+    if n_parts == 1:
+        if relation.is_sum:
+            return f"sum of {len(relation.parts[0])} ranks{factor}"
+        return f"replicated{factor}"
+    factor = summands + factor
+    if assembly is None or shape is None:
+        return f"{n_parts} shards{factor}"
+    extents = list(map(str, shape))
+    extents[assembly.axis] += f"[{n_parts if not assembly.groups else len(assembly.groups)}]"
+    if assembly.groups:
+        extents[assembly.inner_axis] += f"[{len(assembly.groups[0])}]"
+    blocks = ", in blocks" if assembly.order is not None else ""
+    return f"{n_parts} shards: {' x '.join(extents)}{blocks}{factor}"

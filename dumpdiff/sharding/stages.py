@@ -1,0 +1,208 @@
+"""The stages of a pipeline, one after the other."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from ..communication import find_stages, join_collectives
+from ..communication.collectives import ALL_REDUCE
+from ..graph import Flow, build_flow
+from ..model.arrays import AnyArray, Ints
+from ..model.trace import BACKWARD, FORWARD, OPTIMIZER, Problem, Trace
+
+#: A module path up to the first number, and the number: ``decoder.layers.`` and ``3``.
+_LAYER = re.compile(r"^(?P<front>(?:[^.\d][^.]*\.)*)(?P<number>\d+)(?=\.|$)")
+_NAMED_COLUMNS = ("parameter", "gradient_of", "update_of")
+
+
+@dataclass(frozen=True)
+class StageRanks:
+    """The ranks of one stage of the pipeline."""
+
+    ranks: tuple[int, ...]
+    #: calls, by name, that add up values of several stages
+    crossing_names: frozenset[str] = frozenset()
+
+
+def group_stages(traces: Mapping[int, Trace]) -> list[StageRanks]:
+    """Return the stages in the order of the forward pass; all ranks if there is no pipeline.
+
+    Pipelines number their ranks in the order of the stages.
+    """
+    if len(traces) == 1:
+        return [StageRanks(tuple(traces))]
+    exchanges = join_collectives(traces)
+    stages = sorted(tuple(sorted(stage)) for stage in find_stages(exchanges))
+    if len(stages) == 1:
+        return [StageRanks(stages[0])]
+    stage_of = {rank: number for number, stage in enumerate(stages) for rank in stage}
+    crossing_groups = {
+        number
+        for number, group in enumerate(exchanges.groups)
+        if not group.is_transfer and len({stage_of.get(rank) for rank in group.members}) > 1
+    }
+    table = exchanges.table
+    crossing_rows = table[table["group"].isin(crossing_groups) & (table["kind"] == ALL_REDUCE)]
+    names: defaultdict[int, set[str]] = defaultdict(set)
+    for rank, op in zip(crossing_rows["rank"], crossing_rows["op"], strict=True):
+        names[stage_of[rank]].add(str(traces[rank].ops["name"].iat[op]))
+    return [StageRanks(stage, frozenset(names[number])) for number, stage in enumerate(stages)]
+
+
+def leave_out_summands(trace: Trace, crossing_ops: Sequence[int]) -> tuple[Trace, int]:
+    """Return a trace without the values that are added up over stages, and their number.
+
+    These are what the collectives read, and the running sums of single numbers that lead to it.
+    """
+    flow = build_flow(trace)
+    kinds = trace.ops["kind"].tolist()
+    left_out: set[int] = set()
+    open_values = [value for op in crossing_ops for value in flow.reads[op]]
+    while open_values:
+        value = open_values.pop()
+        if value in left_out:
+            continue
+        left_out.add(value)
+        producer = int(flow.producers[value])
+        if producer >= 0 and flow.sizes[value] == 1 and "add" in kinds[producer].lower():
+            open_values += [
+                operand for operand in flow.reads[producer] if _is_sum(flow, operand, kinds)
+            ]
+    is_left_out = np.isin(flow.tensor_class, list(left_out))
+    is_left_out &= ~trace.tensors["constant"].to_numpy()
+    tensors = trace.tensors.assign(trusted=trace.tensors["trusted"].to_numpy() & ~is_left_out)
+    return replace(trace, tensors=tensors), len(left_out)
+
+
+def _is_sum(flow: Flow, value: int, kinds: Sequence[str]) -> bool:
+    """Return whether a value is a running sum: what another addition wrote, or its beginning."""
+    producer = int(flow.producers[value])
+    return producer < 0 or "add" in kinds[producer].lower()
+
+
+def join_stages(traces: Sequence[Trace], names: Sequence[str]) -> Trace:
+    """Return the stages of a pipeline as one trace.
+
+    The forward pass runs through the stages in order, the backward pass in reverse order, the
+    optimizer follows. Where stages number their layers from 0 each, the layers are numbered on.
+    """
+    renamed = _number_layers(traces)
+    ops_frames, tensor_frames, sort_keys, loads = [], [], [], []
+    n_ops = n_tensors = 0
+    for stage, (trace, (scopes, columns)) in enumerate(zip(traces, renamed, strict=True)):
+        ops = trace.ops.copy()
+        ops["scope"] = pd.Series(scopes, dtype=object)
+        ops["name"] = pd.Series([f"{name} ({names[stage]})" for name in ops["name"]], dtype=object)
+        tensors = trace.tensors.copy()
+        for column, values in columns.items():
+            tensors[column] = pd.Series(values, dtype=object)
+        tensors["file"] = pd.Series(
+            [f"{stage}:{file}" if file else "" for file in tensors["file"]], dtype=object
+        )
+        for table, column, offset in (
+            (ops, "parent", n_ops),
+            (ops, "forward", n_ops),
+            (tensors, "op", n_ops),
+            (tensors, "source_tensor", n_tensors),
+        ):
+            numbers = table[column].to_numpy(copy=True)
+            numbers[numbers >= 0] += offset
+            table[column] = numbers
+        sort_keys.append(_list_sort_keys(trace, stage, len(traces)))
+        ops_frames.append(ops)
+        tensor_frames.append(tensors)
+        loads.append(trace.load)
+        n_ops += len(ops)
+        n_tensors += len(tensors)
+    order = np.lexsort(np.concatenate(sort_keys, axis=1)[::-1])
+    all_ops, all_tensors = _sort_ops(
+        pd.concat(ops_frames, ignore_index=True), pd.concat(tensor_frames, ignore_index=True), order
+    )
+
+    def load(name: str) -> AnyArray:
+        stage, _, file = name.partition(":")
+        stage_load = loads[int(stage)]
+        assert stage_load is not None
+        return stage_load(file)
+
+    problems: tuple[Problem, ...] = ()
+    for trace in traces:
+        problems += trace.problems
+    source = replace(
+        traces[0].source,
+        rank=None,
+        process=None,
+        details={**traces[0].source.details, "stages": list(names)},
+    )
+    return Trace(source, all_ops, all_tensors, problems, load)
+
+
+def _list_sort_keys(trace: Trace, stage: int, n_stages: int) -> Ints:
+    """Return (3, ops): pass, stage in the order of the pass, and place in the stage."""
+    passes = {FORWARD: 0, BACKWARD: 1, OPTIMIZER: 2}
+    keys = np.zeros((3, len(trace.ops)), dtype=int)
+    current = 0
+    for op, phase in enumerate(trace.ops["phase"].tolist()):
+        current = max(passes.get(phase, current), current)
+        keys[0, op] = current
+    keys[1] = np.where(keys[0] == 1, n_stages - stage, stage)
+    keys[2] = np.arange(len(trace.ops))
+    return keys
+
+
+def _sort_ops(
+    ops: pd.DataFrame, tensors: pd.DataFrame, order: Ints
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return both tables with the ops in the given order."""
+    new_ops = np.full(len(ops) + 1, -1)
+    new_ops[order] = np.arange(len(ops))
+    ops = ops.iloc[order].reset_index(drop=True)
+    for column in ("parent", "forward"):
+        ops[column] = new_ops[ops[column].to_numpy()]
+    tensors["op"] = new_ops[tensors["op"].to_numpy()]
+    row_order = np.argsort(tensors["op"].to_numpy(), kind="stable")
+    new_rows = np.full(len(tensors) + 1, -1)
+    new_rows[row_order] = np.arange(len(tensors))
+    tensors = tensors.iloc[row_order].reset_index(drop=True)
+    tensors["source_tensor"] = new_rows[tensors["source_tensor"].to_numpy()]
+    return ops, tensors
+
+
+def _number_layers(
+    traces: Sequence[Trace],
+) -> list[tuple[list[str], dict[str, list[str]]]]:
+    """Return, for each stage, its scopes and its named columns with layers numbered on."""
+    used_numbers: defaultdict[str, set[int]] = defaultdict(set)
+    renamed = []
+    for trace in traces:
+        columns = {column: trace.tensors[column].tolist() for column in _NAMED_COLUMNS}
+        scopes = trace.ops["scope"].tolist()
+        numbers: defaultdict[str, set[int]] = defaultdict(set)
+        for name in {*scopes, *(name for column in columns.values() for name in column)}:
+            match = _LAYER.match(name)
+            if match:
+                numbers[match["front"]].add(int(match["number"]))
+        offsets = {}
+        for front, stage_numbers in numbers.items():
+            overlaps = bool(stage_numbers & used_numbers[front])
+            offsets[front] = max(used_numbers[front]) + 1 if overlaps else 0
+            used_numbers[front] |= {number + offsets[front] for number in stage_numbers}
+        scopes = [_shift_layer(scope, offsets) for scope in scopes]
+        for column, values in columns.items():
+            columns[column] = [_shift_layer(name, offsets) for name in values]
+        renamed.append((scopes, columns))
+    return renamed
+
+
+def _shift_layer(name: str, offsets: Mapping[str, int]) -> str:
+    match = _LAYER.match(name) if name else None
+    if match is None or not offsets.get(match["front"]):
+        return name
+    number = int(match["number"]) + offsets[match["front"]]
+    return f"{match['front']}{number}{name[match.end() :]}"

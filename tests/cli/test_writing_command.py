@@ -1,0 +1,165 @@
+"""No command writes over an input, and what a command wrote it may write again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from dumpdiff.cli import COMMANDS, main
+from dumpdiff.cli.writing_command import OUTPUT_FILE, OUTPUT_FOLDER, WritingCommand
+
+from .conftest import MovedResult, Run
+
+
+def iterate_commands(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[click.Command]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from iterate_commands(command, (*names, name))
+        elif command is not None:
+            yield command
+
+
+def test_every_command_with_an_output_checks_it() -> None:
+    """An option that names a file to write has the type of outputs."""
+    commands = list(iterate_commands(main))
+    assert len(commands) >= len(COMMANDS)
+    writing_options = {"--json", "--csv", "--html", "--markdown", "--junit", "--svg", "--output"}
+    for command in commands:
+        options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+        outputs = [
+            option
+            for option in options
+            if writing_options & set(option.opts) and not option.is_flag  # a flag prints
+        ]
+        assert all(option.type in (OUTPUT_FILE, OUTPUT_FOLDER) for option in outputs), command.name
+        assert isinstance(command, WritingCommand) == bool(outputs), command.name
+
+
+@pytest.fixture
+def dumps(dump: Callable[[str], Path], tmp_path: Path) -> tuple[Path, Path]:
+    """Own copies of the demo's two dumps."""
+    names = ("demo_mindspore", "demo_pytorch")
+    return tuple(shutil.copytree(dump(name), tmp_path / name) for name in names)
+
+
+def read_all(*folders: Path) -> dict[Path, bytes]:
+    return {
+        path: path.read_bytes() for root in folders for path in root.rglob("*") if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv", "--html", "--markdown", "--junit"])
+@pytest.mark.parametrize("place", ["file", "new", "link"])
+def test_align_never_writes_into_a_dump(
+    run: Run, dumps: tuple[Path, Path], tmp_path: Path, option: str, place: str
+) -> None:
+    before = read_all(*dumps)
+    file = next(path for path in before if dumps[1] in path.parents)
+    output = {"file": file, "new": file.parent / "new", "link": tmp_path / "link"}[place]
+    if place == "link":
+        output.symlink_to(file)
+    outcome = run("align", *dumps, option, output, "--force")
+    assert outcome.exit_code == 2
+    assert "lies inside the input" in outcome.stderr
+    assert read_all(*dumps) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("align", "{a}", "{b}", "-o", "{a}"),
+        ("align", "{a}", "{b}", "-o", "{b}/result"),
+        ("align", "{a}", "{b}", "--baseline", "{c}", "--json", "{c}/x.json"),
+        ("inspect", "{a}", "--json", "{a}/x.json"),
+        ("verify", "{a}", "--json", "{a}/x.json"),
+        ("data", "{a}", "{b}", "--json", "{b}/x.json"),
+        ("norms", "{a}", "{b}", "--json", "{b}/x.json"),
+        ("optimizer", "{a}", "{b}", "--json", "{b}/x.json"),
+        ("triage", "{a}", "{b}", "--html", "{b}/x.html"),
+        ("triage", "-t", "dump={a}", "-r", "dump={b}", "--json", "{b}/x.json"),
+        ("triage", "--init", "{a}", "{b}", "-o", "{a}/case.yaml"),
+        ("narrow", "{a}", "-o", "{a}/next"),
+        ("mapping", "{a}", "--for", "msprobe", "-o", "{a}/data.yaml"),
+        ("dump-config", "mindspore", "--like", "{a}", "-o", "{a}/dump.json"),
+        ("weights", "convert", "{a}", "--to", "huggingface", "-o", "{a}/new"),
+    ],
+)
+def test_no_command_writes_into_its_inputs(
+    run: Run, dumps: tuple[Path, Path], tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    baseline = shutil.copytree(dumps[1], tmp_path / "baseline")
+    before = read_all(tmp_path)
+    places = {"a": dumps[0], "b": dumps[1], "c": baseline}
+    outcome = run(*[word.format(**places) for word in command])
+    assert outcome.exit_code == 2
+    assert "input" in outcome.stderr
+    assert read_all(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("settings", "{x}.yaml", "{y}.yaml", "--json", "{x}.yaml"),
+        ("checklist", "{x}.yaml", "{y}.yaml", "--json", "{y}.yaml"),
+        ("checklist", "--logs", "{x}.log", "{y}.log", "--markdown", "{y}.log"),
+        ("logs", "{x}.log", "{y}.log", "--json", "{x}.log"),
+        ("logs", "{x}.log", "{y}.log", "--svg", "{y}.log"),
+        ("logs", "{x}.log", "{y}.log", "--baseline", "{z}.log", "--json", "{z}.log"),
+        ("weights", "{x}.safetensors", "{y}.safetensors", "--json", "{x}.safetensors"),
+        ("weights", "{x}.safetensors", "{y}.safetensors", "--csv", "{y}.safetensors"),
+        ("weights", "{x}.safetensors", "{y}.safetensors", "--rules-out", "{y}.safetensors"),
+        ("weights", "{x}.pt", "{y}.pt", "--rules", "{z}.yaml", "--html", "{z}.yaml"),
+        ("report", "{x}.json", "-o", "{x}.json"),
+        ("report", "{x}.json", "--markdown", "{x}.json"),
+        ("explain", "{x}.json", "--json", "{x}.json"),
+        ("mapping", "{x}.json", "--for", "msprobe", "-o", "{x}.json"),
+        ("align", "{x}.json", "{y}.json", "--rules", "{z}.yaml", "--csv", "{z}.yaml"),
+        ("align", "{x}.json", "{y}.json", "--weights-target", "{z}.pt", "--json", "{z}.pt"),
+    ],
+)  # fmt: skip
+def test_no_command_replaces_an_input_file(
+    run: Run, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    for name in "xyz":
+        for suffix in ("yaml", "log", "safetensors", "json", "pt"):
+            (tmp_path / f"{name}.{suffix}").write_text('{"dumpdiff_version": "1"}')
+    before = read_all(tmp_path)
+    places = {name: tmp_path / name for name in "xyz"}
+    outcome = run(*[word.format(**places) for word in command], "--force")
+    assert outcome.exit_code == 2
+    assert "is an input; give another name" in outcome.stderr
+    assert read_all(tmp_path) == before
+
+
+def test_what_was_written_may_be_written_again(
+    run: Run, moved_result: MovedResult, tmp_path: Path
+) -> None:
+    files = [tmp_path / f"report.{suffix}" for suffix in ("json", "csv", "html", "md", "xml")]
+    options = ("--json", "--csv", "--html", "--markdown", "--junit")
+    outputs = [word for pair in zip(options, files, strict=True) for word in pair]
+    dumps = (moved_result.target, moved_result.reference)
+    for _ in range(2):
+        assert run("align", *dumps, "-q", "-o", tmp_path / "result", *outputs).exit_code == 1
+    for path in files:
+        path.write_text("my notes")
+    for option, path in zip(options, files, strict=True):
+        outcome = run("align", *dumps, "-q", option, path)
+        assert outcome.exit_code == 2
+        assert "--force" in outcome.stderr
+        assert path.read_text() == "my notes"
+    (tmp_path / "result" / "pairs.csv").write_text("my notes")
+    assert run("align", *dumps, "-q", "-o", tmp_path / "result").exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_the_documents_about_one_dump_may_be_written_again(
+    run: Run, dumps: tuple[Path, Path], tmp_path: Path, command: str
+) -> None:
+    exit_codes = {run(command, dumps[0], "--json", tmp_path / "x").exit_code for _ in range(2)}
+    assert exit_codes == {0}
