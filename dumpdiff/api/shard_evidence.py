@@ -68,7 +68,8 @@ def _find_ranks(flow: Flow, value: int, other: Flow, partner: int, merged: Merge
         return ""
     difference = array.astype(np.float64) - wanted.astype(np.float64).reshape(array.shape)
     squares = np.nan_to_num(np.square(difference)).ravel()
-    return _name_main_parts(shards, np.bincount(shards.parts.ravel(), squares))
+    totals = np.bincount(shards.parts.ravel(), weights=squares).astype(np.float64)
+    return _name_main_parts(shards, totals)
 
 
 def _name_main_parts(shards: Shards, squares: Floats) -> str:

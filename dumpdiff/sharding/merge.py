@@ -86,9 +86,9 @@ class _Merger:
         patterns = self._choose_patterns()
         statistics = np.full((n_rows, 4), np.nan)
         sizes = self._siblings.sizes.max(axis=1)
-        for relation, rows in self._group_rows(patterns):
+        for group_relation, rows in self._group_rows(patterns):
             statistics[rows], sizes[rows] = combine_statistics(
-                self._siblings.statistics[rows], self._siblings.sizes[rows], relation
+                self._siblings.statistics[rows], self._siblings.sizes[rows], group_relation
             )
         assemblies = find_assemblies(
             self._siblings, self._other, self._kinds, self._is_loose, self._matches, patterns
