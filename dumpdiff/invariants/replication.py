@@ -18,7 +18,7 @@ from ..model.arrays import Flags, Ints, Objects
 from ..model.dtypes import is_floating
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 from .step import SiblingTensors, Step, match_group_tensors, measure_differences, name_roles
-from .violations import InvariantCheck, Violation
+from .violations import InvariantCheck, Violation, merge_violations
 
 #: Operators whose output is not decided by the recorded inputs: random, or given what is not
 #: recorded (slices, memory).
@@ -58,7 +58,7 @@ def check_replication(step: Step) -> list[InvariantCheck]:
         n_checked["same dtype"] += count
         violations["same dtype"] += group_violations
     return [
-        InvariantCheck(name, n_checked[name], tuple(_merge_groups(items)))
+        InvariantCheck(name, n_checked[name], tuple(merge_violations(items)))
         for name, items in violations.items()
     ]
 
@@ -239,16 +239,6 @@ def find_minority(ranks: tuple[int, ...], keys: Ints) -> tuple[int, ...]:
         return ranks
     majority = values[np.argmax(counts)]
     return tuple(rank for rank, key in zip(ranks, keys, strict=True) if key != majority)
-
-
-def _merge_groups(violations: list[Violation]) -> list[Violation]:
-    """Return one violation for those of one op that several groups show."""
-    merged: dict[tuple[str, str], Violation] = {}
-    for violation in violations:
-        place = (violation.op, violation.slot)
-        if place not in merged or len(violation.ranks) < len(merged[place].ranks):
-            merged[place] = violation
-    return list(merged.values())
 
 
 def check_loss(step: Step) -> InvariantCheck:
