@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import cases
@@ -110,6 +111,7 @@ def _list_faulty_ranks(recording: Recording) -> tuple[int, ...]:
     )
 
 
+@lru_cache(maxsize=8)
 def _load(path: Path) -> dumps.Dump:
     """Read a rank; a collective belongs to the phase in which it is called."""
     dump = dumps.load(path)
