@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from ..comparison.layouts import find_common_layout
 from ..graph import Flow
-from ..model.arrays import AnyArray, Floats
+from ..model.arrays import AnyArray, Floats, Ints
 from ..model.dtypes import get_unit_roundoff, is_floating
 from ..model.recorded_shapes import load_readable_tensor
 from ..operators import (
@@ -35,6 +36,8 @@ _SEED = 20020801
 #: 99.7 %; random perturbations show one, where the output is a single number. JCGM 100:2008, table
 #: G.1.
 _COVERAGE_FACTOR = 3.0
+#: Margin of the change of the output that the target's own inputs give: summation order.
+_OWN_INPUT_FACTOR = 1.5
 #: How many times the reference's error the target's may be, as in PyTorch's check of compiled
 #: models (``torch._dynamo.utils.same``), in general and for narrow types and small tensors.
 _ERROR_FACTOR = 2.0
@@ -54,6 +57,9 @@ class Recomputation:
     reference_error: float  #: of the reference's output against the exact one, relative L2
     target_error: float  #: the same for the target's output, whatever its inputs
     factor: float  #: how many times the reference's error the target's may be
+    #: of the target's output against the reference's op on the target's own inputs; NaN if an input
+    #: of the target does not agree, or is unknown
+    own_error: float = float("nan")
 
     @property
     def ratio(self) -> float:
@@ -61,6 +67,18 @@ class Recomputation:
         if self.reference_error > 0:
             return self.target_error / self.reference_error
         return float("nan")
+
+    def follows_inputs(self, tolerance: float) -> bool:
+        """Return whether the target's output is what the reference's op makes of its inputs.
+
+        Then the outputs differ only because the inputs do, although these agree: an op that divides
+        by small numbers enlarges the noise in them far more than its conditioning says.
+        """
+        return self.reference_error <= tolerance and self.own_error <= tolerance
+
+    def is_explained(self, tolerance: float, input_error: float) -> bool:
+        """Return whether nothing diverges here: see the two conditions."""
+        return self.follows_inputs(tolerance) or self.is_equally_accurate(tolerance, input_error)
 
     def is_equally_accurate(self, tolerance: float, input_error: float) -> bool:
         """Return whether the target is as near to the exact result as the reference is.
@@ -111,7 +129,63 @@ def recompute_op(graph: JointGraph, node: int) -> Recomputation | None:
         compute_relative_distance(op.execution.output, op.output),
         compute_relative_distance(target_output, op.output),
         _WIDE_ERROR_FACTOR if is_wide else _ERROR_FACTOR,
+        _compute_own_error(graph, node, op, target_output),
     )
+
+
+def _compute_own_error(
+    graph: JointGraph, node: int, op: _ExactOp, target_output: AnyArray
+) -> float:
+    """Return the distance of the target's output from the reference's op on the target's inputs.
+
+    NaN if the target's op has other inputs, or one that does not agree with the reference's.
+    """
+    target = graph.comparison.alignment.target
+    target_op = int(target.producers[int(graph.target_classes[node])])
+    if target_op < 0:
+        return float("nan")
+    target_rows = target.get_tensor_ids(target_op).tolist()
+    execution = read_execution(target.trace, target_rows)
+    if execution is None or len(execution.inputs) != len(op.execution.inputs):
+        return float("nan")
+    inputs: list[AnyArray | float] = []
+    input_pairs = zip(execution.inputs, op.execution.inputs, strict=True)
+    nodes_t = _list_input_nodes(target, graph.target_nodes, target_rows)
+    nodes_r = _list_input_nodes(
+        graph.comparison.alignment.reference, graph.reference_nodes, op.rows
+    )
+    for number, (input_t, input_r) in enumerate(input_pairs):
+        if np.shape(input_t) != np.shape(input_r):
+            return float("nan")
+        is_agreeing = nodes_t[number] == nodes_r[number] and _agrees(graph, nodes_r[number])
+        if not is_agreeing and not np.array_equal(input_t, input_r):
+            return float("nan")
+        inputs.append(input_t)
+    interpretations = compute_interpretations(
+        op.kind, inputs, op.execution.keywords, output_shape=op.execution.output.shape
+    )
+    outputs = (output for _, output in interpretations)
+    output = next(islice(outputs, op.interpretation, None), None)
+    return float("nan") if output is None else compute_relative_distance(target_output, output)
+
+
+def _list_input_nodes(flow: Flow, nodes: Ints, rows: Sequence[int]) -> list[int]:
+    """Return the node of each positional input of an op, -1 for a number."""
+    input_nodes = []
+    for row in rows:
+        if flow.tensors["slot_kind"].iat[row] == "output" or not _is_positional(flow, row):
+            continue
+        value = int(flow.tensor_class[row])
+        input_nodes.append(int(nodes[value]) if value >= 0 else -1)
+    return input_nodes
+
+
+def _agrees(graph: JointGraph, node: int) -> bool:
+    """Return whether a pair is within its own tolerance."""
+    pairs = graph.comparison.pairs
+    if not 0 <= node < len(pairs) or not pairs["comparable"].iat[node]:
+        return False
+    return bool(pairs["error"].iat[node] <= pairs["tolerance"].iat[node])
 
 
 def _run_op(graph: JointGraph, node: int) -> _ExactOp | None:
@@ -182,7 +256,44 @@ def _measure_amplification(graph: JointGraph, op: _ExactOp) -> float:
     coherent = _measure_enlargement(op, moved_inputs, None)
     scattered = [_measure_enlargement(op, moved_inputs, random) for _ in range(_N_PERTURBATIONS)]
     rms = np.sqrt(np.mean(np.square(scattered)))
-    return _COVERAGE_FACTOR * float(np.maximum(coherent, rms))
+    amplification = _COVERAGE_FACTOR * float(np.maximum(coherent, rms))
+    own_enlargement = _measure_own_enlargement(graph, op, moved_inputs)
+    return float(np.fmax(amplification, _OWN_INPUT_FACTOR * own_enlargement))
+
+
+def _measure_own_enlargement(
+    graph: JointGraph, op: _ExactOp, moved_inputs: Sequence[tuple[int, float]]
+) -> float:
+    """Return the relative change of the output with the target's inputs over that of the inputs.
+
+    A single element near zero may be off by percents although the tensor agrees: Adam divides by
+    the root of such elements. NaN if an input of the target cannot be read in this layout.
+    """
+    inputs = list(op.execution.inputs)
+    rows = _list_input_rows(graph, op)
+    pairs = graph.comparison.pairs
+    target = graph.comparison.alignment.target
+    reference = graph.comparison.alignment.reference
+    input_change = 0.0
+    for position, _ in moved_inputs:
+        before = np.asarray(inputs[position], dtype=np.float64)
+        node = int(graph.reference_nodes[int(reference.tensor_class[rows[position]])])
+        array = load_readable_tensor(target.trace, int(pairs["target_tensor"].iat[node]))
+        if array is None or array.shape != before.shape:
+            return float("nan")
+        after = np.asarray(array, dtype=np.float64)
+        inputs[position] = after
+        input_change = max(input_change, compute_relative_distance(after, before))
+    return _compute_enlargement(op, inputs, input_change)
+
+
+def _list_input_rows(graph: JointGraph, op: _ExactOp) -> list[int]:
+    """Return the tensors that are the positional inputs of an op."""
+    reference = graph.comparison.alignment.reference
+    slot_kinds = reference.tensors["slot_kind"]
+    return [
+        row for row in op.rows if slot_kinds.iat[row] != "output" and _is_positional(reference, row)
+    ]
 
 
 def _find_differing_inputs(graph: JointGraph, op: _ExactOp) -> list[tuple[int, float]]:
@@ -230,6 +341,11 @@ def _measure_enlargement(
         after = before + signs * _compute_last_place(before, roundoff)
         inputs[position] = after
         input_change = max(input_change, compute_relative_distance(after, before))
+    return _compute_enlargement(op, inputs, input_change)
+
+
+def _compute_enlargement(op: _ExactOp, inputs: Sequence[Any], input_change: float) -> float:
+    """Return the relative change of the output with other inputs over that of the inputs."""
     interpretations = compute_interpretations(
         op.kind, inputs, op.execution.keywords, output_shape=op.execution.output.shape
     )

@@ -75,7 +75,7 @@ def _name_missing_input(
 ) -> tuple[str, str]:
     """Return (cause, description) of an input that is left out."""
     step = region.steps[number]
-    loss_term = _name_loss_term(case, step, step_input)
+    loss_term = _name_loss_term(case, region, step, step_input)
     if loss_term is not None:
         return loss_term
     if case.phase == BACKWARD:
@@ -114,15 +114,35 @@ def _find_repeated_bias(case: FaultCase, array: AnyArray) -> str:
     return ""
 
 
-def _name_loss_term(case: FaultCase, step: Step, step_input: StepInput) -> tuple[str, str] | None:
+def _name_loss_term(
+    case: FaultCase, region: Region, step: Step, step_input: StepInput
+) -> tuple[str, str] | None:
     """Return (cause, description) of what is left out of a loss, if there is a word for it."""
     is_of_loss = case.faithful.size == 1 or case.is_near_loss
-    if is_of_loss and step.kind in _SQUARE_KINDS and step_input.producer_kind == "logsumexp":
+    is_squared = step.kind in _SQUARE_KINDS and step_input.producer_kind == "logsumexp"
+    if step.kind == "add" and step_input.array.size == 1:
+        is_squared = _is_squared_logsumexp(region, step_input.value)
+    if is_of_loss and is_squared:
         return "z-loss", "no z-loss: the square of the logsumexp of the logits is left out"
     is_given = not step_input.producer_kind and not step_input.is_parameter
     if case.faithful.size == 1 and step.kind == "mul" and is_given and step_input.array.size > 1:
         return "loss-weight", f"no weights of the tokens ({step_input.name})"
     return None
+
+
+def _is_squared_logsumexp(region: Region, value: int) -> bool:
+    """Return whether the square of a logsumexp, which may be written out, leads to a value."""
+    steps = {step.value: step for step in region.steps}
+    upstream_values, kinds = [value], set()
+    for upstream_value in upstream_values:  # grows while it is read
+        if upstream_value not in steps:
+            continue
+        step = steps[upstream_value]
+        kinds.add(step.kind)
+        kinds.update(item.producer_kind for item in step.inputs)
+        upstream_values += [item.value for item in step.inputs if item.value not in upstream_values]
+    is_square = bool(kinds & {"square", "pow"})
+    return is_square and ("logsumexp" in kinds or {"log", "exp"} <= kinds)
 
 
 def _describe_skip(region: Region, step: Step, step_input: StepInput) -> str:
