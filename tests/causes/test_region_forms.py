@@ -21,6 +21,7 @@ from .test_composites import explain_region, make_region
 RNG = np.random.default_rng(3)
 TOKENS, HEAD = RNG.standard_normal((2, 6, 8)), RNG.standard_normal((5, 8))
 SKIP, BRANCH = RNG.standard_normal((2, 4, 8)), RNG.standard_normal((2, 4, 8))
+SKIP_TOKENS = RNG.standard_normal((2, 6, 8))
 CLASS_TOKEN, PATCHES = RNG.standard_normal((2, 1, 8)), RNG.standard_normal((2, 5, 8))
 POSITIONS = RNG.standard_normal((1, 6, 8))
 
@@ -237,3 +238,17 @@ def test_a_loss_against_another_input_of_the_run_is_named() -> None:
     cause = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes[0]
     assert cause.name == "loss-target"
     assert "the loss against another input of the run" in cause.text
+
+
+@pytest.mark.parametrize(("faulty", "sentence"), [
+    (TOKENS * sigmoid(SKIP_TOKENS), "sigmoid of z, not silu"),
+    (TOKENS * SKIP_TOKENS, "no activation of z, without gate"),
+])  # fmt: skip
+def test_a_factor_of_silu_that_is_left_out_is_an_activation(
+    faulty: AnyArray, sentence: str
+) -> None:
+    region = make_region([
+        ("mul", [("y", TOKENS), ("z", SKIP_TOKENS)]),
+        ("mul", [("last", 0), ("gate", sigmoid(SKIP_TOKENS))]),
+    ])  # fmt: skip
+    assert explain_region(region, faulty) == ("activation-kind", sentence)
