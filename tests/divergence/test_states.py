@@ -255,7 +255,7 @@ class TestNothingToCompare:
 class TestGradientsAfterAnotherDecomposition:
     """Rotated pairs against rotated halves: five forward values differ and reconverge."""
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def sides(self, dump):
         return [read(dump("pt_variants") / f"rotation_{name}") for name in ("pairs", "halves")]
 
