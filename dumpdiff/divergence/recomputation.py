@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,8 @@ _SEED = 20020801
 #: 99.7 %; random perturbations show one, where the output is a single number. JCGM 100:2008, table
 #: G.1.
 _COVERAGE_FACTOR = 3.0
+#: Margin of the change of the output that the target's own inputs give: summation order.
+_OWN_INPUT_FACTOR = 1.5
 #: How many times the reference's error the target's may be, as in PyTorch's check of compiled
 #: models (``torch._dynamo.utils.same``), in general and for narrow types and small tensors.
 _ERROR_FACTOR = 2.0
@@ -253,7 +256,44 @@ def _measure_amplification(graph: JointGraph, op: _ExactOp) -> float:
     coherent = _measure_enlargement(op, moved_inputs, None)
     scattered = [_measure_enlargement(op, moved_inputs, random) for _ in range(_N_PERTURBATIONS)]
     rms = np.sqrt(np.mean(np.square(scattered)))
-    return _COVERAGE_FACTOR * float(np.maximum(coherent, rms))
+    amplification = _COVERAGE_FACTOR * float(np.maximum(coherent, rms))
+    own_enlargement = _measure_own_enlargement(graph, op, moved_inputs)
+    return float(np.fmax(amplification, _OWN_INPUT_FACTOR * own_enlargement))
+
+
+def _measure_own_enlargement(
+    graph: JointGraph, op: _ExactOp, moved_inputs: Sequence[tuple[int, float]]
+) -> float:
+    """Return the relative change of the output with the target's inputs over that of the inputs.
+
+    A single element near zero may be off by percents although the tensor agrees: Adam divides by
+    the root of such elements. NaN if an input of the target cannot be read in this layout.
+    """
+    inputs = list(op.execution.inputs)
+    rows = _list_input_rows(graph, op)
+    pairs = graph.comparison.pairs
+    target = graph.comparison.alignment.target
+    reference = graph.comparison.alignment.reference
+    input_change = 0.0
+    for position, _ in moved_inputs:
+        before = np.asarray(inputs[position], dtype=np.float64)
+        node = int(graph.reference_nodes[int(reference.tensor_class[rows[position]])])
+        array = load_readable_tensor(target.trace, int(pairs["target_tensor"].iat[node]))
+        if array is None or array.shape != before.shape:
+            return float("nan")
+        after = np.asarray(array, dtype=np.float64)
+        inputs[position] = after
+        input_change = max(input_change, compute_relative_distance(after, before))
+    return _compute_enlargement(op, inputs, input_change)
+
+
+def _list_input_rows(graph: JointGraph, op: _ExactOp) -> list[int]:
+    """Return the tensors that are the positional inputs of an op."""
+    reference = graph.comparison.alignment.reference
+    slot_kinds = reference.tensors["slot_kind"]
+    return [
+        row for row in op.rows if slot_kinds.iat[row] != "output" and _is_positional(reference, row)
+    ]
 
 
 def _find_differing_inputs(graph: JointGraph, op: _ExactOp) -> list[tuple[int, float]]:
@@ -301,6 +341,11 @@ def _measure_enlargement(
         after = before + signs * _compute_last_place(before, roundoff)
         inputs[position] = after
         input_change = max(input_change, compute_relative_distance(after, before))
+    return _compute_enlargement(op, inputs, input_change)
+
+
+def _compute_enlargement(op: _ExactOp, inputs: Sequence[Any], input_change: float) -> float:
+    """Return the relative change of the output with other inputs over that of the inputs."""
     interpretations = compute_interpretations(
         op.kind, inputs, op.execution.keywords, output_shape=op.execution.output.shape
     )

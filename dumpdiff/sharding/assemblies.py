@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from ..model.arrays import AnyArray, Flags, Ints
 from ..model.dtypes import get_unit_roundoff
 from .other_run import OtherRun, load_tensor
@@ -39,9 +41,10 @@ def find_assemblies(
         for row, relation in enumerate(relations)
         if relation is not None and len(relation.parts) > 1
     ]
+    is_single = is_loose | _flag_squares(siblings)
     for row, relation in joined_rows:
         kind = int(kinds[row])
-        if matches[row] < 0 or (samples[kind] >= _SAMPLES and not is_loose[row]):
+        if matches[row] < 0 or (samples[kind] >= _SAMPLES and not is_single[row]):
             continue
         key = _get_value_key(siblings, row, relation)
         if key not in cached_assemblies:
@@ -52,13 +55,20 @@ def find_assemblies(
         samples[kind] += 1
         if assembly is not None:
             votes.setdefault((kind, len(relation.parts)), Counter())[assembly] += 1
-            if is_loose[row]:
+            if is_single[row]:
                 assemblies[row] = assembly
     for row, relation in joined_rows:
         counts = votes.get((int(kinds[row]), len(relation.parts)))
-        if counts and (not is_loose[row] or len(counts) == 1):
+        if counts and (not is_single[row] or len(counts) == 1):
             assemblies.setdefault(row, counts.most_common(1)[0][0])
     return assemblies
+
+
+def _flag_squares(siblings: Siblings) -> Flags:
+    """Return (tensors,) whether the shards are square: a transposed one looks the same."""
+    shapes = siblings.collect_base("shape").tolist()
+    flags = [shape is not None and len(shape) == 2 and shape[0] == shape[1] for shape in shapes]
+    return np.array(flags, dtype=bool)
 
 
 def _get_value_key(siblings: Siblings, row: int, relation: Relation) -> tuple[object, ...]:
@@ -68,7 +78,9 @@ def _get_value_key(siblings: Siblings, row: int, relation: Relation) -> tuple[ob
         tensor = int(siblings.rows[row, rank])
         value = int(flow.tensor_class[tensor]) if tensor >= 0 else -1
         classes.append(value if value >= 0 else f"row {row}")
-    return (*classes, *siblings.shape_codes[row].tolist(), relation)
+    flow = siblings.flows[siblings.base]
+    kind = flow.trace.ops["kind"].iat[int(siblings.row_ops[row])]
+    return (*classes, *siblings.shape_codes[row].tolist(), relation, kind)
 
 
 def _search_assembly(

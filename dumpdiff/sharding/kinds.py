@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,9 +19,9 @@ _NUMBER = re.compile(r"(?<![A-Za-z0-9_])\d+")
 def number_kinds(siblings: Siblings) -> Ints:
     """Return (tensors,) a number that values of one kind in different layers share.
 
-    A kind is module, operator, the how-manieth call of it in the module, slot and shape. The place
-    of a backward call is that of its forward call. Calls outside of modules are distinguished by
-    the calls before and after them.
+    Parameters, their gradients and new values are known by name. Else a kind is module, operator,
+    the how-manieth call of it in the module, slot and shape. The place of a backward call is that
+    of its forward call. Calls outside of modules are distinguished by the calls before and after.
     """
     keys_of_ranks = [_list_places(flow.trace) for flow in siblings.flows]
     codes: dict[tuple[object, ...], int] = {}
@@ -29,13 +30,27 @@ def number_kinds(siblings: Siblings) -> Ints:
     slots = [table["slot"].tolist() for table in tables]
     shapes = [table["shape"].tolist() for table in tables]
     ops = [table["op"].tolist() for table in tables]
+    names = [list_names(table) for table in tables]
     bases = siblings.bases.tolist()
     for row, rank in enumerate(bases):
         tensor = int(siblings.rows[row, rank])
         place = keys_of_ranks[rank][ops[rank][tensor]]
-        key = (place, slots[rank][tensor], shapes[rank][tensor])
+        key: tuple[object, ...] = (place, slots[rank][tensor], shapes[rank][tensor])
+        name = names[rank][tensor]
+        if name:
+            key = (_NUMBER.sub("#", name), shapes[rank][tensor])
         kinds[row] = codes.setdefault(key, len(codes))
     return kinds
+
+
+def list_names(table: pd.DataFrame) -> list[str]:
+    """Return, for each tensor, which parameter, gradient or new weight it is; '' if none."""
+    names = [""] * len(table)
+    for column in ("parameter", "gradient_of", "update_of"):
+        for row, name in enumerate(table[column].tolist()):
+            if name:
+                names[row] = f"{column} {name}"
+    return names
 
 
 def _list_places(trace: Trace) -> list[tuple[str, ...]]:
@@ -60,7 +75,7 @@ def _list_places(trace: Trace) -> list[tuple[str, ...]]:
     return places
 
 
-def describe_kinds(siblings: Siblings, kinds: Ints) -> pd.Series:
+def describe_kinds(siblings: Siblings, kinds: Ints) -> pd.Series[Any]:
     """Return, by kind, words for it: ``layers.#.mlp.linear_fc1: Functional.linear output.0``."""
     first_rows = pd.Series(np.arange(len(kinds))).groupby(kinds).first()
     words = {}

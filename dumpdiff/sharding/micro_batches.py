@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ..graph import Flow, build_flow
-from ..model.arrays import Flags, Ints
+from ..model.arrays import Flags, Ints, Objects
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, Trace
 
 #: Share of the kinds of calls that must be made so many times more often.
@@ -85,11 +85,11 @@ def _number_batches(trace: Trace, n_batches: int) -> Ints | None:
             return None
         for batch, segment in enumerate(segments):
             batches[segment] = batch
-    _number_collectives(phases, batches)
+    _number_collectives(phases, kinds, batches, n_batches)
     return batches
 
 
-def _cut(rows: Ints, kinds: np.ndarray, n_batches: int) -> list[Ints] | None:
+def _cut(rows: Ints, kinds: Objects, n_batches: int) -> list[Ints] | None:
     """Return rows in equal segments with the same kinds; None if there are none."""
     length, remainder = divmod(len(rows), n_batches)
     if remainder or not length:
@@ -101,16 +101,34 @@ def _cut(rows: Ints, kinds: np.ndarray, n_batches: int) -> list[Ints] | None:
     return segments
 
 
-def _number_collectives(phases: np.ndarray, batches: Ints) -> None:
-    """Give collectives the micro-batch of the op before them, up to the last backward op."""
+def _number_collectives(phases: Objects, kinds: Objects, batches: Ints, n_batches: int) -> None:
+    """Number the collectives up to the last backward op, in place.
+
+    Each micro-batch makes the same share of the calls of a kind; if they do not divide, they belong
+    to the micro-batch of the op before.
+    """
     is_pass = (phases == FORWARD) | (phases == BACKWARD)
-    last_op = int(np.flatnonzero(is_pass)[-1]) if is_pass.any() else -1
+    if not is_pass.any():
+        return
+    last_op = int(np.flatnonzero(is_pass)[-1])
+    while last_op + 1 < len(phases) and _is_transfer(kinds[last_op + 1]):
+        last_op += 1  # the gradient that is sent to the stage before
     batch = 0
     for op in range(last_op + 1):
         if phases[op] == COMMUNICATION:
             batches[op] = batch
         elif phases[op] != OPTIMIZER:
             batch = int(batches[op])
+    collectives = np.flatnonzero(phases[: last_op + 1] == COMMUNICATION)
+    for kind in set(kinds[collectives].tolist()):
+        calls = collectives[kinds[collectives] == kind]
+        length, remainder = divmod(len(calls), n_batches)
+        if not remainder:
+            batches[calls] = np.arange(len(calls)) // length
+
+
+def _is_transfer(kind: str) -> bool:
+    return "send" in kind.lower() or "recv" in kind.lower()
 
 
 def select_ops(flow: Flow, is_selected: Flags) -> Trace:

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from ..model.arrays import AnyArray
+from ..model.trace import Trace
 from .relation import combine_statistics, group_patterns, join_parts
 from .siblings import Siblings
 from .value_index import ValueIndex
@@ -47,11 +48,16 @@ class OtherRun:
         )
         return shape
 
+    def is_shared(self, entry: int) -> bool:
+        """Return whether all ranks have the value."""
+        stage, row = self._locate(entry)
+        return len(set(stage.labels[row].tolist()) - {-1}) == 1
+
     def load(self, entry: int) -> AnyArray | None:
         """Return the whole tensor of a value that all ranks share; None if not, or missing."""
-        stage, row = self._locate(entry)
-        if len(set(stage.labels[row].tolist()) - {-1}) != 1:
+        if not self.is_shared(entry):
             return None
+        stage, row = self._locate(entry)
         return load_tensor(stage, row, int(stage.bases[row]))
 
     def get_sizes(self, column: str) -> dict[str, int]:
@@ -79,8 +85,13 @@ def load_tensor(siblings: Siblings, row: int, rank: int) -> AnyArray | None:
     tensor = int(siblings.rows[row, rank])
     if tensor < 0 or not flow.tensors["file"].iat[tensor]:
         return None
-    array = flow.trace.array(tensor)
-    shape = flow.tensors["shape"].iat[tensor]
+    return load_shaped(flow.trace, tensor)
+
+
+def load_shaped(trace: Trace, tensor: int) -> AnyArray:
+    """Return a whole tensor in its recorded shape, if it has as many elements."""
+    array = trace.array(tensor)
+    shape = trace.tensors["shape"].iat[tensor]
     if shape is not None and array.shape != shape and array.size == np.prod(shape):
         array = array.reshape(shape)
     return array

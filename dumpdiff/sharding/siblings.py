@@ -194,7 +194,7 @@ def _name_reduced_gradients(flow: Flow, names: Objects) -> None:
     is_update = (ops["phase"] == COMMUNICATION).to_numpy()
     is_update |= ops["kind"].map(is_in_place).to_numpy(dtype=bool)
     for op in np.flatnonzero(is_update).tolist():
-        read_names = {names[value] for value in flow.reads[op]} - {""}
+        read_names = {str(names[value]) for value in flow.reads[op]} - {""}
         results = flow.writes[op]
         if len(read_names) == 1 and len(results) == 1 and not names[results[0]]:
             names[results[0]] = f"{read_names.pop()}'"

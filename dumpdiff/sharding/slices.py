@@ -7,7 +7,7 @@ contiguous shards, blocks (gate and up of each rank, q, k and v by group), zigza
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 import numpy as np
@@ -56,22 +56,18 @@ def find_assembly(
     the numbers were computed with half precision.
     """
     error = _ELEMENT_ERROR_NARROW if is_narrow else _ELEMENT_ERROR
-    for candidate in _iterate_candidates(parts):
-        joined = candidate.join(parts)
-        for view in _iterate_views(whole, joined.shape):
-            if _is_close(joined, view, error):
-                return candidate
-    for candidate in _iterate_candidates(parts):
-        joined = candidate.join(parts)
-        for view in _iterate_views(whole, joined.shape):
-            order = _find_order(joined, view, candidate.axis, error)
-            if order is not None:
-                return Assembly(
-                    candidate.axis,
-                    tuple(order.tolist()),
-                    candidate.groups,
-                    candidate.inner_axis,
-                )
+    for iterate_views in (_keep_shape, _iterate_permutations, _reshape):
+        for candidate in _iterate_candidates(parts):
+            joined = candidate.join(parts)
+            for view in iterate_views(whole, joined.shape):
+                if _is_close(joined, view, error):
+                    return candidate
+        for candidate in _iterate_candidates(parts):
+            joined = candidate.join(parts)
+            for view in iterate_views(whole, joined.shape):
+                order = _find_order(joined, view, candidate.axis, error)
+                if order is not None:
+                    return replace(candidate, order=tuple(order.tolist()))
     return None
 
 
@@ -104,17 +100,26 @@ def _can_join(parts: Sequence[AnyArray], axis: int) -> bool:
     return len(shapes) == 1
 
 
-def _iterate_views(whole: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyArray]:
-    """Yield the whole tensor in a shape: as it is, reshaped, and with permuted axes."""
-    if whole.size != np.prod(shape):
-        return
-    yield whole.reshape(shape)
+def _keep_shape(whole: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyArray]:
+    """Yield the whole tensor if it has the shape."""
+    if whole.shape == shape:
+        yield whole
+
+
+def _iterate_permutations(whole: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyArray]:
+    """Yield the whole tensor with its axes permuted, where that gives the shape."""
     if not 1 < whole.ndim <= _MAX_PERMUTED_AXES:
         return
     for axes in permutations(range(whole.ndim)):
         permuted = whole.transpose(axes)
         if axes != tuple(range(whole.ndim)) and permuted.shape == shape:
             yield permuted
+
+
+def _reshape(whole: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyArray]:
+    """Yield the whole tensor reshaped, if it has as many elements."""
+    if whole.shape != shape and whole.size == np.prod(shape):
+        yield whole.reshape(shape)
 
 
 def _is_close(first: AnyArray, second: AnyArray, error: float) -> bool:

@@ -23,10 +23,10 @@ class ValueIndex:
         is_known = np.isfinite(statistics[:, :2]).all(axis=1) & (sizes > 0)
         self._buckets: dict[int, tuple[Floats, Ints]] = {}
         table = pd.DataFrame({"size": sizes[is_known], "row": np.flatnonzero(is_known)})
-        for size, group in table.groupby("size"):
-            rows = group["row"].to_numpy()
+        for size in np.unique(table["size"].to_numpy()).tolist():
+            rows = table["row"].to_numpy()[table["size"].to_numpy() == size]
             rows = rows[np.argsort(statistics[rows, 0], kind="stable")]
-            self._buckets[int(size)] = (statistics[rows], entries[rows])
+            self._buckets[size] = (statistics[rows], entries[rows])
 
     def find(self, sizes: Ints, statistics: Floats, errors: Floats) -> Ints:
         """Return, for each wanted value, the entry of an equal one, -1 if there is none.
