@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -50,20 +51,23 @@ def main() -> None:
     print(f"one rank {one_rank.wall:.1f} s; {arguments.ranks} ranks {all_ranks.wall:.1f} s", end="")
     print(f" with {arguments.jobs} processes: {ratio:.2f} of the time of the ranks alone,", end="")
     print(f" main process {all_ranks.memory:.0f} MB")
+    share = all_ranks.processor / (arguments.ranks * one_rank.processor)
+    print(f"processor time: {share:.2f} of that of the ranks alone")
     is_right = f"rank {faulty_rank}" in all_ranks.text
     if not is_right or ratio > ALLOWED_OVERHEAD or all_ranks.memory > ALLOWED_MEMORY:
         sys.exit("wrong answer, too slow, or too much memory")
 
 
 class Measurement:
-    """What a command printed, its wall time in seconds and its memory in MB."""
+    """What a command printed, its wall time and processor time, and its memory in MB."""
 
     def __init__(self, command: list[str]) -> None:
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.text = process.stdout.read() if process.stdout else ""
-        _, _, usage = __import__("os").wait4(process.pid, 0)
+        _, _, usage = os.wait4(process.pid, 0)
         self.wall = time.perf_counter() - start
+        self.processor = usage.ru_utime + usage.ru_stime  #: seconds, also of its processes
         self.memory = usage.ru_maxrss / 1024
 
 

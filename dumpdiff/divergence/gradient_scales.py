@@ -18,7 +18,7 @@ import numpy as np
 from ..graph import Flow
 from ..model.finding import Cause, Finding
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
-from ..model.verdict import AGREEING
+from ..model.verdict import AGREEING, RECONVERGED
 from .error_bounds import SCALING_KINDS
 from .joint_graph import JointGraph
 from .locations import MAX_NAMED_OPS
@@ -28,6 +28,8 @@ from .states import States
 _SQUARE_KINDS = frozenset({"square", "pow"})
 #: Factors between a gradient and its norm that are followed: loss scale, data parallelism, tokens.
 _MAX_FACTORS = 4
+#: Of values that differ by no more than what a later op undoes.
+_UNDIVERGED_STATES = (AGREEING, RECONVERGED)
 #: Relative difference of two factors that is more than the rounding of statistics: no factor that
 #: somebody forgets is so near 1.
 _MIN_DIFFERENCE = 1e-3
@@ -211,17 +213,54 @@ def _collect_normed_gradients(graph: JointGraph, states: States) -> list[_Normed
         is_pair = gradient_r >= 0 and partners.get(gradient_t) == gradient_r
         if not is_pair or states.state[graph.target_nodes[gradient_t]] != AGREEING:
             continue
-        value_t = find_normed_gradient(alignment.target, alignment.target_kinds, gradient_t)
-        value_r = find_normed_gradient(alignment.reference, alignment.reference_kinds, gradient_r)
-        if value_t < 0 or value_r < 0:
-            continue
-        factor = alignment.target.norms[value_t] / max(alignment.reference.norms[value_r], 1e-300)
-        if np.isfinite(factor) and factor > 0:
-            normed_gradients.append(_NormedGradient(value_t, value_r, float(factor)))
+        normed_gradient = _follow_to_norm(graph, gradient_t, gradient_r)
+        if normed_gradient is not None:
+            normed_gradients.append(normed_gradient)
+    if not normed_gradients:
+        normed_gradients = _collect_reduced_gradients(graph, states)
     positions_t, positions_r = alignment.target.positions, alignment.reference.positions
     return sorted(
         normed_gradients, key=lambda g: float(positions_t[g.target] + positions_r[g.reference])
     )
+
+
+def _collect_reduced_gradients(graph: JointGraph, states: States) -> list[_NormedGradient]:
+    """Return what paired collectives of the update give, and a norm is taken of.
+
+    This is where the way from a gradient to its norm is not recorded: a division in place before
+    the sum over ranks.
+    """
+    alignment = graph.comparison.alignment
+    target, reference = alignment.target, alignment.reference
+    normed_gradients = {}
+    op_pairs = zip(
+        alignment.ops["target"].tolist(), alignment.ops["reference"].tolist(), strict=True
+    )
+    for op_t, op_r in op_pairs:
+        if {target.phases[op_t], reference.phases[op_r]} != {COMMUNICATION}:
+            continue
+        for value_t, value_r in zip(target.writes[op_t], reference.writes[op_r], strict=False):
+            state = states.state[graph.target_nodes[value_t]]
+            if alignment.partners.get(value_t) != value_r or state not in _UNDIVERGED_STATES:
+                continue
+            normed_gradient = _follow_to_norm(graph, value_t, value_r)
+            if normed_gradient is not None:
+                normed_gradients[normed_gradient.target] = normed_gradient
+    return list(normed_gradients.values())
+
+
+def _follow_to_norm(graph: JointGraph, value_t: int, value_r: int) -> _NormedGradient | None:
+    """Return what the norm is taken of, where it is a multiple of a pair of gradients."""
+    alignment = graph.comparison.alignment
+    target, reference = alignment.target, alignment.reference
+    normed_t = find_normed_gradient(target, alignment.target_kinds, value_t)
+    normed_r = find_normed_gradient(reference, alignment.reference_kinds, value_r)
+    if normed_t < 0 or normed_r < 0:
+        return None
+    factor = target.norms[normed_t] / max(reference.norms[normed_r], 1e-300)
+    if not np.isfinite(factor) or factor <= 0:
+        return None
+    return _NormedGradient(normed_t, normed_r, float(factor))
 
 
 def find_normed_gradient(flow: Flow, kinds: Sequence[str], gradient: int) -> int:
@@ -245,7 +284,10 @@ def _has_norm(flow: Flow, kinds: Sequence[str], value: int) -> bool:
         if flow.phases[op] in (FORWARD, BACKWARD):
             continue
         results = list(flow.writes[op])
-        if kinds[op] in _SQUARE_KINDS:
+        is_square = kinds[op] in _SQUARE_KINDS or (
+            kinds[op] == "mul" and flow.reads[op] == (value,)
+        )
+        if is_square:
             results = [number for square in results for number in _list_results(flow, square)]
         if results and all(flow.sizes[result] == 1 for result in results):
             return True
