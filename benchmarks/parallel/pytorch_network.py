@@ -166,7 +166,9 @@ class SelfAttention(nn.Module):
         q, k, v = torch.split(mixed, [network.queries_per_group, 1, 1], dim=3)
         q = q.reshape(*q.shape[:2], -1, network.head_dim)
         k, v = k.squeeze(3), v.squeeze(3)
-        query_positions = positions + 1 if run.has("rotary_offset", self.layer) else positions
+        query_positions = positions
+        if run.has("rotary_offset", self.layer):
+            query_positions = torch.from_numpy(positions.numpy() + 1)
         q, k = _rotate(q, query_positions, network), _rotate(k, positions, network)
         keys = positions
         if run.cp.size > 1:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from .. import readers
 from ..graph import Flow, build_flow
-from ..model.trace import Trace
 from ..readers.parts import Part
 from ..sharding import Merged, RunOfRanks, has_equal_layout, list_changed_layouts, merge_runs
 from ..verification import JoinedChecks, TraceChecks, attach_checks
@@ -88,14 +86,6 @@ def list_layout(merged_runs: Sequence[Merged]) -> dict[str, list[list[object]]]:
                 [row.name, row.relation, row.count] for row in list_changed_layouts(merged.layout)
             ]
     return layouts
-
-
-def add_layout(trace: Trace, layout: list[list[object]] | None) -> Trace:
-    """Return the trace with the layout of its ranks in the details of its source."""
-    if not layout:
-        return trace
-    source = replace(trace.source, details={**trace.source.details, "layout": layout})
-    return replace(trace, source=source)
 
 
 def _count_ranks(parts: Sequence[Part]) -> int:

@@ -103,7 +103,8 @@ def _compare_layouts(inputs: Inputs, parts: RankParts, progress: Progress | None
     report_progress(progress, "aligning", 0.0)
     alignment = align(flows[0], flows[1], inputs.book)
     comparison = compare_pairs(alignment, inputs.book, narrow_progress(progress, "comparing"))
-    return replace(comparison, checks=checks, remarks=tuple(describe_layouts(merged_runs)))
+    remarks = tuple(describe_layouts(merged_runs))
+    return replace(comparison, checks=checks, remarks=remarks, merged=merged_runs)
 
 
 def _describe_identity(flows: tuple[Flow, Flow]) -> list[str]:

@@ -10,8 +10,10 @@ from ..divergence import locate
 from ..model.result import Result
 from .backends import OpenDumps
 from .inputs import Candidates, Inputs
+from .layouts import list_layout
 from .pipeline import compare_dumps
 from .progress import Progress, report_progress
+from .shard_evidence import add_shard_evidence
 
 
 def build_result(
@@ -30,6 +32,13 @@ def build_result(
     comparison = compare_dumps(inputs, progress, candidates)
     report_progress(progress, "locating", 0.0)
     result = locate(comparison, inputs.book, min_coverage)
+    if comparison.merged is not None:
+        layouts = list_layout(comparison.merged)
+        result = replace(
+            result,
+            findings=add_shard_evidence(result.findings, comparison, comparison.merged),
+            details={**result.details, "layouts": layouts},
+        )
     backend = OpenDumps(comparison, progress)
     report_progress(progress, "explaining", 0.0)
     rule_paths = [str(Path(file).absolute()) for file in inputs.rules]

@@ -18,7 +18,7 @@ from ..graph.missing_edges import find_bridge
 from ..model.arrays import AnyArray, Ints
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD
-from ..operators import compute_interpretations, compute_relative_distance
+from ..operators import compute_interpretations, compute_outputs, compute_relative_distance
 from ..operators.pooling import POOLING_KINDS, PoolingSettings, list_pooling_settings, pool
 from .comparison_index import ComparisonIndex, depends_on, find_inputs, find_whole_tensor
 
@@ -26,6 +26,8 @@ from .comparison_index import ComparisonIndex, depends_on, find_inputs, find_who
 _MAX_STEPS, _MAX_STEP_ELEMENTS = 40, 1 << 20
 #: Ops that multiply by a weight, of which one may read what follows from the input of another.
 _MAX_READERS = 3
+#: Gradients whose arithmetic costs too much to be repeated for every change.
+_COSTLY_KINDS = {"grad:convolution"}
 #: An operator is understood if it gives its recorded output to this many tolerances of the finding.
 _STEP_TOLERANCES = 4
 #: Share of elements that must be unique for their places to be recognized by value.
@@ -109,7 +111,11 @@ class Step:
     def interpret(self, inputs: Sequence[AnyArray]) -> Iterator[tuple[str, AnyArray]]:
         """Yield (name, output) of every interpretation of the call on other inputs."""
         shape = self.output.shape
-        return compute_interpretations(self.kind, inputs, self.keywords, output_shape=shape)
+        yield from compute_interpretations(self.kind, inputs, self.keywords, output_shape=shape)
+        if self.kind.startswith("grad:") and self.kind not in _COSTLY_KINDS:
+            for name, outputs in compute_outputs(self.kind, inputs, self.keywords, shape):
+                if outputs[0] is not None and outputs[0].size == self.output.size:
+                    yield name, outputs[0].reshape(shape)
 
     def list_arrays(self) -> list[AnyArray]:
         """Return the recorded inputs."""

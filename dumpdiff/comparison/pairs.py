@@ -20,6 +20,7 @@ from ..model.recorded_shapes import load_shaped_tensor
 from ..model.result import Baseline
 from ..model.trace import Problem
 from ..rulebook import Rules
+from ..sharding import Merged
 from ..verification import JoinedChecks, TraceChecks
 from .free_orders import accept_free_orders
 from .fused_tensors import compute_joint_statistics, join_parts
@@ -84,6 +85,7 @@ class Comparison:
     baseline: Baseline | None = None  #: second run of the reference that widened the tolerances
     #: of the target's and the reference's own records, and of their files that were read
     checks: tuple[TraceChecks | JoinedChecks, TraceChecks | JoinedChecks] | None = None
+    merged: tuple[Merged, Merged] | None = None  #: runs that were merged from their ranks
     remarks: tuple[str, ...] = ()  #: what the two dumps are, in sentences for a person
 
     @property

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..communication import list_collectives
 from ..communication.collectives import TRANSFERS
-from ..communication.groups import classify_groups
+from ..communication.groups import UNKNOWN, Group, classify_groups
 from ..comparison import Comparison
 from ..graph import Flow
 from ..model.arrays import Floats
@@ -246,8 +246,8 @@ def _measure_distance(target: Trace, tensor: int, reference: Trace, partner: int
 def _classify_groups(table: pd.DataFrame, trace: Trace) -> list[str]:
     """Return the kind of the group of each collective, as far as one rank can tell."""
     rank = trace.source.rank or 0
-    group_numbers: dict[tuple[Any, ...], int] = {}
-    groups: list[tuple[tuple[int, ...], str, bool]] = []
+    group_numbers: dict[Group, int] = {}
+    groups: list[Group] = []
     numbers = []
     columns = (table[name].tolist() for name in ("group", "members", "kind", "peer"))
     for name, members, kind, peer in zip(*columns, strict=True):
@@ -255,7 +255,7 @@ def _classify_groups(table: pd.DataFrame, trace: Trace) -> list[str]:
         known_members = tuple(members or ())
         if is_transfer:
             known_members = tuple(sorted((rank, peer)))
-        group = (known_members, name, is_transfer)
+        group = Group(known_members, UNKNOWN, name, is_transfer)
         if group not in group_numbers:
             group_numbers[group] = len(groups)
             groups.append(group)

@@ -12,12 +12,13 @@ from .layouts import (
     list_changed_layouts,
     merge_runs,
 )
-from .merge import LayoutRow
+from .merge import LayoutRow, Shards
 
 __all__ = [
     "LayoutRow",
     "Merged",
     "RunOfRanks",
+    "Shards",
     "has_equal_layout",
     "has_other_batches",
     "list_changed_layouts",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from ..graph import Flow
 from ..model.trace import Trace
-from .merge import LayoutRow, MergedRun, merge_ranks
+from .merge import LayoutRow, MergedRun, Shards, merge_ranks
 from .micro_batches import count_micro_batches, split_micro_batches
 from .other_run import OtherRun
 from .siblings import Siblings, align_siblings
@@ -32,6 +32,12 @@ class _Stage:
     crossing_ops: tuple[int, ...]
 
 
+def _find_no_shards(file: str) -> Shards | None:
+    """Return None: the run has one rank, which has all files."""
+    del file
+    return None
+
+
 @dataclass(frozen=True)
 class Merged:
     """A run of one or several ranks as one trace."""
@@ -40,6 +46,7 @@ class Merged:
     ranks: tuple[str, ...] = ()  #: those that were merged; () if there is one
     layout: tuple[LayoutRow, ...] = ()
     notes: tuple[str, ...] = ()
+    find_shards: Callable[[str], Shards | None] = field(default=_find_no_shards, repr=False)
 
 
 def merge_runs(target: RunOfRanks, reference: RunOfRanks) -> tuple[Merged, Merged]:
@@ -126,7 +133,12 @@ def _join_stages(stages: list[_Stage], merged_stages: list[Merged]) -> Merged:
         ranks += stage.siblings.names
         layout += merged.layout
         notes += [note for note in merged.notes if note not in notes]
-    return Merged(trace, ranks, layout, tuple(notes))
+
+    def find_shards(file: str) -> Shards | None:
+        stage, _, stage_file = file.partition(":")
+        return merged_stages[int(stage)].find_shards(stage_file)
+
+    return Merged(trace, ranks, layout, tuple(notes), find_shards)
 
 
 def _describe_merged(merged: MergedRun) -> Merged:
@@ -140,7 +152,7 @@ def _describe_merged(merged: MergedRun) -> Merged:
             f"{count:,} values that ranks should share differ on {rank}, the first in {name}: "
             "its values were compared"
         )
-    return Merged(merged.trace, merged.ranks, merged.layout, tuple(notes))
+    return Merged(merged.trace, merged.ranks, merged.layout, tuple(notes), merged.find_shards)
 
 
 def has_equal_layout(target: Trace, reference: Trace) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,14 @@ class LayoutRow:
 
 
 @dataclass(frozen=True)
+class Shards:
+    """Which ranks hold which elements of a whole tensor."""
+
+    names: tuple[str, ...]  #: of the ranks that hold each part
+    parts: AnyArray  #: the number of the part that each element belongs to
+
+
+@dataclass(frozen=True)
 class MergedRun:
     """Ranks of one step merged to one trace."""
 
@@ -41,7 +49,8 @@ class MergedRun:
     layout: tuple[LayoutRow, ...]
     notes: tuple[str, ...]
     #: merged tensor -> ranks whose copy of a replicated value differs
-    deviations: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    deviations: dict[int, tuple[str, ...]]
+    find_shards: Callable[[str], Shards | None]  #: of a file of the trace
 
 
 def merge_ranks(siblings: Siblings, other: OtherRun) -> MergedRun:
@@ -129,7 +138,12 @@ class _Merger:
             self._describe_layout(patterns, assemblies),
             self._list_notes(patterns, is_trusted),
             self._deviations,
+            self._find_shards,
         )
+
+    def _find_shards(self, file: str) -> Shards | None:
+        recipe = self._recipes.get(file)
+        return None if recipe is None else recipe.find_shards()
 
     def _complete_relations(self) -> None:
         """Decide the relations that no value of the other run proves."""
@@ -151,7 +165,10 @@ class _Merger:
                 if self._siblings.sizes[row].max() == 1:
                     self._relations[row] = self._add_numbers(row)
                     continue
-                self._relations[row] = join_parts(tuple(labels[row].tolist()))
+                op = int(self._base_flow.tensors["op"].iat[row])
+                is_backward = self._base_flow.phases[op] == BACKWARD
+                factor = self._factor if is_backward else 1.0
+                self._relations[row] = join_parts(tuple(labels[row].tolist()), factor)
 
     def _leave_out_loss_gradients(self) -> None:
         """Leave out gradients of single numbers where the batch is cut into slices.
@@ -337,8 +354,17 @@ class _Merger:
         name = f"{first_file} ({', '.join(ranks)})"
         while name in self._recipes:
             name += "'"
-        self._recipes[name] = _Recipe(tuple(parts), relation.factor, assembly)
+        labels = self._siblings.labels[row].tolist()
+        names = tuple(self._name_holders(part, labels) for part in relation.parts)
+        self._recipes[name] = _Recipe(tuple(parts), relation.factor, assembly, names)
         return name
+
+    def _name_holders(self, part: tuple[int, ...], labels: list[int]) -> str:
+        """Return the ranks that hold a part: 'rank 0, rank 1'; '' if it is a sum over ranks."""
+        if len(part) > 1:
+            return ""
+        holders = [rank for rank, label in enumerate(labels) if label == labels[part[0]]]
+        return ", ".join(self._siblings.names[rank] for rank in holders)
 
     def _use_reductions(
         self,
@@ -475,6 +501,17 @@ class _Recipe:
     parts: tuple[tuple[tuple[Trace, int], ...], ...]  #: summands of each part
     factor: float
     assembly: Assembly | None
+    names: tuple[str, ...]  #: of the ranks that hold each part; '' if it is a sum
+
+    def find_shards(self) -> Shards | None:
+        """Return which ranks hold which elements; None if all ranks hold all, or of a sum."""
+        if self.assembly is None or "" in self.names:
+            return None
+        parts = []
+        for number, tensors in enumerate(self.parts):
+            trace, tensor = tensors[0]
+            parts.append(np.full(load_shaped(trace, tensor).shape, number, dtype=np.int16))
+        return Shards(self.names, self.assembly.join(parts))
 
     def load(self) -> AnyArray:
         """Return the combined tensor."""

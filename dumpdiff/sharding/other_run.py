@@ -48,11 +48,16 @@ class OtherRun:
         )
         return shape
 
+    def is_shared(self, entry: int) -> bool:
+        """Return whether all ranks have the value."""
+        stage, row = self._locate(entry)
+        return len(set(stage.labels[row].tolist()) - {-1}) == 1
+
     def load(self, entry: int) -> AnyArray | None:
         """Return the whole tensor of a value that all ranks share; None if not, or missing."""
-        stage, row = self._locate(entry)
-        if len(set(stage.labels[row].tolist()) - {-1}) != 1:
+        if not self.is_shared(entry):
             return None
+        stage, row = self._locate(entry)
         return load_tensor(stage, row, int(stage.bases[row]))
 
     def get_sizes(self, column: str) -> dict[str, int]:

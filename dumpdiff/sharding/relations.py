@@ -240,13 +240,14 @@ class _RelationSearch:
     def _count_batch_slices(self) -> int:
         """Return the number of slices that the input ids are cut into; 1 if they are whole.
 
-        Slices are integers of the forward pass that together are integers of the other run.
+        Slices are integers of the forward pass that together are integers which all ranks of the
+        other run have.
         """
         counts: Counter[int] = Counter()
         is_forward = self._phases == FORWARD
         for row in np.flatnonzero(is_forward & self._is_discrete & (self._matches >= 0)).tolist():
             relation = self._evidence[row]
-            if relation is not None:
+            if relation is not None and self._other.is_shared(int(self._matches[row])):
                 counts[len(relation.parts)] += 1
         return max(counts, default=1)
 

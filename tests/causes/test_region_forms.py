@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dumpdiff.causes.cause_search import has_odd_number, search_causes
-from dumpdiff.causes.hypotheses import HYPOTHESES
+from dumpdiff.causes.hypotheses import COMPOSITE_HYPOTHESES, HYPOTHESES
 from dumpdiff.causes.region import Region
 from dumpdiff.model.arrays import AnyArray, Floats
 from dumpdiff.model.finding import Cause
@@ -21,6 +21,7 @@ from .test_composites import explain_region, make_region
 RNG = np.random.default_rng(3)
 TOKENS, HEAD = RNG.standard_normal((2, 6, 8)), RNG.standard_normal((5, 8))
 SKIP, BRANCH = RNG.standard_normal((2, 4, 8)), RNG.standard_normal((2, 4, 8))
+SKIP_TOKENS = RNG.standard_normal((2, 6, 8))
 CLASS_TOKEN, PATCHES = RNG.standard_normal((2, 1, 8)), RNG.standard_normal((2, 5, 8))
 POSITIONS = RNG.standard_normal((1, 6, 8))
 
@@ -214,3 +215,40 @@ def test_a_step_left_out_comes_before_an_odd_number() -> None:
     x, branch = np.abs(GATE) + 1, np.full_like(GATE, 0.87342)
     region = make_region([("add", [("x", x), ("branch", branch)]), ("relu", [("last", 0)])])
     assert explain_region(region, x)[0] == "skip-missing"
+
+
+def test_a_loss_against_another_input_of_the_run_is_named() -> None:
+    noise, image, prediction = (RNG.standard_normal((3, 4)) for _ in range(3))
+    region = make_region([
+        ("sub", [("prediction", prediction), ("noise", noise)]),
+        ("square", [("last", 0)]),
+        ("mean", [("last", 0)]),
+    ], {2: ()})  # fmt: skip
+    target = replace(region.steps[0].inputs[1], is_given=True)
+    first = replace(region.steps[0], inputs=(region.steps[0].inputs[0], target))
+    region = Region((first, *region.steps[1:]), None, ())
+    case = make_fault_case(
+        np.mean((prediction - image) ** 2), np.mean((prediction - noise) ** 2), {}, scope="loss"
+    )
+    case = replace(
+        case,
+        load_region=lambda: region,
+        find_given_values=lambda _: [make_operand("noise", noise), make_operand("image", image)],
+    )
+    cause = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes[0]
+    assert cause.name == "loss-target"
+    assert "the loss against another input of the run" in cause.text
+
+
+@pytest.mark.parametrize(("faulty", "sentence"), [
+    (TOKENS * sigmoid(SKIP_TOKENS), "sigmoid of z, not silu"),
+    (TOKENS * SKIP_TOKENS, "no activation of z, without gate"),
+])  # fmt: skip
+def test_a_factor_of_silu_that_is_left_out_is_an_activation(
+    faulty: AnyArray, sentence: str
+) -> None:
+    region = make_region([
+        ("mul", [("y", TOKENS), ("z", SKIP_TOKENS)]),
+        ("mul", [("last", 0), ("gate", sigmoid(SKIP_TOKENS))]),
+    ])  # fmt: skip
+    assert explain_region(region, faulty) == ("activation-kind", sentence)

@@ -17,7 +17,7 @@ from .joined_parts import list_other_joins
 from .missing_inputs import list_bypassed_steps, list_missing_inputs, list_missing_masks
 from .norms import list_norms
 from .orders import list_orders, list_shifts
-from .other_inputs import list_replaced_inputs
+from .other_inputs import list_other_targets, list_replaced_inputs
 from .other_tables import has_unpaired_tables, list_other_tables
 from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
@@ -39,6 +39,7 @@ HYPOTHESES = (
     Hypothesis("quantization-scale", make_search(list_quantizers)),
     Hypothesis("quantization-range", make_search(list_step_limits)),
     Hypothesis("quantization-axis", make_search(list_scale_axes)),
+    Hypothesis("loss-target", make_search(list_other_targets)),
     Hypothesis("rope-missing", make_search(list_rotations)),
     Hypothesis("input-order", make_search(list_exchanged_inputs)),
     Hypothesis("input-order", make_search(list_other_joins)),

@@ -55,6 +55,31 @@ def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                 yield Change(number, output, cause, description, contrast)
 
 
+def list_other_targets(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Take the loss, one number, against another tensor that was given to the run.
+
+    There are few of these, so that none explains a number by chance.
+    """
+    if case.faithful.size != 1:
+        return
+    for number, step in enumerate(region.steps):
+        inputs = list_floating_inputs(step)
+        if step.kind not in (*LOSS_KINDS, "sub") or len(inputs) < 2:
+            continue
+        for position, step_input in inputs:
+            size, shape = step_input.array.size, step_input.array.shape
+            if not step_input.is_given or size == 1:
+                continue
+            for operand in case.find_given_values(size):
+                is_same = operand.shape != shape or np.array_equal(operand.array, step_input.array)
+                output = None if is_same else compute_with(step, position, operand.array)
+                if output is not None:
+                    text = "the loss against another input of the run"
+                    if operand.kind:
+                        text = f"the loss against {operand.name}"
+                    yield Change(number, output, "loss-target", text)
+
+
 def _list_fitting(
     case: FaultCase,
     step: Step,
