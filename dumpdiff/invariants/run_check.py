@@ -26,8 +26,8 @@ _MAX_EVIDENCE = 5
 _ORDER = {name: position for position, name in enumerate((
     "parameter", "batch", "received", "exchanged", "broadcast", "equal outputs", "reduction",
     "gathered", "scattered", "same dtype", "same calls", "reduced once", "read", "deterministic",
-    "replicated", "tokens", "loss", "finite", "gradient", "zero gradient", "gradient norm",
-    "new parameter", "next step",
+    "replicated", "tokens", "loss", "finite", "gradient", "zero gradient", "new parameter",
+    "gradient norm", "next step",
 ))}  # fmt: skip
 
 
