@@ -158,9 +158,9 @@ def _find_readers_of_numbers(
     readers = set()
     for row, op in enumerate(faulty.op):
         is_given = faulty.role[row] != "output" and faulty.makers[row] < 0
+        is_given &= "int" in str(dtypes[row]).lower()
         if is_given and op <= last_root and rank_truth.changed[row] == truth.CHANGED:
-            if "int" in str(dtypes[row]).lower():
-                readers.add(op)
+            readers.add(op)
     return readers
 
 
