@@ -143,7 +143,25 @@ def _add_producers(
             twin = clean.slots.get((pairs[root], slots[row]), -1)
             if faulty.makers[row] < 0 and twin >= 0 and clean.makers[twin] >= 0:
                 producers.add(faulty_op.get(clean.op[clean.makers[twin]], root))
+    producers |= _find_readers_of_numbers(faulty, rank_truth, max(roots))
     return rank_truth.ops | {names[op] for op in producers}
+
+
+def _find_readers_of_numbers(
+    faulty: dumps.Dump, rank_truth: truth.Truth, last_root: int
+) -> set[int]:
+    """Return the ops up to the last root that read other tokens, labels or positions.
+
+    These are given to the run: whatever reads them first is a right answer.
+    """
+    dtypes = faulty.trace.tensors["dtype"].tolist()
+    readers = set()
+    for row, op in enumerate(faulty.op):
+        is_given = faulty.role[row] != "output" and faulty.makers[row] < 0
+        is_given &= "int" in str(dtypes[row]).lower()
+        if is_given and op <= last_root and rank_truth.changed[row] == truth.CHANGED:
+            readers.add(op)
+    return readers
 
 
 def _rename_ops(names: tuple[str, ...], traces: Mapping[int, Trace], rank: int) -> set[str]:
