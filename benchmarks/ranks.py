@@ -94,7 +94,7 @@ def write_runs(source: Path, runs: list[Path], arguments: Any, faulty_rank: int)
             data = {name: entries["data"][name] for name in names}
             data = add_noise(data, generator)
             if run_number == 0 and rank == faulty_rank:
-                scale_output(data[find_fault(names)])
+                scale_later_values(data, find_fault(names))
             header = {key: value for key, value in entries.items() if key != "data"}
             (folder / "dump.json").write_text(json.dumps({**header, "data": data}))
             for name, text in side_files.items():
@@ -139,11 +139,26 @@ def list_records(value: Any) -> Iterator[dict[str, Any]]:
             yield from list_records(item)
 
 
-def scale_output(entry: dict[str, Any]) -> None:
-    """Multiply the output of a call."""
-    for record in list_records(entry["output"]):
-        for name in _STATISTICS:
-            record[name] *= FACTOR
+def scale_later_values(data: dict[str, Any], fault: str) -> None:
+    """Multiply every value that first appears at the faulty call or after it."""
+    earlier_values: set[tuple[Any, ...]] = set()
+    is_after = False
+    for name, entry in data.items():
+        if name == fault:
+            is_after = True
+            earlier_values |= {get_key(record) for record in list_records(entry["input_args"])}
+        for record in list_records(entry):
+            key = get_key(record)
+            if not is_after:
+                earlier_values.add(key)
+            elif key not in earlier_values and "float" in record["dtype"]:
+                for statistic in _STATISTICS:
+                    record[statistic] *= FACTOR
+
+
+def get_key(record: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the statistics of a tensor."""
+    return tuple(record.get(name) for name in _STATISTICS)
 
 
 if __name__ == "__main__":

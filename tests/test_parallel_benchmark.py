@@ -62,6 +62,13 @@ class TestShards:
         ranks = cut_all("tp2-dp2")
         assert all(np.array_equal(weights["final_norm"], WHOLE["final_norm"]) for weights in ranks)
 
+    def test_a_padded_vocabulary_has_rows_of_zeros_at_its_end(self):
+        padded, layout = network.get_network("padded"), parse_layout("tp2")
+        last = shards.cut_weights(padded, layout, 1, CORRECT)["embedding"]
+        assert last.shape == (48, 32)
+        assert not last[-4:].any()
+        assert last[-5].any()
+
     def test_a_stage_has_its_layers_and_the_last_one_a_copy_of_the_embedding(self):
         first, last = cut_all("pp2")
         assert {name.split(".")[1] for name in first if "." in name} == {"0", "1"}

@@ -111,7 +111,7 @@ FAULTS = (
     Fault("dense", "pp2-acc2", "stale_activation/1", "the buffer of micro-batch 0", True),
     Fault("dense", "pp2", "sent_grad_scaled/1", "the sent gradient is doubled", False),
     Fault("dense", "pp2", "norm_counts_tied_twice/1", "the copy counts, too", True, "27"),
-    Fault("dense", "tp2", "norm_counts_replicas", "replicated weights count twice", True, "25"),
+    Fault("dense", "tp2", "norm_counts_replicas/1", "replicated weights count twice", True, "25"),
     Fault("dense", "tp2-dp2", "norm_local", "each rank clips by its own norm", True, "31"),
     Fault("moe", "dp2-ep2", "expert_mapping@1/1", "tokens go to the other expert", False),
     Fault("moe", "dp2-ep2", "expert_grad_not_divided", "expert gradients times 2", False, "20"),
@@ -171,6 +171,7 @@ LAYOUTS = {
     (PYTORCH, "moe"): ("dp2-ep2",),
     (PYTORCH, "dropout"): ("tp2",),
     (PYTORCH, "untied"): ("tp2-dp2-flat",),
+    (PYTORCH, "padded"): ("tp2",),
     (MINDSPORE, "dense"): ("tp2", "dp2", "tp2-dp2"),
     (MEGATRON, "dense"): ("tp2", "tp4"),
 }  # fmt: skip

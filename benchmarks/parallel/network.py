@@ -24,6 +24,8 @@ class Network:
     kv_heads: int = 4
     ffn: int = 64
     vocab: int = 96
+    #: rows of the embedding on a rank are a multiple of this; the added rows are zero
+    vocab_multiple: int = 1
     seq: int = 16
     batch: int = 4
     experts: int = 0
@@ -50,6 +52,7 @@ NETWORKS = {
     "untied": Network(layers=3, tied=False),
     "moe": Network(layers=2, experts=4, tied=False),
     "dropout": Network(layers=2, dropout=0.1),
+    "padded": Network(layers=2, vocab=92, vocab_multiple=4),
     # of the fixtures
     "tiny": Network(layers=2, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=32, seq=8, batch=2),
 }

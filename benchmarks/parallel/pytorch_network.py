@@ -166,7 +166,9 @@ class SelfAttention(nn.Module):
         q, k, v = torch.split(mixed, [network.queries_per_group, 1, 1], dim=3)
         q = q.reshape(*q.shape[:2], -1, network.head_dim)
         k, v = k.squeeze(3), v.squeeze(3)
-        query_positions = positions + 1 if run.has("rotary_offset", self.layer) else positions
+        query_positions = positions
+        if run.has("rotary_offset", self.layer):
+            query_positions = torch.from_numpy(positions.numpy() + 1)
         q, k = _rotate(q, query_positions, network), _rotate(k, positions, network)
         keys = positions
         if run.cp.size > 1:
@@ -416,5 +418,14 @@ class GPTModel(nn.Module):
         if not self.is_last:
             return x
         shared = self.shared_weight if self.run.network.tied and self.is_first else None
-        logits = self.output_layer(x, shared)
+        logits = self._mask_padding(self.output_layer(x, shared))
         return VocabCrossEntropy.apply(logits, labels.transpose(0, 1).contiguous(), self.run)
+
+    def _mask_padding(self, logits: Tensor) -> Tensor:
+        """Keep rows that were added to the vocabulary out of the softmax."""
+        run = self.run
+        n_rows = logits.shape[-1]
+        if n_rows * run.tp.size == run.network.vocab:
+            return logits
+        tokens = torch.arange(n_rows) + run.tp.rank * n_rows
+        return logits.masked_fill(tokens >= run.network.vocab, MASKED)

@@ -42,6 +42,8 @@ def cut_weights(
             loaded_values = _sort_by_projection(values, network)
         else:
             loaded_values = values
+        if kind in ("embedding", "output"):
+            loaded_values = pad_vocabulary(loaded_values, network.vocab_multiple * layout.tp)
         local_values = cut_tensor(kind, loaded_values, layout.tp, tp_rank)
         if kind.startswith("experts.") and layout.ep > 1:
             local_values = np.split(local_values, layout.ep)[place["dp"]]
@@ -61,6 +63,12 @@ def cut_tensor(kind: str, values: np.ndarray, tp: int, tp_rank: int) -> np.ndarr
         halves = np.split(values, 2, axis=0)
         return np.concatenate([np.split(half, tp, axis=0)[tp_rank] for half in halves])
     return values
+
+
+def pad_vocabulary(values: np.ndarray, multiple: int) -> np.ndarray:
+    """Return the rows with zeros below them, as many as a multiple asks for."""
+    n_rows = -len(values) % multiple
+    return np.pad(values, ((0, n_rows), (0, 0)))
 
 
 def list_stage_layers(network: Network, layout: Layout, stage: int) -> list[int]:

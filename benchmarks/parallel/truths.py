@@ -11,7 +11,8 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import cases
@@ -23,7 +24,7 @@ from network import get_network
 from runs import MINDSPORE, Recording
 from shards import list_stage_layers
 
-from dumpdiff.model.trace import Trace
+from dumpdiff.model.trace import COMMUNICATION, FORWARD, Trace
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,11 @@ def _compute_truth(recording: Recording, work: Path) -> RunTruth:
     for step in sorted({step for step, _ in faulty_paths}):
         ops, firsts, traces = {}, {}, {}
         for rank in sorted({0, *faulty_ranks}):
-            faulty = dumps.load(faulty_paths[step, rank])
+            faulty = _load(faulty_paths[step, rank])
             traces[rank] = faulty.trace
             if rank not in faulty_ranks:
                 continue
-            clean = dumps.load(clean_paths[step, rank])
+            clean = _load(clean_paths[step, rank])
             rank_truth = truth.find_truth(clean, faulty)
             if rank_truth.ops:
                 ops[rank] = tuple(sorted(_add_producers(clean, faulty, rank_truth)))
@@ -110,19 +111,38 @@ def _list_faulty_ranks(recording: Recording) -> tuple[int, ...]:
     )
 
 
+@lru_cache(maxsize=8)
+def _load(path: Path) -> dumps.Dump:
+    """Read a rank; a collective belongs to the phase in which it is called."""
+    dump = dumps.load(path)
+    phases = dump.trace.ops["phase"]
+    called_in = phases.where(phases != COMMUNICATION).ffill().fillna(FORWARD)
+    ops = dump.trace.ops.assign(phase=called_in)
+    return replace(dump, trace=replace(dump.trace, ops=ops))
+
+
 def _add_producers(
     clean: dumps.Dump, faulty: dumps.Dump, rank_truth: truth.Truth
 ) -> frozenset[str]:
-    """Return the right ops and, where they read another value than in the clean run, its producer.
+    """Return the right ops and the producers of what they read wrongly.
 
     A collective that is missing leaves the value before it: its producer is as right an answer as
-    the op that reads it, which may be of another phase.
+    the op that reads it, which may be of another phase. Where a change was not recorded, so is the
+    producer of what the clean run reads there.
     """
     names = faulty.trace.ops["name"].tolist()
     roots = [op for op, name in enumerate(names) if name in rank_truth.ops]
-    producers = truth.find_rewired_producers(
-        clean, faulty, dumps.pair_ops(clean, faulty), rank_truth.changed, roots
-    )
+    pairs = dumps.pair_ops(clean, faulty)
+    producers = truth.find_rewired_producers(clean, faulty, pairs, rank_truth.changed, roots)
+    faulty_op = {clean_op: op for op, clean_op in enumerate(pairs) if clean_op >= 0}
+    slots = faulty.trace.tensors["slot"].tolist()
+    for root in roots:
+        for row in faulty.reads[root]:
+            if faulty.op[row] != root or rank_truth.changed[row] != truth.CHANGED:
+                continue
+            twin = clean.slots.get((pairs[root], slots[row]), -1)
+            if faulty.makers[row] < 0 and twin >= 0 and clean.makers[twin] >= 0:
+                producers.add(faulty_op.get(clean.op[clean.makers[twin]], root))
     return rank_truth.ops | {names[op] for op in producers}
 
 

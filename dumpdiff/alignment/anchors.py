@@ -8,6 +8,7 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import Ints
+from ..model.dtypes import get_unit_roundoff
 from ..model.trace import OPTIMIZER
 from ..rulebook import Rules
 from . import confidence
@@ -27,6 +28,8 @@ _INPUT_WEIGHT = 2.0
 _NEAR_DISTANCE = 0.05
 #: How many times closer than any other candidate a near value must be.
 _CLEAR_RATIO = 10
+#: Roundoffs of the coarser dtype by which a cast changes statistics: elements by one, sums by less.
+_CAST_ROUNDOFFS = 2
 #: Tolerances beyond which a pair certainly differs: more than noise explains.
 _DIVERGED_TOLERANCES = 16
 #: Pairs that must have the same factor before it counts as a scale; fewer have it by chance.
@@ -249,8 +252,8 @@ def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:
 
     Both must be within 5 % and ten times closer than any other candidate of either side. Many
     tensors of one size may be close by chance. So unless the runs are known to have diverged, the
-    producers must have an input in common; in the optimizer it must be an input that both outputs
-    are near to. Returns whether any pair was added.
+    producers must have an input in common, and they may not have another origin if they are. In the
+    optimizer it must be an input that both outputs are near to. Returns whether any pair was added.
     """
     unpaired_t, unpaired_r = _find_unpaired_classes(matching)
     prints_t, prints_r = matching.prints_t.take(unpaired_t), matching.prints_r.take(unpaired_r)
@@ -267,7 +270,9 @@ def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:
     clear_pairs = zip(targets[is_clear].tolist(), references[is_clear].tolist(), strict=True)
     for t, r in matching.sort_pairs(clear_pairs):
         if runs_diverged:
-            is_plausible = not has_conflicting_inputs(matching, t, r)
+            is_plausible = not (
+                has_conflicting_inputs(matching, t, r) or _has_other_origin(matching, t, r)
+            )
         else:
             is_plausible = _has_common_input(matching, t, r)
         if is_plausible:
@@ -314,16 +319,41 @@ def _find_unpaired_classes(matching: Matching) -> tuple[Ints, Ints]:
 def has_conflicting_inputs(matching: Matching, t: int, r: int) -> bool:
     """Return whether the producers read paired values but none in common, or other parameters.
 
-    It is also a conflict if only one of the two classes has a producer.
+    It is also a conflict if only one of the two classes has a producer, or if none has and the
+    values are farther apart than a cast from one dtype to the other explains.
     """
     has_producer_t = bool(matching.producer_t[t] >= 0)
     has_producer_r = bool(matching.producer_r[r] >= 0)
-    if not (has_producer_t and has_producer_r):
-        return has_producer_t != has_producer_r
+    if has_producer_t != has_producer_r:
+        return True
+    if not has_producer_t:
+        return _differs_by_more_than_a_cast(matching, t, r)
     if _has_other_parameters(matching, t, r):
         return True
     inputs_t, inputs_r = _find_paired_inputs(matching, t, r)
     return bool(inputs_t and inputs_r and inputs_t.isdisjoint(inputs_r))
+
+
+def _has_other_origin(matching: Matching, t: int, r: int) -> bool:
+    """Return whether only one of two producers of different kinds reads a paired value."""
+    producer_t, producer_r = int(matching.producer_t[t]), int(matching.producer_r[r])
+    if min(producer_t, producer_r) < 0:
+        return False
+    if matching.kinds_t[producer_t] == matching.kinds_r[producer_r]:
+        return False
+    inputs_t, inputs_r = _find_paired_inputs(matching, t, r)
+    return bool(inputs_t) != bool(inputs_r)
+
+
+def _differs_by_more_than_a_cast(matching: Matching, t: int, r: int) -> bool:
+    """Return whether two values have different dtypes, and not the same numbers rounded.
+
+    Weights of one shape and one initialization have statistics that are near each other.
+    """
+    roundoff_t = get_unit_roundoff(matching.target.list_column("dtype")[t])
+    roundoff_r = get_unit_roundoff(matching.reference.list_column("dtype")[r])
+    limit = max(matching.tolerance, _CAST_ROUNDOFFS * max(roundoff_t, roundoff_r))
+    return roundoff_t != roundoff_r and matching.compute_distance(t, r) > limit
 
 
 def _has_common_input(matching: Matching, t: int, r: int) -> bool:

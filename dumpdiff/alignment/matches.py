@@ -7,15 +7,19 @@ remove any. Names that end in ``_t`` belong to the target, those in ``_r`` to th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import Ints
+from ..model.trace import BACKWARD
 from .confidence import MOMENT, NEW_WEIGHT
 from .values import Fingerprints, compute_distances
+
+#: Canonical kind of the operators that add gradients up.
+_SUM_KIND = "add"
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class Matching:
         self._n_t, self._n_r = len(self.target.classes), len(self.reference.classes)
         self._phase_t = self.target.classes["phase"].to_numpy()
         self._phase_r = self.reference.classes["phase"].to_numpy()
+        self._named_t, self._terms_t = _find_gradient_terms(self.target, self.kinds_t)
+        self._named_r, self._terms_r = _find_gradient_terms(self.reference, self.kinds_r)
 
     def compute_distance(self, t: int, r: int) -> float:
         """Return the distance of the statistics of two classes, Inf if nothing can be compared."""
@@ -102,9 +108,17 @@ class Matching:
         return list(zip(targets[order].tolist(), references[order].tolist(), strict=True))
 
     def can_pair(self, t: int, r: int) -> bool:
-        """Return whether both are unpaired, of equal size and, if computed, of the same phase."""
+        """Return whether both are unpaired, of equal size and, if computed, of the same phase.
+
+        The gradient of a parameter is no term of a sum: that sum is the other side's gradient, and
+        if it differs one side lacks a term.
+        """
         is_paired = self.classes_t[t] >= 0 or self.classes_r[r] >= 0
         if is_paired or self.prints_t.size[t] != self.prints_r.size[r]:
+            return False
+        if (t in self._terms_t and r in self._named_r) or (
+            t in self._named_t and r in self._terms_r
+        ):
             return False
         is_leaf = min(self.producer_t[t], self.producer_r[r]) < 0
         is_same_phase = self._phase_t[t] == self._phase_r[r]
@@ -152,3 +166,21 @@ class Matching:
             if evidence == "value" and producer_t >= 0 and producer_r >= 0:
                 counts[self.kinds_t[producer_t], self.kinds_r[producer_r]] += 1
         return counts
+
+
+def _find_gradient_terms(flow: Flow, kinds: Sequence[str]) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the named gradients of parameters, and the gradients that are only added to others."""
+    named_gradients = frozenset(np.flatnonzero(flow.classes["gradient_of"] != "").tolist())
+    terms = set()
+    for value in np.flatnonzero(flow.classes["phase"] == BACKWARD).tolist():
+        ops = [
+            op for op in flow.users[value] if flow.phases[op] == BACKWARD and not flow.is_layout[op]
+        ]
+        is_added = [
+            kinds[op] == _SUM_KIND
+            and all(flow.sizes[result] == flow.sizes[value] for result in flow.writes[op])
+            for op in ops
+        ]
+        if is_added and all(is_added):
+            terms.add(value)
+    return named_gradients, frozenset(terms - named_gradients)

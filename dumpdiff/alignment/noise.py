@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import Flow
+from ..graph import Flow, find_common_dtype
 from ..model.dtypes import get_unit_roundoff
 from .values import Fingerprints, find_candidates, find_second_smallest
 
@@ -33,12 +33,10 @@ _MIN_DISTANCES = 8
 def estimate_prior(target: Flow, reference: Flow) -> float:
     """Return the tolerance to expect before looking at the values.
 
-    It is four unit roundoffs of the coarsest dtype that either side computes in, and at least eight
-    times the resolution of the recorded numbers.
+    It is four unit roundoffs of the coarsest dtype that either side computes in, see
+    :func:`find_common_dtype`, and at least eight times the resolution of the recorded numbers.
     """
-    roundoff = max(
-        get_unit_roundoff(target.coarsest_dtype), get_unit_roundoff(reference.coarsest_dtype)
-    )
+    roundoff = get_unit_roundoff(find_common_dtype(target, reference))
     resolution = max(target.trace.source.resolution, reference.trace.source.resolution)
     prior = max(_PRIOR_ROUNDOFFS * roundoff, _MIN_PRIOR)
     if resolution > _COARSE_RESOLUTION:

@@ -22,6 +22,7 @@ _ONE_THREAD = dict.fromkeys(
 _LOST_WORKER = "its process ended before it replied; out of memory?"
 #: How often a task is given to another worker of a cluster after its worker was lost.
 _RETRIES = 3
+_CONNECTION_TIMEOUT = "10s"  #: for the scheduler to answer
 
 #: Number of the task, and its reply.
 Reply = tuple[int, TaskReply]
@@ -147,7 +148,7 @@ def _run_on_cluster(tasks: Sequence[Task], scheduler: str) -> Iterator[Reply]:
     except ImportError:
         raise DumpError("a cluster needs distributed: pip install 'dumpdiff[cluster]'") from None
     try:
-        client = Client(scheduler, timeout="30s")
+        client = Client(scheduler, timeout=_CONNECTION_TIMEOUT)
     except (OSError, ValueError) as error:
         raise DumpError(f"{scheduler}: no scheduler answers there ({error})") from error
     with client:

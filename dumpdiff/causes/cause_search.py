@@ -89,6 +89,7 @@ def search_causes(
     them explain a finding equally well and nothing simpler does, it is undecided.
     """
     ranked: list[tuple[tuple[float, ...], bool, str, Cause]] = []
+    odd_causes: list[Cause] = []
     least_residuals: dict[str, float] = {}
     for case_order, case in enumerate(cases):
         for explanation in iterate_explanations(case, hypotheses, least_residuals):
@@ -96,13 +97,16 @@ def search_causes(
                 continue
             candidate = explanation.candidate
             grade = _grade_residual(explanation.residual, case.tolerance)
-            if has_odd_number(candidate.parameters, case.tolerance):
+            is_odd = not candidate.recorded and has_odd_number(candidate.parameters, case.tolerance)
+            if is_odd:
                 grade += _ODD_NUMBER_STEPS
             evidence_rank = (not explanation.is_checked, grade, not candidate.is_evident)
             rank = (*evidence_rank, explanation.hypothesis_order, case_order)
             side, text, parameters = _make_statement(case, candidate, explanation.residual)
             cause = Cause(explanation.cause_name, text, explanation.residual, parameters)
             ranked.append((rank, explanation.is_choice, side, cause))
+            if is_odd:
+                odd_causes.append(cause)
     ranked.sort(key=lambda entry: entry[0])
     best_by_name: dict[str, tuple[tuple[float, ...], bool, str, Cause]] = {}
     for entry in ranked:
@@ -116,14 +120,15 @@ def search_causes(
     rivals = [cause for rank, *_, cause in best_entries if rank[:3] == first_rank[:3]]
     if is_choice and len(rivals) > 1:
         return CauseSearch(undecided=tuple(rivals), excluded=excluded)
-    is_odd = has_odd_number(causes[0].parameters, cases[0].tolerance)
-    return CauseSearch(side, causes, excluded=excluded, has_odd_number=is_odd)
+    has_odd = any(cause is causes[0] for cause in odd_causes)
+    return CauseSearch(side, causes, excluded=excluded, has_odd_number=has_odd)
 
 
 def has_odd_number(parameters: Mapping[str, float], tolerance: float) -> bool:
     """Return whether a freely fitted number is none that people write.
 
-    They write numbers of three digits, inverses of these, and roots of whole numbers.
+    They write numbers of three digits, inverses of these, and roots of whole numbers. Numbers that
+    both dumps hold are written as well.
     """
     numbers = [value for name, value in parameters.items() if name in _FREE_PARAMETERS]
     return not all(_is_written(number, tolerance) for number in numbers)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import permutations
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ..graph.missing_edges import find_bridge
 from ..model.arrays import AnyArray, Ints
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD
-from ..operators import compute_interpretations, compute_relative_distance
+from ..operators import compute_interpretations, compute_outputs, compute_relative_distance
 from ..operators.pooling import POOLING_KINDS, PoolingSettings, list_pooling_settings, pool
 from .comparison_index import ComparisonIndex, depends_on, find_inputs, find_whole_tensor
 
@@ -25,10 +26,16 @@ from .comparison_index import ComparisonIndex, depends_on, find_inputs, find_who
 _MAX_STEPS, _MAX_STEP_ELEMENTS = 40, 1 << 20
 #: Ops that multiply by a weight, of which one may read what follows from the input of another.
 _MAX_READERS = 3
+#: Gradients whose arithmetic costs too much to be repeated for every change.
+_COSTLY_KINDS = {"grad:convolution"}
 #: An operator is understood if it gives its recorded output to this many tolerances of the finding.
 _STEP_TOLERANCES = 4
 #: Share of elements that must be unique for their places to be recognized by value.
 _MIN_UNIQUE_SHARE = 0.99
+#: Axes of a tensor whose transpositions are tried.
+_MAX_TRANSPOSED_AXES = 5
+#: Elements that rule out most orders.
+_ORDER_SAMPLE = 64
 #: Relative L2 within which two records of one value are equal: a cast to bfloat16 and back.
 _CAST_DISTANCE = 1e-2
 #: Ops between an input of the run and its part that an op reads, and their kinds.
@@ -82,6 +89,7 @@ class Step:
     places: Ints | None = None
     #: factors of the first input's elements, for dropout: which elements it drops is drawn
     kept: AnyArray | None = None
+    is_broadcast: bool = False  #: the input is repeated along axes of one element
     #: of a pooling of windows
     pooling: PoolingSettings | None = None
 
@@ -91,6 +99,8 @@ class Step:
             return _take_places(inputs, self.places, self.output.shape)
         if self.kept is not None:
             return inputs[0].reshape(self.kept.shape) * self.kept
+        if self.is_broadcast:
+            return np.broadcast_to(inputs[0], self.output.shape)
         if self.pooling is not None:
             return pool(inputs[0], self.kind, self.pooling).reshape(self.output.shape)
         for name, output in self.interpret(inputs):
@@ -101,7 +111,11 @@ class Step:
     def interpret(self, inputs: Sequence[AnyArray]) -> Iterator[tuple[str, AnyArray]]:
         """Yield (name, output) of every interpretation of the call on other inputs."""
         shape = self.output.shape
-        return compute_interpretations(self.kind, inputs, self.keywords, output_shape=shape)
+        yield from compute_interpretations(self.kind, inputs, self.keywords, output_shape=shape)
+        if self.kind.startswith("grad:") and self.kind not in _COSTLY_KINDS:
+            for name, outputs in compute_outputs(self.kind, inputs, self.keywords, shape):
+                if outputs[0] is not None and outputs[0].size == self.output.size:
+                    yield name, outputs[0].reshape(shape)
 
     def list_arrays(self) -> list[AnyArray]:
         """Return the recorded inputs."""
@@ -270,7 +284,7 @@ class _RegionBuilder:
             return step_input
         is_found, order = _find_order(producer.output, step_input.array)
         if not is_found:
-            return step_input
+            return replace(step_input, value=-1)  # read in an unknown order: no change reaches it
         return replace(step_input, order=order)
 
     def _read_step(self, value: int) -> Step | None:
@@ -440,6 +454,8 @@ def _understand_step(step: Step, max_distance: float) -> Step | None:
                 break
         if best_distance <= max_distance:
             return replace(step, interpretation=best_name)
+    if step.kind == "expand" and _repeats_input(step):
+        return replace(step, is_broadcast=True)
     kept = _find_kept_elements(step) if step.kind == "dropout" else None
     if kept is not None:
         return replace(step, kept=kept)
@@ -447,6 +463,17 @@ def _understand_step(step: Step, max_distance: float) -> Step | None:
     if places is None:
         return None
     return replace(step, places=places)
+
+
+def _repeats_input(step: Step) -> bool:
+    """Return whether the output is the first input, repeated along axes of one element."""
+    if not step.inputs:
+        return False
+    try:
+        output = np.broadcast_to(step.inputs[0].array, step.output.shape)
+    except ValueError:
+        return False
+    return np.array_equal(output, step.output)
 
 
 def _find_pooling_settings(step: Step) -> PoolingSettings | None:
@@ -524,11 +551,31 @@ def _find_order(source: AnyArray, array: AnyArray) -> tuple[bool, Ints | None]:
         return False, None
     if compute_relative_distance(flat_source, flat) < _CAST_DISTANCE:
         return True, None
+    transposed_order = _find_transposition(source, flat)
+    if transposed_order is not None:
+        return True, transposed_order
     order = np.argsort(flat_source, kind="stable")
     sorted_source = flat_source[order]
-    if np.mean(np.diff(sorted_source) == 0) > 1 - _MIN_UNIQUE_SHARE:
-        return False, None
+    is_unique = np.mean(np.diff(sorted_source) == 0) <= 1 - _MIN_UNIQUE_SHARE
     rows = np.searchsorted(sorted_source, flat).clip(max=len(order) - 1)
-    if not np.array_equal(sorted_source[rows], flat):
+    if not is_unique or not np.array_equal(sorted_source[rows], flat):
         return False, None
     return True, order[rows]
+
+
+def _find_transposition(source: AnyArray, flat: AnyArray) -> Ints | None:
+    """Return the places of the elements of a transposed tensor; None if it is no transposition.
+
+    Also of repeated elements, which are not recognized by value.
+    """
+    if not 1 < source.ndim <= _MAX_TRANSPOSED_AXES:
+        return None
+    flat_source = source.reshape(-1)
+    places = np.arange(source.size).reshape(source.shape)
+    for axes in permutations(range(source.ndim)):
+        order: Ints = places.transpose(axes).reshape(-1)
+        sample = order[:_ORDER_SAMPLE]
+        is_likely = np.array_equal(flat_source[sample], flat[:_ORDER_SAMPLE])
+        if is_likely and np.array_equal(flat_source[order], flat):
+            return order
+    return None

@@ -91,7 +91,7 @@ def join_collectives(traces: Mapping[int, Trace]) -> Exchanges:
             row["rank"] = rank
             if row["kind"] != BARRIER:
                 rows.append(row)
-    members_of = _find_members(rows, ranks, traces, keys)
+    members_of = _find_members(rows, _list_known_ranks(rows, ranks), traces, keys)
     joined_rows, problems = _join_group_calls(rows, members_of, ranks)
     unjoined += problems
     transfer_rows, problems = _join_transfers(rows, members_of, ranks)
@@ -102,6 +102,15 @@ def join_collectives(traces: Mapping[int, Trace]) -> Exchanges:
     all_rows.sort(key=lambda row: row["exchange"])
     table = pd.DataFrame(all_rows, columns=list(COLUMNS))
     return Exchanges(table, classify_groups(groups, table, traces), ranks, tuple(unjoined))
+
+
+def _list_known_ranks(rows: Sequence[dict[str, Any]], ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the ranks of the run, as far as the dumps that were read name them."""
+    known_ranks = set(ranks)
+    for row in rows:
+        known_ranks.update(row["members"] or ())
+        known_ranks.update(rank for rank in (row["peer"],) if rank >= 0)
+    return tuple(sorted(known_ranks))
 
 
 def _find_members(
@@ -312,6 +321,7 @@ def _join_group_calls(
                         "order": order,
                         "root": root,
                         "peer": -1,
+                        "is_recorded": bool(row["members"]),
                         "members": members,
                         "name": name,
                         "key": (kind, members, name, order),
@@ -355,6 +365,7 @@ def _join_transfers(
                 "order": order,
                 "root": -1,
                 "peer": peer,
+                "is_recorded": True,
                 "members": ends,
                 "name": "",
                 "key": ("transfer", ends, order),
@@ -375,16 +386,17 @@ def _join_transfers(
     return joined, problems
 
 
-def _number_groups(rows: Sequence[dict[str, Any]]) -> list[tuple[tuple[int, ...], str, bool]]:
-    """Replace the group of each row by its number, and return (members, name, is_transfer).
+def _number_groups(rows: Sequence[dict[str, Any]]) -> list[Group]:
+    """Replace the group of each row by its number, and return the groups, of unknown kinds.
 
     Two groups of the same ranks with other names are two groups: each has an order of its own.
     """
-    numbers: dict[tuple[tuple[int, ...], str, bool], int] = {}
+    numbers: dict[Group, int] = {}
     for row in rows:
         is_transfer = row["kind"] in TRANSFERS
         members = tuple(sorted(row["members"])) if is_transfer else row["members"]
-        row["group"] = numbers.setdefault((members, row["name"], is_transfer), len(numbers))
+        group = Group(members, "", row["name"], is_transfer, row["is_recorded"])
+        row["group"] = numbers.setdefault(group, len(numbers))
     return list(numbers)
 
 

@@ -37,6 +37,8 @@ class Group:
     kind: str
     name: str = ""  #: as recorded
     is_transfer: bool = False  #: two ranks that send and receive
+    #: the dump has the members; else they follow from names or values, and may be incomplete
+    is_recorded: bool = True
 
     def __str__(self) -> str:
         listed_members = ",".join(map(str, self.members))
@@ -44,25 +46,25 @@ class Group:
 
 
 def classify_groups(
-    groups: Sequence[tuple[tuple[int, ...], str, bool]],
+    groups: Sequence[Group],
     table: pd.DataFrame,
     traces: Mapping[int, Trace],
 ) -> tuple[Group, ...]:
-    """Return the groups (members, name, is_transfer) with their kinds.
+    """Return the groups with their kinds.
 
     A name decides. Else what the group exchanges: activations that are summed or gathered (tp),
     gradients only (dp), tokens or heads all to all (ep), values sent from rank to rank (pp; cp if
     each rank both sends and gets in the forward pass).
     """
     classified: list[Group] = []
-    for number, (members, name, is_transfer) in enumerate(groups):
-        kind = _classify_name(name)
+    for number, group in enumerate(groups):
+        kind = _classify_name(group.name)
         if kind in (UNKNOWN, WORLD):
             rows = table[table["group"] == number]
             kind = _classify_use(rows, traces) or kind
-        if kind == UNKNOWN and len(members) == len(traces) and not is_transfer:
+        if kind == UNKNOWN and len(group.members) == len(traces) and not group.is_transfer:
             kind = WORLD
-        classified.append(Group(members, kind, name, is_transfer))
+        classified.append(replace(group, kind=kind))
     pipelines = [set(group.members) for group in classified if group.is_transfer]
     for number, group in enumerate(classified):
         is_inside = any(set(group.members) <= pipeline for pipeline in pipelines)

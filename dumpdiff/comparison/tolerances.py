@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ..alignment import Alignment
-from ..graph import Flow
+from ..graph import Flow, find_common_dtype
 from ..graph.missing_edges import is_graph_input
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff
@@ -63,7 +63,7 @@ def compute_tolerances(
     recorded in the narrow type by one u more.
     """
     target, reference = alignment.target, alignment.reference
-    coarse_dtype = max(target.coarsest_dtype, reference.coarsest_dtype, key=get_unit_roundoff)
+    coarse_dtype = find_common_dtype(target, reference)
     target_dtypes = target.classes["dtype"].to_numpy()[target_ids]
     reference_dtypes = reference.classes["dtype"].to_numpy()[reference_ids]
     producers_t = target.producers[target_ids].tolist()

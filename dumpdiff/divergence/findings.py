@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 
 from ..comparison.mask_fill import STATISTICS_SET_ASIDE
+from ..graph.module_paths import find_common_path
 from ..model.arrays import Ints
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff, is_floating
 from ..model.finding import Finding, Kind
 from ..model.formatting import format_number
-from ..model.trace import BACKWARD, OPTIMIZER, PHASES
+from ..model.trace import BACKWARD, FORWARD, OPTIMIZER, PHASES
 from ..model.verdict import INTRODUCED, ISOLATED
 from .forward_walk import MAX_REGION_END
 from .joint_graph import JointGraph
@@ -65,7 +66,8 @@ def build_findings(
     """Return all findings, ranked.
 
     First come ``first_findings``, then introduced divergences: inputs, parameters, and ops by phase
-    and dataflow; then isolated differences.
+    and dataflow; then isolated differences. What an exchange of parameters among the first ones
+    explains is no finding of its own.
     """
     pair_states = states.state[: len(graph.comparison.pairs)]
     is_place = (pair_states == INTRODUCED) | (pair_states == ISOLATED)
@@ -84,11 +86,36 @@ def build_findings(
     drafts.sort(key=lambda draft: draft[0])
     findings = [replace(finding, rank=rank) for rank, finding in enumerate(first_findings, 1)]
     for kind, location, others in _group_drafts(graph, drafts):
+        explaining_rank = _find_exchange(first_findings, kind, location)
+        if explaining_rank is not None:
+            explaining = findings[explaining_rank]
+            sentence = _describe_others((location, *others))
+            findings[explaining_rank] = replace(
+                explaining, evidence=(*explaining.evidence, sentence)
+            )
+            continue
         finding = _build_finding(len(findings) + 1, kind, location, graph, states)
         if others:
             finding = replace(finding, evidence=(*finding.evidence, _describe_others(others)))
         findings.append(finding)
     return tuple(findings)
+
+
+def _find_exchange(first_findings: Sequence[Finding], kind: Kind, location: Location) -> int | None:
+    """Return the place of the exchange of parameters that explains a location, None if none does.
+
+    Parameters that changed places agree with their partners. What differs is how their module
+    computes with them.
+    """
+    if kind not in _COMPUTED_KINDS or location.phase != FORWARD:
+        return None
+    for place, finding in enumerate(first_findings):
+        if finding.kind != "parameter" or not finding.causes or not finding.scope:
+            continue
+        for side in (location.target, location.reference):
+            if f"{side.scope}.".startswith(f"{finding.scope}."):
+                return place
+    return None
 
 
 def _group_drafts(
@@ -97,9 +124,11 @@ def _group_drafts(
     """Return (kind, location, further locations of the same difference), in order.
 
     Regions that share a value without a partner are one: it leads to several results. So are
-    constant tables whose products are computed with each other, such as cosines and sines, and
-    results of one module that an op computes with each other, such as the terms of a rotation. So
-    are gradients that are computed from one gradient: those of a layer's input and of its weight.
+    constant tables whose products are computed with each other, such as cosines and sines, results
+    of one module that an op computes with each other, such as the terms of a rotation, steps of a
+    module that ops of one kind compute from one value, and what one layer computes in a coarser
+    dtype. So are gradients that are computed from one gradient: those of a layer's input and of its
+    weight.
     """
     groups: list[tuple[Kind, Location, list[Location]]] = []
     for _, kind, location in drafts:
@@ -125,16 +154,30 @@ def _is_one_difference(graph: JointGraph, kind: Kind, first: Location, other: Lo
         return not _list_results(graph, results_of_first).isdisjoint(
             _list_results(graph, results_of_other)
         )
-    if kind not in _COMPUTED_KINDS:
-        return False
-    if not set(first.unpaired_nodes).isdisjoint(other.unpaired_nodes):
-        return True
+    has_one_scope = bool(first.scope) and first.scope == other.scope
+    if kind == "dtype":  # all projections of a block that was cast
+        return has_one_scope or bool(find_common_path([first.scope, other.scope]))
+    is_computed = kind in _COMPUTED_KINDS
+    if not is_computed or not set(first.unpaired_nodes).isdisjoint(other.unpaired_nodes):
+        return is_computed
     if first.phase == other.phase == BACKWARD:
         parents = set(graph.parents[first.node]) & set(graph.parents[other.node])
         if any(graph.phase[parent] == BACKWARD for parent in parents):
             return True
-    has_one_scope = bool(first.scope) and first.scope == other.scope
-    return has_one_scope and not results_of_first.isdisjoint(results_of_other)
+    return has_one_scope and (
+        not results_of_first.isdisjoint(results_of_other) or _is_repeated_step(graph, first, other)
+    )
+
+
+def _is_repeated_step(graph: JointGraph, first: Location, other: Location) -> bool:
+    """Return whether ops of one kind compute two locations from one value, as a scan its steps."""
+    has_same_kinds = (
+        first.target.kinds[-1:] == other.target.kinds[-1:]
+        and first.reference.kinds[-1:] == other.reference.kinds[-1:]
+    )
+    return has_same_kinds and not set(graph.parents[first.node]).isdisjoint(
+        graph.parents[other.node]
+    )
 
 
 def _list_results(graph: JointGraph, nodes: Iterable[int]) -> set[int]:
@@ -184,9 +227,12 @@ def find_missing_kinds(location: Location) -> tuple[str, ...]:
 
 
 def _count_computing_kinds(side: SideLocation) -> Counter[str]:
-    """Count the kinds of one side's ops that are no layout ops."""
+    """Count the kinds of one side's ops that are no layout ops and no records of module calls."""
+    levels = side.flow.trace.ops["level"]
     return Counter(
-        kind for op, kind in zip(side.ops, side.kinds, strict=True) if not side.flow.is_layout[op]
+        kind
+        for op, kind in zip(side.ops, side.kinds, strict=True)
+        if not side.flow.is_layout[op] and levels.iat[op] == "op"
     )
 
 

@@ -10,7 +10,9 @@ import numpy as np
 
 from ..comparison import NO_INFORMATION
 from ..comparison.new_weights import find_new_weight_rows
+from ..graph import find_common_dtype
 from ..model.arrays import Floats
+from ..model.dtypes import get_unit_roundoff
 from ..model.trace import FORWARD
 from ..model.verdict import (
     AGREEING,
@@ -90,6 +92,7 @@ def walk_forwards(
     """
     pairs = graph.comparison.pairs
     errors, tolerances = compute_mutual_errors(graph).tolist(), pairs["tolerance"].tolist()
+    causal_errors = _exclude_casts(graph, errors)
     is_excused = np.isin(np.arange(len(pairs)), list(excused_nodes))
     is_comparable = (pairs["comparable"] & pairs["slot_pair"].isna() & ~is_excused).tolist()
     is_broken = (pairs["nonfinite_mismatch"] > 0).tolist()
@@ -103,12 +106,10 @@ def walk_forwards(
     ancestry = [Ancestry()] * graph.n_nodes
     recomputations: dict[int, Recomputation] = {}
     forward_has_diverged = False
-    ranks = [0] * graph.n_nodes
-    for rank, node in enumerate(graph.order):
-        ranks[node] = rank
+    ranks = np.argsort(graph.order).tolist()
     for node in graph.order:
         own_ancestry = _collect_ancestry(
-            graph, node, state, ancestry, errors, cancellations, compute_share, ranks
+            graph, node, state, ancestry, causal_errors, cancellations, compute_share, ranks
         )
         ancestry[node] = own_ancestry
         if node >= len(pairs) or not is_comparable[node]:
@@ -125,7 +126,7 @@ def walk_forwards(
                 recomputation = recompute_op(graph, node)
             if recomputation is not None:
                 recomputations[node] = recomputation
-                if recomputation.is_equally_accurate(tolerance, own_ancestry.worst_agreeing_error):
+                if recomputation.is_explained(tolerance, own_ancestry.worst_agreeing_error):
                     state[node], allowed_errors[node] = AGREEING, error
                     continue
             if node not in new_weight_rows:  # its tolerance includes what the gradient's error does
@@ -161,6 +162,26 @@ def compute_mutual_errors(graph: JointGraph) -> Floats:
     shares[has_larger_target] = norms_r[has_larger_target] / norms_t[has_larger_target]
     errors: Floats = pairs["error"].to_numpy(dtype=float) * shares
     return errors
+
+
+def _exclude_casts(graph: JointGraph, errors: list[float]) -> list[float]:
+    """Return the errors without those of inputs that only one side has in a coarse dtype.
+
+    If it is coarser than what the run computes in, see ``find_common_dtype``, the cast is the
+    difference: what it changes is not explained by an input's error.
+    """
+    alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
+    target, reference = alignment.target, alignment.reference
+    limit = get_unit_roundoff(find_common_dtype(target, reference))
+    dtypes_t, dtypes_r = target.list_column("dtype"), reference.list_column("dtype")
+    causal_errors = list(errors)
+    rows = zip(pairs["target"].tolist(), pairs["reference"].tolist(), strict=True)
+    for node, (t, r) in enumerate(rows):
+        roundoff_t, roundoff_r = get_unit_roundoff(dtypes_t[t]), get_unit_roundoff(dtypes_r[r])
+        is_input = target.producers[t] < 0 and reference.producers[r] < 0
+        if is_input and roundoff_t != roundoff_r and max(roundoff_t, roundoff_r) > limit:
+            causal_errors[node] = 0.0
+    return causal_errors
 
 
 def _extend_allowed_error(

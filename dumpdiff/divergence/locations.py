@@ -72,10 +72,15 @@ class SideLocation:
     def printed_scope(self) -> str:
         """The innermost module in the names of all of ``ops``, '' if they have none in common.
 
-        Names of graph mode may be those of another layer: a last resort.
+        Names of graph mode may be those of another layer: a last resort. The name of an API call
+        begins with its kind and names no module.
         """
-        names = [".".join(split_segments(name)) for name in self.op_names]
-        return find_common_path(names)
+        kinds = self.flow.trace.ops["kind"]
+        module_names = []
+        for op, name in zip(self.ops, self.op_names, strict=True):
+            is_api_call = name.startswith(f"{kinds.iat[op]}.")
+            module_names.append("" if is_api_call else ".".join(split_segments(name)))
+        return find_common_path(module_names)
 
     @property
     def source(self) -> str:

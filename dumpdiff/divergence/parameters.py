@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,9 +12,11 @@ from ..alignment import Alignment
 from ..alignment.weight_products import find_weight_products
 from ..comparison import Comparison
 from ..graph import Flow
+from ..graph.module_paths import find_common_path
 from ..model.finding import Cause, Finding, Kind
 from ..model.trace import FORWARD
 from ..rulebook import Rules
+from .locations import MAX_NAMED_OPS
 
 #: Confidence of a finding that rests on names.
 _CONFIDENCE = 0.9
@@ -52,12 +55,13 @@ def find_shape_mismatches(alignment: Alignment, rules: Rules) -> tuple[Finding, 
 def find_exchanged_parameters(
     alignment: Alignment, rules: Rules, diverged_scopes: Sequence[str]
 ) -> tuple[Finding, ...]:
-    """Return one finding per parameter that holds what another one holds on the other side.
+    """Return one finding per group of parameters that hold what others hold on the other side.
 
-    Both sides must have both names. One side may use a name in another way (which of w1, w2, w3 is
-    the gate?). So an exchange is a fault only where values diverge in the same module, or where
-    something diverges and other layers are right. ``diverged_scopes`` are the canonical scopes of
-    what is introduced.
+    A group are modules that changed places with all their parameters, such as two experts, or
+    several in a circle. Both sides must have both names. One side may use a name in another way
+    (which of w1, w2, w3 is the gate?). So an exchange is a fault only where values diverge in the
+    same module, or where something diverges and other layers are right. ``diverged_scopes`` are the
+    canonical scopes of what is introduced.
     """
     parameters_t = _index_parameters(alignment.target, rules)
     parameters_r = _index_parameters(alignment.reference, rules)
@@ -69,14 +73,17 @@ def find_exchanged_parameters(
     }
     right_names = {_DIGITS.sub("", name) for name in held_names.keys() - exchanged_names.keys()}
     consumers = alignment.target.consumers
-    findings = []
+    reported_names = {}
     for name in sorted(exchanged_names, key=lambda name: consumers[parameters_t[name]][:1]):
         module = _get_enclosing_module(name)
         is_diverged = any(scope.startswith(module) for scope in diverged_scopes)
         is_right_elsewhere = bool(diverged_scopes) and _DIGITS.sub("", name) in right_names
         if is_diverged or is_right_elsewhere:
-            values = (parameters_t[name], parameters_r[name])
-            findings.append(_build_exchange_finding(name, exchanged_names[name], alignment, values))
+            reported_names[name] = exchanged_names[name]
+    findings = []
+    for group in _group_exchanges(reported_names):
+        values = [(parameters_t[name], parameters_r[name]) for name in group]
+        findings.append(_build_exchange_finding(group, alignment, values))
     return tuple(findings)
 
 
@@ -153,22 +160,99 @@ def _find_held_names(
     return held_names
 
 
+def _group_exchanges(held_names: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return the exchanges in groups: those of modules that hold each other's parameters.
+
+    Every group is name -> held name, in the order of ``held_names``.
+    """
+    groups: list[tuple[set[str], dict[str, str]]] = []
+    for name, held_name in held_names.items():
+        modules = set(_split_exchange(name, held_name))
+        own_names = {name: held_name}
+        remaining_groups = []
+        for group_modules, group_names in groups:
+            if modules.isdisjoint(group_modules):
+                remaining_groups.append((group_modules, group_names))
+            else:
+                modules |= group_modules
+                own_names = {**group_names, **own_names}
+        groups = [*remaining_groups, (modules, own_names)]
+    position = {name: place for place, name in enumerate(held_names)}
+    return sorted((names for _, names in groups), key=lambda names: position[next(iter(names))])
+
+
+def _split_exchange(name: str, held_name: str) -> tuple[str, str]:
+    """Return the modules that changed places: both names up to where they differ.
+
+    >>> _split_exchange("experts.0.up_proj.weight", "experts.3.up_proj.weight")
+    ('experts.0', 'experts.3')
+    """
+    steps, held_steps = name.split("."), held_name.split(".")
+    differing = [
+        place
+        for place, pair in enumerate(zip(steps, held_steps, strict=False))
+        if len(set(pair)) > 1
+    ]
+    if len(steps) != len(held_steps) or len(differing) != 1:
+        return name, held_name
+    end = differing[0] + 1
+    return ".".join(steps[:end]), ".".join(held_steps[:end])
+
+
 def _build_exchange_finding(
-    name: str, held_name: str, alignment: Alignment, values: tuple[int, int]
+    held_names: Mapping[str, str], alignment: Alignment, values: Sequence[tuple[int, int]]
 ) -> Finding:
-    cause = Cause(
-        _classify_exchange(name, held_name), f"{name} and {held_name} changed places", 0.0
+    """Return the finding for a group: its scope is the module in which the places are.
+
+    ``values`` are the classes of both sides by name.
+    """
+    name, held_name = next(iter(held_names.items()))
+    subject, other = _split_exchange(name, held_name)
+    title = f"the parameters of {subject} hold what those of {other} hold in the reference"
+    is_one_parameter = all(
+        set(_split_exchange(*pair)) == {subject, other} for pair in held_names.items()
     )
-    return _build_finding(
+    if len(held_names) <= 2 and is_one_parameter:
+        subject, other = name, held_name
+        title = f"parameter {name} holds what {held_name} holds in the reference"
+    n_more = len(held_names) - 1
+    if n_more:
+        title += f"; {n_more} more changed places"
+    cause = Cause(_classify_exchange(name, held_name), f"{subject} and {other} changed places", 0.0)
+    finding = _build_finding(
         "parameter",
         name,
-        f"parameter {name} holds what {held_name} holds in the reference",
+        title,
         {},
         "both names on both sides, and equal values under the other name",
         alignment,
-        values,
+        values[0],
         (cause,),
     )
+    modules = {module for pair in held_names.items() for module in _split_exchange(*pair)}
+    target_ops: list[str] = []
+    reference_ops: list[str] = []
+    for value_t, value_r in values:
+        target_ops += _name_first_consumer(alignment.target, value_t)
+        reference_ops += _name_first_consumer(alignment.reference, value_r)
+    return replace(
+        finding,
+        scope=_find_common_module(sorted(modules)) or finding.scope,
+        target_ops=tuple(dict.fromkeys(target_ops))[:MAX_NAMED_OPS],
+        reference_ops=tuple(dict.fromkeys(reference_ops))[:MAX_NAMED_OPS],
+    )
+
+
+def _find_common_module(modules: Sequence[str]) -> str:
+    """Return the module around modules, '' if it is no layer; a list of them is no module.
+
+    >>> _find_common_module(["layers.1.mlp.experts.0", "layers.1.mlp.experts.3"])
+    'layers.1.mlp'
+    """
+    common_path = find_common_path(modules)
+    if all(module.rpartition(".")[2].isdigit() for module in modules):
+        return common_path.rpartition(".")[0]
+    return common_path
 
 
 def _classify_exchange(name: str, held_name: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..comparison.layouts import find_common_layout
 from ..graph import Flow
-from ..model.arrays import AnyArray, Floats
+from ..model.arrays import AnyArray, Floats, Ints
 from ..model.dtypes import get_unit_roundoff, is_floating
 from ..model.recorded_shapes import load_readable_tensor
 from ..operators import (
@@ -57,6 +57,9 @@ class Recomputation:
     reference_error: float  #: of the reference's output against the exact one, relative L2
     target_error: float  #: the same for the target's output, whatever its inputs
     factor: float  #: how many times the reference's error the target's may be
+    #: of the target's output against the reference's op on the target's own inputs; NaN if an input
+    #: of the target does not agree, or is unknown
+    own_error: float = float("nan")
 
     @property
     def ratio(self) -> float:
@@ -64,6 +67,18 @@ class Recomputation:
         if self.reference_error > 0:
             return self.target_error / self.reference_error
         return float("nan")
+
+    def follows_inputs(self, tolerance: float) -> bool:
+        """Return whether the target's output is what the reference's op makes of its inputs.
+
+        Then the outputs differ only because the inputs do, although these agree: an op that divides
+        by small numbers enlarges the noise in them far more than its conditioning says.
+        """
+        return self.reference_error <= tolerance and self.own_error <= tolerance
+
+    def is_explained(self, tolerance: float, input_error: float) -> bool:
+        """Return whether nothing diverges here: see the two conditions."""
+        return self.follows_inputs(tolerance) or self.is_equally_accurate(tolerance, input_error)
 
     def is_equally_accurate(self, tolerance: float, input_error: float) -> bool:
         """Return whether the target is as near to the exact result as the reference is.
@@ -114,7 +129,63 @@ def recompute_op(graph: JointGraph, node: int) -> Recomputation | None:
         compute_relative_distance(op.execution.output, op.output),
         compute_relative_distance(target_output, op.output),
         _WIDE_ERROR_FACTOR if is_wide else _ERROR_FACTOR,
+        _compute_own_error(graph, node, op, target_output),
     )
+
+
+def _compute_own_error(
+    graph: JointGraph, node: int, op: _ExactOp, target_output: AnyArray
+) -> float:
+    """Return the distance of the target's output from the reference's op on the target's inputs.
+
+    NaN if the target's op has other inputs, or one that does not agree with the reference's.
+    """
+    target = graph.comparison.alignment.target
+    target_op = int(target.producers[int(graph.target_classes[node])])
+    if target_op < 0:
+        return float("nan")
+    target_rows = target.get_tensor_ids(target_op).tolist()
+    execution = read_execution(target.trace, target_rows)
+    if execution is None or len(execution.inputs) != len(op.execution.inputs):
+        return float("nan")
+    inputs: list[AnyArray | float] = []
+    input_pairs = zip(execution.inputs, op.execution.inputs, strict=True)
+    nodes_t = _list_input_nodes(target, graph.target_nodes, target_rows)
+    nodes_r = _list_input_nodes(
+        graph.comparison.alignment.reference, graph.reference_nodes, op.rows
+    )
+    for number, (input_t, input_r) in enumerate(input_pairs):
+        if np.shape(input_t) != np.shape(input_r):
+            return float("nan")
+        is_agreeing = nodes_t[number] == nodes_r[number] and _agrees(graph, nodes_r[number])
+        if not is_agreeing and not np.array_equal(input_t, input_r):
+            return float("nan")
+        inputs.append(input_t)
+    interpretations = compute_interpretations(
+        op.kind, inputs, op.execution.keywords, output_shape=op.execution.output.shape
+    )
+    outputs = (output for _, output in interpretations)
+    output = next(islice(outputs, op.interpretation, None), None)
+    return float("nan") if output is None else compute_relative_distance(target_output, output)
+
+
+def _list_input_nodes(flow: Flow, nodes: Ints, rows: Sequence[int]) -> list[int]:
+    """Return the node of each positional input of an op, -1 for a number."""
+    input_nodes = []
+    for row in rows:
+        if flow.tensors["slot_kind"].iat[row] == "output" or not _is_positional(flow, row):
+            continue
+        value = int(flow.tensor_class[row])
+        input_nodes.append(int(nodes[value]) if value >= 0 else -1)
+    return input_nodes
+
+
+def _agrees(graph: JointGraph, node: int) -> bool:
+    """Return whether a pair is within its own tolerance."""
+    pairs = graph.comparison.pairs
+    if not 0 <= node < len(pairs) or not pairs["comparable"].iat[node]:
+        return False
+    return bool(pairs["error"].iat[node] <= pairs["tolerance"].iat[node])
 
 
 def _run_op(graph: JointGraph, node: int) -> _ExactOp | None:

@@ -292,7 +292,8 @@ def _has_exchanged_axes(graph: JointGraph, node: int) -> bool:
     shapes_of_sides = []
     for side in graph.sides:
         flow = side.flow
-        producer = int(flow.producers[side.classes[node]])
+        value = int(side.classes[node])
+        producer = int(flow.producers[value]) if value >= 0 else -1
         if producer < 0:
             return False
         rows = flow.get_tensor_ids(producer)
@@ -307,12 +308,16 @@ def _has_exchanged_axes(graph: JointGraph, node: int) -> bool:
 
 
 def _get_producer_kinds(graph: JointGraph, node: int) -> tuple[str, str]:
-    """Return the canonical kinds of the producers of a pair, '' where none was recorded."""
-    alignment = graph.comparison.alignment
-    producer_t = int(alignment.target.producers[graph.target_classes[node]])
-    producer_r = int(alignment.reference.producers[graph.reference_classes[node]])
-    kind_t = alignment.target_kinds[producer_t] if producer_t >= 0 else ""
-    kind_r = alignment.reference_kinds[producer_r] if producer_r >= 0 else ""
+    """Return the canonical kinds of the producers of a pair, '' where none was recorded.
+
+    The node of a fused tensor has several values on one side, and no producer there.
+    """
+    kinds = []
+    for side in graph.sides:
+        value = int(side.classes[node])
+        producer = int(side.flow.producers[value]) if value >= 0 else -1
+        kinds.append(side.kinds[producer] if producer >= 0 else "")
+    kind_t, kind_r = kinds
     return kind_t, kind_r
 
 

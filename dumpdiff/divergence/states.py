@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..alignment.confidence import CERTAIN
+from ..graph import find_common_dtype
 from ..graph.missing_edges import is_graph_input
 from ..model.arrays import Floats, Objects
 from ..model.trace import FORWARD
@@ -120,8 +121,7 @@ def _find_excused_nodes(graph: JointGraph, walk: Walk, state: list[str]) -> froz
 def _is_precise(graph: JointGraph) -> bool:
     """Return whether both sides compute in float32 or finer, where equal values are equal."""
     alignment = graph.comparison.alignment
-    sides = (alignment.target, alignment.reference)
-    return all(flow.coarsest_dtype == "float32" for flow in sides)
+    return find_common_dtype(alignment.target, alignment.reference) == "float32"
 
 
 def _walk_without(

@@ -6,6 +6,7 @@ the same values into value classes and returns the :class:`Flow` that the alignm
 
 from .adjoints import Gradients, find_gradients
 from .dataflow import Flow, build_flow, mark_shape_reads
+from .precision import find_common_dtype
 from .updates import Update, find_updates
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Gradients",
     "Update",
     "build_flow",
+    "find_common_dtype",
     "find_gradients",
     "find_updates",
     "mark_shape_reads",

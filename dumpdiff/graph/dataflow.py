@@ -263,6 +263,18 @@ class Flow:
         return values_of
 
     @cached_property
+    def unread_values(self) -> list[int]:
+        """The forward results with a recorded gradient that no recorded op reads, in order."""
+        phases = self.list_column("phase")
+        return [
+            value
+            for value in self._computed_values
+            if phases[value] == FORWARD
+            and value in self.recorded_gradients
+            and not self.consumers[value]
+        ]
+
+    @cached_property
     def _computed_values(self) -> list[int]:
         """The values that a recorded op produced, in the order of the run."""
         values = np.flatnonzero(self.producers >= 0)

@@ -7,6 +7,7 @@ part may be repeated in it, as the positions of a key are for every head.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
@@ -22,6 +23,9 @@ _SUMMATION_ERROR = 2e-6
 _MIN_SIZE = 8
 #: Values with the maximum or minimum of the joined one that are tried, the latest first.
 _MAX_CANDIDATES = 16
+#: Informative statistics (of 4) from which on sums are evidence. Any two masks with half of their
+#: elements set have the sums of a third one.
+_MIN_EVIDENCE = 2
 #: Ops before the first consumer whose results are tried as parts without an extreme.
 _WINDOW = 48
 #: Parts of one size that are tried in any combination of recent values: q, k and v; four gates.
@@ -36,11 +40,14 @@ def find_joined_parts(flow: Flow, value: int) -> tuple[int, ...]:
     """Return the computed values that a value without a producer was joined from.
 
     They are in the order of the run, and each of them once. () if none fit: two different values,
-    three or four recent ones of one size, as the gates of a recurrent cell, or values of one size
-    at equal distances, as the steps of an unrolled recurrence.
+    three or four recent ones of one size, as the gates of a recurrent cell, values of one size
+    at equal distances, as the steps of an unrolled recurrence, or the latest ones that no op reads,
+    as the outputs of experts for their own tokens.
     """
     consumers = flow.consumers[value]
     if flow.producers[value] >= 0 or not consumers or flow.sizes[value] < _MIN_SIZE:
+        return ()
+    if flow.list_column("evidence")[value] < _MIN_EVIDENCE:
         return ()
     if not np.isfinite(_get_sums(flow, [value])).all():
         return ()
@@ -51,8 +58,10 @@ def find_joined_parts(flow: Flow, value: int) -> tuple[int, ...]:
     for first, second in _iterate_two_parts(flow, value, highest, lowest):
         if _is_joined_from_two(flow, value, first, second):
             return tuple(sorted((first, second), key=flow.producers.__getitem__))
-    return _find_few_parts(flow, value, highest, lowest) or _find_equal_parts(
-        flow, value, highest, lowest
+    return (
+        _find_few_parts(flow, value, highest, lowest)
+        or _find_equal_parts(flow, value, highest, lowest)
+        or find_unread_parts(flow, value)
     )
 
 
@@ -87,6 +96,8 @@ def _iterate_two_parts(
         if flow.phases[op] != flow.phases[consumer]:
             continue
         for second in flow.writes[op]:
+            if flow.sizes[second] == 0:  # an expert without a token
+                continue
             for first in with_both:
                 if first != second:
                     yield first, second
@@ -152,6 +163,29 @@ def _find_equal_parts(
                 is_complete = len(parts) == n_parts
                 if is_complete and _has_sums(flow, value, _get_sums(flow, parts)):
                     return tuple(reversed(parts))
+    return ()
+
+
+def find_unread_parts(flow: Flow, value: int) -> tuple[int, ...]:
+    """Return the latest values that the loss depends on and no op reads, of any sizes.
+
+    () if a value does not have the elements of all of them.
+    """
+    if flow.list_column("evidence")[value] < _MIN_EVIDENCE:
+        return ()
+    consumer = flow.consumers[value][0]
+    n_earlier = bisect_left(flow.unread_values, consumer, key=flow.producers.__getitem__)
+    parts: list[int] = []
+    size = 0
+    for candidate in reversed(flow.unread_values[max(0, n_earlier - _MAX_STEPS) : n_earlier]):
+        if size >= flow.sizes[value]:
+            break
+        if flow.sizes[candidate] > 0:
+            parts.append(candidate)
+            size += int(flow.sizes[candidate])
+    is_complete = len(parts) > 1 and size == flow.sizes[value]
+    if is_complete and _has_sums(flow, value, _get_sums(flow, parts)):
+        return tuple(reversed(parts))
     return ()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from ..model.dtypes import get_unit_roundoff, is_discrete
 from ..model.trace import FORWARD
 from .dataflow import Flow
-from .joins import find_joined_parts
+from .joins import find_joined_parts, find_unread_parts
 
 #: Ops before the first consumer that are searched: a decoder layer or two.
 _WINDOW = 48
@@ -58,7 +58,7 @@ def has_missing_producer(flow: Flow, value: int) -> bool:
     if is_named or is_mask or not is_informative:
         return False
     if _is_parameter_like(flow, value):
-        return False
+        return bool(find_unread_parts(flow, value))  # an assignment reads what it stores last
     first = consumers[0]
     first_phase = flow.phases[first]
     last = max(op for op in consumers if flow.phases[op] == first_phase)
@@ -124,7 +124,8 @@ def find_unrecorded_results(flow: Flow, value: int) -> tuple[int, ...]:
 
     The record of its gradient proves that the loss depends on it, so a recorder left out the op
     that reads it. These are the next values in the run with a missing producer, within the window:
-    one op reads all of them. () if the value is read, or nothing follows from it.
+    one op reads all of them. A single number, such as a loss of its own, flows to numbers only.
+    () if the value is read, or nothing follows from it.
     """
     producer = int(flow.producers[value])
     if producer < 0 or flow.consumers[value] or flow.phases[producer] != FORWARD:
@@ -137,7 +138,9 @@ def find_unrecorded_results(flow: Flow, value: int) -> tuple[int, ...]:
         results = tuple(
             read
             for read in flow.reads[op]
-            if flow.consumers[read][0] == op and has_missing_producer(flow, read)
+            if flow.consumers[read][0] == op
+            and has_missing_producer(flow, read)
+            and (flow.sizes[value] > 1 or flow.sizes[read] == 1)
         )
         if results:
             return results

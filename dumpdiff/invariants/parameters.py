@@ -13,7 +13,7 @@ from ..model.trace import OPTIMIZER, Trace
 from ..readers.call_records import is_in_place
 from .replication import find_minority
 from .step import MIN_SIZE, Step, generalize
-from .violations import InvariantCheck, Violation
+from .violations import InvariantCheck, Violation, merge_violations
 
 #: Share of the parameters that are equal on the ranks of a group of replicas. Below it, single
 #: differences are no evidence: experts and shards differ by design.
@@ -245,7 +245,7 @@ def _check_roles(
                     str(group),
                 )
             )  # fmt: skip
-    return n_checked, _merge(violations)
+    return n_checked, merge_violations(violations)
 
 
 def _check_results(
@@ -297,7 +297,7 @@ def _check_results(
     violations.sort(key=lambda item: -item[0])
     ordered = [violation for _, violation in violations]
     return InvariantCheck(
-        invariant, n_checked, tuple(_count_further(_merge(ordered))), dict(unchecked)
+        invariant, n_checked, tuple(_count_further(merge_violations(ordered))), dict(unchecked)
     )
 
 
@@ -320,12 +320,13 @@ def _measure_difference(step: Step, place: tuple[int, int], other: tuple[int, in
 def _count_further(violations: list[Violation]) -> list[Violation]:
     """Return the first violation of each set of ranks, with the number of the others.
 
-    What is wrong on all of them has one cause.
+    What is wrong on all of them has one cause. Small sets come first: they say most.
     """
     by_ranks: defaultdict[tuple[int, ...], list[Violation]] = defaultdict(list)
     for violation in violations:
         by_ranks[violation.ranks].append(violation)
-    return [replace(items[0], n_further=len(items) - 1) for items in by_ranks.values()]
+    firsts = [replace(items[0], n_further=len(items) - 1) for items in by_ranks.values()]
+    return sorted(firsts, key=lambda violation: len(violation.ranks))
 
 
 def _get_result(parameter: Parameter, invariant: str) -> int:
@@ -419,16 +420,6 @@ def _make_violation(
     return Violation(
         invariant, step.number, ranks, op, slot, parameter.name, recorded, expected, group
     )
-
-
-def _merge(violations: list[Violation]) -> list[Violation]:
-    """Return one violation for each parameter, with the fewest ranks."""
-    merged: dict[str, Violation] = {}
-    for violation in violations:
-        name = violation.scope
-        if name not in merged or len(violation.ranks) < len(merged[name].ranks):
-            merged[name] = violation
-    return list(merged.values())
 
 
 def _format_ranks(ranks: tuple[int, ...]) -> str:

@@ -18,7 +18,7 @@ from ..model.arrays import Flags, Ints, Objects
 from ..model.dtypes import is_floating
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 from .step import SiblingTensors, Step, match_group_tensors, measure_differences, name_roles
-from .violations import InvariantCheck, Violation
+from .violations import InvariantCheck, Violation, merge_violations
 
 #: Operators whose output is not decided by the recorded inputs: random, or given what is not
 #: recorded (slices, memory).
@@ -58,7 +58,7 @@ def check_replication(step: Step) -> list[InvariantCheck]:
         n_checked["same dtype"] += count
         violations["same dtype"] += group_violations
     return [
-        InvariantCheck(name, n_checked[name], tuple(_merge_groups(items)))
+        InvariantCheck(name, n_checked[name], tuple(merge_violations(items)))
         for name, items in violations.items()
     ]
 
@@ -71,7 +71,7 @@ def _describe_slots(step: Step, group: Group, siblings: Siblings) -> _Slots:
     is_equal = is_known & (matched.keys == matched.keys[:, :1]).all(axis=1)
     difference, tolerance = measure_differences(step, matched)
     is_scalar = _flag_scalars(trace.tensors)
-    # what is passed on unchanged is equal to the bit; what is computed may be rounded otherwise
+    # what is equal to the bit is evidence; what differs by rounding is neither equal nor wrong
     is_near = is_known & (difference <= tolerance) & ~is_scalar
     op = trace.tensors["op"].to_numpy()
     roles = name_roles(trace)
@@ -84,7 +84,7 @@ def _describe_slots(step: Step, group: Group, siblings: Siblings) -> _Slots:
     return _Slots(
         group,
         matched,
-        is_comparable & (is_equal | is_near),
+        is_comparable & is_equal,
         is_comparable & is_known & ~is_equal & ~is_near,
         role,
         op,
@@ -142,6 +142,10 @@ def _check_roles(step: Step, slots: _Slots) -> tuple[int, list[Violation]]:
     is_forward = slots.phase[rows] == FORWARD
     candidates = rows[is_forward] if is_forward.any() else rows
     first = int(candidates[np.argmin(slots.op[candidates])])
+    # another number of the program explains what the op computes
+    is_argument = (slots.op == slots.op[first]) & is_scalar & slots.is_unequal & (n_equal > 0)
+    if is_argument.any():
+        first = int(np.flatnonzero(is_argument)[0])
     evidence = f"it is equal in {int(n_equal[first])} other layers or calls"
     return n_checked, [_make_violation(step, slots, first, "replicated", evidence, len(rows) - 1)]
 
@@ -235,16 +239,6 @@ def find_minority(ranks: tuple[int, ...], keys: Ints) -> tuple[int, ...]:
         return ranks
     majority = values[np.argmax(counts)]
     return tuple(rank for rank, key in zip(ranks, keys, strict=True) if key != majority)
-
-
-def _merge_groups(violations: list[Violation]) -> list[Violation]:
-    """Return one violation for those of one op that several groups show."""
-    merged: dict[tuple[str, str], Violation] = {}
-    for violation in violations:
-        place = (violation.op, violation.slot)
-        if place not in merged or len(violation.ranks) < len(merged[place].ranks):
-            merged[place] = violation
-    return list(merged.values())
 
 
 def check_loss(step: Step) -> InvariantCheck:

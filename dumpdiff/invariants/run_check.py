@@ -91,8 +91,11 @@ class RunCheck:
         return Stage("check", self.verdict, self.headline, tuple(evidence), self.missing)
 
 
-#: Invariants of one rank alone.
-_OWN = frozenset({"finite", "zero gradient", "next step"})
+#: Invariants of one rank alone, or that compare no values of ranks with each other.
+_OWN = frozenset({
+    "finite", "zero gradient", "next step", "same calls", "same dtype", "read", "reduced once",
+    "tokens",
+})  # fmt: skip
 
 
 def check_run(

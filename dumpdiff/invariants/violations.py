@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 #: Invariant -> what it says. The names are published in the JSON of ``dumpdiff check``.
 INVARIANTS: Mapping[str, str] = {
@@ -66,3 +66,23 @@ class InvariantCheck:
     violations: tuple[Violation, ...] = ()
     #: why it could not be checked -> how often
     unchecked: Mapping[str, int] = field(default_factory=dict)
+
+
+def merge_violations(violations: Iterable[Violation]) -> list[Violation]:
+    """Return one violation for those of one invariant and place that several groups show.
+
+    If a rank is in all of them, it is the one that is wrong.
+    """
+    merged: dict[tuple[str, str, str], Violation] = {}
+    for violation in violations:
+        place = (violation.invariant, violation.scope, f"{violation.op} {violation.slot}")
+        earlier = merged.get(place)
+        if earlier is None:
+            merged[place] = violation
+            continue
+        common_ranks = tuple(rank for rank in earlier.ranks if rank in violation.ranks)
+        if common_ranks:
+            merged[place] = replace(earlier, ranks=common_ranks)
+        elif len(violation.ranks) < len(earlier.ranks):
+            merged[place] = violation
+    return list(merged.values())

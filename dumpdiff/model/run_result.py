@@ -71,6 +71,8 @@ class ParameterState:
     weight: str  #: state of the weight before the step
     gradient: str
     update: str  #: state of the weight after the step
+    weight_error: float  #: of the weight before the step, NaN if it was not compared
+    update_error: float  #: of the weight after the step
 
 
 @dataclass(frozen=True)

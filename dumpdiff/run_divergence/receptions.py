@@ -20,6 +20,7 @@ _ONE_TO_ALL = ("broadcast", "scatter")
 
 #: (rank, position of the finding in its task's result)
 FindingKey = tuple[int, int]
+UNSEEN = -1  #: in place of the position: the rank gave a wrong value, but has no finding before it
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Source:
     ranks: tuple[int, ...]
     #: ranks whose input is not known: not read, not recorded, or not compared
     unknown_ranks: tuple[int, ...]
+    giving_ops: Mapping[int, str]  #: rank whose input differs -> its op
 
 
 class StepCommunication:
@@ -92,6 +94,7 @@ class StepCommunication:
         records = self.find_records(rank, collective)
         differing_ranks = []
         unknown_ranks = []
+        giving_ops = {}
         for member in self.list_members(rank, collective):
             if member == rank:
                 continue
@@ -102,7 +105,8 @@ class StepCommunication:
                     unknown_ranks.append(member)
             elif record.has_differing_input:
                 differing_ranks.append(member)
-        return Source(rank, collective, tuple(differing_ranks), tuple(unknown_ranks))
+                giving_ops[member] = record.op
+        return Source(rank, collective, tuple(differing_ranks), tuple(unknown_ranks), giving_ops)
 
     def find_suspects(self, rank: int, finding: Finding) -> tuple[int, ...]:
         """Return the ranks from which a finding at a collective may have come, unread ones too."""
@@ -129,8 +133,14 @@ def find_sources(
 def follow_to_origin(
     key: FindingKey, sources: Mapping[FindingKey, Source], communication: StepCommunication
 ) -> FindingKey | None:
-    """Return the finding in which a received error began, None if no rank has one."""
+    """Return the finding in which a received error began.
+
+    If a rank gave something that differs although nothing before it is a finding, the error began
+    there, in what no value shows: its key has :data:`UNSEEN` in place of a finding's number. None
+    if the error goes round in a circle.
+    """
     visited = {key}
+    unseen_origins: list[FindingKey] = []
     pending = [key]
     while pending:
         current = pending.pop(0)
@@ -138,11 +148,14 @@ def follow_to_origin(
             return current
         source = sources[current]
         for rank in source.ranks:
-            for index in _list_candidates(communication, rank, source):
+            candidates = _list_candidates(communication, rank, source)
+            if not candidates:
+                unseen_origins.append((rank, UNSEEN))
+            for index in candidates:
                 if (rank, index) not in visited:
                     visited.add((rank, index))
                     pending.append((rank, index))
-    return None
+    return unseen_origins[0] if unseen_origins else None
 
 
 def _list_candidates(communication: StepCommunication, rank: int, source: Source) -> list[int]:
@@ -155,7 +168,8 @@ def _list_candidates(communication: StepCommunication, rank: int, source: Source
     limit = None if record is None else record.position
     candidates = []
     for index, finding in enumerate(task.findings):
-        is_later = limit is not None and task.positions[index] > limit and not finding.is_given
+        has_place = not finding.is_given and finding.kind != "input"
+        is_later = limit is not None and task.positions[index] > limit and has_place
         if finding.kind != "isolated" and not is_later:
             candidates.append(index)
     return candidates

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..communication.collectives import TRANSFERS
 from ..model.finding import Finding
+from ..model.formatting import format_number
 from ..model.run_result import (
     UPDATE,
     CollectiveState,
@@ -20,8 +22,22 @@ from ..model.run_result import (
 )
 from ..model.verdict import AlignmentVerdict
 from .coordinates import describe_group, find_coordinates
-from .receptions import FindingKey, Source, StepCommunication, find_sources, follow_to_origin
-from .steps import UpdateGap, find_earlier_task, find_update_gap, list_inherited_findings
+from .receptions import (
+    UNSEEN,
+    FindingKey,
+    Source,
+    StepCommunication,
+    find_sources,
+    follow_to_origin,
+)
+from .steps import (
+    UpdateGap,
+    compute_inherited_error,
+    find_earlier_task,
+    find_update_gap,
+    has_only_left_over,
+    list_inherited_findings,
+)
 
 _MAX_NAMES = 3  #: parameters that the title of a finding names
 #: What tells the same op of two ranks apart in its name: numbers of calls, ops and repetitions.
@@ -39,6 +55,8 @@ class _Group:
     received: list[tuple[int, Source]] = field(default_factory=list)
     suspects: set[int] = field(default_factory=set)
     gap: UpdateGap | None = None
+    #: rank that gave a wrong value although it has no finding, and how another rank received it
+    unseen: tuple[int, Source] | None = None
 
     @property
     def first(self) -> tuple[TaskResult, int]:
@@ -79,7 +97,8 @@ def locate_run(
     groups.sort(key=_rank_group)
     findings = [_build_finding(group, coordinates) for group in groups]
     findings = [replace(finding, number=number) for number, finding in enumerate(findings, 1)]
-    verdict, reasons = _decide(ordered_tasks, unpaired)
+    noisy_tasks = _find_noisy_tasks(ordered_tasks)
+    verdict, reasons = _decide(ordered_tasks, unpaired, noisy_tasks)
     return RunResult(
         target=target,
         reference=reference,
@@ -99,19 +118,43 @@ def _order(number: int | None) -> int:
 
 
 def _decide(
-    tasks: Sequence[TaskResult], unpaired: Sequence[str]
+    tasks: Sequence[TaskResult], unpaired: Sequence[str], noisy_tasks: frozenset[int]
 ) -> tuple[AlignmentVerdict, list[str]]:
-    """Return the verdict of the run, and why it is no better."""
+    """Return the verdict of the run, and why it is no better.
+
+    What differs in ``noisy_tasks`` is only what the step before left as noise.
+    """
     reasons = list(unpaired)
     if unpaired:
         reasons.append("what has no partner was not compared")
     reasons += _describe_tasks(tasks, "problem")
     reasons += _describe_tasks(tasks, "inconclusive")
-    if any(task.verdict == "diverged" for task in tasks):
+    has_diverged = any(
+        task.verdict == "diverged" and number not in noisy_tasks
+        for number, task in enumerate(tasks)
+    )
+    if has_diverged:
         return "diverged", reasons
     if reasons or not tasks:
         return "inconclusive", reasons
     return "aligned", []
+
+
+def _find_noisy_tasks(tasks: Sequence[TaskResult]) -> frozenset[int]:
+    """Return the numbers of tasks that differ only by the noise that agreeing steps left."""
+    noisy_tasks: set[int] = set()
+    number_of_task = {id(task): number for number, task in enumerate(tasks)}
+    for number, task in enumerate(tasks):  # earlier steps come first
+        earlier_task = find_earlier_task(task, tasks)
+        if task.verdict != "diverged" or earlier_task is None:
+            continue
+        is_earlier_noisy = number_of_task[id(earlier_task)] in noisy_tasks
+        has_agreed = earlier_task.verdict == "aligned" or is_earlier_noisy
+        step_tasks = [candidate for candidate in tasks if candidate.step == task.step]
+        inherited_error = compute_inherited_error(step_tasks)
+        if has_agreed and has_only_left_over(earlier_task, task, inherited_error):
+            noisy_tasks.add(number)
+    return frozenset(noisy_tasks)
 
 
 def _describe_tasks(tasks: Sequence[TaskResult], why: str) -> list[str]:
@@ -141,8 +184,10 @@ def _group_step(
     communication = StepCommunication(tasks)
     gaps, inherited_keys = _find_inherited(tasks, all_tasks)
     if inherited_keys and not gaps:
+        inherited_error = format_number(compute_inherited_error(tasks))
         notes.append(
-            f"step {step}: weights differ at its beginning, which an earlier step left behind"
+            f"step {step}: {len(inherited_keys)} differences are no more than what the step before"
+            f" left behind: when it begins, weights differ by up to {inherited_error}"
         )
     keys: list[FindingKey] = []
     for task in tasks:
@@ -173,6 +218,10 @@ def _group_step(
             group.suspects.update(communication.find_suspects(rank, finding))
         group_of_key[key] = group
     for key, origin in origins.items():
+        if origin[1] == UNSEEN and origin not in group_of_key:
+            unseen_group = _Group(step, unseen=(origin[0], sources[key]))
+            unseen_group.places[key[0]] = (task_of_rank[key[0]], key[1])
+            groups["unseen", origin] = group_of_key[origin] = unseen_group
         if origin in group_of_key:
             group_of_key[origin].received.append((key[0], sources[key]))
     return [*_group_gaps(gaps), *groups.values()]
@@ -184,6 +233,7 @@ def _find_inherited(
     """Return the findings that the step before left, and the updates that nothing explains."""
     gaps = []
     inherited_keys: set[FindingKey] = set()
+    inherited_error = compute_inherited_error(tasks)
     for task in tasks:
         earlier_task = find_earlier_task(task, all_tasks)
         if earlier_task is None or task.problem:
@@ -191,7 +241,8 @@ def _find_inherited(
         gap = find_update_gap(earlier_task, task)
         if gap is not None:
             gaps.append(gap)
-        inherited_keys.update((_order(task.rank), index) for index in list_inherited_findings(task))
+        inherited = list_inherited_findings(task, inherited_error)
+        inherited_keys.update((_order(task.rank), index) for index in inherited)
     return gaps, inherited_keys
 
 
@@ -205,12 +256,14 @@ def _group_gaps(gaps: Sequence[UpdateGap]) -> list[_Group]:
     """Return the updates of a step that diverge as one finding of all their ranks."""
     group: _Group | None = None
     for gap in gaps:
-        inherited = list_inherited_findings(gap.later)
-        if not inherited:
+        parameters = [
+            index for index, finding in enumerate(gap.later.findings) if finding.kind == "parameter"
+        ]
+        if not parameters:
             continue
         if group is None:
             group = _Group(gap.earlier.step, gap=gap)
-        group.places[_order(gap.later.rank)] = (gap.later, inherited[0])
+        group.places[_order(gap.later.rank)] = (gap.later, parameters[0])
     return [] if group is None else [group]
 
 
@@ -259,6 +312,11 @@ def _build_finding(group: _Group, coordinates: Mapping[str, str]) -> RunFinding:
         kind = UPDATE
         title = _describe_gap(group.gap)
         evidence = [f"at the beginning of step {group.gap.later.step}: {finding.title}"]
+    if group.unseen is not None:
+        giver, source = group.unseen
+        ranks = (giver,)
+        title = _describe_unseen(giver, source)
+        evidence.insert(0, f"rank {source.receiver} received it: {finding.title}")
     if len(steps) > 1:
         evidence.append(f"again at {format_place((), steps[1:])}")
     unknown_ranks = group.suspects - set(ranks)
@@ -302,7 +360,10 @@ def _build_receptions(group: _Group) -> list[Reception]:
     """Return who received the error, by the kind of collective and group that brought it."""
     ranks_by_way: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     first_op: dict[tuple[str, str], CollectiveState] = {}
+    own_ranks = set(group.places) if group.unseen is None else {group.unseen[0]}
     for rank, source in group.received:
+        if rank in own_ranks:
+            continue
         way = (source.collective.kind, describe_group(source.collective))
         if rank not in ranks_by_way[way]:
             ranks_by_way[way].append(rank)
@@ -311,6 +372,19 @@ def _build_receptions(group: _Group) -> list[Reception]:
         Reception(tuple(sorted(ranks)), kind, group_name, first_op[kind, group_name].op)
         for (kind, group_name), ranks in ranks_by_way.items()
     ]
+
+
+def _describe_unseen(giver: int, source: Source) -> str:
+    """Return the title of an error that only shows in what a rank gives to another."""
+    collective = source.collective
+    op = source.giving_ops.get(giver, "")
+    what = (
+        f"what it sends to rank {source.receiver}"
+        if collective.kind in TRANSFERS
+        else (f"what it gives to {collective.kind}")
+    )
+    label = f" ({op})" if op else ""
+    return f"{what}{label} differs, and nothing that was compared before it does"
 
 
 def _describe_gap(gap: UpdateGap) -> str:

@@ -200,3 +200,34 @@ class TestByUpdate:
     def test_the_evidence_of_moments_and_new_weights_is_update(self, updated_matching):
         matching, updates = updated_matching
         assert {matching.evidence[t] for t in updates} == {"update"}
+
+
+class TestTermsOfGradients:
+    """The tied weight of an embedding and a head: its gradient is the sum of two."""
+
+    WEIGHT = "transformer.wte.weight"
+    EMBEDDING_TERM = (
+        "Gradients/Default/network-TokenLoss/network-Decoder/embedding-Cell/"
+        "word_embeddings-Embedding/Grad_Gather/UnsortedSegmentSum-op0"
+    )
+
+    @pytest.fixture
+    def traces(self, trace):
+        """Both sides by statistics; the gradient of the reference lacks that of the head."""
+        sides = []
+        for name in ("ms_gpt2", "pt_gpt2"):
+            side = trace(name)
+            sides.append(replace(side, tensors=build_flow(side).tensors.assign(file="")))
+        target, reference = sides
+        term = target.tensors.loc[find_tensors_like(target, self.EMBEDDING_TERM, "output.0")[0]]
+        rows = reference.tensors.index[reference.tensors["gradient_of"] == self.WEIGHT]
+        numbers = {name: term[name] for name in ("max", "min", "mean", "norm")}
+        return target, edit_tensors(reference, rows, **numbers)
+
+    @pytest.mark.parametrize("is_exchanged", [False, True])
+    def test_a_gradient_is_not_taken_for_a_term_of_the_other(self, traces, is_exchanged):
+        target, reference = traces[::-1] if is_exchanged else traces
+        (finding,) = locate_divergence(target, reference).findings
+        assert (finding.phase, finding.scope) == (BACKWARD, "embedding")
+        ops = finding.reference_ops if is_exchanged else finding.target_ops
+        assert ops[-1].endswith("word_embeddings-Embedding/AddN-op0")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -28,8 +29,14 @@ IMAGE, KERNEL = RNG.standard_normal((2, 4, 8, 8)), RNG.standard_normal((4, 4, 3,
 SETTINGS = ConvolutionSettings(1, 1, (1, 1))
 
 
-def make_region(calls: Sequence[tuple[str, Sequence[tuple[str, AnyArray | float]]]]) -> Region:
-    """Return the region of some calls (kind, inputs); the input ``last`` is the output before."""
+def make_region(
+    calls: Sequence[tuple[str, Sequence[tuple[str, AnyArray | float]]]],
+    shapes: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+) -> Region:
+    """Return the region of some calls (kind, inputs); the input ``last`` is the output before.
+
+    ``shapes``: of the outputs, by call; the others have the shape of their first input.
+    """
     steps: list[Step] = []
     values: dict[str, int] = {}
     for number, (kind, arguments) in enumerate(calls):
@@ -42,7 +49,7 @@ def make_region(calls: Sequence[tuple[str, Sequence[tuple[str, AnyArray | float]
             value = value if array.ndim else -1
             inputs.append(StepInput(value, array, name, is_parameter, agrees))
         arrays = [step_input.array for step_input in inputs]
-        shape = arrays[0].shape
+        shape = shapes.get(number, arrays[0].shape)
         interpretation, output = next(compute_interpretations(kind, arrays, output_shape=shape))
         steps.append(
             Step(f"{kind}_{number}", kind, tuple(inputs), {}, number, output, interpretation)

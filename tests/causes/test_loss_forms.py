@@ -48,6 +48,40 @@ def test_one_field_of_the_loss_differs(faulty: float, cause: str, sentence: str)
     assert sentence in causes[0].text
 
 
+CLASS_WEIGHTS = np.linspace(0.5, 1.5, 12)
+OTHER_LABELS = RNG.integers(0, 12, 16)
+
+
+def compute_weighted_loss(labels: AnyArray) -> float:
+    weights = CLASS_WEIGHTS[np.maximum(labels, 0)] * (labels >= 0)
+    return float((compute_token_losses(LOGITS, np.maximum(labels, 0)) * weights).sum()) / float(
+        weights.sum()
+    )
+
+
+@pytest.mark.parametrize(("faulty", "cause", "sentence"), [
+    (compute_loss(LABELS).sum() / 13, "loss-weight",
+     "no class weights; the reference has class weights"),
+    (compute_weighted_loss(OTHER_LABELS), "loss-target",
+     "a loss against others; the reference has a loss against its labels"),
+])  # fmt: skip
+def test_a_loss_with_class_weights_differs_in_one_thing(
+    faulty: float, cause: str, sentence: str
+) -> None:
+    given = {12: {"weights": CLASS_WEIGHTS}, 16: {"others": OTHER_LABELS, "labels": LABELS}}
+    case = make_fault_case(
+        np.asarray(faulty), np.asarray(compute_weighted_loss(LABELS)), {}, scope="loss"
+    )
+    case = replace(
+        case,
+        operands=make_operands({"logits": LOGITS, "labels": LABELS}),
+        find_given_values=lambda size: make_operands(given.get(size, {})),
+    )
+    causes = search_causes([case], HYPOTHESES).causes
+    assert causes[0].name == cause
+    assert sentence in causes[0].text
+
+
 def compute_gradient(labels: AnyArray, weights: AnyArray) -> Floats:
     """Return the gradient of the logits of a weighted loss."""
     one_hot = np.eye(12)[np.maximum(labels, 0)]

@@ -3,12 +3,16 @@
 import pytest
 from traces import (
     find_dependents,
+    find_op,
     locate_divergence,
     scale_arrays,
     scale_result,
     select_ops,
     skip_op,
 )
+
+from dumpdiff.divergence.locations import SideLocation
+from dumpdiff.graph import build_flow
 
 PROJECTION, SCORES = "Functional.linear.6.forward", "Torch.matmul.2.forward"
 LSTM_CALL = "Module.lstm.LSTM.forward.0"
@@ -81,3 +85,17 @@ class TestARegionOfManyOps:
         mirrored_finding = locate_divergence(trace("pt_lstm"), diverged_trace).findings[0]
         assert mirrored_finding.reference_ops == finding.target_ops
         assert mirrored_finding.target_ops == finding.reference_ops
+
+
+@pytest.mark.parametrize(
+    ("side", "name", "module"),
+    [
+        ("pt_lstm", LSTM_CALL, "lstm"),
+        ("ms_lstm", FIRST_GATE, "network.lstm_cells.0"),
+        ("pt_none", SOFTMAX, ""),  # an API call: 'Functional' is no module
+    ],
+)
+def test_the_printed_scope_is_that_of_a_name_with_a_module(trace, side, name, module):
+    flow = build_flow(trace(side))
+    location = SideLocation(flow, -1, (find_op(trace(side), name),), False, ("any",), ("",))
+    assert location.printed_scope == module

@@ -19,32 +19,54 @@ def clean_trace(trace):
     return trace("pt_none")
 
 
+def exchange_names(trace, *pairs):
+    """Return the trace with parameters, and their gradients, under each other's name."""
+    exchanged_trace = trace
+    for column in ("parameter", "gradient_of"):
+        names = trace.tensors[column]
+        for pair in pairs:
+            for name, other_name in (pair, pair[::-1]):
+                rows = names.index[names == name]
+                exchanged_trace = edit_tensors(exchanged_trace, rows, **{column: other_name})
+    return exchanged_trace
+
+
 @pytest.fixture(scope="module")
 def exchanged_trace(clean_trace):
     """The run whose checkpoint had the two weights under each other's name."""
-    trace = clean_trace
-    for column in ("parameter", "gradient_of"):
-        names = clean_trace.tensors[column]
-        for name, other_name in ((Q, K), (K, Q)):
-            trace = edit_tensors(trace, names.index[names == name], **{column: other_name})
-    return trace
+    return exchange_names(clean_trace, (Q, K))
 
 
-def test_where_the_same_module_diverges_the_exchange_comes_first(exchanged_trace, clean_trace):
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_an_exchange_and_what_follows_in_its_module_are_one_finding(
+    exchanged_trace, clean_trace, is_mirrored
+):
+    pair = (scale_result(exchanged_trace, SCORES, 1.3, and_after=True), clean_trace)
+    (finding,) = locate_divergence(*(pair[::-1] if is_mirrored else pair)).findings
+    assert (finding.kind, finding.scope, finding.rank) == ("parameter", "layers.1.attention", 1)
+    assert "k.weight holds what layers.1.attention.q.weight holds" in finding.title.replace(
+        "q.weight holds what layers.1.attention.k.weight",
+        "k.weight holds what layers.1.attention.q.weight",
+    )
+    assert finding.title.endswith("in the reference; 1 more changed places")
+    assert finding.causes[0].name == "weight-swapped"
+    assert finding.evidence[-1] == f"the same difference shows at {SCORES} vs {SCORES}"
+
+
+def test_modules_that_changed_places_are_one_finding(clean_trace):
+    layers = ("gate_proj", "up_proj", "down_proj")
+    pairs = [[f"model.layers.{n}.mlp.{layer}.weight" for n in (0, 1)] for layer in layers]
+    exchanged_trace = exchange_names(clean_trace, *pairs)
     findings = locate_divergence(
         scale_result(exchanged_trace, SCORES, 1.3, and_after=True), clean_trace
     ).findings
-    assert [(f.kind, f.scope) for f in findings[:2]] == [
-        ("parameter", "layers.1.attention.k"),
-        ("parameter", "layers.1.attention.q"),
-    ]
-    assert [f.rank for f in findings] == list(range(1, len(findings) + 1))
-    assert (
-        findings[0].title
-        == "parameter layers.1.attention.k.weight holds what layers.1.attention.q.weight holds "
-        "in the reference"
+    assert [finding.kind for finding in findings] == ["parameter", "introduced"]
+    assert findings[0].title == (
+        "the parameters of layers.1 hold what those of layers.0 hold in the reference; "
+        "5 more changed places"
     )
-    assert findings[0].causes[0].name == "weight-swapped"
+    assert findings[0].causes[0].text == "layers.1 and layers.0 changed places"
+    assert len(findings[0].target_ops) == len(findings[0].reference_ops) == 6
 
 
 def test_exchanged_names_are_no_finding_if_nothing_diverges(exchanged_trace, clean_trace):

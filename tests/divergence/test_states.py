@@ -14,10 +14,12 @@ from traces import (
     find_value,
     remove_tensors,
     rename_kind,
+    scale_arrays,
     scale_result,
     scale_tensors,
 )
 
+from dumpdiff import read
 from dumpdiff.comparison.new_weights import HIDDEN_STEP
 
 FIRST, SILU, SOFTMAX = (
@@ -248,3 +250,34 @@ class TestNothingToCompare:
         )
         expected = find_state(bare_trace, clean_trace, "Tensor.add_.3.forward")
         assert expected == "incomparable"
+
+
+class TestGradientsAfterAnotherDecomposition:
+    """Rotated pairs against rotated halves: five forward values differ and reconverge."""
+
+    @pytest.fixture
+    def sides(self, dump):
+        return [read(dump("pt_variants") / f"rotation_{name}") for name in ("pairs", "halves")]
+
+    @pytest.mark.parametrize("is_exchanged", [False, True])
+    def test_a_wrong_gradient_is_introduced_where_the_gradients_before_it_agree(
+        self, sides, is_exchanged
+    ):
+        """The forward values are no cause of it and stay reconverged."""
+        wrong = scale_result(sides[0], "Torch.softmax.0.backward", 1.3, and_after=True)
+        rows = find_dependents(sides[0], "Torch.softmax.0.backward")
+        wrong = scale_arrays(wrong, rows, 1.3)
+        pair = (wrong, sides[1])
+        graph, states = classify_traces(*(pair[::-1] if is_exchanged else pair))
+        pair_states = states.state[: len(graph.comparison.pairs)]
+        phases = graph.phase[: len(pair_states)]
+        (node,) = np.flatnonzero(pair_states == "introduced").tolist()
+        side = graph.sides[is_exchanged]
+        producer = side.flow.producers[side.classes[node]]
+        assert side.flow.trace.ops["name"].iat[producer] == "Torch.softmax.0.backward"
+        assert set(pair_states[phases == "forward"]) == {"agreeing", "reconverged"}
+        assert (pair_states[phases == "forward"] == "reconverged").sum() >= 5
+
+    def test_without_a_wrong_gradient_all_agree_again(self, sides):
+        graph, states = classify_traces(*sides)
+        assert set(states.state[: len(graph.comparison.pairs)]) == {"agreeing", "reconverged"}

@@ -1,12 +1,14 @@
 """Joins that msprobe does not record: the parts that a value was joined from."""
 
+import numpy as np
 import pytest
-from traces import edit_tensors, find_outputs, remove_tensors
+from traces import edit_tensors, find_outputs, find_value, remove_tensors
 
 from dumpdiff import read
 from dumpdiff.graph import build_flow
 from dumpdiff.graph.joins import find_joined_parts
-from dumpdiff.graph.missing_edges import find_bridge, find_unrecorded_results
+from dumpdiff.graph.missing_edges import find_bridge, find_unrecorded_results, is_graph_input
+from dumpdiff.model.trace import Source, Trace, build_op_table, build_tensor_table
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +104,64 @@ class TestUnreadResults:
         flow = flow("rotation_pairs")
         (loss,) = flow.writes[find_op(flow, "Functional.cross_entropy.0.forward")]
         assert find_unrecorded_results(flow, loss) == ()
+
+
+def record_experts(token_counts, factor=1.0):
+    """Record experts that each compute the outputs of their own tokens, and what reads them all.
+
+    The outputs are assigned to rows of one tensor. The recorder leaves out how they are joined.
+    """
+    random = np.random.default_rng(3)
+    names, rows, outputs = [], [], []
+
+    def record(name, phase, call, inputs, output):
+        names.append((name, phase, call))
+        slots = [(f"input.{i}", "input", value) for i, value in enumerate(inputs)]
+        for slot, slot_kind, value in [*slots, ("output.0", "output", output)]:
+            is_empty = value.size == 0
+            rows.append({
+                "op": len(names) - 1, "slot": slot, "slot_kind": slot_kind, "size": value.size,
+                "shape": value.shape, "dtype": "float32",
+                "max": np.nan if is_empty else float(value.max()),
+                "min": np.nan if is_empty else float(value.min()),
+                "mean": np.nan if is_empty else float(value.mean()),
+                "norm": float(np.linalg.norm(value.astype(float))), "nonfinite": 0,
+            })  # fmt: skip
+
+    for count in token_counts:
+        tokens = random.standard_normal((count, 8)).astype(np.float32)
+        outputs.append(random.standard_normal((count, 8)).astype(np.float32))
+        record("Functional.linear", "forward", -1, [tokens], outputs[-1])
+    joined = factor * np.concatenate(outputs)
+    record("Tensor.__setitem__", "forward", -1, [np.zeros_like(joined), joined], joined[::-1] / 2)
+    for call, output in reversed(list(enumerate(outputs))):
+        gradient = random.standard_normal(output.shape).astype(np.float32)
+        record("Functional.linear", "backward", call, [gradient], gradient / 3)
+    ops = build_op_table({
+        "name": [f"{name}.{i}.{phase}" for i, (name, phase, _) in enumerate(names)],
+        "kind": [name for name, _, _ in names],
+        "phase": [phase for _, phase, _ in names],
+        "forward": [call for _, _, call in names],
+    })  # fmt: skip
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return Trace(Source("/dump", "msprobe", "", "pytorch"), ops, build_tensor_table(columns))
+
+
+class TestOutputsOfExperts:
+    def test_outputs_of_any_sizes_are_joined_and_assigned(self):
+        """One expert has no token. The assignment reads the joined outputs last."""
+        flow = build_flow(record_experts([3, 0, 7, 2]))
+        value = find_value(flow, "Tensor.__setitem__.4.forward", "input.1")
+        assert list_producers(flow, find_joined_parts(flow, value)) == [
+            "Functional.linear.0.forward",
+            "Functional.linear.2.forward",
+            "Functional.linear.3.forward",
+        ]
+        assert find_bridge(flow, value).evidence == "joined"
+        assert not is_graph_input(flow, value)
+
+    def test_other_numbers_are_not_joined_from_them(self):
+        flow = build_flow(record_experts([3, 7, 2], factor=1.01))
+        value = find_value(flow, "Tensor.__setitem__.3.forward", "input.1")
+        assert find_joined_parts(flow, value) == ()
+        assert is_graph_input(flow, value)

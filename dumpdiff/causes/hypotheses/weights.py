@@ -248,10 +248,13 @@ def _suggest_pair_order(case: FaultCase) -> Iterator[Candidate]:
     if not {"mul", "neg"} <= case.consumer_kinds | set(case.kinds):
         return
     pairs_first = np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)])
-    for order, layout, other_layout in (
+    orders = [
         (pairs_first, "interleaved", "halves"),
         (np.argsort(pairs_first), "halves", "interleaved"),
-    ):
+    ]
+    if np.array_equal(pairs_first, orders[1][0]) and _holds_rows(case, case.faulty):
+        orders = orders[::-1]  # two pairs: the order alone does not show which side changed it
+    for order, layout, other_layout in orders:
         yield Candidate(
             case.faithful[..., order],
             f"rotary layout = {layout}",
@@ -259,6 +262,17 @@ def _suggest_pair_order(case: FaultCase) -> Iterator[Candidate]:
             unchanged=case.faithful,
             cause="rope-layout",
         )
+
+
+def _holds_rows(case: FaultCase, array: AnyArray) -> bool:
+    """Return whether the first row of an array is in an operand, so its order was not changed."""
+    row = array.reshape(-1, array.shape[-1])[0]
+    for operand in case.list_shared_operands():
+        flat = operand.array.reshape(-1)
+        for start in np.flatnonzero(flat == row[0]).tolist():
+            if np.array_equal(flat[start : start + row.size], row):
+                return True
+    return False
 
 
 def _describe_wave_order(case: FaultCase, order: Ints) -> str:

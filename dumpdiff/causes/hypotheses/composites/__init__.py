@@ -13,10 +13,11 @@ from .fitted_numbers import (
     list_offsets,
     list_other_arguments,
 )
+from .joined_parts import list_other_joins
 from .missing_inputs import list_bypassed_steps, list_missing_inputs, list_missing_masks
 from .norms import list_norms
 from .orders import list_orders, list_shifts
-from .other_inputs import list_replaced_inputs
+from .other_inputs import list_other_targets, list_replaced_inputs
 from .other_tables import has_unpaired_tables, list_other_tables
 from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
@@ -38,13 +39,16 @@ HYPOTHESES = (
     Hypothesis("quantization-scale", make_search(list_quantizers)),
     Hypothesis("quantization-range", make_search(list_step_limits)),
     Hypothesis("quantization-axis", make_search(list_scale_axes)),
+    Hypothesis("loss-target", make_search(list_other_targets)),
     Hypothesis("rope-missing", make_search(list_rotations)),
     Hypothesis("input-order", make_search(list_exchanged_inputs)),
+    Hypothesis("input-order", make_search(list_other_joins)),
     Hypothesis("activation-kind", make_search(list_activations)),
     Hypothesis("pooling", make_search(list_poolings)),
     Hypothesis("argument", make_search(list_other_arguments)),
     Hypothesis("hidden-state-reset", make_search(list_other_states)),
     Hypothesis("decay-sign", make_search(list_decay_signs)),
+    Hypothesis("discretization", make_search(list_discretizations)),
     Hypothesis("missing-term", make_search(list_missing_inputs)),
     Hypothesis("straight-through", make_search(list_missing_masks)),
     Hypothesis("missing-step", make_search(list_bypassed_steps)),
@@ -53,7 +57,6 @@ HYPOTHESES = (
     Hypothesis("missing-step", make_search(list_unnamed_surplus_steps, has_surplus_ops)),
     Hypothesis("norm-kind", make_search(list_norms)),
     Hypothesis("padding-mode", make_search(list_padding_modes)),
-    Hypothesis("discretization", make_search(list_discretizations)),
     Hypothesis("constant-factor", make_search(list_factors)),
     Hypothesis("residual-scale", make_search(list_branch_factors)),
     Hypothesis("input-source", make_search(list_replaced_inputs), is_choice=True),

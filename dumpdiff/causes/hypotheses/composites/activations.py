@@ -21,6 +21,8 @@ ACTIVATION_KINDS = {
     "leaky_relu", "relu6", "erf", "selu", "celu", "hardsigmoid", "hardtanh", "logsigmoid",
     "softsign", "clamp",
 }  # fmt: skip
+#: Activations of two pieces: on numbers of one sign they are something else, as exp(x) - 1.
+_BENT_NAMES = ("elu", "celu", "selu", "relu", "leaky")
 #: Kinds whose inputs or outputs models clamp; a search for a limit in other steps costs time.
 _PRODUCT_KINDS = {"matmul", "addmm", "convolution"}
 _CLAMPED_KINDS = {
@@ -58,7 +60,8 @@ def list_activations(case: FaultCase, region: Region) -> Iterator[Change]:
     """Replace an activation by another one, leave it out, or give it another number."""
     activations = _find_activations(case, region)
     for activation in activations:
-        for name, function in ACTIVATIONS.items():
+        for name in ("identity", *ACTIVATIONS):  # others equal it where they are not bent
+            function = ACTIVATIONS[name]
             if name == activation.name:
                 continue
             is_variant = "gelu" in activation.name and "gelu" in name
@@ -96,7 +99,12 @@ def _find_activations(case: FaultCase, region: Region) -> list[_Activation]:
             continue
         names = dict.fromkeys((*ACTIVATIONS_BY_KIND.get(step.kind, ()), *functions))
         for value, x in find_inputs_before(region, number).items():
-            candidates = [(name, functions[name]) for name in names if name != "identity"]
+            is_bent = bool(x.size) and float(x.min()) < 0 < float(x.max())
+            candidates = [
+                (name, functions[name])
+                for name in names
+                if name != "identity" and (is_bent or not name.startswith(_BENT_NAMES))
+            ]
             name = _name_activation(x, step.output, candidates, max_distance)
             if name:
                 # an earlier activation of the same values, such as the sigmoid of silu, is a part

@@ -104,11 +104,11 @@ def count_safe_trials(case: FaultCase) -> float:
 
 
 def list_floating_inputs(step: Step) -> list[tuple[int, StepInput]]:
-    """Return (position, input) of the floating tensors that a step reads."""
+    """Return (position, input) of the floating tensors and computed numbers that a step reads."""
     return [
         (position, step_input)
         for position, step_input in enumerate(step.inputs)
-        if step_input.array.dtype.kind == "f" and step_input.array.ndim
+        if step_input.array.dtype.kind == "f" and (step_input.array.ndim or step_input.value >= 0)
     ]
 
 

@@ -80,7 +80,7 @@ def _name_argument(
     if scales_quantized(case, region, number):
         are_levels = all(np.any(np.isclose(item, _LEVELS, rtol=_LEVEL_DISTANCE)) for item in values)
         return "quantization-range" if are_levels else "quantization-scale", "the number"
-    kinds_after = region.find_kinds_after(number)
+    kinds_after = region.find_kinds_after(number) | case.consumer_kinds
     is_small = 0 <= recorded < 0.5 and 0 <= value < 1
     if step.kind == "add" and is_small and kinds_after & _ROOT_KINDS:
         return "epsilon", "epsilon"

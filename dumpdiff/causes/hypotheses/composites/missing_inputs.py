@@ -8,8 +8,9 @@ import numpy as np
 
 from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD
+from ....operators.activations import sigmoid
 from ....operators.elementwise import ROUNDINGS
-from ...fault_case import FaultCase, find_masked
+from ...fault_case import FaultCase, compute_residual, find_masked
 from ...region import Region, Step, StepInput
 from ..attention import is_cross_attention
 from .activations import ACTIVATION_KINDS
@@ -21,6 +22,8 @@ _COMPARISON_KINDS = {
     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or",
 }  # fmt: skip
 _SQUARE_KINDS = {"pow", "square", "mul"}
+#: Relative L2 within which a value is the sigmoid of another.
+_SIGMOID_DISTANCE = 1e-5
 _SCALING_KINDS, _OFFSET_KINDS = ("mul", "div"), ("add", "sub")
 _FILL_KINDS = ("masked_fill", "where")
 _ADDING_KINDS = ("add", "sub", "masked_fill", "where")
@@ -75,14 +78,16 @@ def _name_missing_input(
 ) -> tuple[str, str]:
     """Return (cause, description) of an input that is left out."""
     step = region.steps[number]
-    loss_term = _name_loss_term(case, step, step_input)
+    loss_term = _name_loss_term(case, region, step, step_input)
     if loss_term is not None:
         return loss_term
     if case.phase == BACKWARD:
         return "gradient-stopped", f"the gradient through {step_input.name} missing"
     bias_name = _find_bias(case, step, step_input)
-    if bias_name:
-        return "bias-missing", f"without its bias ({bias_name})"
+    activation = _describe_part_of_silu(region, step, step_input)
+    if bias_name or activation:
+        named = ("bias-missing", f"without its bias ({bias_name})")
+        return named if bias_name else ("activation-kind", activation)
     is_addend = step.kind in _ADDING_KINDS and step_input.array.ndim > 1
     if is_addend and (is_mask(step_input.array) or feeds_softmax(case, region, number)):
         return name_score_term(case, step_input)
@@ -90,6 +95,26 @@ def _name_missing_input(
     if skip:
         return "skip-missing", f"without {skip} in the sum {step.name}"
     return "missing-term", f"without {step_input.name} in {step.name} ({step.kind})"
+
+
+def _describe_part_of_silu(region: Region, step: Step, step_input: StepInput) -> str:
+    """Return what is left of x sigmoid(x) without one of these factors; '' of other factors.
+
+    The two need not be multiplied by one another first.
+    """
+    if step.kind != "mul" or step_input.is_parameter:
+        return ""
+    array = step_input.array
+    for product in region.steps:
+        for _, other in list_floating_inputs(product):
+            is_factor = product.kind == "mul" and other.array.shape == array.shape
+            if not is_factor or other.value == step_input.value:
+                continue
+            if compute_residual(other.array, sigmoid(array)) <= _SIGMOID_DISTANCE:
+                return f"sigmoid of {step_input.name}, not silu"
+            if compute_residual(array, sigmoid(other.array)) <= _SIGMOID_DISTANCE:
+                return f"no activation of {other.name}, without {step_input.name}"
+    return ""
 
 
 def _find_bias(case: FaultCase, step: Step, step_input: StepInput) -> str:
@@ -114,15 +139,35 @@ def _find_repeated_bias(case: FaultCase, array: AnyArray) -> str:
     return ""
 
 
-def _name_loss_term(case: FaultCase, step: Step, step_input: StepInput) -> tuple[str, str] | None:
+def _name_loss_term(
+    case: FaultCase, region: Region, step: Step, step_input: StepInput
+) -> tuple[str, str] | None:
     """Return (cause, description) of what is left out of a loss, if there is a word for it."""
     is_of_loss = case.faithful.size == 1 or case.is_near_loss
-    if is_of_loss and step.kind in _SQUARE_KINDS and step_input.producer_kind == "logsumexp":
+    is_squared = step.kind in _SQUARE_KINDS and step_input.producer_kind == "logsumexp"
+    if step.kind == "add" and step_input.array.size == 1:
+        is_squared = _is_squared_logsumexp(region, step_input.value)
+    if is_of_loss and is_squared:
         return "z-loss", "no z-loss: the square of the logsumexp of the logits is left out"
     is_given = not step_input.producer_kind and not step_input.is_parameter
     if case.faithful.size == 1 and step.kind == "mul" and is_given and step_input.array.size > 1:
         return "loss-weight", f"no weights of the tokens ({step_input.name})"
     return None
+
+
+def _is_squared_logsumexp(region: Region, value: int) -> bool:
+    """Return whether the square of a logsumexp, which may be written out, leads to a value."""
+    steps = {step.value: step for step in region.steps}
+    upstream_values, kinds = [value], set()
+    for upstream_value in upstream_values:  # grows while it is read
+        if upstream_value not in steps:
+            continue
+        step = steps[upstream_value]
+        kinds.add(step.kind)
+        kinds.update(item.producer_kind for item in step.inputs)
+        upstream_values += [item.value for item in step.inputs if item.value not in upstream_values]
+    is_square = bool(kinds & {"square", "pow"})
+    return is_square and ("logsumexp" in kinds or {"log", "exp"} <= kinds)
 
 
 def _describe_skip(region: Region, step: Step, step_input: StepInput) -> str:

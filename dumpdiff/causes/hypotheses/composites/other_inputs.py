@@ -12,7 +12,7 @@ from ...region import Region, Step, StepInput
 from ..attention import is_attention
 from .change import LOSS_KINDS, Change, compute_with, feeds_softmax, list_floating_inputs
 from .missing_inputs import name_score_term
-from .parts import describe_other_part
+from .parts import SIBLING_PREFIX, describe_other_part, list_sibling_parts
 
 #: Largest input that is tried with other tensors in its place.
 _MAX_REPLACED_ELEMENTS = 1 << 17
@@ -22,6 +22,8 @@ _MAX_REPLACEMENTS = 10
 _EQUAL_DISTANCE = 1e-3
 #: Fewest axes of a value that a recurrence runs along, and fewest steps.
 _MIN_SCANNED_AXES, _MIN_SCANNED_LENGTH = 3, 3
+#: Kinds whose parameter may be another one of its shape: embeddings, and weights of norms.
+_PARAMETER_KINDS = ("gather_rows", "mul")
 _GATE_KINDS = {"sigmoid", "hardsigmoid"}
 #: Kinds whose inputs may come from anywhere in the model.
 _SOURCE_KINDS = {"concat", "add", "sub", "convolution", "matmul", *LOSS_KINDS}
@@ -37,38 +39,107 @@ def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
         for position, step_input in inputs:
             if step_input.array.size > _MAX_REPLACED_ELEMENTS:
                 continue
-            fitting = [
-                entry
-                for entry in replacements
-                if _fits(entry[1].shape, step_input.array.shape, step.kind)
-                and not _holds_same_elements(entry[1], step_input.array)
-            ]
-            fitting = fitting[:_MAX_REPLACEMENTS]
-            if step.kind in _SOURCE_KINDS and not step_input.is_parameter:
-                fitting += _list_values_elsewhere(case, step_input)
-            for name, array, is_parameter in fitting:
+            for name, array, is_parameter in _list_fitting(case, step, step_input, replacements):
                 if compute_residual(array, step_input.array) < _EQUAL_DISTANCE:
                     continue  # the same value, computed less precisely
                 output = compute_with(step, position, array)
                 if output is None or _is_bypass(region, step_input, array):
                     continue
-                swaps_weights = is_parameter and step_input.is_parameter
-                cause, description = "weight-swapped", f"{name} in its place"
-                contrast = f"has {step_input.name}"
-                ends = _find_scanned_value(case, step_input.array, array)
-                other_gate = _describe_other_gate(case, step_input, name, array)
-                other_part = describe_other_part(case, region, number, step_input.array, array)
-                if ends is not None:
-                    cause, (description, contrast) = "scan-direction", ends
-                elif other_gate is not None:
-                    cause, description, contrast = other_gate
-                elif other_part is not None:
-                    cause, description, contrast = other_part
-                elif not swaps_weights:
-                    cause, description = _name_source(
+                if is_parameter and step_input.is_parameter:
+                    cause, description = "weight-swapped", f"{name} in its place"
+                    contrast = f"has {step_input.name}"
+                else:
+                    cause, description, contrast = _describe_replacement(
                         case, region, number, step_input, (name, array)
                     )
                 yield Change(number, output, cause, description, contrast)
+
+
+def list_other_targets(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Take the loss, one number, against another tensor that was given to the run.
+
+    There are few of these, so that none explains a number by chance.
+    """
+    if case.faithful.size != 1:
+        return
+    for number, step in enumerate(region.steps):
+        inputs = list_floating_inputs(step)
+        if step.kind not in (*LOSS_KINDS, "sub") or len(inputs) < 2:
+            continue
+        for position, step_input in inputs:
+            size, shape = step_input.array.size, step_input.array.shape
+            if not step_input.is_given or size == 1:
+                continue
+            for operand in case.find_given_values(size):
+                is_same = operand.shape != shape or np.array_equal(operand.array, step_input.array)
+                output = None if is_same else compute_with(step, position, operand.array)
+                if output is not None:
+                    text = "the loss against another input of the run"
+                    if operand.kind:
+                        text = f"the loss against {operand.name}"
+                    yield Change(number, output, "loss-target", text)
+
+
+def _list_fitting(
+    case: FaultCase,
+    step: Step,
+    step_input: StepInput,
+    replacements: list[tuple[str, AnyArray, bool]],
+) -> list[tuple[str, AnyArray, bool]]:
+    """Return (name, array, whether it is a parameter) of what can take the place of an input."""
+    fitting = [
+        entry
+        for entry in replacements
+        if _fits(entry[1].shape, step_input.array.shape, step.kind)
+        and not _holds_same_elements(entry[1], step_input.array)
+    ]
+    fitting = fitting[:_MAX_REPLACEMENTS]
+    if step_input.is_parameter:
+        if step.kind in _PARAMETER_KINDS:
+            fitting += _list_other_parameters(case, step_input)
+        return fitting
+    fitting += list_sibling_parts(case, step_input.array)
+    if step.kind in _SOURCE_KINDS:
+        fitting += _list_values_elsewhere(case, step_input)
+    return fitting
+
+
+def _list_other_parameters(
+    case: FaultCase, step_input: StepInput
+) -> list[tuple[str, AnyArray, bool]]:
+    """Return other parameters of the shape of one, such as the table of another embedding."""
+    size, shape = step_input.array.size, step_input.array.shape
+    parameters = [
+        (operand.name, operand.array, True)
+        for operand in case.find_parameters(size)
+        if operand.shape == shape and operand.name != step_input.name
+    ]
+    return parameters[:_MAX_REPLACEMENTS]
+
+
+def _describe_replacement(
+    case: FaultCase,
+    region: Region,
+    number: int,
+    step_input: StepInput,
+    source: tuple[str, AnyArray],
+) -> tuple[str, str, str]:
+    """Return (cause, description, contrast) of a step that reads another value."""
+    name, array = source
+    ends = _find_scanned_value(case, step_input.array, array)
+    if ends is not None:
+        return "scan-direction", *ends
+    other_gate = _describe_other_gate(case, step_input, name, array)
+    if other_gate is not None:
+        return other_gate
+    other_part = describe_other_part(case, region, number, step_input.array, array)
+    if other_part is not None:
+        return other_part
+    contrast = f"has {step_input.name}"
+    step = region.steps[number]
+    if name.startswith(SIBLING_PREFIX):
+        return "split-order", f"{step.name} ({step.kind}) of {name}", contrast
+    return *_name_source(case, region, number, step_input, source), contrast
 
 
 def _describe_other_gate(
@@ -192,15 +263,20 @@ def _fits(shape: tuple[int, ...], expected: tuple[int, ...], kind: str) -> bool:
 
 
 def _is_bypass(region: Region, step_input: StepInput, array: AnyArray) -> bool:
-    """Return whether an array is what the step before reads: leaving it out is tried by itself."""
-    for step in region.steps:
-        if step.value != step_input.value:
+    """Return whether an array is what the steps before read: that they are missing is likelier."""
+    steps = {step.value: step for step in region.steps}
+    upstream_values = [step_input.value]
+    for value in upstream_values:  # grows while it is read
+        if value not in steps:
             continue
-        return any(
-            compute_residual(array, item.array) < _EQUAL_DISTANCE
-            for _, item in list_floating_inputs(step)
-            if item.array.size == array.size
-        )
+        for _, item in list_floating_inputs(steps[value]):
+            is_equal = item.array.size == array.size and (
+                compute_residual(array, item.array) < _EQUAL_DISTANCE
+            )
+            if is_equal:
+                return True
+            if item.array.size == array.size and item.value not in upstream_values:
+                upstream_values.append(item.value)
     return False
 
 

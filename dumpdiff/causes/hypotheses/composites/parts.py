@@ -15,6 +15,8 @@ from ...region import Region, Step
 _MAX_PARTS, _GATE_COUNTS = 6, (3, 4)
 #: Relative L2 within which a tensor is a part of another.
 _EQUAL_DISTANCE = 1e-5
+#: Begin of the names of parts that are cut from the same value.
+SIBLING_PREFIX = "columns "
 _GATE_KINDS = {"sigmoid", "tanh", "hard_sigmoid"}
 
 
@@ -46,6 +48,32 @@ def _list_parts(case: FaultCase, array: AnyArray) -> Iterator[tuple[Part, list[A
         for number, part in enumerate(parts):
             if compute_residual(array.reshape(part.shape), part) <= _EQUAL_DISTANCE:
                 yield Part(operand.name, number, n_parts), parts
+
+
+def list_sibling_parts(case: FaultCase, array: AnyArray) -> list[tuple[str, AnyArray, bool]]:
+    """Return (name, array, False) of the parts next to an array in the value it was cut from.
+
+    Also at the ends of that value: the parts need not all be equally wide.
+    """
+    siblings: list[tuple[str, AnyArray, bool]] = []
+    width = array.shape[-1] if array.ndim > 1 else 0
+    for operand in case.operands:
+        total = operand.shape[-1] if operand.shape else 0
+        has_rows = 0 < width < total and np.prod(operand.shape) // total == array.size // width
+        if not has_rows or not operand.is_floating:
+            continue
+        rows = operand.array.reshape(-1, total)
+        starts = np.flatnonzero(rows[0] == array.reshape(-1)[0]).tolist()
+        for start in starts[:1]:
+            if not np.array_equal(rows[:, start : start + width], array.reshape(-1, width)):
+                continue
+            for other in dict.fromkeys((start - width, start + width, 0, total - width)):
+                if other == start or not 0 <= other <= total - width:
+                    continue
+                part = rows[:, other : other + width].reshape(array.shape)
+                name = f"{SIBLING_PREFIX}{other} to {other + width - 1} of {operand.name}"
+                siblings.append((name, part, False))
+    return siblings
 
 
 def describe_other_part(

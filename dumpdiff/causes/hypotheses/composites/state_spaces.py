@@ -104,10 +104,15 @@ def list_discretizations(case: FaultCase, region: Region) -> Iterator[Change]:
             if step.output.size != decay.size or step.kind not in (*_PRODUCT_KINDS, "exp"):
                 continue
             p = decay.reshape(step.output.shape)
-            if step.kind == "exp":
+            if step.kind == "exp" and not _is_subtracted(region, number):
                 yield from _list_decay_forms(number, step, p)
-            else:
+            elif step.kind != "exp":
                 yield from _list_input_forms(number, step, p)
+
+
+def _is_subtracted(region: Region, number: int) -> bool:
+    """Return whether one is subtracted from an exponential: it belongs to the input's term."""
+    return any(region.steps[consumer].kind == "sub" for consumer in region.consumers[number])
 
 
 def _list_input_forms(number: int, step: Step, p: Floats) -> Iterator[Change]:
