@@ -35,6 +35,7 @@ def find_assemblies(
     votes: dict[tuple[int, int], Counter[Assembly]] = {}
     samples: Counter[int] = Counter()
     assemblies: dict[int, Assembly] = {}
+    own_assemblies: dict[int, Assembly] = {}
     cached_assemblies: dict[tuple[object, ...], Assembly | None] = {}
     joined_rows = [
         (row, relation)
@@ -55,12 +56,17 @@ def find_assemblies(
         samples[kind] += 1
         if assembly is not None:
             votes.setdefault((kind, len(relation.parts)), Counter())[assembly] += 1
-            if is_single[row]:
-                assemblies[row] = assembly
+            own_assemblies[row] = assembly
     for row, relation in joined_rows:
         counts = votes.get((int(kinds[row]), len(relation.parts)))
-        if counts and (not is_single[row] or len(counts) == 1):
-            assemblies.setdefault(row, counts.most_common(1)[0][0])
+        if not counts:
+            continue
+        # the order of routed tokens is another one in each layer
+        is_common = len(counts) == 1
+        if row in own_assemblies and (is_single[row] or not is_common):
+            assemblies[row] = own_assemblies[row]
+        elif is_common:
+            assemblies[row] = next(iter(counts))
     return assemblies
 
 

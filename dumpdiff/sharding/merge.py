@@ -78,6 +78,7 @@ class _Merger:
         self._is_constant = table["constant"].to_numpy()
         self._dtypes = table["dtype"].tolist()
         self._deviations: dict[int, tuple[str, ...]] = {}
+        self._separate_modules: tuple[str, ...] = ()
         self._recipes: dict[str, _Recipe] = {}
 
     def run(self) -> MergedRun:
@@ -150,6 +151,7 @@ class _Merger:
         siblings = self._siblings
         labels = siblings.labels
         self._leave_out_loss_gradients()
+        self._leave_out_separate_modules()
         for row, relation in enumerate(self._relations):
             if relation is not None or self._is_constant[row] or self._is_left_out[row]:
                 continue
@@ -185,6 +187,32 @@ class _Merger:
         for row in np.flatnonzero(self._is_left_out).tolist():
             self._relations[row] = None
 
+    def _leave_out_separate_modules(self) -> None:
+        """Leave out modules that each rank has of its own, such as the experts of a rank.
+
+        They are those whose parameters are each a whole parameter of the other run.
+        """
+        siblings = self._siblings
+        names = self._base_flow.tensors["parameter"].tolist()
+        scopes = set()
+        for row, name in enumerate(names):
+            is_open = self._relations[row] is None and not self._is_constant[row]
+            if not name or not is_open or len(set(siblings.labels[row].tolist())) == 1:
+                continue
+            errors = np.full(siblings.n_ranks, _REDUCTION_ERROR)
+            entries = self._index.find(siblings.sizes[row], siblings.statistics[row], errors)
+            if (entries >= 0).all():
+                scopes.add(name.rpartition(".")[0])
+        if not scopes:
+            return
+        op_scopes = self._base_flow.trace.ops["scope"].tolist()
+        is_separate = np.array([scope in scopes for scope in op_scopes], dtype=bool)
+        rows = is_separate[self._base_flow.tensors["op"].to_numpy()] & ~self._is_constant
+        self._is_left_out |= rows
+        for row in np.flatnonzero(rows).tolist():
+            self._relations[row] = None
+        self._separate_modules = tuple(sorted(scopes))
+
     def _add_numbers(self, row: int) -> Relation | None:
         """Return how single numbers that no value of the other run proves are combined.
 
@@ -196,6 +224,8 @@ class _Merger:
         is_pass = self._base_flow.phases[op] in (FORWARD, BACKWARD)
         if is_pass and self._factor == 1.0:
             return None
+        if not is_pass and self._separate_modules:
+            return None  # the norm adds up the modules of each rank in another order
         return add_parts(pattern, self._groups[0], self._factor if is_pass else 1.0)
 
     def _list_equal_rows(self, row: int) -> Ints:
@@ -488,6 +518,11 @@ class _Merger:
         if n_sums:
             notes.append(
                 f"{n_sums:,} partial sums cannot be added up from statistics: dump whole tensors"
+            )
+        if self._separate_modules:
+            notes.append(
+                f"{len(self._separate_modules):,} modules that each rank has of its own (experts) "
+                f"were not compared, the first is {self._separate_modules[0]}"
             )
         if self._siblings.n_dropped:
             notes.append(f"{self._siblings.n_dropped:,} ops of single ranks have no sibling")

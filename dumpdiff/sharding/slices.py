@@ -134,8 +134,11 @@ def _find_order(joined: AnyArray, whole: AnyArray, axis: int, error: float) -> I
     slices = _to_floats(np.moveaxis(joined, axis, 0)).reshape(joined.shape[axis], -1)
     wanted = _to_floats(np.moveaxis(whole, axis, 0)).reshape(whole.shape[axis], -1)
     weights = np.random.default_rng(0).standard_normal(slices.shape[1])
+    wanted_keys = wanted @ weights
+    if len(np.unique(wanted_keys)) < len(wanted_keys):
+        return None  # of equal slices the order cannot be told
     slice_order = np.argsort(slices @ weights, kind="stable")
-    wanted_order = np.argsort(wanted @ weights, kind="stable")
+    wanted_order = np.argsort(wanted_keys, kind="stable")
     order = np.empty(len(slices), dtype=int)
     order[wanted_order] = slice_order
     return order if _is_close(slices[order], wanted, error) else None
