@@ -10,6 +10,7 @@ from .. import readers
 from ..alignment import align
 from ..comparison import Comparison, Spread, compare_pairs, measure_spread
 from ..graph import Flow, build_flow
+from ..model.errors import DumpError
 from ..model.trace import Trace
 from ..readers.parts import Part
 from ..rulebook import Rules
@@ -97,7 +98,21 @@ def compare_dumps(
 
 
 def _compare_layouts(inputs: Inputs, parts: RankParts, progress: Progress | None) -> Comparison:
-    """Merge the ranks of each run to one run, and compare these."""
+    """Merge the ranks of each run to one run, and compare these.
+
+    Raises DumpError if something is asked for that only works on single ranks.
+    """
+    for option, value in (
+        ("--baseline", inputs.baseline),
+        ("--weights-target", inputs.weights_target),
+        ("--weights-reference", inputs.weights_reference),
+        ("--verify", inputs.verify),
+    ):
+        if value:
+            raise DumpError(
+                f"the two runs have other layouts, so their ranks are merged, and {option} works on"
+                " single ranks; leave it out, or choose a rank with --rank"
+            )
     merged_runs, checks = merge_layouts(inputs, parts, progress)
     flows = [build_flow(merged.trace) for merged in merged_runs]
     report_progress(progress, "aligning", 0.0)

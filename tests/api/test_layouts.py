@@ -4,8 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import dumpdiff
+from dumpdiff.cli import main
+from dumpdiff.model.errors import DumpError
 from dumpdiff.model.result import Result
 
 Dumps = Callable[[str], Path]
@@ -59,3 +62,19 @@ def test_the_layout_is_part_of_the_result(dump: Dumps) -> None:
     assert layout["decoder.layers.#.mlp.linear_fc2: Functional.linear output.0"] == "sum of 2 ranks"
     assert "decoder.layers.#.input_layernorm.weight" not in layout
     assert "the 2 ranks of the target were merged to one run" in result.notes
+
+
+@pytest.mark.parametrize("option", ["baseline", "weights_target", "weights_reference", "verify"])
+def test_what_works_on_single_ranks_only_is_refused(dump: Dumps, option: str) -> None:
+    """It is not ignored: the answer would claim more than was done."""
+    value: object = True if option == "verify" else dump("parallel_pt_tp1")
+    with pytest.raises(DumpError, match=f"--{option.replace('_', '-')} works on single ranks"):
+        dumpdiff.align(dump("parallel_pt_tp2"), dump("parallel_pt_tp1"), **{option: value})
+
+
+def test_the_layout_is_printed_on_request(dump: Dumps) -> None:
+    arguments = ["align", str(dump("parallel_pt_tp2")), str(dump("parallel_pt_tp1")), "-v"]
+    lines = CliRunner().invoke(main, arguments).stdout.splitlines()
+    start = lines.index("spread over ranks")
+    table = [line.strip() for line in lines[start + 1 : lines.index("", start)]]
+    assert "target decoder.layers.#.mlp.linear_fc1.weight: 2 shards (4)" in table

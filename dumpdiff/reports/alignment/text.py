@@ -106,6 +106,8 @@ def _build_parts(result: Result, view: View) -> Iterator[RenderableType]:
         yield _list_rows("ops not compared", unmatched, _OP_COLUMNS, view)
     if view.verbose and result.learned:
         yield _build_learned(result)
+    if view.verbose and "layouts" in result.details:
+        yield _build_layouts(result)
     if result.notes:
         yield build_list("notes", result.notes)
     if result.target.problems or result.reference.problems:
@@ -245,6 +247,17 @@ def _build_learned(result: Result) -> Table:
         reference_kinds = _fold(", ".join(equivalence.reference))
         table.add_row(target_kinds, reference_kinds, str(equivalence.count))
     return table
+
+
+def _build_layouts(result: Result) -> Text:
+    """Return how parameters and the outputs of modules are spread over ranks; the JSON has all."""
+    lines: list[str] = []
+    for side_name, rows in result.details["layouts"].items():
+        for name, relation, count in rows:
+            is_parameter = " " not in name
+            if is_parameter or (": Module." in name and " output." in name):
+                lines.append(f"{side_name} {name}: {relation} ({count})")
+    return build_list("spread over ranks", lines)
 
 
 def _build_problems(result: Result, view: View) -> Text:
