@@ -150,12 +150,16 @@ def _add_producers(
 
 def _find_sends(faulty: dumps.Dump, roots: list[int]) -> set[int]:
     """Return the ops that send what a root writes: the last ones of their rank to have it."""
-    written = {faulty.numbers[row] for root in roots for row in faulty.writes[root]}
+    table = faulty.trace.tensors
+    columns = (table[name].tolist() for name in ("shape", "max", "min", "norm"))
+    # what isend reads may be overwritten while it is sent, so its statistics stand for it
+    values = list(zip(*columns, strict=True))
+    written = {values[row] for root in roots for row in faulty.writes[root]}
     kinds = faulty.trace.ops["kind"].tolist()
     return {
         op
         for row, op in enumerate(faulty.op)
-        if "send" in kinds[op] and faulty.role[row] != "output" and faulty.numbers[row] in written
+        if "send" in kinds[op] and faulty.role[row] != "output" and values[row] in written
     }
 
 
