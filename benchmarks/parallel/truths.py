@@ -143,8 +143,24 @@ def _add_producers(
             twin = clean.slots.get((pairs[root], slots[row]), -1)
             if faulty.makers[row] < 0 and twin >= 0 and clean.makers[twin] >= 0:
                 producers.add(faulty_op.get(clean.op[clean.makers[twin]], root))
+    producers |= _find_sends(faulty, roots)
     producers |= _find_readers_of_numbers(faulty, rank_truth, max(roots))
     return rank_truth.ops | {names[op] for op in producers}
+
+
+def _find_sends(faulty: dumps.Dump, roots: list[int]) -> set[int]:
+    """Return the ops that send what a root writes: the last ones of their rank to have it."""
+    table = faulty.trace.tensors
+    columns = (table[name].tolist() for name in ("shape", "max", "min", "norm"))
+    # what isend reads may be overwritten while it is sent, so its statistics stand for it
+    values = list(zip(*columns, strict=True))
+    written = {values[row] for root in roots for row in faulty.writes[root]}
+    kinds = faulty.trace.ops["kind"].tolist()
+    return {
+        op
+        for row, op in enumerate(faulty.op)
+        if "send" in kinds[op] and faulty.role[row] != "output" and values[row] in written
+    }
 
 
 def _find_readers_of_numbers(
