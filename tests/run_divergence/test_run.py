@@ -1,6 +1,6 @@
 """Where a run of many ranks and steps diverges first, from the results of its tasks."""
 
-from runs import make_collective, make_finding, make_parameter, make_task
+from run_results import make_collective, make_finding, make_parameter, make_task
 
 from dumpdiff.model.run_result import RunResult, TaskResult
 from dumpdiff.reports.runs.summary import format_headline
