@@ -65,7 +65,7 @@ def find_assemblies(
         is_common = len(counts) == 1
         if row in own_assemblies and (is_single[row] or not is_common):
             assemblies[row] = own_assemblies[row]
-        elif is_common:
+        elif is_common and not is_single[row]:
             assemblies[row] = next(iter(counts))
     return assemblies
 
@@ -78,7 +78,10 @@ def _flag_squares(siblings: Siblings) -> Flags:
 
 
 def _get_value_key(siblings: Siblings, row: int, relation: Relation) -> tuple[object, ...]:
-    """Return a key that two rows share if they hold the same values in the same shape."""
+    """Return a key that two rows share if they hold the same values in the same order.
+
+    What an op writes may be what it reads with axes exchanged, which square shards do not show.
+    """
     classes = []
     for rank, flow in enumerate(siblings.flows):
         tensor = int(siblings.rows[row, rank])
@@ -86,7 +89,9 @@ def _get_value_key(siblings: Siblings, row: int, relation: Relation) -> tuple[ob
         classes.append(value if value >= 0 else f"row {row}")
     flow = siblings.flows[siblings.base]
     kind = flow.trace.ops["kind"].iat[int(siblings.row_ops[row])]
-    return (*classes, *siblings.shape_codes[row].tolist(), relation, kind)
+    base = int(siblings.bases[row])
+    slot = siblings.flows[base].tensors["slot"].iat[int(siblings.rows[row, base])]
+    return (*classes, *siblings.shape_codes[row].tolist(), relation, kind, slot)
 
 
 def _search_assembly(
