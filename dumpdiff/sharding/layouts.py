@@ -14,6 +14,11 @@ from .other_run import OtherRun
 from .siblings import Siblings, align_siblings
 from .stages import group_stages, join_stages, leave_out_summands
 
+#: Share of the elements of all parameters that have a size which the other run has, too. Half of
+#: the sizes of a run on two tensor-parallel ranks may occur in a run on one device (measured: 0.5).
+_MIN_COMMON_SHARE = 0.9
+_TOKEN_DTYPES = ("int64", "int32")
+
 
 @dataclass(frozen=True)
 class RunOfRanks:
@@ -156,18 +161,39 @@ def _describe_merged(merged: MergedRun) -> Merged:
 
 
 def has_equal_layout(target: Trace, reference: Trace) -> bool:
-    """Return whether the same rank of two runs holds parameters of the same sizes.
+    """Return whether the same rank of two runs holds the same sizes of parameters and tokens.
 
-    Also true if no parameter is named, because then nothing shows another layout.
+    Also true if no parameter is named, because then nothing shows another layout. How often a size
+    occurs does not count: one side may name the states of the optimizer, too.
     """
     sizes = [_count_parameter_sizes(trace) for trace in (target, reference)]
-    return not sizes[0] or not sizes[1] or sizes[0] == sizes[1]
+    if all(sizes):
+        common_sizes = sizes[0].keys() & sizes[1].keys()
+        for counts in sizes:
+            n_elements = sum(size * count for size, count in counts.items())
+            n_common = sum(size * counts[size] for size in common_sizes)
+            if n_common < _MIN_COMMON_SHARE * n_elements:
+                return False
+    shapes = [_list_token_shapes(trace) for trace in (target, reference)]
+    return not all(shapes) or bool(shapes[0] & shapes[1])
 
 
 def _count_parameter_sizes(trace: Trace) -> Counter[int]:
     table = trace.tensors
     named = table[(table["parameter"] != "").to_numpy()].drop_duplicates("parameter")
     return Counter(named["size"].tolist())
+
+
+def _list_token_shapes(trace: Trace) -> set[tuple[int, ...]]:
+    """Return the shapes of the integers that embeddings look up; axes may be in another order."""
+    table = trace.tensors
+    kinds = trace.ops["kind"].str.lower().str
+    is_embedding = (kinds.contains("embedding") | kinds.contains("gather")).to_numpy()
+    is_token = is_embedding[table["op"].to_numpy()] & (table["gradient_of"] == "").to_numpy()
+    is_token &= table["dtype"].isin(_TOKEN_DTYPES).to_numpy() & (table["size"] > 1).to_numpy()
+    is_token &= table["slot"].str.startswith("input").to_numpy()
+    shapes = table["shape"][is_token].tolist()
+    return {tuple(sorted(shape)) for shape in shapes if shape is not None and len(shape) > 1}
 
 
 def list_changed_layouts(rows: Sequence[LayoutRow]) -> list[LayoutRow]:

@@ -207,7 +207,13 @@ class _Merger:
             return
         op_scopes = self._base_flow.trace.ops["scope"].tolist()
         is_separate = np.array([scope in scopes for scope in op_scopes], dtype=bool)
-        rows = is_separate[self._base_flow.tensors["op"].to_numpy()] & ~self._is_constant
+        ops = self._base_flow.tensors["op"].to_numpy()
+        rows = is_separate[ops] & ~self._is_constant
+        # The gradient norm adds up the modules of each rank in an order of its own.
+        is_pass = np.isin(self._base_flow.phases, (FORWARD, BACKWARD))
+        is_addition = self._base_flow.trace.ops["kind"].str.lower().str.contains("add").to_numpy()
+        is_single = (siblings.sizes.max(axis=1) == 1) & ~self._is_constant
+        rows |= is_single & (is_addition & ~is_pass)[ops]
         self._is_left_out |= rows
         for row in np.flatnonzero(rows).tolist():
             self._relations[row] = None
@@ -224,8 +230,6 @@ class _Merger:
         is_pass = self._base_flow.phases[op] in (FORWARD, BACKWARD)
         if is_pass and self._factor == 1.0:
             return None
-        if not is_pass and self._separate_modules:
-            return None  # the norm adds up the modules of each rank in another order
         return add_parts(pattern, self._groups[0], self._factor if is_pass else 1.0)
 
     def _list_equal_rows(self, row: int) -> Ints:
