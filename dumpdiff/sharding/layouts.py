@@ -185,7 +185,7 @@ def _count_parameter_sizes(trace: Trace) -> Counter[int]:
 
 
 def _list_token_shapes(trace: Trace) -> set[tuple[int, ...]]:
-    """Return the shapes of the integers that embeddings look up; axes may be in another order."""
+    """Return the shapes of the token ids that embeddings look up, with their axes in order."""
     table = trace.tensors
     kinds = trace.ops["kind"].str.lower().str
     is_embedding = (kinds.contains("embedding") | kinds.contains("gather")).to_numpy()
@@ -193,7 +193,7 @@ def _list_token_shapes(trace: Trace) -> set[tuple[int, ...]]:
     is_token &= table["dtype"].isin(_TOKEN_DTYPES).to_numpy() & (table["size"] > 1).to_numpy()
     is_token &= table["slot"].str.startswith("input").to_numpy()
     shapes = table["shape"][is_token].tolist()
-    return {tuple(sorted(shape)) for shape in shapes if shape is not None and len(shape) > 1}
+    return {tuple(sorted(shape)) for shape in shapes if shape is not None and len(shape) == 2}
 
 
 def list_changed_layouts(rows: Sequence[LayoutRow]) -> list[LayoutRow]:
