@@ -11,8 +11,8 @@ import jsonschema
 from referencing import Registry, Resource
 
 DOCS = Path(__file__).parents[1] / "docs"
-RESULT, TRIAGE = (
-    json.loads((DOCS / f"{name}.schema.json").read_text()) for name in ("result", "triage")
+RESULT, RUN, TRIAGE = (
+    json.loads((DOCS / f"{name}.schema.json").read_text()) for name in ("result", "run", "triage")
 )
 
 
@@ -24,7 +24,7 @@ def check(document: Any, definition: str = "") -> None:
 @cache
 def _build_validator(definition: str) -> jsonschema.Draft202012Validator:
     schemas = Registry().with_resources(
-        (schema["$id"], Resource.from_contents(schema)) for schema in (RESULT, TRIAGE)
+        (schema["$id"], Resource.from_contents(schema)) for schema in (RESULT, RUN, TRIAGE)
     )
     reference = {"$ref": f"{TRIAGE['$id']}#{definition and f'/$defs/{definition}'}"}
     return jsonschema.Draft202012Validator(reference, registry=schemas)

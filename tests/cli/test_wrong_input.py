@@ -285,7 +285,6 @@ def keep_rank(number: int) -> Callable[[Path, Path], Path]:
     ("target", "reference", "options", "complaint"),
     [
         (keep_step(0), keep_step(1), [], "no step in common"),
-        (keep_rank(0), keep_rank(1), [], "no rank in common"),
         (keep_step(0), keep_step(0), ["--step", 5], "step 5 is "),
         (keep_rank(0), keep_rank(0), ["--rank", 5], "rank 5 is "),
         (keep_rank(0), keep_rank(0), ["--graph", 5], "graph 5 is "),

@@ -14,8 +14,8 @@ from dumpdiff.model.run_result import ParameterState, RunFinding, RunResult, Tas
 
 def make_task(rank: int, weight: str = "agreeing") -> TaskResult:
     parameters = (
-        ParameterState("fc.weight", weight, "", ""),
-        ParameterState("b", "agreeing", "", ""),
+        ParameterState("fc.weight", weight, "", "", 0.0, 0.0),
+        ParameterState("b", "agreeing", "", "", 0.0, 0.0),
     )
     return TaskResult(0, rank, rank, "aligned", "", coverage=COVERAGE, parameters=parameters)
 
