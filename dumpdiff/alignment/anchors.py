@@ -252,8 +252,8 @@ def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:
 
     Both must be within 5 % and ten times closer than any other candidate of either side. Many
     tensors of one size may be close by chance. So unless the runs are known to have diverged, the
-    producers must have an input in common, and they may not have another origin if they are. In the
-    optimizer it must be an input that both outputs are near to. Returns whether any pair was added.
+    producers must have an input in common; in the optimizer it must be an input that both outputs
+    are near to. Returns whether any pair was added.
     """
     unpaired_t, unpaired_r = _find_unpaired_classes(matching)
     prints_t, prints_r = matching.prints_t.take(unpaired_t), matching.prints_r.take(unpaired_r)
@@ -270,9 +270,7 @@ def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:
     clear_pairs = zip(targets[is_clear].tolist(), references[is_clear].tolist(), strict=True)
     for t, r in matching.sort_pairs(clear_pairs):
         if runs_diverged:
-            is_plausible = not (
-                has_conflicting_inputs(matching, t, r) or _has_other_origin(matching, t, r)
-            )
+            is_plausible = not has_conflicting_inputs(matching, t, r)
         else:
             is_plausible = _has_common_input(matching, t, r)
         if is_plausible:
@@ -332,17 +330,6 @@ def has_conflicting_inputs(matching: Matching, t: int, r: int) -> bool:
         return True
     inputs_t, inputs_r = _find_paired_inputs(matching, t, r)
     return bool(inputs_t and inputs_r and inputs_t.isdisjoint(inputs_r))
-
-
-def _has_other_origin(matching: Matching, t: int, r: int) -> bool:
-    """Return whether only one of two producers of different kinds reads a paired value."""
-    producer_t, producer_r = int(matching.producer_t[t]), int(matching.producer_r[r])
-    if min(producer_t, producer_r) < 0:
-        return False
-    if matching.kinds_t[producer_t] == matching.kinds_r[producer_r]:
-        return False
-    inputs_t, inputs_r = _find_paired_inputs(matching, t, r)
-    return bool(inputs_t) != bool(inputs_r)
 
 
 def _differs_by_more_than_a_cast(matching: Matching, t: int, r: int) -> bool:
