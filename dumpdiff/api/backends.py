@@ -10,7 +10,7 @@ from typing import IO
 from ..comparison import Comparison
 from ..model.finding import Finding
 from ..model.result import Result
-from ..reports.alignment import outputs
+from ..reports import outputs
 from .progress import Progress, report_progress
 from .result_folder import save_folder
 

@@ -10,7 +10,7 @@ from ..model.output_files import is_replaceable
 from ..model.result import Result
 from ..model.saved_result import SavedResult, read_saved_result
 from ..model.storage import read_result, write_result
-from ..reports.alignment.outputs import is_available, write_file
+from ..reports.outputs import is_available, write_file
 from .inputs import Inputs, PathLike
 
 #: Files of a complete result: for programs, for spreadsheets, for dumpdiff itself, for people.

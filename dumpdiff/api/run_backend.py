@@ -11,7 +11,7 @@ from typing import IO
 from ..model.finding import Finding
 from ..model.result import Result
 from ..model.run_result import RunFinding, RunResult, TaskResult
-from ..reports.runs import outputs
+from ..reports import outputs
 from .run_folder import copy_tasks, write_run
 
 

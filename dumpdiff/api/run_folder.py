@@ -11,8 +11,7 @@ from ..model.errors import DumpError
 from ..model.output_files import is_replaceable, write_output_file
 from ..model.run_result import RunResult, TaskResult
 from ..model.storage import CONTENT_ERRORS, build_value, convert_scalar, convert_to_plain
-from ..reports.alignment.outputs import is_available
-from ..reports.runs.outputs import write_file
+from ..reports.outputs import is_available, write_file
 from .result_folder import COMPLETE, COMPLETE_RUN, PAIRS_CSV, REPORT_HTML, RESULT_JSON, RUN_JSON
 from .tasks import TaskReply
 

@@ -18,7 +18,7 @@ from ..model.run_result import TaskResult
 from ..model.storage import write_result_stream
 from ..readers.part_pairs import PartPair
 from ..readers.parts import Part
-from ..reports.alignment import outputs
+from ..reports import outputs
 from ..reports.alignment.summary import format_headline
 from ..run_divergence import summarize_task
 from .inputs import Inputs

@@ -215,8 +215,8 @@ def align(
         )
 
     from ..model.run_result import RunResult
-    from ..reports.alignment.outputs import is_available
     from ..reports.alignment.text import View
+    from ..reports.outputs import is_available
 
     view = View(limit=limit, phase=phase, scope=scope, quiet=quiet, verbose=verbose)
     print_result(result, build_console(*files.values()), view)

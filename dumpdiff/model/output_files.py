@@ -73,7 +73,7 @@ def check_output_folder(folder: str | Path, inputs: Iterable[str | Path]) -> Non
     for existing in (path, *path.parents):
         if existing.exists() and not existing.is_dir():
             raise DumpError(f"{existing}: is a file; give a folder to write")
-    _check_not_an_input(folder, path.resolve(), [Path(path).resolve() for path in inputs])
+    _check_not_an_input(folder, path.resolve(), [Path(item).resolve() for item in inputs])
 
 
 def _check_not_an_input(name: str | Path, real_path: Path, real_inputs: list[Path]) -> None:

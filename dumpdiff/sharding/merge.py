@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
 from ..graph.statistics import compute_statistics
 from ..model.arrays import AnyArray, Flags, Floats, Ints
@@ -232,14 +234,17 @@ class _Merger:
             return None
         return add_parts(pattern, self._groups[0], self._factor if is_pass else 1.0)
 
+    @cached_property
+    def _joint_classes(self) -> Ints:
+        """(tensors, ranks) the value class of each rank's tensor, -1 where a rank lacks it."""
+        columns = []
+        for rank, flow in enumerate(self._siblings.flows):
+            ids = self._siblings.rows[:, rank]
+            columns.append(np.where(ids >= 0, flow.tensor_class[ids], -1))
+        return np.stack(columns, axis=1)
+
     def _list_equal_rows(self, row: int) -> Ints:
         """Return the rows that hold the same value on every rank."""
-        if not hasattr(self, "_joint_classes"):
-            columns = []
-            for rank, flow in enumerate(self._siblings.flows):
-                ids = self._siblings.rows[:, rank]
-                columns.append(np.where(ids >= 0, flow.tensor_class[ids], -1))
-            self._joint_classes = np.stack(columns, axis=1)
         classes = self._joint_classes[row]
         if (classes < 0).any():
             return np.array([row])
@@ -450,21 +455,21 @@ class _Merger:
 
     def _measure_sums(
         self,
-        table: object,
+        table: pd.DataFrame,
         patterns: list[Relation | None],
         files: list[str],
         is_trusted: Flags,
     ) -> None:
         """Mark the sums that statistics do not tell."""
-        norms = table["norm"].to_numpy()  # type: ignore[index]
-        highs = table["max"].to_numpy()  # type: ignore[index]
+        norms = table["norm"].to_numpy()
+        highs = table["max"].to_numpy()
         for row, relation in enumerate(patterns):
             if relation is None or not relation.is_sum or files[row]:
                 continue
             if np.isnan(norms[row]) and np.isnan(highs[row]):
                 is_trusted[row] = False
 
-    def _build_trace(self, table: object) -> Trace:
+    def _build_trace(self, table: pd.DataFrame) -> Trace:
         base = self._base_flow.trace
         names = self._siblings.names
         problems: list[Problem] = []
@@ -486,7 +491,7 @@ class _Merger:
                 return load_own(name)  # a constant
             return recipes[name].load()
 
-        return Trace(source, base.ops, table, tuple(problems), load)  # type: ignore[arg-type]
+        return Trace(source, base.ops, table, tuple(problems), load)
 
     def _describe_layout(
         self, patterns: list[Relation | None], assemblies: dict[int, Assembly]

@@ -23,7 +23,7 @@ import dumpdiff
 from dumpdiff import cli, figures
 from dumpdiff.model import trace
 from dumpdiff.model.result import PAIR_COLUMNS, Result
-from dumpdiff.reports.alignment import outputs
+from dumpdiff.reports import outputs
 
 from .conftest import Run
 
