@@ -25,6 +25,7 @@ _MAX_HEADER = 10_000  #: bytes; NumPy itself accepts no more from a file that it
 _FIRST_READ = 128  #: bytes; nearly every header ends here, so that one read is enough
 _BFLOAT16 = "<E2"
 _MAX_ELEMENTS = 2**53  #: of a valid shape; no memory holds more
+_MAX_DIMENSIONS = 32  #: of an array of NumPy before 2.0
 
 #: Bytes from which a tensor is memory-mapped. Reading a small file is ten times faster than mapping
 #: it.
@@ -139,9 +140,9 @@ def open_array(path: str | Path) -> NDArray[Any]:
 
 
 def validate_shape(extents: Iterable[int]) -> tuple[int, ...] | None:
-    """Return a shape as a tuple, None if it is dynamic (negative) or too large for memory."""
+    """Return a shape as a tuple, None if it is dynamic (negative) or too large for an array."""
     shape = tuple(extents)
-    if any(extent < 0 for extent in shape):
+    if len(shape) > _MAX_DIMENSIONS or any(not 0 <= extent < _MAX_ELEMENTS for extent in shape):
         return None
     if math.prod(shape) >= _MAX_ELEMENTS:
         return None
