@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.errors import DumpError
+from ..model.input_files import open_input_file
 
 MAGIC = b"\x93NUMPY"
 _MAX_HEADER = 10_000  #: bytes; NumPy itself accepts no more from a file that it does not trust
@@ -62,7 +63,7 @@ def read_header(path: str | Path) -> Header:
     Raises DumpError if the file is unreadable, is not an .npy file, or is cut short.
     """
     try:
-        with open(path, "rb") as file:
+        with open_input_file(path) as file:
             return read_open_header(file, os.fstat(file.fileno()).st_size, str(path))
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
@@ -129,7 +130,7 @@ def open_array(path: str | Path) -> NDArray[Any]:
     order: Literal["C", "F"] = "F" if header.fortran_order else "C"
     n_bytes = header.n_elements * header.itemsize
     if n_bytes < MEMORY_MAP_BYTES or not header.shape:
-        with open(path, "rb") as file:
+        with open_input_file(path) as file:
             file.seek(header.offset)
             data = file.read(n_bytes)
         elements = np.frombuffer(data, dtype=header.stored)
