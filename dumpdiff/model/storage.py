@@ -40,7 +40,7 @@ _MEMBER = "result"  #: of the archive: all but the tables, as JSON
 
 #: What zipfile, NumPy and the functions below raise for damaged or foreign content: RuntimeError
 #: for an encrypted archive, an unknown compression or JSON that is nested too deeply, MemoryError
-#: for an array whose header claims more elements than fit.
+#: for an array whose header claims more elements than fit, SyntaxError for a damaged header of one.
 CONTENT_ERRORS = (
     AttributeError,
     EOFError,
@@ -48,6 +48,7 @@ CONTENT_ERRORS = (
     MemoryError,
     OverflowError,
     RuntimeError,
+    SyntaxError,
     TypeError,
     ValueError,
     zipfile.BadZipFile,
