@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import dumpdiff
-from dumpdiff import checkpoints
 from dumpdiff.capture.environment import build_environment
-from dumpdiff.checkpoints.checkpoint import Checkpoint
 from dumpdiff.diagnosis.case import load_case
 from dumpdiff.gradient_norms import read_norms
 from dumpdiff.graph import build_flow
@@ -125,13 +123,8 @@ def _align(folder: Path) -> None:
     dumpdiff.align(folder, sound).to_json()
 
 
-def _read_checkpoint(name: str) -> Callable[[Path], None]:
-    def read(folder: Path) -> None:
-        opened: Checkpoint = checkpoints.open(folder / name)
-        for entry in opened.entries:
-            opened.read_array(entry.name)
-
-    return read
+def _read_checkpoint(name: str) -> Callable[[Path], object]:
+    return lambda folder: dumpdiff.weights.compare(folder / name, folder / name)
 
 
 def _compare_settings(name: str) -> Callable[[Path], object]:
