@@ -182,7 +182,7 @@ WRITING = [
     ("verify", "{t}", "--json", "{out}"),
     *[("check", "{t}", option, "{out}") for option in ("--json", "--markdown", "--junit")],
     ("dump-config", "mindspore", "--path", "/data", "-o", "{out}"),
-    ("dump-config", "msprobe", "-o", "{out}"),
+    ("dump-config", "msprobe", "--framework", "pytorch", "-o", "{out}"),
     ("settings", "{yaml}", "{sh}", "--json", "{out}"),
     ("checklist", "{yaml}", "{sh}", "--json", "{out}"),
     ("checklist", "{yaml}", "{sh}", "--markdown", "{out}"),
