@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ..graph import Flow
 from ..model.trace import Trace
+from .batch_slices import BatchSlices, find_batch_slices
 from .merge import LayoutRow, MergedRun, Shards, merge_ranks
 from .micro_batches import count_micro_batches, split_micro_batches
 from .other_run import OtherRun
@@ -61,12 +62,24 @@ def merge_runs(target: RunOfRanks, reference: RunOfRanks) -> tuple[Merged, Merge
     """
     n_batches = count_all_batches(target, reference)
     stages = (_list_stages(target, n_batches[0]), _list_stages(reference, n_batches[1]))
-    others = tuple(OtherRun([stage.siblings for stage in stages[side]]) for side in (1, 0))
+    slices = _find_all_batch_slices(*stages)
     merged_runs = []
-    for run_stages, other in zip(stages, others, strict=True):
-        merged_stages = [_merge_stage(stage, other) for stage in run_stages]
+    for side, run_stages in enumerate(stages):
+        other_stages = [stage.siblings for stage in stages[1 - side]]
+        other = OtherRun(other_stages, slices[1 - side].factor)
+        merged_stages = [_merge_stage(stage, other, slices[side]) for stage in run_stages]
         merged_runs.append(_join_stages(run_stages, merged_stages))
     return merged_runs[0], merged_runs[1]
+
+
+def _find_all_batch_slices(
+    target: Sequence[_Stage], reference: Sequence[_Stage]
+) -> tuple[BatchSlices, BatchSlices]:
+    """Return how both runs cut the batch."""
+    siblings_t = [stage.siblings for stage in target]
+    siblings_r = [stage.siblings for stage in reference]
+    runs = OtherRun(siblings_t), OtherRun(siblings_r)
+    return find_batch_slices(siblings_t, runs[1]), find_batch_slices(siblings_r, runs[0])
 
 
 def count_all_batches(target: RunOfRanks, reference: RunOfRanks) -> tuple[int, int]:
@@ -109,13 +122,13 @@ def _find_crossing_ops(siblings: Siblings, names: frozenset[str]) -> tuple[int, 
     return tuple(op for op, name in enumerate(op_names) if name in names)
 
 
-def _merge_stage(stage: _Stage, other: OtherRun) -> Merged:
+def _merge_stage(stage: _Stage, other: OtherRun, slices: BatchSlices) -> Merged:
     siblings = stage.siblings
     if siblings.n_ranks == 1:
         flow = siblings.flows[0]
         merged = Merged(replace(flow.trace, tensors=flow.tensors))
     else:
-        merged = _describe_merged(merge_ranks(siblings, other))
+        merged = _describe_merged(merge_ranks(siblings, other, slices))
     if not stage.crossing_ops:
         return merged
     trace, n_parts = leave_out_summands(merged.trace, stage.crossing_ops)
