@@ -12,7 +12,7 @@ from .batch_slices import BatchSlices, find_batch_slices
 from .merge import LayoutRow, MergedRun, Shards, merge_ranks
 from .micro_batches import count_micro_batches, split_micro_batches
 from .other_run import OtherRun
-from .siblings import Siblings, align_siblings
+from .siblings import RankOps, Siblings, align_siblings
 from .stages import group_stages, join_stages, leave_out_summands
 
 #: Share of the elements of all parameters that have a size which the other run has, too. Half of
@@ -44,6 +44,12 @@ def _find_no_shards(file: str) -> Shards | None:
     return None
 
 
+def _find_no_ops(name: str) -> RankOps:
+    """Return nothing: the run has one rank, which makes all calls."""
+    del name
+    return RankOps({}, {})
+
+
 @dataclass(frozen=True)
 class Merged:
     """A run of one or several ranks as one trace."""
@@ -53,6 +59,8 @@ class Merged:
     layout: tuple[LayoutRow, ...] = ()
     notes: tuple[str, ...] = ()
     find_shards: Callable[[str], Shards | None] = field(default=_find_no_shards, repr=False)
+    #: of an op of the trace: what the ranks call there
+    find_rank_ops: Callable[[str], RankOps] = field(default=_find_no_ops, repr=False)
 
 
 def merge_runs(target: RunOfRanks, reference: RunOfRanks) -> tuple[Merged, Merged]:
@@ -128,7 +136,8 @@ def _merge_stage(stage: _Stage, other: OtherRun, slices: BatchSlices) -> Merged:
         flow = siblings.flows[0]
         merged = Merged(replace(flow.trace, tensors=flow.tensors))
     else:
-        merged = _describe_merged(merge_ranks(siblings, other, slices))
+        merged_run = merge_ranks(siblings, other, slices)
+        merged = replace(_describe_merged(merged_run), find_rank_ops=siblings.find_rank_ops)
     if not stage.crossing_ops:
         return merged
     trace, n_parts = leave_out_summands(merged.trace, stage.crossing_ops)
@@ -156,7 +165,11 @@ def _join_stages(stages: list[_Stage], merged_stages: list[Merged]) -> Merged:
         stage, _, stage_file = file.partition(":")
         return merged_stages[int(stage)].find_shards(stage_file)
 
-    return Merged(trace, ranks, layout, tuple(notes), find_shards)
+    def find_rank_ops(name: str) -> RankOps:
+        stage_op, _, stage_name = name.removesuffix(")").rpartition(" (")
+        return merged_stages[names.index(stage_name)].find_rank_ops(stage_op)
+
+    return Merged(trace, ranks, layout, tuple(notes), find_shards, find_rank_ops)
 
 
 def _describe_merged(merged: MergedRun) -> Merged:

@@ -32,6 +32,15 @@ _Call = tuple[str, str, str, tuple[tuple[str, object, str], ...]]
 
 
 @dataclass(frozen=True)
+class RankOps:
+    """What the ranks call in the place of one op of a merged run, by rank."""
+
+    names: dict[str, str]
+    #: of a rank that lacks the op: its calls without siblings between the neighbors
+    substitutes: dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
 class Siblings:
     """Ranks that make the same calls: row by row the op and the tensor of each rank."""
 
@@ -139,6 +148,27 @@ class Siblings:
             is_base = (self.bases == rank) & self.is_present[:, rank]
             values[is_base] = flow.tensors[name].to_numpy()[self.rows[is_base, rank]]
         return values
+
+    def find_rank_ops(self, name: str) -> RankOps:
+        """Return what each rank calls in the place of an op of the base rank."""
+        base_names = self.flows[self.base].trace.ops["name"].to_numpy()
+        rows = np.flatnonzero(base_names == name)
+        rank_ops = RankOps({}, {})
+        if not len(rows):
+            return rank_ops
+        row = int(np.flatnonzero(self.ops[:, self.base] == rows[0])[0])
+        for rank, flow in enumerate(self.flows):
+            names = flow.trace.ops["name"]
+            numbers = self.ops[:, rank]
+            if numbers[row] >= 0:
+                rank_ops.names[self.names[rank]] = str(names.iat[int(numbers[row])])
+                continue
+            begin = int(numbers[:row].max(initial=-1)) + 1
+            later = numbers[row:]
+            end = int(later[later >= 0].min(initial=len(names)))
+            if begin < end:
+                rank_ops.substitutes[self.names[rank]] = tuple(names.iloc[begin:end].tolist())
+        return rank_ops
 
     @cached_property
     def _joint_classes(self) -> Ints:
