@@ -108,7 +108,8 @@ def _find_ranks(
 ) -> tuple[str, ...]:
     """Return the ranks whose elements differ; () if all do, or if it cannot be told."""
     tensor = int(flow.classes["tensor"].iat[value])
-    shards = merged.find_shards(str(flow.tensors["file"].iat[tensor]))
+    file = str(flow.tensors["file"].iat[tensor])
+    shards = merged.find_shards(file) if file else None
     if shards is None:
         return ()
     array = load_readable_tensor(flow.trace, tensor)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..model.arrays import Flags, Ints
+from ..model.arrays import Ints
 from ..model.trace import FORWARD
 from .other_run import OtherRun
 from .partial_sums import list_sum_groups, list_total_patterns, load_ranks, measure_parts
@@ -38,7 +38,8 @@ def find_batch_slices(stages: Sequence[Siblings], other: OtherRun) -> BatchSlice
     reduction. Without evidence, the loss is a mean: ranks have that of their own slice, and
     micro-batches are divided by their number.
     """
-    count = max((_count_slices(stage, other) for stage in stages), default=1)
+    count = max(_count_slices(stage, other) for stage in stages)
+    count = max(count, _compare_sizes(stages, other))
     if count < 2:
         return BatchSlices()
     votes: Counter[float] = Counter()
@@ -61,7 +62,6 @@ def _count_slices(siblings: Siblings, other: OtherRun) -> int:
     be the ids of a shard of the vocabulary.
     """
     is_open = siblings.is_discrete & ~siblings.is_constant & (siblings.phases == FORWARD)
-    is_given = _flag_given(siblings)
     distinct = np.where(siblings.is_present, np.arange(siblings.n_ranks), -1)
     count = 1
     for patterns in (siblings.labels, distinct):
@@ -72,18 +72,17 @@ def _count_slices(siblings: Siblings, other: OtherRun) -> int:
                 if entry < 0:
                     continue
                 is_open[row] = False
-                if other.is_shared(entry) or is_given[row]:
+                if other.is_shared(entry) or siblings.is_given_id[row]:
                     count = max(count, len(relation.parts))
     return count
 
 
-def _flag_given(siblings: Siblings) -> Flags:
-    """Return (tensors,) whether no op computes the value: what is given to the run."""
-    flow = siblings.flows[siblings.base]
-    producers = np.append(flow.producers, -1)
-    rows = siblings.rows[:, siblings.base]
-    is_given: Flags = (rows >= 0) & (producers[flow.tensor_class[rows]] < 0)
-    return is_given
+def _compare_sizes(stages: Sequence[Siblings], other: OtherRun) -> int:
+    """Return how many times larger the largest ids of the other run are; 1 if they are not."""
+    size = max(int(stage.sizes[stage.is_given_id].max(initial=1)) for stage in stages)
+    ratio, remainder = divmod(other.largest_ids, size)
+    n_ranks = max(stage.n_ranks for stage in stages)
+    return ratio if not remainder and 1 < ratio <= n_ranks else 1
 
 
 def _count_activations(siblings: Siblings, other: OtherRun, factor: float) -> int:

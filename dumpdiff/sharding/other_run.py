@@ -43,6 +43,24 @@ class OtherRun:
         sizes, statistics, entries = (np.concatenate(items) for items in zip(*blocks, strict=True))
         return ValueIndex(sizes, statistics, entries)
 
+    @cached_property
+    def largest_ids(self) -> int:
+        """The largest number of tokens, labels or positions that a rank is given."""
+        return max(int(stage.sizes[stage.is_given_id].max(initial=0)) for stage in self._stages)
+
+    @cached_property
+    def sizes(self) -> frozenset[int]:
+        """The numbers of elements of all values that one rank holds."""
+        return frozenset(size for stage in self._stages for size in np.unique(stage.sizes).tolist())
+
+    @cached_property
+    def sorted_shapes(self) -> frozenset[tuple[int, ...]]:
+        """The shapes of all values that one rank holds, with their axes in order."""
+        shapes = set()
+        for stage in self._stages:
+            shapes |= set(stage.collect_base("shape").tolist())
+        return frozenset(tuple(sorted(shape)) for shape in shapes if shape is not None)
+
     def find_combined(
         self,
         siblings: Siblings,

@@ -114,6 +114,17 @@ class Siblings:
         return np.array([is_discrete(dtype) for dtype in dtypes], dtype=bool)
 
     @cached_property
+    def is_given_id(self) -> Flags:
+        """(tensors,) integers of the forward pass that no op computes: tokens, positions."""
+        flow = self.flows[self.base]
+        producers = np.append(flow.producers, -1)
+        rows = self.rows[:, self.base]
+        flags: Flags = (rows >= 0) & (producers[flow.tensor_class[rows]] < 0)
+        dtypes = self.collect_base("dtype").tolist()
+        flags &= np.array(["int" in str(dtype).lower() for dtype in dtypes], dtype=bool)
+        return flags & (self.phases == FORWARD) & ~self.is_constant
+
+    @cached_property
     def match_errors(self) -> Floats:
         """(tensors,) relative difference up to which a value of the other run is the same."""
         roundoffs = np.array([get_unit_roundoff(dtype) for dtype in self.collect_base("dtype")])

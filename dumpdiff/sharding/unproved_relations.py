@@ -41,7 +41,10 @@ def complete_relations(
     for row in np.flatnonzero(is_left_out).tolist():
         relations[row] = None
     is_closed = is_left_out | siblings.is_constant
-    _cut_repeated_gradients(siblings, slices, is_closed, relations)
+    slice_pattern = _find_slice_pattern(siblings, slices, relations)
+    if slice_pattern is not None:
+        _cut_repeated_gradients(siblings, slices, slice_pattern, is_closed, relations)
+        _cut_equal_slices(siblings, slices, slice_pattern, other, is_closed, relations)
     _replicate_equal_values(siblings, is_closed, relations)
     _sum_named_gradients(siblings, slices, relations)
     _sum_recorded_gradients(siblings, slices, is_closed, relations)
@@ -104,39 +107,69 @@ def _flag_separate_rows(siblings: Siblings, scopes: set[str]) -> Flags:
     return flags
 
 
+def _find_slice_pattern(
+    siblings: Siblings, slices: BatchSlices, relations: Sequence[Relation | None]
+) -> tuple[int, ...] | None:
+    """Return which ranks have the same slice of the batch; None: unknown, or it is not cut."""
+    if slices.count < 2:
+        return None
+    if slices.count == siblings.n_ranks:
+        return tuple(range(siblings.n_ranks))
+    patterns: Counter[tuple[int, ...]] = Counter()
+    for relation in relations:
+        if relation is not None and not relation.is_sum and len(relation.parts) == slices.count:
+            patterns[relation.pattern] += 1
+    return max(patterns, key=patterns.__getitem__, default=None)
+
+
 def _cut_repeated_gradients(
-    siblings: Siblings, slices: BatchSlices, is_closed: Flags, relations: list[Relation | None]
+    siblings: Siblings,
+    slices: BatchSlices,
+    slice_pattern: tuple[int, ...],
+    is_closed: Flags,
+    relations: list[Relation | None],
 ) -> None:
-    """Take gradients of one repeated number for slices, where the batch is cut.
+    """Take gradients of one repeated number for slices.
 
     They are what the mean of the loss gives each token: equal on all ranks, and yet not shared.
     """
-    slice_pattern = _find_slice_pattern(slices, relations)
-    if slice_pattern is None:
+    if slices.factor == 1.0:
         return
     highs, lows = siblings.statistics[:, 0, 0], siblings.statistics[:, 0, 1]
-    is_repeated = (highs == lows) & (highs != 0) & (siblings.sizes.max(axis=1) > 1)
-    is_repeated &= siblings.is_backward & ~is_closed
-    is_repeated &= (siblings.labels == siblings.labels[:, :1]).all(axis=1)
-    for row in np.flatnonzero(is_repeated).tolist():
+    is_repeated = (highs == lows) & (highs != 0) & siblings.is_backward
+    for row in np.flatnonzero(is_repeated & ~is_closed & _flag_equal(siblings)).tolist():
         relation = relations[row]
         if relation is None or relation.is_replicated:
             relations[row] = join_parts(slice_pattern, slices.factor)
 
 
-def _find_slice_pattern(
-    slices: BatchSlices, relations: Sequence[Relation | None]
-) -> tuple[int, ...] | None:
-    """Return which ranks have the same slice of the batch, as gradients show it; None: unknown."""
-    if slices.factor == 1.0:
-        return None
-    patterns: Counter[tuple[int, ...]] = Counter()
-    for relation in relations:
-        if relation is None or relation.is_sum or relation.factor != slices.factor:
+def _cut_equal_slices(
+    siblings: Siblings,
+    slices: BatchSlices,
+    slice_pattern: tuple[int, ...],
+    other: OtherRun,
+    is_closed: Flags,
+    relations: list[Relation | None],
+) -> None:
+    """Take values that are equal on all ranks by mistake for slices: one batch was read twice.
+
+    The other run has values of the size of all slices, and none of the shape of one.
+    """
+    is_pass = siblings.is_backward | (siblings.phases == FORWARD)
+    shapes = siblings.collect_base("shape").tolist()
+    for row in np.flatnonzero(is_pass & ~is_closed & _flag_equal(siblings)).tolist():
+        size = int(siblings.sizes[row].max()) * slices.count
+        if relations[row] is not None or shapes[row] is None or size not in other.sizes:
             continue
-        if len(relation.parts) == slices.count:
-            patterns[relation.pattern] += 1
-    return max(patterns, key=patterns.__getitem__, default=None)
+        if tuple(sorted(shapes[row])) not in other.sorted_shapes:
+            factor = slices.factor if siblings.is_backward[row] else 1.0
+            relations[row] = join_parts(slice_pattern, factor)
+
+
+def _flag_equal(siblings: Siblings) -> Flags:
+    """Return (tensors,) whether all ranks have the same numbers, more than one."""
+    flags: Flags = (siblings.labels == siblings.labels[:, :1]).all(axis=1)
+    return flags & (siblings.sizes.max(axis=1) > 1)
 
 
 def _replicate_equal_values(
