@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import DumpError
+from ..model.input_files import read_head, read_input_text
 from ..model.trace import Problem
-from ..readers.files import read_head
 from ..readers.npy import MAGIC
 from . import (
     megatron,
@@ -233,7 +233,7 @@ def _read_config(folder: Path) -> Mapping[str, Any]:
     try:
         if not file.is_file() or file.stat().st_size > _LARGEST_CONFIG:
             return {}
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(read_input_text(file))
     except (OSError, ValueError, RecursionError) as error:
         raise DumpError(f"{file}: cannot be read as JSON ({error})") from error
     return config if isinstance(config, dict) else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...model.errors import DumpError
-from ...readers.files import read_head
+from ...model.input_files import read_head
 from ...rulebook import Rules, load_rules
 from ..norms import Norms
 from . import dump, gradient_files, norm_files, printed_text
