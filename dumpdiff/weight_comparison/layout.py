@@ -291,7 +291,8 @@ def _find_other_order(
     correct_rows = np.setdiff1d(np.flatnonzero(order >= 0), wrong_rows)
     is_free[order[correct_rows]] = False
     matches = match_rows(target, reference, wrong_rows, is_free)
-    if np.count_nonzero(matches >= 0) <= _MIN_FOUND_SHARE * len(wrong_rows):
+    is_elsewhere = (matches >= 0) & (matches != order[wrong_rows])
+    if np.count_nonzero(is_elsewhere) <= _MIN_FOUND_SHARE * len(wrong_rows):
         return None
     other_order = order.copy()
     other_order[wrong_rows] = matches

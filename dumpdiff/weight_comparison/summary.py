@@ -14,7 +14,7 @@ _RELATION_TEXTS = {
     "identical": "bit for bit",
     "equal": "in value, held in other dtypes",
     "rounded": "after rounding",
-    "noise": "within noise",
+    "noise": "where they had to be computed, within rounding",
     "different": "",
 }
 
