@@ -21,7 +21,15 @@ from .layout import GroupComparison, ShapeMismatch, compare_group
 from .mistakes import ParameterIndex, name_mistake, name_small_change
 from .notes import find_layer_shift, list_notes
 from .parameter_rows import ParameterRows
-from .result import RELATIONS, CheckpointSummary, Mistake, Pair, Relation, WeightsResult
+from .result import (
+    MIN_COVERAGE,
+    RELATIONS,
+    CheckpointSummary,
+    Mistake,
+    Pair,
+    Relation,
+    WeightsResult,
+)
 from .shards import join_shards
 from .sums import find_sums
 from .unpaired import UnpairedParameters, explain_unpaired
@@ -33,8 +41,6 @@ Progress = Callable[[str, float], None]
 
 #: After this many bytes are read, the memory of mapped files is released.
 _RELEASE = 64 << 20
-#: Share of the elements of both sides that must be compared for 'agree'.
-MIN_COVERAGE = 0.9
 #: A cast through a third dtype must explain more than this share of the elements that differ.
 _MIN_DETOUR_SHARE = 0.5
 #: Kind of row order -> the mistake that it is if the family reads another order.
@@ -348,7 +354,9 @@ def _build_result(
     verdict: Verdict = "agree"
     if has_mistakes or unpaired.missing or unpaired.unknown:
         verdict = "differ"
-    if not pairs or (verdict == "agree" and coverage < MIN_COVERAGE):
+    is_order_unknown = any(comparison.is_order_unknown for comparison in comparisons)
+    is_unproven = coverage < MIN_COVERAGE or is_order_unknown
+    if not pairs or (verdict == "agree" and is_unproven):
         verdict = "inconclusive"
     worst_relation = max((RELATIONS.index(pair.relation) for pair in correct_pairs), default=0)
     return WeightsResult(

@@ -16,6 +16,9 @@ Relation = Literal["identical", "equal", "rounded", "noise", "different"]
 #: computed, and equal within a few roundings; different.
 RELATIONS: tuple[Relation, ...] = ("identical", "equal", "rounded", "noise", "different")
 
+#: Share of the elements of both sides that must be compared for 'agree'.
+MIN_COVERAGE = 0.9
+
 
 @dataclass(frozen=True)
 class Mistake:
