@@ -122,7 +122,8 @@ class Siblings:
         flags: Flags = (rows >= 0) & (producers[flow.tensor_class[rows]] < 0)
         dtypes = self.collect_base("dtype").tolist()
         flags &= np.array(["int" in str(dtype).lower() for dtype in dtypes], dtype=bool)
-        return flags & (self.phases == FORWARD) & ~self.is_constant
+        flags &= (self.phases == FORWARD) & ~self.is_constant
+        return flags
 
     @cached_property
     def match_errors(self) -> Floats:

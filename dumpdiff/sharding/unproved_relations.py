@@ -169,7 +169,8 @@ def _cut_equal_slices(
 def _flag_equal(siblings: Siblings) -> Flags:
     """Return (tensors,) whether all ranks have the same numbers, more than one."""
     flags: Flags = (siblings.labels == siblings.labels[:, :1]).all(axis=1)
-    return flags & (siblings.sizes.max(axis=1) > 1)
+    flags &= siblings.sizes.max(axis=1) > 1
+    return flags
 
 
 def _replicate_equal_values(
