@@ -41,6 +41,19 @@ _KINDS = (
 )
 
 
+def check_input(path: str | Path) -> None:
+    """Raise DumpError unless ``path`` is a folder or a regular file, and can be read."""
+    try:
+        if Path(path).is_dir():
+            os.scandir(path).close()
+        else:
+            open_input_file(path).close()
+    except FileNotFoundError:
+        raise DumpError(f"{path}: no such file or folder") from None
+    except OSError as error:
+        raise DumpError(f"{path}: cannot be read ({error.strerror})") from error
+
+
 def open_input_file(path: str | Path, *, is_buffered: bool = True) -> BinaryIO:
     """Open a regular file to read its bytes.
 

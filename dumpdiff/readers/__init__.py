@@ -19,7 +19,7 @@ from types import ModuleType
 
 from ..model.errors import DumpError
 from ..model.gc_pause import pause_gc
-from ..model.input_files import iterate_folders, open_input_file, read_head
+from ..model.input_files import check_input, iterate_folders, open_input_file, read_head
 from ..model.trace import Trace
 from . import mindspore, msprobe, ptdbg
 from .files import find_text_files, is_pickle
@@ -48,14 +48,8 @@ def find_parts(path: str | Path) -> list[Part]:
     it holds.
     """
     path = Path(path)
-    try:
-        if not path.is_dir():
-            open_input_file(path).close()
-        parts = [part for reader in FORMATS for part in reader.find_parts(path)]
-    except FileNotFoundError:
-        raise DumpError(f"{path}: no such file or folder") from None
-    except OSError as error:
-        raise DumpError(f"{error.filename or path}: {error.strerror}") from error
+    check_input(path)
+    parts = [part for reader in FORMATS for part in reader.find_parts(path)]
     if not parts:
         raise DumpError(_explain_no_dump(path))
     return parts

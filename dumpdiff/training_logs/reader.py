@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -49,7 +49,9 @@ def read_log(path: str | Path) -> Curves:
     if str(path) != STANDARD_INPUT and not location.exists():
         raise DumpError(f"{path}: there is no such file")
     curves_of_ranks = []
-    for text in split_by_rank(read_text(location)):
+    with open_input_stream(location) as stream:
+        log_text = _decode_log(stream)
+    for text in split_by_rank(log_text):
         curves = parse(text, str(path))
         if curves is not None:
             curves_of_ranks.append(curves)
@@ -64,8 +66,12 @@ def read_log(path: str | Path) -> Curves:
 
 def read_text(path: Path) -> str:
     """Return the text of a log, without terminal escape sequences."""
-    with open_input_stream(path) as stream:
-        return strip_terminal_codes(stream.read(_MAX_SIZE).decode("utf-8", errors="replace"))
+    with open_input_file(path) as stream:
+        return _decode_log(stream)
+
+
+def _decode_log(stream: BinaryIO) -> str:
+    return strip_terminal_codes(stream.read(_MAX_SIZE).decode("utf-8", errors="replace"))
 
 
 def parse(text: str, path: str) -> Curves | None:

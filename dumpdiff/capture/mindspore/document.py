@@ -100,12 +100,11 @@ def parse_config(text: str) -> tuple[Any, list[Violation]]:
 
 
 def _read_text(path: Path) -> str:
-    if not path.is_file():
-        problem = "is a folder" if path.is_dir() else "there is no such file"
-        raise DumpError(f"{path}: {problem}; expected a JSON file")
     try:
         return read_input_text(path, _MAX_FILE_BYTES)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise DumpError(f"{path}: {error.strerror}; expected a JSON file") from error
+    except UnicodeDecodeError as error:
         raise DumpError(
             f"{path}: cannot be read as text ({error}); expected a JSON file"
         ) from error
