@@ -34,11 +34,13 @@ def redact_result(result: _Value) -> _Value:
     The names are those of this user and this host, and of the users whose folders the result
     names.
     """
-    texts: list[str] = []
-    _map_texts(result, lambda text: texts.append(text) or text)
     names = {_find_user(), socket.gethostname()}
-    for text in texts:
+
+    def collect_names(text: str) -> str:
         names.update(_HOME.findall(text))
+        return text
+
+    _map_texts(result, collect_names)
     names.discard(_COMMON_NAME)
     patterns = [re.escape(name) for name in sorted(names) if len(name) >= _MIN_NAME]
     hidden_names = re.compile(rf"(?<!\w)(?:{'|'.join(patterns)})(?!\w)")

@@ -78,8 +78,9 @@ def _translate_to_megatron(config: Mapping[str, Any], scalars: Mapping[str, Any]
     elif dtype == "float16":
         arguments["fp16"] = True
     architectures = config.get("architectures")
-    has_architectures = isinstance(architectures, list) and len(architectures) > 0
-    first_architecture = str(architectures[0]) if has_architectures else ""
+    first_architecture = ""
+    if isinstance(architectures, list) and architectures:
+        first_architecture = str(architectures[0])
     if first_architecture.startswith(_QK_NORM_ARCHITECTURES):
         arguments["qk_layernorm"] = True
     layers = scalars.get("num_hidden_layers")
