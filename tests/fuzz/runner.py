@@ -16,7 +16,8 @@ from dumpdiff.model.errors import DumpError
 
 from .targets import Target
 
-MAX_SECONDS = 10.0  #: for one input
+MAX_SECONDS = 10.0  #: of computing, for one input
+MAX_WAITING = 120.0  #: seconds in all, for an input that waits; a busy machine needs many
 MAX_MEMORY = 1 << 30  #: bytes that one input may need in addition to the program
 REGRESSIONS = Path(__file__).with_name("regressions")
 
@@ -44,15 +45,21 @@ def limit_time() -> Iterator[None]:
     """Raise HangError in the body when the time is over."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise HangError(f"more than {MAX_SECONDS:g} s")
+        raise HangError(f"more than {MAX_SECONDS:g} s of computing, or {MAX_WAITING:g} s in all")
 
-    old_handler = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
+    limits = {
+        signal.SIGPROF: (signal.ITIMER_PROF, MAX_SECONDS),
+        signal.SIGALRM: (signal.ITIMER_REAL, MAX_WAITING),
+    }
+    old_handlers = {number: signal.signal(number, stop) for number in limits}
     try:
+        for timer, seconds in limits.values():
+            signal.setitimer(timer, seconds)
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old_handler)
+        for number, (timer, _) in limits.items():
+            signal.setitimer(timer, 0)
+            signal.signal(number, old_handlers[number])
 
 
 @contextmanager

@@ -6,11 +6,13 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 import dumpdiff
+from dumpdiff import checkpoints, weight_comparison
 from dumpdiff.capture.environment import build_environment
 from dumpdiff.diagnosis.case import load_case
 from dumpdiff.gradient_norms import read_norms
@@ -102,11 +104,14 @@ def _save_result(folder: Path) -> None:
     dumpdiff.align(folder / "pt_gpt2", folder / "pt_gpt2_no_bias", output=folder / "result")
 
 
+_load_shipped_rules = cache(load_rules)
+
+
 def _read_dump(folder: Path) -> None:
     """Read a dump, derive its dataflow and check it, as every command on dumps does."""
     trace = dumpdiff.read(folder)
     build_flow(trace)
-    verify_trace(trace, load_rules())
+    verify_trace(trace, _load_shipped_rules())
 
 
 def _read_arrays(folder: Path) -> None:
@@ -124,7 +129,13 @@ def _align(folder: Path) -> None:
 
 
 def _read_checkpoint(name: str) -> Callable[[Path], object]:
-    return lambda folder: dumpdiff.weights.compare(folder / name, folder / name)
+    """Join the pieces of a checkpoint and compare it with itself."""
+
+    def read(folder: Path) -> None:
+        opened = checkpoints.open(folder / name)
+        weight_comparison.compare(opened, opened, _load_shipped_rules())
+
+    return read
 
 
 def _compare_settings(name: str) -> Callable[[Path], object]:
