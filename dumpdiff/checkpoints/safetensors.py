@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def read_entries(path: Path, file: str) -> tuple[list[Entry], list[Problem]]:
         try:
             dtype = DTYPES.get(description["dtype"])
             shape = validate_shape(description["shape"])
-            first, last = description["data_offsets"]
+            first, last = map(operator.index, description["data_offsets"])
             if dtype is None or shape is None:
                 message = f"{name}: elements of type {description['dtype']} are not read"
                 problems.append(Problem(file, message))

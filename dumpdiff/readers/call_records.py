@@ -99,8 +99,6 @@ def parse_shape_and_size(value: Any) -> tuple[tuple[int, ...] | None, int]:
 
 @lru_cache(maxsize=1 << 12, typed=True)
 def _check_extents(*extents: Any) -> tuple[tuple[int, ...] | None, int]:
-    if any(type(extent) is not int for extent in extents):
-        return None, -1
     shape = validate_shape(extents)
     return (None, -1) if shape is None else (shape, math.prod(shape))
 

@@ -26,6 +26,8 @@ _MAX_HEADER = 10_000  #: bytes; NumPy itself accepts no more from a file that it
 _FIRST_READ = 128  #: bytes; nearly every header ends here, so that one read is enough
 _BFLOAT16 = "<E2"
 _MAX_ELEMENTS = 2**53  #: of a valid shape; no memory holds more
+#: Of an array without elements, where no byte of the file stands for a row.
+_MAX_EMPTY_EXTENT = 2**24
 _MAX_DIMENSIONS = 32  #: of an array of NumPy before 2.0
 
 #: Bytes from which a tensor is memory-mapped. Reading a small file is ten times faster than mapping
@@ -105,8 +107,6 @@ def _parse_header(text: bytes, offset: int) -> Header:
     fortran_order = bool(fields["fortran_order"])
     if not isinstance(descriptor, str) or shape is None:
         raise ValueError(descriptor)
-    if not all(isinstance(extent, int) for extent in shape):
-        raise ValueError(descriptor)
     if descriptor == _BFLOAT16:
         header = Header("bfloat16", shape, fortran_order, offset, 2, "<u2")
     else:
@@ -141,11 +141,12 @@ def open_array(path: str | Path) -> NDArray[Any]:
 
 
 def validate_shape(extents: Iterable[int]) -> tuple[int, ...] | None:
-    """Return a shape as a tuple, None if it is dynamic (negative) or too large for an array."""
+    """Return a shape as a tuple, None if it is dynamic (negative) or no array can have it."""
     shape = tuple(extents)
-    if len(shape) > _MAX_DIMENSIONS or any(not 0 <= extent < _MAX_ELEMENTS for extent in shape):
+    if len(shape) > _MAX_DIMENSIONS or any(type(extent) is not int for extent in shape):
         return None
-    if math.prod(shape) >= _MAX_ELEMENTS:
+    limit = _MAX_EMPTY_EXTENT if 0 in shape else _MAX_ELEMENTS
+    if not all(0 <= extent < limit for extent in shape) or math.prod(shape) >= limit:
         return None
     return shape
 
