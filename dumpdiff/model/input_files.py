@@ -179,12 +179,13 @@ def iterate_folders(
     """Yield a folder and all folders below it, sorted by name.
 
     The caller may remove names from ``subfolders``, which are then not searched. Links to folders
-    are not followed. A folder that cannot be read, or is on another file system, is left out, and
-    ``on_error`` is called with the reason.
+    are not followed. A folder that cannot be read or is on another file system, and a link to a
+    file that is not below ``root``, are left out, and ``on_error`` is called with the reason.
 
     Raises DumpError if there are too many entries.
     """
     device = None
+    real_root = Path(root).resolve()
     n_entries = 0
     remaining = [Path(root)]
     while remaining:
@@ -195,7 +196,7 @@ def iterate_folders(
             if folder_device != device:
                 message = "is on another file system, which is not searched"
                 raise OSError(errno.EXDEV, message, str(folder))
-            entries = _list_entries(folder)
+            entries = _list_entries(folder, real_root, on_error)
         except OSError as error:
             on_error(error)
             continue
@@ -208,14 +209,20 @@ def iterate_folders(
         remaining += [folder / name for name in reversed(entries.subfolders)]
 
 
-def _list_entries(folder: Path) -> FolderEntries:
+def _list_entries(
+    folder: Path, real_root: Path, on_error: Callable[[OSError], object]
+) -> FolderEntries:
     """Return what a folder holds. Raises OSError."""
     entries = FolderEntries(folder, [], [])
     with os.scandir(folder) as items:
         for item in items:
             if item.is_dir(follow_symlinks=False):
                 entries.subfolders.append(item.name)
-            elif _is_regular_file(item):
+            elif not _is_regular_file(item):
+                continue
+            elif item.is_symlink() and real_root not in Path(item.path).resolve().parents:
+                on_error(OSError(errno.EXDEV, "is a link out of the folder", item.path))
+            else:
                 entries.files.append(item.name)
     entries.subfolders.sort()
     entries.files.sort()

@@ -108,6 +108,18 @@ def test_a_search_yields_regular_files_in_order(special_files: dict[str, Path]) 
     assert entries == [(".", []), ("a", []), ("a/x", ["3"]), ("b", ["1", "2"])]
 
 
+def test_a_search_follows_no_link_out_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "dump").mkdir()
+    for name in ("dump/file", "secret"):
+        (tmp_path / name).touch()
+        (tmp_path / "dump" / f"link_{Path(name).name}").symlink_to(tmp_path / name)
+    (tmp_path / "root").symlink_to(tmp_path / "dump")  # the folder itself may be a link
+    errors: list[OSError] = []
+    (entries,) = iterate_folders(tmp_path / "root", errors.append)
+    assert entries.files == ["file", "link_file"]
+    assert [Path(error.filename).name for error in errors] == ["link_secret"]
+
+
 def test_a_search_skips_the_folders_that_the_caller_removes(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     searched = []
