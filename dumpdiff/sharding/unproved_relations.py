@@ -153,9 +153,11 @@ def _cut_equal_slices(
 ) -> None:
     """Take values that are equal on all ranks by mistake for slices: one batch was read twice.
 
-    The other run has values of the size of all slices, and none of the shape of one.
+    The other run has values of the size of all slices, and none of the shape of one. Integers that
+    are computed, as an order of rows, count from 0 on each rank.
     """
     is_pass = siblings.is_backward | (siblings.phases == FORWARD)
+    is_pass &= ~siblings.is_discrete | siblings.is_given_id
     shapes = siblings.collect_base("shape").tolist()
     for row in np.flatnonzero(is_pass & ~is_closed & _flag_equal(siblings)).tolist():
         size = int(siblings.sizes[row].max()) * slices.count
