@@ -41,7 +41,7 @@ def find_assemblies(
     joined_rows = [
         (row, relation)
         for row, relation in enumerate(relations)
-        if relation is not None and len(relation.parts) > 1
+        if relation is not None and (len(relation.parts) > 1 or -1 in relation.pattern)
     ]
     is_single = siblings.is_loose | _flag_squares(siblings)
     for row, relation in joined_rows:

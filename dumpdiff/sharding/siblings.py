@@ -285,9 +285,13 @@ def align_siblings(flows: Sequence[Flow], names: Sequence[str], n_batches: int =
             columns.append(column)
             continue
         column = _align_calls(_list_calls(flows[base]), _list_calls(flow))
-        if (column >= 0).sum() < _MIN_SHAPED_SHARE * len(flow.trace.ops):
-            base_calls = _list_calls(flows[base], with_extents=False)
-            column = _align_calls(base_calls, _list_calls(flow, with_extents=False))
+        n_missing = len(flow.trace.ops) - int((column >= 0).sum())
+        base_calls = _list_calls(flows[base], with_extents=False)
+        calls = _list_calls(flow, with_extents=False)
+        if n_missing > (1 - _MIN_SHAPED_SHARE) * len(calls):
+            column = _align_calls(base_calls, calls)
+        elif n_missing:
+            _fill_gaps(column, base_calls, calls)
         columns.append(column)
     ops = np.stack(columns, axis=1)
     n_dropped = sum(len(flow.trace.ops) for flow in flows) - int((ops >= 0).sum())
@@ -355,6 +359,18 @@ def _align_calls(base_calls: list[_Call], calls: list[_Call]) -> Ints:
     for block in matcher.get_matching_blocks():
         aligned[block.a : block.a + block.size] = np.arange(block.b, block.b + block.size)
     return aligned
+
+
+def _fill_gaps(aligned: Ints, base_calls: list[_Call], calls: list[_Call]) -> None:
+    """Align the calls between neighbors that correspond, in place: such as of routed tokens."""
+    anchors = [-1, *np.flatnonzero(aligned >= 0).tolist(), len(aligned)]
+    numbers = [-1, *aligned[aligned >= 0].tolist(), len(calls)]
+    for gap in range(len(anchors) - 1):
+        begin, end = anchors[gap] + 1, anchors[gap + 1]
+        first, last = numbers[gap] + 1, numbers[gap + 1]
+        if begin < end and first < last:
+            columns = _align_calls(base_calls[begin:end], calls[first:last])
+            aligned[begin:end] = np.where(columns >= 0, columns + first, -1)
 
 
 def _find_subsequence(base_calls: list[_Call], calls: list[_Call]) -> Ints | None:

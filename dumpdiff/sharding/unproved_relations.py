@@ -91,19 +91,22 @@ def _find_separate_scopes(
 
 
 def _flag_separate_rows(siblings: Siblings, scopes: set[str]) -> Flags:
-    """Return (tensors,) what belongs to modules that each rank has of its own."""
-    if not scopes:
+    """Return (tensors,) what belongs to modules that each rank has of its own.
+
+    Their gradients are added to the gradient norm on each rank in an order of its own.
+    """
+    is_parameter = siblings.collect_base("parameter") != ""
+    is_gathered = (is_parameter & ~siblings.is_present.all(axis=1)).any()
+    if not scopes and not is_gathered:
         return np.zeros(len(siblings.rows), dtype=bool)
     flow = siblings.flows[siblings.base]
-    op_scopes = flow.trace.ops["scope"].tolist()
-    is_separate = np.array([scope in scopes for scope in op_scopes], dtype=bool)
     ops = flow.tensors["op"].to_numpy()
-    rows = is_separate[ops] & ~siblings.is_constant
-    # The gradient norm adds up the modules of each rank in an order of its own.
     is_pass = np.isin(flow.phases, (FORWARD, BACKWARD))
     is_addition = flow.trace.ops["kind"].str.lower().str.contains("add").to_numpy()
-    is_single = (siblings.sizes.max(axis=1) == 1) & ~siblings.is_constant
-    flags: Flags = rows | (is_single & (is_addition & ~is_pass)[ops])
+    is_separate = flow.trace.ops["scope"].isin(scopes).to_numpy()
+    flags: Flags = (siblings.sizes.max(axis=1) == 1) & (is_addition & ~is_pass)[ops]
+    flags |= is_separate[ops]
+    flags &= ~siblings.is_constant
     return flags
 
 
