@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..graph import collect_recorded_gradients
+from ..graph import Flow, collect_recorded_gradients
 from ..model.arrays import Flags
-from ..model.trace import BACKWARD, FORWARD
+from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
+from ..readers.call_records import is_in_place
 from .batch_slices import BatchSlices
 from .other_run import OtherRun
 from .partial_sums import list_reductions
@@ -49,6 +50,7 @@ def complete_relations(
     _sum_named_gradients(siblings, slices, relations)
     _sum_recorded_gradients(siblings, slices, is_closed, relations)
     _sum_reduced_values(siblings, relations)
+    _replicate_updates(siblings, relations)
     for row in np.flatnonzero(~is_closed & ~siblings.is_discrete).tolist():
         if relations[row] is not None:
             continue
@@ -251,6 +253,53 @@ def _sum_reduced_values(siblings: Siblings, relations: list[Relation | None]) ->
         for equal_row in equal_rows:
             if relations[equal_row] is None:
                 relations[equal_row] = relation
+
+
+def _replicate_updates(siblings: Siblings, relations: list[Relation | None]) -> None:
+    """Take all that updates a replicated weight for replicated, also if the ranks differ there.
+
+    The weight is what an op of the optimizer updates in place. All that it is computed from, and
+    has its shape, is followed.
+    """
+    flow = siblings.flows[siblings.base]
+    kinds = flow.trace.ops["kind"]
+    is_update = kinds.map(is_in_place).to_numpy(dtype=bool)
+    is_update &= (flow.trace.ops["phase"] == OPTIMIZER).to_numpy()
+    values = flow.tensor_class[siblings.rows[:, siblings.base]]
+    is_open = (siblings.phases == OPTIMIZER) & (siblings.sizes.max(axis=1) > 1)
+    is_open &= ~_flag_equal(siblings) & (values >= 0)
+    replicated_values = set()
+    for row, relation in enumerate(relations):
+        if relation is not None and relation.is_replicated:
+            replicated_values.add(int(values[row]))
+        is_open[row] &= relation is None or relation.is_sum
+    open_values = set(values[is_open].tolist())
+    for op in np.flatnonzero(is_update).tolist():
+        reads, results = flow.reads[op], flow.writes[op]
+        is_weight = reads and reads[0] in replicated_values and flow.norms[reads[0]] > 0
+        if not is_weight or not open_values.intersection(results):
+            continue
+        updating_values = _collect_updating_values(flow, results[0], open_values)
+        for row in np.flatnonzero(is_open & np.isin(values, list(updating_values))).tolist():
+            relations[row] = join_parts((0,) * siblings.n_ranks)
+
+
+def _collect_updating_values(flow: Flow, new_weight: int, open_values: set[int]) -> set[int]:
+    """Return the values of the size of a new weight that the optimizer computes it from."""
+    collected: set[int] = set()
+    pending = [new_weight]
+    while pending:
+        value = pending.pop()
+        if value in collected or value not in open_values:
+            continue
+        collected.add(value)
+        producer = int(flow.producers[value])
+        neighbors = [op for op in (producer, *flow.consumers[value]) if op >= 0]
+        for op in neighbors:
+            if flow.phases[op] == OPTIMIZER:
+                candidates = (*flow.reads[op], *flow.writes[op])
+                pending += [read for read in candidates if flow.sizes[read] == flow.sizes[value]]
+    return collected
 
 
 def _add_numbers(
