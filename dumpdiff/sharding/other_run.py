@@ -114,18 +114,23 @@ class OtherRun:
         stage, row = self._locate(entry)
         return load_tensor(stage, row, int(stage.bases[row]))
 
-    def get_sizes(self, column: str) -> dict[str, int]:
-        """Return name -> number of elements, of the tensors named in a column.
+    def list_possible_sizes(self, column: str) -> dict[str, set[int]]:
+        """Return name -> possible numbers of elements, of the tensors named in a column.
 
-        Only those that all ranks share are listed.
+        Only those that all ranks share are listed: they are replicated, or shards of one repeated
+        number, which are cut like the weight of the same module.
         """
-        sizes: dict[str, int] = {}
+        sizes: dict[str, set[int]] = {}
         for stage in self._stages:
             names = stage.collect_base(column).tolist()
             for row, name in enumerate(names):
                 rank = int(stage.bases[row])
-                if name and (stage.labels[row] == rank).all():
-                    sizes.setdefault(name, int(stage.sizes[row, rank]))
+                if not name or not (stage.labels[row] == rank).all() or name in sizes:
+                    continue
+                size = int(stage.sizes[row, rank])
+                sizes[name] = {size}
+                if stage.is_repeated[row]:
+                    sizes[name].add(size * len(set(stage.get_module_pattern(name))))
         return sizes
 
     def _locate(self, entry: int) -> tuple[Siblings, int]:

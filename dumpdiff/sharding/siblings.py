@@ -161,6 +161,29 @@ class Siblings:
             values[is_base] = flow.tensors[name].to_numpy()[self.rows[is_base, rank]]
         return values
 
+    @cached_property
+    def is_repeated(self) -> Flags:
+        """(tensors,) whether a rank holds one repeated number."""
+        with np.errstate(invalid="ignore"):
+            is_same = self.statistics[:, :, 0] == self.statistics[:, :, 1]
+        flags: Flags = is_same.any(axis=1) & (self.sizes.max(axis=1) > 1)
+        return flags
+
+    def get_module_pattern(self, name: str) -> tuple[int, ...]:
+        """Return which ranks have the same part of the weight in the module of a parameter."""
+        return self._module_patterns.get(name.rpartition(".")[0], (0,) * self.n_ranks)
+
+    @cached_property
+    def _module_patterns(self) -> dict[str, tuple[int, ...]]:
+        """Module -> the labels of the parameter that is most distributed."""
+        patterns: dict[str, tuple[int, ...]] = {}
+        for row, name in enumerate(self.collect_base("parameter").tolist()):
+            if name and not self.is_repeated[row] and self.is_present[row].all():
+                module, pattern = name.rpartition(".")[0], tuple(self.labels[row].tolist())
+                known_pattern = patterns.get(module, pattern)
+                patterns[module] = max(known_pattern, pattern, key=lambda item: len(set(item)))
+        return patterns
+
     def find_rank_ops(self, name: str) -> RankOps:
         """Return what each rank calls in the place of an op of the base rank."""
         base_names = self.flows[self.base].trace.ops["name"].to_numpy()
