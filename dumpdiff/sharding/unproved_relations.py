@@ -10,9 +10,10 @@ import numpy as np
 
 from ..graph import Flow, collect_recorded_gradients
 from ..model.arrays import Flags
-from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
+from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 from ..readers.call_records import is_in_place
 from .batch_slices import BatchSlices
+from .kinds import list_kind_keys
 from .other_run import OtherRun
 from .partial_sums import list_reductions
 from .relation import Relation, add_parts, join_parts
@@ -21,6 +22,8 @@ from .siblings import Siblings
 
 #: Relative difference up to which a parameter of one rank is a whole parameter of the other run.
 _PARAMETER_ERROR = 1e-4
+#: Ops between a partial sum and the collective that adds it up: a cast, a bias, a dropout.
+_MAX_OPS_BEFORE_SUM = 3
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ def complete_relations(
     _sum_recorded_gradients(siblings, slices, is_closed, relations)
     _sum_reduced_values(siblings, relations)
     _replicate_updates(siblings, relations)
+    _replicate_by_size(siblings, other, is_closed, relations)
     for row in np.flatnonzero(~is_closed & ~siblings.is_discrete).tolist():
         if relations[row] is not None:
             continue
@@ -300,6 +304,41 @@ def _collect_updating_values(flow: Flow, new_weight: int, open_values: set[int])
                 candidates = (*flow.reads[op], *flow.writes[op])
                 pending += [read for read in candidates if flow.sizes[read] == flow.sizes[value]]
     return collected
+
+
+def _replicate_by_size(
+    siblings: Siblings, other: OtherRun, is_closed: Flags, relations: list[Relation | None]
+) -> None:
+    """Take values for replicated that the other run has of the same kind and size on one rank.
+
+    Only of the forward pass, and not those that are soon added up over ranks.
+    """
+    is_open = np.array([relation is None for relation in relations]) & ~is_closed
+    is_open &= siblings.is_present.all(axis=1) & (siblings.sizes.max(axis=1) > 1)
+    is_open &= ~siblings.is_discrete & ~_flag_equal(siblings)
+    is_open &= (siblings.phases == FORWARD) & ~siblings.is_backward & ~_flag_summands(siblings)
+    if not is_open.any() or not other.is_whole:
+        return
+    keys = list_kind_keys(siblings)
+    for row in np.flatnonzero(is_open).tolist():
+        size = int(siblings.sizes[row].max())
+        if other.sizes_of_kinds.get(keys[row], set()) == {size}:
+            relations[row] = join_parts((0,) * siblings.n_ranks)
+
+
+def _flag_summands(siblings: Siblings) -> Flags:
+    """Return (tensors,) what a collective reads, or reads what is computed from it."""
+    flow = siblings.flows[siblings.base]
+    summands: set[int] = set()
+    for op in np.flatnonzero(flow.trace.ops["phase"] == COMMUNICATION).tolist():
+        summands.update(flow.reads[op])
+    values = set(summands)
+    for _ in range(_MAX_OPS_BEFORE_SUM):
+        producers = {int(flow.producers[value]) for value in values} - {-1}
+        values = {read for op in producers for read in flow.reads[op]} - summands
+        summands |= values
+    flags: Flags = np.isin(flow.tensor_class[siblings.rows[:, siblings.base]], list(summands))
+    return flags
 
 
 def _add_numbers(
