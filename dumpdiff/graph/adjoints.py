@@ -47,7 +47,7 @@ class Gradients:
 
 def find_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
     """Return the gradients of one side; ``kinds`` are the canonical operator kinds of its ops."""
-    if any(call >= 0 for call in flow.trace.ops["forward"].tolist()):
+    if any(call >= 0 for call in flow.calls):
         return collect_recorded_gradients(flow)
     return _infer_gradients(flow, kinds)
 
@@ -64,7 +64,7 @@ def collect_recorded_gradients(flow: Flow) -> Gradients:
     calls_of = defaultdict(lambda: defaultdict(list))
     inputs_of = _collect_arguments(flow, ("input", "parameter"))
     outputs_of = _collect_arguments(flow, ("output",))
-    for record, call in enumerate(flow.trace.ops["forward"].tolist()):
+    for record, call in enumerate(flow.calls):
         if call < 0 or not flow.writes[record] or not outputs_of[call]:
             continue
         inputs = [value for value in inputs_of[call] if value >= 0]
