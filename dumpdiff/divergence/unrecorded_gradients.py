@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..alignment import Alignment
-from ..graph import Flow
+from ..graph import Flow, find_returned_gradients
 from ..model.trace import FORWARD
 
 #: Parameters that a sentence names.
@@ -63,6 +63,7 @@ def _find_trained_values(alignment: Alignment, position: int) -> frozenset[int]:
     flow = (alignment.target, alignment.reference)[position]
     named_gradients = set(flow.tensors["gradient_of"].tolist()) - {""}
     values = {value for name, value in _list_parameters(flow).items() if name in named_gradients}
+    values |= find_returned_gradients(flow).keys()
     if not named_gradients and alignment.gradients is not None:
         values |= alignment.gradients[position].by_value.keys()
     return frozenset(values)
