@@ -15,6 +15,7 @@ from typing import IO, Any, Protocol
 from .errors import DumpError
 from .finding import Finding
 from .formatting import format_number_ranges
+from .inheritance import Inheritance
 from .output_files import write_output_file
 from .result import Result, Side
 from .verdict import DIFFERING_STATES, AlignmentVerdict
@@ -100,6 +101,7 @@ class TaskResult:
     parameters: tuple[ParameterState, ...] = ()
     problem: str = ""  #: why the task could not be compared, '' if it was
     folder: str = ""  #: of its complete result, relative to the folder of the run
+    inheritance: Inheritance | None = None  #: differences that were allowed, None if none was
 
     @property
     def place(self) -> str:
