@@ -14,7 +14,7 @@ from ..rulebook import Rules
 from . import confidence
 from .losses import is_forward_end
 from .matches import Matching
-from .values import Candidates, find_candidates, find_second_smallest
+from .values import Candidates, compute_distances, find_candidates, find_second_smallest
 
 #: Informative statistics that a class needs to be paired only by value (of 4).
 _MIN_EVIDENCE = 2
@@ -224,11 +224,11 @@ def has_diverged(matching: Matching) -> bool:
     losses = _find_losses(matching)
     if losses is not None and matching.compute_distance(*losses) > threshold:
         return True
-    return any(
-        matching.compute_distance(t, int(matching.classes_t[t])) > threshold
-        for t, evidence in matching.evidence.items()
-        if evidence != "value"
+    targets = np.array([t for t, evidence in matching.evidence.items() if evidence != "value"], int)
+    distances = compute_distances(
+        matching.prints_t, targets, matching.prints_r, matching.classes_t[targets]
     )
+    return bool((distances > threshold).any())
 
 
 def _find_losses(matching: Matching) -> tuple[int, int] | None:

@@ -358,10 +358,7 @@ class _Closure:
         """
         if self.phases[0][t] != BACKWARD or self.matching.kinds_t[t] == self.matching.kinds_r[r]:
             return False
-        level_t, level_r = (
-            flow.trace.ops["level"].iat[op] for flow, op in zip(self.flows, (t, r), strict=True)
-        )
-        return bool(level_t != level_r)
+        return self.flows[0].levels[t] != self.flows[1].levels[r]
 
     def _has_same_producer_kind(self, value_t: int, value_r: int) -> bool:
         """Return whether both producers are of equal kind, or neither value has one."""

@@ -7,7 +7,9 @@ two runs of the reference if a baseline is given.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -64,51 +66,52 @@ def compute_tolerances(
     """
     target, reference = alignment.target, alignment.reference
     coarse_dtype = find_common_dtype(target, reference)
-    target_dtypes = target.classes["dtype"].to_numpy()[target_ids]
-    reference_dtypes = reference.classes["dtype"].to_numpy()[reference_ids]
-    producers_t = target.producers[target_ids].tolist()
-    producers_r = reference.producers[reference_ids].tolist()
     exact_tolerance = rules.compute_tolerance("float32", "float32", "identity", 1)
     has_narrow_statistics = any(
         flow.trace.source.low_precision_statistics for flow in (target, reference)
     )
-    tolerances = np.empty(len(target_ids))
-    cache: dict[tuple[str, str, str, int], float] = {}
-    columns = (
-        target_ids.tolist(),
-        reference_ids.tolist(),
-        target_dtypes,
-        reference_dtypes,
-        producers_t,
-        producers_r,
-    )
-    for row, (value_t, value_r, dtype_t, dtype_r, op_t, op_r) in enumerate(
-        zip(*columns, strict=True)
-    ):
-        productions = []
-        if op_t >= 0:
-            kind = alignment.target_kinds[op_t]
-            is_product = rules.get_kind_class(kind) == _PRODUCT_CLASS
-            productions.append((kind, _compute_sum_length(target, op_t, value_t, is_product)))
-        if op_r >= 0:
-            kind = alignment.reference_kinds[op_r]
-            is_product = rules.get_kind_class(kind) == _PRODUCT_CLASS
-            productions.append((kind, _compute_sum_length(reference, op_r, value_r, is_product)))
-        dtype = _limit_precision(_find_finer_dtype(dtype_t, dtype_r), coarse_dtype)
-        tolerances[row] = 0.0
+    productions_t = _list_productions(target, alignment.target_kinds, rules, target_ids)
+    productions_r = _list_productions(reference, alignment.reference_kinds, rules, reference_ids)
+    dtypes_t, dtypes_r = target.list_column("dtype"), reference.list_column("dtype")
+    # few rows differ in all that their tolerance follows from
+    compute_tolerance = lru_cache(maxsize=None)(rules.compute_tolerance)
+    limit_precision = lru_cache(maxsize=None)(_limit_precision)
+    tolerances = []
+    columns = (target_ids.tolist(), reference_ids.tolist(), productions_t, productions_r, has_files)
+    for value_t, value_r, production_t, production_r, has_file in zip(*columns, strict=True):
+        dtype_t, dtype_r = dtypes_t[value_t], dtypes_r[value_r]
+        dtype = limit_precision(dtype_t, dtype_r, coarse_dtype)
+        productions = [production for production in (production_t, production_r) if production]
+        tolerance = 0.0
         for kind, length in productions or [("identity", 1)]:
-            key = (dtype, dtype, kind, length)
-            if key not in cache:
-                cache[key] = rules.compute_tolerance(*key)
-            tolerances[row] = max(tolerances[row], cache[key])
-        if not is_graph_input(target, value_t) or not is_graph_input(reference, value_r):
+            tolerance = max(tolerance, compute_tolerance(dtype, dtype, kind, length))
+        if is_graph_input(target, value_t) and is_graph_input(reference, value_r):
+            units = max(get_unit_roundoff(dtype_t), get_unit_roundoff(dtype_r))
+            if units > 0:
+                if has_narrow_statistics and not has_file:
+                    units = 2 * units
+                tolerance = max(units, exact_tolerance)
+        tolerances.append(tolerance)
+    return np.array(tolerances, dtype=float)
+
+
+def _list_productions(
+    flow: Flow, kinds: Sequence[str], rules: Rules, values: Ints
+) -> list[tuple[str, int] | None]:
+    """Return the kind of the producer and the number of terms in its sums, None for no producer.
+
+    One entry for each value.
+    """
+    is_product = {kind: rules.get_kind_class(kind) == _PRODUCT_CLASS for kind in set(kinds)}
+    productions: list[tuple[str, int] | None] = []
+    for value, producer in zip(values.tolist(), flow.producers[values].tolist(), strict=True):
+        if producer < 0:
+            productions.append(None)
             continue
-        units = max(get_unit_roundoff(dtype_t), get_unit_roundoff(dtype_r))
-        if units > 0:
-            if has_narrow_statistics and not has_files[row]:
-                units = 2 * units
-            tolerances[row] = max(units, exact_tolerance)
-    return tolerances
+        kind = kinds[producer]
+        length = _compute_sum_length(flow, producer, value, is_product[kind])
+        productions.append((kind, length))
+    return productions
 
 
 def widen_tolerances(pairs: pd.DataFrame, spread: Spread) -> None:
@@ -137,6 +140,14 @@ def compute_print_resolution(alignment: Alignment) -> float:
     return _PRINT_UNITS * (target_source.resolution + reference_source.resolution)
 
 
+def _limit_precision(dtype_t: str, dtype_r: str, coarse_dtype: str) -> str:
+    """Return the finer dtype, or ``coarse_dtype`` if that is a coarser floating type."""
+    dtype = _find_finer_dtype(dtype_t, dtype_r)
+    if dtype in UNIT_ROUNDOFF and get_unit_roundoff(dtype) < get_unit_roundoff(coarse_dtype):
+        return coarse_dtype
+    return dtype
+
+
 def _find_finer_dtype(dtype_t: str, dtype_r: str) -> str:
     """Return the finer floating dtype.
 
@@ -148,24 +159,18 @@ def _find_finer_dtype(dtype_t: str, dtype_r: str) -> str:
     return min(floating, key=get_unit_roundoff)
 
 
-def _limit_precision(dtype: str, coarse_dtype: str) -> str:
-    """Return ``dtype``, or ``coarse_dtype`` if that is a coarser floating type."""
-    if dtype in UNIT_ROUNDOFF and get_unit_roundoff(dtype) < get_unit_roundoff(coarse_dtype):
-        return coarse_dtype
-    return dtype
-
-
 def _compute_sum_length(flow: Flow, producer: int, value: int, is_product: bool) -> int:
     """Return the number of terms in the sums that made a value.
 
     A backward record names the gradient that flows in. The gradient of one factor of a product is
     a product, too: of that gradient and the other factor, which the forward call read.
     """
-    size = int(flow.sizes[value])
-    input_sizes = [int(flow.sizes[input_value]) for input_value in flow.reads[producer]]
-    forward_call = int(flow.trace.ops["forward"].iat[producer])
+    sizes = flow.list_column("size")
+    size = sizes[value]
+    input_sizes = [sizes[input_value] for input_value in flow.reads[producer]]
+    forward_call = flow.calls[producer]
     if is_product and forward_call >= 0:
-        factor_sizes = [int(flow.sizes[factor]) for factor in flow.reads[forward_call]]
+        factor_sizes = [sizes[factor] for factor in flow.reads[forward_call]]
         if size in factor_sizes:
             factor_sizes.remove(size)
             input_sizes += factor_sizes
@@ -176,9 +181,9 @@ def _compute_reduction_length(input_sizes: list[int], output_size: int) -> int:
     """Return the number of terms in an op's sums.
 
     For a product it is K of (M, K) x (K, N) = sqrt(MK KN / MN); for a reduction it is the ratio of
-    input to output elements.
+    input to output elements. 1 if a size is unknown or 0.
     """
-    if output_size <= 0 or not input_sizes:
+    if not input_sizes or min(output_size, *input_sizes[:2]) <= 0:
         return 1
     if len(input_sizes) >= 2:
         return max(1, round(math.sqrt(input_sizes[0] * input_sizes[1] / output_size)))

@@ -7,15 +7,14 @@ statistics of a pair can say. ``recomputation`` replaces it where the operator c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from ..graph import Flow
-from ..model.arrays import AnyArray, Floats, Ints
+from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..rulebook import Rules
-from .joint_graph import JointGraph
+from .joint_graph import GraphSide, JointGraph
 
 #: Kinds whose terms can cancel.
 _CANCELING_KINDS = frozenset({"add", "sub", "sum", "mean", "matmul"})
@@ -23,6 +22,8 @@ _CANCELING_KINDS = frozenset({"add", "sub", "sum", "mean", "matmul"})
 _PARAMETER_GRADIENT = "parameters"
 #: Kind whose gradient is a sum of products where a factor was broadcast, of at least two terms.
 _PRODUCT, _MIN_BROADCAST_TERMS = "mul", 2
+#: Kinds of ops whose results may be sums; so may the result of any backward record.
+_SUMMING_KINDS = _CANCELING_KINDS | {_PARAMETER_GRADIENT}
 #: Kinds that add up tensors element by element.
 _SUM_KINDS = frozenset({"add", "sub"})
 #: Kinds that keep relative errors where all inputs but one are single numbers.
@@ -31,23 +32,18 @@ SCALING_KINDS = frozenset({"mul", "div"})
 _TINY = 1e-300
 
 
-@dataclass(frozen=True)
-class _Production:
-    """How one side produced the value of a node."""
-
-    flow: Flow
-    classes: Ints  #: (nodes,) the side's classes
-    value: int  #: class
-    producer: int
-    kind: str  #: canonical kind of the producer
-
-
 def compute_conditioning(graph: JointGraph, rules: Rules) -> Floats:
     """Return (pairs,) how much each value's producer may enlarge relative errors; 1 for leaves."""
-    factors = np.ones(len(graph.comparison.pairs))
-    for node in range(len(factors)):
-        for production in _list_productions(graph, node):
-            factors[node] = max(factors[node], rules.get_conditioning(production.kind))
+    n_pairs = len(graph.comparison.pairs)
+    factors = np.ones(n_pairs)
+    for side in graph.sides:
+        factor_of_kind = {kind: rules.get_conditioning(kind) for kind in set(side.kinds)}
+        factors_of_ops = np.array([factor_of_kind[kind] for kind in side.kinds], dtype=float)
+        producers = _get_producers(side)[:n_pairs]
+        is_produced = producers >= 0
+        factors[is_produced] = np.maximum(
+            factors[is_produced], factors_of_ops[producers[is_produced]]
+        )
     return factors
 
 
@@ -60,60 +56,88 @@ def compute_cancellation(graph: JointGraph) -> Floats:
     compared with them. The larger sum counts, and of the terms, the smaller ones. A product with a
     single number has the cancellation of its other factor.
     """
-    factors = np.ones(graph.n_nodes)
-    productions_of_nodes = [_list_productions(graph, node) for node in range(graph.n_nodes)]
-    for node, productions in enumerate(productions_of_nodes):
-        terms = [_add_terms(graph, node, production) for production in productions]
-        known_terms = [total for total in terms if math.isfinite(total)]
-        if known_terms:
-            sums = [production.flow.rms[production.value] for production in productions]
-            factors[node] = max(1.0, min(known_terms) / max(*sums, _TINY))
-    scaled_nodes = _find_scaled_nodes(graph, productions_of_nodes)
+    totals, sums = np.full((2, graph.n_nodes), np.nan), np.full((2, graph.n_nodes), np.nan)
+    for row, side in enumerate(graph.sides):
+        is_produced = _get_producers(side) >= 0
+        sums[row, is_produced] = np.array(side.flow.rms)[side.classes[is_produced]]
+        for node, value, producer, kind in _iterate_productions(side, _flag_sums(side)):
+            totals[row, node] = _add_terms(graph, side, node, value, producer, kind)
+    totals[~np.isfinite(totals)] = np.nan
+    ratios = np.fmin(*totals) / np.maximum(np.fmax(*sums), _TINY)
+    factors: Floats = np.fmax(1.0, ratios)
+    scaled_nodes = _find_scaled_nodes(graph)
     for node in graph.order:
-        source = scaled_nodes.get(node, node)
-        factors[node] = max(factors[node], factors[source])
+        if node in scaled_nodes:
+            factors[node] = max(factors[node], factors[scaled_nodes[node]])
     return factors
 
 
-def _find_scaled_nodes(
-    graph: JointGraph, productions_of_nodes: Sequence[Sequence[_Production]]
-) -> dict[int, int]:
+def _get_producers(side: GraphSide) -> Ints:
+    """Return (nodes,) the op of a side that produced each node's value, -1 if none did."""
+    producers: Ints = np.where(side.classes >= 0, side.flow.producers[side.classes], -1)
+    return producers
+
+
+def _iterate_productions(side: GraphSide, is_chosen: Flags) -> Iterator[tuple[int, int, int, str]]:
+    """Yield (node, class, producer, kind without "grad:") of the values that chosen ops produced.
+
+    ``is_chosen`` is (ops,).
+    """
+    producers = _get_producers(side)
+    nodes = np.flatnonzero(producers >= 0)
+    nodes = nodes[is_chosen[producers[nodes]]]
+    columns = (nodes.tolist(), side.classes[nodes].tolist(), producers[nodes].tolist())
+    for node, value, producer in zip(*columns, strict=True):
+        yield node, value, producer, side.kinds[producer].removeprefix("grad:")
+
+
+def _flag_sums(side: GraphSide) -> Flags:
+    """Return (ops,) true for ops whose results may be sums: all other terms are NaN."""
+    may_be_sum = [
+        call >= 0 or kind.removeprefix("grad:") in _SUMMING_KINDS
+        for call, kind in zip(side.flow.calls, side.kinds, strict=True)
+    ]
+    return np.array(may_be_sum, dtype=bool)
+
+
+def _find_scaled_nodes(graph: JointGraph) -> dict[int, int]:
     """Return node -> the node that it is a multiple of, as by clipping or a loss scale."""
-    target = graph.comparison.alignment.target
     scaled_nodes = {}
-    for node, productions in enumerate(productions_of_nodes):
-        for production in productions:
-            if production.kind.removeprefix("grad:") not in SCALING_KINDS:
-                continue
-            flow = production.flow
-            inputs = [value for value in flow.reads[production.producer] if flow.sizes[value] > 1]
-            if len(inputs) == 1 and flow.sizes[inputs[0]] == flow.sizes[production.value]:
-                nodes = graph.target_nodes if flow is target else graph.reference_nodes
-                scaled_nodes[node] = int(nodes[inputs[0]])
+    for side in graph.sides:
+        sizes = side.flow.list_column("size")
+        is_scaling = [kind.removeprefix("grad:") in SCALING_KINDS for kind in side.kinds]
+        for node, value, producer, _ in _iterate_productions(side, np.array(is_scaling, bool)):
+            inputs = [read for read in side.flow.reads[producer] if sizes[read] > 1]
+            if len(inputs) == 1 and sizes[inputs[0]] == sizes[value]:
+                scaled_nodes[node] = int(side.nodes[inputs[0]])
     return scaled_nodes
 
 
-def _add_terms(graph: JointGraph, node: int, production: _Production) -> float:
+def _add_terms(
+    graph: JointGraph, side: GraphSide, node: int, value: int, producer: int, kind: str
+) -> float:
     """Return what the terms of one element add up to if none cancel, NaN if it is no sum.
+
+    ``kind`` is that of the producer, for a gradient that of its operator.
 
     The gradient of a parameter with one axis is the sum of the gradients of all rows (times what
     multiplied the parameter). A record of it names no inputs; the joint graph has them. The bias of
     a convolution before a norm is such a parameter: the norm takes it away, and nothing but
     rounding is left of its gradient.
     """
-    flow, kind = production.flow, production.kind.removeprefix("grad:")
-    inputs = list(flow.reads[production.producer])
+    flow = side.flow
+    inputs = list(flow.reads[producer])
     if kind == _PARAMETER_GRADIENT:
         kind = "sum"
-        inputs = [int(production.classes[parent]) for parent in graph.parents[node]]
+        inputs = [int(side.classes[parent]) for parent in graph.parents[node]]
         inputs = [parent for parent in inputs if parent >= 0]
-    elif _is_vector_gradient(flow, production):
+    elif kind not in _CANCELING_KINDS and _is_vector_gradient(flow, value, producer):
         kind = "sum"
     elif kind == _PRODUCT:
-        return _add_broadcast_terms(flow, production.value, production.producer)
+        return _add_broadcast_terms(flow, value, producer)
     if kind not in _CANCELING_KINDS:
         return math.nan
-    return _sum_terms(flow, production.value, inputs, kind)
+    return _sum_terms(flow, value, inputs, kind)
 
 
 def _add_broadcast_terms(flow: Flow, value: int, record: int) -> float:
@@ -121,24 +145,22 @@ def _add_broadcast_terms(flow: Flow, value: int, record: int) -> float:
 
     It is the sum of the products of the given gradient and the other factor.
     """
-    call = int(flow.trace.ops["forward"].iat[record])
+    call = flow.calls[record]
     if call < 0 or not flow.reads[record]:
         return math.nan
     given_gradient = flow.reads[record][0]
-    n_terms = int(flow.sizes[given_gradient]) // max(1, int(flow.sizes[value]))
-    factors = [factor for factor in flow.operands[call] if flow.sizes[factor] > flow.sizes[value]]
+    sizes: list[int] = flow.list_column("size")
+    n_terms = sizes[given_gradient] // max(1, sizes[value])
+    factors = [factor for factor in flow.operands[call] if sizes[factor] > sizes[value]]
     if n_terms < _MIN_BROADCAST_TERMS or len(factors) != 1:
         return math.nan
     return n_terms * flow.rms[given_gradient] * flow.rms[factors[0]]
 
 
-def _is_vector_gradient(flow: Flow, production: _Production) -> bool:
-    """Return whether a backward record of a call that is no sum gives a value with one axis."""
-    is_backward_record = flow.trace.ops["forward"].iat[production.producer] >= 0
-    if not is_backward_record or production.kind.removeprefix("grad:") in _CANCELING_KINDS:
-        return False
-    shape = flow.tensors["shape"].iat[int(flow.list_column("tensor")[production.value])]
-    return shape is not None and len(shape) == 1
+def _is_vector_gradient(flow: Flow, value: int, producer: int) -> bool:
+    """Return whether a backward record gives a value with one axis."""
+    shape = flow.shapes[value]
+    return flow.calls[producer] >= 0 and shape is not None and len(shape) == 1
 
 
 def build_visibility_function(graph: JointGraph) -> Callable[[int, int], float]:
@@ -166,17 +188,12 @@ def build_share_function(graph: JointGraph) -> Callable[[int, int], float]:
     sum is that of its terms times their shares: a new weight differs by little of what a step
     differs by.
     """
-    alignment = graph.comparison.alignment
     rms = _average_class_column(graph, lambda flow: np.asarray(flow.rms, dtype=float)).tolist()
     is_sum = [False] * graph.n_nodes
-    for flow, classes, kinds in (
-        (alignment.reference, graph.reference_classes, alignment.reference_kinds),
-        (alignment.target, graph.target_classes, alignment.target_kinds),
-    ):
-        for node, value in enumerate(classes.tolist()):
-            if value >= 0:
-                producer = flow.producers[value]
-                is_sum[node] |= bool(producer >= 0) and kinds[producer] in _SUM_KINDS
+    for side in graph.sides:
+        is_sum_op = np.array([kind in _SUM_KINDS for kind in side.kinds], dtype=bool)
+        for node, *_ in _iterate_productions(side, is_sum_op):
+            is_sum[node] = True
 
     def compute_share(node: int, child: int) -> float:
         has_share = is_sum[child] and rms[child] > 0
@@ -207,21 +224,6 @@ def _average_class_column(graph: JointGraph, read_column: Callable[[Flow], AnyAr
     return averages
 
 
-def _list_productions(graph: JointGraph, node: int) -> list[_Production]:
-    """Return how a node's value was produced: by the target, by the reference, or by both."""
-    alignment = graph.comparison.alignment
-    productions = []
-    for flow, classes, kinds in (
-        (alignment.target, graph.target_classes, alignment.target_kinds),
-        (alignment.reference, graph.reference_classes, alignment.reference_kinds),
-    ):
-        value = int(classes[node])
-        producer = int(flow.producers[value]) if value >= 0 else -1
-        if producer >= 0:
-            productions.append(_Production(flow, classes, value, producer, kinds[producer]))
-    return productions
-
-
 def _sum_terms(flow: Flow, value: int, inputs: list[int], kind: str) -> float:
     """Return what the terms of one element add up to if none cancel, by root mean squares."""
     rms = flow.rms
@@ -232,7 +234,8 @@ def _sum_terms(flow: Flow, value: int, inputs: list[int], kind: str) -> float:
     size = max(1, sizes[value])
     if kind == "matmul":
         # n products of random sign add up to sqrt(n) of one: that is no cancellation
-        length = math.sqrt(sizes[inputs[0]] * sizes[inputs[-1]] / size)
+        factor_sizes = (max(1.0, sizes[inputs[0]]), max(1.0, sizes[inputs[-1]]))
+        length = math.sqrt(math.prod(factor_sizes) / size)
         return math.sqrt(length) * rms[inputs[0]] * rms[inputs[-1]]
     if kind == "sum":
         return sum(rms[read] * max(1.0, sizes[read] / size) for read in inputs)

@@ -47,12 +47,12 @@ class Gradients:
 
 def find_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
     """Return the gradients of one side; ``kinds`` are the canonical operator kinds of its ops."""
-    if any(call >= 0 for call in flow.trace.ops["forward"].tolist()):
-        return _collect_recorded_gradients(flow)
+    if any(call >= 0 for call in flow.calls):
+        return collect_recorded_gradients(flow)
     return _infer_gradients(flow, kinds)
 
 
-def _collect_recorded_gradients(flow: Flow) -> Gradients:
+def collect_recorded_gradients(flow: Flow) -> Gradients:
     """Return the gradients of a dump whose backward records name their forward call.
 
     Such a record has the gradients of the call's arguments in order, but not of all arguments.
@@ -64,7 +64,7 @@ def _collect_recorded_gradients(flow: Flow) -> Gradients:
     calls_of = defaultdict(lambda: defaultdict(list))
     inputs_of = _collect_arguments(flow, ("input", "parameter"))
     outputs_of = _collect_arguments(flow, ("output",))
-    for record, call in enumerate(flow.trace.ops["forward"].tolist()):
+    for record, call in enumerate(flow.calls):
         if call < 0 or not flow.writes[record] or not outputs_of[call]:
             continue
         inputs = [value for value in inputs_of[call] if value >= 0]

@@ -160,8 +160,7 @@ class Flow:
 
     def iterate_enclosing_calls(self, op: int) -> Iterator[int]:
         """Yield the module calls that an op ran in, innermost first."""
-        parents = self.trace.ops["parent"]
-        while (op := int(parents.iat[op])) >= 0:
+        while (op := self.parents[op]) >= 0:
             yield op
 
     @cached_property
@@ -226,10 +225,41 @@ class Flow:
         return is_result
 
     @cached_property
+    def slots(self) -> list[str]:
+        """Per tensor its slot."""
+        slots: list[str] = self.tensors["slot"].tolist()
+        return slots
+
+    @cached_property
     def phases(self) -> list[str]:
         """Per op its phase."""
         phases: list[str] = self.trace.ops["phase"].tolist()
         return phases
+
+    @cached_property
+    def calls(self) -> list[int]:
+        """Per op: the forward call whose gradient it computes, -1 if the record names none."""
+        calls: list[int] = self.trace.ops["forward"].tolist()
+        return calls
+
+    @cached_property
+    def parents(self) -> list[int]:
+        """Per op: the module call that it ran in, -1 if unknown."""
+        parents: list[int] = self.trace.ops["parent"].tolist()
+        return parents
+
+    @cached_property
+    def levels(self) -> list[str]:
+        """Per op: 'op' or 'module'."""
+        levels: list[str] = self.trace.ops["level"].tolist()
+        return levels
+
+    @cached_property
+    def shapes(self) -> list[tuple[int, ...] | None]:
+        """Per class: the shape of the tensor that represents it, None if unknown."""
+        shapes = self.tensors["shape"].to_numpy()[self.classes["tensor"].to_numpy()]
+        shape_list: list[tuple[int, ...] | None] = shapes.tolist()
+        return shape_list
 
     @cached_property
     def written_numbers(self) -> dict[str, tuple[list[int], list[int]]]:

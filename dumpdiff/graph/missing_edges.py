@@ -251,7 +251,7 @@ def _is_chunk(flow: Flow, value: int, source: int) -> bool:
 
 def _find_call_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
     """Return the inputs of the module call around the consumer, none if the value is one."""
-    call = int(flow.trace.ops["parent"].iat[consumer])
+    call = flow.parents[consumer]
     if call < 0 or value in flow.reads[call]:
         return ()
     return flow.reads[call]
@@ -262,9 +262,9 @@ def _is_parameter_like(flow: Flow, value: int) -> bool:
 
     This is a weight in API records, which do not name parameters.
     """
-    shape = flow.tensors["shape"].iat[int(flow.list_column("tensor")[value])]
+    shape = flow.shapes[value]
     if shape is None or len(shape) > 2:
         return False
     rows = flow.get_tensor_ids(flow.consumers[value][0])
-    slots = flow.tensors["slot"].to_numpy()[rows][flow.tensor_class[rows] == value]
-    return "input.0" not in slots.tolist()
+    slots = [flow.slots[row] for row in rows[flow.tensor_class[rows] == value].tolist()]
+    return "input.0" not in slots

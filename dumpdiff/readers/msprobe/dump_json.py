@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from ...model.errors import DumpError
+from ...model.input_files import read_input_text
 from ...model.trace import Problem
 
 _HEAD = re.compile(rb'\s*\{\s*"(?:task|level|framework|dump_data_dir|data)"\s*:')
@@ -71,7 +72,7 @@ def read_side_file(path: Path) -> tuple[dict[str, Any], list[Problem]]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8", errors="replace")
+        return read_input_text(path, errors="replace")
     except OSError as error:
         raise DumpError(f"{path}: cannot be read ({error.strerror})") from None
 
