@@ -188,15 +188,16 @@ def _find_last_numbers(flow: Flow, consumer: int, count: int) -> list[int]:
 def _find_recent_values(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
     """Return the computed values that ops of the same phase wrote or read shortly before.
 
-    The latest comes first.
+    The latest comes first. A single number, such as a loss, is not what a tensor was computed from.
     """
+    min_size = min(2, int(flow.sizes[value]))
     recent_values: dict[int, None] = {}
     for op in range(consumer - 1, max(-1, consumer - _WINDOW), -1):
         if flow.phases[op] != flow.phases[consumer]:
             continue
         for candidate in (*flow.writes[op], *flow.reads[op]):
             is_computed = flow.producers[candidate] >= 0 or is_gradient(flow, candidate)
-            if is_computed and candidate != value:
+            if is_computed and candidate != value and flow.sizes[candidate] >= min_size:
                 recent_values[candidate] = None
     return tuple(recent_values)
 
