@@ -110,6 +110,23 @@ class Flow:
         return build_digraph(self.trace.ops, edges)
 
     @cached_property
+    def latest_records(self) -> tuple[Ints, Ints]:
+        """(op, class) of each computed value that ops write or read, the latest op first.
+
+        Of one op, the results come before what it reads. Gradients that a backward record was given
+        are computed, too.
+        """
+        records = [
+            (op, value)
+            for op in range(len(self.reads) - 1, -1, -1)
+            for value in (*self.writes[op], *self.reads[op])
+        ]
+        ops, values = np.array(records, dtype=np.int64).reshape(-1, 2).T
+        is_computed = (self.producers >= 0) | (self.classes["phase"] != FORWARD).to_numpy()
+        is_kept = is_computed[values]
+        return ops[is_kept], values[is_kept]
+
+    @cached_property
     def recorded_gradients(self) -> dict[int, int]:
         """Forward class -> class of its gradient, where backward ops name their forward call."""
         ops = self.tensors["op"].to_numpy()
