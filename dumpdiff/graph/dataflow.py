@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import get_unit_roundoff
-from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph
+from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph, flag_words
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
 from .partitions import find_partitions
@@ -380,7 +380,7 @@ def mark_shape_reads(flow: Flow, rules: Rules) -> Flow:
     positions_of = {
         kind: rules.get_shape_positions(kind) for kind in set(flow.trace.ops["kind"].tolist())
     }
-    is_reader = flow.trace.ops["kind"].map(lambda kind: bool(positions_of[kind])).to_numpy(bool)
+    is_reader = flag_words(flow.trace.ops["kind"], lambda kind: bool(positions_of[kind]))
     if not is_reader.any():
         return flow
     kinds = flow.trace.ops["kind"].tolist()
@@ -401,8 +401,7 @@ def mark_shape_reads(flow: Flow, rules: Rules) -> Flow:
 
 def _flag_counters(trace: Trace, tensors: pd.DataFrame) -> Flags:
     """Return (tensors,) true for single whole numbers that are updated in memory."""
-    kinds = trace.ops["kind"]
-    is_api_update = kinds.map(is_in_place).to_numpy(dtype=bool)[tensors["op"]]
+    is_api_update = flag_words(trace.ops["kind"], is_in_place)[tensors["op"]]
     is_update = is_api_update | (tensors["update_of"] != "").to_numpy()
     numbers = tensors["max"].to_numpy()
     is_count = (tensors["size"] == 1).to_numpy() & (numbers > 0) & (numbers == np.floor(numbers))
