@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -22,6 +23,8 @@ import dumpdiff
 HERE = Path(__file__).resolve().parent
 TENSORS, STATISTICS = "tensors", "statistics"
 FORMS = (TENSORS, STATISTICS)
+#: What follows the name of an op in a result of merged ranks, where a rank calls it.
+_RANK_SUFFIX = re.compile(r" \((micro-batch \d+ of )?rank \d+\)$")
 CHECK = "check"  #: in place of a relation: the run is checked without a reference
 
 
@@ -103,7 +106,8 @@ def _score_case(case: cases.Case, form: str, work: Path) -> Score:
         right_names = set(run_truth.merged_ops)
         if ranks is not None:
             right_names = set(run_truth.ops.get(ranks[0], ()))
-        is_op_right = bool(right_names & set(finding.target_ops))
+        named_ops = {_RANK_SUFFIX.sub("", name) for name in finding.target_ops}
+        is_op_right = bool(right_names & named_ops)
         # a result of one process on each side names no rank
         is_rank_right = set(ranks or run_truth.ranks) <= set(run_truth.ranks)
         if ranks is None and parse_layout(case.target.layout).n_ranks > 1:

@@ -113,8 +113,9 @@ def _has_size_of_parts(
     whole_flow: Flow, fused_class: int, part_flow: Flow, parts: Sequence[int]
 ) -> bool:
     """Return whether there are several parts whose sizes add up to that of the whole."""
-    total = sum(part_flow.sizes[part] for part in parts)
-    return len(parts) > 1 and int(whole_flow.sizes[fused_class]) == int(total)
+    sizes = part_flow.sizes[list(parts)]
+    is_known = len(sizes) > 1 and int(sizes.min()) >= 0
+    return is_known and int(whole_flow.sizes[fused_class]) == int(sizes.sum())
 
 
 def _iterate_leaves_by_consumers(

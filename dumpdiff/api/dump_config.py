@@ -281,13 +281,17 @@ def check(
 def parse_target(backend: str, ms_version: str) -> Target:
     """Return the MindSpore that the options name.
 
-    Raises DumpError if the version is invalid or too old.
+    Raises DumpError if the version is invalid or none whose configurations are known.
     """
-    from ..capture.mindspore import OLDEST, Target, Version
+    from ..capture.mindspore import LAST_OF_MAJOR_1, OLDEST, TESTED, Target, Version
 
     version = Version.parse(ms_version)
-    if version < OLDEST:
-        raise DumpError(f"--ms-version {version}: configurations are known from {OLDEST} on")
+    is_known = OLDEST <= version <= LAST_OF_MAJOR_1 or Version(2, 0) <= version <= TESTED
+    if not is_known:
+        raise DumpError(
+            f"--ms-version {version}: configurations are known of {OLDEST} to {LAST_OF_MAJOR_1} "
+            f"and 2.0 to {TESTED}; give one of them"
+        )
     return Target(backend, version)
 
 

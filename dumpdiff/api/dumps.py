@@ -435,7 +435,12 @@ def mapping(
     version = None if msprobe_version is None else parse_version(msprobe_version)
     task_result, _ = _enter_task(result, None)
     inputs = restore_inputs(read_saved(task_result), target, reference, rules)
-    flows, _ = read_flows(inputs, inputs.choose_parts(), progress)
+    all_parts = inputs.find_parts()
+    if find_layouts(inputs, all_parts) is not None:
+        raise DumpError(
+            f"{result}: msprobe compares rank with rank, and the ranks of these runs were merged"
+        )
+    flows, _ = read_flows(inputs, inputs.choose_of_parts(all_parts), progress)
     report_progress(progress, "aligning", 0.0)
     return build_mapping(alignment.align(*flows, inputs.book), inputs.book, kind, version)
 

@@ -42,17 +42,13 @@ class Inputs:
         """Load the rules, so that a wrong rule file is reported before any dump is read."""
         object.__setattr__(self, "book", load_rules([Path(file) for file in self.rules]))
 
-    def choose_parts(self) -> tuple[Part, Part]:
-        """Return the step, rank and graph of either dump that are compared.
-
-        Raises DumpError if there are none.
-        """
-        return self.choose_of_parts(self.find_parts())
-
     def find_parts(self) -> Candidates:
         """Return everything that the target and the reference hold. Raises DumpError."""
         return readers.find_parts(self.target), readers.find_parts(self.reference)
 
     def choose_of_parts(self, parts: Candidates) -> tuple[Part, Part]:
-        """Return which of the parts of either dump are compared. Raises DumpError."""
+        """Return the step, rank and graph of either dump that are compared, of all its parts.
+
+        Raises DumpError if there are none.
+        """
         return readers.choose_parts(*parts, step=self.step, rank=self.rank, graph=self.graph)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..divergence import locate
-from ..model.result import Result
+from ..model.result import Result, Side
 from .backends import OpenDumps
-from .inputs import Candidates, Inputs
+from .inputs import Candidates, Inputs, PathLike
 from .layouts import list_layout
 from .pipeline import compare_dumps
 from .progress import Progress, report_progress
@@ -36,6 +36,8 @@ def build_result(
         layouts = list_layout(comparison.merged)
         result = replace(
             result,
+            target=_name_run(result.target, inputs.target),
+            reference=_name_run(result.reference, inputs.reference),
             findings=add_shard_evidence(result.findings, comparison, comparison.merged),
             details={**result.details, "layouts": layouts},
         )
@@ -49,3 +51,8 @@ def build_result(
         backend=backend,
     )
     return (backend.add_drawings(result) if has_drawings else result), backend
+
+
+def _name_run(side: Side, path: PathLike) -> Side:
+    """Return the side of a merged run with the path of all its ranks, which are read again."""
+    return replace(side, source=replace(side.source, path=str(path)))

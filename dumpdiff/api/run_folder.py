@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..model.errors import DumpError
+from ..model.input_files import read_input_text
 from ..model.output_files import is_replaceable, write_output_file
 from ..model.run_result import RunResult, TaskResult
 from ..model.storage import CONTENT_ERRORS, build_value, convert_scalar, convert_to_plain
@@ -43,7 +44,7 @@ def read_finished_task(folder: Path, digest: str, *, has_all_files: bool) -> Tas
     The digest says whether its inputs are the same.
     """
     try:
-        document = json.loads((folder / TASK_JSON).read_text(encoding="utf-8"))
+        document = json.loads(read_input_text(folder / TASK_JSON))
         if document["format"] != FORMAT or document["digest"] != digest:
             return None
         task = build_value(TaskResult, document["task"])
@@ -82,7 +83,7 @@ def read_run(folder: Path) -> RunResult:
     file = folder / COMPLETE_RUN
     expected = f"{file}: expected a complete result of a run, as dumpdiff align -o FOLDER writes it"
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(read_input_text(file))
         if document["format"] != FORMAT:
             raise DumpError(f"{expected}, of format {FORMAT}, found format {document['format']}")
         result: RunResult = build_value(RunResult, document["result"])

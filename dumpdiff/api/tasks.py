@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from .. import __version__
 from ..model.errors import DumpError
 from ..model.gc_pause import pause_gc
+from ..model.input_files import iterate_folders
 from ..model.result import Result
 from ..model.run_result import TaskResult
 from ..model.storage import write_result_stream
@@ -166,7 +166,7 @@ def _list_files(path: Path) -> list[str]:
     if path.is_file():
         files = [path]
     else:
-        files = [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
+        files = [folder / name for folder, _, names in iterate_folders(path) for name in names]
     lines = []
     for file in sorted(files):
         status = file.stat()

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..model.arrays import AnyArray, Ints
 from ..model.errors import DumpError
+from ..model.input_files import open_input_file
 
 MAGIC = b"MMIDIDX\x00\x00"
 _OLD_MAGIC = b"TNTIDX\x00\x00"
@@ -55,7 +56,7 @@ class TokenFile:
                 f"{data_file}: has {self.size:,} bytes; by the index, sequence {sequence} is"
                 " outside of them; copy both files again"
             )
-        with data_file.open("rb") as stream:
+        with open_input_file(data_file) as stream:
             tokens: Ints = np.fromfile(stream, self.dtype, count, offset=offset).astype(np.int64)
         return tokens
 
@@ -105,7 +106,7 @@ def open_token_file(prefix: Path) -> TokenFile:
 def _read_header(index_file: Path) -> tuple[np.dtype[np.generic], int, int]:
     """Return the dtype, the number of sequences and the number of document borders."""
     try:
-        with index_file.open("rb") as stream:
+        with open_input_file(index_file) as stream:
             header = stream.read(_HEADER.size)
     except OSError as error:
         raise DumpError(f"{index_file}: cannot be read ({error.strerror})") from error

@@ -231,8 +231,12 @@ def _read_dump_variables(config: Path) -> dict[str, str]:
     """Return the variables for a configuration file: its path, and a folder if it has none."""
     content = read_config(config)
     common = content.get("common_dump_settings") if isinstance(content, dict) else None
+    if not isinstance(common, dict):
+        raise DumpError(
+            f"{config}: has no common_dump_settings; expected a dump configuration of MindSpore"
+        )
     values = dict.fromkeys((DUMP_CONFIG, ACL_CONFIG), str(config.resolve()))
-    if isinstance(common, dict) and not common.get("path"):
+    if not common.get("path"):
         folder = str(config.resolve().parent)
         if not re.fullmatch(r"[A-Za-z0-9_/-]+", folder):
             raise DumpError(

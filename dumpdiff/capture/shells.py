@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping
 
 from ..model.errors import DumpError
 
 Values = Mapping[str, str]
+
+#: Letters and marks that no shell interprets, also with eval; or numbers in brackets, as of VLOG_v.
+_PLAIN_VALUE = re.compile(r"[\w@%+=:,./-]*|\([\d,]+\)")
 
 
 def format_for_bash(values: Values) -> str:
@@ -30,12 +34,15 @@ def format_as_json(values: Values) -> str:
 
 
 def format_for_docker(values: Values) -> str:
-    """Return options of ``docker run``, one per line. Raise DumpError for a value with a space."""
+    """Return options of ``docker run``, one per line.
+
+    Raises DumpError for a value with a character that a shell would interpret: the options stand
+    in a command without quotes.
+    """
     for name, value in values.items():
-        if any(letter.isspace() for letter in value):
+        if not _PLAIN_VALUE.fullmatch(value):
             raise DumpError(
-                f"{name}={value!r} contains a space, which docker run --env cannot take here; "
-                "rename the folder"
+                f"{name}={value!r} has a character that a shell interprets; rename the folder"
             )
     return "".join(f"--env {name}={value}\n" for name, value in values.items())
 
@@ -43,10 +50,10 @@ def format_for_docker(values: Values) -> str:
 def format_for_slurm(values: Values) -> str:
     """Return the option of sbatch and srun that adds to the environment.
 
-    Raises DumpError for a value with a space, comma or quote.
+    Raises DumpError for a value with a comma, or with a character that a shell would interpret.
     """
     for name, value in values.items():
-        if any(letter in ", \t\n'\"" for letter in value):
+        if "," in value or not _PLAIN_VALUE.fullmatch(value):
             raise DumpError(
                 f"{name}={value!r} cannot be written in Slurm's --export; "
                 "set it in the batch script"

@@ -142,7 +142,7 @@ def _pass_both(op: _RecordedOp) -> _Step:
 
 def _read_mean(op: _RecordedOp) -> _Step | None:
     tensors = op.list_tensors()
-    if not tensors or op.output.size < 1:
+    if not tensors or min(tensors[0].size, op.output.size) < 1:
         return None
     n_elements = tensors[0].size / op.output.size
     scaling = op.make_scaling("averages over", n_elements, 1 / n_elements)

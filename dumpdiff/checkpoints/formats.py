@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import DumpError
+from ..model.input_files import check_input, read_head, read_input_text
 from ..model.trace import Problem
-from ..readers.files import read_head
+from ..readers import find_parts
 from ..readers.npy import MAGIC
 from . import (
     megatron,
@@ -50,8 +51,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     Raises DumpError if there is no checkpoint that can be read.
     """
     path = Path(path)
-    if not path.exists():
-        raise DumpError(f"{path}: no such file or folder")
+    check_input(path)
     checkpoint = _open_file(path) if path.is_file() else _open_folder(path, path)
     if not checkpoint.entries:
         raise DumpError(f"{path}: holds no tensors")
@@ -130,7 +130,16 @@ def _open_files(path: Path, folder: Path, files: Sequence[Path]) -> Checkpoint:
             return _open_model(path, folder, candidates)
         model_files = [file for file in candidates if _MODEL_FILE.fullmatch(file.name)]
         return _open_model(path, folder, model_files or candidates)
-    raise DumpError(f"{path}: expected {_EXPECTED}, found none")
+    raise _build_error(path, f"expected {_EXPECTED}, found none")
+
+
+def _build_error(folder: Path, message: str) -> DumpError:
+    """Return the error of a folder without a checkpoint, which may be a dump."""
+    try:
+        find_parts(folder)
+    except DumpError:
+        return DumpError(f"{folder}: {message}")
+    return DumpError(f"{folder}: is a dump, not a checkpoint; compare dumps with dumpdiff align")
 
 
 def _get_natural_key(file: Path) -> list[tuple[int, str]]:
@@ -209,10 +218,7 @@ def _open_rank_folders(path: Path, folder: Path, rank_folders: Mapping[int, Path
         children = [child for child in rank_folder.iterdir() if child.is_file()]
         files = [file for file in children if _detect_format(file)]
         if not files:
-            raise DumpError(
-                f"{rank_folder}: expected a checkpoint of this rank, found none; "
-                "copy the folder again"
-            )
+            raise _build_error(rank_folder, "expected a checkpoint of this rank, found none")
         last_file = max(files, key=_get_natural_key)
         file_format = _detect_format(last_file)
         name = last_file.relative_to(folder).as_posix()
@@ -233,7 +239,7 @@ def _read_config(folder: Path) -> Mapping[str, Any]:
     try:
         if not file.is_file() or file.stat().st_size > _LARGEST_CONFIG:
             return {}
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(read_input_text(file))
     except (OSError, ValueError, RecursionError) as error:
         raise DumpError(f"{file}: cannot be read as JSON ({error})") from error
     return config if isinstance(config, dict) else {}

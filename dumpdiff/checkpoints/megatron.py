@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import DumpError
+from ..model.input_files import read_head
 from ..readers.pickles import Global, PickledCall, get_mapping_items
 from . import torch_zip
 from .checkpoint import Entry, Rank
@@ -44,7 +45,7 @@ def find_iteration(folder: Path) -> Path:
 
 def _read_tracker(tracker: Path) -> Path:
     folder = tracker.parent
-    content = tracker.read_text(encoding="utf-8", errors="replace")[:40].strip()
+    content = read_head(tracker, 40).decode("utf-8", errors="replace").strip()
     name = f"iter_{int(content):07d}" if content.isdecimal() else content
     is_expected_name = name in (f"iter_{content.zfill(7)}", "release")
     if is_expected_name and (folder / name).is_dir():

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
+from ..model.input_files import open_input_file
 from ..readers.npy import resolve_inside
 
 
@@ -37,7 +38,7 @@ class MappedFiles:
     def _map_file(self, file: str) -> mmap.mmap:
         path = resolve_inside(self._root, file)
         try:
-            with path.open("rb") as stream:
+            with open_input_file(path) as stream:
                 return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise DumpError(f"{path}: cannot be read ({error})") from error

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from ..model.dtypes import normalize_dtype
 from ..model.errors import DumpError
+from ..model.input_files import open_input_file
 from ..model.trace import Problem
 from ..readers.npy import validate_shape
 from .checkpoint import Entry, Extent
@@ -76,7 +77,10 @@ def read_entries(path: Path, file: str) -> tuple[list[Entry], list[Problem]]:
 
 @contextmanager
 def _map_file(path: Path) -> Iterator[mmap.mmap]:
-    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with (
+        open_input_file(path) as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
         yield data
 
 

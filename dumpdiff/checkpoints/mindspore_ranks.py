@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..model.errors import DumpError
+from ..model.input_files import read_input_bytes
 from ..model.trace import Problem
 from .checkpoint import Entry, Rank, Window
 from .protobuf import BYTES, Field, iterate_fields, read_integers, read_text, to_signed
@@ -64,10 +65,7 @@ def read_layouts(files: Iterable[Path]) -> dict[str, Layout]:
 
 def _read_strategy_file(file: Path) -> dict[str, Layout]:
     try:
-        size = file.stat().st_size
-        if size > _LARGEST_STRATEGY:
-            raise DumpError(f"{file}: expected a strategy file, found {size:,} bytes")
-        data = file.read_bytes()
+        data = read_input_bytes(file, _LARGEST_STRATEGY)
         return _parse_json(data) if file.suffix == ".json" else _parse_protobuf(data)
     except OSError as error:
         raise DumpError(f"{file}: cannot be read ({error.strerror})") from error

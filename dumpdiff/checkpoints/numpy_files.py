@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 from ..model.errors import DumpError
+from ..model.input_files import open_input_file
 from ..model.trace import Problem
 from ..readers.npy import Header, read_header, read_open_header
 from ..readers.torch_pt import find_entry_start
@@ -30,7 +31,7 @@ def read_entries(path: Path, file: str) -> tuple[list[Entry], list[Problem]]:
 def _read_archive(path: Path, file: str) -> list[Entry]:
     entries = []
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_input_file(path) as file_stream, zipfile.ZipFile(file_stream) as archive:
             for member in archive.infolist():
                 if member.compress_type != zipfile.ZIP_STORED:
                     raise DumpError(

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import DumpError
+from ..model.input_files import open_input_file, read_head, read_input_text
 from ..model.trace import Problem
-from ..readers.files import is_plain_name, read_head
+from ..readers.files import is_plain_name
 from ..readers.npy import validate_shape
 from .checkpoint import Entry, Extent
 from .elements import get_item_size
@@ -78,7 +79,7 @@ def read_entries(path: Path, file: str) -> tuple[list[Entry], list[Problem]]:
 def _read_header(path: Path, length: int) -> tuple[dict[str, Any], int]:
     """Return the header, and where the bytes begin."""
     try:
-        with path.open("rb") as stream:
+        with open_input_file(path) as stream:
             size = int.from_bytes(stream.read(8), "little")
             if size > min(length - 8, _LONGEST_HEADER):
                 raise DumpError(f"{path}: expected safetensors, found a header of {size:,} bytes")
@@ -98,10 +99,7 @@ def list_indexed_files(index: Path) -> tuple[str, ...]:
     Raises DumpError if it is no index, or names something outside its folder.
     """
     try:
-        size = index.stat().st_size
-        if size > _LARGEST_INDEX:
-            raise DumpError(f"{index}: expected an index, found {size:,} bytes")
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = json.loads(read_input_text(index, _LARGEST_INDEX))["weight_map"]
         files = tuple(dict.fromkeys(weight_map.values()))
     except OSError as error:
         raise DumpError(f"{index}: cannot be read ({error.strerror})") from error

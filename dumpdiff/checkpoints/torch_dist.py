@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import DumpError
+from ..model.input_files import read_input_bytes
 from ..readers.files import is_plain_name
 from ..readers.pickles import PickledCall, UnknownPickle, disassemble, get_mapping_items
 from . import torch_zip
@@ -44,10 +45,7 @@ def read_entries(folder: Path) -> tuple[tuple[Entry, ...], Mapping[str, Any]]:
     """
     path = folder / METADATA
     try:
-        size = path.stat().st_size
-        if size > _LARGEST_METADATA:
-            raise DumpError(f"{path}: expected metadata, found {size:,} bytes")
-        metadata = _get_attributes(disassemble(path.read_bytes()))
+        metadata = _get_attributes(disassemble(read_input_bytes(path, _LARGEST_METADATA)))
         storage = get_mapping_items(metadata["storage_data"]) or {}
         tensors = get_mapping_items(metadata["state_dict_metadata"]) or {}
         attributes = {str(name): _get_attributes(tensor) for name, tensor in tensors.items()}

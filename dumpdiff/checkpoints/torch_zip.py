@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..model.errors import DumpError
+from ..model.input_files import open_input_file, read_head
 from ..model.trace import Problem
-from ..readers.files import read_head
 from ..readers.pickles import (
     Global,
     Persistent,
@@ -138,7 +138,7 @@ def is_torch(path: Path) -> bool:
     if read_head(path, 4) != b"PK\x03\x04":
         return False
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_input_file(path) as stream, zipfile.ZipFile(stream) as archive:
             return any(name.partition("/")[2] == "data.pkl" for name in archive.namelist())
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
         return False
@@ -151,7 +151,7 @@ def read_archive(path: Path, file: str, begin: int = 0, length: int | None = Non
     Raises DumpError if it cannot be used.
     """
     try:
-        with path.open("rb") as stream, _open_zip(stream, begin, length) as archive:
+        with open_input_file(path) as stream, _open_zip(stream, begin, length) as archive:
             members = {info.filename.partition("/")[2]: info for info in archive.infolist()}
             pickle_size = members["data.pkl"].file_size
             if pickle_size > _LONGEST_PICKLE:

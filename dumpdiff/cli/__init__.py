@@ -5,7 +5,9 @@ The module of a command is imported only when the command runs.
 
 from __future__ import annotations
 
+import difflib
 import os
+import signal
 import sys
 import traceback
 from contextlib import suppress
@@ -60,10 +62,28 @@ class Commands(click.Group):
         command: click.Command = getattr(import_module(module), name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names. Raises click.UsageError."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            similar_names = difflib.get_close_matches(args[0], COMMANDS, 1)
+            suggestion = f" Did you mean '{similar_names[0]}'?" if similar_names else ""
+            ctx.fail(f"No such command '{args[0]}'.{suggestion}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Print the table instead of asking each command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+    def make_context(self, *args: Any, **attributes: Any) -> click.Context:
+        """Parse the command line, which may print the help into a closed pipe."""
+        try:
+            return super().make_context(*args, **attributes)
+        except BrokenPipeError:
+            _discard_output()
+            sys.exit(CLOSED_PIPE)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error prints one line on stderr and sets the exit code.
@@ -85,15 +105,15 @@ class Commands(click.Group):
             _print_error("interrupted")
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
-            # Nothing more may be written, not even by the interpreter when it exits.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             ctx.exit(CLOSED_PIPE)
         except OSError as error:
             has_file = error.filename is not None
             _print_error(f"{error.filename}: {error.strerror}" if has_file else str(error))
             ctx.exit(UNUSABLE_INPUT)
         except Exception:
-            traceback.print_exc()
+            with suppress(OSError):
+                traceback.print_exc()
             _print_error("this is a bug in dumpdiff; please report it with the lines above")
             ctx.exit(CRASHED)
 
@@ -101,7 +121,13 @@ class Commands(click.Group):
 def _print_error(message: str) -> None:
     """Print one line on standard error; names from a dump must not control the terminal."""
     line = " ".join(message.split())
-    click.echo(f"dumpdiff: {escape_control(line)}", err=True)
+    with suppress(OSError):  # the exit code is the same if nobody reads the line
+        click.echo(f"dumpdiff: {escape_control(line)}", err=True)
+
+
+def _discard_output() -> None:
+    """Let nothing more be written to a closed pipe, not even by the interpreter when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -115,11 +141,24 @@ def main() -> None:
     """
 
 
+def _open_standard_streams() -> None:
+    """Connect closed standard streams to nothing, so that no file takes their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
 def run() -> NoReturn:
     """Run ``main`` as the console script and exit at once.
 
     Freeing a million objects before the exit would take a third of a second.
     """
+    _open_standard_streams()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # files are removed as by Ctrl-C
     status: object = 0
     try:
         main()

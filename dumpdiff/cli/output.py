@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -77,7 +78,7 @@ def print_result(result: Result | RunResult, console: Console, view: View) -> No
 
 @contextmanager
 def open_output(file: str) -> Iterator[IO[bytes]]:
-    """Open a file to write bytes to; '-' is standard output.
+    """Open a file to write bytes to; '-' is standard output, which gets all of it or nothing.
 
     Raises DumpError that names the file if writing fails.
     """
@@ -85,9 +86,11 @@ def open_output(file: str) -> Iterator[IO[bytes]]:
         with open_output_file(file) as stream:
             yield stream
         return
+    content = io.BytesIO()
+    yield content
     try:
         with click.open_file(file, "wb") as stream:
-            yield stream
+            stream.write(content.getbuffer())
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -112,14 +115,14 @@ def build_console(*files: str | None) -> Console:
     import os
     import sys
 
-    from rich.console import Console
+    from .console import PipeConsole
 
     stream = sys.stderr if "-" in files else sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
     has_own_width = stream.isatty() or "COLUMNS" in os.environ
     width = None if has_own_width else WIDE
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    return PipeConsole(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager

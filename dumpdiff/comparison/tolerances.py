@@ -181,9 +181,9 @@ def _compute_reduction_length(input_sizes: list[int], output_size: int) -> int:
     """Return the number of terms in an op's sums.
 
     For a product it is K of (M, K) x (K, N) = sqrt(MK KN / MN); for a reduction it is the ratio of
-    input to output elements.
+    input to output elements. 1 if a size is unknown or 0.
     """
-    if output_size <= 0 or not input_sizes:
+    if not input_sizes or min(output_size, *input_sizes[:2]) <= 0:
         return 1
     if len(input_sizes) >= 2:
         return max(1, round(math.sqrt(input_sizes[0] * input_sizes[1] / output_size)))

@@ -99,7 +99,8 @@ CLASSES = {
 #: model_type, and suffixes of parameters that none of the later types has. The default is Llama.
 _CHARACTERISTIC_PARAMETERS = (
     ("gpt2", ("position_embedding.weight",)),
-    ("deepseek_v3", (".attention.kv_b.weight",)),
+    ("deepseek_v3", (".attention.kv_b.weight", ".expert_bias")),
+    ("deepseek_v2", (".attention.kv_b.weight",)),
     ("qwen2_moe", (".mlp.router.weight", ".mlp.shared_gate.weight")),
     ("qwen3_moe", (".mlp.router.weight", ".attention.q_norm.weight")),
     ("mixtral", (".mlp.router.weight",)),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .canonical import CanonicalCheckpoint
 from .huggingface import CLASSES
+from .rope_scaling import build_megatron_scaling, read_rope_scaling
 
 
 class _Spelling(NamedTuple):
@@ -37,6 +38,8 @@ _SPELLINGS: Mapping[str, _Spelling] = {
     "shared_ffn": _Spelling(
         "shared_expert_intermediate_size", "", "moe_shared_expert_intermediate_size"
     ),
+    "attention_dropout": _Spelling("attention_dropout", "attn_pdrop", "attention_dropout"),
+    "hidden_dropout": _Spelling("", "resid_pdrop", "hidden_dropout"),
     "q_latent": _Spelling("q_lora_rank", "", "q_lora_rank"),
     "kv_latent": _Spelling("kv_lora_rank", "", "kv_lora_rank"),
     "rope_size": _Spelling("qk_rope_head_dim", "", "qk_pos_emb_head_dim"),
@@ -60,6 +63,39 @@ _EXPERTS = {
     "mixtral": "num_local_experts",
     "deepseek_v2": "n_routed_experts",
     "deepseek_v3": "n_routed_experts",
+}
+#: Settings of config.json that Megatron's arguments have in another form: see ``build_arguments``,
+#: and the number of experts and of dense layers, which come from the parameters.
+_CARRIED_SETTINGS = frozenset(
+    {
+        *_EXPERTS.values(), "num_experts", "first_k_dense_replace", "moe_layer_freq",
+        "n_shared_experts", "tie_word_embeddings", "attention_bias", "mlp_bias", "norm_topk_prob",
+        "rope_scaling", "rope_parameters", "head_dim", "qk_head_dim", "decoder_sparse_step",
+        "mlp_only_layers", "qkv_bias", "embd_pdrop",
+    }
+)  # fmt: skip
+#: Settings that do not change what a forward and a backward pass compute.
+_EFFECTLESS_SETTINGS = frozenset(
+    {
+        "architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "use_cache",
+        "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "pretraining_tp",
+        "auto_map", "_name_or_path", "max_window_layers", "output_router_logits", "ep_size",
+        "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "router_jitter_noise", "n_ctx",
+        "task_specific_params", "summary_type", "summary_use_proj", "summary_proj_to_labels",
+        "summary_activation", "summary_first_dropout", "_attn_implementation", "keys_to_ignore",
+        "use_bfloat16", "chunk_size_feed_forward", "return_dict", "is_encoder_decoder",
+        "id2label", "label2id", "problem_type", "cross_attention_hidden_size",
+    }
+)  # fmt: skip
+#: Settings that change nothing with this value: what Megatron computes anyway.
+_IDLE_VALUES: Mapping[str, Any] = {
+    "hidden_act": "silu",
+    "activation_function": "gelu_new",
+    "scale_attn_weights": True,
+    "partial_rotary_factor": 1.0,
+    "rope_interleave": True,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
 }
 
 
@@ -154,6 +190,9 @@ def build_config(
     config["torch_dtype"] = dtype or _find_most_common_dtype(model)
     if model_type == "gpt2":
         return config
+    scaling = read_rope_scaling(model.settings)
+    if scaling:
+        config["rope_scaling"] = scaling
     config["hidden_act"] = "silu"
     config["attention_bias"] = model.has_parameter(".attention.q.bias")
     if "experts" in facts:
@@ -222,12 +261,57 @@ def build_arguments(
         "transformer_impl": "transformer_engine" if transformer_engine else "local",
         "use_checkpoint_args": False,
     }
+    scaling = read_rope_scaling(model.settings)
+    if not has_learned_positions:
+        arguments |= build_megatron_scaling(scaling, has_mla=model.has_mla) or {}
     if "experts" in facts:
         n_dense = facts["dense_layers"]
+        arguments |= _build_router_arguments(model)
         arguments["num_experts"] = facts["experts"]
         arguments["moe_layer_freq"] = [0] * n_dense + [1] * (facts["layers"] - n_dense)
         arguments["moe_router_enable_expert_bias"] = model.has_parameter(".expert_bias")
     return arguments
+
+
+def _build_router_arguments(model: CanonicalCheckpoint) -> dict[str, Any]:
+    """Return how Megatron's router computes what the model's class of transformers computes.
+
+    Megatron takes the softmax of the chosen experts, so that their weights add up to one, or with
+    ``pre_softmax`` of all of them.
+    """
+    model_type = model.settings.get("model_type")
+    if not isinstance(model_type, str):
+        return {}
+    if model_type == "deepseek_v3":
+        return {"moe_router_score_function": "sigmoid"}
+    is_normalized = model.settings.get("norm_topk_prob", model_type == "mixtral")
+    return {"moe_router_score_function": "softmax", "moe_router_pre_softmax": not is_normalized}
+
+
+def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
+    """Return the settings of config.json that are neither written as arguments nor without effect.
+
+    Each with its value.
+    """
+    settings = model.settings
+    if not isinstance(settings.get("model_type"), str):
+        return ()
+    lost = []
+    scaling = read_rope_scaling(settings)
+    if build_megatron_scaling(scaling, has_mla=model.has_mla) is None:
+        numbers = ", ".join(f"{key} {value}" for key, value in scaling.items())
+        lost.append(f"the scaling of RoPE ({numbers})")
+    written = {name for spelling in _SPELLINGS.values() for name in spelling if name}
+    for key, value in settings.items():
+        is_off = value in (None, False, 0, [], {})
+        if key in written or key in _CARRIED_SETTINGS or key in _EFFECTLESS_SETTINGS or is_off:
+            continue
+        if _IDLE_VALUES.get(key) == value:
+            continue
+        if key == "layer_types" and set(value) == {"full_attention"}:
+            continue
+        lost.append(f"{key} {value}")
+    return tuple(lost)
 
 
 def list_unknown_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from ..model.errors import DumpError
 from ..weight_comparison.matrix import Matrix
 from ..weight_comparison.whole_model import WholeModel
 from . import existing_names, huggingface, megatron, mindspore, model_config, safetensors_writer
+from .architecture import check_source, check_target
 from .canonical import CanonicalCheckpoint, FusionLayout
 from .rows import OutputTensor, Rows
 from .target_layout import TargetLayout, build_tensors, shard_parameters
@@ -88,6 +89,7 @@ def build_plan(
 
     Raises DumpError for a parameter or a split that the target cannot have.
     """
+    check_source(model)
     if options.bias is not None:
         change_biases = _add_zero_biases if options.bias else _drop_zero_biases
         parameters = change_biases(model.parameters)
@@ -102,11 +104,20 @@ def build_plan(
         )
     else:
         plan = _plan_safetensors(model, options, example)
+    notes = list(plan.notes)
     unknown_settings = model_config.list_unknown_settings(model)
-    if not unknown_settings:
-        return plan
-    note = f"the source does not state {', '.join(unknown_settings)}: set them for the target"
-    return replace(plan, notes=(*plan.notes, note))
+    if unknown_settings:
+        notes.append(
+            f"the source does not state {', '.join(unknown_settings)}: set them for the target"
+        )
+    if options.framework == "megatron":
+        lost_settings = model_config.list_lost_settings(model)
+        if lost_settings:
+            notes.append(
+                f"Megatron's arguments have no place for {', '.join(lost_settings)}: see to it that"
+                " the target computes them"
+            )
+    return replace(plan, notes=tuple(notes))
 
 
 def _add_zero_biases(parameters: Mapping[str, Rows]) -> dict[str, Rows]:
@@ -168,6 +179,7 @@ def _plan_safetensors(
         raise DumpError(
             f"--model-type {model_type}: expected one of {', '.join(huggingface.CLASSES)}"
         )
+    check_target(model, model_type)
     target = _choose_layout(model_type, options, example)
     groups = model.config.groups or 0
     tensors = build_tensors(model.parameters, model.sources, target, groups, options.dtype)

@@ -71,7 +71,7 @@ def load_case(path: str | Path) -> Case:
     not exist.
     """
     file = Path(path)
-    if not file.is_file():
+    if not file.exists():
         raise DumpError(
             f"{path}: there is no such file; 'dumpdiff triage --init TARGET REFERENCE' writes one"
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from .. import checkpoints, readers
 from ..gradient_norms import read_norms
 from ..model.errors import DumpError
+from ..model.input_files import iterate_folders
 from ..optimizers.inputs import read_steps
 from ..run_settings import read_settings
 from ..training_logs import read_log
@@ -51,12 +52,10 @@ def _discover_run(root: Path) -> Run:
 def _iterate_paths(root: Path) -> Iterator[Path]:
     """Iterate over folders, each before its content, in the order of their names."""
     n_paths = 0
-    for folder_name, folder_names, file_names in os.walk(root):
-        folder = Path(folder_name)
-        folder_names.sort()
+    for folder, folder_names, file_names in iterate_folders(root):
         if len(folder.relative_to(root).parts) >= _MAX_DEPTH:
             folder_names.clear()
-        paths = [folder / name for name in sorted(file_names)]
+        paths = [folder / name for name in file_names]
         if folder != root:
             paths.insert(0, folder)
         for path in paths:

@@ -234,7 +234,8 @@ def _sum_terms(flow: Flow, value: int, inputs: list[int], kind: str) -> float:
     size = max(1, sizes[value])
     if kind == "matmul":
         # n products of random sign add up to sqrt(n) of one: that is no cancellation
-        length = math.sqrt(sizes[inputs[0]] * sizes[inputs[-1]] / size)
+        factor_sizes = (max(1.0, sizes[inputs[0]]), max(1.0, sizes[inputs[-1]]))
+        length = math.sqrt(math.prod(factor_sizes) / size)
         return math.sqrt(length) * rms[inputs[0]] * rms[inputs[-1]]
     if kind == "sum":
         return sum(rms[read] * max(1.0, sizes[read] / size) for read in inputs)

@@ -10,12 +10,13 @@ was recorded depends on the product, so that no difference shows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..graph import Flow
+from ..model.arrays import Floats
 from ..model.finding import Cause, Finding
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 from ..model.verdict import AGREEING, RECONVERGED
@@ -207,24 +208,34 @@ def _collect_normed_gradients(graph: JointGraph, states: States) -> list[_Normed
         return []
     gradients_t, gradients_r = alignment.gradients
     partners = alignment.partners
+    op_partners = _list_op_partners(graph)
     normed_gradients = []
     for weight, gradient_t in gradients_t.by_value.items():
         gradient_r = gradients_r.by_value.get(partners.get(weight, -1), -1)
         is_pair = gradient_r >= 0 and partners.get(gradient_t) == gradient_r
         if not is_pair or states.state[graph.target_nodes[gradient_t]] != AGREEING:
             continue
-        normed_gradient = _follow_to_norm(graph, gradient_t, gradient_r)
+        normed_gradient = _follow_to_norm(graph, op_partners, gradient_t, gradient_r)
         if normed_gradient is not None:
             normed_gradients.append(normed_gradient)
     if not normed_gradients:
-        normed_gradients = _collect_reduced_gradients(graph, states)
+        normed_gradients = _collect_reduced_gradients(graph, op_partners, states)
     positions_t, positions_r = alignment.target.positions, alignment.reference.positions
     return sorted(
         normed_gradients, key=lambda g: float(positions_t[g.target] + positions_r[g.reference])
     )
 
 
-def _collect_reduced_gradients(graph: JointGraph, states: States) -> list[_NormedGradient]:
+def _list_op_partners(graph: JointGraph) -> tuple[dict[int, int], dict[int, int]]:
+    """Return op -> paired op, from the target and from the reference."""
+    ops = graph.comparison.alignment.ops
+    targets, references = ops["target"].tolist(), ops["reference"].tolist()
+    return dict(zip(targets, references, strict=True)), dict(zip(references, targets, strict=True))
+
+
+def _collect_reduced_gradients(
+    graph: JointGraph, op_partners: tuple[dict[int, int], dict[int, int]], states: States
+) -> list[_NormedGradient]:
     """Return what paired collectives of the update give, and a norm is taken of.
 
     This is where the way from a gradient to its norm is not recorded: a division in place before
@@ -233,34 +244,71 @@ def _collect_reduced_gradients(graph: JointGraph, states: States) -> list[_Norme
     alignment = graph.comparison.alignment
     target, reference = alignment.target, alignment.reference
     normed_gradients = {}
-    op_pairs = zip(
-        alignment.ops["target"].tolist(), alignment.ops["reference"].tolist(), strict=True
-    )
-    for op_t, op_r in op_pairs:
+    for op_t, op_r in op_partners[0].items():
         if {target.phases[op_t], reference.phases[op_r]} != {COMMUNICATION}:
             continue
         for value_t, value_r in zip(target.writes[op_t], reference.writes[op_r], strict=False):
             state = states.state[graph.target_nodes[value_t]]
             if alignment.partners.get(value_t) != value_r or state not in _UNDIVERGED_STATES:
                 continue
-            normed_gradient = _follow_to_norm(graph, value_t, value_r)
+            normed_gradient = _follow_to_norm(graph, op_partners, value_t, value_r)
             if normed_gradient is not None:
                 normed_gradients[normed_gradient.target] = normed_gradient
     return list(normed_gradients.values())
 
 
-def _follow_to_norm(graph: JointGraph, value_t: int, value_r: int) -> _NormedGradient | None:
-    """Return what the norm is taken of, where it is a multiple of a pair of gradients."""
+def _follow_to_norm(
+    graph: JointGraph,
+    op_partners: tuple[dict[int, int], dict[int, int]],
+    value_t: int,
+    value_r: int,
+) -> _NormedGradient | None:
+    """Return what the norm is taken of, where it is a multiple of a pair of gradients.
+
+    If one side's way to its norm is not recorded (a division in place), it is what the op reads
+    that is paired with the other side's.
+    """
     alignment = graph.comparison.alignment
     target, reference = alignment.target, alignment.reference
     normed_t = find_normed_gradient(target, alignment.target_kinds, value_t)
     normed_r = find_normed_gradient(reference, alignment.reference_kinds, value_r)
+    if normed_t < 0 <= normed_r:
+        normed_t = _find_unrecorded_multiple(reference, normed_r, op_partners[1], target)
+    elif normed_r < 0 <= normed_t:
+        normed_r = _find_unrecorded_multiple(target, normed_t, op_partners[0], reference)
     if normed_t < 0 or normed_r < 0:
         return None
     factor = target.norms[normed_t] / max(reference.norms[normed_r], 1e-300)
     if not np.isfinite(factor) or factor <= 0:
         return None
     return _NormedGradient(normed_t, normed_r, float(factor))
+
+
+def _find_unrecorded_multiple(
+    flow: Flow, value: int, op_partners: Mapping[int, int], other: Flow
+) -> int:
+    """Return what the op paired with the norm of a value reads, -1 if it is no multiple of it.
+
+    Only a value that no recorded op computes is returned.
+    """
+    numbers = _read_statistics(flow, value)
+    for op in flow.consumers[value]:
+        if flow.phases[op] in (FORWARD, BACKWARD) or op not in op_partners:
+            continue
+        for read in dict.fromkeys(other.reads[op_partners[op]]):
+            if other.producers[read] >= 0 or other.sizes[read] != flow.sizes[value]:
+                continue
+            factor = other.norms[read] / max(flow.norms[value], 1e-300)
+            differences = np.abs(_read_statistics(other, read) - factor * numbers)
+            if np.all(differences <= _MIN_DIFFERENCE * factor * np.abs(numbers).max()):
+                return int(read)
+    return -1
+
+
+def _read_statistics(flow: Flow, value: int) -> Floats:
+    """Return max, min and mean of a value."""
+    row = flow.tensors.iloc[int(flow.classes["tensor"].iat[value])]
+    return np.array([row["max"], row["min"], row["mean"]], dtype=float)
 
 
 def find_normed_gradient(flow: Flow, kinds: Sequence[str], gradient: int) -> int:

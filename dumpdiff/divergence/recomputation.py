@@ -14,7 +14,7 @@ import numpy as np
 
 from ..comparison.layouts import find_common_layout
 from ..graph import Flow
-from ..model.arrays import AnyArray, Floats, Ints
+from ..model.arrays import AnyArray, Floats
 from ..model.dtypes import get_unit_roundoff, is_floating
 from ..model.recorded_shapes import load_readable_tensor
 from ..operators import (
@@ -36,8 +36,6 @@ _SEED = 20020801
 #: 99.7 %; random perturbations show one, where the output is a single number. JCGM 100:2008, table
 #: G.1.
 _COVERAGE_FACTOR = 3.0
-#: Margin of the change of the output that the target's own inputs give: summation order.
-_OWN_INPUT_FACTOR = 1.5
 #: How many times the reference's error the target's may be, as in PyTorch's check of compiled
 #: models (``torch._dynamo.utils.same``), in general and for narrow types and small tensors.
 _ERROR_FACTOR = 2.0
@@ -57,8 +55,8 @@ class Recomputation:
     reference_error: float  #: of the reference's output against the exact one, relative L2
     target_error: float  #: the same for the target's output, whatever its inputs
     factor: float  #: how many times the reference's error the target's may be
-    #: of the target's output against the reference's op on the target's own inputs; NaN if an input
-    #: of the target does not agree, or is unknown
+    #: of the target's output against the reference's op on the target's own inputs; NaN if these
+    #: are unknown
     own_error: float = float("nan")
 
     @property
@@ -72,7 +70,9 @@ class Recomputation:
         """Return whether the target's output is what the reference's op makes of its inputs.
 
         Then the outputs differ only because the inputs do, although these agree: an op that divides
-        by small numbers enlarges the noise in them far more than its conditioning says.
+        by small numbers, as Adam does, enlarges the noise in them far more than its conditioning
+        says. That its inputs explain a change of the same size would not do: the output could be
+        wrong by as much for another reason.
         """
         return self.reference_error <= tolerance and self.own_error <= tolerance
 
@@ -120,7 +120,7 @@ def recompute_op(graph: JointGraph, node: int) -> Recomputation | None:
     op = _run_op(graph, node)
     if op is None:
         return None
-    target_output = _load_target_output(graph, node, op.execution.output)
+    target_output = _load_target_tensor(graph, node, op.execution.output)
     if target_output is None:
         return None
     is_wide = op.output.size < _SMALL_TENSOR or _has_narrow_dtype(graph, node)
@@ -129,63 +129,35 @@ def recompute_op(graph: JointGraph, node: int) -> Recomputation | None:
         compute_relative_distance(op.execution.output, op.output),
         compute_relative_distance(target_output, op.output),
         _WIDE_ERROR_FACTOR if is_wide else _ERROR_FACTOR,
-        _compute_own_error(graph, node, op, target_output),
+        _compute_own_error(graph, op, target_output),
     )
 
 
-def _compute_own_error(
-    graph: JointGraph, node: int, op: _ExactOp, target_output: AnyArray
-) -> float:
+def _compute_own_error(graph: JointGraph, op: _ExactOp, target_output: AnyArray) -> float:
     """Return the distance of the target's output from the reference's op on the target's inputs.
 
-    NaN if the target's op has other inputs, or one that does not agree with the reference's.
+    These are the partners of the inputs that differ, whatever ops the target has instead. NaN if it
+    is not known which inputs differ, or if one cannot be read in the layout of its partner.
     """
-    target = graph.comparison.alignment.target
-    target_op = int(target.producers[int(graph.target_classes[node])])
-    if target_op < 0:
-        return float("nan")
-    target_rows = target.get_tensor_ids(target_op).tolist()
-    execution = read_execution(target.trace, target_rows)
-    if execution is None or len(execution.inputs) != len(op.execution.inputs):
-        return float("nan")
-    inputs: list[AnyArray | float] = []
-    input_pairs = zip(execution.inputs, op.execution.inputs, strict=True)
-    nodes_t = _list_input_nodes(target, graph.target_nodes, target_rows)
-    nodes_r = _list_input_nodes(
-        graph.comparison.alignment.reference, graph.reference_nodes, op.rows
-    )
-    for number, (input_t, input_r) in enumerate(input_pairs):
-        if np.shape(input_t) != np.shape(input_r):
+    inputs = list(op.execution.inputs)
+    for position, node, _ in _find_differing_inputs(graph, op):
+        before = np.asarray(inputs[position], dtype=np.float64)
+        after = _load_target_tensor(graph, node, before)
+        if after is None or not _is_as_near(graph, node, after, before):
             return float("nan")
-        is_agreeing = nodes_t[number] == nodes_r[number] and _agrees(graph, nodes_r[number])
-        if not is_agreeing and not np.array_equal(input_t, input_r):
-            return float("nan")
-        inputs.append(input_t)
-    interpretations = compute_interpretations(
-        op.kind, inputs, op.execution.keywords, output_shape=op.execution.output.shape
-    )
-    outputs = (output for _, output in interpretations)
-    output = next(islice(outputs, op.interpretation, None), None)
+        inputs[position] = after.reshape(before.shape)
+    output = _compute_output(op, inputs)
     return float("nan") if output is None else compute_relative_distance(target_output, output)
 
 
-def _list_input_nodes(flow: Flow, nodes: Ints, rows: Sequence[int]) -> list[int]:
-    """Return the node of each positional input of an op, -1 for a number."""
-    input_nodes = []
-    for row in rows:
-        if flow.tensors["slot_kind"].iat[row] == "output" or not _is_positional(flow, row):
-            continue
-        value = int(flow.tensor_class[row])
-        input_nodes.append(int(nodes[value]) if value >= 0 else -1)
-    return input_nodes
+def _is_as_near(graph: JointGraph, node: int, after: AnyArray, before: AnyArray) -> bool:
+    """Return whether two arrays are as near to each other as the pair of values they stand for.
 
-
-def _agrees(graph: JointGraph, node: int) -> bool:
-    """Return whether a pair is within its own tolerance."""
+    A value has tensors in several layouts, and the pair was compared in one of them.
+    """
     pairs = graph.comparison.pairs
-    if not 0 <= node < len(pairs) or not pairs["comparable"].iat[node]:
-        return False
-    return bool(pairs["error"].iat[node] <= pairs["tolerance"].iat[node])
+    error = max(float(pairs["error"].iat[node]), float(pairs["tolerance"].iat[node]))
+    return compute_relative_distance(after.reshape(before.shape), before) <= error
 
 
 def _run_op(graph: JointGraph, node: int) -> _ExactOp | None:
@@ -227,19 +199,17 @@ def _is_first_output(flow: Flow, rows: Sequence[int], value: int) -> bool:
     return bool(outputs) and flow.tensor_class[outputs[0]] == value
 
 
-def _load_target_output(
-    graph: JointGraph, node: int, reference_output: AnyArray
-) -> AnyArray | None:
-    """Return the target's output in the layout of the reference's, None if that is not possible."""
+def _load_target_tensor(graph: JointGraph, node: int, reference_array: AnyArray) -> AnyArray | None:
+    """Return the target's tensor of a pair in the layout of the reference's, None if impossible."""
     pair = graph.comparison.pairs.iloc[node]
     target = graph.comparison.alignment.target
     array = load_readable_tensor(target.trace, int(pair["target_tensor"]))
-    if array is None or array.size != reference_output.size:
+    if array is None or array.size != reference_array.size:
         return None
     if pair["layout"] in ("same", "reshape"):
         return array
-    layout, target_array, reference_array = find_common_layout(array, reference_output)
-    if layout.startswith("reference") or reference_array.shape != reference_output.shape:
+    layout, target_array, common_array = find_common_layout(array, reference_array)
+    if layout.startswith("reference") or common_array.shape != reference_array.shape:
         return None
     return target_array
 
@@ -256,52 +226,15 @@ def _measure_amplification(graph: JointGraph, op: _ExactOp) -> float:
     coherent = _measure_enlargement(op, moved_inputs, None)
     scattered = [_measure_enlargement(op, moved_inputs, random) for _ in range(_N_PERTURBATIONS)]
     rms = np.sqrt(np.mean(np.square(scattered)))
-    amplification = _COVERAGE_FACTOR * float(np.maximum(coherent, rms))
-    own_enlargement = _measure_own_enlargement(graph, op, moved_inputs)
-    return float(np.fmax(amplification, _OWN_INPUT_FACTOR * own_enlargement))
+    return _COVERAGE_FACTOR * float(np.maximum(coherent, rms))
 
 
-def _measure_own_enlargement(
-    graph: JointGraph, op: _ExactOp, moved_inputs: Sequence[tuple[int, float]]
-) -> float:
-    """Return the relative change of the output with the target's inputs over that of the inputs.
-
-    A single element near zero may be off by percents although the tensor agrees: Adam divides by
-    the root of such elements. NaN if an input of the target cannot be read in this layout.
-    """
-    inputs = list(op.execution.inputs)
-    rows = _list_input_rows(graph, op)
-    pairs = graph.comparison.pairs
-    target = graph.comparison.alignment.target
-    reference = graph.comparison.alignment.reference
-    input_change = 0.0
-    for position, _ in moved_inputs:
-        before = np.asarray(inputs[position], dtype=np.float64)
-        node = int(graph.reference_nodes[int(reference.tensor_class[rows[position]])])
-        array = load_readable_tensor(target.trace, int(pairs["target_tensor"].iat[node]))
-        if array is None or array.shape != before.shape:
-            return float("nan")
-        after = np.asarray(array, dtype=np.float64)
-        inputs[position] = after
-        input_change = max(input_change, compute_relative_distance(after, before))
-    return _compute_enlargement(op, inputs, input_change)
-
-
-def _list_input_rows(graph: JointGraph, op: _ExactOp) -> list[int]:
-    """Return the tensors that are the positional inputs of an op."""
-    reference = graph.comparison.alignment.reference
-    slot_kinds = reference.tensors["slot_kind"]
-    return [
-        row for row in op.rows if slot_kinds.iat[row] != "output" and _is_positional(reference, row)
-    ]
-
-
-def _find_differing_inputs(graph: JointGraph, op: _ExactOp) -> list[tuple[int, float]]:
-    """Return (position, unit roundoff) of the inputs that differ, none if it is not known."""
+def _find_differing_inputs(graph: JointGraph, op: _ExactOp) -> list[tuple[int, int, float]]:
+    """Return (position, node, unit roundoff) of the inputs that differ, none if it is not known."""
     reference = graph.comparison.alignment.reference
     errors = graph.comparison.pairs["error"].to_numpy()
     slot_kinds, dtypes = reference.tensors["slot_kind"], reference.tensors["dtype"]
-    differing_inputs: list[tuple[int, float]] = []
+    differing_inputs: list[tuple[int, int, float]] = []
     position = 0
     for row in op.rows:
         if slot_kinds.iat[row] == "output" or not _is_positional(reference, row):
@@ -313,7 +246,7 @@ def _find_differing_inputs(graph: JointGraph, op: _ExactOp) -> list[tuple[int, f
                 return []
             if errors[node] > 0:
                 roundoff = max(get_unit_roundoff(dtype), _FLOAT32_ROUNDOFF)
-                differing_inputs.append((position, roundoff))
+                differing_inputs.append((position, node, roundoff))
         position += 1
     return differing_inputs if position == len(op.execution.inputs) else []
 
@@ -327,7 +260,9 @@ def _is_positional(flow: Flow, row: int) -> bool:
 
 
 def _measure_enlargement(
-    op: _ExactOp, moved_inputs: Sequence[tuple[int, float]], random: np.random.Generator | None
+    op: _ExactOp,
+    moved_inputs: Sequence[tuple[int, int, float]],
+    random: np.random.Generator | None,
 ) -> float:
     """Return the relative change of the output over the largest one of the moved inputs.
 
@@ -335,25 +270,25 @@ def _measure_enlargement(
     """
     inputs = list(op.execution.inputs)
     input_change = 0.0
-    for position, roundoff in moved_inputs:
+    for position, _, roundoff in moved_inputs:
         before = np.asarray(inputs[position], dtype=np.float64)
         signs = 1.0 if random is None else random.choice([-1.0, 1.0], before.shape)
         after = before + signs * _compute_last_place(before, roundoff)
         inputs[position] = after
         input_change = max(input_change, compute_relative_distance(after, before))
-    return _compute_enlargement(op, inputs, input_change)
+    output = _compute_output(op, inputs)
+    if output is None or not input_change > 0:
+        return float("nan")
+    return compute_relative_distance(output, op.output) / input_change
 
 
-def _compute_enlargement(op: _ExactOp, inputs: Sequence[Any], input_change: float) -> float:
-    """Return the relative change of the output with other inputs over that of the inputs."""
+def _compute_output(op: _ExactOp, inputs: Sequence[Any]) -> Floats | None:
+    """Return the exact output of an op with other inputs, None if it cannot be run with them."""
     interpretations = compute_interpretations(
         op.kind, inputs, op.execution.keywords, output_shape=op.execution.output.shape
     )
     outputs = (output for _, output in interpretations)
-    output = next(islice(outputs, op.interpretation, None), None)
-    if output is None or not input_change > 0:
-        return float("nan")
-    return compute_relative_distance(output, op.output) / input_change
+    return next(islice(outputs, op.interpretation, None), None)
 
 
 def _compute_last_place(array: AnyArray, roundoff: float) -> Floats:

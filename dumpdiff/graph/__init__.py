@@ -4,7 +4,7 @@
 the same values into value classes and returns the :class:`Flow` that the alignment works on.
 """
 
-from .adjoints import Gradients, find_gradients
+from .adjoints import Gradients, collect_recorded_gradients, find_gradients
 from .dataflow import Flow, build_flow, mark_shape_reads
 from .precision import find_common_dtype
 from .updates import Update, find_updates
@@ -14,6 +14,7 @@ __all__ = [
     "Gradients",
     "Update",
     "build_flow",
+    "collect_recorded_gradients",
     "find_common_dtype",
     "find_gradients",
     "find_updates",

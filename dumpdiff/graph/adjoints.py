@@ -50,11 +50,11 @@ class Gradients:
 def find_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
     """Return the gradients of one side; ``kinds`` are the canonical operator kinds of its ops."""
     if any(call >= 0 for call in flow.calls):
-        return _collect_recorded_gradients(flow)
+        return collect_recorded_gradients(flow)
     return _infer_gradients(flow, kinds)
 
 
-def _collect_recorded_gradients(flow: Flow) -> Gradients:
+def collect_recorded_gradients(flow: Flow) -> Gradients:
     """Return the gradients of a dump whose backward records name their forward call.
 
     Such a record has the gradients of the call's arguments in order, but not of all arguments.

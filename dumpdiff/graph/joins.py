@@ -94,8 +94,6 @@ def _iterate_two_parts(
         if flow.phases[op] != flow.phases[consumer]:
             continue
         for second in flow.writes[op]:
-            if flow.sizes[second] == 0:  # an expert without a token
-                continue
             for first in with_both:
                 if first != second:
                     yield first, second
@@ -105,7 +103,10 @@ def _is_joined_from_two(flow: Flow, value: int, first: int, second: int) -> bool
     """Return whether a value has the elements of two others, one of them possibly repeated."""
     size = int(flow.sizes[value])
     for once, repeated in ((first, second), (second, first)):
-        count, remainder = divmod(size - int(flow.sizes[once]), int(flow.sizes[repeated]))
+        once_size, repeated_size = int(flow.sizes[once]), int(flow.sizes[repeated])
+        if once_size < 1 or repeated_size < 1:  # unknown, or an expert without a token
+            return False
+        count, remainder = divmod(size - once_size, repeated_size)
         if remainder or count < 1:
             continue
         if _has_sums(flow, value, _get_sums(flow, [once, *[repeated] * count])):

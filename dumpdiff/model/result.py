@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
-from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any
 
 import pandas as pd
 
 from .errors import DumpError
 from .finding import Finding
 from .finding_context import FindingContext
-from .output_files import write_output_file
+from .reportable import Backend, Reportable
 from .trace import Problem, Source
 from .verdict import DIFFERING_STATES, AlignmentVerdict
 
@@ -117,21 +115,8 @@ class Baseline:
     unusable: str = ""  #: why nothing can be judged against it, '' if it was used
 
 
-class Backend(Protocol):
-    """Writes results; a result itself is plain data and cannot."""
-
-    def write(self, result: Result, output: str, stream: IO[bytes]) -> None:
-        """Write ``result`` as ``output``: html, markdown, junit, json or csv.
-
-        Raises DumpError if the output needs dumps that are no longer where they were.
-        """
-
-    def save(self, result: Result, folder: Path) -> None:
-        """Write everything that later reports need into ``folder``."""
-
-
 @dataclass(frozen=True)
-class Result:
+class Result(Reportable[Backend]):
     """The answer of ``dumpdiff align``: verdict, findings, coverage, and the tables they rest on.
 
     ``coverage[side][phase]`` is {'ops': total, 'compared': ops with at least one compared output,
@@ -221,55 +206,6 @@ class Result:
             if key in (finding.rank, str(finding.rank), finding.id):
                 return finding
         raise DumpError(f"the result has no finding {key}; it has {len(self.findings)}")
-
-    def to_json(self, file: str | Path | None = None) -> str:
-        """Return the result as JSON (docs/result.schema.json), and write it to a given ``file``."""
-        return self.render("json", file)
-
-    def to_csv(self, file: str | Path | None = None) -> str:
-        """Return one row per pair of tensors as CSV, and write it to a given ``file``."""
-        return self.render("csv", file)
-
-    def to_markdown(self, file: str | Path | None = None) -> str:
-        """Return the answer for an issue or merge request, and write it to a given ``file``."""
-        return self.render("markdown", file)
-
-    def to_junit(self, file: str | Path | None = None) -> str:
-        """Return the result as JUnit XML, and write it to a given ``file``."""
-        return self.render("junit", file)
-
-    def to_html(self, file: str | Path | None = None) -> str:
-        """Return the report with drawings as one HTML page, and write it to a given ``file``.
-
-        Raises DumpError if the libraries of the extra ``[html]`` are not installed.
-        """
-        return self.render("html", file)
-
-    def save(self, folder: str | Path) -> Path:
-        """Write the complete result into ``folder`` (made if absent) and return it.
-
-        ``dumpdiff.load(folder)`` and ``dumpdiff report folder`` make every report from it, also
-        without the dumps.
-        """
-        self._require_backend().save(self, Path(folder))
-        return Path(folder)
-
-    def write(self, output: str, stream: IO[bytes]) -> None:
-        """Write the result to a binary stream as json, csv, html, markdown or junit."""
-        self._require_backend().write(self, output, stream)
-
-    def render(self, output: str, file: str | Path | None = None) -> str:
-        """Return the result as json, csv, html, markdown or junit; write it to a given ``file``."""
-        stream = io.BytesIO()
-        self.write(output, stream)
-        if file is not None:
-            write_output_file(Path(file), stream.getvalue())
-        return stream.getvalue().decode("utf-8")
-
-    def _require_backend(self) -> Backend:
-        if self.backend is None:
-            raise DumpError("this result was not made by dumpdiff.align or dumpdiff.load")
-        return self.backend
 
     def __repr__(self) -> str:
         """Return the verdict and the first divergence on one line."""

@@ -6,16 +6,14 @@ on disk; a :class:`TaskResult` is what the answer about the whole run needs of i
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from .errors import DumpError
 from .finding import Finding
 from .formatting import format_number_ranges
-from .output_files import write_output_file
+from .reportable import Backend, Reportable
 from .result import Result, Side
 from .verdict import DIFFERING_STATES, AlignmentVerdict
 
@@ -139,14 +137,8 @@ class RunFinding:
         return self.finding.id
 
 
-class RunBackend(Protocol):
-    """Writes results of runs; a result itself is plain data and cannot."""
-
-    def write(self, result: RunResult, output: str, stream: IO[bytes]) -> None:
-        """Write ``result`` as ``output``: html, markdown, junit, json or csv."""
-
-    def save(self, result: RunResult, folder: Path) -> None:
-        """Write everything that later reports need into ``folder``."""
+class RunBackend(Backend, Protocol):
+    """Also reads the complete results of tasks, which are on disk."""
 
     def load_task(self, result: RunResult, task: TaskResult) -> Result:
         """Return the complete result of a task."""
@@ -159,7 +151,7 @@ class RunBackend(Protocol):
 
 
 @dataclass(frozen=True)
-class RunResult:
+class RunResult(Reportable[RunBackend]):
     """The answer of ``dumpdiff align`` on several ranks or steps.
 
     It has the verbs of :class:`~.result.Result`; ``task(step, rank)`` is the complete result of
@@ -230,52 +222,10 @@ class RunResult:
         """Return a finding with its causes; its dumps are read again. Raises DumpError."""
         return self._require_backend().explain(self, self.finding(key))
 
-    def to_json(self, file: str | Path | None = None) -> str:
-        """Return the result as JSON (docs/run.schema.json), and write it to a given ``file``."""
-        return self.render("json", file)
-
-    def to_csv(self, file: str | Path | None = None) -> str:
-        """Return one row per rank, step and pair as CSV, and write it to a given ``file``."""
-        return self.render("csv", file)
-
-    def to_markdown(self, file: str | Path | None = None) -> str:
-        """Return the answer for an issue or merge request, and write it to a given ``file``."""
-        return self.render("markdown", file)
-
-    def to_junit(self, file: str | Path | None = None) -> str:
-        """Return JUnit XML with a suite for each rank, and write it to a given ``file``."""
-        return self.render("junit", file)
-
-    def to_html(self, file: str | Path | None = None) -> str:
-        """Return the report as one HTML page, and write it to a given ``file``."""
-        return self.render("html", file)
-
-    def save(self, folder: str | Path) -> Path:
-        """Write the complete result of the run and of its tasks into ``folder`` and return it."""
-        self._require_backend().save(self, Path(folder))
-        return Path(folder)
-
-    def write(self, output: str, stream: IO[bytes]) -> None:
-        """Write the result to a binary stream as json, csv, html, markdown or junit."""
-        self._require_backend().write(self, output, stream)
-
-    def render(self, output: str, file: str | Path | None = None) -> str:
-        """Return the result as json, csv, html, markdown or junit; write it to a given ``file``."""
-        stream = io.BytesIO()
-        self.write(output, stream)
-        if file is not None:
-            write_output_file(Path(file), stream.getvalue())
-        return stream.getvalue().decode("utf-8")
-
     def close(self) -> None:
         """Delete what is stored of a result that was not given a folder."""
         if self.backend is not None:
             self.backend.close()
-
-    def _require_backend(self) -> RunBackend:
-        if self.backend is None:
-            raise DumpError("this result was not made by dumpdiff.align or dumpdiff.load")
-        return self.backend
 
     def __repr__(self) -> str:
         """Return the verdict and the first divergence on one line."""

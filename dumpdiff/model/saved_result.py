@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import DumpError
+from .input_files import read_input_text
 
 #: The major version of the schema that is read: docs/result.schema.json.
 SCHEMA_MAJOR = "2"
@@ -54,9 +55,7 @@ def read_saved_result(file: Path) -> SavedResult:
     """Read a result. Raises DumpError if the file is not a result of this major schema version."""
     expected = f"{file}: expected a result of dumpdiff align --json"
     try:
-        if file.stat().st_size > _MAX_BYTES:
-            raise DumpError(f"{expected}, found a file of more than {_MAX_BYTES:,} bytes")
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(read_input_text(file, _MAX_BYTES))
         major = str(document["schema_version"]).partition(".")[0]
         if major != SCHEMA_MAJOR:
             raise DumpError(

@@ -22,6 +22,7 @@ import pandas as pd
 
 from .arrays import AnyArray
 from .errors import DumpError
+from .input_files import open_input_file
 from .output_files import open_output_file
 from .result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS, Result
 
@@ -84,7 +85,10 @@ def read_result(file: Path) -> Result:
     """
     expected = f"{file}: expected a complete result, as dumpdiff align -o FOLDER writes it"
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        with (
+            open_input_file(file) as stream,
+            np.load(stream, allow_pickle=False) as archive,
+        ):
             document = _decode_json(archive[_MEMBER])
             if document["format"] != FORMAT:
                 raise DumpError(

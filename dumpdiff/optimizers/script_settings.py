@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import DumpError
+from ..model.input_files import MAX_WRITTEN_BYTES, read_input_text
 from .rule import HYPERPARAMETERS, HyperparameterValues
 from .search import KnownSettings
 
-_LARGEST_FILE = 1 << 20  #: bytes; a larger file is refused
 _LARGEST_NUMBER = 1e30  #: of settings that have no bound of their own
 
 #: Spelling of PyTorch, MindSpore, Megatron-LM or MindSpore Transformers -> name here.
@@ -75,9 +75,7 @@ def read_settings(path: str | Path) -> Settings:
     import yaml
 
     try:
-        if Path(path).stat().st_size > _LARGEST_FILE:
-            raise DumpError(f"{path}: too large for a file of settings")
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = yaml.safe_load(read_input_text(path, MAX_WRITTEN_BYTES))
     except (OSError, UnicodeDecodeError) as error:
         raise DumpError(f"{path}: cannot be read ({error})") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -136,7 +134,7 @@ def _parse_number(value: Any, name: str, origin: str) -> float:
     """Return a finite number that is not negative; YAML reads 1e-3 (no dot) as text."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     highest = _LARGEST_NUMBER
     if name in HYPERPARAMETERS:

@@ -13,14 +13,16 @@ MindSpore) and ``ptdbg`` (ptdbg_ascend, PyTorch).
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import ModuleType
 
 from ..model.errors import DumpError
 from ..model.gc_pause import pause_gc
+from ..model.input_files import check_input, iterate_folders, open_input_file, read_head
 from ..model.trace import Trace
 from . import mindspore, msprobe, ptdbg
-from .files import find_text_files, is_pickle, read_head
+from .files import find_text_files, is_pickle
 from .parts import Part, choose_parts, describe_unread_parts
 
 FORMATS: tuple[ModuleType, ...] = (mindspore, msprobe, ptdbg)
@@ -46,8 +48,7 @@ def find_parts(path: str | Path) -> list[Part]:
     it holds.
     """
     path = Path(path)
-    if not path.exists():
-        raise DumpError(f"{path}: no such file or folder")
+    check_input(path)
     parts = [part for reader in FORMATS for part in reader.find_parts(path)]
     if not parts:
         raise DumpError(_explain_no_dump(path))
@@ -65,20 +66,32 @@ def read_part(part: Part) -> Trace:
 def _explain_no_dump(path: Path) -> str:
     if path.is_file():
         return f"{path}: {_describe_file(path)}; expected {_EXPECTED_FILES}"
-    entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
-    if not entries:
+    if all(entry.startswith(".") for entry in os.listdir(path)):
         return f"{path}: the folder is empty"
     for file in find_text_files(path):
-        if is_pickle(file) or _is_unreadable(file):
+        if is_pickle(file):
             return f"{file}: {_describe_file(file)}; expected {_EXPECTED_FILES}"
+    obstacle = _find_obstacle(path)
+    if obstacle is not None:
+        return f"{obstacle.filename}: {obstacle.strerror}; no dump in the rest of {path}"
     return (
         f"{path}: no dump in this folder; expected rank_*/net/graph/iteration with npy files or "
         "statistic.csv (MindSpore), dump.json (msprobe) or *.pkl of JSON lines (ptdbg_ascend)"
     )
 
 
-def _is_unreadable(file: Path) -> bool:
-    return not read_head(file, 1) and file.stat().st_size > 0
+def _find_obstacle(path: Path) -> OSError | None:
+    """Return why the first folder or file below ``path`` that cannot be read cannot; else None."""
+    errors: list[OSError] = []
+    for folder, _, names in iterate_folders(path, errors.append):
+        for name in names:
+            try:
+                open_input_file(folder / name).close()
+            except OSError as error:
+                errors.append(error)
+            if errors:
+                return errors[0]
+    return errors[0] if errors else None
 
 
 def _describe_file(path: Path) -> str:
@@ -87,7 +100,7 @@ def _describe_file(path: Path) -> str:
     if is_pickle(path):
         return "real pickle; not read, because loading a pickle runs the code in it"
     if not start:
-        return "an empty file" if path.stat().st_size == 0 else "cannot be read"
+        return "an empty file"
     if start.startswith(b"\x93NUMPY"):
         return "one NumPy array; give the folder of the dump"
     if start.startswith(b"PK\x03\x04"):

@@ -18,6 +18,7 @@ import pandas as pd
 
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, Problem
+from .npy import validate_shape
 from .stack_frames import Site
 
 #: Python's in-place operators (language reference 3.3.8), and assignment to elements.
@@ -39,9 +40,6 @@ _FORWARD_MODULE = re.compile(r"(?P<front>.+[._]forward[._])(?P<number>\d{1,9})(?
 #: more were never recorded, because the user listed the calls to record.
 _MAX_MISSING_SHARE = 0.1
 _MAX_SHOWN_CALLS = 3  #: missing calls, or undefined sums, that a message names
-
-#: Elements. The size column is int64, so a larger recorded shape has no known size.
-_MAX_SIZE = 2**62
 
 
 @lru_cache(maxsize=1 << 12)
@@ -101,13 +99,10 @@ def parse_shape_and_size(value: Any) -> tuple[tuple[int, ...] | None, int]:
 
 @lru_cache(maxsize=1 << 12, typed=True)
 def _check_extents(*extents: Any) -> tuple[tuple[int, ...] | None, int]:
-    for extent in extents:
-        if type(extent) is not int or extent < 0:
-            return None, -1
-    size = math.prod(extents)
-    if size >= _MAX_SIZE:
-        size = -1
-    return extents, size
+    if any(type(extent) is not int for extent in extents):
+        return None, -1
+    shape = validate_shape(extents)
+    return (None, -1) if shape is None else (shape, math.prod(shape))
 
 
 def build_statistic_columns(

@@ -5,43 +5,42 @@ Nothing outside the dump folder is opened.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
+from ..model.input_files import iterate_folders, read_head
 from . import torch_pt
 from .npy import open_array, resolve_inside
 
 #: Files of whole tensors. A dump has many of them, and none is the index file of a dump.
 _TENSOR_SUFFIXES = (".npy", ".pt", ".bin", ".pth", ".ckpt", ".safetensors")
 
+_MAX_TEXT_FILES = 300_000  #: each is opened; a run of 1,000 ranks and 50 steps has 200,000
 _MAX_LEVELS_UP = 4  #: folders above a file where its ``step`` or ``rank`` folder is looked for
 
 
 def find_text_files(path: Path) -> Iterator[Path]:
     """Yield the file itself, or every file below the folder that may be the index file of a dump.
 
-    The order is sorted by folder and name.
+    The order is sorted by folder and name. Raises DumpError if there are too many.
     """
     if path.is_file():
         yield path
         return
-    for folder, subfolders, names in os.walk(path):
-        subfolders.sort()
-        for name in sorted(names):
-            if not name.endswith(_TENSOR_SUFFIXES):
-                yield Path(folder, name)
-
-
-def read_head(path: Path, size: int = 65536) -> bytes:
-    """Return the first ``size`` bytes of a file; empty if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return file.read(size)
-    except OSError:
-        return b""
+    n_files = 0
+    for folder, _, names in iterate_folders(path):
+        for name in names:
+            if name.endswith(_TENSOR_SUFFIXES):
+                continue
+            n_files += 1
+            if n_files > _MAX_TEXT_FILES:
+                raise DumpError(
+                    f"{path}: holds more than {_MAX_TEXT_FILES:,} files that may be a dump; "
+                    "give the folder of one dump"
+                )
+            yield folder / name
 
 
 def is_pickle(path: Path) -> bool:

@@ -19,12 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.errors import DumpError
+from ..model.input_files import open_input_file
 
 MAGIC = b"\x93NUMPY"
 _MAX_HEADER = 10_000  #: bytes; NumPy itself accepts no more from a file that it does not trust
 _FIRST_READ = 128  #: bytes; nearly every header ends here, so that one read is enough
 _BFLOAT16 = "<E2"
 _MAX_ELEMENTS = 2**53  #: of a valid shape; no memory holds more
+_MAX_DIMENSIONS = 32  #: of an array of NumPy before 2.0
 
 #: Bytes from which a tensor is memory-mapped. Reading a small file is ten times faster than mapping
 #: it.
@@ -61,7 +63,7 @@ def read_header(path: str | Path) -> Header:
     Raises DumpError if the file is unreadable, is not an .npy file, or is cut short.
     """
     try:
-        with open(path, "rb") as file:
+        with open_input_file(path) as file:
             return read_open_header(file, os.fstat(file.fileno()).st_size, str(path))
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
@@ -128,7 +130,7 @@ def open_array(path: str | Path) -> NDArray[Any]:
     order: Literal["C", "F"] = "F" if header.fortran_order else "C"
     n_bytes = header.n_elements * header.itemsize
     if n_bytes < MEMORY_MAP_BYTES or not header.shape:
-        with open(path, "rb") as file:
+        with open_input_file(path) as file:
             file.seek(header.offset)
             data = file.read(n_bytes)
         elements = np.frombuffer(data, dtype=header.stored)
@@ -139,9 +141,9 @@ def open_array(path: str | Path) -> NDArray[Any]:
 
 
 def validate_shape(extents: Iterable[int]) -> tuple[int, ...] | None:
-    """Return a shape as a tuple, None if it is dynamic (negative) or too large for memory."""
+    """Return a shape as a tuple, None if it is dynamic (negative) or too large for an array."""
     shape = tuple(extents)
-    if any(extent < 0 for extent in shape):
+    if len(shape) > _MAX_DIMENSIONS or any(not 0 <= extent < _MAX_ELEMENTS for extent in shape):
         return None
     if math.prod(shape) >= _MAX_ELEMENTS:
         return None

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
+from ..model.input_files import open_input_file
 from .npy import MEMORY_MAP_BYTES, decode_bfloat16
 from .pickles import Persistent, PickledCall, UnknownPickle, disassemble
 
@@ -83,7 +84,7 @@ def _map_tensor(path: Path) -> AnyArray:
 
 def _read_layout(path: Path) -> tuple[_Layout, zipfile.ZipInfo]:
     """Return the layout of the tensor in the archive, and the entry that holds its data."""
-    with zipfile.ZipFile(path) as archive:
+    with open_input_file(path) as stream, zipfile.ZipFile(stream) as archive:
         entries = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
         if "data.pkl" not in entries:
             raise _UnsupportedFile("it has no data.pkl")
@@ -108,7 +109,7 @@ def find_entry_start(path: Path, entry: zipfile.ZipInfo, header_offset: int | No
     Raises ValueError if the file is cut short.
     """
     offset = entry.header_offset if header_offset is None else header_offset
-    with path.open("rb") as file:
+    with open_input_file(path) as file:
         file.seek(offset)
         header = file.read(_LOCAL_HEADER_SIZE)
     signature, name_length, extra_length = struct.unpack("<4s22xHH", header)

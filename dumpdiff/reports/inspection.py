@@ -6,7 +6,6 @@ one of these parts, read.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from rich.text import Text
 
 from .. import __version__
 from ..model.formatting import escape_control
+from ..model.input_files import iterate_folders
 from ..model.trace import PHASES, Trace
 from ..readers.parts import Part
 from .alignment.summary import format_source
@@ -162,6 +162,6 @@ def _measure_size(path: Path) -> int:
     if path.is_file():
         return path.stat().st_size
     size = 0
-    for folder, _, names in os.walk(path):
-        size += sum(Path(folder, name).lstat().st_size for name in names)
+    for folder, _, names in iterate_folders(path):
+        size += sum((folder / name).lstat().st_size for name in names)
     return size

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from ..model.errors import DumpError
+from ..model.input_files import MAX_WRITTEN_BYTES, read_input_text
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
@@ -142,7 +143,7 @@ def read_document(path: Path, file: str) -> Entry | None:
     Raises RuleError if the file is unreadable, not UTF-8 or not YAML.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_input_text(path, MAX_WRITTEN_BYTES)
         node = yaml.compose(text, Loader=_LOADER)
     except OSError as error:
         raise RuleError(Place(file, 1), f"cannot be read: {error.strerror or error}") from error

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..model.errors import DumpError
+from ..model.input_files import open_input_file
 from .arguments import (
     convert_swift_options,
     has_arguments,
@@ -47,9 +48,9 @@ def read_settings(path: str | Path, version: str = "", model: str | Path | None 
     file = Path(path)
     if file.is_dir():
         raise DumpError(f"{path}: is a folder; give the YAML, launch script or log of the run")
-    if not file.is_file():
+    if not file.exists():
         raise DumpError(f"{path}: there is no such file")
-    with file.open("rb") as stream:
+    with open_input_file(file) as stream:
         text = stream.read(_MAX_BYTES).decode("utf-8", errors="replace")
     if "\0" in text[:_HEAD]:
         raise DumpError(f"{path}: is binary; expected a YAML, a launch script, a log or args.json")

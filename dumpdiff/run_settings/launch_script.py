@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from ..model.errors import DumpError
+from ..model.input_files import MAX_WRITTEN_BYTES, read_input_text
 from .mindformers import add_options, read_mindformers
 from .options import read_environment, read_options
 from .settings import Settings, SettingValue
@@ -239,7 +240,7 @@ def _read_config(config: Word | None, path: Path, file: str) -> Settings:
     for folder in (path.parent, path.parent.parent, Path()):
         yaml_path = folder / config.text
         if yaml_path.is_file():
-            text = yaml_path.read_text(encoding="utf-8", errors="replace")
+            text = read_input_text(yaml_path, MAX_WRITTEN_BYTES, errors="replace")
             return read_mindformers(text, config.text, yaml_path)
     raise DumpError(
         f"{file}:{config.line}: there is no {config.text} next to the script; give the YAML itself"

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from ..model.errors import DumpError
+from ..model.input_files import MAX_WRITTEN_BYTES, read_input_text
 from .settings import Settings, SettingValue
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -157,7 +158,7 @@ def _walk_parent(name: str, file: str, path: Path, walker: _YamlWalker, depth: i
     if depth > _MAX_DEPTH or not is_below or not parent.is_file():
         walker.notes.append(f"{file}: base_config {name} is not below its folder and was not read")
         return
-    text = parent.read_text(encoding="utf-8", errors="replace")
+    text = read_input_text(parent, MAX_WRITTEN_BYTES, errors="replace")
     _walk_document(text, name, parent, walker, depth + 1)
 
 

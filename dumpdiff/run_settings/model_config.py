@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import DumpError
+from ..model.input_files import read_input_bytes
 from .settings import Settings, SettingValue
 from .table import load_table
 
@@ -45,10 +46,10 @@ def add_model_config(settings: Settings, path: Path) -> Settings:
 def _read_config(file: Path) -> Mapping[str, Any]:
     if not file.is_file():
         raise DumpError(f"{file}: there is no such file; give the config.json of the model")
-    with file.open("rb") as stream:
-        text = stream.read(_MAX_BYTES)
     try:
-        config = json.loads(text)
+        config = json.loads(read_input_bytes(file, _MAX_BYTES))
+    except OSError as error:
+        raise DumpError(f"{file}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise DumpError(f"{file}: no valid JSON ({error})") from error
     if not isinstance(config, dict) or "hidden_size" not in config:

@@ -22,10 +22,17 @@ _NOTHING = {"", "none", "null"}
 _EQUAL_WITHIN = 1e-9
 
 
+#: No setting counts more; beyond it, floats are no exact numbers.
+_MAX_INTEGER = 2**53
+
+
 def parse_integer(value: Any) -> int:
-    """Return a whole number, also of '1536' or 1536.0. Raises ValueError for anything else."""
+    """Return a whole number, also of '1536' or 1536.0.
+
+    Raises ValueError or OverflowError for anything else, and for more than a setting can mean.
+    """
     number = float(value)
-    if not number.is_integer():
+    if not number.is_integer() or abs(number) > _MAX_INTEGER:
         raise ValueError(value)
     return int(number)
 

@@ -13,10 +13,12 @@ from .layouts import (
     merge_runs,
 )
 from .merge import LayoutRow, Shards
+from .siblings import RankOps
 
 __all__ = [
     "LayoutRow",
     "Merged",
+    "RankOps",
     "RunOfRanks",
     "Shards",
     "has_equal_layout",

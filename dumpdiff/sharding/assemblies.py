@@ -24,7 +24,6 @@ def find_assemblies(
     siblings: Siblings,
     other: OtherRun,
     kinds: Ints,
-    is_loose: Flags,
     matches: Ints,
     relations: Sequence[Relation | None],
 ) -> dict[int, Assembly]:
@@ -42,7 +41,7 @@ def find_assemblies(
         for row, relation in enumerate(relations)
         if relation is not None and len(relation.parts) > 1
     ]
-    is_single = is_loose | _flag_squares(siblings)
+    is_single = siblings.is_loose | _flag_squares(siblings)
     for row, relation in joined_rows:
         kind = int(kinds[row])
         if matches[row] < 0 or (samples[kind] >= _SAMPLES and not is_single[row]):

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from ..graph import Flow
 from ..model.trace import Trace
+from .batch_slices import BatchSlices, find_batch_slices
 from .merge import LayoutRow, MergedRun, Shards, merge_ranks
 from .micro_batches import count_micro_batches, split_micro_batches
 from .other_run import OtherRun
-from .siblings import Siblings, align_siblings
+from .siblings import RankOps, Siblings, align_siblings
 from .stages import group_stages, join_stages, leave_out_summands
 
 #: Share of the elements of all parameters that have a size which the other run has, too. Half of
@@ -43,6 +44,12 @@ def _find_no_shards(file: str) -> Shards | None:
     return None
 
 
+def _find_no_ops(name: str) -> RankOps:
+    """Return nothing: the run has one rank, which makes all calls."""
+    del name
+    return RankOps({}, {})
+
+
 @dataclass(frozen=True)
 class Merged:
     """A run of one or several ranks as one trace."""
@@ -52,6 +59,8 @@ class Merged:
     layout: tuple[LayoutRow, ...] = ()
     notes: tuple[str, ...] = ()
     find_shards: Callable[[str], Shards | None] = field(default=_find_no_shards, repr=False)
+    #: of an op of the trace: what the ranks call there
+    find_rank_ops: Callable[[str], RankOps] = field(default=_find_no_ops, repr=False)
 
 
 def merge_runs(target: RunOfRanks, reference: RunOfRanks) -> tuple[Merged, Merged]:
@@ -61,12 +70,24 @@ def merge_runs(target: RunOfRanks, reference: RunOfRanks) -> tuple[Merged, Merge
     """
     n_batches = count_all_batches(target, reference)
     stages = (_list_stages(target, n_batches[0]), _list_stages(reference, n_batches[1]))
-    others = tuple(OtherRun([stage.siblings for stage in stages[side]]) for side in (1, 0))
+    slices = _find_all_batch_slices(*stages)
     merged_runs = []
-    for run_stages, other in zip(stages, others, strict=True):
-        merged_stages = [_merge_stage(stage, other) for stage in run_stages]
+    for side, run_stages in enumerate(stages):
+        other_stages = [stage.siblings for stage in stages[1 - side]]
+        other = OtherRun(other_stages, slices[1 - side].factor)
+        merged_stages = [_merge_stage(stage, other, slices[side]) for stage in run_stages]
         merged_runs.append(_join_stages(run_stages, merged_stages))
     return merged_runs[0], merged_runs[1]
+
+
+def _find_all_batch_slices(
+    target: Sequence[_Stage], reference: Sequence[_Stage]
+) -> tuple[BatchSlices, BatchSlices]:
+    """Return how both runs cut the batch."""
+    siblings_t = [stage.siblings for stage in target]
+    siblings_r = [stage.siblings for stage in reference]
+    runs = OtherRun(siblings_t), OtherRun(siblings_r)
+    return find_batch_slices(siblings_t, runs[1]), find_batch_slices(siblings_r, runs[0])
 
 
 def count_all_batches(target: RunOfRanks, reference: RunOfRanks) -> tuple[int, int]:
@@ -109,13 +130,14 @@ def _find_crossing_ops(siblings: Siblings, names: frozenset[str]) -> tuple[int, 
     return tuple(op for op, name in enumerate(op_names) if name in names)
 
 
-def _merge_stage(stage: _Stage, other: OtherRun) -> Merged:
+def _merge_stage(stage: _Stage, other: OtherRun, slices: BatchSlices) -> Merged:
     siblings = stage.siblings
     if siblings.n_ranks == 1:
         flow = siblings.flows[0]
         merged = Merged(replace(flow.trace, tensors=flow.tensors))
     else:
-        merged = _describe_merged(merge_ranks(siblings, other))
+        merged_run = merge_ranks(siblings, other, slices)
+        merged = replace(_describe_merged(merged_run), find_rank_ops=siblings.find_rank_ops)
     if not stage.crossing_ops:
         return merged
     trace, n_parts = leave_out_summands(merged.trace, stage.crossing_ops)
@@ -143,7 +165,11 @@ def _join_stages(stages: list[_Stage], merged_stages: list[Merged]) -> Merged:
         stage, _, stage_file = file.partition(":")
         return merged_stages[int(stage)].find_shards(stage_file)
 
-    return Merged(trace, ranks, layout, tuple(notes), find_shards)
+    def find_rank_ops(name: str) -> RankOps:
+        stage_op, _, stage_name = name.removesuffix(")").rpartition(" (")
+        return merged_stages[names.index(stage_name)].find_rank_ops(stage_op)
+
+    return Merged(trace, ranks, layout, tuple(notes), find_shards, find_rank_ops)
 
 
 def _describe_merged(merged: MergedRun) -> Merged:

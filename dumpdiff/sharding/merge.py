@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
 from ..graph.statistics import compute_statistics
 from ..model.arrays import AnyArray, Flags, Floats, Ints
-from ..model.dtypes import is_discrete, is_floating
-from ..model.trace import BACKWARD, FORWARD, Problem, Trace
+from ..model.dtypes import is_floating
+from ..model.trace import Problem, Trace
 from .assemblies import find_assemblies
+from .batch_slices import BatchSlices
 from .kinds import describe_kinds
 from .other_run import OtherRun, load_shaped
-from .relation import Relation, add_arrays, add_parts, combine_statistics, join_parts
-from .relations import find_relations, list_reductions, load_ranks
+from .partial_sums import list_reductions, load_ranks
+from .relation import Relation, add_arrays, combine_statistics
+from .relations import find_relations
 from .siblings import Siblings
 from .slices import Assembly
+from .unproved_relations import complete_relations
 
 #: Relative difference up to which a sum over ranks is what the collective wrote.
 _REDUCTION_ERROR = 1e-4
@@ -55,24 +57,22 @@ class MergedRun:
     find_shards: Callable[[str], Shards | None]  #: of a file of the trace
 
 
-def merge_ranks(siblings: Siblings, other: OtherRun) -> MergedRun:
+def merge_ranks(siblings: Siblings, other: OtherRun, slices: BatchSlices) -> MergedRun:
     """Return sibling ranks as one; ``other`` has the values of the other run."""
-    return _Merger(siblings, other).run()
+    return _Merger(siblings, other, slices).run()
 
 
 class _Merger:
-    def __init__(self, siblings: Siblings, other: OtherRun) -> None:
+    def __init__(self, siblings: Siblings, other: OtherRun, slices: BatchSlices) -> None:
         self._siblings = siblings
         self._other = other
         self._index = other.index
-        row_relations = find_relations(siblings, other)
+        row_relations = find_relations(siblings, other, slices)
         self._kinds = row_relations.kinds
         self._matches = row_relations.matches
-        self._relations: list[Relation | None] = list(row_relations.relations)
-        self._groups = row_relations.groups
-        self._factor = row_relations.factor
-        self._n_slices = row_relations.n_slices
-        self._is_loose = row_relations.is_loose
+        complete = complete_relations(siblings, other, slices, row_relations)
+        self._relations = complete.relations
+        self._separate_modules = complete.separate_modules
         self._reduction_rows = list_reductions(siblings)
         self._base = siblings.base
         self._base_flow = siblings.flows[self._base]
@@ -80,11 +80,9 @@ class _Merger:
         self._is_constant = table["constant"].to_numpy()
         self._dtypes = table["dtype"].tolist()
         self._deviations: dict[int, tuple[str, ...]] = {}
-        self._separate_modules: tuple[str, ...] = ()
         self._recipes: dict[str, _Recipe] = {}
 
     def run(self) -> MergedRun:
-        self._complete_relations()
         n_rows = len(self._siblings.rows)
         patterns = self._choose_patterns()
         statistics = np.full((n_rows, 4), np.nan)
@@ -94,7 +92,7 @@ class _Merger:
                 self._siblings.statistics[rows], self._siblings.sizes[rows], group_relation
             )
         assemblies = find_assemblies(
-            self._siblings, self._other, self._kinds, self._is_loose, self._matches, patterns
+            self._siblings, self._other, self._kinds, self._matches, patterns
         )
         table = self._base_flow.tensors.copy()
         shapes = table["shape"].tolist()
@@ -147,143 +145,6 @@ class _Merger:
     def _find_shards(self, file: str) -> Shards | None:
         recipe = self._recipes.get(file)
         return None if recipe is None else recipe.find_shards()
-
-    def _complete_relations(self) -> None:
-        """Decide the relations that no value of the other run proves."""
-        siblings = self._siblings
-        labels = siblings.labels
-        self._leave_out_loss_gradients()
-        self._leave_out_separate_modules()
-        for row, relation in enumerate(self._relations):
-            if relation is not None or self._is_constant[row] or self._is_left_out[row]:
-                continue
-            pattern = tuple(labels[row].tolist())
-            if len(set(pattern) - {-1}) == 1:
-                self._relations[row] = join_parts(pattern)
-        self._sum_gradients()
-        self._sum_reduced_values()
-        for row, relation in enumerate(self._relations):
-            if relation is None and not self._is_constant[row] and not self._is_left_out[row]:
-                if is_discrete(self._dtypes[row]):
-                    continue
-                if self._siblings.sizes[row].max() == 1:
-                    self._relations[row] = self._add_numbers(row)
-                    continue
-                op = int(self._base_flow.tensors["op"].iat[row])
-                is_backward = self._base_flow.phases[op] == BACKWARD
-                factor = self._factor if is_backward else 1.0
-                self._relations[row] = join_parts(tuple(labels[row].tolist()), factor)
-
-    def _leave_out_loss_gradients(self) -> None:
-        """Leave out gradients of single numbers where the batch is cut into slices.
-
-        The loss of a slice and the loss of the batch have other gradients: 1/2 and 1.
-        """
-        n_rows = len(self._siblings.rows)
-        self._is_left_out = np.zeros(n_rows, dtype=bool)
-        if self._n_slices < 2:
-            return
-        phases = self._base_flow.trace.ops["phase"].to_numpy()
-        is_backward = (phases == BACKWARD)[self._base_flow.tensors["op"].to_numpy()]
-        self._is_left_out = is_backward & (self._siblings.sizes.max(axis=1) == 1)
-        for row in np.flatnonzero(self._is_left_out).tolist():
-            self._relations[row] = None
-
-    def _leave_out_separate_modules(self) -> None:
-        """Leave out modules that each rank has of its own, such as the experts of a rank.
-
-        They are those whose parameters are each a whole parameter of the other run.
-        """
-        siblings = self._siblings
-        names = self._base_flow.tensors["parameter"].tolist()
-        scopes = set()
-        for row, name in enumerate(names):
-            is_open = self._relations[row] is None and not self._is_constant[row]
-            if not name or not is_open or len(set(siblings.labels[row].tolist())) == 1:
-                continue
-            errors = np.full(siblings.n_ranks, _REDUCTION_ERROR)
-            entries = self._index.find(siblings.sizes[row], siblings.statistics[row], errors)
-            if (entries >= 0).all():
-                scopes.add(name.rpartition(".")[0])
-        if not scopes:
-            return
-        op_scopes = self._base_flow.trace.ops["scope"].tolist()
-        is_separate = np.array([scope in scopes for scope in op_scopes], dtype=bool)
-        ops = self._base_flow.tensors["op"].to_numpy()
-        rows = is_separate[ops] & ~self._is_constant
-        # The gradient norm adds up the modules of each rank in an order of its own.
-        is_pass = np.isin(self._base_flow.phases, (FORWARD, BACKWARD))
-        is_addition = self._base_flow.trace.ops["kind"].str.lower().str.contains("add").to_numpy()
-        is_single = (siblings.sizes.max(axis=1) == 1) & ~self._is_constant
-        rows |= is_single & (is_addition & ~is_pass)[ops]
-        self._is_left_out |= rows
-        for row in np.flatnonzero(rows).tolist():
-            self._relations[row] = None
-        self._separate_modules = tuple(sorted(scopes))
-
-    def _add_numbers(self, row: int) -> Relation | None:
-        """Return how single numbers that no value of the other run proves are combined.
-
-        Numbers of the optimizer are summands (of norms); those of a pass over slices of the batch
-        are averaged. Others mean something on one rank only.
-        """
-        pattern = tuple(self._siblings.labels[row].tolist())
-        op = int(self._base_flow.tensors["op"].iat[row])
-        is_pass = self._base_flow.phases[op] in (FORWARD, BACKWARD)
-        if is_pass and self._factor == 1.0:
-            return None
-        return add_parts(pattern, self._groups[0], self._factor if is_pass else 1.0)
-
-    @cached_property
-    def _joint_classes(self) -> Ints:
-        """(tensors, ranks) the value class of each rank's tensor, -1 where a rank lacks it."""
-        columns = []
-        for rank, flow in enumerate(self._siblings.flows):
-            ids = self._siblings.rows[:, rank]
-            columns.append(np.where(ids >= 0, flow.tensor_class[ids], -1))
-        return np.stack(columns, axis=1)
-
-    def _list_equal_rows(self, row: int) -> Ints:
-        """Return the rows that hold the same value on every rank."""
-        classes = self._joint_classes[row]
-        if (classes < 0).any():
-            return np.array([row])
-        rows: Ints = np.flatnonzero((self._joint_classes == classes).all(axis=1))
-        return rows
-
-    def _sum_reduced_values(self) -> None:
-        """Take what a reduction reads for partial sums, where nothing else is known."""
-        labels = self._siblings.labels
-        for row, output in self._reduction_rows:
-            groups = tuple(labels[output].tolist())
-            relation = add_parts(tuple(labels[row].tolist()), groups)
-            equal_rows = self._list_equal_rows(row).tolist()
-            for equal_row in equal_rows:
-                known_relation = self._relations[equal_row]
-                if known_relation is not None and known_relation.is_sum:
-                    relation = known_relation
-            for equal_row in equal_rows:
-                if self._relations[equal_row] is None:
-                    self._relations[equal_row] = relation
-
-    def _sum_gradients(self) -> None:
-        """Take different gradients of a replicated parameter for partial sums."""
-        table = self._base_flow.tensors
-        labels = self._siblings.labels
-        parameters = table["parameter"].to_numpy()
-        relation_of: dict[str, Relation] = {}
-        for row in np.flatnonzero(parameters != "").tolist():
-            relation = self._relations[row]
-            if relation is not None and not relation.is_sum:
-                relation_of.setdefault(parameters[row], relation)
-        for row, name in enumerate(table["gradient_of"].tolist()):
-            if not name or self._relations[row] is not None or name not in relation_of:
-                continue
-            pattern = tuple(labels[row].tolist())
-            # ranks with the same part of the parameter have summands of the same gradient
-            self._relations[row] = add_parts(
-                pattern, relation_of[name].pattern, self._factor
-            ) or join_parts(pattern, self._factor)
 
     def _choose_patterns(self) -> list[Relation | None]:
         """Return the relations with the ranks whose values are taken.
@@ -419,7 +280,7 @@ class _Merger:
             relation = patterns[row]
             if relation is None or not relation.is_sum or patterns[output] is None:
                 continue
-            for equal_row in self._list_equal_rows(row).tolist():
+            for equal_row in self._siblings.list_equal_rows(row).tolist():
                 equal_relation = patterns[equal_row]
                 if equal_relation is None or not equal_relation.is_sum:
                     continue

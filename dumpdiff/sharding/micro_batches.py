@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from ..communication.collectives import TRANSFERS, classify_kind
 from ..graph import Flow, build_flow
 from ..model.arrays import Flags, Ints, Objects
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, Trace
@@ -111,7 +112,7 @@ def _number_collectives(phases: Objects, kinds: Objects, batches: Ints, n_batche
     if not is_pass.any():
         return
     last_op = int(np.flatnonzero(is_pass)[-1])
-    while last_op + 1 < len(phases) and _is_transfer(kinds[last_op + 1]):
+    while last_op + 1 < len(phases) and classify_kind(kinds[last_op + 1]) in TRANSFERS:
         last_op += 1  # the gradient that is sent to the stage before
     batch = 0
     for op in range(last_op + 1):
@@ -125,10 +126,6 @@ def _number_collectives(phases: Objects, kinds: Objects, batches: Ints, n_batche
         length, remainder = divmod(len(calls), n_batches)
         if not remainder:
             batches[calls] = np.arange(len(calls)) // length
-
-
-def _is_transfer(kind: str) -> bool:
-    return "send" in kind.lower() or "recv" in kind.lower()
 
 
 def select_ops(flow: Flow, is_selected: Flags) -> Trace:

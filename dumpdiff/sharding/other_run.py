@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
-from ..model.arrays import AnyArray
+from ..model.arrays import AnyArray, Floats, Ints
 from ..model.trace import Trace
-from .relation import combine_statistics, group_patterns, join_parts
+from .relation import Relation, add_parts, combine_statistics, group_patterns, join_parts
 from .siblings import Siblings
 from .value_index import ValueIndex
 
@@ -17,8 +17,10 @@ from .value_index import ValueIndex
 class OtherRun:
     """All stages of a run, with their values by number."""
 
-    def __init__(self, stages: Sequence[Siblings]) -> None:
+    def __init__(self, stages: Sequence[Siblings], gradient_factor: float = 1.0) -> None:
+        """Take the stages; gradients of slices of the batch are multiplied by the factor."""
         self._stages = tuple(stages)
+        self._gradient_factor = gradient_factor
         self._offsets = np.cumsum([0, *(len(stage.rows) for stage in stages)])
 
     @cached_property
@@ -30,14 +32,66 @@ class OtherRun:
         """
         blocks = []
         for stage, offset in zip(self._stages, self._offsets, strict=False):
-            is_constant = stage.collect_base("constant").astype(bool)
-            for pattern, rows in group_patterns(stage.labels, np.flatnonzero(~is_constant)):
+            for pattern, rows in group_patterns(stage.labels, np.flatnonzero(~stage.is_constant)):
+                relation = join_parts(pattern)
                 statistics, sizes = combine_statistics(
-                    stage.statistics[rows], stage.sizes[rows], join_parts(pattern)
+                    stage.statistics[rows], stage.sizes[rows], relation
                 )
+                if len(relation.parts) > 1:
+                    statistics[stage.is_backward[rows]] *= self._gradient_factor
                 blocks.append((sizes, statistics, rows + offset))
         sizes, statistics, entries = (np.concatenate(items) for items in zip(*blocks, strict=True))
         return ValueIndex(sizes, statistics, entries)
+
+    @cached_property
+    def largest_ids(self) -> int:
+        """The largest number of tokens, labels or positions that a rank is given."""
+        return max(int(stage.sizes[stage.is_given_id].max(initial=0)) for stage in self._stages)
+
+    @cached_property
+    def sizes(self) -> frozenset[int]:
+        """The numbers of elements of all values that one rank holds."""
+        return frozenset(size for stage in self._stages for size in np.unique(stage.sizes).tolist())
+
+    @cached_property
+    def sorted_shapes(self) -> frozenset[tuple[int, ...]]:
+        """The shapes of all values that one rank holds, with their axes in order."""
+        shapes = set()
+        for stage in self._stages:
+            shapes |= set(stage.collect_base("shape").tolist())
+        return frozenset(tuple(sorted(shape)) for shape in shapes if shape is not None)
+
+    def find_combined(
+        self,
+        siblings: Siblings,
+        rows: Ints,
+        patterns: Ints,
+        groups: tuple[int, ...] | None = None,
+        factor: float = 1.0,
+    ) -> Iterator[tuple[Relation, Ints, Ints]]:
+        """Look for what rows of sibling tensors make up among the values of this run.
+
+        ``patterns`` (tensors, ranks) say which ranks have the same numbers. Values are added up
+        within ``groups``, or without them concatenated. Yields relations, each with its rows and
+        the entry of the value that each equals, -1 if there is none.
+        """
+        for pattern, pattern_rows in group_patterns(patterns, rows):
+            if groups is None:
+                relation: Relation | None = join_parts(pattern, factor)
+            else:
+                relation = add_parts(pattern, groups, factor)
+            if relation is None or not relation.parts:
+                continue
+            statistics, sizes = combine_statistics(
+                siblings.statistics[pattern_rows], siblings.sizes[pattern_rows], relation
+            )
+            entries = self.index.find(sizes, statistics, siblings.match_errors[pattern_rows])
+            yield relation, pattern_rows, entries
+
+    def find_whole(self, statistics: Floats, size: int, error: float) -> int:
+        """Return the entry of one value by its (4,) statistics, -1 if there is none."""
+        entries = self.index.find(np.array([size]), statistics[None], np.array([error]))
+        return int(entries[0])
 
     def get_shape(self, entry: int) -> tuple[int, ...] | None:
         """Return the shape of a value on the first rank that has it."""

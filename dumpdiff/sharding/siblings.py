@@ -11,7 +11,8 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import AnyArray, Flags, Floats, Ints, Objects
-from ..model.trace import COMMUNICATION, flag_words
+from ..model.dtypes import get_unit_roundoff, is_discrete
+from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, Trace, flag_words
 from ..readers.call_records import is_in_place
 
 #: Columns of the tensor table that are compared between siblings.
@@ -19,12 +20,24 @@ _STATISTICS = ("max", "min", "mean", "norm")
 #: Relative difference of statistics of the same numbers in two processes, which may have reduced
 #: them in another order (float32 sums of some thousand elements; measured up to 3e-6).
 _EQUALITY = 1e-5
-
+#: Relative difference of statistics up to which values of two runs are the same: correct runs of
+#: float32 differ by 1e-6 to 1e-5; narrower dtypes by some of their roundoffs.
+_MATCH_ERROR = 1e-4
+_MATCH_ROUNDOFFS = 8
 #: Share of the ops of a rank that must correspond by shape. Ranks with shards of other sizes (a
 #: vocabulary that does not divide) are aligned by the number of axes.
 _MIN_SHAPED_SHARE = 0.9
 #: Kind, scope, phase, and the slots with their shapes, or only the numbers of axes.
 _Call = tuple[str, str, str, tuple[tuple[str, object, str], ...]]
+
+
+@dataclass(frozen=True)
+class RankOps:
+    """What the ranks call in the place of one op of a merged run, by rank."""
+
+    names: dict[str, str]
+    #: of a rank that lacks the op: its calls without siblings between the neighbors
+    substitutes: dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,59 @@ class Siblings:
         return bases
 
     @cached_property
+    def phases(self) -> Objects:
+        """(tensors,) the phase of the op, on the first rank that has the tensor."""
+        return self._collect_of_ops([flow.trace.ops["phase"].to_numpy() for flow in self.flows])
+
+    @cached_property
+    def is_backward(self) -> Flags:
+        """(tensors,) whether the op runs during the backward pass, whatever its recorded phase."""
+        flags = [flag_backward_pass(flow.trace) for flow in self.flows]
+        row_flags: Flags = self._collect_of_ops(flags).astype(bool)
+        return row_flags
+
+    @cached_property
+    def is_loose(self) -> Flags:
+        """(tensors,) whether the op is outside of modules, and the tensor has no name."""
+        parents = [flow.trace.ops["parent"].to_numpy() for flow in self.flows]
+        flags: Flags = self._collect_of_ops(parents).astype(int) < 0
+        for column in ("parameter", "gradient_of", "update_of"):
+            flags &= self.collect_base(column) == ""
+        return flags
+
+    @cached_property
+    def is_constant(self) -> Flags:
+        """(tensors,) whether the record is an argument, not a tensor."""
+        flags: Flags = self.collect_base("constant").astype(bool)
+        return flags
+
+    @cached_property
+    def is_discrete(self) -> Flags:
+        """(tensors,) whether the elements are integers or flags."""
+        dtypes = self.collect_base("dtype")
+        return np.array([is_discrete(dtype) for dtype in dtypes], dtype=bool)
+
+    @cached_property
+    def is_given_id(self) -> Flags:
+        """(tensors,) integers of the forward pass that no op computes: tokens, positions."""
+        flow = self.flows[self.base]
+        producers = np.append(flow.producers, -1)
+        rows = self.rows[:, self.base]
+        flags: Flags = (rows >= 0) & (producers[flow.tensor_class[rows]] < 0)
+        dtypes = self.collect_base("dtype").tolist()
+        flags &= np.array(["int" in str(dtype).lower() for dtype in dtypes], dtype=bool)
+        flags &= (self.phases == FORWARD) & ~self.is_constant
+        return flags
+
+    @cached_property
+    def match_errors(self) -> Floats:
+        """(tensors,) relative difference up to which a value of the other run is the same."""
+        roundoffs = np.array([get_unit_roundoff(dtype) for dtype in self.collect_base("dtype")])
+        errors: Floats = np.maximum(_MATCH_ERROR, _MATCH_ROUNDOFFS * roundoffs)
+        errors[self.is_discrete] = 0.0
+        return errors
+
+    @cached_property
     def statistics(self) -> Floats:
         """(tensors, ranks, 4) max, min, mean and norm; NaN where not recorded."""
         return np.stack([self.collect(name, np.nan) for name in _STATISTICS], axis=2)
@@ -93,6 +159,53 @@ class Siblings:
         for rank, flow in enumerate(self.flows):
             is_base = (self.bases == rank) & self.is_present[:, rank]
             values[is_base] = flow.tensors[name].to_numpy()[self.rows[is_base, rank]]
+        return values
+
+    def find_rank_ops(self, name: str) -> RankOps:
+        """Return what each rank calls in the place of an op of the base rank."""
+        base_names = self.flows[self.base].trace.ops["name"].to_numpy()
+        rows = np.flatnonzero(base_names == name)
+        rank_ops = RankOps({}, {})
+        if not len(rows):
+            return rank_ops
+        row = int(np.flatnonzero(self.ops[:, self.base] == rows[0])[0])
+        for rank, flow in enumerate(self.flows):
+            names = flow.trace.ops["name"]
+            numbers = self.ops[:, rank]
+            if numbers[row] >= 0:
+                rank_ops.names[self.names[rank]] = str(names.iat[int(numbers[row])])
+                continue
+            begin = int(numbers[:row].max(initial=-1)) + 1
+            later = numbers[row:]
+            end = int(later[later >= 0].min(initial=len(names)))
+            if begin < end:
+                rank_ops.substitutes[self.names[rank]] = tuple(names.iloc[begin:end].tolist())
+        return rank_ops
+
+    @cached_property
+    def _joint_classes(self) -> Ints:
+        """(tensors, ranks) the value class of each rank's tensor, -1 where a rank lacks it."""
+        columns = []
+        for rank, flow in enumerate(self.flows):
+            ids = self.rows[:, rank]
+            columns.append(np.where(ids >= 0, flow.tensor_class[ids], -1))
+        return np.stack(columns, axis=1)
+
+    def list_equal_rows(self, row: int) -> Ints:
+        """Return the rows that hold the same value on every rank."""
+        classes = self._joint_classes[row]
+        if (classes < 0).any():
+            return np.array([row])
+        rows: Ints = np.flatnonzero((self._joint_classes == classes).all(axis=1))
+        return rows
+
+    def _collect_of_ops(self, columns: Sequence[AnyArray]) -> Objects:
+        """Return (tensors,) a column of each rank's ops, of the first rank that has each tensor."""
+        values = np.empty(len(self.rows), dtype=object)
+        row_ops = self.ops[self.row_ops]
+        for rank, column in enumerate(columns):
+            is_base = self.bases == rank
+            values[is_base] = column[row_ops[is_base, rank]]
         return values
 
     @cached_property
@@ -124,6 +237,25 @@ class Siblings:
             ]
             columns.append(column)
         return np.array(columns).T
+
+
+def flag_backward_pass(trace: Trace) -> Flags:
+    """Return (ops,) whether each op runs during the backward pass.
+
+    Where calls are recorded, what a custom gradient calls is recorded as forward calls.
+    """
+    phases = trace.ops["phase"].to_numpy()
+    is_backward: Flags = phases == BACKWARD
+    if not is_backward.any():
+        return is_backward
+    first, last = np.flatnonzero(is_backward)[[0, -1]]
+    is_called = phases == COMMUNICATION
+    if (trace.ops["forward"] >= 0).any():
+        is_called |= (phases == FORWARD) & ~trace.ops["recomputed"].to_numpy()
+    is_between = np.zeros(len(phases), dtype=bool)
+    is_between[first : last + 1] = True
+    is_backward |= is_called & is_between
+    return is_backward
 
 
 def _flag_equal(first: Floats, second: Floats) -> Flags:

@@ -6,12 +6,13 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ..communication import find_stages, join_collectives
-from ..communication.collectives import ALL_REDUCE
+from ..communication.collectives import ALL_REDUCE, RECV, TRANSFERS, classify_kind
 from ..graph import Flow, build_flow
 from ..model.arrays import AnyArray, Ints
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER, Problem, Trace
@@ -99,6 +100,7 @@ def join_stages(traces: Sequence[Trace], names: Sequence[str]) -> Trace:
         ops = trace.ops.copy()
         ops["scope"] = pd.Series(scopes, dtype=object)
         ops["name"] = pd.Series([f"{name} ({names[stage]})" for name in ops["name"]], dtype=object)
+        ops["phase"] = _extend_backward_pass(trace.ops)
         tensors = trace.tensors.copy()
         for column, values in columns.items():
             tensors[column] = pd.Series(values, dtype=object)
@@ -114,7 +116,7 @@ def join_stages(traces: Sequence[Trace], names: Sequence[str]) -> Trace:
             numbers = table[column].to_numpy(copy=True)
             numbers[numbers >= 0] += offset
             table[column] = numbers
-        sort_keys.append(_list_sort_keys(trace, stage, len(traces)))
+        sort_keys.append(_list_sort_keys(ops, stage, len(traces)))
         ops_frames.append(ops)
         tensor_frames.append(tensors)
         loads.append(trace.load)
@@ -143,16 +145,32 @@ def join_stages(traces: Sequence[Trace], names: Sequence[str]) -> Trace:
     return Trace(source, all_ops, all_tensors, problems, load)
 
 
-def _list_sort_keys(trace: Trace, stage: int, n_stages: int) -> Ints:
-    """Return (3, ops): pass, stage in the order of the pass, and place in the stage."""
+def _extend_backward_pass(ops: pd.DataFrame) -> pd.Series[Any]:
+    """Return the phases; what a stage computes before it sends its last gradient is no update."""
+    phases = ops["phase"].copy()
+    is_transfer = ops["kind"].map(classify_kind).isin(TRANSFERS).to_numpy()
+    is_backward = (phases == BACKWARD).to_numpy()
+    if is_transfer.any() and is_backward.any():
+        is_before = np.arange(len(ops)) < np.flatnonzero(is_transfer)[-1]
+        is_after = np.arange(len(ops)) > np.flatnonzero(is_backward)[0]
+        phases[is_before & is_after & (phases == OPTIMIZER).to_numpy()] = BACKWARD
+    return phases
+
+
+def _list_sort_keys(ops: pd.DataFrame, stage: int, n_stages: int) -> Ints:
+    """Return (3, ops): pass, stage in the order of the pass, and place in the stage.
+
+    What is received belongs to the pass of the next op.
+    """
     passes = {FORWARD: 0, BACKWARD: 1, OPTIMIZER: 2}
-    keys = np.zeros((3, len(trace.ops)), dtype=int)
-    current = 0
-    for op, phase in enumerate(trace.ops["phase"].tolist()):
-        current = max(passes.get(phase, current), current)
-        keys[0, op] = current
+    keys = np.zeros((3, len(ops)), dtype=int)
+    keys[0] = np.maximum.accumulate(ops["phase"].map(passes).fillna(0).astype(int).to_numpy())
+    is_receive = (ops["kind"].map(classify_kind) == RECV).tolist()
+    for op in reversed(range(len(ops) - 1)):
+        if is_receive[op]:
+            keys[0, op] = keys[0, op + 1]
     keys[1] = np.where(keys[0] == 1, n_stages - stage, stage)
-    keys[2] = np.arange(len(trace.ops))
+    keys[2] = np.arange(len(ops))
     return keys
 
 

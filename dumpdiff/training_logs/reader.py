@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..model.errors import DumpError
+from ..model.input_files import STANDARD_INPUT, open_input_file, open_input_stream
 from . import megatron, mindformers, trainer
 from .curves import Curves
 from .log_text import strip_terminal_codes
@@ -36,19 +37,21 @@ _MAX_SIZE = 1 << 30  #: bytes that are read of one file
 def read_log(path: str | Path) -> Curves:
     """Return the curves of one run.
 
-    ``path`` is a log, or a folder with the logs of all ranks (``msrun_log``). In a folder the rank
-    with the highest number is read, because the last stage of a pipeline has the loss. If ranks
-    print different losses, their mean is taken.
+    ``path`` is a log (also a pipe, or '-' for standard input), or a folder with the logs of all
+    ranks (``msrun_log``). In a folder the rank with the highest number is read, because the last
+    stage of a pipeline has the loss. If ranks print different losses, their mean is taken.
 
     Raises DumpError if no line of a known format is found; the message names the expected lines.
     """
     location = Path(path)
     if location.is_dir():
         return _read_folder(location)
-    if not location.is_file():
+    if str(path) != STANDARD_INPUT and not location.exists():
         raise DumpError(f"{path}: there is no such file")
     curves_of_ranks = []
-    for text in split_by_rank(read_text(location)):
+    with open_input_stream(location) as stream:
+        log_text = _decode_log(stream)
+    for text in split_by_rank(log_text):
         curves = parse(text, str(path))
         if curves is not None:
             curves_of_ranks.append(curves)
@@ -63,8 +66,12 @@ def read_log(path: str | Path) -> Curves:
 
 def read_text(path: Path) -> str:
     """Return the text of a log, without terminal escape sequences."""
-    with path.open("rb") as stream:
-        return strip_terminal_codes(stream.read(_MAX_SIZE).decode("utf-8", errors="replace"))
+    with open_input_file(path) as stream:
+        return _decode_log(stream)
+
+
+def _decode_log(stream: BinaryIO) -> str:
+    return strip_terminal_codes(stream.read(_MAX_SIZE).decode("utf-8", errors="replace"))
 
 
 def parse(text: str, path: str) -> Curves | None:
@@ -135,7 +142,7 @@ def _compare_with_ranks(curves: Curves, other_files: Sequence[Path], folder: Pat
 
 def _has_same_ends(curves: Curves, file: Path) -> bool:
     """Whether both ends of a log show the losses of ``curves``; True if the log prints none."""
-    with file.open("rb") as stream:
+    with open_input_file(file) as stream:
         head = stream.read(_END_SAMPLE)
         stream.seek(max(file.stat().st_size - _END_SAMPLE, 0))
         tail = stream.read(_END_SAMPLE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -18,10 +18,18 @@ from .block_scales import dequantize_weights
 from .distance import Distance
 from .groups import Group, Member, group_by_name, is_state
 from .layout import GroupComparison, ShapeMismatch, compare_group
-from .mistakes import ParameterIndex, name_mistake
+from .mistakes import ParameterIndex, name_mistake, name_small_change
 from .notes import find_layer_shift, list_notes
 from .parameter_rows import ParameterRows
-from .result import RELATIONS, CheckpointSummary, Mistake, Pair, Relation, WeightsResult
+from .result import (
+    MIN_COVERAGE,
+    RELATIONS,
+    CheckpointSummary,
+    Mistake,
+    Pair,
+    Relation,
+    WeightsResult,
+)
 from .shards import join_shards
 from .sums import find_sums
 from .unpaired import UnpairedParameters, explain_unpaired
@@ -33,8 +41,8 @@ Progress = Callable[[str, float], None]
 
 #: After this many bytes are read, the memory of mapped files is released.
 _RELEASE = 64 << 20
-#: Share of the elements of both sides that must be compared for 'agree'.
-MIN_COVERAGE = 0.9
+#: A cast through a third dtype must explain more than this share of the elements that differ.
+_MIN_DETOUR_SHARE = 0.5
 #: Kind of row order -> the mistake that it is if the family reads another order.
 _ORDER_MISTAKES = {
     "rope": "rope",
@@ -75,7 +83,7 @@ def compare(
             pairs.append(_build_mismatch_pair(group, comparison.reason))
         else:
             comparisons.append(comparison)
-    comparisons = _resolve_unknown_layouts(comparisons)
+    comparisons = _reject_lone_detours(_resolve_unknown_layouts(comparisons))
     components = [
         (comparison, number, parameter)
         for comparison in comparisons
@@ -137,6 +145,33 @@ def _resolve_unknown_layouts(comparisons: list[GroupComparison]) -> list[GroupCo
         else:
             decided_comparisons.append(comparison)
     return decided_comparisons
+
+
+def _reject_lone_detours(comparisons: list[GroupComparison]) -> list[GroupComparison]:
+    """Remove casts through a third dtype that explain only a minority of the model.
+
+    A cast is done to a whole model. A few weights can look cast by chance: norms of ones, changed
+    by less than the spacing of bfloat16 at one.
+    """
+    n_unequal = 0
+    n_explained: Counter[tuple[str, str, bool] | None] = Counter()
+    for comparison in comparisons:
+        if _has_equal_dtypes(comparison):
+            count = int(comparison.distance.unequal.sum())
+            n_unequal += count
+            n_explained[comparison.distance.rounding] += count
+    checked_comparisons = []
+    for comparison in comparisons:
+        distance = comparison.distance
+        is_lone = n_explained[distance.rounding] <= _MIN_DETOUR_SHARE * n_unequal
+        if is_lone and _has_equal_dtypes(comparison):
+            distance = replace(distance, rounding=None)
+        checked_comparisons.append(replace(comparison, distance=distance))
+    return checked_comparisons
+
+
+def _has_equal_dtypes(comparison: GroupComparison) -> bool:
+    return comparison.target.precision == comparison.reference.precision
 
 
 def _split_components(comparison: GroupComparison) -> Iterator[ParameterRows]:
@@ -232,11 +267,16 @@ def _judge_rows(
     if layout_mistake is not None and n_moved >= len(wrong_rows):
         return "different", layout_mistake
     if len(wrong_rows):
+        if distance.classify(rows[~is_wrong]) == "different":  # the rows are not what is wrong
+            wrong_rows = np.flatnonzero(distance.unequal[rows])
         return "different", name_mistake(parameter, wrong_rows, index)
     relation = distance.classify(rows)
     if relation == "different":
         unequal_rows = np.flatnonzero(distance.unequal[rows])
         return relation, name_mistake(parameter, unequal_rows, index)
+    if relation == "noise" and not parameter.is_computed:
+        # Weights are copied or cast, never recomputed: what no rounding explains is another value.
+        return "different", name_small_change(parameter, index)
     return relation, None
 
 
@@ -314,7 +354,9 @@ def _build_result(
     verdict: Verdict = "agree"
     if has_mistakes or unpaired.missing or unpaired.unknown:
         verdict = "differ"
-    if not pairs or (verdict == "agree" and coverage < MIN_COVERAGE):
+    is_order_unknown = any(comparison.is_order_unknown for comparison in comparisons)
+    is_unproven = coverage < MIN_COVERAGE or is_order_unknown
+    if not pairs or (verdict == "agree" and is_unproven):
         verdict = "inconclusive"
     worst_relation = max((RELATIONS.index(pair.relation) for pair in correct_pairs), default=0)
     return WeightsResult(

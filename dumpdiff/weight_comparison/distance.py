@@ -22,7 +22,7 @@ _FLOAT32_UNITS = 4.0
 #: Noise has no direction: with n elements it changes the factor between two weights by about its
 #: n-th root's share of itself. The difference is a factor, not noise, if the change due to the
 #: factor is more than half of the distance, and more than eight times what chance gives.
-_SYSTEMATIC_SHARE, _CHANCE_FACTOR = 0.5, 8.0
+SYSTEMATIC_SHARE, _CHANCE_FACTOR = 0.5, 8.0
 #: Relative distance from which a row counts as a different row (a choice: far above rounding, far
 #: below the distance of unrelated rows). Rows of fewer than FEW_COLUMNS elements can be that close
 #: by chance: for these the limit is a multiple of the rounding noise.
@@ -95,7 +95,7 @@ class Distance:
         square = float((self.norm[selection] ** 2).sum())
         count = len(self.gap[selection]) * self.columns
         factor = abs(float(self.projection[selection].sum())) / max(square, _TINY)
-        share = max(_SYSTEMATIC_SHARE, _CHANCE_FACTOR / np.sqrt(max(1, count)))
+        share = max(SYSTEMATIC_SHARE, _CHANCE_FACTOR / np.sqrt(max(1, count)))
         return bool(factor > share * gap / max(np.sqrt(square), _TINY))
 
     @property

@@ -89,6 +89,12 @@ def list_expected_orders(
             yield order
 
 
+def may_share_layout(module: str, families: tuple[str, str]) -> bool:
+    """Whether both families may read one arrangement of a fused weight, or one is unknown."""
+    first, second = (_ARRANGEMENTS.get((family, module), _ALL_ARRANGEMENTS) for family in families)
+    return not first.isdisjoint(second)
+
+
 def check_layout(
     module: str,
     families: tuple[str, str],

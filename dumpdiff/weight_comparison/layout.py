@@ -10,7 +10,12 @@ import numpy as np
 from ..model.arrays import Ints
 from .distance import Distance, measure_distance
 from .families import ModelConfig
-from .family_layouts import check_layout, differs_in_rope_order, list_expected_orders
+from .family_layouts import (
+    check_layout,
+    differs_in_rope_order,
+    list_expected_orders,
+    may_share_layout,
+)
 from .groups import Group, count_rows, join_members
 from .matrix import Matrix
 from .row_matches import match_rows
@@ -52,6 +57,8 @@ class GroupComparison:
     #: whether the family reads the arrangement of the components, whatever the row order in each
     is_arrangement_correct: bool | None
     padding: int = 0  #: additional rows of the target; if negative, of the reference
+    #: whether the families read other row orders, but the settings do not say which rows these are
+    is_order_unknown: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,7 @@ def _compare_matrices(
     families = target.family, reference.family
     config = _merge_configs(target.config, reference.config)
     fused = _find_fused_components(group, module, n_target_rows, families, config)
+    is_order_unknown = fused is None and not may_share_layout(module, families)
     if fused is None:
         orders = _list_plain_orders(module, n_target_rows, n_reference_rows, config, families)
     else:
@@ -130,11 +138,13 @@ def _compare_matrices(
             layout = RowLayout(SAME, (_ROPE_NOT_REORDERED,))
         else:
             layout = _describe_group_layout(fused, group, expected)
+            if fused is not None and not group.fused and _is_identity(expected):
+                layout = RowLayout(SAME, (SAME,))
         order, is_correct, is_arrangement_correct = expected, not lacks_reordering, True
     else:
         distance = measure_distance(target_matrix, reference_matrix, order, report_bytes)
         layout = _describe_group_layout(fused, group, order)
-        is_correct, is_arrangement_correct = False, True
+        is_correct, is_arrangement_correct = (None if is_order_unknown else False), True
         if fused is not None:
             if group.fused == "reference":
                 families = families[1], families[0]
@@ -154,6 +164,7 @@ def _compare_matrices(
         is_correct=is_correct,
         is_arrangement_correct=is_arrangement_correct,
         padding=padding,
+        is_order_unknown=is_order_unknown,
     )
 
 
@@ -249,14 +260,21 @@ def _list_plain_orders(
 
 
 def _list_fused_orders(fused: _FusedParts, *, is_fused_on_both: bool) -> list[Ints]:
-    """List the orders of a fused weight, most likely first."""
+    """List the orders of a fused weight that the families read, most likely first.
+
+    If both sides are fused and have a layout in common, that is rows in the same places.
+    """
     orders = []
-    if is_fused_on_both:
-        orders.append(np.arange(sum(fused.sizes)))  # usually both have the same layout
     inverse_orders = [invert_order(reference_order) for reference_order in fused.reference_orders]
     for target_order in fused.target_orders:
         orders += [inverse_order[target_order] for inverse_order in inverse_orders]
+    if is_fused_on_both:
+        orders.sort(key=lambda order: not _is_identity(order))
     return orders
+
+
+def _is_identity(order: Ints) -> bool:
+    return np.array_equal(order, np.arange(len(order)))
 
 
 def _select_best_order(target: Matrix, reference: Matrix, orders: Sequence[Ints]) -> Ints:
@@ -291,7 +309,8 @@ def _find_other_order(
     correct_rows = np.setdiff1d(np.flatnonzero(order >= 0), wrong_rows)
     is_free[order[correct_rows]] = False
     matches = match_rows(target, reference, wrong_rows, is_free)
-    if np.count_nonzero(matches >= 0) <= _MIN_FOUND_SHARE * len(wrong_rows):
+    is_elsewhere = (matches >= 0) & (matches != order[wrong_rows])
+    if np.count_nonzero(is_elsewhere) <= _MIN_FOUND_SHARE * len(wrong_rows):
         return None
     other_order = order.copy()
     other_order[wrong_rows] = matches
@@ -322,8 +341,6 @@ def _describe_group_layout(fused: _FusedParts | None, group: Group, order: Ints)
     if group.fused == "reference":
         inverse = invert_order(order, sum(fused.sizes))
         return describe_layout(inverse, fused.sizes, fused.names)
-    if not group.fused and np.array_equal(order, np.arange(len(order))):
-        return RowLayout(SAME, (SAME,))
     layouts = []
     for reference_order in fused.reference_orders:
         order_over_components = np.where(order >= 0, reference_order[order], -1)

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..comparison.narrow_dtypes import round_to_dtype
 from ..model.arrays import Floats, Ints
 from ..model.dtypes import get_unit_roundoff
 from .casts import NARROW_DTYPES
-from .distance import FEW_COLUMNS, WRONG_ROW, compute_row_limit
+from .distance import FEW_COLUMNS, SYSTEMATIC_SHARE, WRONG_ROW, compute_row_limit
+from .drift import compute_spacing, measure_drift
 from .matrix import Matrix
 from .parameter_rows import ParameterRows
 from .result import Mistake
@@ -37,6 +39,9 @@ _CHANGED_CORRELATION = 0.9  #: a correlation above this is the same weight with 
 #: A weight is a multiple of another if the rest is within twice the noise, but at least this
 #: (relatively).
 _MIN_FACTOR_TOLERANCE = 1e-5
+#: A factor leaves at most this share of the difference, as in ``Distance``: what it explains and
+#: what it leaves are orthogonal. Otherwise it is only the least-squares fit of another change.
+_MAX_UNSCALED_SHARE = (1 - SYSTEMATIC_SHARE**2) ** 0.5
 #: A factor is reported as a square root if its square is within this of an integer greater than 3.
 _ROOT_TOLERANCE = 1e-3
 _MIN_ROOT = 3
@@ -202,13 +207,39 @@ def _check_truncated(parameter: ParameterRows, index: ParameterIndex) -> Mistake
     return None
 
 
+def _check_detour(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
+    """Find a cast through a third dtype, in which only the target is exact.
+
+    An exact rounding is found before, by :mod:`.casts`. It does not explain two sides that were
+    both rounded from values that neither of them has.
+    """
+    target, reference = parameter.read_sample()
+    own_dtype = max(
+        parameter.target.precision, parameter.reference.precision, key=get_unit_roundoff
+    )
+    for dtype in NARROW_DTYPES:
+        if dtype == own_dtype or not np.array_equal(round_to_dtype(target, dtype), target):
+            continue
+        if np.array_equal(round_to_dtype(reference, dtype), reference):
+            continue
+        # Half a unit of the third dtype, and half a unit of their own on either side.
+        limits = compute_spacing(np.abs(reference), dtype) / 2
+        limits += compute_spacing(np.abs(reference), own_dtype)
+        if np.all(np.abs(target - reference) <= limits):
+            return Mistake("rounding", f"the reference's, cast to {dtype} on the way")
+    return None
+
+
 def _check_scaled(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
     target, reference = parameter.read_sample()
     factor = _fit_factor(target, reference)
     if not factor or target.size < 2 or np.ptp(reference) == 0:
         return None
     tolerance = max(2 * parameter.noise, _MIN_FACTOR_TOLERANCE)
-    if np.linalg.norm(target - factor * reference) > tolerance * np.linalg.norm(target):
+    residual = np.linalg.norm(target - factor * reference)
+    if residual > tolerance * np.linalg.norm(target):
+        return None
+    if residual > _MAX_UNSCALED_SHARE * np.linalg.norm(target - reference):
         return None
     if abs(factor + 1) <= parameter.noise:
         return Mistake("sign", "the reference's with the other sign")
@@ -313,12 +344,25 @@ def _sample_columns(matrix: Matrix) -> Floats:
 def _check_changed(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
     target, reference = parameter.read_sample()
     change = _compute_change(target, reference)
-    if _compute_correlation(target, reference) > _CHANGED_CORRELATION and change < 1:
-        message = (
-            f"the reference's with {change:.2g} relative change in every row: trained on, or noise"
-        )
-        return Mistake("changed", message)
+    is_related = _compute_correlation(target, reference) > _CHANGED_CORRELATION
+    if change <= WRONG_ROW or (is_related and change < 1):
+        return _describe_change(parameter)
     return None
+
+
+def name_small_change(parameter: ParameterRows, index: ParameterIndex) -> Mistake:
+    """Return what is wrong with a parameter that is the reference's within rounding."""
+    for check in (_check_truncated, _check_detour):
+        mistake = check(parameter, index)
+        if mistake is not None:
+            return mistake
+    return _describe_change(parameter)
+
+
+def _describe_change(parameter: ParameterRows) -> Mistake:
+    change = _compute_change(*parameter.read_sample())
+    drift = measure_drift(parameter)
+    return Mistake("changed", f"{change:.2g} relative change: {drift.describe()}")
 
 
 def _compute_change(target: Floats, reference: Floats) -> float:
@@ -364,6 +408,7 @@ _CHECKS: tuple[Callable[[ParameterRows, ParameterIndex], Mistake | None], ...] =
     _check_not_finite,
     _check_constant,
     _check_truncated,
+    _check_detour,
     _check_scaled,
     _check_offset,
     _check_swapped,

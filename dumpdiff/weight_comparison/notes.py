@@ -24,12 +24,24 @@ def list_notes(
     comparisons: Iterable[GroupComparison],
     pairs: Iterable[Pair],
 ) -> Iterator[str]:
-    """Yield how both sides were read, which layouts differ, and what was paired without names."""
+    """Yield doubts, how both sides were read, which layouts differ, and what values paired."""
+    comparisons = list(comparisons)
+    yield from _list_doubts(comparisons)
     for side, model in zip(("target", "reference"), models, strict=True):
         for note in model.notes:
             yield f"{side}: {note}"
     yield from _list_layout_notes(comparisons)
     yield from _list_value_notes(list(pairs))
+
+
+def _list_doubts(comparisons: Iterable[GroupComparison]) -> Iterator[str]:
+    """Yield why equal rows are no proof, once for all layers."""
+    paths = [comparison.group.path for comparison in comparisons if comparison.is_order_unknown]
+    for module in dict.fromkeys(re.sub(r"\d+", "*", path) for path in paths):
+        yield (
+            f"the two families keep the rows of {module} in other orders, which only the number of"
+            " heads tells: give checkpoints with config.json or arguments"
+        )
 
 
 def _list_layout_notes(comparisons: Iterable[GroupComparison]) -> Iterator[str]:

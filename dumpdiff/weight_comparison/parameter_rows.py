@@ -36,6 +36,11 @@ class ParameterRows:
         """Relative distance that rounding can cause."""
         return compute_noise(self.target.precision, self.reference.precision)
 
+    @property
+    def is_computed(self) -> bool:
+        """Whether the elements of a side were computed, so that they may differ by rounding."""
+        return bool(self.target.computed_from or self.reference.computed_from)
+
     def sample_rows(self, candidates: Ints | None = None) -> Ints:
         """Return a limited number of evenly spaced rows, of all rows or of ``candidates``."""
         rows = np.arange(self.shape[0]) if candidates is None else candidates

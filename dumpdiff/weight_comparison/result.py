@@ -13,8 +13,11 @@ from ..model.verdict import Verdict
 Relation = Literal["identical", "equal", "rounded", "noise", "different"]
 
 #: From best to worst: equal bits; equal values in other dtypes; equal after one correct rounding;
-#: equal within a few roundings; different.
+#: computed, and equal within a few roundings; different.
 RELATIONS: tuple[Relation, ...] = ("identical", "equal", "rounded", "noise", "different")
+
+#: Share of the elements of both sides that must be compared for 'agree'.
+MIN_COVERAGE = 0.9
 
 
 @dataclass(frozen=True)

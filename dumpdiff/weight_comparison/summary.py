@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..model.formatting import format_percent
-from .result import Mistake, Pair, WeightsResult
+from .result import MIN_COVERAGE, Mistake, Pair, WeightsResult
 
 _MAX_EXCHANGES = 4  #: exchanges of layers or experts that a message lists
 _RELATION_TEXTS = {
     "identical": "bit for bit",
     "equal": "in value, held in other dtypes",
     "rounded": "after rounding",
-    "noise": "within noise",
+    "noise": "where they had to be computed, within rounding",
     "different": "",
 }
 
@@ -39,6 +39,8 @@ def format_headline(result: WeightsResult) -> str:
             relation = f"after rounding ({'; '.join(roundings)})"
         return f"same weights, {relation}: {n_pairs} parameters, {coverage} of the elements"
     if result.verdict == "inconclusive":
+        if result.coverage >= MIN_COVERAGE and result.notes:
+            return f"inconclusive: {result.notes[0]}"
         return f"inconclusive: only {coverage} of the elements could be paired"
     reasons = []
     if result.layer_shift is not None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from .distance import measure_distance
+from .drift import measure_drift
 from .groups import Member
+from .parameter_rows import ParameterRows
 from .result import Mistake, Pair
 from .whole_model import WholeModel
 
@@ -85,12 +89,17 @@ def _compare_head(models: tuple[WholeModel, WholeModel], side: int, head: Member
         names.reverse()
     target, reference = matrices
     distance = measure_distance(target, reference)
+    relation = distance.classify()
     mistake = None
-    if len(distance.wrong_rows):
+    if relation in ("noise", "different"):
         message = (
             f"the {_SIDE_NAMES[side]} has a separate head, but the other side uses its embedding"
         )
-        mistake = Mistake("tied-head", message)
+        if not len(distance.wrong_rows):
+            rows = np.arange(n_rows)
+            parameter = ParameterRows(_HEAD, names[0], names[1], target, reference, rows, rows)
+            message += f": {measure_drift(parameter).describe()}"
+        mistake, relation = Mistake("tied-head", message), "different"
     return Pair(
         path=_HEAD,
         target=names[0],
@@ -98,7 +107,7 @@ def _compare_head(models: tuple[WholeModel, WholeModel], side: int, head: Member
         evidence="rule",
         shape=target.shape,
         dtypes=(target.dtype, reference.dtype),
-        relation=distance.classify(),
+        relation=relation,
         error=distance.relative,
         differing_elements=int(distance.unequal.sum()),
         elements=target.size,

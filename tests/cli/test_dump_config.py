@@ -122,7 +122,10 @@ def test_broken_rules_are_printed_and_nothing_is_written(run: Run, tmp_path: Pat
     [
         (["--device", "a"], "--device a: write numbers and ranges"),
         (["--ms-version", "two"], "'two' is not a version of MindSpore"),
-        (["--ms-version", "1.2"], "--ms-version 1.2: configurations are known from 1.3 on"),
+        (["--ms-version", "1.2"], "--ms-version 1.2: configurations are known of 1.3 to 1.10"),
+        (["--ms-version", "9.9"], "known of 1.3 to 1.10 and 2.0 to 2.10; give one of them"),
+        (["--ms-version", "1.11"], "known of 1.3 to 1.10 and 2.0 to 2.10; give one of them"),
+        (["--ms-version", "2.1234"], "'2.1234' is not a version of MindSpore"),
         (["-o", "/no/such/folder/dump.json"], "there is no folder"),
     ],
 )

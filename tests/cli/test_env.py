@@ -17,7 +17,7 @@ from .conftest import Run
 
 def test_prints_for_bash(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "dump.json"
-    file.write_text("{}")
+    file.write_text('{"common_dump_settings": {"path": "/data"}}')
     lines = run("env", file).stdout.splitlines()
     assert lines[0] == f"export MINDSPORE_DUMP_CONFIG={file};"
     assert "export HCCL_DETERMINISTIC=true;" in lines
@@ -50,3 +50,22 @@ def test_the_choices_are_those_of_the_library(option: str, choices: list[str]) -
     (parameter,) = [parameter for parameter in env.params if parameter.name == option]
     assert isinstance(parameter.type, click.Choice)
     assert list(parameter.type.choices) == choices
+
+
+def test_other_json_is_no_dump_configuration(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text('{"version": "1.0"}')
+    outcome = run("env", file)
+    assert outcome.exit_code == 2
+    assert "has no common_dump_settings; expected a dump configuration" in outcome.stderr
+
+
+@pytest.mark.parametrize("shell", ["docker", "slurm"])
+def test_a_folder_whose_name_is_a_command_is_refused_where_nothing_quotes_it(
+    run: Run, tmp_path: Path, shell: str
+) -> None:
+    folder = tmp_path / "$(touch${IFS}injected)"
+    folder.mkdir()
+    (folder / "dump.json").write_text('{"common_dump_settings": {"path": "/data"}}')
+    outcome = run("env", folder / "dump.json", "--shell", shell)
+    assert (outcome.exit_code, outcome.stdout) == (2, "")

@@ -139,7 +139,7 @@ def test_a_factor_below_the_noise_of_an_element_is_found(
     }
 
 
-def test_noise_of_bfloat16_is_no_mistake(tmp_path: Path, models: Path) -> None:
+def test_noise_of_bfloat16_is_another_value(tmp_path: Path, models: Path) -> None:
     generator = torch.Generator().manual_seed(2)
     noisy = write_bfloat16(
         models,
@@ -147,7 +147,80 @@ def test_noise_of_bfloat16_is_no_mistake(tmp_path: Path, models: Path) -> None:
         lambda name, t: t * (1 + 2e-3 * torch.randn(t.shape, generator=generator)),
     )
     result = compare_files(noisy, write_bfloat16(models, tmp_path / "r.pt", lambda name, t: t))
-    assert (result.verdict, result.relation) == ("agree", "noise")
+    assert result.verdict == "differ"
+    summaries = {pair.path: pair.mistake.summary for pair in result.mistakes}
+    assert re.search(r"[\d,]+ of 16,000 elements moved, by up to \d ulps", summaries["head.weight"])
+
+
+@pytest.mark.parametrize("learning_rate", [1e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("target_dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("reference_dtype", [torch.bfloat16, torch.float32])
+def test_one_optimizer_step_is_another_value(
+    tmp_path: Path,
+    learning_rate: float,
+    target_dtype: torch.dtype,
+    reference_dtype: torch.dtype,
+) -> None:
+    torch.manual_seed(3)
+    layer = torch.nn.Linear(512, 256, bias=False)
+    torch.nn.init.normal_(layer.weight, std=0.02)
+    reference = layer.weight.detach().clone()
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=learning_rate)
+    layer(torch.randn(8, 512)).square().mean().backward()
+    optimizer.step()
+    torch.save({"layer.weight": layer.weight.detach().to(target_dtype)}, tmp_path / "t.pt")
+    torch.save({"layer.weight": reference.to(reference_dtype)}, tmp_path / "r.pt")
+    result = compare_files(tmp_path / "t.pt", tmp_path / "r.pt")
+
+    (pair,) = result.pairs
+    assert result.verdict == "differ"
+    assert pair.mistake.kind == "changed"
+    assert f"a learning rate of about {learning_rate:.1g}" in pair.mistake.summary
+
+
+def test_a_step_of_norms_of_ones_is_no_rounding(tmp_path: Path, models: Path) -> None:
+    """Rounded to bfloat16, 0.999 is one; but no other weight was rounded."""
+    weights = torch.load(models / "llama.pt", weights_only=True)
+    norm = "model.norm.weight"
+    torch.save(weights | {norm: torch.ones_like(weights[norm])}, tmp_path / "r.pt")
+    torch.save(
+        {name: value * 0.999 for name, value in weights.items()}
+        | {norm: torch.full_like(weights[norm], 0.999)},
+        tmp_path / "t.pt",
+    )
+    result = compare_files(tmp_path / "t.pt", tmp_path / "r.pt")
+    assert len(result.mistakes) == len(result.pairs)
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
+def test_a_cast_on_the_way_of_small_values_is_a_rounding(
+    tmp_path: Path, models: Path, stored: torch.dtype
+) -> None:
+    """float16 keeps few bits of numbers below 6e-5."""
+    weights = torch.load(models / "llama.pt", weights_only=True)
+    small = {name: value * 1e-4 for name, value in weights.items() if "norm" not in name}
+    torch.save(
+        {name: value.half().bfloat16().to(stored) for name, value in small.items()},
+        tmp_path / "t.pt",
+    )
+    torch.save({name: value.bfloat16() for name, value in small.items()}, tmp_path / "r.pt")
+    result = compare_files(tmp_path / "t.pt", tmp_path / "r.pt")
+    assert {pair.mistake.kind for pair in result.mistakes} == {"rounding"}
+    assert {pair.mistake.summary for pair in result.mistakes} == {
+        "the reference's, cast to float16 on the way"
+    }
+
+
+def test_a_tied_head_that_drifted_is_named(tmp_path: Path, models: Path) -> None:
+    weights = torch.load(models / "gpt2.pt", weights_only=True)
+    embedding = weights["transformer.wte.weight"]
+    weights["lm_head.weight"] = embedding + 1e-5 * torch.sign(torch.randn_like(embedding))
+    torch.save(weights, tmp_path / "t.pt")
+    result = compare_files(tmp_path / "t.pt", models / "gpt2")
+    assert {pair.path: pair.mistake.kind for pair in result.mistakes} == {
+        "head.weight": "tied-head"
+    }
+    assert "elements moved" in result.mistakes[0].mistake.summary
 
 
 def save_megatron_ranks(folder: Path, ranks: Mapping[tuple[int, int], Weights]) -> Path:

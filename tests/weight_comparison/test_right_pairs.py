@@ -245,17 +245,10 @@ def test_grouped_experts_split_over_ranks(
         (lambda t: t.half(), "rounded"),
         (lambda t: t.bfloat16().float(), "rounded"),
         (lambda t: t.double(), "equal"),
-        (
-            lambda t: t
-            * (1 + 1e-7 * torch.randn(t.shape, generator=torch.Generator().manual_seed(0))),
-            "noise",
-        ),
     ],
-    ids=["bfloat16", "float16", "float32 of bfloat16", "float64", "noise"],
+    ids=["bfloat16", "float16", "float32 of bfloat16", "float64"],
 )
-def test_other_dtypes_and_noise(
-    tmp_path: Path, models: Path, change: Callable, relation: str
-) -> None:
+def test_other_dtypes(tmp_path: Path, models: Path, change: Callable, relation: str) -> None:
     weights = torch.load(models / "llama.pt", weights_only=True)
     torch.save({name: change(value) for name, value in weights.items()}, tmp_path / "other.pt")
     assert_same(compare_files(tmp_path / "other.pt", models / "llama"), relation)

@@ -6,12 +6,13 @@ depends on MindSpore's version and backend: see :class:`Target`.
 
 from .configuration import Options, build_configuration, format_configuration
 from .document import RULES, check_file
-from .target import BACKENDS, OLDEST, TESTED, Target, Version
+from .target import BACKENDS, LAST_OF_MAJOR_1, OLDEST, TESTED, Target, Version
 from .validation import check
 from .violations import Rule, Violation
 
 __all__ = [
     "BACKENDS",
+    "LAST_OF_MAJOR_1",
     "OLDEST",
     "RULES",
     "TESTED",

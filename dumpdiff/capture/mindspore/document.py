@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ...model.errors import DumpError
+from ...model.input_files import read_input_text
 from . import validation
 from .target import Target
 from .violations import Rule, Violation
@@ -33,7 +34,7 @@ TRAILING_TEXT = Rule(
 
 RULES = (SUFFIX, SYNTAX, DUPLICATE_KEY, TRAILING_TEXT, *validation.RULES)
 
-_MAX_FILE_BYTES = 1 << 20  #: bytes that are read; a configuration has a few hundred
+_MAX_FILE_BYTES = 1 << 20  #: a configuration has a few hundred bytes
 
 
 def check_file(
@@ -99,13 +100,11 @@ def parse_config(text: str) -> tuple[Any, list[Violation]]:
 
 
 def _read_text(path: Path) -> str:
-    if not path.is_file():
-        problem = "is a folder" if path.is_dir() else "there is no such file"
-        raise DumpError(f"{path}: {problem}; expected a JSON file")
     try:
-        with path.open("rb") as stream:
-            return stream.read(_MAX_FILE_BYTES).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_input_text(path, _MAX_FILE_BYTES)
+    except OSError as error:
+        raise DumpError(f"{path}: {error.strerror}; expected a JSON file") from error
+    except UnicodeDecodeError as error:
         raise DumpError(
             f"{path}: cannot be read as text ({error}); expected a JSON file"
         ) from error

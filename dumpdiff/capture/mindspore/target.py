@@ -32,7 +32,7 @@ class Version(NamedTuple):
 
         Raises DumpError for anything else.
         """
-        match = re.match(r"(\d{1,3})\.(\d{1,3})(?![\d])", text.strip())
+        match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.\d+)?(?:[a-z.+-].*)?", text.strip())
         if match is None:
             raise DumpError(f"{text!r} is not a version of MindSpore; write it as 2.6 or 2.6.0")
         return cls(int(match[1]), int(match[2]))
@@ -40,6 +40,7 @@ class Version(NamedTuple):
 
 #: The version whose behavior was tested in runs, not only read in its source.
 TESTED = Version(2, 10)
+LAST_OF_MAJOR_1 = Version(1, 10)
 #: The oldest supported version: before it, ``iteration`` was a number and the sections differed.
 OLDEST = Version(1, 3)
 

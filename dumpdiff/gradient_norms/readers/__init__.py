@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...model.errors import DumpError
-from ...readers.files import read_head
+from ...model.input_files import check_input, read_head
 from ...rulebook import Rules, load_rules
 from ..norms import Norms
 from . import dump, gradient_files, norm_files, printed_text
@@ -29,8 +29,7 @@ def read_norms(path: str | Path, step: int | None = None, rules: Rules | None = 
     """
     rules = load_rules() if rules is None else rules
     location = Path(path)
-    if not location.exists():
-        raise DumpError(f"{path}: no such file or folder")
+    check_input(location)
     if location.is_dir():
         norms = _read_folder(location, str(path), step, rules)
     else:

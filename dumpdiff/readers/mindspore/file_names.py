@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...model.errors import DumpError
+from ...model.input_files import open_input_text
 
 _NAME = re.compile(
     r"(?P<kind>[^./\\]+)\.(?P<name>[^/\\]+)\.(?P<task>\d{1,20})\.(?P<stream>\d{1,20})"
@@ -83,7 +84,7 @@ def read_mapping(folder: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        with open_input_text(path, newline="") as file:
             rows = [row for row in csv.reader(file) if len(row) >= 2]
     except (OSError, csv.Error) as error:
         raise DumpError(f"{path}: cannot be read: {error}") from error

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...model.errors import DumpError
+from ...model.input_files import read_input_text
 from ...model.trace import Problem
 from .ir import read_ir
 from .nodes import (
@@ -245,7 +246,7 @@ def _read_names(paths: Mapping[str, Path], problems: list[Problem]) -> list[str]
     try:
         if "pb" in paths:
             return read_pb_names(paths["pb"])
-        return _IR_NAME.findall(paths["ir"].read_text(encoding="utf-8", errors="replace"))
+        return _IR_NAME.findall(read_input_text(paths["ir"], errors="replace"))
     except (DumpError, OSError) as error:
         file = next(iter(paths.values())).name
         message = f"op numbers may be shifted: {error}"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
+from ...model.input_files import read_input_text
 from ..npy import validate_shape
 from .nodes import (
     COMMUNICATION_ATTRIBUTES,
@@ -65,7 +66,7 @@ def read_ir(path: Path) -> Graph:
     Raises DumpError if the file is unreadable or holds no node.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_input_text(path, errors="replace")
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
     try:

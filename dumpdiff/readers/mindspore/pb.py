@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...model.errors import DumpError
+from ...model.input_files import read_input_bytes
 from ..npy import validate_shape
 from .nodes import (
     COMMUNICATION_ATTRIBUTES,
@@ -69,7 +70,7 @@ def read_pb_names(path: Path) -> list[str]:
 def _read_graph_message(path: Path) -> bytes:
     """Return the bytes of the GraphProto. Raises StopIteration if the file has none."""
     try:
-        data = path.read_bytes()
+        data = read_input_bytes(path)
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror}") from error
     return next(

@@ -8,11 +8,11 @@ dataflow and source lines. All of it is optional, except that npy files or stati
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
 
+from ...model.input_files import iterate_folders, read_input_text
 from ...model.trace import Problem, Source, Trace
 from .. import npy
 from ..parts import Part
@@ -28,7 +28,7 @@ _MAX_DEPTH = 8  #: levels searched below the given folder; the GE layout has six
 _RANK = re.compile(r"rank_?(\d{1,9})")
 _NUMBER = re.compile(r"\d{1,9}")
 _LEVELS_TO_RANK = 3  #: from an iteration up to the folder of the rank, which holds graphs/
-_MAX_METADATA = 10_000  #: characters read of the dumper's config.json
+_MAX_METADATA = 10_000  #: bytes of the dumper's config.json; a larger file is ignored
 _FLOAT32_RESOLUTION = 1e-7  #: relative, of statistics computed from npy files
 #: Share of the checkable edges that may hold different data without a problem being reported.
 _MAX_UNVERIFIED_SHARE = 0.01
@@ -44,9 +44,8 @@ def find_parts(path: Path) -> list[Part]:
         return [_make_part(path, folder, has_whole_tensors=False)] if is_statistic_csv(path) else []
     parts = []
     n_levels = len(path.parts)
-    for root, subfolders, files in os.walk(path):
-        folder = Path(root)
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+    for folder, subfolders, files in iterate_folders(path):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         if len(folder.parts) - n_levels >= _MAX_DEPTH:
             subfolders.clear()
         has_whole_tensors = is_npy_folder(folder, files)
@@ -179,8 +178,7 @@ def _read_metadata(folder: Path) -> dict[str, str]:
     if metadata is None:
         return {}
     try:
-        text = (metadata / "config.json").read_text(encoding="utf-8")
-        config = json.loads(text[:_MAX_METADATA])
+        config = json.loads(read_input_text(metadata / "config.json", _MAX_METADATA))
     except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(config, dict):

@@ -18,6 +18,7 @@ import numpy as np
 
 from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
+from ...model.input_files import open_input_file
 from ...model.trace import Problem
 from .. import npy
 from .file_names import MAPPING, FileName, encode_op_name, parse_file_name, read_mapping
@@ -84,8 +85,6 @@ def is_npy_folder(folder: Path, names: Sequence[str]) -> bool:
     n_bad_headers = 0
     for name in names:
         if not name.endswith(".npy") or not parse_file_name(mapping.get(name, name)):
-            continue
-        if not (folder / name).is_file():
             continue
         try:
             npy.read_header(folder / name)
@@ -178,7 +177,7 @@ def _list_npy_files(folder: Path) -> dict[str, bool]:
 
 def _read_npy_record(path: str, name: str, file_name: FileName) -> Record:
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_input_file(path, is_buffered=False) as file:
             length = os.fstat(file.fileno()).st_size
             header = npy.read_open_header(file, length, path)
             content = _hash_content(file.fileno(), header)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
+from ...model.input_files import open_input_text
 from ...model.trace import Problem
 from ..npy import validate_shape
 
@@ -81,7 +82,7 @@ def is_statistic_csv(path: Path) -> bool:
     It needs every required column, and a first row (if any) that fits them.
     """
     try:
-        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        with open_input_text(path, newline="") as file:
             head_lines = islice(file, _MAX_HEAD_LINES)
             rows = list(islice(csv.reader(head_lines), 2))
     except (OSError, csv.Error):
@@ -103,7 +104,7 @@ def read_statistic_csv(path: Path) -> tuple[Statistics, list[Problem]]:
     rows: list[list[str]] = []
     bad_lines: list[int] = []
     try:
-        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        with open_input_text(path, newline="") as file:
             reader = csv.reader(line.replace("\0", "") if "\0" in line else line for line in file)
             header = next(reader, [])
             positions = _parse_header(header)

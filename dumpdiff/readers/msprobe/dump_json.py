@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from ...model.errors import DumpError
+from ...model.input_files import read_input_bytes
 from ...model.trace import Problem
 
 _HEAD = re.compile(rb'\s*\{\s*"(?:task|level|framework|dump_data_dir|data)"\s*:')
@@ -71,7 +72,7 @@ def read_side_file(path: Path) -> tuple[dict[str, Any], list[Problem]]:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_input_bytes(path)
     except OSError as error:
         raise DumpError(f"{path}: cannot be read ({error.strerror})") from None
 

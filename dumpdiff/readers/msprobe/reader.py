@@ -14,9 +14,10 @@ from typing import Any
 import pandas as pd
 
 from ...model.errors import DumpError
+from ...model.input_files import read_head
 from ...model.trace import FORWARD, OPTIMIZER, Problem, Source, Trace, build_op_table
 from .. import call_records
-from ..files import find_folder_number, find_text_files, load_tensor, read_head
+from ..files import find_folder_number, find_text_files, load_tensor
 from ..parts import Part
 from ..stack_frames import NOWHERE, Site, parse_site
 from .communications import read_communications

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...model.input_files import open_input_text
 from ...model.trace import Problem
 from ..call_records import to_float_array
 from ..stack_frames import Frame, Site, build_site
@@ -165,7 +166,7 @@ def read_lines(path: Path, damage: Damage) -> Iterator[Record | StackLine]:
 
 def _number_lines(path: Path, damage: Damage) -> Iterator[tuple[int, str]]:
     """Yield the number and text of every line that is neither blank nor too long."""
-    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+    with open_input_text(path, newline="\n") as file:
         number = 0
         while line := file.readline(MAX_LINE_LENGTH):
             number += 1

@@ -19,6 +19,7 @@ import pandas as pd
 
 from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
+from ...model.input_files import read_head
 from ...model.trace import Problem, Source, Trace, build_op_table, build_tensor_table
 from .. import call_records
 from ..files import (
@@ -27,7 +28,6 @@ from ..files import (
     is_pickle,
     is_plain_name,
     load_tensor,
-    read_head,
 )
 from ..parts import Part
 from .call_groups import CallGroups, group_lines

@@ -21,7 +21,7 @@ RELATIONS: Mapping[str, str] = {
     "identical": "every bit, in one dtype",
     "equal": "every value, in two dtypes",
     "rounded": "one side is the other, rounded to nearest once",
-    "noise": "less than one unit of the coarser dtype",
+    "noise": "computed; less than one unit of the coarser dtype",
     "different": "none of these: a mistake is named",
 }
 

@@ -6,11 +6,12 @@ import math
 from typing import Any, TypeVar
 
 from ..row_value import UnknownValueError
+from ..values import parse_number
 
 _Value = TypeVar("_Value")
 
-#: Largest repetition in a layer pattern. No model has so many layers; a larger number is an error.
-_MAX_REPEATS = 1000
+#: No model has so many layers; a larger number is an error.
+_MAX_LAYERS = 10_000
 
 
 def require(value: _Value | None, name: str) -> _Value:
@@ -28,13 +29,33 @@ def require_nonzero(value: int | None, name: str) -> int:
     return divisor
 
 
+def require_number(value: float, name: str) -> int:
+    """Return a computed number as a whole one. Raises UnknownValueError if it is not finite."""
+    if not math.isfinite(value):
+        raise UnknownValueError(f"{name} is too large")
+    return int(value)
+
+
+def parse_counts(values: Any, name: str) -> list[float]:
+    """Return the numbers in a list. Raises UnknownValueError if there are other items."""
+    try:
+        return [parse_number(value) for value in values]
+    except (TypeError, ValueError, OverflowError):
+        raise UnknownValueError(f"{name} is {values!r}, expected numbers") from None
+
+
+def require_layers(value: int | None) -> int:
+    """Return a number of layers. Raises UnknownValueError if no model has that many."""
+    layers = require(value, "the number of layers")
+    if not 0 <= layers <= _MAX_LAYERS:
+        raise UnknownValueError(f"the number of layers is {layers}")
+    return layers
+
+
 def normalize_shares(value: Any) -> tuple[float, ...]:
     """Return ``969, 30, 1`` as three shares that sum to 1 (training, validation, test)."""
     parts = value if isinstance(value, (list, tuple)) else str(value).replace(",", " ").split()
-    try:
-        shares = [float(str(part).strip(",")) for part in parts]
-    except ValueError:
-        raise UnknownValueError(f"split is {value!r}, expected numbers") from None
+    shares = parse_counts([str(part).strip(",") for part in parts], "split")
     total = math.fsum(shares)
     if not total > 0:
         raise UnknownValueError(f"split is {value!r}, expected shares of the data")
@@ -48,22 +69,23 @@ def expand_layer_pattern(value: Any, layers: int) -> str:
     ``value`` is ``[0]*3+[1]*58``, a list, or n: every n-th layer, starting with the first.
     """
     if isinstance(value, (list, tuple)):
-        return "".join(str(int(item)) for item in value)
+        return "".join(str(int(item)) for item in parse_counts(value, "moe-layer-freq"))
     text = str(value).replace(" ", "")
-    if text.isdigit() and int(text) > 0:
-        period = int(text)
+    period = _parse_count(text)
+    if period is not None and period > 0:
         return "".join(str(int(layer % period == 0)) for layer in range(layers))
     pattern = ""
     for term in text.strip("()").split("+"):
         body, _, repeats = term.partition("*")
         digits = body.strip("[]()").replace(",", "")
-        if not digits.isdigit() or not _is_repeat_count(repeats):
+        n_repeats = _parse_count(repeats or "1")
+        if not digits.isdecimal() or n_repeats is None:
             raise UnknownValueError(f"moe-layer-freq is {value!r}, which is not supported")
-        pattern += digits * int(repeats or 1)
+        pattern += digits * n_repeats
     return pattern
 
 
-def _is_repeat_count(text: str) -> bool:
-    if not text:
-        return True
-    return text.isdigit() and int(text) <= _MAX_REPEATS
+def _parse_count(text: str) -> int | None:
+    """Return a number of layers, None if it is none."""
+    is_count = text.isdecimal() and len(text) <= len(str(_MAX_LAYERS))
+    return int(text) if is_count and int(text) <= _MAX_LAYERS else None

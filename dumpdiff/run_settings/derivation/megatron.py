@@ -11,7 +11,14 @@ import math
 from typing import Any
 
 from ..row_value import SettingsLookup, UnknownValueError
-from .forms import expand_layer_pattern, normalize_shares, require, require_nonzero
+from .forms import (
+    expand_layer_pattern,
+    normalize_shares,
+    require,
+    require_layers,
+    require_nonzero,
+    require_number,
+)
 
 #: With SwiGLU, the default width of the feed-forward layer is rounded down to a multiple of this.
 _SWIGLU_MULTIPLE = 64
@@ -95,6 +102,8 @@ def derive_vocabulary(lookup: SettingsLookup) -> int:
     size = require(lookup.get_integer("vocab-size"), "vocab-size (the tokenizer decides)")
     divisor = lookup.get_integer("make-vocab-size-divisible-by") or 1
     multiple = divisor * (lookup.get_integer("tensor-model-parallel-size") or 1)
+    if multiple <= 0:
+        raise UnknownValueError("the vocabulary is padded to a negative multiple")
     return multiple * math.ceil(size / multiple)
 
 
@@ -208,7 +217,7 @@ def derive_warmup_steps(lookup: SettingsLookup) -> int:
     """Return the steps of the warmup; a fraction is a fraction of the decay's steps."""
     fraction = lookup.get_number("lr-warmup-fraction")
     if fraction:
-        return int(fraction * derive_decay_steps(lookup))
+        return require_number(fraction * derive_decay_steps(lookup), "lr-warmup-fraction")
     if lookup.is_set("lr-warmup-samples"):
         samples = lookup.get_integer("lr-warmup-samples")
         if samples:
@@ -228,7 +237,7 @@ def derive_data_parallel(lookup: SettingsLookup) -> int:
     for kind in ("tensor-model-parallel", "pipeline-model-parallel", "context-parallel"):
         model_ranks *= lookup.get_integer(f"{kind}-size") or 1
     n_ranks = require(world_size, "the world size (nproc_per_node x nnodes)")
-    if n_ranks % model_ranks:
+    if model_ranks <= 0 or n_ranks % model_ranks:
         raise UnknownValueError(
             f"{n_ranks} processes cannot be split into {model_ranks} parts by tensor, pipeline and"
             " context parallel"
@@ -307,7 +316,7 @@ def derive_experts(lookup: SettingsLookup) -> int | None:
 def derive_moe_layers(lookup: SettingsLookup) -> str:
     """Return one digit per layer, 1 for a mixture of experts."""
     frequency = lookup.get_raw("moe-layer-freq")
-    layers = require(lookup.get_integer("num-layers", "encoder-num-layers"), "the layers")
+    layers = require_layers(lookup.get_integer("num-layers", "encoder-num-layers"))
     return expand_layer_pattern(frequency, layers)
 
 

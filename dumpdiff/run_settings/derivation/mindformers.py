@@ -11,7 +11,15 @@ import math
 from typing import Any
 
 from ..row_value import SettingsLookup, UnknownValueError
-from .forms import expand_layer_pattern, normalize_shares, require, require_nonzero
+from .forms import (
+    expand_layer_pattern,
+    normalize_shares,
+    parse_counts,
+    require,
+    require_layers,
+    require_nonzero,
+    require_number,
+)
 
 _LAYERS = ("model.num_layers", "model.num_hidden_layers", "model.n_layer")
 _HEADS = ("model.num_heads", "model.num_attention_heads", "model.n_head")
@@ -69,7 +77,7 @@ def derive_ffn_hidden_size(lookup: SettingsLookup) -> int:
         factor = lookup.get_number("model.ffn_dim_multiplier")
     if factor is None:
         factor = 1.0
-    size = int(factor * int(8 * hidden_size / 3))
+    size = require_number(factor * int(8 * hidden_size / 3), "ffn_dim_multiplier")
     return multiple * math.ceil(size / multiple)
 
 
@@ -173,13 +181,14 @@ def derive_residual_fp32(lookup: SettingsLookup) -> bool:
 
 def derive_betas(lookup: SettingsLookup) -> tuple[float | None, ...]:
     """Return both decay rates, which are set as one pair or as two keys."""
+    beta1: float | None
+    beta2: float | None
     if lookup.is_set("optimizer.betas"):
         pair = lookup.get_raw("optimizer.betas")
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
             raise UnknownValueError(f"betas is {pair!r}, expected two numbers")
-        return float(pair[0]), float(pair[1])
-    beta1: float | None
-    beta2: float | None
+        beta1, beta2 = parse_counts(pair, "betas")
+        return beta1, beta2
     beta1, beta2 = _DEFAULT_BETAS
     if lookup.is_set("optimizer.beta1"):
         beta1 = lookup.get_number("optimizer.beta1")
@@ -240,7 +249,7 @@ def derive_warmup_steps(lookup: SettingsLookup) -> int:
     total_steps = lookup.get_integer("schedule.total_steps")
     if total_steps is None or total_steps <= 0:
         total_steps = derive_train_iterations(lookup)
-    return int(ratio * total_steps)
+    return require_number(ratio * total_steps, "warmup_ratio")
 
 
 def derive_data_parallel(lookup: SettingsLookup) -> int:
@@ -287,7 +296,9 @@ def derive_train_samples(lookup: SettingsLookup) -> int:
     sizes = lookup.get_raw("data.sizes")
     if not isinstance(sizes, (list, tuple)) or not sizes:
         raise UnknownValueError("data_loader.sizes is not set: the length of the data set decides")
-    return int(sizes[0]) * (lookup.get_integer("runner.epochs") or 1)
+    return int(parse_counts(sizes, "data_loader.sizes")[0]) * (
+        lookup.get_integer("runner.epochs") or 1
+    )
 
 
 def derive_train_iterations(lookup: SettingsLookup) -> int:
@@ -298,7 +309,7 @@ def derive_train_iterations(lookup: SettingsLookup) -> int:
             "the number of steps follows from the data set (data_loader.sizes is not set)"
         )
     epochs = lookup.get_integer("runner.epochs") or 1
-    samples = int(sizes[0])
+    samples = int(parse_counts(sizes, "data_loader.sizes")[0])
     global_batch = require_nonzero(derive_global_batch(lookup), "the global batch size")
     return epochs * (samples // global_batch)
 
@@ -321,11 +332,12 @@ def derive_experts(lookup: SettingsLookup) -> int | None:
 
 def derive_moe_layers(lookup: SettingsLookup) -> str:
     """Return one digit per layer, 1 for a mixture of experts."""
-    layers = require(lookup.get_integer(*_LAYERS), "the layers")
+    layers = require_layers(lookup.get_integer(*_LAYERS))
     dense_layers = None
     if lookup.is_set("moe.first_k_dense_replace"):
         dense_layers = lookup.get_raw("moe.first_k_dense_replace")
     if isinstance(dense_layers, int) and not isinstance(dense_layers, bool):
+        dense_layers = require_layers(dense_layers)
         return "0" * dense_layers + "1" * (layers - dense_layers)
     return expand_layer_pattern(lookup.get_raw("moe.moe_layer_freq"), layers)
 

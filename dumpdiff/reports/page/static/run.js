@@ -17,8 +17,14 @@ class Report {
   read() {
     const { place, settings } = view.read();
     const task = /^task-(\d*)-(\d*)$/.exec(place);
-    if (task) return { step: task[1], rank: task[2] };
-    return { step: settings.step ?? this.first.step, rank: settings.rank ?? this.first.rank };
+    const { step, rank } = task ? { step: task[1], rank: task[2] } : settings;
+    return { step: this.choose("step", step), rank: this.choose("rank", rank) };
+  }
+
+  /* The number if the run has it, else that of the first divergence. */
+  choose(name, number) {
+    const isKnown = [...$(name).options].some((option) => option.value === number);
+    return isKnown ? number : this.first[name];
   }
 
   show(moved) {
@@ -31,6 +37,7 @@ class Report {
       const isShown = element.dataset.step === step && (element.dataset.rank ?? rank) === rank;
       element.hidden = !isShown;
     }
+    $("no-task").hidden = document.querySelector(".task:not([hidden])") !== null;
     for (const row of document.querySelectorAll(".matrix tr[data-rank]")) {
       row.classList.toggle("selected", row.dataset.rank === rank);
     }

@@ -1,0 +1,75 @@
+"""What is added up over ranks: groups, the reductions that do it, and sums of whole tensors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..graph.statistics import compute_statistics
+from ..model.arrays import AnyArray, Floats, Ints
+from ..model.trace import COMMUNICATION
+from .relation import Relation, add_arrays
+from .siblings import Siblings
+
+#: Partitions of the ranks that sums are tried for: tensor, data, context, expert parallel groups.
+_MAX_GROUPS = 4
+
+
+def list_sum_groups(siblings: Siblings) -> list[tuple[int, ...]]:
+    """Return the groups that values may be added up in: all ranks, and those of reductions.
+
+    The ranks of a group have the same result of a reduction.
+    """
+    groups: Counter[tuple[int, ...]] = Counter()
+    for _, output in list_reductions(siblings):
+        pattern = tuple(siblings.labels[output].tolist())
+        if len(set(pattern)) < len(pattern) and -1 not in pattern:
+            groups[pattern] += 1
+    everyone = (0,) * siblings.n_ranks
+    if siblings.n_batches > 1:
+        groups[siblings.batch_groups] += 1
+    frequent = [group for group, _ in groups.most_common(_MAX_GROUPS) if group != everyone]
+    return [everyone, *frequent]
+
+
+def list_reductions(siblings: Siblings) -> list[tuple[int, int]]:
+    """Return the rows of the input and the output of every reduction over ranks."""
+    flow = siblings.flows[siblings.base]
+    ops = flow.trace.ops
+    is_reduction = ops["kind"].str.lower().str.contains("reduce").to_numpy()
+    is_reduction &= (ops["phase"] == COMMUNICATION).to_numpy()
+    row_ops = flow.tensors["op"].to_numpy()
+    slot_kinds = flow.tensors["slot_kind"].to_numpy()
+    is_constant = flow.tensors["constant"].to_numpy()
+    rows_of: dict[int, tuple[list[int], list[int]]] = {}
+    for row in np.flatnonzero(is_reduction[row_ops] & ~is_constant).tolist():
+        inputs, outputs = rows_of.setdefault(int(row_ops[row]), ([], []))
+        (outputs if slot_kinds[row] == "output" else inputs).append(row)
+    return [(inputs[-1], outputs[0]) for inputs, outputs in rows_of.values() if inputs and outputs]
+
+
+def list_total_patterns(siblings: Siblings) -> Ints:
+    """Return (tensors, ranks) the labels of the last micro-batches, which have the total."""
+    is_last = np.arange(siblings.n_ranks) % siblings.n_batches == siblings.n_batches - 1
+    patterns: Ints = np.where(is_last, siblings.labels, -1)
+    return patterns
+
+
+def load_ranks(siblings: Siblings, row: int) -> list[AnyArray] | None:
+    """Return the whole tensors of all ranks; None if one is missing."""
+    arrays = []
+    for rank, flow in enumerate(siblings.flows):
+        tensor = int(siblings.rows[row, rank])
+        if tensor < 0 or not flow.tensors["file"].iat[tensor]:
+            return None
+        arrays.append(flow.trace.array(tensor))
+    return arrays
+
+
+def measure_parts(arrays: Sequence[AnyArray], relation: Relation) -> tuple[Floats, int]:
+    """Return (4,) the statistics of the combined value, and its number of elements."""
+    parts = [add_arrays(arrays, ranks).reshape(-1) for ranks in relation.parts]
+    whole = np.concatenate(parts) * relation.factor
+    return np.array(compute_statistics(whole)[:4]), whole.size

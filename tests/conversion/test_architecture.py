@@ -1,0 +1,171 @@
+"""Only known families are converted, and what a checkpoint cannot carry is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from weight_comparison.layouts import Weights
+
+from dumpdiff import checkpoints
+from dumpdiff.conversion import SourceOptions, TargetOptions, plan_conversion
+from dumpdiff.model.errors import DumpError
+
+from .conftest import RULES, Convert
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+HuggingFace = Callable[[str], tuple[Weights, Mapping[str, object]]]
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 250,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+LLAMA3_SCALING = {
+    "rope_type": "llama3",
+    "rope_theta": 5e5,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def save_model(folder: Path, name: str, **settings: object) -> Path:
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings})
+    torch.manual_seed(0)
+    getattr(transformers, f"{name}ForCausalLM")(config).save_pretrained(folder)
+    return folder
+
+
+def plan(source: Path, framework: str = "megatron") -> tuple[str, ...]:
+    """Return the notes of a plan."""
+    result = plan_conversion(
+        checkpoints.open(source), SourceOptions(), TargetOptions(framework), RULES
+    )
+    return result.plan.notes
+
+
+def read_arguments(folder: Path) -> Mapping[str, object]:
+    return checkpoints.open(folder).settings
+
+
+@pytest.mark.parametrize("framework", ["megatron", "huggingface", "mindspore"])
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [
+        ("Phi3", "phi3"),
+        ("Cohere", "cohere"),
+        ("Starcoder2", "starcoder2"),
+        ("Gemma2", "gemma2"),
+        ("Olmo2", "olmo2"),
+    ],
+)
+def test_an_unknown_family_is_refused_by_name(
+    tmp_path: Path, name: str, model_type: str, framework: str
+) -> None:
+    source = save_model(tmp_path, name)
+    with pytest.raises(DumpError, match=f"model_type {model_type} in config.json is not converted"):
+        plan(source, framework)
+
+
+def test_layers_without_a_norm_are_refused_without_a_configuration(tmp_path: Path) -> None:
+    """Cohere has the names of Llama, but attention and MLP read one norm."""
+    source = save_model(tmp_path, "Cohere")
+    (source / "config.json").unlink()
+    with pytest.raises(DumpError, match="layer 0 has no post_attention_norm"):
+        plan(source, "huggingface")
+
+
+def test_a_layer_norm_is_not_written_as_llama(tmp_path: Path, hugging_face: HuggingFace) -> None:
+    weights, _ = hugging_face("llama")
+    with_biases = dict(weights)
+    for name, value in weights.items():
+        if "norm" in name:
+            with_biases[name.replace("weight", "bias")] = np.zeros_like(value)
+    torch.save(
+        {n: torch.from_numpy(np.array(v)) for n, v in with_biases.items()}, tmp_path / "m.pt"
+    )
+    with pytest.raises(DumpError, match="the source has LayerNorm, and llama has RMSNorm"):
+        plan(tmp_path / "m.pt", "huggingface")
+
+
+def test_the_rope_scaling_of_llama3_goes_to_megatron_and_back(
+    tmp_path: Path, convert_to: Convert
+) -> None:
+    source = save_model(tmp_path / "llama3", "Llama", rope_parameters=LLAMA3_SCALING)
+    megatron = convert_to("megatron", source)
+    arguments = read_arguments(megatron)
+    assert (arguments["use_rope_scaling"], arguments["rope_scaling_factor"]) == (True, 8.0)
+    config = json.loads((convert_to("huggingface", megatron) / "config.json").read_text())
+    expected = {key: value for key, value in LLAMA3_SCALING.items() if key != "rope_theta"}
+    assert config["rope_scaling"] == expected
+    assert config["rope_theta"] == 5e5
+
+
+def test_a_scaling_that_megatron_lacks_is_said(tmp_path: Path) -> None:
+    linear = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+    (note,) = plan(save_model(tmp_path, "Llama", rope_parameters=linear))
+    assert "no place for the scaling of RoPE (rope_type linear, factor 2.0)" in note
+
+
+def test_a_plain_llama_has_nothing_to_say(tmp_path: Path) -> None:
+    assert plan(save_model(tmp_path, "Llama")) == ()
+
+
+@pytest.mark.parametrize(("name", "model_type"), [("V2", "deepseek_v2"), ("V3", "deepseek_v3")])
+def test_deepseek_comes_back_as_the_version_that_it_was(
+    tmp_path: Path, convert_to: Convert, name: str, model_type: str
+) -> None:
+    source = save_model(
+        tmp_path / "deepseek",
+        f"Deepseek{name}",
+        num_key_value_heads=8,
+        moe_intermediate_size=32,
+        n_routed_experts=4,
+        n_shared_experts=1,
+        num_experts_per_tok=2,
+        n_group=2,
+        topk_group=1,
+        first_k_dense_replace=1,
+        kv_lora_rank=24,
+        q_lora_rank=32,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=16,
+        v_head_dim=16,
+    )
+    folder = convert_to("huggingface", convert_to("megatron", source))
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    assert model.config.model_type == model_type
+    original = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+    tokens = torch.arange(3, 19).reshape(2, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens).logits, original(tokens).logits, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_normalized", "pre_softmax"),
+    [("Mixtral", None, False), ("Qwen3Moe", True, False), ("Qwen3Moe", False, True)],
+)
+def test_the_router_of_megatron_normalizes_as_the_source(
+    tmp_path: Path, convert_to: Convert, name: str, is_normalized: bool | None, pre_softmax: bool
+) -> None:
+    settings = {} if is_normalized is None else {"norm_topk_prob": is_normalized}
+    sizes = {"num_local_experts": 4} if name == "Mixtral" else {"num_experts": 4}
+    source = save_model(
+        tmp_path / "moe", name, **sizes, **settings, num_experts_per_tok=2, moe_intermediate_size=32
+    )
+    arguments = read_arguments(convert_to("megatron", source))
+    assert arguments["moe_router_pre_softmax"] is pre_softmax
+    assert arguments["moe_router_score_function"] == "softmax"
