@@ -19,7 +19,7 @@ from ..model.errors import DumpError
 from ..model.inheritance import Inheritance
 from ..model.recorded_shapes import load_shaped_tensor
 from ..model.result import Baseline
-from ..model.trace import Problem
+from ..model.trace import Problem, flag_words
 from ..rulebook import Rules
 from ..sharding import Merged
 from ..verification import JoinedChecks, TraceChecks
@@ -196,7 +196,7 @@ def _has_file(flow: Flow, tensors: Ints) -> Flags:
 
 
 def _is_discrete(flow: Flow, ids: Ints) -> Flags:
-    flags: Flags = flow.classes["dtype"].map(is_discrete).to_numpy(dtype=bool)[ids]
+    flags: Flags = flag_words(flow.classes["dtype"], is_discrete)[ids]
     return flags
 
 
