@@ -16,6 +16,7 @@ from dumpdiff.causes.region import Region, Step, StepInput
 from dumpdiff.model.arrays import AnyArray
 from dumpdiff.operators import compute_interpretations, compute_relative_distance
 from dumpdiff.operators.activations import ACTIVATIONS, sigmoid, silu
+from dumpdiff.operators.call import make_call
 from dumpdiff.operators.convolution import ConvolutionSettings, convolve
 from dumpdiff.operators.softmax import softmax
 
@@ -33,8 +34,9 @@ def make_region(
     calls: Sequence[tuple[str, Sequence[tuple[str, AnyArray | float]]]],
     shapes: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
 ) -> Region:
-    """Return the region of some calls (kind, inputs); the input ``last`` is the output before.
+    """Return the region of some calls (kind, inputs).
 
+    The input ``last`` is the output before, a whole number that of the call with this number.
     ``shapes``: of the outputs, by call; the others have the shape of their first input.
     """
     steps: list[Step] = []
@@ -42,12 +44,16 @@ def make_region(
     for number, (kind, arguments) in enumerate(calls):
         inputs = []
         for name, argument in arguments:
-            array = steps[-1].output if name == "last" else np.asarray(argument)
-            value = number - 1 if name == "last" else 100 + values.setdefault(name, len(values))
+            producer = int(name) if name.isdigit() else number - 1
+            is_computed = name == "last" or name.isdigit()
+            array = steps[producer].output if is_computed else np.asarray(argument)
+            value = producer if is_computed else 100 + values.setdefault(name, len(values))
             is_parameter = name.endswith((".weight", ".bias"))
-            agrees = name != "last"
+            producer_kind = steps[producer].kind if is_computed else ""
             value = value if array.ndim else -1
-            inputs.append(StepInput(value, array, name, is_parameter, agrees))
+            inputs.append(
+                StepInput(value, array, name, is_parameter, not is_computed, producer_kind)
+            )
         arrays = [step_input.array for step_input in inputs]
         shape = shapes.get(number, arrays[0].shape)
         interpretation, output = next(compute_interpretations(kind, arrays, output_shape=shape))
@@ -139,3 +145,16 @@ def test_a_single_number_is_not_explained_by_chance():
     loss = make_fault_case(np.array([1.002]), np.array([1.0]), {})
     assert count_safe_trials(loss) == pytest.approx(1e-3 / (4e-6 / 0.001996), rel=0.01)  # 0.5
     assert count_safe_trials(make_fault_case(2 * X, X, {})) == float("inf")
+
+
+def test_base_of_a_rotary_table_is_the_number_that_the_other_side_records() -> None:
+    exponents = np.array([0.0, 0.5])
+    region = make_region([("pow", [("base", 1e4), ("exponents", exponents)])], {0: (2,)})
+    case = make_fault_case(
+        100.0**exponents, 1e4**exponents, {}, consumer_kinds=frozenset({"mul", "cos"})
+    )
+    call = make_call("pow", [100.0, exponents])
+    case = replace(case, faulty_call=call, load_region=lambda: region)
+    causes = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes
+    assert causes[0].name == "rope-theta"
+    assert causes[0].parameters == {"rotary base": 100.0}

@@ -14,7 +14,7 @@ from ...fault_case import FaultCase, compute_residual, find_masked
 from ...region import Region, Step, StepInput
 from ..attention import is_cross_attention
 from .activations import ACTIVATION_KINDS
-from .change import Change, compute_with, feeds_softmax, list_floating_inputs
+from .change import Change, adds_epsilon, compute_with, feeds_softmax, list_floating_inputs
 from .parts import feeds_gate
 
 #: Kinds of the comparisons that show which values were clipped.
@@ -196,7 +196,7 @@ def list_bypassed_steps(case: FaultCase, region: Region) -> Iterator[Change]:
         for _, step_input in list_floating_inputs(step):
             if step_input.array.size != step.output.size or step.kind == "cast":
                 continue
-            if step.places is not None:
+            if step.places is not None or adds_epsilon(case, region, number):
                 continue
             others = [other for _, other in list_floating_inputs(step) if other is not step_input]
             cause, description = name_bypass(case, region, number, others)
