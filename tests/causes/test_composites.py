@@ -20,7 +20,7 @@ from dumpdiff.operators.call import make_call
 from dumpdiff.operators.convolution import ConvolutionSettings, convolve
 from dumpdiff.operators.softmax import softmax
 
-from .fault_cases import make_fault_case
+from .fault_cases import make_fault_case, make_operand
 
 RNG = np.random.default_rng(7)
 X, SKIP = RNG.standard_normal((2, 6, 16)), RNG.standard_normal((2, 6, 16))
@@ -158,3 +158,63 @@ def test_base_of_a_rotary_table_is_the_number_that_the_other_side_records() -> N
     causes = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes
     assert causes[0].name == "rope-theta"
     assert causes[0].parameters == {"rotary base": 100.0}
+
+
+CAPPED = make_region([
+    ("div", [("logits", SCORES), ("cap", 5.0)]),
+    ("tanh", [("last", 0)]),
+    ("mul", [("last", 0), ("cap", 5.0)]),
+])  # fmt: skip
+
+
+def test_tanh_between_two_factors_is_a_soft_cap() -> None:
+    assert explain_region(CAPPED, SCORES) == (
+        "soft-cap",
+        "no soft cap; the reference has c tanh(x / c)",
+    )
+
+
+def test_number_that_is_fitted_at_zero_is_left_out() -> None:
+    region = make_region([
+        ("add", [("n.weight", BIAS), ("one", 1.0)]),
+        ("mul", [("x", HIDDEN), ("0", 0)]),
+    ])  # fmt: skip
+    assert explain_region(region, HIDDEN * BIAS) == (
+        "constant-offset",
+        "without the number of add_0 (add 1)",
+    )
+
+
+def test_weight_of_a_normalized_value_that_is_left_out() -> None:
+    rows = X / np.sqrt(np.mean(X**2, -1, keepdims=True))
+    weight = 1 + 0.1 * RNG.standard_normal(X.shape[-1])
+    region = make_region([
+        ("mul", [("normalized", rows), ("norm.weight", weight)]),
+        ("matmul", [("last", 0), ("fc.weight", WEIGHT)]),
+    ], {1: (*X.shape[:-1], len(WEIGHT))})  # fmt: skip
+    assert explain_region(region, rows @ WEIGHT.T) == (
+        "affine-missing",
+        "a norm without its weight (norm.weight)",
+    )
+
+
+def test_input_of_unknown_origin_is_no_other_source() -> None:
+    """An op that was not recorded may have computed it from the value that the other side reads."""
+    normalized = X / np.sqrt(np.mean(X**2, -1, keepdims=True))
+    region = make_region([("add", [("an input", normalized), ("skip", X)])])
+    step = region.steps[0]
+    unknown_input = replace(step.inputs[0], agrees=False)
+    step = replace(step, inputs=(unknown_input, step.inputs[1]))
+    branch = make_operand("attention", RNG.standard_normal(X.shape))
+    case = make_fault_case(branch.array + X, step.output, {}, scope="block")
+    region = replace(region, steps=(step,))
+    case = replace(case, operands=(branch,), load_region=lambda: region)
+    causes = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes
+    assert causes[0].name == "missing-step"
+    assert "add_0 (add) of attention itself; the reference has what an op" in causes[0].text
+
+
+def test_no_trial_is_a_chance_if_nothing_is_tolerated() -> None:
+    case = make_fault_case(np.array([1.0]), np.array([2.0]), {})
+    exact_case = replace(case, tolerance=0.0)
+    assert count_safe_trials(exact_case) == float("inf")

@@ -137,6 +137,11 @@ def test_an_epsilon_of_two_numbers_is_the_recorded_one() -> None:
     assert "epsilon = 0.1; the reference uses 1e-06" in cause.text
 
 
+def test_one_number_that_is_zero_has_no_cause() -> None:
+    assert find_first_cause(np.zeros(()), np.array(0.7), {}) == ""
+    assert find_first_cause(np.zeros(3), np.array([0.7, 0.1, 0.2]), {}) == "zeroed"
+
+
 def test_biases_and_transposed_weights_are_recognized() -> None:
     faithful = linear(X, WEIGHT, BETA)
     operands = {"x": X, "o.weight": WEIGHT, "o.bias": BETA}

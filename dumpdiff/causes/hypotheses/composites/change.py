@@ -104,7 +104,8 @@ def count_safe_trials(case: FaultCase) -> float:
     """
     if case.faithful.size >= _MIN_SAFE_ELEMENTS:
         return float("inf")
-    return _MAX_CHANCE / (case.limit / case.error) ** case.faithful.size
+    chance = (case.limit / case.error) ** case.faithful.size
+    return _MAX_CHANCE / chance if chance else float("inf")
 
 
 def list_floating_inputs(step: Step) -> list[tuple[int, StepInput]]:

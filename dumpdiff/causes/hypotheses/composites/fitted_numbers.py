@@ -18,6 +18,8 @@ from .quantizers import scales_quantized
 
 #: A smaller factor is zero; a factor so near to -1 is another sign.
 _ZERO_FACTOR, _SIGN_DISTANCE = 1e-6, 1e-4
+#: An addend below this share of the recorded one is none.
+_ADDING_KINDS, _ZERO_ADDEND = ("add", "sub"), 1e-5
 #: Decimals of a number that is added to a gate; the rest is rounding.
 _GATE_DIGITS = 6
 #: Kinds of which one input alone may be scaled.
@@ -52,8 +54,8 @@ def _change_argument(
     value = _read_other_number(case, region, number)
     if value is None and case.faithful.size >= MIN_FITTED:
         value = fit_number(run, recorded, case.faulty)
-    if value is None:
-        return
+    if value is None or (step.kind in _ADDING_KINDS and abs(value) < _ZERO_ADDEND * recorded):
+        return  # a number that is left out: a missing step
     output = compute_with(step, position, np.asarray(value))
     if output is None:
         return
