@@ -55,16 +55,7 @@ def test_calls_with_another_number_of_rows_correspond_between_their_neighbors() 
 
 
 def test_calls_of_a_custom_gradient_belong_to_the_backward_pass() -> None:
-    phases = [
-        FORWARD,
-        COMMUNICATION,
-        BACKWARD,
-        FORWARD,
-        COMMUNICATION,
-        BACKWARD,
-        OPTIMIZER,
-        FORWARD,
-    ]
+    phases = [FORWARD, COMMUNICATION, BACKWARD, FORWARD, COMMUNICATION, BACKWARD, OPTIMIZER]
     ops = build_op_table(
         {
             "name": [f"op.{n}" for n in range(7)],
