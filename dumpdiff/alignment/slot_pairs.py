@@ -8,6 +8,7 @@ on one side only are no such case: there the sides are written differently.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -137,7 +138,8 @@ def _find_parameter_gradients(flow: Flow, gradients: Gradients) -> dict[int, int
     """Return class of a parameter -> tensor of its gradient.
 
     It is the tensor that the dump names so, or, if it names none, the one that follows from the
-    dataflow. Tied parameters, of which each has a gradient, are left out.
+    dataflow. Tied parameters, of which each has a gradient, are left out. So are parameters of
+    equal numbers, where only the dataflow shows a gradient of the class that they share.
     """
     tensors = flow.tensors
     parameters = {name: value for value, name in enumerate(flow.list_column("parameter")) if name}
@@ -147,8 +149,8 @@ def _find_parameter_gradients(flow: Flow, gradients: Gradients) -> dict[int, int
         representatives = flow.list_column("tensor")
         return {
             value: int(representatives[gradients.by_value[value]])
-            for value in parameters.values()
-            if value in gradients.by_value
+            for value, n_names in Counter(flow.parameter_values.values()).items()
+            if n_names == 1 and value in gradients.by_value
         }
     rows: dict[int, int] = {}
     tied_values = set()

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..model.trace import BACKWARD, OPTIMIZER
+from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from . import confidence
 from .matches import Matching
 
@@ -80,11 +80,32 @@ def _pair_backward_records(matching: Matching) -> None:
 def find_equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
     """Return a number per op, equal for operator kinds that compute the same.
 
-    Kinds are equivalent by the rules, or if this pair of dumps teaches it: they produced the same
-    value at least twice, and in more than half of the cases in which either produced an agreed
-    value.
+    Kinds are equivalent by the rules, or if this pair of dumps teaches it, see
+    :func:`_number_kinds`. Gradients that agree do not show that their forward ops compute the same.
     """
-    counts = matching.count_kind_pairs()
+    forward_numbers = _number_kinds(matching, matching.count_kind_pairs(with_gradients=False))
+    other_numbers = _number_kinds(matching, matching.count_kind_pairs())
+    numbers_of_sides = []
+    for flow, kinds in (
+        (matching.target, matching.kinds_t),
+        (matching.reference, matching.kinds_r),
+    ):
+        numbers_of_sides.append(
+            [
+                (forward_numbers if phase == FORWARD else other_numbers)[kind]
+                for kind, phase in zip(kinds, flow.phases, strict=True)
+            ]
+        )
+    numbers_t, numbers_r = numbers_of_sides
+    return numbers_t, numbers_r
+
+
+def _number_kinds(matching: Matching, counts: Counter[tuple[str, str]]) -> dict[str, int]:
+    """Return a number of each kind, equal for kinds that are equivalent by these counts.
+
+    They produced the same value at least twice, and in more than half of the cases in which either
+    produced an agreed value.
+    """
     totals_t: Counter[str] = Counter()
     totals_r: Counter[str] = Counter()
     for (kind_t, kind_r), count in counts.items():
@@ -100,9 +121,7 @@ def find_equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
         if kind_t != kind_r and is_frequent and is_unmerged:
             names[min(kind_t, kind_r)] = max(kind_t, kind_r)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
-    numbers_t = [numbers[names[kind]] for kind in matching.kinds_t]
-    numbers_r = [numbers[names[kind]] for kind in matching.kinds_r]
-    return numbers_t, numbers_r
+    return {kind: numbers[name] for kind, name in names.items()}
 
 
 def _rank_kind_pair(item: tuple[tuple[str, str], int]) -> tuple[int, list[str]]:
@@ -357,13 +376,15 @@ class _Closure:
         An input that gives only a shape is none: any value of that shape may have been there.
         """
         reads_t, reads_r = self.flows[0].operands[t], self.flows[1].operands[r]
+        unpaired_t = [value for value in reads_t if self.classes[0][value] < 0]
+        if not unpaired_t:
+            return []
+        unpaired_r = [value for value in reads_r if self.classes[1][value] < 0]
+        if len(unpaired_t) != len(unpaired_r):
+            return []
         paired_inputs_t = {int(self.classes[0][value]) for value in reads_t} - {-1}
         paired_inputs_r = {value for value in reads_r if self.classes[1][value] >= 0}
         if paired_inputs_t != paired_inputs_r:
-            return []
-        unpaired_t = [value for value in reads_t if self.classes[0][value] < 0]
-        unpaired_r = [value for value in reads_r if self.classes[1][value] < 0]
-        if len(unpaired_t) != len(unpaired_r):
             return []
         if len(unpaired_t) > 1:
             sizes_t = self.matching.prints_t.size[unpaired_t].tolist()

@@ -12,7 +12,7 @@ import numpy as np
 from ..graph import Flow
 from ..model.arrays import AnyArray, Flags, Floats, Ints, Objects
 from ..model.dtypes import get_unit_roundoff, is_discrete
-from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, Trace
+from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, Trace, flag_words
 from ..readers.call_records import is_in_place
 
 #: Columns of the tensor table that are compared between siblings.
@@ -351,7 +351,7 @@ def _name_reduced_gradients(flow: Flow, names: Objects) -> None:
     """Name what collectives and updates in place make of named values; ``names`` is by class."""
     ops = flow.trace.ops
     is_update = (ops["phase"] == COMMUNICATION).to_numpy()
-    is_update |= ops["kind"].map(is_in_place).to_numpy(dtype=bool)
+    is_update |= flag_words(ops["kind"], is_in_place)
     for op in np.flatnonzero(is_update).tolist():
         read_names = {str(names[value]) for value in flow.reads[op]} - {""}
         results = flow.writes[op]
