@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
 from ..graph.module_paths import find_common_path
+from ..model.trace import COMMUNICATION
 from ..rulebook.names import split_segments
 from .joint_graph import GraphSide, JointGraph
 from .source_regions import find_source_nodes, select_roles
@@ -178,8 +179,9 @@ def _list_ops(
 ) -> list[int]:
     """Return the ops of one side that produced a node and the unpaired nodes before it.
 
-    In place of an op that was not recorded it has the first consumer of the node's value.
-    ``parts`` are the values of the node where they are several: the parts of a fused tensor.
+    In place of an op that was not recorded it has the first consumer of the node's value, or the
+    collective that gives back what it reads, as in a run that was merged from its ranks. ``parts``
+    are the values of the node where they are several: the parts of a fused tensor.
     """
     flow, classes = side.flow, side.classes
     own_values = [value for value in parts or (int(classes[node]),) if value >= 0]
@@ -188,6 +190,10 @@ def _list_ops(
     for value in own_values:
         if flow.producers[value] < 0:
             ops.update(flow.consumers[value][:1])
+    for value in values:
+        if flow.producers[value] < 0:
+            first_consumers = flow.consumers[value][:1]
+            ops.update(op for op in first_consumers if flow.phases[op] == COMMUNICATION)
     return sorted(ops - {-1})
 
 

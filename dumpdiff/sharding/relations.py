@@ -26,6 +26,7 @@ class RowRelations:
     """The relation of every row of sibling tensors."""
 
     relations: tuple[Relation | None, ...]  #: (tensors,) None if nothing is known
+    is_proved: Flags  #: (tensors,) the relation does not follow from other values of its kind
     matches: Ints  #: (tensors,) entry of the other run's values that the combined value equals
     kinds: Ints  #: (tensors,) number of the kind
     groups: list[tuple[int, ...]]  #: per rank its group, of the groups that values are added up in
@@ -72,7 +73,9 @@ class _RelationSearch:
         if slices.factor != 1.0:
             self._match(siblings.labels, None, slices.factor, siblings.is_backward)
             self._match_sums(groups, slices.factor)
-        return RowRelations(tuple(self._vote()), self._matches, self._kinds, groups)
+        self._share_evidence()
+        is_proved = np.array([relation is not None for relation in self._evidence], dtype=bool)
+        return RowRelations(tuple(self._vote()), is_proved, self._matches, self._kinds, groups)
 
     def _match_repeated_numbers(self) -> None:
         """Decide about parameters, and gradients, of one repeated number by name and size.
@@ -154,6 +157,18 @@ class _RelationSearch:
                     self._evidence[row] = relation
                     self._matches[row] = entry
                     break
+
+    def _share_evidence(self) -> None:
+        """Give the proof that a value is a sum to all rows that hold it on every rank."""
+        values = [tuple(row) for row in self._siblings.joint_classes.tolist()]
+        evidence_of = {
+            value: relation
+            for value, relation in zip(values, self._evidence, strict=True)
+            if relation is not None and relation.is_sum
+        }
+        for row, relation in enumerate(self._evidence):
+            if relation is None and -1 not in values[row]:
+                self._evidence[row] = evidence_of.get(values[row])
 
     def _vote(self) -> list[Relation | None]:
         """Return the relation of each row: that of most values of its kind.

@@ -206,7 +206,7 @@ class Siblings:
         return rank_ops
 
     @cached_property
-    def _joint_classes(self) -> Ints:
+    def joint_classes(self) -> Ints:
         """(tensors, ranks) the value class of each rank's tensor, -1 where a rank lacks it."""
         columns = []
         for rank, flow in enumerate(self.flows):
@@ -216,10 +216,10 @@ class Siblings:
 
     def list_equal_rows(self, row: int) -> Ints:
         """Return the rows that hold the same value on every rank."""
-        classes = self._joint_classes[row]
+        classes = self.joint_classes[row]
         if (classes < 0).any():
             return np.array([row])
-        rows: Ints = np.flatnonzero((self._joint_classes == classes).all(axis=1))
+        rows: Ints = np.flatnonzero((self.joint_classes == classes).all(axis=1))
         return rows
 
     def _collect_of_ops(self, columns: Sequence[AnyArray]) -> Objects:

@@ -52,7 +52,7 @@ def complete_relations(
     _replicate_equal_values(siblings, is_closed, relations)
     _sum_named_gradients(siblings, slices, relations)
     _sum_recorded_gradients(siblings, slices, is_closed, relations)
-    _sum_reduced_values(siblings, relations)
+    _sum_reduced_values(siblings, row_relations.is_proved, relations)
     _replicate_updates(siblings, relations)
     _replicate_by_size(siblings, other, is_closed, relations)
     for row in np.flatnonzero(~is_closed & ~siblings.is_discrete).tolist():
@@ -244,8 +244,14 @@ def _sum_recorded_gradients(
             relations[row] = add_parts(pattern, groups, slices.factor)
 
 
-def _sum_reduced_values(siblings: Siblings, relations: list[Relation | None]) -> None:
-    """Take what a reduction reads for partial sums, where nothing else is known."""
+def _sum_reduced_values(
+    siblings: Siblings, is_proved: Flags, relations: list[Relation | None]
+) -> None:
+    """Take what a reduction reads for partial sums, where nothing else is known.
+
+    That the same value of other layers is replicated is no evidence if the ranks differ.
+    """
+    is_open = ~is_proved & ~_flag_equal(siblings)
     for row, output in list_reductions(siblings):
         groups = tuple(siblings.labels[output].tolist())
         relation = add_parts(tuple(siblings.labels[row].tolist()), groups)
@@ -255,7 +261,9 @@ def _sum_reduced_values(siblings: Siblings, relations: list[Relation | None]) ->
             if known_relation is not None and known_relation.is_sum:
                 relation = known_relation
         for equal_row in equal_rows:
-            if relations[equal_row] is None:
+            known_relation = relations[equal_row]
+            is_contradicted = known_relation is not None and known_relation.is_replicated
+            if known_relation is None or (is_open[equal_row] and is_contradicted):
                 relations[equal_row] = relation
 
 

@@ -51,8 +51,8 @@ def test_another_epsilon_on_one_rank(dump: Dumps, is_swapped: bool) -> None:
 
 def test_sums_that_are_missing_are_found(dump: Dumps) -> None:
     result = align(dump, "parallel_pt_tp2_not_reduced", "parallel_pt_tp1")
-    assert result.findings[0].scope == "layers.0"
-    assert "Functional.linear.3.forward" in result.findings[0].reference_ops
+    assert result.findings[0].scope == "layers.0.mlp.down_proj"
+    assert result.findings[0].target_ops == ("Functional.linear.3.forward",)
 
 
 def test_the_layout_is_part_of_the_result(dump: Dumps) -> None:

@@ -6,7 +6,11 @@ import pandas as pd
 import pytest
 from traces import edit_tensors, find_op, locate_divergence
 
-from dumpdiff.divergence.gradient_scales import _find_final_multiple, find_normed_gradient
+from dumpdiff.divergence.gradient_scales import (
+    _find_final_multiple,
+    _find_unrecorded_multiple,
+    find_normed_gradient,
+)
 from dumpdiff.graph import build_flow, find_gradients
 from dumpdiff.rulebook import load_rules
 
@@ -86,3 +90,26 @@ def test_a_correct_run_multiplies_no_weight_gradient_after_the_backward_pass(tra
     multiples = {value: _find_final_multiple(flow, kinds, value) for value in gradients}
     assert len(multiples) > 10
     assert set(multiples.values()) == {-1}
+
+
+@pytest.mark.parametrize(("factor", "is_multiple"), [(0.5, True), (None, False)])
+def test_a_multiple_that_was_not_recorded_is_what_the_paired_op_reads(trace, factor, is_multiple):
+    """The reference's norm reads the gradient; the target's reads a value that no op computes."""
+    reference = build_flow(trace("pt_update_adam"))
+    op = find_op(reference.trace, "Torch.vector_norm.0.forward")
+    (gradient,) = (value for value in reference.reads[op] if reference.sizes[value] > 1)
+    tensors = reference.tensors.assign(file="", hash="")
+    row = next(row for row in reference.get_tensor_ids(op) if tensors["size"].iat[row] > 1)
+    columns = ["max", "min", "mean", "norm"]
+    numbers = tensors.loc[row, columns].to_numpy(dtype=float)
+    changed_numbers = numbers * [3, 1, 1, 1] if factor is None else numbers * factor
+    edited = tensors.copy()
+    edited.loc[row, columns] = changed_numbers
+    edited.loc[row, "source_tensor"] = -1
+    target = build_flow(replace(reference.trace, tensors=edited))
+    value = _find_unrecorded_multiple(reference, gradient, {op: op}, target)
+    if is_multiple:
+        assert value in target.reads[op]
+        assert target.norms[value] == pytest.approx(factor * reference.norms[gradient])
+    else:
+        assert value == -1

@@ -4,7 +4,15 @@ import pytest
 from traces import align_traces, find_value, load_shipped_rules
 
 from dumpdiff import read
-from dumpdiff.graph import find_gradients
+from dumpdiff.graph import build_flow, find_gradients, find_returned_gradients
+from dumpdiff.model.trace import (
+    BACKWARD,
+    FORWARD,
+    Source,
+    Trace,
+    build_op_table,
+    build_tensor_table,
+)
 
 
 def compute_gradients(flow):
@@ -122,3 +130,37 @@ class TestInferred:
         ]
         assert ("sigmoid", True) in activations
         assert ("sigmoid", False) not in activations
+
+
+def test_a_bias_that_a_module_returns_has_the_gradient_of_its_backward_record():
+    """Megatron-LM adds the bias later; the module returns the product and the bias."""
+    ops = build_op_table(
+        {
+            "name": ["Module.proj.forward.0", "Module.proj.backward.0"],
+            "kind": ["Module.Linear", "Module.Linear"],
+            "level": ["module", "module"],
+            "phase": [FORWARD, BACKWARD],
+            "forward": [-1, 0],
+        }
+    )
+    slots = ["output.0", "output.1", "parameter.bias", "input.0", "input.1"]
+    numbers = [3.0, 1.5, 1.5, 0.3, 0.2]
+    tensors = build_tensor_table(
+        {
+            "op": [0, 0, 0, 1, 1],
+            "slot": slots,
+            "slot_kind": [slot.partition(".")[0] for slot in slots],
+            "dtype": ["float32"] * 5,
+            "shape": [(4, 8), (8,), (8,), (4, 8), (8,)],
+            "size": [32, 8, 8, 32, 8],
+            "parameter": ["", "", "proj.bias", "", ""],
+            "max": numbers,
+            "min": [-number for number in numbers],
+            "mean": [0.1 * number for number in numbers],
+            "norm": [2.5 * number for number in numbers],
+        }
+    )
+    side = build_flow(Trace(Source("/dump", "msprobe", "", "pytorch"), ops, tensors))
+    bias, gradient = side.tensor_class[2], side.tensor_class[4]
+    assert find_returned_gradients(side) == {bias: gradient}
+    assert find_gradients(side, ["linear", "linear"]).by_value[bias] == gradient

@@ -2,6 +2,7 @@
 
 from dumpdiff.model.trace import (
     BACKWARD,
+    COMMUNICATION,
     FORWARD,
     OPTIMIZER,
     Source,
@@ -10,6 +11,8 @@ from dumpdiff.model.trace import (
     build_tensor_table,
 )
 from dumpdiff.sharding.stages import join_stages
+
+NO_TENSORS = build_tensor_table({"op": []})
 
 
 def build_stage(rank: int) -> Trace:
@@ -62,3 +65,31 @@ def test_layers_are_numbered_on() -> None:
         "decoder.layers.3.mlp.weight",
     ]
     assert joined.ops["scope"].iat[4] == "decoder.layers.3.mlp"
+
+
+def build_sending_stage() -> Trace:
+    """Return a last stage that doubles the gradient of its input before it sends it."""
+    kinds = ["Distributed.recv", "Torch.exp", "Torch.exp", "Tensor.__mul__", "Distributed.isend"]
+    phases = [COMMUNICATION, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION]
+    columns = {"name": [f"{kind}.0" for kind in kinds], "kind": kinds, "phase": phases}
+    return Trace(Source("/dump", "msprobe", "", "pytorch"), build_op_table(columns), NO_TENSORS)
+
+
+def build_receiving_stage() -> Trace:
+    """Return a first stage, which sends an activation and receives its gradient."""
+    kinds = ["Torch.exp", "Distributed.isend", "Distributed.recv", "Torch.exp"]
+    phases = [FORWARD, COMMUNICATION, COMMUNICATION, BACKWARD]
+    columns = {"name": [f"{kind}.0" for kind in kinds], "kind": kinds, "phase": phases}
+    return Trace(Source("/dump", "msprobe", "", "pytorch"), build_op_table(columns), NO_TENSORS)
+
+
+def test_what_is_done_to_a_gradient_before_it_is_sent_comes_before_the_next_stage() -> None:
+    joined = join_stages([build_receiving_stage(), build_sending_stage()], ["rank 0", "rank 1"])
+    names, phases = joined.ops["name"].tolist(), joined.ops["phase"].tolist()
+    product = names.index("Tensor.__mul__.0 (rank 1)")
+    assert phases[product] == BACKWARD
+    assert names[product + 1 :] == [
+        "Distributed.isend.0 (rank 1)",
+        "Distributed.recv.0 (rank 0)",
+        "Torch.exp.0 (rank 0)",
+    ]
