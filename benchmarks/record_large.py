@@ -1,6 +1,6 @@
-"""Record 128 calls that read and write 4 MiB each with msprobe: 1 GiB of whole tensors.
+"""Record calls that read and write 4 MiB each with msprobe; 128 are 1 GiB of whole tensors.
 
-    python benchmarks/record_large.py OUT [--noise 1e-7]
+    python benchmarks/record_large.py OUT [--noise 1e-7] [--calls 128]
 
 The calls are a chain of layer norms with different weights, so that every tensor differs.
 ``--noise`` disturbs the first input, relative to its size, and the real operators propagate it.
@@ -23,6 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--noise", type=float, default=0.0)
+    parser.add_argument("--calls", type=int, default=CALLS)
     args = parser.parse_args()
     args.out.mkdir(parents=True)
     tensor_config = {"scope": [], "list": [], "data_mode": ["all"]}
@@ -39,8 +40,8 @@ def main() -> None:
     random = torch.Generator().manual_seed(0)
     x = torch.randn(SIDE, SIDE, generator=random)
     x = x * (1 + args.noise * torch.randn(SIDE, SIDE, generator=torch.Generator().manual_seed(1)))
-    scales = 1 + 0.3 * torch.randn(CALLS, SIDE, generator=random)
-    shifts = 0.3 * torch.randn(CALLS, SIDE, generator=random)
+    scales = 1 + 0.3 * torch.randn(args.calls, SIDE, generator=random)
+    shifts = 0.3 * torch.randn(args.calls, SIDE, generator=random)
     debugger = PrecisionDebugger(config_path=str(args.out / "config.json"))
     debugger.start()
     for scale, shift in zip(scales.unbind(), shifts.unbind(), strict=True):

@@ -65,8 +65,8 @@ class Matching:
         self.prints_r = Fingerprints.from_table(self.reference.classes)
         self.producer_t = self.target.classes["producer"].to_numpy()
         self.producer_r = self.reference.classes["producer"].to_numpy()
-        self._positions_t = self.target.positions.tolist()
-        self._positions_r = self.reference.positions.tolist()
+        self._positions_t = self.target.positions
+        self._positions_r = self.reference.positions
         self._n_t, self._n_r = len(self.target.classes), len(self.reference.classes)
         self._phase_t = self.target.classes["phase"].to_numpy()
         self._phase_r = self.reference.classes["phase"].to_numpy()
@@ -83,7 +83,7 @@ class Matching:
 
         It is the same if target and reference are exchanged.
         """
-        place_t, place_r = self._positions_t[t], self._positions_r[r]
+        place_t, place_r = float(self._positions_t[t]), float(self._positions_r[r])
         return (place_t + place_r, min(place_t, place_r), t / self._n_t + r / self._n_r)
 
     def sort_pairs(self, pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -91,7 +91,16 @@ class Matching:
 
         Where one pair excludes another, the earlier one counts, whichever side is the target.
         """
-        return sorted(pairs, key=lambda pair: self.compute_place(*pair))
+        targets, references = np.array(list(pairs), dtype=np.int64).reshape(-1, 2).T
+        places_t, places_r = self._positions_t[targets], self._positions_r[references]
+        order = np.lexsort(
+            (
+                targets / self._n_t + references / self._n_r,
+                np.minimum(places_t, places_r),
+                places_t + places_r,
+            )
+        )
+        return list(zip(targets[order].tolist(), references[order].tolist(), strict=True))
 
     def list_class_pairs(self) -> list[tuple[int, int]]:
         """Return the pairs of classes so far in the order of the two runs."""

@@ -41,6 +41,7 @@ def find_slot_pairs(
     Slots correspond if the two ops are of one kind and, among those of their inputs or of their
     outputs that are not partners, exactly one value of each side has a size. A value without a
     partner must occur in the slot only: an input that no op wrote, an output that no op reads.
+    Modules that end at other places of one computation, as before a bias and after it, are no case.
     Outputs of backward records of two frameworks are left out: of a call that consists of several
     differentiable functions, msprobe records the gradient that the last of them returns. So are
     their inputs where the result of the forward call is used differently: its gradient is another
@@ -59,6 +60,10 @@ def find_slot_pairs(
             for value_t, value_r in _pair_by_size(matching, values_t, values_r):
                 if not _is_contradiction(matching, value_t, value_r, slot_kind):
                     continue
+                if slot_kind == "output" and _are_other_ends(
+                    matching, (op_t, value_t), (op_r, value_r)
+                ):
+                    continue
                 calls = (calls_t[op_t], calls_r[op_r])
                 if slot_kind == "input" and not _has_same_users(matching, *calls):
                     continue
@@ -69,6 +74,22 @@ def find_slot_pairs(
                 )
     slot_pairs += _iterate_gradient_pairs(matching, gradients)
     return tuple(slot_pairs)
+
+
+def _are_other_ends(matching: Matching, end_t: tuple[int, int], end_r: tuple[int, int]) -> bool:
+    """Return whether two modules return values of inner ops that both have another partner.
+
+    ``end_t`` and ``end_r`` are (op, value). What reads the values is compared by its inputs.
+    """
+    (op_t, value_t), (op_r, value_r) = end_t, end_r
+    target, reference = matching.target, matching.reference
+    is_passed_on = all(
+        flow.trace.ops["level"].iat[op] == "module" and flow.producers[value] not in (-1, op)
+        for flow, op, value in ((target, op_t, value_t), (reference, op_r, value_r))
+    )
+    return bool(
+        is_passed_on and matching.classes_t[value_t] >= 0 and matching.classes_r[value_r] >= 0
+    )
 
 
 def _has_same_users(matching: Matching, call_t: int, call_r: int) -> bool:

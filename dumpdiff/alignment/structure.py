@@ -376,13 +376,15 @@ class _Closure:
         An input that gives only a shape is none: any value of that shape may have been there.
         """
         reads_t, reads_r = self.flows[0].operands[t], self.flows[1].operands[r]
+        unpaired_t = [value for value in reads_t if self.classes[0][value] < 0]
+        if not unpaired_t:
+            return []
+        unpaired_r = [value for value in reads_r if self.classes[1][value] < 0]
+        if len(unpaired_t) != len(unpaired_r):
+            return []
         paired_inputs_t = {int(self.classes[0][value]) for value in reads_t} - {-1}
         paired_inputs_r = {value for value in reads_r if self.classes[1][value] >= 0}
         if paired_inputs_t != paired_inputs_r:
-            return []
-        unpaired_t = [value for value in reads_t if self.classes[0][value] < 0]
-        unpaired_r = [value for value in reads_r if self.classes[1][value] < 0]
-        if len(unpaired_t) != len(unpaired_r):
             return []
         if len(unpaired_t) > 1:
             sizes_t = self.matching.prints_t.size[unpaired_t].tolist()

@@ -23,7 +23,7 @@ from ..graph import Flow
 from ..graph.statistics import STATISTICS
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import MASK_GAP, MASK_MAGNITUDE, is_floating
-from ..model.trace import BACKWARD
+from ..model.trace import BACKWARD, flag_words
 from ..rulebook import Rules
 
 #: Kinds to whose result a masked element contributes nothing, besides those of class softmax. A
@@ -78,7 +78,7 @@ def flag_mask_fill(flow: Flow, kinds: tuple[str, ...], rules: Rules) -> Flags:
         if producer >= 0 and keeping_ops[producer]:
             pending += flow.reads[producer]
     flags |= _flag_equal_masks(flow, flags)
-    flags &= flow.classes["dtype"].map(is_floating).to_numpy(dtype=bool)
+    flags &= flag_words(flow.classes["dtype"], is_floating)
     return flags
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 from ..alignment import Alignment
 from ..graph import Flow
 from ..model.dtypes import is_floating
+from ..model.trace import flag_words
 from ..rulebook import Rules
 
 #: Relative difference within which two scalars are equal: the graph text prints six digits, which
@@ -108,7 +109,7 @@ def collect_scalars(flow: Flow, rules: Rules) -> dict[int, tuple[Scalar, ...]]:
     """
     tensors = flow.tensors
     is_scalar = tensors["constant"] & (tensors["size"] <= 1)
-    is_scalar &= tensors["dtype"].map(is_floating).astype(bool)
+    is_scalar &= flag_words(tensors["dtype"], is_floating)
     is_scalar &= np.isfinite(tensors["max"])
     kinds = flow.trace.ops["kind"].tolist()
     scalars: dict[int, tuple[Scalar, ...]] = {}

@@ -20,7 +20,7 @@ from ..comparison import Comparison
 from ..graph import Flow
 from ..graph.joins import find_joined_parts
 from ..graph.missing_edges import (
-    find_bridge,
+    find_bridges,
     find_enclosing_inputs,
     find_unrecorded_results,
     has_missing_producer,
@@ -384,10 +384,11 @@ def _bridge_missing_edges(
     the parts of a joined tensor are added.
     """
     leaves = np.flatnonzero((classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0))
+    open_leaves = [node for node in leaves.tolist() if not parents[node]]
+    lacking_values = [int(classes[node]) for node in open_leaves if not other_parents[node]]
+    bridge_of = find_bridges(flow, lacking_values)
     joined_nodes = []
-    for node in leaves.tolist():
-        if parents[node]:
-            continue
+    for node in open_leaves:
         if other_parents[node]:
             joined_parts = find_joined_parts(flow, int(classes[node]))
             parents[node] = [int(nodes[part]) for part in joined_parts if nodes[part] != node]
@@ -395,7 +396,7 @@ def _bridge_missing_edges(
             if parents[node]:
                 joined_nodes.append(node)
             continue
-        bridge = find_bridge(flow, int(classes[node]))
+        bridge = bridge_of.get(int(classes[node]))
         if bridge is not None:
             parent_nodes = [int(nodes[parent]) for parent in bridge.parents]
             parents[node] = [parent for parent in parent_nodes if parent != node]

@@ -128,7 +128,9 @@ def _find_momenta(flow: Flow, kinds: Sequence[str], rules: Rules) -> dict[int, f
 
     Of two numbers without a name it is the larger one; the other is epsilon.
     """
-    momenta = {}
+    momenta: dict[int, float] = {}
+    if _KIND not in kinds:
+        return momenta
     for op, scalars in collect_scalars(flow, rules).items():
         if kinds[op] != _KIND or not _is_training(flow, op):
             continue

@@ -197,11 +197,11 @@ def _demote_consequences(graph: JointGraph, state: list[str], errors: Floats) ->
     larger than all those that it depends on stays introduced: it has a cause of its own.
     """
     is_statistical = (graph.comparison.pairs["metric"] == "statistics").to_numpy()
-    largest_before = np.zeros(graph.n_nodes)
+    largest_before = [0.0] * graph.n_nodes
     for node in graph.order:
-        parents = list(graph.parents[node])
+        parents = graph.parents[node]
         if parents:
-            largest_before[node] = largest_before[parents].max()
+            largest_before[node] = max(largest_before[parent] for parent in parents)
         if state[node] != INTRODUCED:
             continue
         error = float(errors[node])

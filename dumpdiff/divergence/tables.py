@@ -198,15 +198,16 @@ def _explain_no_comparison(graph: JointGraph) -> list[str]:
 
 def _flag_open_ends(graph: JointGraph, states: States) -> Flags:
     """Return (nodes,) whether a value is read and some path from it ends without a comparison."""
-    is_covered = np.isin(states.state, (AGREEING, RECONVERGED))
-    has_open_end = np.zeros(graph.n_nodes, dtype=bool)
-    has_child = np.zeros(graph.n_nodes, dtype=bool)
+    state = states.state.tolist()
+    has_open_end = [False] * graph.n_nodes
+    has_child = [False] * graph.n_nodes
     for node in reversed(graph.order):
-        is_open = not is_covered[node] or (states.state[node] == RECONVERGED and has_open_end[node])
+        is_open = state[node] not in (AGREEING, RECONVERGED)
+        is_open |= state[node] == RECONVERGED and has_open_end[node]
         for parent in graph.parents[node]:
             has_child[parent] = True
             has_open_end[parent] |= is_open
-    return has_open_end | ~has_child
+    return np.array(has_open_end, dtype=bool) | ~np.array(has_child, dtype=bool)
 
 
 def _flag_regions(graph: JointGraph, states: States) -> Flags:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..alignment import Alignment
+from ..graph import find_returned_gradients
 
 #: Parameters that a sentence names.
 _MAX_NAMES = 3
@@ -51,6 +52,7 @@ def _find_trained_values(alignment: Alignment, position: int) -> frozenset[int]:
     flow = (alignment.target, alignment.reference)[position]
     named_gradients = set(flow.tensors["gradient_of"].tolist()) - {""}
     values = {value for name, value in flow.parameter_values.items() if name in named_gradients}
+    values |= find_returned_gradients(flow).keys()
     if not named_gradients and alignment.gradients is not None:
         values |= alignment.gradients[position].by_value.keys()
     return frozenset(values)

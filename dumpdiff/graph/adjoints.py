@@ -11,8 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ..model.dtypes import is_floating
-from ..model.trace import BACKWARD, FORWARD
+from ..model.trace import BACKWARD, FORWARD, flag_words
 from .dataflow import Flow
 
 #: Products: the gradient of one factor is computed from the other.
@@ -82,7 +84,27 @@ def collect_recorded_gradients(flow: Flow) -> Gradients:
     for gradient, name in enumerate(flow.list_column("gradient_of")):
         if name in parameters:
             gradient_of.setdefault(parameters[name], gradient)
+    for value, gradient in find_returned_gradients(flow).items():
+        gradient_of.setdefault(value, gradient)
     return Gradients(gradient_of, _flag_detours(flow, by_edge))
+
+
+def find_returned_gradients(flow: Flow) -> dict[int, int]:
+    """Return parameter -> its gradient, of parameters that a module returns to be used outside.
+
+    So a bias is added later. The backward record of the module has the gradients of its outputs.
+    """
+    parameters = {value for value, name in enumerate(flow.list_column("parameter")) if name}
+    outputs_of = _collect_arguments(flow, ("output",))
+    inputs_of = _collect_arguments(flow, ("input",))
+    gradient_of: dict[int, int] = {}
+    for record, call in enumerate(flow.trace.ops["forward"].tolist()):
+        if call < 0 or not parameters.intersection(outputs_of[call]):
+            continue
+        gradients = [value for value in inputs_of[record] if value >= 0]
+        pairs = _match_inputs_to_gradients(flow, outputs_of[call], gradients)
+        gradient_of |= {value: gradient for value, gradient in pairs if value in parameters}
+    return gradient_of
 
 
 def _match_inputs_to_gradients(
@@ -126,15 +148,15 @@ def _collect_arguments(flow: Flow, slot_kinds: tuple[str, ...]) -> list[list[int
 
     Those of which it reads only the shape are left out: no gradient flows back to them.
     """
+    tensors = flow.tensors
+    is_argument = tensors["slot_kind"].isin(slot_kinds) & ~tensors["constant"]
+    is_argument &= flag_words(tensors["slot"], lambda slot: slot.rpartition(".")[2].isdigit())
+    is_argument &= flag_words(tensors["dtype"], is_floating)
+    rows = np.flatnonzero(is_argument)
     arguments: list[list[int]] = [[] for _ in range(len(flow.trace.ops))]
-    names = ("op", "slot_kind", "slot", "dtype", "constant")
-    columns = [flow.tensors[name].tolist() for name in names]
-    rows = zip(flow.tensor_class.tolist(), *columns, strict=True)
-    for value, op, slot_kind, slot, dtype, constant in rows:
-        if constant or slot_kind not in slot_kinds:
-            continue
-        is_positional = slot.rpartition(".")[2].isdigit()
-        if is_positional and is_floating(dtype) and (op, value) not in flow.shape_reads:
+    ops, values = tensors["op"].to_numpy()[rows].tolist(), flow.tensor_class[rows].tolist()
+    for op, value in zip(ops, values, strict=True):
+        if (op, value) not in flow.shape_reads:
             arguments[op].append(value)
     return arguments
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import get_unit_roundoff
-from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph
+from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph, flag_words
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
 from .partitions import find_partitions
@@ -108,6 +108,23 @@ class Flow:
             for consumer in self.consumers[value]
         )
         return build_digraph(self.trace.ops, edges)
+
+    @cached_property
+    def latest_records(self) -> tuple[Ints, Ints]:
+        """(op, class) of each computed value that ops write or read, the latest op first.
+
+        Of one op, the results come before what it reads. Gradients that a backward record was given
+        are computed, too.
+        """
+        records = [
+            (op, value)
+            for op in range(len(self.reads) - 1, -1, -1)
+            for value in (*self.writes[op], *self.reads[op])
+        ]
+        ops, values = np.array(records, dtype=np.int64).reshape(-1, 2).T
+        is_computed = (self.producers >= 0) | (self.classes["phase"] != FORWARD).to_numpy()
+        is_kept = is_computed[values]
+        return ops[is_kept], values[is_kept]
 
     @cached_property
     def recorded_gradients(self) -> dict[int, int]:
@@ -375,7 +392,7 @@ def mark_shape_reads(flow: Flow, rules: Rules) -> Flow:
     positions_of = {
         kind: rules.get_shape_positions(kind) for kind in set(flow.trace.ops["kind"].tolist())
     }
-    is_reader = flow.trace.ops["kind"].map(lambda kind: bool(positions_of[kind])).to_numpy(bool)
+    is_reader = flag_words(flow.trace.ops["kind"], lambda kind: bool(positions_of[kind]))
     if not is_reader.any():
         return flow
     kinds = flow.trace.ops["kind"].tolist()
@@ -396,8 +413,7 @@ def mark_shape_reads(flow: Flow, rules: Rules) -> Flow:
 
 def _flag_counters(trace: Trace, tensors: pd.DataFrame) -> Flags:
     """Return (tensors,) true for single whole numbers that are updated in memory."""
-    kinds = trace.ops["kind"]
-    is_api_update = kinds.map(is_in_place).to_numpy(dtype=bool)[tensors["op"]]
+    is_api_update = flag_words(trace.ops["kind"], is_in_place)[tensors["op"]]
     is_update = is_api_update | (tensors["update_of"] != "").to_numpy()
     numbers = tensors["max"].to_numpy()
     is_count = (tensors["size"] == 1).to_numpy() & (numbers > 0) & (numbers == np.floor(numbers))

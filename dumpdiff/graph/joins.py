@@ -49,11 +49,9 @@ def find_joined_parts(flow: Flow, value: int) -> tuple[int, ...]:
         return ()
     if flow.list_column("evidence")[value] < _MIN_EVIDENCE:
         return ()
-    if not np.isfinite(_get_sums(flow, [value])).all():
-        return ()
     highest = _list_earlier_values(flow, "max", value)
     lowest = _list_earlier_values(flow, "min", value)
-    if not highest or not lowest:
+    if not highest or not lowest or not np.isfinite(_get_sums(flow, [value])).all():
         return ()
     for first, second in _iterate_two_parts(flow, value, highest, lowest):
         if _is_joined_from_two(flow, value, first, second):

@@ -8,29 +8,21 @@ order of execution.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..model.dtypes import get_unit_roundoff, is_discrete
+from ..model.dtypes import is_discrete
 from ..model.trace import FORWARD
 from .dataflow import Flow
 from .joins import find_joined_parts, find_unread_parts
+from .recent_values import SUMMATION_ERROR, WINDOW, find_recent_sources
 
-#: Ops before the first consumer that are searched: a decoder layer or two.
-_WINDOW = 48
-#: Relative difference of the norms of the same numbers, summed in another order.
-_SUMMATION_ERROR = 2e-6
 #: Numbers that are stacked; a single one would be the value itself.
 _MIN_STACK_SIZE = 2
 #: Share of the run. A value that is read over a longer stretch is a buffer, not a missing edge.
 _MAX_SPAN = 0.25
-#: Roundoffs of the narrower type by which the statistics of a cast may differ.
-_CAST_ROUNDOFFS = 2
-#: A chunk has at least this many elements; fewer share an extreme by chance ...
-_MIN_CHUNK_SIZE = 8
-#: ... and is at least this fraction of the whole.
-_MAX_CHUNKS = 64
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ def has_missing_producer(flow: Flow, value: int) -> bool:
     first_phase = flow.phases[first]
     last = max(op for op in consumers if flow.phases[op] == first_phase)
     span = (last - first) / max(1, len(flow.phases))
-    preceding_ops = range(max(0, first - _WINDOW), first)
+    preceding_ops = range(max(0, first - WINDOW), first)
     is_preceded = any(flow.writes[op] for op in preceding_ops)
     return is_preceded and span < _MAX_SPAN
 
@@ -91,32 +83,45 @@ def find_bridge(flow: Flow, value: int) -> Bridge | None:
 
     None if its producer is not missing or nothing fits.
     """
-    if not has_missing_producer(flow, value):
-        return None
+    return find_bridges(flow, [value]).get(value)
+
+
+def find_bridges(flow: Flow, values: Iterable[int]) -> dict[int, Bridge]:
+    """Return the bridges of the values that have one, see :func:`find_bridge`."""
+    bridges: dict[int, Bridge] = {}
+    other_values = []
+    for value in values:
+        if not has_missing_producer(flow, value):
+            continue
+        bridge = _find_parts(flow, value)
+        if bridge is None:
+            other_values.append(value)
+        else:
+            bridges[value] = bridge
+    by_statistics, by_order = find_recent_sources(flow, other_values)
+    for value in other_values:
+        source = by_statistics.get(value)
+        call_inputs = _find_call_inputs(flow, flow.consumers[value][0], value)
+        if source is None and call_inputs:
+            bridges[value] = Bridge(call_inputs, "module call")
+            continue
+        source = source or by_order.get(value)
+        if source is not None:
+            bridges[value] = Bridge((source.value,), source.evidence)
+    return bridges
+
+
+def _find_parts(flow: Flow, value: int) -> Bridge | None:
+    """Return the bridge to recorded values that are parts of a value, or that it is a part of."""
     if value in flow.partitions:
         return Bridge((flow.partitions[value],), "part")
-    consumer = flow.consumers[value][0]
-    scalars = _find_stacked_scalars(flow, consumer, value)
+    scalars = _find_stacked_scalars(flow, flow.consumers[value][0], value)
     if scalars:
         return Bridge(scalars, "stack")
     joined_parts = find_joined_parts(flow, value)
     if joined_parts:
         return Bridge(joined_parts, "joined")
-    return _find_bridge_to_one(flow, consumer, value)
-
-
-def _find_bridge_to_one(flow: Flow, consumer: int, value: int) -> Bridge | None:
-    """Return the bridge to a single recent value, or to the inputs of the module call."""
-    recent_values = _find_recent_values(flow, consumer, value)
-    tests = (("rearranged", _is_rearrangement), ("cast", _is_cast), ("part", _is_chunk))
-    for evidence, fits in tests:
-        for recent_value in recent_values:
-            if fits(flow, value, recent_value):
-                return Bridge((recent_value,), evidence)
-    call_inputs = _find_call_inputs(flow, consumer, value)
-    if call_inputs:
-        return Bridge(call_inputs, "module call")
-    return Bridge(recent_values[:1], "order") if recent_values else None
+    return None
 
 
 def find_unrecorded_results(flow: Flow, value: int) -> tuple[int, ...]:
@@ -132,7 +137,7 @@ def find_unrecorded_results(flow: Flow, value: int) -> tuple[int, ...]:
         return ()
     if value not in flow.recorded_gradients:
         return ()
-    for op in range(producer + 1, min(producer + _WINDOW, len(flow.reads))):
+    for op in range(producer + 1, min(producer + WINDOW, len(flow.reads))):
         if flow.phases[op] != FORWARD:
             return ()
         results = tuple(
@@ -170,7 +175,7 @@ def _find_stacked_scalars(flow: Flow, consumer: int, value: int) -> tuple[int, .
     numbers = np.array([flow.list_column("max")[scalar] for scalar in scalars], dtype=float)
     expected = (numbers.max(), numbers.min(), float(np.linalg.norm(numbers)))
     recorded = (flow.list_column("max")[value], flow.list_column("min")[value], flow.norms[value])
-    is_stack = np.allclose(recorded, expected, rtol=_SUMMATION_ERROR, atol=0.0)
+    is_stack = np.allclose(recorded, expected, rtol=SUMMATION_ERROR, atol=0.0)
     return tuple(scalars) if is_stack else ()
 
 
@@ -183,70 +188,6 @@ def _find_last_numbers(flow: Flow, consumer: int, count: int) -> list[int]:
             latest_op = ops[n_before - 1]
             numbers = values[max(0, n_before - count) : n_before]
     return numbers
-
-
-def _find_recent_values(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
-    """Return the computed values that ops of the same phase wrote or read shortly before.
-
-    The latest comes first. A single number, such as a loss, is not what a tensor was computed from.
-    """
-    min_size = min(2, int(flow.sizes[value]))
-    recent_values: dict[int, None] = {}
-    for op in range(consumer - 1, max(-1, consumer - _WINDOW), -1):
-        if flow.phases[op] != flow.phases[consumer]:
-            continue
-        for candidate in (*flow.writes[op], *flow.reads[op]):
-            is_computed = flow.producers[candidate] >= 0 or is_gradient(flow, candidate)
-            if is_computed and candidate != value and flow.sizes[candidate] >= min_size:
-                recent_values[candidate] = None
-    return tuple(recent_values)
-
-
-def _is_rearrangement(flow: Flow, value: int, source: int) -> bool:
-    """Return whether size and norm are equal: other order or signs, as in rotary embeddings."""
-    norm, source_norm = flow.norms[value], flow.norms[source]
-    if flow.sizes[value] != flow.sizes[source]:
-        return False
-    if not np.isfinite(norm) or not np.isfinite(source_norm):
-        return False
-    return bool(norm > 0 and abs(norm - source_norm) <= _SUMMATION_ERROR * source_norm)
-
-
-def _is_cast(flow: Flow, value: int, source: int) -> bool:
-    """Return whether the types differ and the statistics agree to the roundoff of the narrower."""
-    dtype = str(flow.list_column("dtype")[value])
-    source_dtype = str(flow.list_column("dtype")[source])
-    slack = _CAST_ROUNDOFFS * max(get_unit_roundoff(dtype), get_unit_roundoff(source_dtype))
-    if dtype == source_dtype or flow.sizes[value] != flow.sizes[source] or slack == 0:
-        return False
-    for name in ("max", "min", "norm"):
-        number, source_number = flow.list_column(name)[value], flow.list_column(name)[source]
-        if not np.isfinite(number) or not np.isfinite(source_number):
-            continue
-        if abs(number - source_number) > slack * max(abs(number), abs(source_number)):
-            return False
-    return True
-
-
-def _is_chunk(flow: Flow, value: int, source: int) -> bool:
-    """Return whether the value may be a chunk of the source.
-
-    A chunk is a whole fraction of the elements with a smaller norm and extremes within those of the
-    source, at least one of them equal.
-    """
-    size, source_size = flow.sizes[value], flow.sizes[source]
-    if size < _MIN_CHUNK_SIZE:
-        return False
-    n_chunks, remainder = divmod(source_size, size)
-    if remainder or not 1 < n_chunks <= _MAX_CHUNKS:
-        return False
-    highs, lows = flow.list_column("max"), flow.list_column("min")
-    high, source_high = highs[value], highs[source]
-    low, source_low = lows[value], lows[source]
-    is_within = high <= source_high and low >= source_low
-    shares_extreme = high == source_high or low == source_low
-    is_smaller = flow.norms[value] < flow.norms[source]
-    return bool(is_within and shares_extreme and is_smaller)
 
 
 def _find_call_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:

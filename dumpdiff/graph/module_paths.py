@@ -40,7 +40,7 @@ def locate_ops(flow: Flow, rules: Rules) -> list[str]:
     modules_above = _find_nearest_modules(flow, parameter_paths, forwards=True)
     modules_below = _find_nearest_modules(flow, parameter_paths, forwards=False)
     norms = _find_norms(flow, modules)
-    calls = flow.trace.ops["forward"].tolist()
+    calls = flow.calls
     paths: list[str] = []
     for op, phase in enumerate(flow.phases):
         known_path = known_paths[op] or parameter_paths[op]
@@ -117,11 +117,10 @@ def _find_parameter_paths(flow: Flow, modules: Mapping[str, str]) -> list[str]:
 def _find_norms(flow: Flow, modules: Mapping[str, str]) -> set[str]:
     """Return the modules all of whose parameters are vectors."""
     is_norm: dict[str, bool] = {}
-    shapes = flow.tensors["shape"].to_numpy()
-    for name, tensor in zip(flow.classes["parameter"], flow.classes["tensor"], strict=True):
+    for name, shape in zip(flow.list_column("parameter"), flow.shapes, strict=True):
         if not name:
             continue
-        module, shape = modules[name], shapes[tensor]
+        module = modules[name]
         is_vector = shape is not None and len(shape) == 1
         is_norm[module] = is_norm.get(module, True) and is_vector
     return {module for module in is_norm if is_norm[module]}
@@ -134,11 +133,11 @@ def _find_nearest_modules(
 
     With ``forwards`` these are the modules above each op, else those below it.
     """
-    levels = flow.trace.ops["level"].tolist()
     is_included = [
-        phase == FORWARD and level == "op" for phase, level in zip(flow.phases, levels, strict=True)
+        phase == FORWARD and level == "op"
+        for phase, level in zip(flow.phases, flow.levels, strict=True)
     ]
-    producers = flow.classes["producer"].tolist()
+    producers = flow.list_column("producer")
     ops = np.flatnonzero(is_included).tolist()
     nearest_modules: list[frozenset[str]] = [frozenset()] * len(parameter_paths)
     module_sets: dict[str, frozenset[str]] = {}  # one shared set per module
@@ -171,10 +170,12 @@ def find_common_path(paths: Sequence[str]) -> str:
     """Return the longest common leading part of dotted paths, '' if it names no layer."""
     if not paths:
         return ""
-    common_steps = []
-    for steps in zip(*(path.split(".") for path in paths), strict=False):
-        if len(set(steps)) > 1:
-            break
-        common_steps.append(steps[0])
-    common_path = ".".join(common_steps)
+    common_path = paths[0]
+    if len(paths) > 1:
+        common_steps = []
+        for steps in zip(*(path.split(".") for path in paths), strict=False):
+            if len(set(steps)) > 1:
+                break
+            common_steps.append(steps[0])
+        common_path = ".".join(common_steps)
     return "" if common_path in _GENERIC_PATHS else common_path

@@ -40,10 +40,11 @@ def find_partitions(
     sizes, producers = classes["size"].to_numpy(), classes["producer"].to_numpy()
     computed = np.flatnonzero(producers >= 0)
     computed = computed[np.lexsort((producers[computed], sizes[computed]))]
+    sorted_sizes = sizes[computed]
     whole_of: dict[int, int] = {}
     for parts in groups:
         square_sum = float(np.sum(norms[parts] ** 2))
-        begin, end = np.searchsorted(sizes[computed], sizes[parts].sum() + np.array([0, 1]))
+        begin, end = np.searchsorted(sorted_sizes, sizes[parts].sum() + np.array([0, 1]))
         wholes: Ints = computed[begin:end]
         is_whole = producers[wholes] < consumers[parts[0]][0]
         is_whole &= (highs[wholes] == highs[parts].max()) & (lows[wholes] == lows[parts].min())

@@ -11,6 +11,7 @@ import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import MASK_MAGNITUDE, is_integer
+from ..model.trace import flag_words
 
 #: Relative difference of mean and norm of the same numbers in another order: float32 summation, or
 #: six printed digits.
@@ -64,7 +65,7 @@ def flag_immediates(tensors: pd.DataFrame) -> Flags:
     These are scalar arguments, shapes, axes and the like.
     """
     is_small = tensors["size"].to_numpy() < _MIN_CONSTANT_SIZE
-    is_small |= tensors["dtype"].map(is_integer).to_numpy(dtype=bool)
+    is_small |= flag_words(tensors["dtype"], is_integer)
     is_immediate: Flags = tensors["constant"].to_numpy() & is_small
     return is_immediate
 

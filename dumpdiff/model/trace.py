@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from .arrays import AnyArray
+from .arrays import AnyArray, Flags
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -239,6 +239,13 @@ def build_communication_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -
     Neutral values: '', -1, False; members None.
     """
     return _build_table(COMMUNICATION_COLUMNS, {"members": None}, columns)
+
+
+def flag_words(column: pd.Series[Any], test: Callable[[str], bool]) -> Flags:
+    """Return (rows,) a test of the words in a column; it is made once for each different word."""
+    codes, words = pd.factorize(column)
+    flags: Flags = np.array([test(word) for word in words], dtype=bool)[codes]
+    return flags
 
 
 _NEUTRAL = {"object": "", "int64": -1, "int8": -1, "bool": False, "float64": np.nan}

@@ -37,15 +37,11 @@ class Rules:
         self._arguments = ArgumentRules(arguments, self._operators)
         self._decompositions = DecompositionRules(decompositions, self._operators.kinds)
         self._scopes = ScopeRules(scopes)
-        self._scope_of: dict[str, str] = {}
-        self._parameter_of: dict[str, str] = {}
         self._kind_of: dict[str, str] = {}
 
     def resolve_scope(self, name: str) -> str:
         """Return the canonical module path of a scope or full name, '' if no rule matches."""
-        if name not in self._scope_of:
-            self._scope_of[name] = self._scopes.resolve_scope(name).path
-        return self._scope_of[name]
+        return self._scopes.resolve_scope(name).path
 
     def resolve_parameter(self, name: str) -> str:
         """Return the canonical name of a parameter, '' if no rule matches.
@@ -54,9 +50,7 @@ class Rules:
         ``layers.0.attention.q.weight``. Optimizer states keep their prefix
         (``exp_avg.layers.0...``).
         """
-        if name not in self._parameter_of:
-            self._parameter_of[name] = self._scopes.resolve_parameter(name).path
-        return self._parameter_of[name]
+        return self._scopes.resolve_parameter(name).path
 
     def resolve_parameters(self, names: Iterable[str]) -> dict[str, str]:
         """Return name -> canonical name for the parameters of one side.

@@ -53,6 +53,8 @@ class ScopeRules:
         self._prefixes: dict[str, str] = {}
         self._leaves: dict[str, str] = {}
         self._rewritten_paths: dict[tuple[str, ...], _BlockPath] = {}
+        self._readings_of_scopes: dict[str, Reading] = {}
+        self._readings_of_parameters: dict[str, Reading] = {}
         tables = [self._read_tables(source) for source in sources]
         tables.reverse()
         self._layers = [table.layers for table in tables]
@@ -71,7 +73,24 @@ class ScopeRules:
         return [rule for tables in groups for table in tables for rule in table.rules]
 
     def resolve_scope(self, name: str) -> Reading:
-        """Return the canonical path of a module, from its path or the full name of an operator."""
+        """Return the canonical path of a module, from its path or the full name of an operator.
+
+        It is computed once per name: both sides of a comparison have most names in common.
+        """
+        if name not in self._readings_of_scopes:
+            self._readings_of_scopes[name] = self._read_scope(name)
+        return self._readings_of_scopes[name]
+
+    def resolve_parameter(self, name: str) -> Reading:
+        """Return the canonical name of a parameter, of its gradient or of its optimizer state.
+
+        It is computed once per name.
+        """
+        if name not in self._readings_of_parameters:
+            self._readings_of_parameters[name] = self._read_parameter(name)
+        return self._readings_of_parameters[name]
+
+    def _read_scope(self, name: str) -> Reading:
         path = self._split_without_wrappers(name)
         for start in range(len(path)):
             match = find_first_match(self._model_modules, path, start, exact=True)
@@ -84,8 +103,7 @@ class ScopeRules:
                 return self._make_reading(path[:start], full_path, (layer.rule, *rules))
         return Reading()
 
-    def resolve_parameter(self, name: str) -> Reading:
-        """Return the canonical name of a parameter, of its gradient or of its optimizer state."""
+    def _read_parameter(self, name: str) -> Reading:
         path = self._split_without_wrappers(name)
         module = path[:-1]
         for start in range(len(path)):

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..model.arrays import Flags, Floats, Ints, Objects
+from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import is_floating
-from ..model.trace import Trace
+from ..model.trace import Trace, flag_words
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
 from .contradictions import Check, Contradiction
@@ -72,7 +72,8 @@ class _Ops:
     """Ops with one output whose inputs are all known, and the statistics of both; (ops,) each."""
 
     ids: Ints
-    kinds: Objects  #: canonical
+    kinds: tuple[str, ...]  #: the different canonical kinds
+    kind_numbers: Ints  #: position of the kind of each op in ``kinds``
     outputs: Ints  #: id of the output tensor
     first: Ints  #: id of the first input with more than one element, or of the first input
     second: Ints  #: id of the next input; -1 if there is none
@@ -180,12 +181,12 @@ def _flag_understood(ops: _Ops, positions: Ints, is_known: Flags, is_wrong: Flag
 
     One may contradict it in any case, of updates in place only if at least two keep to it.
     """
-    table = pd.DataFrame({"kind": ops.kinds[positions], "in_place": ops.is_in_place[positions]})
-    table["known"], table["wrong"] = is_known, is_wrong
-    counts = table.groupby(["kind", "in_place"])[["known", "wrong"]].transform("sum")
-    n_known, n_wrong = counts["known"].to_numpy(), counts["wrong"].to_numpy()
+    is_updating = ops.is_in_place[positions]
+    groups = 2 * ops.kind_numbers[positions] + is_updating
+    n_known = np.bincount(groups[is_known], minlength=groups.max(initial=0) + 1)[groups]
+    n_wrong = np.bincount(groups[is_wrong], minlength=groups.max(initial=0) + 1)[groups]
     flags: Flags = n_wrong <= np.maximum(1, _MAX_WRONG_SHARE * n_known)
-    flags &= ~table["in_place"].to_numpy() | (n_known - n_wrong >= _MIN_KEEPING)
+    flags &= ~is_updating | (n_known - n_wrong >= _MIN_KEEPING)
     return flags
 
 
@@ -234,7 +235,7 @@ def _collect_ops(
     op_ids = tensors["op"].to_numpy()
     is_output = (tensors["slot_kind"] == "output").to_numpy()
     is_complex = tensors["dtype"].str.startswith("complex").to_numpy(dtype=bool)
-    is_real = tensors["dtype"].map(is_floating).to_numpy(dtype=bool) & ~is_complex
+    is_real = flag_words(tensors["dtype"], is_floating) & ~is_complex
     is_number = tensors["constant"].to_numpy() & (tensors["dtype"] == "int").to_numpy()
     is_known = np.isfinite(numbers.high) & np.isfinite(numbers.low)
     is_known &= tensors["trusted"].to_numpy() & (numbers.sizes > 0)
@@ -280,9 +281,13 @@ def _collect_ops(
     n_real_tensors = np.bincount(op_ids[is_tensor & is_real], minlength=n_ops)
     is_plain = np.array([_has_usual_operands(kind) for kind in raw_kinds], dtype=bool)
     kind_of = {kind: rules.resolve_kind(kind) for kind in set(raw_kinds)}
+    numbers_of_kinds = {kind: number for number, kind in enumerate(set(kind_of.values()))}
     return _Ops(
         ids=ids,
-        kinds=np.array([kind_of[raw_kinds[op]] for op in ids.tolist()], dtype=object),
+        kinds=tuple(numbers_of_kinds),
+        kind_numbers=np.array(
+            [numbers_of_kinds[kind_of[raw_kinds[op]]] for op in ids.tolist()], dtype=int
+        ),
         outputs=output_rows,
         first=first[ids],
         second=second[ids],
@@ -327,8 +332,15 @@ def _iterate_bounds(ops: _Ops, numbers: RecordedNumbers) -> Iterator[_Bounds]:
 
 
 def _select(ops: _Ops, kinds: Collection[str]) -> Ints:
-    positions: Ints = np.flatnonzero(np.isin(ops.kinds.astype(str), list(kinds)))
+    positions: Ints = np.flatnonzero(_flag_kinds(ops, kinds))
     return positions
+
+
+def _flag_kinds(ops: _Ops, kinds: Collection[str]) -> Flags:
+    """Return (ops,) true for ops of these kinds."""
+    is_chosen = np.array([kind in kinds for kind in ops.kinds], dtype=bool)
+    flags: Flags = is_chosen[ops.kind_numbers]
+    return flags
 
 
 def _bound_sums(ops: _Ops, numbers: RecordedNumbers) -> Iterator[_Bounds]:
@@ -353,13 +365,13 @@ def _bound_products(ops: _Ops, numbers: RecordedNumbers) -> Iterator[_Bounds]:
     is_chosen = ops.has_only_operands[positions] & ops.is_plain[positions]
     positions = positions[is_chosen & (ops.n_operands[positions] == 2)]
     is_number = numbers.sizes[ops.second[positions]] == 1
-    is_quotient = ops.kinds[positions] == "div"
+    is_quotient = _flag_kinds(ops, ["div"])[positions]
     # the number is the second operand as sorted; a quotient needs it to be the recorded second
     is_exact = is_number & (~is_quotient | (ops.second[positions] > ops.first[positions]))
     exact = positions[is_exact]
     with np.errstate(all="ignore"):
         factors = numbers.high[ops.second[exact]]
-        factors = np.where(ops.kinds[exact] == "div", 1 / factors, factors)
+        factors = np.where(_flag_kinds(ops, ["div"])[exact], 1 / factors, factors)
     yield from _bound_multiples(ops, numbers, exact, factors)
     general = positions[~is_number & ~is_quotient]
     first, second = ops.first[general], ops.second[general]
@@ -489,7 +501,7 @@ def _bound_reductions(ops: _Ops, numbers: RecordedNumbers) -> Iterator[_Bounds]:
     n_terms = numbers.sizes[first] / numbers.sizes[outputs]
     is_whole = (n_terms >= 1) & (n_terms == np.floor(n_terms))
     positions, first, n_terms = positions[is_whole], first[is_whole], n_terms[is_whole]
-    factors = np.where(ops.kinds[positions] == "sum", n_terms, 1.0)
+    factors = np.where(_flag_kinds(ops, ["sum"])[positions], n_terms, 1.0)
     magnitude = np.maximum(np.abs(numbers.high[first]), np.abs(numbers.low[first]))
     scale = factors * magnitude
     yield _make_exact("mean", positions, factors * _fill_means(numbers)[first], scale)

@@ -273,11 +273,26 @@ def _find_first_copies(rows: Ints, sizes: Floats, columns: dict[str, Floats], na
 
     If these have several values of ``name``, it is the first that has the most frequent one.
     """
-    keys = [key for key in columns if key != name]
-    table = pd.DataFrame({key: columns[key][rows] for key in keys})
-    table["size"] = sizes[rows]
-    group = table.groupby([*keys, "size"], sort=False).ngroup().to_numpy()
-    frame = pd.DataFrame({"group": group, "value": columns[name][rows], "row": rows})
+    keys = [sizes[rows], *[columns[key][rows] for key in columns if key != name]]
+    order = np.lexsort(keys)
+    is_new_group = np.zeros(len(rows), dtype=bool)
+    is_new_group[:1] = True
+    for key in keys:
+        is_new_group[1:] |= key[order[1:]] != key[order[:-1]]
+    group = np.empty(len(rows), dtype=np.int64)
+    group[order] = np.cumsum(is_new_group)
+    copies = rows.copy()
+    values = columns[name][rows]
+    is_change = ~is_new_group[1:] & (values[order[1:]] != values[order[:-1]])
+    # in most groups all rows have one value, so that each is its own copy
+    is_mixed = np.isin(group, group[order[1:]][is_change])
+    copies[is_mixed] = _find_most_frequent(group[is_mixed], values[is_mixed], rows[is_mixed])
+    return copies
+
+
+def _find_most_frequent(group: Ints, values: Floats, rows: Ints) -> Ints:
+    """Return for each row the first row of its group that has the group's most frequent value."""
+    frame = pd.DataFrame({"group": group, "value": values, "row": rows})
     same = frame.groupby(["group", "value"], sort=False)["row"]
     frame["count"], frame["first"] = same.transform("size"), same.transform("first")
     best = frame.sort_values(["count", "first"], ascending=[False, True], kind="stable")

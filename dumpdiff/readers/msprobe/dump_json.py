@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from ...model.errors import DumpError
-from ...model.input_files import read_input_text
+from ...model.input_files import read_input_bytes
 from ...model.trace import Problem
 
 _HEAD = re.compile(rb'\s*\{\s*"(?:task|level|framework|dump_data_dir|data)"\s*:')
@@ -38,14 +38,14 @@ def read_dump(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[Problem]
 
     Raises DumpError if no entry can be read.
     """
-    text = _read_text(path)
+    data = _read_bytes(path)
     problems: list[Problem] = []
     try:
-        content = _parse_json(text)
+        content = _parse_json(data)
     except RecursionError:
         raise DumpError(f"{path}: JSON nested too deeply for a dump.json") from None
     except ValueError:
-        content, problems = _salvage_entries(path, text)
+        content, problems = _salvage_entries(path, _decode(data))
     entries = content.pop("data", None) if isinstance(content, dict) else None
     if not isinstance(entries, dict):
         raise DumpError(
@@ -62,7 +62,7 @@ def read_side_file(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     if not path.is_file():
         return {}, []
     try:
-        content = _parse_json(_read_text(path))
+        content = _parse_json(_read_bytes(path))
     except (ValueError, RecursionError, DumpError) as error:
         return {}, [Problem(path.name, f"damaged, not used ({error})")]
     if not isinstance(content, dict):
@@ -70,22 +70,27 @@ def read_side_file(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     return content, []
 
 
-def _read_text(path: Path) -> str:
+def _read_bytes(path: Path) -> bytes:
     try:
-        return read_input_text(path, errors="replace")
+        return read_input_bytes(path)
     except OSError as error:
         raise DumpError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _parse_json(text: str) -> Any:
+def _decode(data: bytes) -> str:
+    return data.decode("utf-8", errors="replace")
+
+
+def _parse_json(data: bytes) -> Any:
     """Parse JSON.
 
-    The fast parser refuses NaN and Infinity, which msprobe writes; Python's accepts them.
+    The fast parser refuses NaN and Infinity, which msprobe writes, and damaged text; Python's
+    accepts them.
     """
     try:
-        return orjson.loads(text)
+        return orjson.loads(data)
     except ValueError:
-        return json.loads(text)
+        return json.loads(_decode(data))
 
 
 def _salvage_entries(path: Path, text: str) -> tuple[dict[str, Any], list[Problem]]:
