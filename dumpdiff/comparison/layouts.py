@@ -14,6 +14,8 @@ from ..model.scaled_sums import compute_norm
 _SAMPLE = 1 << 16
 #: Tensors with more axes are not transposed: 5 axes have 120 orders, 6 have 720.
 _MAX_AXES = 5
+#: Relative L2: two tensors with the same elements in another order differ by more than this.
+REARRANGED_ERROR = 0.2
 #: A layout must reduce the distance in C order to less than this share of it.
 _MAX_DISTANCE_SHARE = 0.5
 
@@ -42,6 +44,13 @@ def find_common_layout(target: AnyArray, reference: AnyArray) -> tuple[str, AnyA
     return nearest
 
 
+def has_common_order(target: AnyArray, reference: AnyArray) -> bool:
+    """Return whether some order of the axes puts two tensors of the same numbers in one order."""
+    _, target_array, reference_array = find_common_layout(target, reference)
+    scale = max(_compute_norm(target_array), _compute_norm(reference_array))
+    return _compute_distance(target_array, reference_array) <= REARRANGED_ERROR * scale
+
+
 def _drop_unit_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(length for length in shape if length != 1)
 
@@ -64,6 +73,12 @@ def _compute_distance(a: AnyArray, b: AnyArray) -> float:
     with np.errstate(all="ignore"):
         difference = _take_sample(a) - _take_sample(b)
         return compute_norm(difference[np.isfinite(difference)])
+
+
+def _compute_norm(array: AnyArray) -> float:
+    """Return the L2 norm of the first elements in C order, over those that are finite."""
+    sample = _take_sample(array)
+    return compute_norm(sample[np.isfinite(sample)])
 
 
 def _take_sample(array: AnyArray) -> Floats:

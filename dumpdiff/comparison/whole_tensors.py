@@ -16,13 +16,11 @@ from ..model.errors import DumpError
 from ..model.recorded_shapes import load_readable_tensor, load_shaped_tensor
 from ..model.threads import map_in_threads
 from ..model.trace import Problem
-from .layouts import find_common_layout
+from .layouts import REARRANGED_ERROR, find_common_layout
 from .metrics import Metrics, compute_metrics
 from .narrow_dtypes import round_to_dtype
 
 METRIC_NAMES = tuple(Metrics.__dataclass_fields__)
-#: Relative L2: two tensors with the same elements in another order differ by more than this.
-_REARRANGED = 0.2
 #: Pairs between two reports of progress.
 _PROGRESS_STEP = 64
 
@@ -148,7 +146,7 @@ def _measure_class_pair(
     Two of one shape need not be in one order.
     """
     measurement = _measure_pair(alignment, row, tensors, tolerance, has_mask_fill)
-    is_rearranged = _get_error(measurement) > max(tolerance, _REARRANGED)
+    is_rearranged = _get_error(measurement) > max(tolerance, REARRANGED_ERROR)
     if not is_rearranged or row >= len(alignment.classes):  # a slot pair has tensors of its own
         return measurement
     written_tensors = (
@@ -181,7 +179,7 @@ def _measure_pair(
     b = load_shaped_tensor(reference.trace, tensors[1])
     metrics = compute_metrics(a, b, tolerance, has_mask_fill)
     layout = "same" if a.shape == b.shape else "reshape"
-    if metrics.relative_l2 > max(tolerance, _REARRANGED) and a.size > 1:
+    if metrics.relative_l2 > max(tolerance, REARRANGED_ERROR) and a.size > 1:
         layout, a, b = find_common_layout(a, b)
         if "transpose" in layout:
             metrics = compute_metrics(a, b, tolerance, has_mask_fill)

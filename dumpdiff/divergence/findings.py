@@ -356,6 +356,8 @@ def _format_title(
         first_t = target.op_names[0] if target.op_names else "nothing"
         first_r = reference.op_names[0] if reference.op_names else "nothing"
         clauses.append(f"the region starts at {first_t} vs {first_r}")
+    if location.rearrangement:
+        clauses.append(location.rearrangement)
     if kind == "missing":
         clauses.append(f"only the reference has {', '.join(find_missing_kinds(location))}")
     if kind == "dtype":

@@ -10,6 +10,7 @@ from ..graph.module_paths import find_common_path
 from ..model.trace import COMMUNICATION
 from ..rulebook.names import split_segments
 from .joint_graph import GraphSide, JointGraph
+from .rearrangements import find_rearranging_ops
 from .source_regions import find_source_nodes, select_roles
 from .states import States
 
@@ -33,6 +34,8 @@ class SideLocation:
     unread_parameters: tuple[str, ...] = ()
     #: classes that together are the other side's one tensor, () if it is one of both sides
     parts: tuple[int, ...] = ()
+    #: those of ``ops`` that put the numbers of an input in another order
+    rearranging_ops: tuple[int, ...] = ()
 
     @property
     def parameter(self) -> str:
@@ -135,6 +138,16 @@ class Location:
             return scope_t
         return scope_r or scope_t or self.reference.printed_scope or self.target.printed_scope
 
+    @property
+    def rearrangement(self) -> str:
+        """A clause on the ops that put the numbers of an input in another order, '' without any."""
+        names = [
+            str(side.flow.trace.ops["name"].iat[op])
+            for side in (self.target, self.reference)
+            for op in side.rearranging_ops
+        ]
+        return f"an input is in another order from {', '.join(names)} on" if names else ""
+
 
 def build_location(
     graph: JointGraph, states: States, node: int, scopes_t: list[str], scopes_r: list[str]
@@ -148,8 +161,14 @@ def build_location(
     scopes = (scopes_t, scopes_r)
     sides = []
     omitting_module = ""
+    computing_ops = [
+        _list_ops(own, node, unpaired_nodes, parts[side]) for side, own in enumerate(graph.sides)
+    ]
+    rearranging_ops = find_rearranging_ops(
+        graph, states.ancestry[node].ancestors, (computing_ops[0], computing_ops[1])
+    )
     for side, own in enumerate(graph.sides):
-        ops = _list_ops(own, node, unpaired_nodes, parts[side])
+        ops = sorted({*rearranging_ops[side], *computing_ops[side]})
         preceding_op = _find_op_before_omission(graph, unpaired_nodes, omitting_side=side)
         if preceding_op is not None:
             ops = [preceding_op, *ops]
@@ -168,6 +187,7 @@ def build_location(
                 tuple(scopes[side][op] for op in ops),
                 unread_parameters,
                 parts[side] if len(parts[side]) > 1 else (),
+                tuple(rearranging_ops[side]) if slot_ops is None else (),
             )
         )
     phase = str(graph.phase[node])
