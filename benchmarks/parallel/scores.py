@@ -19,6 +19,7 @@ from layouts import parse_layout
 from runs import MINDSPORE, Recording
 
 import dumpdiff
+from dumpdiff import RunResult
 
 HERE = Path(__file__).resolve().parent
 TENSORS, STATISTICS = "tensors", "statistics"
@@ -101,12 +102,12 @@ def _score_case(case: cases.Case, form: str, work: Path) -> Score:
     is_op_right = is_rank_right = is_step_right = False
     first = result.findings[0] if result.findings else None
     if run_truth is not None and first is not None and result.verdict == "diverged":
-        finding = getattr(first, "finding", first)
+        names = first.ops if isinstance(result, RunResult) else first.target_ops
         ranks = getattr(first, "ranks", None)
         right_names = set(run_truth.merged_ops)
         if ranks is not None:
             right_names = set(run_truth.ops.get(ranks[0], ()))
-        named_ops = {_RANK_SUFFIX.sub("", name) for name in finding.target_ops}
+        named_ops = {_RANK_SUFFIX.sub("", name) for name in names}
         is_op_right = bool(right_names & named_ops)
         # a result of one process on each side names no rank
         is_rank_right = set(ranks or run_truth.ranks) <= set(run_truth.ranks)

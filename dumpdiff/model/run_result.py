@@ -50,6 +50,9 @@ class CollectiveState:
     peer: int  #: the other rank of send and recv, the source of a broadcast, -1 if there is none
     input_state: str  #: the worst state of what it reads, '' if that was not compared
     output_state: str  #: the worst state of what it writes
+    #: if an input differs and is no value that alignment compared: the ops that made it, back to
+    #: values that agree, in order
+    input_ops: tuple[str, ...] = ()
 
     @property
     def has_differing_input(self) -> bool:
@@ -132,6 +135,9 @@ class RunFinding:
     task: str  #: folder of that task, relative to the folder of the run
     receptions: tuple[Reception, ...] = ()
     evidence: tuple[str, ...] = ()
+    #: the target's ops that it names on the first of its ranks; those of ``finding`` are of another
+    #: rank if that is the first to have one
+    ops: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:

@@ -33,7 +33,7 @@ class Source:
     ranks: tuple[int, ...]
     #: ranks whose input is not known: not read, not recorded, or not compared
     unknown_ranks: tuple[int, ...]
-    giving_ops: Mapping[int, str]  #: rank whose input differs -> its op
+    givers: Mapping[int, CollectiveState]  #: rank whose input differs -> its record
 
 
 class StepCommunication:
@@ -94,7 +94,7 @@ class StepCommunication:
         records = self.find_records(rank, collective)
         differing_ranks = []
         unknown_ranks = []
-        giving_ops = {}
+        givers = {}
         for member in self.list_members(rank, collective):
             if member == rank:
                 continue
@@ -105,8 +105,8 @@ class StepCommunication:
                     unknown_ranks.append(member)
             elif record.has_differing_input:
                 differing_ranks.append(member)
-                giving_ops[member] = record.op
-        return Source(rank, collective, tuple(differing_ranks), tuple(unknown_ranks), giving_ops)
+                givers[member] = record
+        return Source(rank, collective, tuple(differing_ranks), tuple(unknown_ranks), givers)
 
     def find_suspects(self, rank: int, finding: Finding) -> tuple[int, ...]:
         """Return the ranks from which a finding at a collective may have come, unread ones too."""

@@ -289,6 +289,7 @@ def _build_finding(group: _Group, coordinates: Mapping[str, str]) -> RunFinding:
     steps = tuple(step for step in group.steps if step >= 0)
     kind: str = finding.kind
     title = finding.title
+    ops = finding.target_ops
     evidence = list(finding.evidence)
     if group.gap is not None:
         kind = UPDATE
@@ -298,6 +299,8 @@ def _build_finding(group: _Group, coordinates: Mapping[str, str]) -> RunFinding:
         giver, source = group.unseen
         ranks = (giver,)
         title = _describe_unseen(giver, source)
+        record = source.givers[giver]
+        ops = (*record.input_ops, record.op)
         evidence.insert(0, f"rank {source.receiver} received it: {finding.title}")
     if len(steps) > 1:
         evidence.append(f"again at {format_place((), steps[1:])}")
@@ -319,6 +322,7 @@ def _build_finding(group: _Group, coordinates: Mapping[str, str]) -> RunFinding:
         task=task.folder,
         receptions=tuple(_build_receptions(group)),
         evidence=tuple(evidence),
+        ops=ops,
     )
 
 
@@ -359,14 +363,17 @@ def _build_receptions(group: _Group) -> list[Reception]:
 def _describe_unseen(giver: int, source: Source) -> str:
     """Return the title of an error that only shows in what a rank gives to another."""
     collective = source.collective
-    op = source.giving_ops.get(giver, "")
+    record = source.givers[giver]
     what = (
         f"what it sends to rank {source.receiver}"
         if collective.kind in TRANSFERS
         else (f"what it gives to {collective.kind}")
     )
-    label = f" ({op})" if op else ""
-    return f"{what}{label} differs, and nothing that was compared before it does"
+    title = f"{what} ({record.op}) differs, and nothing that was compared before it does"
+    if not record.input_ops:
+        return title
+    ends = dict.fromkeys((record.input_ops[0], record.input_ops[-1]))
+    return f"{title}; it comes from {' to '.join(ends)}, without a partner that agrees"
 
 
 def _describe_gap(gap: UpdateGap) -> str:

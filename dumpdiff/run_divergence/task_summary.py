@@ -20,7 +20,15 @@ from ..model.recorded_shapes import load_readable_tensor
 from ..model.result import Result
 from ..model.run_result import CollectiveState, LayerState, ParameterState, TaskResult
 from ..model.trace import Trace
-from ..model.verdict import AGREEING, DIFFERING_STATES, PROPAGATED, VALUE_STATES
+from ..model.verdict import (
+    AGREEING,
+    DIFFERING_STATES,
+    INCOMPARABLE,
+    PROPAGATED,
+    RECONVERGED,
+    UNPAIRED,
+    VALUE_STATES,
+)
 from ..operators import compute_relative_distance
 
 #: Findings of a task that are kept; later ones nearly always follow from the first.
@@ -30,6 +38,10 @@ _MAX_FINDINGS = 50
 _CLEAR_DIFFERENCE = 0.05
 #: and below which it agrees: the noise of float32 after many layers. In between nothing is said.
 _CLEAR_AGREEMENT = 1e-4
+#: States of a value that do not say whether it is that of the reference: what a collective gives is
+#: compared directly then.
+_UNDECIDED_STATES = ("", RECONVERGED, INCOMPARABLE, UNPAIRED)
+_MAX_UNSEEN_OPS = 24  #: that a collective keeps of either end: as many as a region does
 _SEVERITY = {state: number for number, state in enumerate(VALUE_STATES)}
 
 
@@ -159,15 +171,19 @@ def _summarize_collectives(
     partners = _index_collectives(list_collectives(reference.trace))
     records = table.to_dict("records")
     states: list[tuple[str, str]] = []
+    input_ops: list[tuple[str, ...]] = []
     for record in records:
         partner = partners.get(_get_collective_key(record))
         sides = []
         for side in ("inputs", "outputs"):
             state = _find_tensor_state(record[side], target, class_states)
-            if not state and partner is not None:
+            if state in _UNDECIDED_STATES and partner is not None:
                 state = _compare_directly(target, record[side], reference, partner[side])
             sides.append(state)
         states.append((sides[0], sides[1]))
+        has_wrong_input = sides[0] == PROPAGATED
+        ops = _list_unseen_ops(record["inputs"], target, class_states) if has_wrong_input else []
+        input_ops.append(tuple(names[op] for op in ops))
     return [
         CollectiveState(
             op=names[record["op"]],
@@ -181,9 +197,10 @@ def _summarize_collectives(
             peer=record["peer"],
             input_state=input_state,
             output_state=output_state,
+            input_ops=ops,
         )
-        for record, group_kind, (input_state, output_state) in zip(
-            records, group_kinds, states, strict=True
+        for record, group_kind, (input_state, output_state), ops in zip(
+            records, group_kinds, states, input_ops, strict=True
         )
     ]
 
@@ -271,6 +288,33 @@ def _find_tensor_state(
     """Return the worst state of some tensors of the target, '' if none was compared."""
     values = target.tensor_class[np.asarray(tensors, dtype=np.int64)].tolist()
     return _find_worst_state(class_states.get(value, "") for value in values)
+
+
+def _list_unseen_ops(
+    tensors: Sequence[int], target: Flow, class_states: Mapping[int, str]
+) -> list[int]:
+    """Return the ops, back to values that agree, that made some tensors; the first and last ones.
+
+    Empty if a value on the way was found to differ: its finding says where.
+    """
+    pending = target.tensor_class[np.asarray(tensors, dtype=np.int64)].tolist()
+    visited = {-1}
+    ops: set[int] = set()
+    while pending:
+        value = pending.pop()
+        state = class_states.get(value, "")
+        if state in DIFFERING_STATES:
+            return []
+        if value in visited or state == AGREEING or target.producers[value] < 0:
+            continue
+        visited.add(value)
+        op = int(target.producers[value])
+        ops.add(op)
+        pending += target.reads[op]
+    numbers = sorted(ops)
+    if len(numbers) <= 2 * _MAX_UNSEEN_OPS:
+        return numbers
+    return [*numbers[:_MAX_UNSEEN_OPS], *numbers[-_MAX_UNSEEN_OPS:]]
 
 
 def _summarize_parameters(

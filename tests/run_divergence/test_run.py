@@ -104,11 +104,27 @@ def test_a_rank_that_gives_a_wrong_value_is_named_without_a_finding_of_its_own()
 
     (finding,) = locate(receiver, giver).findings
 
-    assert finding.ranks == (1,)
+    assert (finding.ranks, finding.ops) == ((1,), ("all_reduce.0",))
     assert finding.title == (
         "what it gives to all_reduce (all_reduce.0) differs, and nothing that was compared before "
         "it does"
     )
+
+
+def test_what_a_rank_gives_is_traced_to_the_ops_that_only_it_has():
+    record = make_collective(
+        "all_reduce.0", 4, "propagated", "propagated", input_ops=("mul.44", "sum.4", "add.9")
+    )
+    receiver = make_task(
+        0,
+        make_finding("all_reduce.0"),
+        collectives=(make_collective("all_reduce.0", 10, "agreeing", "introduced"),),
+    )
+
+    (finding,) = locate(receiver, make_task(1, collectives=(record,))).findings
+
+    assert finding.ops == ("mul.44", "sum.4", "add.9", "all_reduce.0")
+    assert finding.title.endswith("it comes from mul.44 to add.9, without a partner that agrees")
 
 
 def test_weights_that_differ_when_a_step_begins_belong_to_the_step_before():

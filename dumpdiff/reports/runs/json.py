@@ -60,6 +60,7 @@ def _convert_finding(finding: RunFinding) -> dict[str, Any]:
         "ranks": finding.ranks,
         "place": finding.place,
         "title": finding.title,
+        "ops": finding.ops,
         "receptions": [_convert_reception(reception) for reception in finding.receptions],
         "evidence": finding.evidence,
         "task": finding.task,
