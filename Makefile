@@ -3,6 +3,7 @@
 # make lint   style, format and types
 # make docs   the site, built strictly, in site/
 # make reference   writes the generated pages of docs/ again
+# make fuzz   mutated inputs of every reader, FUZZ_SECONDS (60) for each; failing ones become files of tests/fuzz/regressions
 # make benchmark-localise   faults put in, recorded and looked for; writes docs/benchmarks.md (an hour)
 # make benchmark-damage   one value damaged at a time; is it reported? writes docs/benchmarks.md (10 minutes)
 # make benchmark-parallel   faults in runs of several processes; writes docs/benchmarks.md (two hours; megatron-core if it is on PYTHONPATH)
@@ -13,7 +14,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 DEMO := .demo
 
-.PHONY: demo test test-dump-path test-others browser lint docs reference benchmark-localise benchmark-damage benchmark-parallel clean
+.PHONY: demo test test-dump-path test-others browser lint docs reference fuzz benchmark-localise benchmark-damage benchmark-parallel clean
 
 demo: .venv/core.stamp $(DEMO)/unpacked.stamp
 	@echo 'dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch -o $(DEMO)/result'
@@ -58,6 +59,11 @@ docs: .venv/docs.stamp
 reference: .venv/test.stamp
 	cd docs/generate && ../../$(BIN)/python dump_config.py > ../dump-config.md
 	cd docs/generate && ../../$(BIN)/python commands.py > ../commands.md
+
+FUZZ_SECONDS ?= 60
+
+fuzz: .venv/test.stamp
+	cd tests && ../$(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS)
 
 benchmark-localise: .venv/test.stamp
 	$(BIN)/python benchmarks/localise --write

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,3 +157,22 @@ def test_no_framework_is_imported_with_the_module(name: str) -> None:
 def test_the_check_itself_sees_what_runs_on_import(source: str, is_found: bool) -> None:
     imports = set(find_imports(FACADE, find_nodes_run_on_import(ast.parse(source).body)))
     assert ("torch" in imports) == is_found
+
+
+#: What opens a file or searches folders. Files of the package itself are no inputs.
+READING = re.compile(
+    r"(?<![\w.])open\((?!descriptor)|\.open\(\"r|\.read_text\(enc|\.read_bytes\(\)|os\.walk|\.rglob\("
+)
+READING_MODULES = {
+    "dumpdiff.model.input_files",
+    "dumpdiff.model.output_files",  # whether a file may be replaced
+    "dumpdiff.capture.snippets",
+    "dumpdiff.reports.page.assets",
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_inputs_are_opened_in_one_module(name: str) -> None:
+    lines = FILES[name].read_text(encoding="utf-8").splitlines()
+    reading_lines = [line for line in lines if READING.search(line)]
+    assert not reading_lines or name in READING_MODULES

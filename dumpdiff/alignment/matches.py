@@ -167,12 +167,20 @@ class Matching:
         self.ops_t[t], self.ops_r[r] = r, t
         return True
 
-    def count_kind_pairs(self) -> Counter[tuple[str, str]]:
-        """Count, over the pairs by value, how often two operator kinds produced the same value."""
+    def count_kind_pairs(self, *, with_gradients: bool = True) -> Counter[tuple[str, str]]:
+        """Count, over the pairs by value, how often two operator kinds produced the same value.
+
+        Without gradients, those of modules still count: the forward result of a module is produced
+        by an op inside it.
+        """
+        levels = self.target.trace.ops["level"].tolist()
         counts: Counter[tuple[str, str]] = Counter()
         for t, evidence in self.evidence.items():
             producer_t, producer_r = self.producer_t[t], self.producer_r[self.classes_t[t]]
-            if evidence == "value" and producer_t >= 0 and producer_r >= 0:
+            if evidence != "value" or producer_t < 0 or producer_r < 0:
+                continue
+            is_gradient = self._phase_t[t] == BACKWARD and levels[producer_t] == "op"
+            if with_gradients or not is_gradient:
                 counts[self.kinds_t[producer_t], self.kinds_r[producer_r]] += 1
         return counts
 

@@ -8,6 +8,7 @@ on one side only are no such case: there the sides are written differently.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,7 @@ def find_slot_pairs(
     Slots correspond if the two ops are of one kind and, among those of their inputs or of their
     outputs that are not partners, exactly one value of each side has a size. A value without a
     partner must occur in the slot only: an input that no op wrote, an output that no op reads.
+    Modules that end at other places of one computation, as before a bias and after it, are no case.
     Outputs of backward records of two frameworks are left out: of a call that consists of several
     differentiable functions, msprobe records the gradient that the last of them returns. So are
     their inputs where the result of the forward call is used differently: its gradient is another
@@ -58,6 +60,10 @@ def find_slot_pairs(
             for value_t, value_r in _pair_by_size(matching, values_t, values_r):
                 if not _is_contradiction(matching, value_t, value_r, slot_kind):
                     continue
+                if slot_kind == "output" and _are_other_ends(
+                    matching, (op_t, value_t), (op_r, value_r)
+                ):
+                    continue
                 calls = (calls_t[op_t], calls_r[op_r])
                 if slot_kind == "input" and not _has_same_users(matching, *calls):
                     continue
@@ -68,6 +74,22 @@ def find_slot_pairs(
                 )
     slot_pairs += _iterate_gradient_pairs(matching, gradients)
     return tuple(slot_pairs)
+
+
+def _are_other_ends(matching: Matching, end_t: tuple[int, int], end_r: tuple[int, int]) -> bool:
+    """Return whether two modules return values of inner ops that both have another partner.
+
+    ``end_t`` and ``end_r`` are (op, value). What reads the values is compared by its inputs.
+    """
+    (op_t, value_t), (op_r, value_r) = end_t, end_r
+    target, reference = matching.target, matching.reference
+    is_passed_on = all(
+        flow.trace.ops["level"].iat[op] == "module" and flow.producers[value] not in (-1, op)
+        for flow, op, value in ((target, op_t, value_t), (reference, op_r, value_r))
+    )
+    return bool(
+        is_passed_on and matching.classes_t[value_t] >= 0 and matching.classes_r[value_r] >= 0
+    )
 
 
 def _has_same_users(matching: Matching, call_t: int, call_r: int) -> bool:
@@ -116,7 +138,8 @@ def _find_parameter_gradients(flow: Flow, gradients: Gradients) -> dict[int, int
     """Return class of a parameter -> tensor of its gradient.
 
     It is the tensor that the dump names so, or, if it names none, the one that follows from the
-    dataflow. Tied parameters, of which each has a gradient, are left out.
+    dataflow. Tied parameters, of which each has a gradient, are left out. So are parameters of
+    equal numbers, where only the dataflow shows a gradient of the class that they share.
     """
     tensors = flow.tensors
     parameters = {name: value for value, name in enumerate(flow.list_column("parameter")) if name}
@@ -126,8 +149,8 @@ def _find_parameter_gradients(flow: Flow, gradients: Gradients) -> dict[int, int
         representatives = flow.list_column("tensor")
         return {
             value: int(representatives[gradients.by_value[value]])
-            for value in parameters.values()
-            if value in gradients.by_value
+            for value, n_names in Counter(flow.parameter_values.values()).items()
+            if n_names == 1 and value in gradients.by_value
         }
     rows: dict[int, int] = {}
     tied_values = set()

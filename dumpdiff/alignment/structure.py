@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..model.trace import BACKWARD, OPTIMIZER
+from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from . import confidence
 from .assignment import solve_assignment
 from .matches import Matching
@@ -81,11 +81,32 @@ def _pair_backward_records(matching: Matching) -> None:
 def find_equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
     """Return a number per op, equal for operator kinds that compute the same.
 
-    Kinds are equivalent by the rules, or if this pair of dumps teaches it: they produced the same
-    value at least twice, and in more than half of the cases in which either produced an agreed
-    value.
+    Kinds are equivalent by the rules, or if this pair of dumps teaches it, see
+    :func:`_number_kinds`. Gradients that agree do not show that their forward ops compute the same.
     """
-    counts = matching.count_kind_pairs()
+    forward_numbers = _number_kinds(matching, matching.count_kind_pairs(with_gradients=False))
+    other_numbers = _number_kinds(matching, matching.count_kind_pairs())
+    numbers_of_sides = []
+    for flow, kinds in (
+        (matching.target, matching.kinds_t),
+        (matching.reference, matching.kinds_r),
+    ):
+        numbers_of_sides.append(
+            [
+                (forward_numbers if phase == FORWARD else other_numbers)[kind]
+                for kind, phase in zip(kinds, flow.phases, strict=True)
+            ]
+        )
+    numbers_t, numbers_r = numbers_of_sides
+    return numbers_t, numbers_r
+
+
+def _number_kinds(matching: Matching, counts: Counter[tuple[str, str]]) -> dict[str, int]:
+    """Return a number of each kind, equal for kinds that are equivalent by these counts.
+
+    They produced the same value at least twice, and in more than half of the cases in which either
+    produced an agreed value.
+    """
     totals_t: Counter[str] = Counter()
     totals_r: Counter[str] = Counter()
     for (kind_t, kind_r), count in counts.items():
@@ -101,9 +122,7 @@ def find_equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
         if kind_t != kind_r and is_frequent and is_unmerged:
             names[min(kind_t, kind_r)] = max(kind_t, kind_r)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
-    numbers_t = [numbers[names[kind]] for kind in matching.kinds_t]
-    numbers_r = [numbers[names[kind]] for kind in matching.kinds_r]
-    return numbers_t, numbers_r
+    return {kind: numbers[name] for kind, name in names.items()}
 
 
 def _rank_kind_pair(item: tuple[tuple[str, str], int]) -> tuple[int, list[str]]:

@@ -10,7 +10,9 @@ from typing import IO
 from ..comparison import Comparison
 from ..model.finding import Finding
 from ..model.result import Result
+from ..model.run_result import RunResult
 from ..reports import outputs
+from ..reports.redaction import redact_result
 from .progress import Progress, report_progress
 from .result_folder import save_folder
 
@@ -64,6 +66,16 @@ class OpenDumps:
         from ..causes import explain  # most comparisons end in agreement and need none of it
 
         return explain(self.comparison, findings)
+
+
+def redact(result: Result | RunResult) -> Result | RunResult:
+    """Return a result whose reports have no paths, user names and host names."""
+    if isinstance(result.backend, OpenDumps) and isinstance(result, Result):
+        result = result.backend.add_drawings(result)  # of the dumps, whose names are not hidden
+    redacted = redact_result(result)
+    if isinstance(redacted, Result):
+        return replace(redacted, backend=SavedDrawings())
+    return redacted
 
 
 class SavedDrawings:

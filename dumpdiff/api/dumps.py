@@ -24,6 +24,7 @@ from ..model.trace import Trace
 from ..readers.part_pairs import pair_parts
 from ..readers.parts import Part
 from ..rulebook import load_rules
+from . import backends
 from .backends import SavedDrawings
 from .inputs import Inputs, PathLike
 from .layouts import find_layouts
@@ -296,6 +297,7 @@ def report(
     markdown: PathLike | None = None,
     junit: PathLike | None = None,
     csv: PathLike | None = None,
+    redact: bool = False,
     target: PathLike | None = None,
     reference: PathLike | None = None,
     rules: Sequence[PathLike] = (),
@@ -312,6 +314,8 @@ def report(
         Folder that ``align -o`` wrote, or the file that ``align --json`` wrote.
     html, markdown, junit, csv
         Files to write.
+    redact
+        Shorten paths to their last component, and hide the names of users and of this host.
     target, reference
         Where the dumps are now; default: where they were.
     rules
@@ -333,6 +337,8 @@ def report(
         )
     else:
         loaded = _repeat(read_saved(path), target, reference, rules, progress=progress)
+    if redact:
+        loaded = backends.redact(loaded)
     files = {"html": html, "markdown": markdown, "junit": junit, "csv": csv}
     for output, file in files.items():
         if file is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import readers
+from ..model.inheritance import Inheritance
 from ..readers.parts import Part
 from ..rulebook import Rules, load_rules
 
@@ -35,6 +36,8 @@ class Inputs:
     weights_reference: PathLike | None = None
     #: read and check every file of both dumps
     verify: bool = False
+    #: what the weights may differ by when the step begins
+    inheritance: Inheritance | None = None
     #: parsed ``rules``
     book: Rules = field(init=False, repr=False, compare=False)
 

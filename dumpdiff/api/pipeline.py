@@ -93,7 +93,7 @@ def compare_dumps(
     report_progress(progress, "aligning", 0.0)
     alignment = align(*flows, inputs.book)
     move_bar = narrow_progress(progress, "comparing")
-    comparison = compare_pairs(alignment, inputs.book, move_bar, spread)
+    comparison = compare_pairs(alignment, inputs.book, move_bar, spread, inputs.inheritance)
     return replace(comparison, checks=checks, remarks=tuple(remarks))
 
 
@@ -117,7 +117,8 @@ def _compare_layouts(inputs: Inputs, parts: RankParts, progress: Progress | None
     flows = [build_flow(merged.trace) for merged in merged_runs]
     report_progress(progress, "aligning", 0.0)
     alignment = align(flows[0], flows[1], inputs.book)
-    comparison = compare_pairs(alignment, inputs.book, narrow_progress(progress, "comparing"))
+    move_bar = narrow_progress(progress, "comparing")
+    comparison = compare_pairs(alignment, inputs.book, move_bar, inheritance=inputs.inheritance)
     remarks = tuple(describe_layouts(merged_runs))
     return replace(comparison, checks=checks, remarks=remarks, merged=merged_runs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +12,7 @@ from ..model.result import Result
 from ..model.run_result import RunResult, TaskResult
 from ..readers.part_pairs import PartPair, PartPairs
 from ..readers.parts import Part
-from ..run_divergence import locate_run
+from ..run_divergence import find_inheritance, locate_run
 from .executors import count_cores, run_tasks
 from .inputs import Inputs, PathLike
 from .progress import Progress, report_progress
@@ -58,16 +58,22 @@ def align_run(
             finished_result = read_finished_task(folder / task.folder, digest, has_all_files=True)
         if finished_result is not None:
             results[number] = finished_result
-    open_numbers = [number for number in range(len(tasks)) if number not in results]
-    jobs = execution.jobs or count_cores()
-    replies = run_tasks([tasks[number] for number in open_numbers], jobs, execution.scheduler)
-    _report_tasks(progress, len(results), len(tasks))
-    for open_number, reply in replies:
-        number = open_numbers[open_number]
-        if not reply.result.problem:
-            write_task(folder / tasks[number].folder, reply, digests[number])
-        results[number] = reply.result
+
+    def compare(open_tasks: Mapping[int, Task]) -> None:
+        open_numbers = list(open_tasks)
+        jobs = execution.jobs or count_cores()
+        replies = run_tasks(list(open_tasks.values()), jobs, execution.scheduler)
         _report_tasks(progress, len(results), len(tasks))
+        for open_number, reply in replies:
+            number = open_numbers[open_number]
+            if not reply.result.problem:
+                write_task(folder / tasks[number].folder, reply, digests[number])
+            results[number] = reply.result
+            _report_tasks(progress, len(results), len(tasks))
+
+    compare({number: task for number, task in enumerate(tasks) if number not in results})
+    for step in dict.fromkeys(task.pair.step for task in tasks):
+        compare(_list_repetitions(tasks, results, step))
     ordered_results = [results[number] for number in range(len(tasks))]
     if all(result.problem for result in ordered_results):
         raise DumpError(ordered_results[0].problem)
@@ -83,6 +89,20 @@ def align_run(
     if is_kept:
         write_run(result, folder)
     return result
+
+
+def _list_repetitions(
+    tasks: Sequence[Task], results: Mapping[int, TaskResult], step: int | None
+) -> dict[int, Task]:
+    """Return the tasks of a step to compare again, with what the step before left as noise."""
+    repetitions = {}
+    for number, task in enumerate(tasks):
+        if task.pair.step != step:
+            continue
+        inheritance = find_inheritance(results[number], list(results.values()))
+        if inheritance != results[number].inheritance:
+            repetitions[number] = replace(task, inheritance=inheritance)
+    return repetitions
 
 
 def _report_tasks(progress: Progress | None, finished: int, total: int) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from .. import __version__
 from ..model.errors import DumpError
 from ..model.gc_pause import pause_gc
+from ..model.inheritance import Inheritance
 from ..model.input_files import iterate_folders
 from ..model.result import Result
 from ..model.run_result import TaskResult
@@ -53,6 +54,8 @@ class Task:
     pair: PartPair
     options: Options
     folder: str  #: of its result, relative to the folder of the run
+    #: what the weights may differ by when the step begins; follows from the step before
+    inheritance: Inheritance | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ def _compare(task: Task) -> TaskReply:
         options.weights_target,
         options.weights_reference,
         options.verify,
+        task.inheritance,
     )
     result, dumps = build_result(
         inputs,
@@ -113,7 +117,8 @@ def _compare(task: Task) -> TaskReply:
     )
     headline = format_headline(result)
     summary = summarize_task(result, dumps.comparison, pair.step, pair.rank, headline)
-    return TaskReply(replace(summary, folder=task.folder), _write_files(result, options))
+    summary = replace(summary, folder=task.folder, inheritance=task.inheritance)
+    return TaskReply(summary, _write_files(result, options))
 
 
 def _write_files(result: Result, options: Options) -> Mapping[str, bytes]:

@@ -86,6 +86,8 @@ class FaultCase:
     call: Call | None = None  #: the faithful side's last op, with its inputs
     faulty_call: Call | None = None  #: the faulty side's last op, with its inputs
     #: a loss is among the forward ops that the value depends on directly
+    #: immediate numbers among the inputs of the faulty side's ops
+    faulty_numbers: tuple[float, ...] = ()
     is_near_loss: bool = False
     #: a decayed weight: the rest of its update has one length on both sides; None if unknown
     has_equal_step: bool | None = None

@@ -53,6 +53,9 @@ _MAX_SEED_OPS = 12
 _SIDE_NAMES = ("target", "reference")
 #: Kinds of ops next to which experts are chosen.
 _ROUTING_KINDS = {"topk", "router", "scatter_add", "index_add"}
+#: Relative L2 that weights of experts differ by from the same scores: softmax, sum and quotient in
+#: float32. The finding may be about the numbers of the experts, which have no tolerance.
+_ROUTING_TOLERANCE = 2e-6
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "log_softmax", "gather_elements"}
 
 
@@ -117,6 +120,7 @@ def build_fault_cases(
     ops = [_list_ops(index, side, finding) for side in (0, 1)]
     operands = [_collect_operands(index, side, values[side], ops[side]) for side in (0, 1)]
     consumer_kinds = [collect_consumer_kinds(index, side, values[side]) for side in (0, 1)]
+    numbers = [tuple(_find_immediate_numbers(index.flows[side], ops[side])) for side in (0, 1)]
     scalings = [find_scalings(index, side, values[side]) for side in (0, 1)]
     is_near_loss = is_of_loss(index, finding, values)
     calls = [_read_call(index, side, values[side]) for side in (0, 1)]
@@ -133,7 +137,8 @@ def build_fault_cases(
             faithful=arrays[faithful],
             operands=operands[faithful],
             faulty_operands=operands[faulty],
-            numbers=tuple(_find_immediate_numbers(flow, ops[faithful])),
+            numbers=numbers[faithful],
+            faulty_numbers=numbers[faulty],
             kinds=tuple(index.kinds[faithful][op] for op in ops[faithful]),
             faulty_kinds=tuple(index.kinds[faulty][op] for op in ops[faulty]),
             consumer_kinds=consumer_kinds[faithful] | consumer_kinds[faulty],
@@ -186,6 +191,7 @@ def build_routing_cases(
             faithful=routing.weights,
             routing=routing,
             faulty_routing=faulty_routing,
+            tolerance=max(case.tolerance, _ROUTING_TOLERANCE),
             call=None,
         )
         if routing_case.error > routing_case.tolerance:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import zipfile
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from ..model.errors import DumpError
 from ..model.input_files import open_input_file
 from ..model.trace import Problem
 from ..readers.npy import Header, read_header, read_open_header
-from ..readers.torch_pt import find_entry_start
+from ..readers.torch_pt import ARCHIVE_ERRORS, find_entry_start
 from .checkpoint import Entry, Extent
 from .elements import RAW_DTYPES
 
@@ -46,7 +45,7 @@ def _read_archive(path: Path, file: str) -> list[Entry]:
                 name = member.filename.removesuffix(".npy")
                 begin = find_entry_start(path, member)
                 entries.append(_build_entry(path, file, name, header, begin))
-    except (OSError, ValueError, zipfile.BadZipFile, struct.error, NotImplementedError) as error:
+    except ARCHIVE_ERRORS as error:
         raise DumpError(f"{path}: damaged archive ({error}); write it again") from None
     return entries
 

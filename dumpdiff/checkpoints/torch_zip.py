@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import struct
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from ..readers.pickles import (
     disassemble,
     get_mapping_items,
 )
-from ..readers.torch_pt import find_entry_start
+from ..readers.torch_pt import ARCHIVE_ERRORS, find_entry_start
 from .checkpoint import Entry, Extent
 
 FORMAT = "torch"
@@ -140,7 +139,7 @@ def is_torch(path: Path) -> bool:
     try:
         with open_input_file(path) as stream, zipfile.ZipFile(stream) as archive:
             return any(name.partition("/")[2] == "data.pkl" for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
+    except ARCHIVE_ERRORS:
         return False
 
 
@@ -171,14 +170,7 @@ def read_archive(path: Path, file: str, begin: int = 0, length: int | None = Non
             storages[name.removeprefix("data/")] = Extent(file, offset, member.file_size)
     except UnknownPickle as reason:
         raise DumpError(f"{path}: {reason}; save only the state dict") from None
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        zipfile.BadZipFile,
-        struct.error,
-        NotImplementedError,
-    ) as error:
+    except (*ARCHIVE_ERRORS, KeyError) as error:
         raise DumpError(f"{path}: damaged torch file ({error}); copy it again") from None
     return Archive(path, file, value, storages)
 

@@ -20,6 +20,7 @@ Examples:
   dumpdiff report result/ -o report.html
   dumpdiff report result/ --markdown - | gh issue comment 7 --body-file -
   dumpdiff report result/ --junit dumpdiff.xml --csv pairs.csv
+  dumpdiff report result/ --redact -o for_the_vendor.html
 
 A folder of 'align -o' is complete: the dumps are not needed. For a file of 'align --json', or with
 further --rules, the comparison is repeated on the dumps.
@@ -38,6 +39,9 @@ further --rules, the comparison is repeated on the dumps.
 @options.markdown_file
 @options.junit_file
 @click.option("--csv", "csv_file", type=OUTPUT_FILE, help="Write one row per pair.")
+@click.option(
+    "--redact", is_flag=True, help="Shorten paths, and hide the names of users and of this host."
+)
 @options.moved_target
 @options.moved_reference
 @options.more_rules
@@ -48,6 +52,7 @@ def report(
     markdown_file: str | None,
     junit_file: str | None,
     csv_file: str | None,
+    redact: bool,
     target: str | None,
     reference: str | None,
     rules: tuple[str, ...],
@@ -69,7 +74,12 @@ def report(
 
     with show_progress() as progress:
         loaded = dumpdiff.report(
-            result, target=target, reference=reference, rules=rules, progress=progress
+            result,
+            redact=redact,
+            target=target,
+            reference=reference,
+            rules=rules,
+            progress=progress,
         )
     print_result(loaded, build_console(*files.values()), View(quiet=True))
     write_result_files(loaded, files)

@@ -5,7 +5,15 @@ spread of the reference from the comparison of a second run of it with the first
 """
 
 from .baseline import measure_spread
+from .inherited_errors import index_weights
 from .pairs import Comparison, compare_pairs
 from .tolerances import NO_INFORMATION, Spread
 
-__all__ = ["NO_INFORMATION", "Comparison", "Spread", "compare_pairs", "measure_spread"]
+__all__ = [
+    "NO_INFORMATION",
+    "Comparison",
+    "Spread",
+    "compare_pairs",
+    "index_weights",
+    "measure_spread",
+]

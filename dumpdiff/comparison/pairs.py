@@ -16,6 +16,7 @@ from ..graph.missing_edges import is_graph_input
 from ..model.arrays import AnyArray, Flags, Ints
 from ..model.dtypes import is_discrete
 from ..model.errors import DumpError
+from ..model.inheritance import Inheritance
 from ..model.recorded_shapes import load_shaped_tensor
 from ..model.result import Baseline
 from ..model.trace import Problem, flag_words
@@ -24,6 +25,7 @@ from ..sharding import Merged
 from ..verification import JoinedChecks, TraceChecks
 from .free_orders import accept_free_orders
 from .fused_tensors import compute_joint_statistics, join_parts
+from .inherited_errors import allow_inherited_errors
 from .mask_fill import STATISTICS_SET_ASIDE, flag_mask_fill, set_aside_fill
 from .metrics import Metrics, compute_metrics
 from .new_weights import judge_new_weights
@@ -100,11 +102,13 @@ def compare_pairs(
     rules: Rules,
     progress: Callable[[float], None] | None = None,
     spread: Spread | None = None,
+    inheritance: Inheritance | None = None,
 ) -> Comparison:
     """Compare every pair: by whole tensors if both sides have them, else statistics, else checksum.
 
     With a ``spread`` no tolerance is less than the error that two runs of the reference allow. If
-    they allow any error, a pair within it is not comparable.
+    they allow any error, a pair within it is not comparable. Weights may differ by what they
+    inherited from the step before, see :func:`.inherited_errors.allow_inherited_errors`.
     """
     target, reference = alignment.target, alignment.reference
     pairs = _list_pairs(alignment)
@@ -151,13 +155,15 @@ def compare_pairs(
     pairs["comparable"] = has_mismatch | has_error
     pairs["reason"] = pd.Series([""] * len(pairs), dtype=object)
     judge_new_weights(alignment, pairs)
+    allow_inherited_errors(alignment, pairs, inheritance)
     pairs["spread"] = np.nan
     if spread is not None:
         widen_tolerances(pairs, spread)
     pairs["agrees"] = (pairs["error"] <= pairs["tolerance"]) & ~has_mismatch
     baseline = None if spread is None else spread.baseline
-    scalars = find_scalar_differences(alignment, rules)
-    return Comparison(alignment, pairs, scalars, problems, baseline)
+    return Comparison(
+        alignment, pairs, find_scalar_differences(alignment, rules), problems, baseline
+    )
 
 
 def _list_pairs(alignment: Alignment) -> pd.DataFrame:

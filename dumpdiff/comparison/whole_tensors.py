@@ -32,6 +32,7 @@ class Measurement:
     """The metrics of one pair of whole tensors, or why one of them cannot be read."""
 
     row: int
+    tensors: tuple[int, int]  #: of the target and of the reference
     layout: str = "same"
     metrics: Metrics | None = None
     rounded_error: float = np.nan
@@ -93,8 +94,8 @@ def measure_whole_tensors(
     }
     judged_names = ("error", "metric", "layout", "tolerance")
     judged_columns = {name: pairs[name].to_numpy(copy=True) for name in judged_names}
-    target_tensors = pairs["target_tensor"].to_numpy()
-    reference_tensors = pairs["reference_tensor"].to_numpy()
+    target_tensors = pairs["target_tensor"].to_numpy(copy=True)
+    reference_tensors = pairs["reference_tensor"].to_numpy(copy=True)
     tolerances = pairs["tolerance"].to_numpy(copy=True)
     has_mask_fill = pairs["has_mask_fill"].to_numpy()
     problems: list[Problem] = []
@@ -103,9 +104,9 @@ def measure_whole_tensors(
         tensors = int(target_tensors[row]), int(reference_tensors[row])
         try:
             tolerance, may_have_fill = float(tolerances[row]), bool(has_mask_fill[row])
-            return _measure_pair(alignment, row, tensors, tolerance, may_have_fill)
+            return _measure_class_pair(alignment, row, tensors, tolerance, may_have_fill)
         except (DumpError, OSError, ValueError) as error:
-            return Measurement(row, problem=str(error))
+            return Measurement(row, tensors, problem=str(error))
 
     sizes = target.tensors["size"].to_numpy()[target_tensors]
     for n_done, result in enumerate(map_in_threads(measure, rows.tolist(), sizes[rows].tolist())):
@@ -116,6 +117,7 @@ def measure_whole_tensors(
             continue
         for name in METRIC_NAMES:
             metric_columns[name][row] = getattr(metrics, name)
+        target_tensors[row], reference_tensors[row] = result.tensors
         metric_columns["rounded_error"][row] = result.rounded_error
         judged_columns["layout"][row] = result.layout
         if is_discrete[row]:  # indices and masks are equal or not
@@ -129,7 +131,42 @@ def measure_whole_tensors(
             progress(n_done / len(rows))
     for name, values in (metric_columns | judged_columns).items():
         pairs[name] = values
+    pairs["target_tensor"], pairs["reference_tensor"] = target_tensors, reference_tensors
     return tuple(problems)
+
+
+def _measure_class_pair(
+    alignment: Alignment,
+    row: int,
+    tensors: tuple[int, int],
+    tolerance: float,
+    has_mask_fill: bool,
+) -> Measurement:
+    """Measure a pair of classes by ``tensors``, else by what their producers wrote.
+
+    The tensors of a class may hold its numbers in several orders: those before and after a roll.
+    Two of one shape need not be in one order.
+    """
+    measurement = _measure_pair(alignment, row, tensors, tolerance, has_mask_fill)
+    is_rearranged = _get_error(measurement) > max(tolerance, _REARRANGED)
+    if not is_rearranged or row >= len(alignment.classes):  # a slot pair has tensors of its own
+        return measurement
+    written_tensors = (
+        int(alignment.target.classes["tensor"].iat[alignment.classes["target"].iat[row]]),
+        int(alignment.reference.classes["tensor"].iat[alignment.classes["reference"].iat[row]]),
+    )
+    if written_tensors == tensors:
+        return measurement
+    try:
+        other = _measure_pair(alignment, row, written_tensors, tolerance, has_mask_fill)
+    except (DumpError, KeyError, OSError, ValueError):
+        return measurement  # they were not recorded whole
+    return min(measurement, other, key=_get_error)
+
+
+def _get_error(measurement: Measurement) -> float:
+    error = np.inf if measurement.metrics is None else measurement.metrics.relative_l2
+    return float(np.nan_to_num(error, nan=np.inf))
 
 
 def _measure_pair(
@@ -157,7 +194,7 @@ def _measure_pair(
         rounded_a, rounded_b = round_to_dtype(a, dtype), round_to_dtype(b, dtype)
         rounded_metrics = compute_metrics(rounded_a, rounded_b, 0.0, has_mask_fill)
         rounded_error = rounded_metrics.relative_l2
-    return Measurement(row, layout, metrics, rounded_error)
+    return Measurement(row, tensors, layout, metrics, rounded_error)
 
 
 def load_pair(

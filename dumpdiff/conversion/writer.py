@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..checkpoints import Checkpoint
 from ..model.errors import DumpError
+from ..model.input_files import read_input_text
 from . import safetensors_writer, torch_writer
 from .plan import File, Plan
 
@@ -60,7 +61,7 @@ def write_plan(
     content = json.dumps({"conversion": _compute_fingerprint(plan, source)})
     try:
         if resume and journal.is_file():
-            if journal.read_text(encoding="utf-8") != content:
+            if read_input_text(journal) != content:
                 raise DumpError(
                     f"{folder}: the conversion there was of another source or with other options"
                 )

@@ -153,7 +153,7 @@ def build_joint_graph(comparison: Comparison) -> JointGraph:
         classes_t,
         classes_r,
         parents,
-        _sort_topologically(parents, positions_t, positions_r),
+        _move_forward_first(_sort_topologically(parents, positions_t, positions_r), parents, phase),
         phase,
         bridges,
         frozenset(joined_nodes),
@@ -452,6 +452,25 @@ def _sort_topologically(
             if n_waiting[child] == 0 and not is_done[child]:
                 heappush(ready_nodes, (rank_list[child], child))
     return tuple(order)
+
+
+def _move_forward_first(
+    order: Sequence[int], parents: Sequence[tuple[int, ...]], phase: Objects
+) -> tuple[int, ...]:
+    """Return the nodes with those first that only the forward pass leads to, else in order.
+
+    Every gradient depends on the forward pass, but the first gradients have no parents. Where a
+    cycle keeps forward values waiting, they would come before these.
+    """
+    first_nodes: list[int] = []
+    later_nodes: dict[int, None] = {}
+    for node in order:
+        depends_on_later = any(parent in later_nodes for parent in parents[node])
+        if phase[node] != FORWARD or depends_on_later:
+            later_nodes[node] = None
+        else:
+            first_nodes.append(node)
+    return (*first_nodes, *later_nodes)
 
 
 def _compute_positions(flow: Flow, classes: Ints) -> Floats:

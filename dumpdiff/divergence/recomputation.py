@@ -137,27 +137,28 @@ def _compute_own_error(graph: JointGraph, op: _ExactOp, target_output: AnyArray)
     """Return the distance of the target's output from the reference's op on the target's inputs.
 
     These are the partners of the inputs that differ, whatever ops the target has instead. NaN if it
-    is not known which inputs differ, or if one cannot be read in the layout of its partner.
+    is not known which inputs differ, or if one does not agree with its partner.
     """
     inputs = list(op.execution.inputs)
     for position, node, _ in _find_differing_inputs(graph, op):
         before = np.asarray(inputs[position], dtype=np.float64)
         after = _load_target_tensor(graph, node, before)
-        if after is None or not _is_as_near(graph, node, after, before):
+        if after is None or not _agrees(graph, node, after.reshape(before.shape), before):
             return float("nan")
         inputs[position] = after.reshape(before.shape)
     output = _compute_output(op, inputs)
     return float("nan") if output is None else compute_relative_distance(target_output, output)
 
 
-def _is_as_near(graph: JointGraph, node: int, after: AnyArray, before: AnyArray) -> bool:
-    """Return whether two arrays are as near to each other as the pair of values they stand for.
+def _agrees(graph: JointGraph, node: int, after: AnyArray, before: AnyArray) -> bool:
+    """Return whether a pair is within its own tolerance, and so are two tensors of it.
 
-    A value has tensors in several layouts, and the pair was compared in one of them.
+    A value has tensors in several layouts, and the pair was compared in one of them. The values of
+    a slot pair are no partners.
     """
-    pairs = graph.comparison.pairs
-    error = max(float(pairs["error"].iat[node]), float(pairs["tolerance"].iat[node]))
-    return compute_relative_distance(after.reshape(before.shape), before) <= error
+    pair = graph.comparison.pairs.iloc[node]
+    is_pair_of_values = pair["slot_pair"] is None and pair["error"] <= pair["tolerance"]
+    return is_pair_of_values and bool(compute_relative_distance(after, before) <= pair["tolerance"])
 
 
 def _run_op(graph: JointGraph, node: int) -> _ExactOp | None:

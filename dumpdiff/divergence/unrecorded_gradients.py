@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..alignment import Alignment
-from ..graph import Flow
-from ..model.trace import FORWARD
+from ..graph import find_returned_gradients
 
 #: Parameters that a sentence names.
 _MAX_NAMES = 3
@@ -23,7 +22,7 @@ def describe_unrecorded_gradients(alignment: Alignment) -> list[str]:
         flow = (alignment.target, alignment.reference)[position]
         if not any(flow.list_column("gradient_of")):
             continue
-        names = _list_parameters(flow)
+        names = flow.parameter_values
         trained_values = _find_trained_values(alignment, position)
         trained_partners = _find_trained_values(alignment, 1 - position)
         partners = _map_partners(alignment, position)
@@ -45,16 +44,6 @@ def describe_unrecorded_gradients(alignment: Alignment) -> list[str]:
     return sentences
 
 
-def _list_parameters(flow: Flow) -> dict[str, int]:
-    """Return the parameters that the forward pass recorded by name, with their classes."""
-    tensors = flow.tensors
-    phases = flow.trace.ops["phase"].to_numpy()[tensors["op"].to_numpy()]
-    is_read = (tensors["parameter"] != "").to_numpy() & (phases == FORWARD)
-    is_read &= flow.tensor_class >= 0
-    names = tensors["parameter"].to_numpy()[is_read].tolist()
-    return dict(zip(names, flow.tensor_class[is_read].tolist(), strict=True))
-
-
 def _find_trained_values(alignment: Alignment, position: int) -> frozenset[int]:
     """Return the classes of the parameters of one side that have a gradient.
 
@@ -62,7 +51,8 @@ def _find_trained_values(alignment: Alignment, position: int) -> frozenset[int]:
     """
     flow = (alignment.target, alignment.reference)[position]
     named_gradients = set(flow.tensors["gradient_of"].tolist()) - {""}
-    values = {value for name, value in _list_parameters(flow).items() if name in named_gradients}
+    values = {value for name, value in flow.parameter_values.items() if name in named_gradients}
+    values |= find_returned_gradients(flow).keys()
     if not named_gradients and alignment.gradients is not None:
         values |= alignment.gradients[position].by_value.keys()
     return frozenset(values)

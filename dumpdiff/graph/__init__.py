@@ -4,7 +4,12 @@
 the same values into value classes and returns the :class:`Flow` that the alignment works on.
 """
 
-from .adjoints import Gradients, collect_recorded_gradients, find_gradients
+from .adjoints import (
+    Gradients,
+    collect_recorded_gradients,
+    find_gradients,
+    find_returned_gradients,
+)
 from .dataflow import Flow, build_flow, mark_shape_reads
 from .precision import find_common_dtype
 from .updates import Update, find_updates
@@ -17,6 +22,7 @@ __all__ = [
     "collect_recorded_gradients",
     "find_common_dtype",
     "find_gradients",
+    "find_returned_gradients",
     "find_updates",
     "mark_shape_reads",
 ]

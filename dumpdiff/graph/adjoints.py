@@ -84,7 +84,27 @@ def collect_recorded_gradients(flow: Flow) -> Gradients:
     for gradient, name in enumerate(flow.list_column("gradient_of")):
         if name in parameters:
             gradient_of.setdefault(parameters[name], gradient)
+    for value, gradient in find_returned_gradients(flow).items():
+        gradient_of.setdefault(value, gradient)
     return Gradients(gradient_of, _flag_detours(flow, by_edge))
+
+
+def find_returned_gradients(flow: Flow) -> dict[int, int]:
+    """Return parameter -> its gradient, of parameters that a module returns to be used outside.
+
+    So a bias is added later. The backward record of the module has the gradients of its outputs.
+    """
+    parameters = {value for value, name in enumerate(flow.list_column("parameter")) if name}
+    outputs_of = _collect_arguments(flow, ("output",))
+    inputs_of = _collect_arguments(flow, ("input",))
+    gradient_of: dict[int, int] = {}
+    for record, call in enumerate(flow.trace.ops["forward"].tolist()):
+        if call < 0 or not parameters.intersection(outputs_of[call]):
+            continue
+        gradients = [value for value in inputs_of[record] if value >= 0]
+        pairs = _match_inputs_to_gradients(flow, outputs_of[call], gradients)
+        gradient_of |= {value: gradient for value, gradient in pairs if value in parameters}
+    return gradient_of
 
 
 def _match_inputs_to_gradients(

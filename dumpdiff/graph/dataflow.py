@@ -157,6 +157,18 @@ class Flow:
         names = self.list_column("gradient_of")
         return {name: value for value, name in enumerate(names) if name}
 
+    @cached_property
+    def parameter_values(self) -> dict[str, int]:
+        """Name of a parameter that the forward pass read -> its class.
+
+        Parameters of equal numbers, and tied ones, have one class.
+        """
+        names = self.tensors["parameter"].to_numpy()
+        is_forward = np.array([phase == FORWARD for phase in self.phases], dtype=bool)
+        is_read = is_forward[self.tensors["op"].to_numpy()]
+        is_read &= (names != "") & (self.tensor_class >= 0)
+        return dict(zip(names[is_read].tolist(), self.tensor_class[is_read].tolist(), strict=True))
+
     def _index_by_position(self, rows: Ints, ops: Ints) -> dict[tuple[int, int], int]:
         """Return (op, position among its inputs or outputs) -> class of some tensor rows.
 

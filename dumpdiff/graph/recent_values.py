@@ -89,6 +89,8 @@ def _pair_with_recent_values(flow: Flow, values: Ints) -> tuple[Ints, Ints]:
     records = start[rows] + offsets
     is_recent = phases[ops[records]] == phases[consumers[rows]]
     is_recent &= recorded_values[records] != values[rows]
+    # a single number, such as a loss, is not what a tensor was computed from
+    is_recent &= flow.sizes[recorded_values[records]] >= np.minimum(2, flow.sizes[values[rows]])
     return rows[is_recent], recorded_values[records[is_recent]]
 
 

@@ -21,6 +21,7 @@ from .errors import DumpError
 MAX_BYTES = 1 << 31
 #: Bytes of a file that a person writes: settings, rules, a case, a configuration.
 MAX_WRITTEN_BYTES = 1 << 24
+_CHUNK = 1 << 20  #: bytes that are read of a stream at once
 STANDARD_INPUT = "-"  #: in the place of a path
 #: Entries of all folders below one: a run of 1,000 ranks has a million files of tensors.
 _MAX_ENTRIES = 5_000_000
@@ -130,13 +131,25 @@ def read_input_bytes(path: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
     Raises OSError as :func:`open_input_file` does, and if the file is larger.
     """
     with open_input_file(path) as stream:
-        # A file may grow between the two, so the limit is that of the reading.
+        # A file that grows meanwhile is read as it was; read() makes room for what it is asked for.
         size = os.fstat(stream.fileno()).st_size
-        content = stream.read(max_bytes + 1) if size <= max_bytes else b""
-    if max(size, len(content)) > max_bytes:
-        message = f"has more than {max_bytes:,} bytes; is it the right file?"
-        raise OSError(errno.EFBIG, message, str(path))
-    return content
+        if size > max_bytes:
+            message = f"has more than {max_bytes:,} bytes; is it the right file?"
+            raise OSError(errno.EFBIG, message, str(path))
+        return stream.read(size)
+
+
+def read_stream(stream: BinaryIO, max_bytes: int) -> bytes:
+    """Return the first ``max_bytes`` of a stream of any length. Raises OSError."""
+    chunks = []
+    n_remaining = max_bytes
+    while n_remaining:
+        chunk = stream.read(min(_CHUNK, n_remaining))
+        if not chunk:
+            break
+        chunks.append(chunk)
+        n_remaining -= len(chunk)
+    return b"".join(chunks)
 
 
 def read_input_text(path: str | Path, max_bytes: int = MAX_BYTES, *, errors: str = "strict") -> str:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from .errors import DumpError
 from .finding import Finding
 from .formatting import format_number_ranges
+from .inheritance import Inheritance
 from .reportable import Backend, Reportable
 from .result import Result, Side
 from .verdict import DIFFERING_STATES, AlignmentVerdict
@@ -98,6 +99,7 @@ class TaskResult:
     parameters: tuple[ParameterState, ...] = ()
     problem: str = ""  #: why the task could not be compared, '' if it was
     folder: str = ""  #: of its complete result, relative to the folder of the run
+    inheritance: Inheritance | None = None  #: differences that were allowed, None if none was
 
     @property
     def place(self) -> str:

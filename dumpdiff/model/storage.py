@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tokenize
 import types
 import typing
 import zipfile
@@ -40,7 +41,8 @@ _MEMBER = "result"  #: of the archive: all but the tables, as JSON
 
 #: What zipfile, NumPy and the functions below raise for damaged or foreign content: RuntimeError
 #: for an encrypted archive, an unknown compression or JSON that is nested too deeply, MemoryError
-#: for an array whose header claims more elements than fit.
+#: for an array whose header claims more elements than fit, SyntaxError and TokenError for a
+#: damaged header of one.
 CONTENT_ERRORS = (
     AttributeError,
     EOFError,
@@ -48,6 +50,8 @@ CONTENT_ERRORS = (
     MemoryError,
     OverflowError,
     RuntimeError,
+    SyntaxError,
+    tokenize.TokenError,
     TypeError,
     ValueError,
     zipfile.BadZipFile,

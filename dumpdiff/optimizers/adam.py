@@ -1,8 +1,9 @@
 """Adam and its variants: bias correction, kind of decay, and where epsilon is added.
 
 Sources: Kingma and Ba, arXiv:1412.6980, algorithm 1 and the remark below it; Loshchilov and
-Hutter, arXiv:1711.05101, algorithm 2; the documentation of torch.optim.Adam and AdamW,
-mindspore.nn.Adam and AdamWeightDecay. docs/optimizer.md lists which framework does what.
+Hutter, arXiv:1711.05101, algorithm 2; Reddi et al. 2018 (AMSGrad); the documentation of
+torch.optim.Adam and AdamW, mindspore.nn.Adam and AdamWeightDecay. docs/optimizer.md lists which
+framework does what.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from ..model.arrays import Floats
 from ..model.dtypes import UNIT_ROUNDOFF
+from .adaptive import Adaptive
 from .history import History
 from .rule import (
     CORRECTION,
@@ -22,9 +24,11 @@ from .rule import (
     DECOUPLED,
     EPSILON_PLACE,
     L2,
+    MOMENT_FORM,
     NO_DECAY,
     UNCORRECTED,
     HyperparameterValues,
+    Rule,
     UpdateTerms,
 )
 
@@ -56,14 +60,18 @@ class Adam:
     corrected: bool = True
     decay: str = NO_DECAY
     epsilon: str = OUTSIDE
+    keeps_largest: bool = False  #: divides by the largest second moment so far: AMSGrad
 
     family = "Adam"
     elementwise = True
+    starts_from_zero = False
     steps_to_identify = 1
 
     @property
     def name(self) -> str:
         """Name in a framework, else a description."""
+        if self.keeps_largest:
+            return f"AMSGrad ({replace(self, keeps_largest=False).name})"
         name = _NAMES.get((self.corrected, self.decay, self.epsilon))
         if name is not None:
             return name
@@ -82,6 +90,8 @@ class Adam:
         }
         if self.decay != NO_DECAY:
             aspects[DECAY_KIND] = f"{self.decay} decay"
+        if self.keeps_largest:
+            aspects[MOMENT_FORM] = "the largest second moment (AMSGrad)"
         return aspects
 
     @property
@@ -93,15 +103,15 @@ class Adam:
     @property
     def complexity(self) -> int:
         """A variant of a framework is simpler than one that no framework has."""
-        complexity = (self.decay != NO_DECAY) + (self.epsilon != OUTSIDE)
+        complexity = (self.decay != NO_DECAY) + (self.epsilon != OUTSIDE) + self.keeps_largest
         if (self.corrected, self.decay, self.epsilon) not in _NAMES:
             complexity += _UNNAMED_COMPLEXITY
         return complexity
 
     @property
     def essence(self) -> Adam:
-        """The place of epsilon matters for tiny gradients only."""
-        return replace(self, epsilon=OUTSIDE)
+        """The place of epsilon matters for tiny gradients only, AMSGrad where they get smaller."""
+        return replace(self, epsilon=OUTSIDE, keeps_largest=False)
 
     @property
     def without_decay(self) -> Adam:
@@ -109,9 +119,14 @@ class Adam:
         return replace(self, decay=NO_DECAY)
 
     @property
-    def reductions(self) -> tuple[Adam, ...]:
-        """The rule without decay."""
-        return (self.without_decay,) if self.decay != NO_DECAY else ()
+    def reductions(self) -> tuple[Rule, ...]:
+        """The rule without decay, and RMSprop: without bias correction and first moment."""
+        reductions: list[Rule] = []
+        if self.decay != NO_DECAY:
+            reductions.append(self.without_decay)
+        if not self.corrected and self.decay != DECOUPLED:
+            reductions.append(Adaptive("RMSprop", self.decay))
+        return tuple(reductions)
 
     def compute_terms(
         self, history: History, factors: Floats, values: HyperparameterValues
@@ -121,6 +136,7 @@ class Adam:
         zeros = np.zeros(history.gradients.shape[1])
         first = zeros if history.first_moment is None else history.first_moment
         second = zeros if history.second_moment is None else history.second_moment
+        largest = second
         directions = np.empty_like(history.gradients)
         for index, recorded_gradient in enumerate(history.gradients):
             gradient = factors[index] * recorded_gradient
@@ -128,8 +144,9 @@ class Adam:
                 gradient = gradient + values["decay"] * history.weights[index]
             first = beta1 * first + (1 - beta1) * gradient
             second = beta2 * second + (1 - beta2) * gradient**2
+            largest = np.maximum(largest, second) if self.keeps_largest else second
             step = history.previous_steps + index + 1
-            directions[index] = self._compute_direction(first, second, beta1, beta2, epsilon, step)
+            directions[index] = self._compute_direction(first, largest, beta1, beta2, epsilon, step)
         return UpdateTerms(directions, history.weights[:-1] if self.decay == DECOUPLED else None)
 
     def _compute_direction(
@@ -161,11 +178,15 @@ class Adam:
 
 
 def list_variants() -> tuple[Adam, ...]:
-    """Return all variants. Without correction, epsilon has no place before the correction."""
+    """Return all variants. Without correction, epsilon has no place before the correction.
+
+    AMSGrad is kept as torch.optim has it: corrected, epsilon outside the root.
+    """
     variants = []
     for corrected, decay, epsilon in product(
         (True, False), (NO_DECAY, DECOUPLED, L2), (OUTSIDE, EARLY, INSIDE)
     ):
         if corrected or epsilon != EARLY:
             variants.append(Adam(corrected, decay, epsilon))
+    variants += [Adam(decay=decay, keeps_largest=True) for decay in (NO_DECAY, DECOUPLED, L2)]
     return tuple(variants)

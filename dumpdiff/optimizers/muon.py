@@ -44,6 +44,7 @@ class Muon:
 
     family = "Muon"
     elementwise = False
+    starts_from_zero = False
 
     @property
     def name(self) -> str:

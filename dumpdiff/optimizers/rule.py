@@ -15,7 +15,7 @@ NO_DECAY, DECOUPLED, L2 = "none", "decoupled", "L2"
 
 #: Names of aspects. Differences between rules are reported by aspect.
 CORRECTION, DECAY_KIND, EPSILON_PLACE = "bias-correction", "decay-kind", "epsilon-place"
-MOMENTUM_KIND, SCALE = "momentum-kind", "scale"
+MOMENTUM_KIND, MOMENT_FORM, SCALE = "momentum-kind", "moment-form", "scale"
 UNCORRECTED = "without bias correction"
 
 
@@ -42,16 +42,25 @@ BETA2 = Hyperparameter("beta2", 0.999, (0.95, 0.98, 0.99, 0.9), 0.0, 0.9999, "be
 EPSILON = Hyperparameter(
     "epsilon", 1e-8, (1e-6, 1e-5, 1e-7, 1e-10, 1e-12, 1e-4, 1e-3), 1e-20, 0.1, "epsilon"
 )
+ALPHA = Hyperparameter("alpha", 0.99, (0.9, 0.95, 0.999), 0.0, 0.9999, "alpha")
+LION_BETA2 = Hyperparameter("lion_beta2", 0.99, (0.999, 0.98, 0.95, 0.9), 0.0, 0.9999, "beta2")
+ACCUMULATOR = Hyperparameter(
+    "accumulator", 0.0, (0.1, 1.0, 1e-3), 0.0, 100.0, "initial accumulator"
+)
+MOMENTUM_DECAY = Hyperparameter(
+    "momentum_decay", 0.004, (0.0, 0.001, 0.01), 0.0, 1.0, "momentum decay"
+)
 MOMENTUM = Hyperparameter("momentum", 0.9, (0.95, 0.99, 0.8, 0.5), 0.0, 0.999, "momentum")
 DAMPENING = Hyperparameter("dampening", 0.0, (0.1, 0.5, 0.9), 0.0, 0.999, "dampening")
 DECAY = Hyperparameter(
     "decay", 0.0, (1e-4, 5e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1, 0.3, 1e-5), 0.0, 10.0, "weight decay"
 )
 CLIP = Hyperparameter("clip", 1.0, (0.5, 0.1, 5.0, 10.0, 0.25, 2.0), 1e-12, 1e12, "norm limit")
-HYPERPARAMETERS = {
-    hyperparameter.name: hyperparameter
-    for hyperparameter in (BETA1, BETA2, EPSILON, MOMENTUM, DAMPENING, DECAY, CLIP)
-}
+_ALL = (
+    BETA1, BETA2, EPSILON, ALPHA, LION_BETA2, ACCUMULATOR, MOMENTUM_DECAY, MOMENTUM, DAMPENING,
+    DECAY, CLIP,
+)  # fmt: skip
+HYPERPARAMETERS = {hyperparameter.name: hyperparameter for hyperparameter in _ALL}
 
 
 class UpdateTerms(NamedTuple):
@@ -70,7 +79,7 @@ class Rule(Protocol):
 
     @property
     def family(self) -> str:
-        """SGD, Adam or Muon."""
+        """SGD, Adam, Muon, or the rule itself."""
 
     @property
     def aspects(self) -> Mapping[str, str]:
@@ -87,6 +96,10 @@ class Rule(Protocol):
     @property
     def elementwise(self) -> bool:
         """Whether an element's update depends on its own gradients only. Then a sample suffices."""
+
+    @property
+    def starts_from_zero(self) -> bool:
+        """Whether it reads no moments from before the first recorded step."""
 
     @property
     def complexity(self) -> int:

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from ..model.arrays import Floats
-from . import adam, muon, sgd
+from . import adam, adaptive, muon, sgd
 from .fit import Attempt, Fit, UpdateData, compute_residuals, fit_rule
 from .gradient_scaling import (
     GLOBAL_NORM,
@@ -21,7 +21,12 @@ from .gradient_scaling import (
 )
 from .rule import HYPERPARAMETERS, Hyperparameter, HyperparameterValues, Rule
 
-RULES: tuple[Rule, ...] = (*sgd.list_variants(), *adam.list_variants(), *muon.list_variants())
+RULES: tuple[Rule, ...] = (
+    *sgd.list_variants(),
+    *adam.list_variants(),
+    *adaptive.list_variants(),
+    *muon.list_variants(),
+)
 
 #: Scalings of the gradients, each with or without one learning rate per step, from likely to
 #: unlikely. A level is tried if no rule explains the data with the levels before it.
@@ -198,7 +203,13 @@ def _is_identifiable(
 
 
 def is_applicable(rule: Rule, data: UpdateData) -> bool:
-    """Return whether the data suit a rule: one that is not elementwise needs complete matrices."""
+    """Return whether the data suit a rule.
+
+    One that starts from zero needs the first step of the run, and one that is not elementwise
+    complete matrices.
+    """
+    if rule.starts_from_zero and any(history.previous_steps for history in data.histories):
+        return False
     if rule.elementwise:
         return True
     for history in data.histories:

@@ -49,6 +49,7 @@ class SGD:
 
     family = "SGD"
     elementwise = True
+    starts_from_zero = False
 
     @property
     def name(self) -> str:

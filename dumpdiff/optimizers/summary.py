@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..model.formatting import format_number
 from .comparison import UpdateComparison, format_rates, format_scaling
@@ -73,7 +74,11 @@ def _format_ambiguous(run: UpdateAnalysis) -> str:
 
 def format_fit(fit: Fit, undetermined: Sequence[str] = ()) -> str:
     """Return a rule with its hyperparameters, except those in ``undetermined``."""
-    texts = [fit.rule.name, f"learning rate {format_rates(fit)}"]
+    rate = f"learning rate {format_rates(fit)}"
+    if fit.rule.family == "SGD" and "clip" in undetermined:
+        products = replace(fit, rates=tuple(rate * fit.values["clip"] for rate in fit.rates))
+        rate = f"learning rate times norm limit {format_rates(products)}"
+    texts = [fit.rule.name, rate]
     names = [name for name in fit.rule.hyperparameters if name not in ("decay", *undetermined)]
     texts += [f"{HYPERPARAMETERS[name].label} {fit.values[name]:.4g}" for name in names]
     if fit.values["decay"]:

@@ -152,7 +152,9 @@ def validate_shape(extents: Iterable[int]) -> tuple[int, ...] | None:
 
 def decode_bfloat16(bits: NDArray[Any]) -> NDArray[Any]:
     """Return float32 from the bits of bfloat16 (uint16), the upper half of a float32; exact."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    wide_bits = np.atleast_1d(bits).astype(np.uint32) << 16
+    values: NDArray[Any] = wide_bits.view(np.float32).reshape(bits.shape)
+    return values
 
 
 def make_loader(folder: str | Path) -> Callable[[str], NDArray[Any]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import struct
 import zipfile
+import zlib
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +32,17 @@ _STORAGES = {
     "ByteStorage": "|u1", "BoolStorage": "|b1", "ComplexFloatStorage": "<c8",
     "ComplexDoubleStorage": "<c16",
 }  # fmt: skip
+#: What zipfile and struct raise for a damaged archive: RuntimeError for an encrypted member or an
+#: unknown compression.
+ARCHIVE_ERRORS = (
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 _MAX_PICKLE = 1 << 16  #: bytes; the pickle of one tensor has about 200
 _LOCAL_HEADER_SIZE = 30  #: bytes, without name and extra field (APPNOTE.TXT 4.3.7)
 
@@ -59,7 +71,7 @@ def load_torch_tensor(path: Path) -> AnyArray:
         return _map_tensor(path)
     except _UnsupportedFile as reason:
         return _load_with_torch(path, str(reason))
-    except (OSError, ValueError, zipfile.BadZipFile, struct.error, NotImplementedError) as error:
+    except ARCHIVE_ERRORS as error:
         raise DumpError(f"{path}: damaged torch file ({error}); record it again") from None
 
 

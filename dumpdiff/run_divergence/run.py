@@ -35,7 +35,7 @@ from .steps import (
     compute_inherited_error,
     find_earlier_task,
     find_update_gap,
-    has_only_left_over,
+    has_diverged,
     list_inherited_findings,
 )
 
@@ -92,13 +92,13 @@ def locate_run(
     notes: list[str] = []
     for step in dict.fromkeys(task.step for task in ordered_tasks):
         step_tasks = [task for task in ordered_tasks if task.step == step]
-        groups += _group_step(step, step_tasks, ordered_tasks, notes)
+        groups += _group_step(step, step_tasks, ordered_tasks)
+        notes += _describe_inheritance(step, step_tasks)
     groups = _join_steps(groups)
     groups.sort(key=_rank_group)
     findings = [_build_finding(group, coordinates) for group in groups]
     findings = [replace(finding, number=number) for number, finding in enumerate(findings, 1)]
-    noisy_tasks = _find_noisy_tasks(ordered_tasks)
-    verdict, reasons = _decide(ordered_tasks, unpaired, noisy_tasks)
+    verdict, reasons = _decide(ordered_tasks, unpaired)
     return RunResult(
         target=target,
         reference=reference,
@@ -118,43 +118,19 @@ def _order(number: int | None) -> int:
 
 
 def _decide(
-    tasks: Sequence[TaskResult], unpaired: Sequence[str], noisy_tasks: frozenset[int]
+    tasks: Sequence[TaskResult], unpaired: Sequence[str]
 ) -> tuple[AlignmentVerdict, list[str]]:
-    """Return the verdict of the run, and why it is no better.
-
-    What differs in ``noisy_tasks`` is only what the step before left as noise.
-    """
+    """Return the verdict of the run, and why it is no better."""
     reasons = list(unpaired)
     if unpaired:
         reasons.append("what has no partner was not compared")
     reasons += _describe_tasks(tasks, "problem")
     reasons += _describe_tasks(tasks, "inconclusive")
-    has_diverged = any(
-        task.verdict == "diverged" and number not in noisy_tasks
-        for number, task in enumerate(tasks)
-    )
-    if has_diverged:
+    if any(task.verdict == "diverged" for task in tasks):
         return "diverged", reasons
     if reasons or not tasks:
         return "inconclusive", reasons
     return "aligned", []
-
-
-def _find_noisy_tasks(tasks: Sequence[TaskResult]) -> frozenset[int]:
-    """Return the numbers of tasks that differ only by the noise that agreeing steps left."""
-    noisy_tasks: set[int] = set()
-    number_of_task = {id(task): number for number, task in enumerate(tasks)}
-    for number, task in enumerate(tasks):  # earlier steps come first
-        earlier_task = find_earlier_task(task, tasks)
-        if task.verdict != "diverged" or earlier_task is None:
-            continue
-        is_earlier_noisy = number_of_task[id(earlier_task)] in noisy_tasks
-        has_agreed = earlier_task.verdict == "aligned" or is_earlier_noisy
-        step_tasks = [candidate for candidate in tasks if candidate.step == task.step]
-        inherited_error = compute_inherited_error(step_tasks)
-        if has_agreed and has_only_left_over(earlier_task, task, inherited_error):
-            noisy_tasks.add(number)
-    return frozenset(noisy_tasks)
 
 
 def _describe_tasks(tasks: Sequence[TaskResult], why: str) -> list[str]:
@@ -178,17 +154,10 @@ def _group_step(
     step: int | None,
     tasks: Sequence[TaskResult],
     all_tasks: Sequence[TaskResult],
-    notes: list[str],
 ) -> list[_Group]:
     """Return the findings of one step, each with its ranks and with those that received it."""
     communication = StepCommunication(tasks)
     gaps, inherited_keys = _find_inherited(tasks, all_tasks)
-    if inherited_keys and not gaps:
-        inherited_error = format_number(compute_inherited_error(tasks))
-        notes.append(
-            f"step {step}: {len(inherited_keys)} differences are no more than what the step before"
-            f" left behind: when it begins, weights differ by up to {inherited_error}"
-        )
     keys: list[FindingKey] = []
     for task in tasks:
         rank = _order(task.rank)
@@ -230,7 +199,7 @@ def _group_step(
 def _find_inherited(
     tasks: Sequence[TaskResult], all_tasks: Sequence[TaskResult]
 ) -> tuple[list[UpdateGap], set[FindingKey]]:
-    """Return the findings that the step before left, and the updates that nothing explains."""
+    """Return the updates that nothing explains, and the findings that the step before explains."""
     gaps = []
     inherited_keys: set[FindingKey] = set()
     inherited_error = compute_inherited_error(tasks)
@@ -241,9 +210,22 @@ def _find_inherited(
         gap = find_update_gap(earlier_task, task)
         if gap is not None:
             gaps.append(gap)
+        elif not has_diverged(earlier_task):
+            continue
         inherited = list_inherited_findings(task, inherited_error)
         inherited_keys.update((_order(task.rank), index) for index in inherited)
     return gaps, inherited_keys
+
+
+def _describe_inheritance(step: int | None, tasks: Sequence[TaskResult]) -> list[str]:
+    """Return a sentence if the weights of a step were allowed to differ."""
+    errors = [task.inheritance.largest_error for task in tasks if task.inheritance is not None]
+    if not errors:
+        return []
+    return [
+        f"step {step}: when it begins, weights differ by up to {format_number(max(errors))}, which"
+        " is no more than the noise that the step before left, and was allowed"
+    ]
 
 
 def _compute_signature(finding: Finding) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ import pandas as pd
 from ..communication import list_collectives
 from ..communication.collectives import TRANSFERS
 from ..communication.groups import UNKNOWN, Group, classify_groups
-from ..comparison import Comparison
+from ..comparison import Comparison, index_weights
 from ..graph import Flow
 from ..model.arrays import Floats
 from ..model.recorded_shapes import load_readable_tensor
@@ -285,15 +285,8 @@ def _summarize_parameters(
     gradients: Mapping[int, int] = {}
     if alignment.gradients is not None:
         gradients = alignment.gradients[0].by_value
-    rows = np.flatnonzero((target.tensors["parameter"] != "").to_numpy()).tolist()
-    names = target.tensors["parameter"].tolist()
-    value_of_name: dict[str, int] = {}
-    for row in rows:
-        value = int(target.tensor_class[row])
-        if value >= 0:
-            value_of_name.setdefault(names[row], value)
     states = []
-    for name, value in value_of_name.items():
+    for name, value in index_weights(target).items():
         gradient, update = (
             class_states.get(values.get(value, -1), "") for values in (gradients, new_weights)
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..model.errors import DumpError
-from ..model.input_files import open_input_file
+from ..model.input_files import open_input_file, read_stream
 from .arguments import (
     convert_swift_options,
     has_arguments,
@@ -51,7 +51,7 @@ def read_settings(path: str | Path, version: str = "", model: str | Path | None 
     if not file.exists():
         raise DumpError(f"{path}: there is no such file")
     with open_input_file(file) as stream:
-        text = stream.read(_MAX_BYTES).decode("utf-8", errors="replace")
+        text = read_stream(stream, _MAX_BYTES).decode("utf-8", errors="replace")
     if "\0" in text[:_HEAD]:
         raise DumpError(f"{path}: is binary; expected a YAML, a launch script, a log or args.json")
     settings = _parse_text(text, file)

@@ -77,8 +77,11 @@ def _translate_to_megatron(config: Mapping[str, Any], scalars: Mapping[str, Any]
         arguments["bf16"] = True
     elif dtype == "float16":
         arguments["fp16"] = True
-    architectures = config.get("architectures") or [""]
-    if str(architectures[0]).startswith(_QK_NORM_ARCHITECTURES):
+    architectures = config.get("architectures")
+    first_architecture = ""
+    if isinstance(architectures, list) and architectures:
+        first_architecture = str(architectures[0])
+    if first_architecture.startswith(_QK_NORM_ARCHITECTURES):
         arguments["qk_layernorm"] = True
     layers = scalars.get("num_hidden_layers")
     dense_layers = scalars.get("first_k_dense_replace")

@@ -14,8 +14,10 @@ from .relation import Relation, add_arrays
 from .siblings import Siblings
 from .slices import Assembly, find_assembly
 
-#: Values of a kind whose shards are searched for in the whole tensor.
+#: Values of a kind whose shards are searched for in the whole tensor, if all are joined alike.
 _SAMPLES = 2
+#: Share of the values of a kind that are joined alike, from which on all others should be.
+_CLEAR_MAJORITY = 0.5
 #: Unit roundoff from which on numbers count as of half precision.
 _NARROW = 2.0**-12
 
@@ -39,12 +41,14 @@ def find_assemblies(
     joined_rows = [
         (row, relation)
         for row, relation in enumerate(relations)
-        if relation is not None and len(relation.parts) > 1
+        if relation is not None and (len(relation.parts) > 1 or -1 in relation.pattern)
     ]
     is_single = siblings.is_loose | _flag_squares(siblings)
     for row, relation in joined_rows:
         kind = int(kinds[row])
-        if matches[row] < 0 or (samples[kind] >= _SAMPLES and not is_single[row]):
+        counts = votes.setdefault((kind, len(relation.parts)), Counter())
+        is_decided = samples[kind] >= _SAMPLES and len(counts) < 2
+        if matches[row] < 0 or (is_decided and not is_single[row]):
             continue
         key = _get_value_key(siblings, row, relation)
         if key not in cached_assemblies:
@@ -54,26 +58,40 @@ def find_assemblies(
         assembly = cached_assemblies[key]
         samples[kind] += 1
         if assembly is not None:
-            votes.setdefault((kind, len(relation.parts)), Counter())[assembly] += 1
+            counts[assembly] += 1
             own_assemblies[row] = assembly
     for row, relation in joined_rows:
-        counts = votes.get((int(kinds[row]), len(relation.parts)))
-        if not counts:
-            continue
-        # the order of routed tokens is another one in each layer
-        is_common = len(counts) == 1
-        if row in own_assemblies and (is_single[row] or not is_common):
+        common_assembly = _choose_common(votes[int(kinds[row]), len(relation.parts)])
+        if row in own_assemblies and (is_single[row] or common_assembly is None):
             assemblies[row] = own_assemblies[row]
-        elif is_common and not is_single[row]:
-            assemblies[row] = next(iter(counts))
+        elif common_assembly is not None and not is_single[row]:
+            assemblies[row] = common_assembly
     return assemblies
 
 
+def _choose_common(counts: Counter[Assembly]) -> Assembly | None:
+    """Return how most values of a kind are joined; None if each is joined in its own way.
+
+    One layer that is joined otherwise is a fault. If there are as many of both, what keeps the
+    order of the slices is right. The order of routed tokens is another one in each layer.
+    """
+    if not counts:
+        return None
+    assembly, count = counts.most_common(1)[0]
+    if len(counts) == 1 or count > _CLEAR_MAJORITY * counts.total():
+        return assembly
+    plain_assemblies = [assembly for assembly in counts if assembly.order is None]
+    return plain_assemblies[0] if len(plain_assemblies) == 1 else None
+
+
 def _flag_squares(siblings: Siblings) -> Flags:
-    """Return (tensors,) whether the shards are square: a transposed one looks the same."""
+    """Return (tensors,) whether unnamed shards are square: a transposed one looks the same."""
     shapes = siblings.collect_base("shape").tolist()
     flags = [shape is not None and len(shape) == 2 and shape[0] == shape[1] for shape in shapes]
-    return np.array(flags, dtype=bool)
+    is_square = np.array(flags, dtype=bool)
+    for column in ("parameter", "gradient_of", "update_of"):
+        is_square &= siblings.collect_base(column) == ""
+    return is_square
 
 
 def _get_value_key(siblings: Siblings, row: int, relation: Relation) -> tuple[object, ...]:

@@ -23,24 +23,30 @@ def number_kinds(siblings: Siblings) -> Ints:
     the how-manieth call of it in the module, slot and shape. The place of a backward call is that
     of its forward call. Calls outside of modules are distinguished by the calls before and after.
     """
-    keys_of_ranks = [_list_places(flow.trace) for flow in siblings.flows]
     codes: dict[tuple[object, ...], int] = {}
     kinds = np.empty(len(siblings.rows), dtype=int)
+    shapes = siblings.collect_base("shape").tolist()
+    for row, key in enumerate(list_kind_keys(siblings)):
+        kinds[row] = codes.setdefault((*key, shapes[row]), len(codes))
+    return kinds
+
+
+def list_kind_keys(siblings: Siblings) -> list[tuple[str, ...]]:
+    """Return, for each tensor, what values of one kind have in common, but for the shape."""
     tables = [flow.tensors for flow in siblings.flows]
+    places_of_ranks = [_list_places(flow.trace) for flow in siblings.flows]
     slots = [table["slot"].tolist() for table in tables]
-    shapes = [table["shape"].tolist() for table in tables]
     ops = [table["op"].tolist() for table in tables]
     names = [list_names(table) for table in tables]
-    bases = siblings.bases.tolist()
-    for row, rank in enumerate(bases):
+    keys: list[tuple[str, ...]] = []
+    for row, rank in enumerate(siblings.bases.tolist()):
         tensor = int(siblings.rows[row, rank])
-        place = keys_of_ranks[rank][ops[rank][tensor]]
-        key: tuple[object, ...] = (place, slots[rank][tensor], shapes[rank][tensor])
         name = names[rank][tensor]
         if name:
-            key = (_NUMBER.sub("#", name), shapes[rank][tensor])
-        kinds[row] = codes.setdefault(key, len(codes))
-    return kinds
+            keys.append((_NUMBER.sub("#", name),))
+        else:
+            keys.append((*places_of_ranks[rank][ops[rank][tensor]], slots[rank][tensor]))
+    return keys
 
 
 def list_names(table: pd.DataFrame) -> list[str]:

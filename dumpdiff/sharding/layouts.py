@@ -12,6 +12,7 @@ from .batch_slices import BatchSlices, find_batch_slices
 from .merge import LayoutRow, MergedRun, Shards, merge_ranks
 from .micro_batches import count_micro_batches, split_micro_batches
 from .other_run import OtherRun
+from .separate_modules import gather_separate_modules
 from .siblings import RankOps, Siblings, align_siblings
 from .stages import group_stages, join_stages, leave_out_summands
 
@@ -69,7 +70,10 @@ def merge_runs(target: RunOfRanks, reference: RunOfRanks) -> tuple[Merged, Merge
     How the values of ranks make up one value is found in the values of the other run.
     """
     n_batches = count_all_batches(target, reference)
-    stages = (_list_stages(target, n_batches[0]), _list_stages(reference, n_batches[1]))
+    stages = (
+        _list_stages(target, n_batches[0], reference),
+        _list_stages(reference, n_batches[1], target),
+    )
     slices = _find_all_batch_slices(*stages)
     merged_runs = []
     for side, run_stages in enumerate(stages):
@@ -102,7 +106,7 @@ def has_other_batches(target: Flow, reference: Flow) -> bool:
     return max(n_batches) > 1
 
 
-def _list_stages(run: RunOfRanks, n_batches: int) -> list[_Stage]:
+def _list_stages(run: RunOfRanks, n_batches: int, other: RunOfRanks) -> list[_Stage]:
     """Return the ranks of each stage of the pipeline, side by side."""
     flow_of = dict(zip(run.ranks, run.flows, strict=True))
     stages = []
@@ -118,6 +122,8 @@ def _list_stages(run: RunOfRanks, n_batches: int) -> list[_Stage]:
                 names += [f"micro-batch {number} of rank {rank}" for number in range(n_batches)]
                 flows += batches
         is_split = len(flows) > len(stage.ranks)
+        if len(flows) > 1 and not is_split:
+            flows = gather_separate_modules(flows, names, other.flows)
         siblings = align_siblings(flows, names, n_batches if is_split else 1)
         crossing_ops = _find_crossing_ops(siblings, stage.crossing_names)
         stages.append(_Stage(siblings, crossing_ops))

@@ -105,7 +105,9 @@ class _Merger:
                 if not self._is_constant[row]:
                     is_trusted[row] = False
                 continue
-            if len(relation.parts) == 1 and not relation.is_sum and relation.factor == 1.0:
+            assembly = assemblies.get(row)
+            is_permuted = assembly is not None and assembly.order is not None
+            if relation.is_replicated and not is_permuted:
                 files[row] = self._name_file(row, relation, None)
                 rank = relation.parts[0][0]
                 rank_table = self._siblings.flows[rank].tensors
@@ -114,7 +116,6 @@ class _Merger:
                 hashes[row] = rank_table["hash"].iat[tensor]
                 continue
             hashes[row], content[row] = "", 0
-            assembly = assemblies.get(row)
             if len(relation.parts) > 1:
                 shapes[row] = self._get_joined_shape(row, relation, assembly)
             can_join = assembly is not None or len(relation.parts) == 1

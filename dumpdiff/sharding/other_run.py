@@ -9,6 +9,7 @@ import numpy as np
 
 from ..model.arrays import AnyArray, Floats, Ints
 from ..model.trace import Trace
+from .kinds import list_kind_keys
 from .relation import Relation, add_parts, combine_statistics, group_patterns, join_parts
 from .siblings import Siblings
 from .value_index import ValueIndex
@@ -43,6 +44,11 @@ class OtherRun:
         sizes, statistics, entries = (np.concatenate(items) for items in zip(*blocks, strict=True))
         return ValueIndex(sizes, statistics, entries)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether one rank of each stage holds all of it."""
+        return all(stage.n_ranks == 1 for stage in self._stages)
+
     @cached_property
     def largest_ids(self) -> int:
         """The largest number of tokens, labels or positions that a rank is given."""
@@ -52,6 +58,16 @@ class OtherRun:
     def sizes(self) -> frozenset[int]:
         """The numbers of elements of all values that one rank holds."""
         return frozenset(size for stage in self._stages for size in np.unique(stage.sizes).tolist())
+
+    @cached_property
+    def sizes_of_kinds(self) -> dict[tuple[str, ...], set[int]]:
+        """Kind -> the numbers of elements that a rank holds of values of that kind."""
+        sizes: dict[tuple[str, ...], set[int]] = {}
+        for stage in self._stages:
+            stage_sizes = stage.sizes.max(axis=1).tolist()
+            for key, size in zip(list_kind_keys(stage), stage_sizes, strict=True):
+                sizes.setdefault(key, set()).add(size)
+        return sizes
 
     @cached_property
     def sorted_shapes(self) -> frozenset[tuple[int, ...]]:
@@ -114,18 +130,23 @@ class OtherRun:
         stage, row = self._locate(entry)
         return load_tensor(stage, row, int(stage.bases[row]))
 
-    def get_sizes(self, column: str) -> dict[str, int]:
-        """Return name -> number of elements, of the tensors named in a column.
+    def list_possible_sizes(self, column: str) -> dict[str, set[int]]:
+        """Return name -> possible numbers of elements, of the tensors named in a column.
 
-        Only those that all ranks share are listed.
+        Only those that all ranks share are listed: they are replicated, or shards of one repeated
+        number, which are cut like the weight of the same module.
         """
-        sizes: dict[str, int] = {}
+        sizes: dict[str, set[int]] = {}
         for stage in self._stages:
             names = stage.collect_base(column).tolist()
             for row, name in enumerate(names):
                 rank = int(stage.bases[row])
-                if name and (stage.labels[row] == rank).all():
-                    sizes.setdefault(name, int(stage.sizes[row, rank]))
+                if not name or not (stage.labels[row] == rank).all() or name in sizes:
+                    continue
+                size = int(stage.sizes[row, rank])
+                sizes[name] = {size}
+                if stage.is_repeated[row]:
+                    sizes[name].add(size * len(set(stage.get_module_pattern(name))))
         return sizes
 
     def _locate(self, entry: int) -> tuple[Siblings, int]:

@@ -77,23 +77,22 @@ class _RelationSearch:
     def _match_repeated_numbers(self) -> None:
         """Decide about parameters, and gradients, of one repeated number by name and size.
 
-        Zeros of any size are found among the values of the other run; they prove nothing.
+        Zeros of any size are found among the values of the other run; they prove nothing. They are
+        cut like the weight of the same module, or not at all.
         """
         siblings = self._siblings
-        with np.errstate(invalid="ignore"):
-            is_repeated = siblings.statistics[:, :, 0] == siblings.statistics[:, :, 1]
-        is_repeated = is_repeated.any(axis=1) & (siblings.sizes.max(axis=1) > 1)
-        distinct = np.arange(siblings.n_ranks)
+        is_repeated = siblings.is_repeated
+        everyone = (0,) * siblings.n_ranks
         for column in ("parameter", "gradient_of"):
             names = siblings.collect_base(column)
-            sizes = self._other.get_sizes(column)
-            for row in np.flatnonzero(is_repeated & (names != "")).tolist():
-                size = sizes.get(names[row], -1)
-                own_sizes = siblings.sizes[row]
-                if size == own_sizes.sum() and (own_sizes > 0).all():
-                    self._evidence[row] = join_parts(tuple(distinct.tolist()))
-                elif (own_sizes == size).all():
-                    self._evidence[row] = join_parts((0,) * siblings.n_ranks)
+            possible_sizes = self._other.list_possible_sizes(column)
+            for row in np.flatnonzero(is_repeated & siblings.is_present.all(axis=1)).tolist():
+                sizes = possible_sizes.get(names[row], set())
+                weight_pattern = siblings.get_module_pattern(names[row])
+                for pattern in (everyone, weight_pattern, tuple(range(siblings.n_ranks))):
+                    if sum(siblings.sizes[row, rank] for rank in set(pattern)) in sizes:
+                        self._evidence[row] = join_parts(pattern)
+                        break
         self._is_constant = self._is_constant | is_repeated
 
     def _match_totals(self) -> None:

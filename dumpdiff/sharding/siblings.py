@@ -161,6 +161,29 @@ class Siblings:
             values[is_base] = flow.tensors[name].to_numpy()[self.rows[is_base, rank]]
         return values
 
+    @cached_property
+    def is_repeated(self) -> Flags:
+        """(tensors,) whether a rank holds one repeated number."""
+        with np.errstate(invalid="ignore"):
+            is_same = self.statistics[:, :, 0] == self.statistics[:, :, 1]
+        flags: Flags = is_same.any(axis=1) & (self.sizes.max(axis=1) > 1)
+        return flags
+
+    def get_module_pattern(self, name: str) -> tuple[int, ...]:
+        """Return which ranks have the same part of the weight in the module of a parameter."""
+        return self._module_patterns.get(name.rpartition(".")[0], (0,) * self.n_ranks)
+
+    @cached_property
+    def _module_patterns(self) -> dict[str, tuple[int, ...]]:
+        """Module -> the labels of the parameter that is most distributed."""
+        patterns: dict[str, tuple[int, ...]] = {}
+        for row, name in enumerate(self.collect_base("parameter").tolist()):
+            if name and not self.is_repeated[row] and self.is_present[row].all():
+                module, pattern = name.rpartition(".")[0], tuple(self.labels[row].tolist())
+                known_pattern = patterns.get(module, pattern)
+                patterns[module] = max(known_pattern, pattern, key=lambda item: len(set(item)))
+        return patterns
+
     def find_rank_ops(self, name: str) -> RankOps:
         """Return what each rank calls in the place of an op of the base rank."""
         base_names = self.flows[self.base].trace.ops["name"].to_numpy()
@@ -285,9 +308,13 @@ def align_siblings(flows: Sequence[Flow], names: Sequence[str], n_batches: int =
             columns.append(column)
             continue
         column = _align_calls(_list_calls(flows[base]), _list_calls(flow))
-        if (column >= 0).sum() < _MIN_SHAPED_SHARE * len(flow.trace.ops):
-            base_calls = _list_calls(flows[base], with_extents=False)
-            column = _align_calls(base_calls, _list_calls(flow, with_extents=False))
+        n_missing = len(flow.trace.ops) - int((column >= 0).sum())
+        base_calls = _list_calls(flows[base], with_extents=False)
+        calls = _list_calls(flow, with_extents=False)
+        if n_missing > (1 - _MIN_SHAPED_SHARE) * len(calls):
+            column = _align_calls(base_calls, calls)
+        elif n_missing:
+            _fill_gaps(column, base_calls, calls)
         columns.append(column)
     ops = np.stack(columns, axis=1)
     n_dropped = sum(len(flow.trace.ops) for flow in flows) - int((ops >= 0).sum())
@@ -355,6 +382,18 @@ def _align_calls(base_calls: list[_Call], calls: list[_Call]) -> Ints:
     for block in matcher.get_matching_blocks():
         aligned[block.a : block.a + block.size] = np.arange(block.b, block.b + block.size)
     return aligned
+
+
+def _fill_gaps(aligned: Ints, base_calls: list[_Call], calls: list[_Call]) -> None:
+    """Align the calls between neighbors that correspond, in place: such as of routed tokens."""
+    anchors = [-1, *np.flatnonzero(aligned >= 0).tolist(), len(aligned)]
+    numbers = [-1, *aligned[aligned >= 0].tolist(), len(calls)]
+    for gap in range(len(anchors) - 1):
+        begin, end = anchors[gap] + 1, anchors[gap + 1]
+        first, last = numbers[gap] + 1, numbers[gap + 1]
+        if begin < end and first < last:
+            columns = _align_calls(base_calls[begin:end], calls[first:last])
+            aligned[begin:end] = np.where(columns >= 0, columns + first, -1)
 
 
 def _find_subsequence(base_calls: list[_Call], calls: list[_Call]) -> Ints | None:

@@ -14,8 +14,9 @@ import pandas as pd
 from ..communication import find_stages, join_collectives
 from ..communication.collectives import ALL_REDUCE, RECV, TRANSFERS, classify_kind
 from ..graph import Flow, build_flow
-from ..model.arrays import AnyArray, Ints
-from ..model.trace import BACKWARD, FORWARD, OPTIMIZER, Problem, Trace
+from ..model.arrays import Ints
+from ..model.trace import BACKWARD, FORWARD, OPTIMIZER, Trace
+from .concatenation import concatenate_traces
 
 #: A module path up to the first number, and the number: ``decoder.layers.`` and ``3``.
 _LAYER = re.compile(r"^(?P<front>(?:[^.\d][^.]*\.)*)(?P<number>\d+)(?=\.|$)")
@@ -93,10 +94,10 @@ def join_stages(traces: Sequence[Trace], names: Sequence[str]) -> Trace:
     The forward pass runs through the stages in order, the backward pass in reverse order, the
     optimizer follows. Where stages number their layers from 0 each, the layers are numbered on.
     """
-    renamed = _number_layers(traces)
-    ops_frames, tensor_frames, sort_keys, loads = [], [], [], []
-    n_ops = n_tensors = 0
-    for stage, (trace, (scopes, columns)) in enumerate(zip(traces, renamed, strict=True)):
+    renamed_traces, sort_keys = [], []
+    for stage, (trace, (scopes, columns)) in enumerate(
+        zip(traces, _number_layers(traces), strict=True)
+    ):
         ops = trace.ops.copy()
         ops["scope"] = pd.Series(scopes, dtype=object)
         ops["name"] = pd.Series([f"{name} ({names[stage]})" for name in ops["name"]], dtype=object)
@@ -104,45 +105,12 @@ def join_stages(traces: Sequence[Trace], names: Sequence[str]) -> Trace:
         tensors = trace.tensors.copy()
         for column, values in columns.items():
             tensors[column] = pd.Series(values, dtype=object)
-        tensors["file"] = pd.Series(
-            [f"{stage}:{file}" if file else "" for file in tensors["file"]], dtype=object
-        )
-        for table, column, offset in (
-            (ops, "parent", n_ops),
-            (ops, "forward", n_ops),
-            (tensors, "op", n_ops),
-            (tensors, "source_tensor", n_tensors),
-        ):
-            numbers = table[column].to_numpy(copy=True)
-            numbers[numbers >= 0] += offset
-            table[column] = numbers
+        renamed_traces.append(replace(trace, ops=ops, tensors=tensors))
         sort_keys.append(_list_sort_keys(ops, stage, len(traces)))
-        ops_frames.append(ops)
-        tensor_frames.append(tensors)
-        loads.append(trace.load)
-        n_ops += len(ops)
-        n_tensors += len(tensors)
-    order = np.lexsort(np.concatenate(sort_keys, axis=1)[::-1])
-    all_ops, all_tensors = _sort_ops(
-        pd.concat(ops_frames, ignore_index=True), pd.concat(tensor_frames, ignore_index=True), order
-    )
-
-    def load(name: str) -> AnyArray:
-        stage, _, file = name.partition(":")
-        stage_load = loads[int(stage)]
-        assert stage_load is not None
-        return stage_load(file)
-
-    problems: tuple[Problem, ...] = ()
-    for trace in traces:
-        problems += trace.problems
-    source = replace(
-        traces[0].source,
-        rank=None,
-        process=None,
-        details={**traces[0].source.details, "stages": list(names)},
-    )
-    return Trace(source, all_ops, all_tensors, problems, load)
+    trace = concatenate_traces(renamed_traces, sort_keys)
+    details = {**trace.source.details, "stages": list(names)}
+    source = replace(trace.source, rank=None, process=None, details=details)
+    return replace(trace, source=source)
 
 
 def _extend_backward_pass(ops: pd.DataFrame) -> pd.Series[Any]:
@@ -172,24 +140,6 @@ def _list_sort_keys(ops: pd.DataFrame, stage: int, n_stages: int) -> Ints:
     keys[1] = np.where(keys[0] == 1, n_stages - stage, stage)
     keys[2] = np.arange(len(ops))
     return keys
-
-
-def _sort_ops(
-    ops: pd.DataFrame, tensors: pd.DataFrame, order: Ints
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return both tables with the ops in the given order."""
-    new_ops = np.full(len(ops) + 1, -1)
-    new_ops[order] = np.arange(len(ops))
-    ops = ops.iloc[order].reset_index(drop=True)
-    for column in ("parent", "forward"):
-        ops[column] = new_ops[ops[column].to_numpy()]
-    tensors["op"] = new_ops[tensors["op"].to_numpy()]
-    row_order = np.argsort(tensors["op"].to_numpy(), kind="stable")
-    new_rows = np.full(len(tensors) + 1, -1)
-    new_rows[row_order] = np.arange(len(tensors))
-    tensors = tensors.iloc[row_order].reset_index(drop=True)
-    tensors["source_tensor"] = new_rows[tensors["source_tensor"].to_numpy()]
-    return ops, tensors
 
 
 def _number_layers(

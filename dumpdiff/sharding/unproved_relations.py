@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..graph import collect_recorded_gradients
+from ..graph import Flow, collect_recorded_gradients
 from ..model.arrays import Flags
-from ..model.trace import BACKWARD, FORWARD
+from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
+from ..readers.call_records import is_in_place
 from .batch_slices import BatchSlices
+from .kinds import list_kind_keys
 from .other_run import OtherRun
 from .partial_sums import list_reductions
 from .relation import Relation, add_parts, join_parts
@@ -20,6 +22,8 @@ from .siblings import Siblings
 
 #: Relative difference up to which a parameter of one rank is a whole parameter of the other run.
 _PARAMETER_ERROR = 1e-4
+#: Ops between a partial sum and the collective that adds it up: a cast, a bias, a dropout.
+_MAX_OPS_BEFORE_SUM = 3
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ def complete_relations(
     _sum_named_gradients(siblings, slices, relations)
     _sum_recorded_gradients(siblings, slices, is_closed, relations)
     _sum_reduced_values(siblings, relations)
+    _replicate_updates(siblings, relations)
+    _replicate_by_size(siblings, other, is_closed, relations)
     for row in np.flatnonzero(~is_closed & ~siblings.is_discrete).tolist():
         if relations[row] is not None:
             continue
@@ -91,19 +97,22 @@ def _find_separate_scopes(
 
 
 def _flag_separate_rows(siblings: Siblings, scopes: set[str]) -> Flags:
-    """Return (tensors,) what belongs to modules that each rank has of its own."""
-    if not scopes:
+    """Return (tensors,) what belongs to modules that each rank has of its own.
+
+    Their gradients are added to the gradient norm on each rank in an order of its own.
+    """
+    is_parameter = siblings.collect_base("parameter") != ""
+    is_gathered = (is_parameter & ~siblings.is_present.all(axis=1)).any()
+    if not scopes and not is_gathered:
         return np.zeros(len(siblings.rows), dtype=bool)
     flow = siblings.flows[siblings.base]
-    op_scopes = flow.trace.ops["scope"].tolist()
-    is_separate = np.array([scope in scopes for scope in op_scopes], dtype=bool)
     ops = flow.tensors["op"].to_numpy()
-    rows = is_separate[ops] & ~siblings.is_constant
-    # The gradient norm adds up the modules of each rank in an order of its own.
     is_pass = np.isin(flow.phases, (FORWARD, BACKWARD))
     is_addition = flow.trace.ops["kind"].str.lower().str.contains("add").to_numpy()
-    is_single = (siblings.sizes.max(axis=1) == 1) & ~siblings.is_constant
-    flags: Flags = rows | (is_single & (is_addition & ~is_pass)[ops])
+    is_separate = flow.trace.ops["scope"].isin(scopes).to_numpy()
+    flags: Flags = (siblings.sizes.max(axis=1) == 1) & (is_addition & ~is_pass)[ops]
+    flags |= is_separate[ops]
+    flags &= ~siblings.is_constant
     return flags
 
 
@@ -153,9 +162,11 @@ def _cut_equal_slices(
 ) -> None:
     """Take values that are equal on all ranks by mistake for slices: one batch was read twice.
 
-    The other run has values of the size of all slices, and none of the shape of one.
+    The other run has values of the size of all slices, and none of the shape of one. Integers that
+    are computed, as an order of rows, count from 0 on each rank.
     """
     is_pass = siblings.is_backward | (siblings.phases == FORWARD)
+    is_pass &= ~siblings.is_discrete | siblings.is_given_id
     shapes = siblings.collect_base("shape").tolist()
     for row in np.flatnonzero(is_pass & ~is_closed & _flag_equal(siblings)).tolist():
         size = int(siblings.sizes[row].max()) * slices.count
@@ -246,6 +257,88 @@ def _sum_reduced_values(siblings: Siblings, relations: list[Relation | None]) ->
         for equal_row in equal_rows:
             if relations[equal_row] is None:
                 relations[equal_row] = relation
+
+
+def _replicate_updates(siblings: Siblings, relations: list[Relation | None]) -> None:
+    """Take all that updates a replicated weight for replicated, also if the ranks differ there.
+
+    The weight is what an op of the optimizer updates in place. All that it is computed from, and
+    has its shape, is followed.
+    """
+    flow = siblings.flows[siblings.base]
+    kinds = flow.trace.ops["kind"]
+    is_update = kinds.map(is_in_place).to_numpy(dtype=bool)
+    is_update &= (flow.trace.ops["phase"] == OPTIMIZER).to_numpy()
+    values = flow.tensor_class[siblings.rows[:, siblings.base]]
+    is_open = (siblings.phases == OPTIMIZER) & (siblings.sizes.max(axis=1) > 1)
+    is_open &= ~_flag_equal(siblings) & (values >= 0)
+    replicated_values = set()
+    for row, relation in enumerate(relations):
+        if relation is not None and relation.is_replicated:
+            replicated_values.add(int(values[row]))
+        is_open[row] &= relation is None or relation.is_sum
+    open_values = set(values[is_open].tolist())
+    for op in np.flatnonzero(is_update).tolist():
+        reads, results = flow.reads[op], flow.writes[op]
+        is_weight = reads and reads[0] in replicated_values and flow.norms[reads[0]] > 0
+        if not is_weight or not open_values.intersection(results):
+            continue
+        updating_values = _collect_updating_values(flow, results[0], open_values)
+        for row in np.flatnonzero(is_open & np.isin(values, list(updating_values))).tolist():
+            relations[row] = join_parts((0,) * siblings.n_ranks)
+
+
+def _collect_updating_values(flow: Flow, new_weight: int, open_values: set[int]) -> set[int]:
+    """Return the values of the size of a new weight that the optimizer computes it from."""
+    collected: set[int] = set()
+    pending = [new_weight]
+    while pending:
+        value = pending.pop()
+        if value in collected or value not in open_values:
+            continue
+        collected.add(value)
+        producer = int(flow.producers[value])
+        neighbors = [op for op in (producer, *flow.consumers[value]) if op >= 0]
+        for op in neighbors:
+            if flow.phases[op] == OPTIMIZER:
+                candidates = (*flow.reads[op], *flow.writes[op])
+                pending += [read for read in candidates if flow.sizes[read] == flow.sizes[value]]
+    return collected
+
+
+def _replicate_by_size(
+    siblings: Siblings, other: OtherRun, is_closed: Flags, relations: list[Relation | None]
+) -> None:
+    """Take values for replicated that the other run has of the same kind and size on one rank.
+
+    Only of the forward pass, and not those that are soon added up over ranks.
+    """
+    is_open = np.array([relation is None for relation in relations]) & ~is_closed
+    is_open &= siblings.is_present.all(axis=1) & (siblings.sizes.max(axis=1) > 1)
+    is_open &= ~siblings.is_discrete & ~_flag_equal(siblings)
+    is_open &= (siblings.phases == FORWARD) & ~siblings.is_backward & ~_flag_summands(siblings)
+    if not is_open.any() or not other.is_whole:
+        return
+    keys = list_kind_keys(siblings)
+    for row in np.flatnonzero(is_open).tolist():
+        size = int(siblings.sizes[row].max())
+        if other.sizes_of_kinds.get(keys[row], set()) == {size}:
+            relations[row] = join_parts((0,) * siblings.n_ranks)
+
+
+def _flag_summands(siblings: Siblings) -> Flags:
+    """Return (tensors,) what a collective reads, or reads what is computed from it."""
+    flow = siblings.flows[siblings.base]
+    summands: set[int] = set()
+    for op in np.flatnonzero(flow.trace.ops["phase"] == COMMUNICATION).tolist():
+        summands.update(flow.reads[op])
+    values = set(summands)
+    for _ in range(_MAX_OPS_BEFORE_SUM):
+        producers = {int(flow.producers[value]) for value in values} - {-1}
+        values = {read for op in producers for read in flow.reads[op]} - summands
+        summands |= values
+    flags: Flags = np.isin(flow.tensor_class[siblings.rows[:, siblings.base]], list(summands))
+    return flags
 
 
 def _add_numbers(

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..model.errors import DumpError
-from ..model.input_files import STANDARD_INPUT, open_input_file, open_input_stream
+from ..model.input_files import STANDARD_INPUT, open_input_file, open_input_stream, read_stream
 from . import megatron, mindformers, trainer
 from .curves import Curves
 from .log_text import strip_terminal_codes
@@ -71,7 +71,7 @@ def read_text(path: Path) -> str:
 
 
 def _decode_log(stream: BinaryIO) -> str:
-    return strip_terminal_codes(stream.read(_MAX_SIZE).decode("utf-8", errors="replace"))
+    return strip_terminal_codes(read_stream(stream, _MAX_SIZE).decode("utf-8", errors="replace"))
 
 
 def parse(text: str, path: str) -> Curves | None:

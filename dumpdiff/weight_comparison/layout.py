@@ -337,7 +337,7 @@ def _describe_group_layout(fused: _FusedParts | None, group: Group, order: Ints)
     correct.
     """
     if fused is None:
-        return describe_layout(order, [len(order)], [""])
+        return describe_layout(order, [len(order)], [get_module(group.path)])
     if group.fused == "reference":
         inverse = invert_order(order, sum(fused.sizes))
         return describe_layout(inverse, fused.sizes, fused.names)

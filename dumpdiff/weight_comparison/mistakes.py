@@ -157,7 +157,7 @@ def _describe_contents(target: Floats, reference: Floats, noise: float) -> tuple
         return "not-finite", "hold NaN or infinities"
     if not target.any():
         return "rows-zero", "are zero, as if never loaded"
-    if np.ptp(target) == 0:
+    if target.size > 1 and np.ptp(target) == 0:
         return "rows-constant", f"are all {float(target.flat[0]):g}, as if never loaded"
     factor = _fit_factor(target, reference)
     if factor is not None:
@@ -318,7 +318,7 @@ def _check_columns(parameter: ParameterRows, index: ParameterIndex) -> Mistake |
     order = match_rows(target, reference, columns, np.ones(len(columns), dtype=bool))
     is_found = order >= 0
     if is_found.mean() > 1 - WRONG_ROW and not np.array_equal(order, columns):
-        description = describe_order(order).description.replace("rows", "columns")
+        description = describe_order(order, "").description.replace("rows", "columns")
         return Mistake("columns-permuted", f"the reference's with {description}")
     target_values = _sample_columns(target)
     reference_values = _sample_columns(reference)

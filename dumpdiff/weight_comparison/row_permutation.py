@@ -17,6 +17,8 @@ from ..model.arrays import Ints
 #: For more components, only their given sequence is tried: the number of sequences grows as a
 #: factorial.
 _MAX_PERMUTED_PARTS = 4
+#: Last modules of the canonical names of the weights whose rows RoPE rotates, fused ones included.
+_ROTATED = frozenset({"q", "k", "qkv", "q_b", "q_b_rope", "kv_a", "kv_a_rope"})
 _MIN_HEAD_ROWS = 4  #: heads of fewer rows cannot show whether RoPE rotates halves or pairs
 
 
@@ -90,7 +92,7 @@ class RowLayout:
 def describe_layout(order: Ints, sizes: Sequence[int], names: Sequence[str]) -> RowLayout:
     """Describe an order of a fused weight over its concatenated components; -1 is ignored."""
     if len(sizes) == 1:
-        return RowLayout(SAME, (describe_order(order),))
+        return RowLayout(SAME, (describe_order(order, names[0]),))
     starts = np.cumsum([0, *sizes])
     is_mapped = order >= 0
     component_of_row = np.where(is_mapped, np.searchsorted(starts, order, side="right") - 1, -1)
@@ -103,7 +105,7 @@ def describe_layout(order: Ints, sizes: Sequence[int], names: Sequence[str]) -> 
         is_complete = len(rows) == size
         component_order = SAME
         if is_complete:
-            component_order = describe_order(order[rows] - starts[component])
+            component_order = describe_order(order[rows] - starts[component], names[component])
         component_orders.append(component_order)
     for sequence, groups, candidate in _list_fused_orders(sizes):
         if len(candidate) != len(order):
@@ -113,7 +115,7 @@ def describe_layout(order: Ints, sizes: Sequence[int], names: Sequence[str]) -> 
             is_exchanged = list(sequence) != sorted(sequence)
             arrangement = _describe_arrangement(groups, component_names, min(sizes), is_exchanged)
             return RowLayout(arrangement, tuple(component_orders))
-    return RowLayout(describe_order(order), tuple(SAME for _ in sizes))
+    return RowLayout(describe_order(order, ""), tuple(SAME for _ in sizes))
 
 
 def _list_fused_orders(sizes: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int, Ints]]:
@@ -146,8 +148,11 @@ def _find_divisors(number: int) -> list[int]:
     return sorted({*small_divisors, *(number // n for n in small_divisors)})
 
 
-def describe_order(order: Ints) -> RowOrder:
-    """Describe an order of the rows of one weight; -1 rows are new rows."""
+def describe_order(order: Ints, module: str) -> RowOrder:
+    """Describe an order of the rows of one weight; -1 rows are new rows.
+
+    ``module`` is the last module of its canonical name: only the rows of some have a RoPE layout.
+    """
     rows = np.arange(len(order))
     mapped_rows = np.flatnonzero(order >= 0)
     shifts = (order - rows)[mapped_rows]
@@ -156,20 +161,20 @@ def describe_order(order: Ints) -> RowOrder:
     if np.all(shifts == shifts[0]):
         return RowOrder("shifted", f"rows shifted by {-int(shifts[0])}")
     if np.array_equal(np.sort(order), rows):
-        permutation = _describe_permutation(order)
+        permutation = _describe_permutation(order, is_rotated=module in _ROTATED)
         if permutation is not None:
             return permutation
     n_moved = int(np.count_nonzero(order != rows))
     return RowOrder("scattered", f"{n_moved} of {len(order)} rows in other places")
 
 
-def _describe_permutation(order: Ints) -> RowOrder | None:
+def _describe_permutation(order: Ints, *, is_rotated: bool) -> RowOrder | None:
     """Describe a permutation that has a pattern; None if it has none."""
     length, rows = len(order), np.arange(len(order))
     shifts = (order - rows) % length
     if np.all(shifts == shifts[0]):
         return _describe_cyclic_shift(length, int(shifts[0]))
-    head_order = _describe_head_order(order)
+    head_order = _describe_head_order(order, is_rotated=is_rotated)
     if head_order is not None:
         return head_order
     block = _find_block_size(order)
@@ -187,8 +192,12 @@ def _describe_cyclic_shift(length: int, step: int) -> RowOrder:
     return RowOrder("shifted", f"rows shifted by {shift}, cyclically")
 
 
-def _describe_head_order(order: Ints) -> RowOrder | None:
-    """Describe an order that swaps two axes of the rows of each head, as RoPE layouts do."""
+def _describe_head_order(order: Ints, *, is_rotated: bool) -> RowOrder | None:
+    """Describe an order that swaps two axes of the rows of each head, as RoPE layouts do.
+
+    Halves against pairs say nothing about a weight whose rows are not rotated: exchanging two of
+    four rows is the same order.
+    """
     length = len(order)
     for head_rows in _find_divisors(length):
         heads = length // head_rows
@@ -196,7 +205,7 @@ def _describe_head_order(order: Ints) -> RowOrder | None:
         if head_rows < _MIN_HEAD_ROWS or not _repeats(order, head_order, heads):
             continue
         axes = _find_swapped_axes(head_order)
-        if axes is not None:
+        if axes is not None and (is_rotated or 2 not in axes):
             return _describe_axis_swap(heads, *axes, axes[0] * axes[1] < head_rows)
     return None
 

@@ -69,6 +69,17 @@ def test_pairs_by_value_teach_equivalent_kinds(trace):
     assert ("matmul", "softmax") not in kind_counts
 
 
+def test_gradients_teach_nothing_about_forward_ops_but_about_modules(trace):
+    """Equal gradients pass through a sum and a difference alike."""
+    matching = start_matching(trace("ms_mf_none"), trace("pt_none"))
+    anchors.pair_by_value(matching)
+    with_gradients = matching.count_kind_pairs()
+    without_gradients = matching.count_kind_pairs(with_gradients=False)
+    assert (with_gradients["matmul", "matmul"], without_gradients["matmul", "matmul"]) == (66, 46)
+    assert (with_gradients["mul", "div"], without_gradients["mul", "div"]) == (8, 4)
+    assert without_gradients["mfattention", "llamaattention"] == 4
+
+
 def test_pairs_by_anything_else_teach_nothing(trace, matching):
     output = find_value(matching.target, LINEAR, "output.0")
     matching.pair(output, output, "structure", 0.9)

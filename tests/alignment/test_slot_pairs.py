@@ -102,3 +102,20 @@ def test_gradients_of_paired_parameters_are_compared(trace):
     swapped = edit_tensors(clean, find_tensor(clean, record, "output.weight"), **numbers)
     assert (record, record, "output") in describe(align_traces(swapped, clean))
     assert describe(align_traces(clean, clean)) == []
+
+
+def test_parameters_of_equal_numbers_share_no_gradient(trace):
+    """The weights of two norms that begin with the same numbers are one value class."""
+    sides = []
+    for name, weight in (
+        ("ms_gpt2", "decoder.layers.{}.input_layernorm.gamma"),
+        ("pt_gpt2", "transformer.h.{}.ln_1.weight"),
+    ):
+        side = trace(name)
+        names = side.tensors["parameter"]
+        rows = [names.index[names == weight.format(layer)] for layer in (0, 1)]
+        numbers = side.tensors.loc[rows[0][0], NUMBERS].to_dict()
+        sides.append(edit_tensors(side, rows[1], **numbers))
+    alignment = align_traces(*sides)
+    assert [slot_kind for *_, slot_kind in describe(alignment)] == ["input"]
+    assert len(alignment.target.parameter_values) == 36

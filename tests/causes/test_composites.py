@@ -16,10 +16,11 @@ from dumpdiff.causes.region import Region, Step, StepInput
 from dumpdiff.model.arrays import AnyArray
 from dumpdiff.operators import compute_interpretations, compute_relative_distance
 from dumpdiff.operators.activations import ACTIVATIONS, sigmoid, silu
+from dumpdiff.operators.call import make_call
 from dumpdiff.operators.convolution import ConvolutionSettings, convolve
 from dumpdiff.operators.softmax import softmax
 
-from .fault_cases import make_fault_case
+from .fault_cases import make_fault_case, make_operand
 
 RNG = np.random.default_rng(7)
 X, SKIP = RNG.standard_normal((2, 6, 16)), RNG.standard_normal((2, 6, 16))
@@ -33,8 +34,9 @@ def make_region(
     calls: Sequence[tuple[str, Sequence[tuple[str, AnyArray | float]]]],
     shapes: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
 ) -> Region:
-    """Return the region of some calls (kind, inputs); the input ``last`` is the output before.
+    """Return the region of some calls (kind, inputs).
 
+    The input ``last`` is the output before, a whole number that of the call with this number.
     ``shapes``: of the outputs, by call; the others have the shape of their first input.
     """
     steps: list[Step] = []
@@ -42,12 +44,16 @@ def make_region(
     for number, (kind, arguments) in enumerate(calls):
         inputs = []
         for name, argument in arguments:
-            array = steps[-1].output if name == "last" else np.asarray(argument)
-            value = number - 1 if name == "last" else 100 + values.setdefault(name, len(values))
+            producer = int(name) if name.isdigit() else number - 1
+            is_computed = name == "last" or name.isdigit()
+            array = steps[producer].output if is_computed else np.asarray(argument)
+            value = producer if is_computed else 100 + values.setdefault(name, len(values))
             is_parameter = name.endswith((".weight", ".bias"))
-            agrees = name != "last"
+            producer_kind = steps[producer].kind if is_computed else ""
             value = value if array.ndim else -1
-            inputs.append(StepInput(value, array, name, is_parameter, agrees))
+            inputs.append(
+                StepInput(value, array, name, is_parameter, not is_computed, producer_kind)
+            )
         arrays = [step_input.array for step_input in inputs]
         shape = shapes.get(number, arrays[0].shape)
         interpretation, output = next(compute_interpretations(kind, arrays, output_shape=shape))
@@ -139,3 +145,76 @@ def test_a_single_number_is_not_explained_by_chance():
     loss = make_fault_case(np.array([1.002]), np.array([1.0]), {})
     assert count_safe_trials(loss) == pytest.approx(1e-3 / (4e-6 / 0.001996), rel=0.01)  # 0.5
     assert count_safe_trials(make_fault_case(2 * X, X, {})) == float("inf")
+
+
+def test_base_of_a_rotary_table_is_the_number_that_the_other_side_records() -> None:
+    exponents = np.array([0.0, 0.5])
+    region = make_region([("pow", [("base", 1e4), ("exponents", exponents)])], {0: (2,)})
+    case = make_fault_case(
+        100.0**exponents, 1e4**exponents, {}, consumer_kinds=frozenset({"mul", "cos"})
+    )
+    call = make_call("pow", [100.0, exponents])
+    case = replace(case, faulty_call=call, load_region=lambda: region)
+    causes = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes
+    assert causes[0].name == "rope-theta"
+    assert causes[0].parameters == {"rotary base": 100.0}
+
+
+CAPPED = make_region([
+    ("div", [("logits", SCORES), ("cap", 5.0)]),
+    ("tanh", [("last", 0)]),
+    ("mul", [("last", 0), ("cap", 5.0)]),
+])  # fmt: skip
+
+
+def test_tanh_between_two_factors_is_a_soft_cap() -> None:
+    assert explain_region(CAPPED, SCORES) == (
+        "soft-cap",
+        "no soft cap; the reference has c tanh(x / c)",
+    )
+
+
+def test_number_that_is_fitted_at_zero_is_left_out() -> None:
+    region = make_region([
+        ("add", [("n.weight", BIAS), ("one", 1.0)]),
+        ("mul", [("x", HIDDEN), ("0", 0)]),
+    ])  # fmt: skip
+    assert explain_region(region, HIDDEN * BIAS) == (
+        "constant-offset",
+        "without the number of add_0 (add 1)",
+    )
+
+
+def test_weight_of_a_normalized_value_that_is_left_out() -> None:
+    rows = X / np.sqrt(np.mean(X**2, -1, keepdims=True))
+    weight = 1 + 0.1 * RNG.standard_normal(X.shape[-1])
+    region = make_region([
+        ("mul", [("normalized", rows), ("norm.weight", weight)]),
+        ("matmul", [("last", 0), ("fc.weight", WEIGHT)]),
+    ], {1: (*X.shape[:-1], len(WEIGHT))})  # fmt: skip
+    assert explain_region(region, rows @ WEIGHT.T) == (
+        "affine-missing",
+        "a norm without its weight (norm.weight)",
+    )
+
+
+def test_input_of_unknown_origin_is_no_other_source() -> None:
+    """An op that was not recorded may have computed it from the value that the other side reads."""
+    normalized = X / np.sqrt(np.mean(X**2, -1, keepdims=True))
+    region = make_region([("add", [("an input", normalized), ("skip", X)])])
+    step = region.steps[0]
+    unknown_input = replace(step.inputs[0], agrees=False)
+    step = replace(step, inputs=(unknown_input, step.inputs[1]))
+    branch = make_operand("attention", RNG.standard_normal(X.shape))
+    case = make_fault_case(branch.array + X, step.output, {}, scope="block")
+    region = replace(region, steps=(step,))
+    case = replace(case, operands=(branch,), load_region=lambda: region)
+    causes = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes
+    assert causes[0].name == "missing-step"
+    assert "add_0 (add) of attention itself; the reference has what an op" in causes[0].text
+
+
+def test_no_trial_is_a_chance_if_nothing_is_tolerated() -> None:
+    case = make_fault_case(np.array([1.0]), np.array([2.0]), {})
+    exact_case = replace(case, tolerance=0.0)
+    assert count_safe_trials(exact_case) == float("inf")

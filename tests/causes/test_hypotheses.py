@@ -21,7 +21,7 @@ from dumpdiff.operators.norms import layer_norm, rms_norm
 from dumpdiff.operators.rotary import make_rotary_tables
 from dumpdiff.operators.softmax import softmax
 
-from .fault_cases import explain_fault_case, make_fault_case
+from .fault_cases import explain_fault_case, make_fault_case, make_operand
 
 RNG = np.random.default_rng(5)
 X, Y = RNG.standard_normal((2, 6, 16)), RNG.standard_normal((2, 6, 16))
@@ -111,6 +111,35 @@ def test_rotary_tables_are_explained() -> None:
     assert find_first_cause(shifted, faithful, {}, kind="parameter") == "position-offset"
     interleaved = make_rotary_tables(np.arange(16), 8, 1e4, interleaved=True)[0]
     assert find_first_cause(interleaved, faithful, {}, kind="parameter") == "rope-layout"
+
+
+def test_a_table_of_positions_that_one_side_shifts() -> None:
+    table = X[:1].astype(np.float32).astype(np.float64)
+    case = make_fault_case(np.roll(table, 1, axis=1), table, {})
+    add = ("add", ())
+    table_case = replace(
+        case,
+        find_parameters=lambda _: [make_operand("positions.weight", table)],
+        load_consumers=lambda: [add],
+    )
+    cause = explain_fault_case(table_case)[0]
+    assert (cause.name, cause.parameters["offset"]) == ("position-offset", -1)
+    assert "positions shifted by -1, cyclically" in cause.text
+
+
+def test_an_epsilon_of_two_numbers_is_the_recorded_one() -> None:
+    mean = np.array([[0.5], [0.7]])
+    case = make_fault_case(
+        mean + 0.1, mean + 1e-6, {"mean": mean}, consumer_kinds=frozenset({"div"}), numbers=(1e-6,)
+    )
+    cause = explain_fault_case(replace(case, faulty_numbers=(0.1,)))[0]
+    assert cause.name == "epsilon"
+    assert "epsilon = 0.1; the reference uses 1e-06" in cause.text
+
+
+def test_one_number_that_is_zero_has_no_cause() -> None:
+    assert find_first_cause(np.zeros(()), np.array(0.7), {}) == ""
+    assert find_first_cause(np.zeros(3), np.array([0.7, 0.1, 0.2]), {}) == "zeroed"
 
 
 def test_biases_and_transposed_weights_are_recognized() -> None:

@@ -68,15 +68,15 @@ N_POSITIONS, WIDTH = 6, 8
 Q, K = (RNG.standard_normal((2, N_POSITIONS, WIDTH)) for _ in range(2))
 
 
-def make_tables(base: float) -> tuple[Floats, Floats]:
-    """Return cosines and sines (positions, width) for pairs in halves."""
+def make_tables(base: float, factor: float = 1.0) -> tuple[Floats, Floats]:
+    """Return cosines and sines (positions, width) for pairs in halves; positions by a factor."""
     frequencies = np.tile(base ** (-np.arange(0, WIDTH, 2) / WIDTH), 2)
-    angles = np.outer(np.arange(N_POSITIONS), frequencies)
+    angles = np.outer(factor * np.arange(N_POSITIONS), frequencies)
     return np.cos(angles), np.sin(angles)
 
 
-def rotate(x: AnyArray, base: float = 1e4, direction: int = 1) -> Floats:
-    cos, sin = make_tables(base)
+def rotate(x: AnyArray, base: float = 1e4, direction: int = 1, factor: float = 1.0) -> Floats:
+    cos, sin = make_tables(base, factor)
     half = WIDTH // 2
     turned = np.concatenate([-x[..., half:], x[..., :half]], -1)
     result: Floats = x * cos + direction * turned * sin
@@ -140,6 +140,8 @@ def multiply(q: AnyArray, k: AnyArray) -> Floats:
 @pytest.mark.parametrize(("faulty", "cause", "sentence"), [
     (multiply(rotate(Q, 5e5), rotate(K, 5e5)), "rope-theta",
      "rotary base 500000; the reference has 10000"),
+    (multiply(rotate(Q, factor=0.25), rotate(K, factor=0.25)), "rope-scaling",
+     "positions 0.25 times the reference's"),
     (multiply(rotate(Q, direction=-1), rotate(K, direction=-1)), "rope-direction",
      "a rotary embedding that turns the other way"),
     (multiply(rotate(Q), K), "rope-missing", "no rotary embedding of k; the reference has it"),

@@ -50,3 +50,55 @@ def test_norm_without_weight_and_bias() -> None:
         "affine-missing",
         "group norm with 4 groups without weight and bias",
     )
+
+
+TOKENS = RNG.standard_normal((2, 6, 8))
+PROJECTION = RNG.standard_normal((5, 8))
+WRITTEN_NORM = make_region(
+    [
+        ("square", [("x", TOKENS)]),
+        ("mean", [("last", 0), ("axis", -1.0)]),
+        ("add", [("last", 0), ("eps", 1e-5)]),
+        ("rsqrt", [("last", 0)]),
+        ("mul", [("x", TOKENS), ("3", 0)]),
+        ("mul", [("last", 0), ("n.weight", WEIGHT)]),
+        ("matmul", [("last", 0), ("fc.weight", PROJECTION)]),
+    ],
+    {1: (2, 6, 1), 2: (2, 6, 1), 3: (2, 6, 1), 6: (2, 6, 5)},
+)
+
+
+def project_norm(x: AnyArray, weight: AnyArray = WEIGHT, eps: float = 1e-5) -> AnyArray:
+    return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + eps) * weight @ PROJECTION.T
+
+
+CENTERED = TOKENS - TOKENS.mean(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "cause", "said"),
+    [
+        (
+            TOKENS @ PROJECTION.T,
+            "norm-missing",
+            "no RMS norm of x; the reference normalizes it",
+        ),
+        (
+            project_norm(TOKENS, np.ones(8)),
+            "affine-missing",
+            "RMS norm of x without its weight",
+        ),
+        (
+            project_norm(CENTERED),
+            "norm-kind",
+            "layer norm of x; the reference has RMS norm",
+        ),
+        (
+            project_norm(TOKENS, eps=0.1),
+            "epsilon",
+            "epsilon = 0.1; the reference uses 1e-05",
+        ),
+    ],
+)
+def test_norm_that_is_written_out(faulty: AnyArray, cause: str, said: str) -> None:
+    assert explain_region(WRITTEN_NORM, faulty) == (cause, said)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
+import dumpdiff
 from dumpdiff.cli import COMMANDS, main
 from dumpdiff.cli.writing_command import OUTPUT_FILE, OUTPUT_FOLDER, WritingCommand
 
@@ -163,3 +168,84 @@ def test_the_documents_about_one_dump_may_be_written_again(
 ) -> None:
     exit_codes = {run(command, dumps[0], "--json", tmp_path / "x").exit_code for _ in range(2)}
     assert exit_codes == {0}
+
+
+#: Every output of every command, with inputs that work; {out} is the file that is written.
+WRITING = [
+    *[("align", "{t}", "{r}", option, "{out}") for option in
+      ("--json", "--csv", "--html", "--markdown", "--junit")],
+    *[("report", "{result}", option, "{out}") for option in
+      ("--html", "--csv", "--markdown", "--junit")],
+    ("explain", "{result}", "--json", "{out}"),
+    ("mapping", "{result}", "--for", "msprobe", "-o", "{out}"),
+    ("inspect", "{t}", "--json", "{out}"),
+    ("verify", "{t}", "--json", "{out}"),
+    *[("check", "{t}", option, "{out}") for option in ("--json", "--markdown", "--junit")],
+    ("dump-config", "mindspore", "--path", "/data", "-o", "{out}"),
+    ("dump-config", "msprobe", "--framework", "pytorch", "-o", "{out}"),
+    ("settings", "{yaml}", "{sh}", "--json", "{out}"),
+    ("checklist", "{yaml}", "{sh}", "--json", "{out}"),
+    ("checklist", "{yaml}", "{sh}", "--markdown", "{out}"),
+    ("logs", "{log}", "{log}", "--json", "{out}"),
+    ("logs", "{log}", "{log}", "--svg", "{out}"),
+    ("data", "{batch}", "{batch}", "--json", "{out}"),
+    ("norms", "{norms}", "{norms}", "--json", "{out}"),
+    ("weights", "{weights}", "{weights}", "--json", "{out}"),
+    ("weights", "{weights}", "{weights}", "--csv", "{out}"),
+    ("weights", "{weights}", "{weights}", "--html", "{out}"),
+    ("triage", "-t", "log={log}", "-r", "log={log}", "--json", "{out}"),
+    ("triage", "-t", "log={log}", "-r", "log={log}", "--markdown", "{out}"),
+]  # fmt: skip
+SAMPLES = Path(__file__).parents[1] / "samples"
+
+
+@pytest.fixture(scope="module")
+def inputs(
+    dump: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """One sound input of each kind."""
+    folder = tmp_path_factory.mktemp("inputs")
+    np.savez(folder / "batch.npz", tokens=np.arange(32).reshape(2, 16))
+    np.savez(folder / "weights.npz", weight=np.ones((4, 3), np.float32))
+    target, reference = dump("pt_gpt2"), dump("pt_gpt2_no_bias")
+    dumpdiff.align(target, reference, output=folder / "result")
+    return {
+        "t": target,
+        "r": reference,
+        "result": folder / "result",
+        "yaml": SAMPLES / "llama.yaml",
+        "sh": SAMPLES / "llama_megatron.sh",
+        "log": SAMPLES / "logs" / "megatron_0.12.log",
+        "norms": SAMPLES / "norms" / "megatron_0.12_local_norm.log",
+        "batch": folder / "batch.npz",
+        "weights": folder / "weights.npz",
+    }
+
+
+@contextmanager
+def fill_disk() -> Iterator[None]:
+    """Let no file become larger than a few bytes, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("command", WRITING, ids=lambda words: " ".join(words[:1] + words[-2:-1]))
+def test_a_full_disk_leaves_the_older_file_of_every_command(
+    run: Run, inputs: dict[str, Path], tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    output = tmp_path / "output"
+    arguments = [word.format(out=output, **inputs) for word in command]
+    assert run(*arguments).exit_code in (0, 1, 3, *range(10, 20))
+    written = output.read_bytes()
+    with fill_disk():
+        outcome = run(*arguments, "--force")
+    assert outcome.exit_code == 2
+    assert "output: cannot be written (File too large)" in outcome.stderr
+    assert output.read_bytes() == written
+    assert list(tmp_path.iterdir()) == [output]

@@ -1,5 +1,7 @@
 """Whole tensors of a pair: selected files, layouts, and files that cannot be read."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from traces import (
@@ -202,3 +204,33 @@ def test_progress_is_reported(trace):
     )
     assert shares == sorted(shares)
     assert 0 <= shares[0] <= shares[-1] <= 1
+
+
+class TestClassesOfSeveralOrders:
+    """The result of a roll has the numbers of its input, in another order."""
+
+    @pytest.fixture(params=[False, True], ids=["in the target", "in the reference"])
+    def sides(self, trace, request):
+        """One side wrote the value as a matrix, and has it rolled in the shape of the other."""
+        clean_trace = trace("demo_pytorch")
+        written, *others = find_tensors_like(clean_trace, SILU, "output.0")
+        shape = clean_trace.tensors["shape"].iat[written]
+        rolled_files = set(clean_trace.tensors["file"].iloc[others])
+        flat = edit_tensors(clean_trace, written, shape=(shape[0] * shape[1], shape[2]))
+
+        def load(file):
+            array = clean_trace.load(file)
+            return np.roll(array, 1, axis=1) if file in rolled_files else array
+
+        sides = (replace(flat, load=load), clean_trace)
+        return sides[::-1] if request.param else sides
+
+    def test_a_value_is_compared_as_its_producers_wrote_it(self, sides):
+        pair = find_pair(compare_traces(*sides), SILU)
+        assert pair["error"] == 0
+        assert pair["layout"] == "reshape"
+        slots = [
+            side.tensors["slot"].iat[int(pair[column])]
+            for side, column in zip(sides, ("target_tensor", "reference_tensor"), strict=True)
+        ]
+        assert slots == ["output.0", "output.0"]

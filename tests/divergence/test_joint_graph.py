@@ -12,7 +12,7 @@ from traces import (
     skip_op,
 )
 
-from dumpdiff.divergence.joint_graph import _sort_topologically
+from dumpdiff.divergence.joint_graph import _move_forward_first, _sort_topologically
 
 MATMUL, DIVISION, MASKED = (
     "Torch.matmul.2.forward",
@@ -150,6 +150,12 @@ class TestOrder:
     def test_a_cycle_of_wrong_pairs_is_broken_at_its_earliest(self):
         parents = [(2,), (0,), (1,), (2,)]
         assert sort_nodes(parents, [0.3, 0.1, 0.2, 0.9]) == (1, 2, 0, 3)
+
+    def test_the_forward_pass_comes_before_the_gradients(self):
+        """The first gradient has no parents, and a cycle keeps forward values waiting."""
+        phase = np.array(["backward", "forward", "forward", "backward", "forward"], dtype=object)
+        parents = [(), (2,), (1,), (0,), (3,)]
+        assert _move_forward_first((0, 3, 4, 1, 2), parents, phase) == (1, 2, 0, 3, 4)
 
     def test_nothing_has_no_order(self):
         assert sort_nodes([], []) == ()

@@ -115,6 +115,37 @@ class TestAmplification:
         assert recompute(target, clean_trace, SILU) == recompute(target, clean_trace, SILU)
 
 
+class TestOwnInputs:
+    """The target's output against the reference's op on the target's inputs."""
+
+    def set_output(self, target, noise=0.0):
+        """Return the trace in which softmax gives what its input does, with relative errors."""
+        scores = load_array(target, SOFTMAX, "input.0").astype(np.float64)
+        exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        output = exponentials / exponentials.sum(axis=-1, keepdims=True)
+        return set_array(target, SOFTMAX, "output.0", add_array_noise(output, noise, seed=1))
+
+    def test_an_output_that_follows_from_other_agreeing_inputs_is_explained(self, clean_trace):
+        target = self.set_output(perturb(clean_trace, SOFTMAX, "input.0", 1e-6))
+        recomputation = recompute(target, clean_trace, SOFTMAX)
+        assert recomputation.target_error > 3e-7
+        assert recomputation.own_error < 1e-7
+        assert recomputation.follows_inputs(2e-7)
+
+    def test_a_change_of_the_same_size_is_not(self, clean_trace):
+        target = self.set_output(perturb(clean_trace, SOFTMAX, "input.0", 1e-6), noise=1e-6)
+        recomputation = recompute(target, clean_trace, SOFTMAX)
+        assert recomputation.own_error == pytest.approx(1e-6, rel=0.2)
+        assert not recomputation.follows_inputs(2e-7)
+
+    def test_inputs_that_do_not_agree_explain_nothing(self, clean_trace):
+        """The scores were rounded to bfloat16 before the op: this is the divergence."""
+        target = self.set_output(perturb(clean_trace, SOFTMAX, "input.0", 1e-3))
+        recomputation = recompute(target, clean_trace, SOFTMAX)
+        assert np.isnan(recomputation.own_error)
+        assert not recomputation.follows_inputs(1.0)
+
+
 class TestEquallyAccurate:
     def is_equally_accurate(
         self, *, target, reference=1e-7, amplification=np.nan, factor=2.0, input_error=0.0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,35 @@ def test_a_killed_process_leaves_the_older_file(tmp_path: Path) -> None:
     outcome = subprocess.run([sys.executable, "-c", program, str(file)], check=False)
     assert outcome.returncode == -signal.SIGKILL
     assert file.read_bytes() == OWN_DOCUMENT
+
+
+def test_a_folder_that_may_not_be_written_keeps_the_older_file() -> None:
+    folder = Path(tempfile.mkdtemp())
+    file = folder / "result.json"
+    file.write_bytes(OWN_DOCUMENT)
+    folder.chmod(0o555)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)  # root may write everywhere
+    try:
+        with (
+            pytest.raises(DumpError, match=r"result\.json: cannot be written \(Permission denied"),
+            open_output_file(file) as stream,
+        ):
+            stream.write(b"x")
+    finally:
+        os.seteuid(user)
+    assert file.read_bytes() == OWN_DOCUMENT
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_a_new_file_has_the_permissions_that_the_umask_says(tmp_path: Path, umask: int) -> None:
+    old_umask = os.umask(umask)
+    try:
+        with open_output_file(tmp_path / "written") as stream:
+            stream.write(b"x")
+    finally:
+        os.umask(old_umask)
+    assert (tmp_path / "written").stat().st_mode & 0o777 == 0o666 & ~umask

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,25 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.second(torch.nn.functional.gelu(self.norm(self.first(x))))
+
+
+class Lion(optim.Optimizer):
+    """Chen et al., arXiv:2302.06675, program 1: PyTorch has none."""
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                momentum = self.state[weight].setdefault("momentum", torch.zeros_like(weight))
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                direction = (0.9 * momentum + 0.1 * weight.grad).sign()
+                weight.add_(direction, alpha=-group["lr"])
+                momentum.mul_(0.99).add_(weight.grad, alpha=0.01)
 
 
 @dataclass(frozen=True)
@@ -86,6 +105,26 @@ RUNS = {
     "adamw_one_step": Run(make_adamw(), steps=1),
     "adamw_bfloat16": Run(make_adamw(), dtype=torch.bfloat16),
     "adamw_master": Run(make_adamw(), dtype=torch.bfloat16, master=True),
+    "amsgrad": Run(lambda net: (optim.Adam(net.parameters(), lr=1e-3, amsgrad=True),)),
+    "amsgrad_decay": Run(make_adamw(amsgrad=True, weight_decay=0.1, betas=(0.9, 0.95))),
+    "nadam": Run(lambda net: (optim.NAdam(net.parameters(), lr=2e-3),)),
+    "nadam_odd": Run(lambda net: (optim.NAdam(net.parameters(), lr=2e-3, betas=(0.8, 0.95)),)),
+    "radam": Run(lambda net: (optim.RAdam(net.parameters(), lr=1e-3),), steps=8),
+    "radam_odd": Run(
+        lambda net: (optim.RAdam(net.parameters(), lr=1e-3, betas=(0.8, 0.99)),), steps=8
+    ),
+    "adamax": Run(lambda net: (optim.Adamax(net.parameters(), lr=2e-3),)),
+    "adamax_odd": Run(lambda net: (optim.Adamax(net.parameters(), lr=2e-3, betas=(0.8, 0.9)),)),
+    "rmsprop": Run(lambda net: (optim.RMSprop(net.parameters(), lr=1e-3),)),
+    "rmsprop_odd": Run(
+        lambda net: (optim.RMSprop(net.parameters(), lr=1e-3, alpha=0.9, eps=1e-6),)
+    ),
+    "adagrad": Run(lambda net: (optim.Adagrad(net.parameters(), lr=1e-2),)),
+    "adagrad_odd": Run(
+        lambda net: (optim.Adagrad(net.parameters(), lr=1e-2, initial_accumulator_value=0.1),)
+    ),
+    "lion": Run(lambda net: (Lion(net.parameters(), lr=1e-4),)),
+    "lion_decay": Run(lambda net: (Lion(net.parameters(), lr=1e-4, weight_decay=0.1),)),
     "muon": Run(make_muon),
     "rprop": Run(lambda net: (optim.Rprop(net.parameters(), lr=1e-3),)),
 }

@@ -30,6 +30,10 @@ from dumpdiff.optimizers.sgd import DAMPENED, MOMENTUM, NESTEROV, PLAIN, SGD
 
 SHAPE, STEPS = (6, 4), 3
 VALUES = {
+    "alpha": 0.99,
+    "lion_beta2": 0.99,
+    "accumulator": 0.0,
+    "momentum_decay": 0.004,
     "beta1": 0.9,
     "beta2": 0.99,
     "epsilon": 1e-8,
@@ -134,7 +138,7 @@ def test_l2_decay_is_a_gradient_of_the_weights(seed: int, decay: float) -> None:
 @given(seeds)
 def test_rules_are_their_reductions_when_a_number_is_zero(seed: int) -> None:
     history = draw_history(seed)
-    zero = {"momentum": 0.0, "decay": 0.0, "dampening": 0.0}
+    zero = {"momentum": 0.0, "decay": 0.0, "dampening": 0.0, "beta1": 0.0, "epsilon": 0.0}
     for rule in [rule for rule in RULES if rule.family != "Muon"]:
         for simpler in rule.reductions:
             np.testing.assert_allclose(

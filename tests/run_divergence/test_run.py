@@ -2,6 +2,7 @@
 
 from run_results import make_collective, make_finding, make_parameter, make_task
 
+from dumpdiff.model.inheritance import Inheritance
 from dumpdiff.model.run_result import RunResult, TaskResult
 from dumpdiff.reports.runs.summary import format_headline
 from dumpdiff.run_divergence import locate_run
@@ -140,23 +141,30 @@ def test_weights_that_a_step_without_a_difference_left_are_a_finding_of_its_upda
     )
 
 
-def test_the_noise_that_a_step_leaves_is_no_finding_of_the_next():
+def test_the_noise_that_a_step_was_allowed_to_inherit_is_said():
     first = make_task(0, parameters=(make_parameter(update="agreeing", update_error=6e-6),))
+    later = make_task(0, step=1, inheritance=Inheritance({"layers.0.weight": 1.2e-5}, 6e-6))
+
+    run = locate(first, later)
+
+    assert run.verdict == "aligned"
+    assert run.notes == (
+        "step 1: when it begins, weights differ by up to 6.0e-6, which is no more than the noise "
+        "that the step before left, and was allowed",
+    )
+
+
+def test_an_error_of_a_step_whose_weights_agree_is_never_explained_by_them():
+    """However small it is: the step before left nothing that could explain it."""
+    first = make_task(0, parameters=(make_parameter(),))
     later = make_task(
-        0,
-        make_finding("weight", kind="parameter"),
-        make_finding("mul", metrics={"error": 1.2e-5}),
-        step=1,
-        parameters=(make_parameter(weight="introduced", weight_error=6e-6),),
+        0, make_finding("mul", metrics={"error": 1e-7}), step=1, parameters=(make_parameter(),)
     )
 
     run = locate(first, later)
 
-    assert (run.verdict, run.findings) == ("aligned", ())
-    assert run.notes == (
-        "step 1: 2 differences are no more than what the step before left behind: when it begins, "
-        "weights differ by up to 6.0e-6",
-    )
+    assert run.verdict == "diverged"
+    assert [finding.step for finding in run.findings] == [1]
 
 
 def test_the_same_finding_in_several_steps_is_one():

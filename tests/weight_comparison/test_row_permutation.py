@@ -61,7 +61,7 @@ def test_an_order_is_a_permutation_and_its_inverse_undoes_it(
 @given(st.integers(1, 12), st.integers(2, 16), st.booleans())
 def test_rope_layouts_of_any_heads_are_described(heads: int, half: int, to_pairs: bool) -> None:
     order = swap_row_axes(heads, 2, half) if to_pairs else swap_row_axes(heads, half, 2)
-    row_order = describe_order(order)
+    row_order = describe_order(order, "q")
     assert row_order.kind == "rope"
     assert half == 2 or ("in pairs where" in row_order.description) == to_pairs
     assert heads == 1 or f"each of {heads} heads" in row_order.description
@@ -72,7 +72,7 @@ def test_rope_rows_after_others_are_described(heads: int, n_unrotated: int, half
     """MLA rotates only the last rows of each head."""
     head = np.concatenate([np.arange(n_unrotated), n_unrotated + swap_row_axes(1, half, 2)])
     order = (np.arange(heads)[:, None] * len(head) + head).ravel()
-    row_order = describe_order(order)
+    row_order = describe_order(order, "q")
     assert row_order.kind == "rope"
     assert row_order.description.startswith(f"{2 * half} rows of each of {heads} heads in halves")
 
@@ -81,12 +81,13 @@ def test_rope_rows_after_others_are_described(heads: int, n_unrotated: int, half
 def test_shifts_are_described(length: int, step: int) -> None:
     rows = np.arange(length)
     assert (
-        describe_order(np.where(rows >= step, rows - step, -1)).description
+        describe_order(np.where(rows >= step, rows - step, -1), "q").description
         == f"rows shifted by {step}"
     )
     if 2 * step < length:
         assert (
-            describe_order(np.roll(rows, step)).description == f"rows shifted by {step}, cyclically"
+            describe_order(np.roll(rows, step), "q").description
+            == f"rows shifted by {step}, cyclically"
         )
 
 
@@ -104,7 +105,13 @@ def test_shifts_are_described(length: int, step: int) -> None:
     ],
 )
 def test_orders_are_described(order: list[int], description: str) -> None:
-    assert describe_order(np.array(order)).description == description
+    assert describe_order(np.array(order), "q").description == description
+
+
+@pytest.mark.parametrize("module", ["router", "up_proj", "embedding"])
+@pytest.mark.parametrize("order", [[0, 2, 1, 3], [0, 3, 1, 4, 2, 5]])
+def test_rows_that_are_not_rotated_have_no_rope_layout(order: list[int], module: str) -> None:
+    assert describe_order(np.array(order), module).kind == "scattered"
 
 
 def test_a_part_that_does_not_divide_has_no_such_order() -> None:

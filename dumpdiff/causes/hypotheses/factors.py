@@ -120,6 +120,8 @@ def suggest_zeros(case: FaultCase) -> Iterator[Candidate]:
         return
     if case.phase == OPTIMIZER:
         return  # a moment before its first update is zero
+    if case.phase == FORWARD and case.faithful.size == 1:
+        return  # one number is zero for many reasons
     zeros = np.zeros_like(case.faithful)
     if case.phase == FORWARD:
         yield Candidate(zeros, "all zeros", unchanged=case.faithful, cause="zeroed")

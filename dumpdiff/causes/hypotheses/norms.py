@@ -18,8 +18,9 @@ _ROOT_KINDS = {"div", "addcdiv", "rsqrt", "sqrt", "pow", "reciprocal"}
 #: Epsilons beyond this are something else; while one is solved for, ten times as much may appear.
 _MAX_EPS = 1.0
 _MAX_SOLVED_EPS = 10 * _MAX_EPS
-#: Fewest values of a tensor: any single number is some epsilon away from any other.
-_MIN_VALUES = 4
+#: Fewest values of a tensor: any single number is some epsilon away from any other, and two that
+#: are equally far away are no chance.
+_MIN_VALUES = 2
 #: A recorded number within 20 % (and 1e-7) of a solved epsilon is that epsilon.
 _RECORDED_SHARE, _RECORDED_DISTANCE = 0.2, 1e-7
 _KIND_NAMES = {"rms": "RMS norm", "layer": "layer norm"}
@@ -196,14 +197,9 @@ def _make_epsilon_candidate(
     unchanged: AnyArray,
     faithful_eps: float,
 ) -> Candidate:
-    """Return the candidate; a recorded number near the solved epsilon is reported in its place."""
-    recorded_numbers = [value for value in case.numbers if 0 < value < _MAX_EPS]
-    recorded_eps = min(
-        recorded_numbers, key=lambda value: abs(value - faithful_eps), default=faithful_eps
-    )
-    max_distance = _RECORDED_SHARE * recorded_eps + _RECORDED_DISTANCE
-    if abs(recorded_eps - faithful_eps) < max_distance:
-        faithful_eps = recorded_eps
+    """Return the candidate; recorded numbers near the solved ones are reported in their place."""
+    faithful_eps = _find_recorded_eps(case.numbers, faithful_eps)
+    faulty_eps = _find_recorded_eps(case.faulty_numbers, faulty_eps)
     return Candidate(
         predicted,
         f"epsilon = {faulty_eps:.2g}",
@@ -212,6 +208,14 @@ def _make_epsilon_candidate(
         unchanged=unchanged,
         cause="optimizer-epsilon" if case.phase == OPTIMIZER else "epsilon",
     )
+
+
+def _find_recorded_eps(numbers: Sequence[float], eps: float) -> float:
+    """Return the recorded number that a solved epsilon is; the epsilon if none is near."""
+    recorded_numbers = [value for value in numbers if 0 < value < _MAX_EPS]
+    recorded_eps = min(recorded_numbers, key=lambda value: abs(value - eps), default=eps)
+    max_distance = _RECORDED_SHARE * recorded_eps + _RECORDED_DISTANCE
+    return recorded_eps if abs(recorded_eps - eps) < max_distance else eps
 
 
 HYPOTHESES = (

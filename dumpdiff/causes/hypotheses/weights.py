@@ -207,10 +207,12 @@ def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
     """Suggest rows or columns in another order: shifted by one, whole heads, or experts."""
     if case.is_discrete or case.faithful.ndim < 2:
         return
-    if not case.is_source and not {"matmul", "concat"} & set(case.kinds):
+    is_given = case.is_source or _is_parameter(case)
+    if not is_given and not {"matmul", "concat"} & set(case.kinds):
         yield from _suggest_pair_order(case)
         return
-    for axis, axis_name in ((0, "rows"), (case.faithful.ndim - 1, "columns")):
+    first_axis = _find_first_axis(case.faithful)
+    for axis, axis_name in ((first_axis, "rows"), (case.faithful.ndim - 1, "columns")):
         order = _find_permutation_along(case, axis)
         if order is not None:
             description = _describe_wave_order(case, order)
@@ -223,7 +225,7 @@ def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
                 )
             yield _make_permutation_candidate(case, order, axis, axis_name)
             return
-    if case.faithful.ndim != 4 or case.is_source:
+    if case.faithful.ndim != 4 or is_given:
         return
     for axis in (1, 2):  # (batch, heads, tokens, size) or (batch, tokens, heads, size)
         order = _find_permutation_along(case, axis)
@@ -238,6 +240,19 @@ def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
                 cause=cause,
             )
             return
+
+
+def _is_parameter(case: FaultCase) -> bool:
+    """Return whether the faithful side's value is a parameter; the other side computed its own."""
+    return any(
+        np.array_equal(operand.array.reshape(-1), case.faithful.reshape(-1))
+        for operand in case.find_parameters(case.faithful.size)
+    )
+
+
+def _find_first_axis(array: AnyArray) -> int:
+    """Return the first axis of more than one element: a table may have axes for the batch."""
+    return next((axis for axis, length in enumerate(array.shape) if length > 1), 0)
 
 
 def _suggest_pair_order(case: FaultCase) -> Iterator[Candidate]:
@@ -307,6 +322,9 @@ def _make_permutation_candidate(
     description, cause = f"{axis_name} in another order", "heads-permuted"
     if case.faithful.ndim == 3 and axis == 0 and case.finding.is_given:
         description, cause = f"experts in the order {order.tolist()}", "experts-permuted"
+    elif shift and case.list_consumer_kinds() == {"add"}:  # each row is added to its position
+        description, cause = f"positions shifted by {-shift}, cyclically", "position-offset"
+        parameters = {"offset": float(-shift)}
     elif shift:
         description, cause = f"{axis_name} shifted by {shift}", "row-shift"
         parameters = {"shift": float(shift)}

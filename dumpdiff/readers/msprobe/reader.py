@@ -64,6 +64,7 @@ def read_part(part: Part) -> Trace:
         raise DumpError(f"{part.path}: holds no entry with tensors; was anything recorded?")
     sites = _parse_sites(stacks)
     ops = _build_op_table(calls, entries, construct, sites)
+    problems += _cut_circles(ops)
     framework = _find_framework(header, calls)
     tensors, tensor_problems = read_call_tensors(
         [entries[name] for name in calls], list(calls.values()), ops, folder, framework
@@ -212,6 +213,27 @@ def _find_module(
             return scope, ids[outer_name], False
         outer_name = construct.get(outer_name)
     return scope, -1, False
+
+
+def _cut_circles(ops: pd.DataFrame) -> list[Problem]:
+    """Forget the parents of calls that would be inside themselves, and report them."""
+    parents = ops["parent"].tolist()
+    starts = [-1] * len(parents)  # from which call a call was reached first
+    circles = []
+    for start in range(len(parents)):
+        call = start
+        while call >= 0 and starts[call] < 0:
+            starts[call] = start
+            call = parents[call]
+        if call >= 0 and starts[call] == start:
+            circles.append(call)
+            parents[call] = -1
+    if not circles:
+        return []
+    ops["parent"] = parents
+    first_name = ops["name"].iat[circles[0]]
+    message = f"a module call is inside itself, which was not used: {first_name}"
+    return [Problem("construct.json", message, count=len(circles), op=first_name)]
 
 
 def _parse_sites(stacks: dict[str, Any]) -> dict[str, Site]:

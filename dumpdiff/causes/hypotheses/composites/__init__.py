@@ -23,9 +23,11 @@ from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
 from .rotations import list_exchanged_inputs, list_rotations
 from .roundings import list_roundings
+from .split_orders import list_split_orders
 from .state_spaces import list_decay_signs, list_discretizations, list_other_states
 from .surplus_steps import has_surplus_ops, list_named_surplus_steps, list_unnamed_surplus_steps
 from .variants import list_padding_modes, list_variants
+from .written_norms import list_written_norms
 
 #: What the records show: an op or a table that only one side has. They are tried with the
 #: hypotheses on one op, if the records have such an op or table.
@@ -43,12 +45,14 @@ HYPOTHESES = (
     Hypothesis("rope-missing", make_search(list_rotations)),
     Hypothesis("input-order", make_search(list_exchanged_inputs)),
     Hypothesis("input-order", make_search(list_other_joins)),
+    Hypothesis("split-order", make_search(list_split_orders)),
     Hypothesis("activation-kind", make_search(list_activations)),
     Hypothesis("pooling", make_search(list_poolings)),
     Hypothesis("argument", make_search(list_other_arguments)),
     Hypothesis("hidden-state-reset", make_search(list_other_states)),
     Hypothesis("decay-sign", make_search(list_decay_signs)),
     Hypothesis("discretization", make_search(list_discretizations)),
+    Hypothesis("norm-missing", make_search(list_written_norms)),
     Hypothesis("missing-term", make_search(list_missing_inputs)),
     Hypothesis("straight-through", make_search(list_missing_masks)),
     Hypothesis("missing-step", make_search(list_bypassed_steps)),

@@ -61,18 +61,11 @@ def list_activations(case: FaultCase, region: Region) -> Iterator[Change]:
     activations = _find_activations(case, region)
     for activation in activations:
         for name in ("identity", *ACTIVATIONS):  # others equal it where they are not bent
-            function = ACTIVATIONS[name]
             if name == activation.name:
                 continue
-            is_variant = "gelu" in activation.name and "gelu" in name
-            description = name if name != "identity" else "no activation"
-            yield Change(
-                activation.number,
-                function(activation.x),
-                "gelu-variant" if is_variant else "activation-kind",
-                description,
-                f"has {activation.name}",
-            )
+            cause, description, contrast = _describe_other(region, activation, name)
+            output = ACTIVATIONS[name](activation.x)
+            yield Change(activation.number, output, cause, description, contrast)
     for activation in activations:
         for name, (numbered_function, start) in NUMBERED_ACTIVATIONS.items():
             compute = partial(numbered_function, activation.x)
@@ -87,6 +80,33 @@ def list_activations(case: FaultCase, region: Region) -> Iterator[Change]:
                 f"has {activation.name}",
                 {"number": number},
             )
+
+
+def _describe_other(region: Region, activation: _Activation, name: str) -> tuple[str, str, str]:
+    """Return (cause, description, contrast) of another activation in place of one."""
+    if name == "identity" and is_soft_cap(region, activation.number):
+        return "soft-cap", "no soft cap", "has c tanh(x / c)"
+    is_variant = "gelu" in activation.name and "gelu" in name
+    cause = "gelu-variant" if is_variant else "activation-kind"
+    return cause, "no activation" if name == "identity" else name, f"has {activation.name}"
+
+
+def is_soft_cap(region: Region, number: int) -> bool:
+    """Return whether a step is the tanh of c tanh(x / c), which keeps x between -c and c."""
+    step = region.steps[number]
+    around = [region.steps[consumer] for consumer in region.consumers[number]]
+    around += [other for other in region.steps if other.value == step.inputs[0].value]
+    factors = [_read_factor(other) for other in around]
+    is_scaled = len(factors) == 2 and factors[0] > 1
+    return step.kind == "tanh" and is_scaled and bool(np.isclose(factors[0] * factors[1], 1))
+
+
+def _read_factor(step: Step) -> float:
+    """Return the one number by which a step multiplies, 0 if there is none."""
+    numbers = [float(item.array.reshape(-1)[0]) for item in step.inputs if item.array.size == 1]
+    if step.kind not in ("mul", "div") or len(numbers) != 1 or not numbers[0]:
+        return 0.0
+    return numbers[0] if step.kind == "mul" else 1 / numbers[0]
 
 
 def _find_activations(case: FaultCase, region: Region) -> list[_Activation]:

@@ -22,6 +22,10 @@ _MAX_TRIALS = 400
 _MAX_CHANCE, _MIN_SAFE_ELEMENTS = 1e-3, 8
 #: Steps of an activation that is written out, at most: gelu with a cubic term has eight.
 _MAX_STEPS = 9
+#: A number below this that is added under a root, or to a divisor, keeps it from zero.
+_MAX_EPSILON = 0.5
+#: Kinds of ops that take a root of their input, or divide by it.
+_ROOT_KINDS = {"rsqrt", "sqrt", "pow", "reciprocal", "div"}
 LOSS_KINDS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 
 
@@ -100,7 +104,8 @@ def count_safe_trials(case: FaultCase) -> float:
     """
     if case.faithful.size >= _MIN_SAFE_ELEMENTS:
         return float("inf")
-    return _MAX_CHANCE / (case.limit / case.error) ** case.faithful.size
+    chance = (case.limit / case.error) ** case.faithful.size
+    return _MAX_CHANCE / chance if chance else float("inf")
 
 
 def list_floating_inputs(step: Step) -> list[tuple[int, StepInput]]:
@@ -145,6 +150,21 @@ def find_inputs_before(
                     next_front.append(numbers_by_value[step_input.value])
         front = next_front
     return values
+
+
+def adds_epsilon(case: FaultCase, region: Region, number: int) -> bool:
+    """Return whether a step adds a small number to what is under a root, or a divisor.
+
+    Other numbers of that kind are epsilons as well: it is not a step that can be left out.
+    """
+    step = region.steps[number]
+    numbers = [float(item.array) for item in step.inputs if item.array.ndim == 0]
+    if step.kind != "add" or not any(0 < value < _MAX_EPSILON for value in numbers):
+        return False
+    consumer_kinds = {region.steps[consumer].kind for consumer in region.consumers[number]}
+    if not consumer_kinds:
+        consumer_kinds = case.list_consumer_kinds()
+    return bool(consumer_kinds & _ROOT_KINDS)
 
 
 def feeds_softmax(case: FaultCase, region: Region, number: int) -> bool:

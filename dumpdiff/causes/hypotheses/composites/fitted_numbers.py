@@ -18,6 +18,8 @@ from .quantizers import scales_quantized
 
 #: A smaller factor is zero; a factor so near to -1 is another sign.
 _ZERO_FACTOR, _SIGN_DISTANCE = 1e-6, 1e-4
+#: An addend below this share of the recorded one is none.
+_ADDING_KINDS, _ZERO_ADDEND = ("add", "sub"), 1e-5
 #: Decimals of a number that is added to a gate; the rest is rounding.
 _GATE_DIGITS = 6
 #: Kinds of which one input alone may be scaled.
@@ -25,13 +27,14 @@ _BRANCHED_KINDS = {"add", "sub", "concat"}
 #: Numbers of levels by which the range of a value is divided: of 2 to 16 bits, signed or not.
 _LEVELS = [2.0**n_bits - difference for n_bits in range(1, 17) for difference in (0, 1)]
 _LEVEL_DISTANCE = 1e-5
+#: Relative difference of a recorded power from the exact one that is rounding.
+_POWER_DISTANCE = 1e-4
+_WAVE_KINDS = {"sin", "cos"}
 _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "div", "reciprocal"}
 
 
 def list_other_arguments(case: FaultCase, region: Region) -> Iterator[Change]:
-    """Change a number that an op takes: first to those of the other side, then to the best one."""
-    if case.faithful.size < MIN_FITTED:
-        return
+    """Change a number that an op takes: to that of the other side's last op, or to the best one."""
     for number, step in enumerate(region.steps):
         for position, step_input in enumerate(step.inputs):
             if step_input.array.ndim == 0 and step_input.array.dtype.kind == "f":
@@ -48,9 +51,11 @@ def _change_argument(
         output = compute_with(step, position, np.asarray(value))
         return None if output is None else region.run(number, output)
 
-    value = fit_number(run, recorded, case.faulty)
-    if value is None:
-        return
+    value = _read_other_number(case, region, number)
+    if value is None and case.faithful.size >= MIN_FITTED:
+        value = fit_number(run, recorded, case.faulty)
+    if value is None or (step.kind in _ADDING_KINDS and abs(value) < _ZERO_ADDEND * recorded):
+        return  # a number that is left out: a missing step
     output = compute_with(step, position, np.asarray(value))
     if output is None:
         return
@@ -71,6 +76,22 @@ def _change_argument(
     )
 
 
+def _read_other_number(case: FaultCase, region: Region, number: int) -> float | None:
+    """Return the number that the faulty side's last op takes where the region's last step has one.
+
+    None if a step is not the last, or if the two ops differ in more than one number.
+    """
+    call = case.faulty_call
+    step = region.steps[number]
+    is_last = number == len(region.steps) - 1
+    if call is None or not is_last or call.kind != step.kind:
+        return None
+    own_numbers = [float(item.array) for item in step.inputs if item.array.ndim == 0]
+    if len(own_numbers) != 1 or len(call.numbers) != 1 or own_numbers[0] == call.numbers[0]:
+        return None
+    return call.numbers[0]
+
+
 def _name_argument(
     case: FaultCase, region: Region, number: int, values: tuple[float, float]
 ) -> tuple[str, str]:
@@ -82,15 +103,25 @@ def _name_argument(
         return "quantization-range" if are_levels else "quantization-scale", "the number"
     kinds_after = region.find_kinds_after(number) | case.consumer_kinds
     is_small = 0 <= recorded < 0.5 and 0 <= value < 1
-    if step.kind == "add" and is_small and kinds_after & _ROOT_KINDS:
+    is_under_root = step.kind == "add" and bool(kinds_after & _ROOT_KINDS)
+    if is_small and (is_under_root or step.kind.endswith("norm")):
         return "epsilon", "epsilon"
-    if step.kind.endswith("norm") and is_small:
-        return "epsilon", "epsilon"
-    if step.kind in ("mul", "div") and kinds_after & SCORE_KINDS:
-        return "scale", "the number"
+    if _is_power(step, recorded) and kinds_after & _WAVE_KINDS:
+        return "rope-theta", "rotary base"
     if step.kind in ("mul", "div"):
-        return "constant-factor", "the number"
+        return "scale" if kinds_after & SCORE_KINDS else "constant-factor", "the number"
     return "argument", "the number"
+
+
+def _is_power(step: Step, base: float) -> bool:
+    """Return whether a step raises a number to the power of a tensor."""
+    exponents = [item.array for _, item in list_floating_inputs(step) if item.array.ndim]
+    if step.kind != "pow" or len(exponents) != 1:
+        return False
+    power = np.power(base, exponents[0])
+    return power.size == step.output.size and bool(
+        np.allclose(power, step.output.reshape(power.shape), rtol=_POWER_DISTANCE)
+    )
 
 
 def list_factors(case: FaultCase, region: Region) -> Iterator[Change]:

@@ -13,8 +13,8 @@ from ....operators.elementwise import ROUNDINGS
 from ...fault_case import FaultCase, compute_residual, find_masked
 from ...region import Region, Step, StepInput
 from ..attention import is_cross_attention
-from .activations import ACTIVATION_KINDS
-from .change import Change, compute_with, feeds_softmax, list_floating_inputs
+from .activations import ACTIVATION_KINDS, is_soft_cap
+from .change import Change, adds_epsilon, compute_with, feeds_softmax, list_floating_inputs
 from .parts import feeds_gate
 
 #: Kinds of the comparisons that show which values were clipped.
@@ -24,6 +24,8 @@ _COMPARISON_KINDS = {
 _SQUARE_KINDS = {"pow", "square", "mul"}
 #: Relative L2 within which a value is the sigmoid of another.
 _SIGMOID_DISTANCE = 1e-5
+#: Difference of a normalized row's mean square from one: its epsilon takes a part away.
+_MAX_NORM_DIFFERENCE = 0.05
 _SCALING_KINDS, _OFFSET_KINDS = ("mul", "div"), ("add", "sub")
 _FILL_KINDS = ("masked_fill", "where")
 _ADDING_KINDS = ("add", "sub", "masked_fill", "where")
@@ -83,11 +85,9 @@ def _name_missing_input(
         return loss_term
     if case.phase == BACKWARD:
         return "gradient-stopped", f"the gradient through {step_input.name} missing"
-    bias_name = _find_bias(case, step, step_input)
-    activation = _describe_part_of_silu(region, step, step_input)
-    if bias_name or activation:
-        named = ("bias-missing", f"without its bias ({bias_name})")
-        return named if bias_name else ("activation-kind", activation)
+    part = _name_missing_part(case, region, step, step_input)
+    if part is not None:
+        return part
     is_addend = step.kind in _ADDING_KINDS and step_input.array.ndim > 1
     if is_addend and (is_mask(step_input.array) or feeds_softmax(case, region, number)):
         return name_score_term(case, step_input)
@@ -95,6 +95,31 @@ def _name_missing_input(
     if skip:
         return "skip-missing", f"without {skip} in the sum {step.name}"
     return "missing-term", f"without {step_input.name} in {step.name} ({step.kind})"
+
+
+def _name_missing_part(
+    case: FaultCase, region: Region, step: Step, step_input: StepInput
+) -> tuple[str, str] | None:
+    """Return (cause, description) of a bias, a factor of silu or a norm's weight; else None."""
+    bias_name = _find_bias(case, step, step_input)
+    if bias_name:
+        return "bias-missing", f"without its bias ({bias_name})"
+    activation = _describe_part_of_silu(region, step, step_input)
+    if activation:
+        return "activation-kind", activation
+    if step.kind == "mul" and step_input.is_parameter and _multiplies_norm(step):
+        return "affine-missing", f"a norm without its weight ({step_input.name})"
+    return None
+
+
+def _multiplies_norm(step: Step) -> bool:
+    """Return whether a step multiplies a value whose rows are normalized to mean squares of one."""
+    for _, item in list_floating_inputs(step):
+        if item.array.shape == step.output.shape and item.array.ndim > 1:
+            mean_squares = np.mean(item.array**2, axis=-1)
+            if np.abs(mean_squares - 1).max() <= _MAX_NORM_DIFFERENCE:
+                return True
+    return False
 
 
 def _describe_part_of_silu(region: Region, step: Step, step_input: StepInput) -> str:
@@ -196,7 +221,7 @@ def list_bypassed_steps(case: FaultCase, region: Region) -> Iterator[Change]:
         for _, step_input in list_floating_inputs(step):
             if step_input.array.size != step.output.size or step.kind == "cast":
                 continue
-            if step.places is not None:
+            if step.places is not None or adds_epsilon(case, region, number):
                 continue
             others = [other for _, other in list_floating_inputs(step) if other is not step_input]
             cause, description = name_bypass(case, region, number, others)
@@ -218,6 +243,8 @@ def name_bypass(
         cause = "quantization-missing"
     elif step.kind.endswith("norm"):
         cause = "norm-missing"
+    elif is_soft_cap(region, number):
+        return "soft-cap", f"no soft cap ({step.name} of a quotient, times the same number)"
     elif step.kind in ACTIVATION_KINDS:
         cause = "activation-kind"
     if cause:

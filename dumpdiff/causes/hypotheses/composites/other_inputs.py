@@ -126,6 +126,10 @@ def _describe_replacement(
 ) -> tuple[str, str, str]:
     """Return (cause, description, contrast) of a step that reads another value."""
     name, array = source
+    if _has_unknown_origin(region, step_input):
+        step = region.steps[number]
+        description = f"{step.name} ({step.kind}) of {name} itself"
+        return "missing-step", description, "has what an op that is not recorded computed"
     ends = _find_scanned_value(case, step_input.array, array)
     if ends is not None:
         return "scan-direction", *ends
@@ -140,6 +144,13 @@ def _describe_replacement(
     if name.startswith(SIBLING_PREFIX):
         return "split-order", f"{step.name} ({step.kind}) of {name}", contrast
     return *_name_source(case, region, number, step_input, source), contrast
+
+
+def _has_unknown_origin(region: Region, step_input: StepInput) -> bool:
+    """Return whether an op that was not recorded computed an input: it may be any step."""
+    is_known = bool(step_input.producer_kind) or step_input.is_parameter or step_input.agrees
+    is_computed = any(step.value == step_input.value for step in region.steps)
+    return step_input.value >= 0 and not is_known and not is_computed
 
 
 def _describe_other_gate(

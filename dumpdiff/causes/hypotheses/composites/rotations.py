@@ -6,7 +6,7 @@ not matter where the region ends: after the rotation, or at the scores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -21,8 +21,10 @@ from .change import Change, list_floating_inputs
 
 #: Bases among which that of a table is searched.
 _LOG_BASES = np.log(np.logspace(2, 8, 25))
-#: Significant digits of a base that is searched.
-_BASE_DIGITS = 4
+#: Factors of the positions among which that of a table is searched.
+_LOG_FACTORS = np.log(np.logspace(-2, 2, 41))
+#: Significant digits of a base, or a factor, that is searched.
+_SEARCHED_DIGITS = 4
 #: Fewest positions of a table, and difference from cosine and sine that is rounding.
 _MIN_POSITIONS, _MAX_DIFFERENCE = 3, 1e-5
 
@@ -91,6 +93,7 @@ def list_rotations(case: FaultCase, region: Region) -> Iterator[Change]:
     )
     yield from _change_layout(region, rotations)
     yield from _change_base(case, region, tables)
+    yield from _change_positions(case, region, tables)
 
 
 def _change_layout(region: Region, rotations: list[_Rotation]) -> Iterator[Change]:
@@ -124,22 +127,54 @@ def _change_base(case: FaultCase, region: Region, tables: _Tables) -> Iterator[C
     def compute_tables(log_base: float) -> Mapping[int, AnyArray]:
         return tables.compute(np.exp(-exponents * log_base / own_log_base))
 
-    def measure(log_base: float) -> float:
-        predicted = region.run_with_values(compute_tables(log_base))
-        return float("inf") if predicted is None else compute_residual(predicted, case.faulty)
-
-    base = float(f"{np.exp(minimize(measure, _LOG_BASES, n_rounds=16)):.{_BASE_DIGITS}g}")
     number = len(region.steps) - 1
-    for rounded_base in dict.fromkeys((float(f"{base:.1g}"), float(f"{base:.2g}"), base)):
+    for base in _search_number(case, region, compute_tables, _LOG_BASES):
         yield Change(
             number,
             region.steps[number].output,
             "rope-theta",
-            f"rotary base {rounded_base:.6g}",
+            f"rotary base {base:.6g}",
             f"has {np.exp(own_log_base):.6g}",
-            {"theta": rounded_base},
-            replaced_values=compute_tables(float(np.log(rounded_base))),
+            {"theta": base},
+            replaced_values=compute_tables(float(np.log(base))),
         )
+
+
+def _change_positions(case: FaultCase, region: Region, tables: _Tables) -> Iterator[Change]:
+    """Multiply all positions by a number."""
+
+    def compute_tables(log_factor: float) -> Mapping[int, AnyArray]:
+        return tables.compute(np.exp(log_factor) * tables.frequencies)
+
+    number = len(region.steps) - 1
+    for factor in _search_number(case, region, compute_tables, _LOG_FACTORS):
+        yield Change(
+            number,
+            region.steps[number].output,
+            "rope-scaling",
+            f"positions {factor:.4g} times the {case.faithful_side}'s",
+            parameters={"factor": factor},
+            replaced_values=compute_tables(float(np.log(factor))),
+        )
+
+
+def _search_number(
+    case: FaultCase,
+    region: Region,
+    compute_tables: Callable[[float], Mapping[int, AnyArray]],
+    log_numbers: AnyArray,
+) -> Iterable[float]:
+    """Return the number whose tables explain the faulty value best: with few digits, with more.
+
+    ``compute_tables`` takes its logarithm.
+    """
+
+    def measure(log_number: float) -> float:
+        predicted = region.run_with_values(compute_tables(log_number))
+        return float("inf") if predicted is None else compute_residual(predicted, case.faulty)
+
+    number = float(np.exp(minimize(measure, log_numbers, n_rounds=16)))
+    return dict.fromkeys(float(f"{number:.{n}g}") for n in (1, 2, _SEARCHED_DIGITS))
 
 
 def _find_tables(region: Region) -> _Tables | None:

@@ -20,7 +20,7 @@ from ...region import Region, Step, StepInput
 from ..residual_sums import read_mask_factor
 from ..wave_tables import is_wave_table
 from .activations import ACTIVATION_KINDS
-from .change import Change, feeds_softmax, list_floating_inputs
+from .change import Change, adds_epsilon, feeds_softmax, list_floating_inputs
 from .missing_inputs import is_mask, name_bypass
 from .quantizers import scales_quantized
 
@@ -99,7 +99,9 @@ def _find_surplus_steps(case: FaultCase, region: Region) -> list[int]:
     return [
         number
         for number, step in enumerate(region.steps)
-        if surplus[step.kind] > 0 and step.kind not in _PLAIN_KINDS
+        if surplus[step.kind] > 0
+        and step.kind not in _PLAIN_KINDS
+        and not adds_epsilon(case, region, number)
     ]
 
 

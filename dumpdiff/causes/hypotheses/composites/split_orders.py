@@ -1,0 +1,114 @@
+"""A value that is split into parts of different widths, read in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise, permutations
+
+import numpy as np
+
+from ....model.arrays import AnyArray
+from ...fault_case import FaultCase
+from ...region import Region, Step, StepInput
+from .change import Change, list_floating_inputs
+
+#: Parts whose orders are tried.
+_MAX_PARTS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class _Split:
+    """A value whose last axis is split at some columns, in each of its blocks (heads)."""
+
+    whole: StepInput
+    block_width: int
+    edges: tuple[int, ...]  #: columns at which the parts begin, and the block's width
+
+    @property
+    def widths(self) -> list[int]:
+        """Return the widths of the parts."""
+        return [end - start for start, end in pairwise(self.edges)]
+
+    def reorder(self, order: tuple[int, ...]) -> AnyArray:
+        """Return the value with each part taken from where it is if the parts have this order."""
+        blocks = self.whole.array.reshape(-1, self.block_width)
+        starts, start = {}, 0
+        for part in order:
+            starts[part] = start
+            start += self.widths[part]
+        columns = [
+            np.arange(starts[part], starts[part] + width) for part, width in enumerate(self.widths)
+        ]
+        reordered: AnyArray = blocks[:, np.concatenate(columns)]
+        return reordered.reshape(self.whole.array.shape)
+
+
+def list_split_orders(_case: FaultCase, region: Region) -> Iterator[Change]:
+    """Split a value into the same parts in another order. Parts of one width: see ``orders``."""
+    last = len(region.steps) - 1
+    for split in _find_splits(region):
+        n_parts = len(split.widths)
+        if not 1 < n_parts <= _MAX_PARTS or len(set(split.widths)) == 1:
+            continue
+        for order in permutations(range(n_parts)):
+            if list(order) == sorted(order):
+                continue
+            widths = ", ".join(str(width) for width in split.widths)
+            yield Change(
+                last,
+                region.steps[last].output,
+                "split-order",
+                f"the parts of {split.whole.name} ({widths} columns) in the order {list(order)}",
+                f"has the order {sorted(order)}",
+                replaced_values={split.whole.value: split.reorder(order)},
+            )
+
+
+def _find_splits(region: Region) -> list[_Split]:
+    """Return the values of which steps of a region read parts."""
+    wholes: dict[int, StepInput] = {}
+    parts: dict[int, set[tuple[int, int, int]]] = {}
+    for step in region.steps:
+        part = _find_part(step)
+        if part is None:
+            continue
+        _, whole = list_floating_inputs(step)[0]
+        first_whole = wholes.setdefault(whole.value, whole)
+        if np.array_equal(first_whole.array, whole.array):
+            parts.setdefault(whole.value, set()).add(part)
+    splits = []
+    for value, read_parts in parts.items():
+        block_width = max(width for width, *_ in read_parts)
+        edges = {0, block_width}
+        for width, start, end in read_parts:
+            if width == block_width:
+                edges |= {start, end}
+        splits.append(_Split(wholes[value], block_width, tuple(sorted(edges))))
+    return splits
+
+
+def _find_part(step: Step) -> tuple[int, int, int] | None:
+    """Return (block width, first column, end) of the part that a step reads of a computed value.
+
+    A block is the whole last axis, or one of its equal pieces (heads). None if a step reads no
+    part, or several columns that are not next to one another.
+    """
+    inputs = list_floating_inputs(step)
+    if step.places is None or len(inputs) != 1 or inputs[0][1].value < 0:
+        return None
+    width = inputs[0][1].array.shape[-1]
+    if step.places.min() < 0:
+        return None
+    is_read = np.zeros(width, bool)
+    is_read[step.places % width] = True
+    if is_read.all():
+        return None
+    block_widths = [length for length in range(2, width + 1) if width % length == 0]
+    for block_width in block_widths:
+        blocks = is_read.reshape(-1, block_width)
+        if np.all(blocks == blocks[0]):
+            columns = np.flatnonzero(blocks[0])
+            start, end = int(columns[0]), int(columns[-1]) + 1
+            return (block_width, start, end) if len(columns) == end - start else None
+    return None

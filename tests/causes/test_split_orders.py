@@ -1,0 +1,43 @@
+"""A value that is split into parts of different widths: read in another order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dumpdiff.causes.region import Region, Step, StepInput
+from dumpdiff.model.arrays import AnyArray
+
+from .test_composites import explain_region
+
+RNG = np.random.default_rng(5)
+#: Two heads, each with six columns of one part and four of another.
+N_TOKENS, N_HEADS, WIDTHS = 3, 2, (6, 4)
+WHOLE = RNG.standard_normal((N_TOKENS, N_HEADS * sum(WIDTHS)))
+PLACES = np.arange(WHOLE.size).reshape(N_TOKENS, N_HEADS, -1)
+
+
+def make_slice_region(start: int, end: int) -> Region:
+    """Return the region of one step that reads some columns of each head."""
+    places = PLACES[..., start:end]
+    output = WHOLE.reshape(-1)[places]
+    whole = StepInput(100, WHOLE, "projection", is_parameter=False, agrees=True)
+    step = Step("slice_0", "slice", (whole,), {}, 0, output, places=places.reshape(-1))
+    return Region((step,), None, output.shape)
+
+
+def read_columns(start: int, end: int) -> AnyArray:
+    return WHOLE.reshape(-1)[PLACES[..., start:end]]
+
+
+def test_parts_of_different_widths_in_the_other_order() -> None:
+    rest_first = make_slice_region(0, 6)
+    assert explain_region(rest_first, read_columns(4, 10)) == (
+        "split-order",
+        "the parts of projection (6, 4 columns) in the order [1, 0]; "
+        "the reference has the order [0, 1]",
+    )
+    assert explain_region(make_slice_region(6, 10), read_columns(0, 4))[0] == "split-order"
+
+
+def test_columns_that_are_no_part_are_no_other_order() -> None:
+    assert explain_region(make_slice_region(0, 6), read_columns(1, 7))[0] != "split-order"

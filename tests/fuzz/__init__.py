@@ -1,0 +1,1 @@
+"""Damaged and hostile inputs of every reader: each ends with a DumpError or a result."""
