@@ -14,6 +14,7 @@ import numpy as np
 
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from . import confidence
+from .assignment import solve_assignment
 from .matches import Matching
 
 #: (kind, phase, known inputs as target classes, number of unknown inputs) of an op.
@@ -259,16 +260,13 @@ class _Closure:
         """
         if max(len(ops_t), len(ops_r)) > _MAX_CANDIDATES:
             return False
-        # imported here because it takes a quarter of a second and is rarely needed
-        from scipy.optimize import linear_sum_assignment
-
         costs = np.array([[self._compute_cost(t, r) for r in ops_r] for t in ops_t])
         limit = _UNEQUAL_COUNT_TOLERANCES * self.matching.tolerance
         if len(ops_t) == len(ops_r):
             limit = _POSSIBLE_COST
         places_t, places_r = np.linspace(0, 1, len(ops_t)), np.linspace(0, 1, len(ops_r))
         order_costs = _ORDER_COST * np.abs(np.subtract.outer(places_t, places_r))
-        rows, columns = linear_sum_assignment(np.minimum(costs, _MAX_DISTANCE) + order_costs)
+        rows, columns = solve_assignment(np.minimum(costs, _MAX_DISTANCE) + order_costs)
         progress = False
         for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
             cost = costs[row, column]

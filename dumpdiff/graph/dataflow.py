@@ -127,6 +127,14 @@ class Flow:
         return ops[is_kept], values[is_kept]
 
     @cached_property
+    def missing_producers(self) -> dict[int, bool]:
+        """Answers of :func:`missing_edges.has_missing_producer` so far, by class.
+
+        All stages after the alignment ask the same.
+        """
+        return {}
+
+    @cached_property
     def recorded_gradients(self) -> dict[int, int]:
         """Forward class -> class of its gradient, where backward ops name their forward call."""
         ops = self.tensors["op"].to_numpy()

@@ -39,6 +39,12 @@ def has_missing_producer(flow: Flow, value: int) -> bool:
 
     Parameters, masks, shared buffers and what is read before the first op have no producer to miss.
     """
+    if value not in flow.missing_producers:
+        flow.missing_producers[value] = _lacks_producer(flow, value)
+    return flow.missing_producers[value]
+
+
+def _lacks_producer(flow: Flow, value: int) -> bool:
     consumers = flow.consumers[value]
     if flow.producers[value] >= 0 or not consumers:
         return False

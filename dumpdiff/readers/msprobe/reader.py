@@ -106,13 +106,16 @@ def _parse_names(entries: dict[str, Any], file: str, problems: list[Problem]) ->
 
 
 def _list_constructed_calls(construct: dict[str, Any], calls: dict[str, Call]) -> list[str]:
-    """Return the calls in construct.json whose like was recorded.
+    """Return the calls in construct.json that were not recorded, but whose like was.
 
     It also lists calls of APIs that the recorder left out of dump.json.
     """
+    unrecorded_names = [name for name in construct if name not in calls]
+    if not unrecorded_names:
+        return []
     recorded_kinds = {(call.kind, call.entry_type) for call in calls.values()}
     names = []
-    for name in construct:
+    for name in unrecorded_names:
         call = parse_name(name)
         if call is not None and (call.kind, call.entry_type) in recorded_kinds:
             names.append(name)
