@@ -24,15 +24,26 @@ _GATED_KINDS = {"sigmoid", "tanh"}
 def list_shifts(_case: FaultCase, region: Region) -> Iterator[Change]:
     """Shift an input by one along an axis, or reverse it."""
     for number, step in enumerate(region.steps):
-        for position, step_input in list_floating_inputs(step):
-            array = step_input.array
-            for axis in range(array.ndim):
-                if array.shape[axis] < 2:
-                    continue
-                for cause, description, changed in _shift_axis(step, step_input, axis):
-                    output = compute_with(step, position, changed)
-                    if output is not None:
-                        yield Change(number, output, cause, description)
+        if step.kind != "convolution":
+            yield from _shift_inputs(number, step)
+
+
+def list_convolution_shifts(_case: FaultCase, region: Region) -> Iterator[Change]:
+    """Shift or reverse what a convolution reads: its input, or its kernel."""
+    for number, step in enumerate(region.steps):
+        if step.kind == "convolution":
+            yield from _shift_inputs(number, step)
+
+
+def _shift_inputs(number: int, step: Step) -> Iterator[Change]:
+    for position, step_input in list_floating_inputs(step):
+        for axis, length in enumerate(step_input.array.shape):
+            if length < 2:
+                continue
+            for cause, description, changed in _shift_axis(step, step_input, axis):
+                output = compute_with(step, position, changed)
+                if output is not None:
+                    yield Change(number, output, cause, description)
 
 
 def _shift_axis(

@@ -20,7 +20,7 @@ from ...region import Region, Step, StepInput
 from ..residual_sums import read_mask_factor
 from ..wave_tables import is_wave_table
 from .activations import ACTIVATION_KINDS
-from .change import Change, adds_epsilon, feeds_softmax, list_floating_inputs
+from .change import Change, belongs_to_formula, feeds_softmax, list_floating_inputs
 from .missing_inputs import is_mask, name_bypass
 from .quantizers import scales_quantized
 
@@ -32,6 +32,8 @@ _MEAN_KINDS = {"mean", "sum", "div"}
 _UNNAMED_CAUSES = {"missing-step", "missing-term"}
 _FILL_KINDS = ("masked_fill", "where")
 _ROOT_KINDS = {"rsqrt", "sqrt"}
+#: Kinds of ops that add a bias.
+_ADDING_KINDS = {"add", "matmul", "addmm", "linear", "convolution"}
 #: Values before the surplus steps that are tried in place of the last one's output.
 _MAX_SOURCES = 6
 
@@ -101,7 +103,7 @@ def _find_surplus_steps(case: FaultCase, region: Region) -> list[int]:
         for number, step in enumerate(region.steps)
         if surplus[step.kind] > 0
         and step.kind not in _PLAIN_KINDS
-        and not adds_epsilon(case, region, number)
+        and not belongs_to_formula(case, region, number)
     ]
 
 
@@ -222,11 +224,15 @@ def _subtracts_mean(region: Region, number: int, source: StepInput) -> bool:
 def _is_used_twice(case: FaultCase, addend: StepInput) -> bool:
     """Return whether an addend is a vector of weights that the other side adds as well."""
     is_bias = addend.is_parameter and addend.array.ndim == 1
-    return is_bias and any(
-        operand.parameter
-        and operand.shape == addend.array.shape
-        and np.array_equal(operand.array, addend.array)
-        for operand in case.faulty_operands
+    return (
+        is_bias
+        and bool(_ADDING_KINDS & set(case.faulty_kinds))
+        and any(
+            operand.parameter
+            and operand.shape == addend.array.shape
+            and np.array_equal(operand.array, addend.array)
+            for operand in case.faulty_operands
+        )
     )
 
 
