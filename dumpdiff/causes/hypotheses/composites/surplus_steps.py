@@ -32,8 +32,6 @@ _MEAN_KINDS = {"mean", "sum", "div"}
 _UNNAMED_CAUSES = {"missing-step", "missing-term"}
 _FILL_KINDS = ("masked_fill", "where")
 _ROOT_KINDS = {"rsqrt", "sqrt"}
-#: Kinds of ops that add a bias.
-_ADDING_KINDS = {"add", "matmul", "addmm", "linear", "convolution"}
 #: Values before the surplus steps that are tried in place of the last one's output.
 _MAX_SOURCES = 6
 
@@ -182,7 +180,7 @@ def _describe_step(case: FaultCase, region: Region, number: int, source: StepInp
     """Return what leaving out one step means."""
     others = [item for _, item in list_floating_inputs(region.steps[number]) if item is not source]
     is_addition = region.steps[number].kind == "add"
-    if is_addition and len(others) == 1 and _is_used_twice(case, others[0]):
+    if is_addition and len(others) == 1 and _is_used_twice(case, source.value, others[0]):
         name = others[0].name
         without = Statement(f"its bias added once ({name})", "adds it twice")
         return _Omission(
@@ -221,18 +219,18 @@ def _subtracts_mean(region: Region, number: int, source: StepInput) -> bool:
     return step.kind == "sub" and is_mean and has_root
 
 
-def _is_used_twice(case: FaultCase, addend: StepInput) -> bool:
-    """Return whether an addend is a vector of weights that the other side adds as well."""
-    is_bias = addend.is_parameter and addend.array.ndim == 1
-    return (
-        is_bias
-        and bool(_ADDING_KINDS & set(case.faulty_kinds))
-        and any(
-            operand.parameter
-            and operand.shape == addend.array.shape
-            and np.array_equal(operand.array, addend.array)
-            for operand in case.faulty_operands
-        )
+def _is_used_twice(case: FaultCase, value: int, addend: StepInput) -> bool:
+    """Return whether an addend is a vector of weights from which the value was computed already.
+
+    The other side has the vector as well.
+    """
+    if not addend.is_parameter or addend.array.ndim != 1:
+        return False
+    return case.depends_on(value, addend.value) and any(
+        operand.parameter
+        and operand.shape == addend.array.shape
+        and np.array_equal(operand.array, addend.array)
+        for operand in case.faulty_operands
     )
 
 
