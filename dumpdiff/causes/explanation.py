@@ -24,6 +24,7 @@ from .fault_case_builder import MAX_ELEMENTS, build_fault_cases, build_routing_c
 from .hypotheses import (
     COMPOSITE_HYPOTHESES,
     HYPOTHESES,
+    LAST_HYPOTHESES,
     RECURRENCE_HYPOTHESES,
     ROUTING_HYPOTHESES,
 )
@@ -106,6 +107,9 @@ def _search_causes(
         for other_search in _search_other_values(index, finding, value_pair):
             if other_search.causes:
                 return replace(other_search, excluded=())
+        last_search = search_causes(cases, LAST_HYPOTHESES)
+        if last_search.causes:
+            return last_search
     return replace(region_search, excluded=merge_exclusions(search, region_search))
 
 

@@ -218,3 +218,28 @@ def test_no_trial_is_a_chance_if_nothing_is_tolerated() -> None:
     case = make_fault_case(np.array([1.0]), np.array([2.0]), {})
     exact_case = replace(case, tolerance=0.0)
     assert count_safe_trials(exact_case) == float("inf")
+
+
+def test_op_between_agreeing_values_that_is_left_out() -> None:
+    """The exponential agrees, so it is no step of the region; the other side reads its input."""
+    logarithm = RNG.standard_normal(12)
+    region = make_region([("neg", [("exp_of_a", np.exp(logarithm))])])
+    step = region.steps[0]
+    step = replace(step, inputs=(replace(step.inputs[0], producer_kind="exp"),))
+    case = make_fault_case(-logarithm, step.output, {"a.weight": logarithm}, scope="block")
+    case = replace(case, load_region=lambda: replace(region, steps=(step,)))
+    causes = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes
+    assert causes[0].name == "missing-step"
+    assert "a.weight without exp_of_a (exp)" in causes[0].text
+
+
+def test_one_of_softplus_is_no_step_by_itself() -> None:
+    softplus = make_region([
+        ("exp", [("x", X)]),
+        ("add", [("last", 0), ("one", 1.0)]),
+        ("log", [("last", 0)]),
+    ])  # fmt: skip
+    assert explain_region(softplus, X) == (
+        "activation-kind",
+        "no activation; the reference has softplus",
+    )

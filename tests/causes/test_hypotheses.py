@@ -10,7 +10,7 @@ import pytest
 
 from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.fault_case import FaultCase
-from dumpdiff.causes.hypotheses import HYPOTHESES, optimizers
+from dumpdiff.causes.hypotheses import HYPOTHESES, LAST_HYPOTHESES, optimizers
 from dumpdiff.model.arrays import AnyArray
 from dumpdiff.operators import Call
 from dumpdiff.operators.activations import ACTIVATIONS
@@ -138,8 +138,26 @@ def test_an_epsilon_of_two_numbers_is_the_recorded_one() -> None:
 
 
 def test_one_number_that_is_zero_has_no_cause() -> None:
-    assert find_first_cause(np.zeros(()), np.array(0.7), {}) == ""
-    assert find_first_cause(np.zeros(3), np.array([0.7, 0.1, 0.2]), {}) == "zeroed"
+    one_number = make_fault_case(np.zeros(()), np.array(0.7), {})
+    three_numbers = make_fault_case(np.zeros(3), np.array([0.7, 0.1, 0.2]), {})
+    assert not search_causes([one_number], LAST_HYPOTHESES).causes
+    assert search_causes([three_numbers], LAST_HYPOTHESES).causes[0].name == "zeroed"
+
+
+@pytest.mark.parametrize(("factor", "cause"), [(-1.0, "decay-sign"), (-5.0, "constant-factor")])
+def test_factor_of_a_rate_is_no_branch(factor: float, cause: str) -> None:
+    rates = -np.exp(RNG.standard_normal(8))
+    kinds = frozenset({"mul", "exp", "add"})
+    options = {"consumer_kinds": kinds, "scope": "layers.1.mixer"}
+    assert find_first_cause(factor * rates, rates, {}, **options) == cause
+
+
+def test_kernel_of_one_axis_is_flipped() -> None:
+    kernel = RNG.standard_normal((6, 1, 4))
+    flipped = np.flip(kernel, 2)
+    kinds = frozenset({"convolution", "sigmoid"})
+    options = {"kind": "parameter", "consumer_kinds": kinds}
+    assert find_first_cause(flipped, kernel, {}, **options) == "kernel-flipped"
 
 
 def test_biases_and_transposed_weights_are_recognized() -> None:

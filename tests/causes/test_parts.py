@@ -8,6 +8,7 @@ import numpy as np
 
 from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.hypotheses import COMPOSITE_HYPOTHESES
+from dumpdiff.causes.hypotheses.composites.parts import describe_other_columns
 from dumpdiff.operators.activations import sigmoid
 
 from .fault_cases import make_fault_case, make_operand
@@ -54,3 +55,15 @@ def test_other_part_of_a_projection():
         "split-order",
         "matmul_0 (matmul) of part 1 of the 4 parts Add-op2; the reference reads part 0",
     )
+
+
+def test_columns_of_one_value_are_recognized_after_they_were_repeated() -> None:
+    whole = np.random.default_rng(2).standard_normal((2, 5, 12))
+    b, c = whole[:, 0, 4:8], whole[:, 0, 8:12]
+    case = make_fault_case(c, b, {"projection": whole})
+    repeated_b, repeated_c = (np.repeat(part[:, None], 3, axis=1) for part in (b, c))
+    assert describe_other_columns(case, repeated_b, repeated_c) == (
+        "columns 8 to 11 of projection",
+        "reads columns 4 to 7",
+    )
+    assert describe_other_columns(case, repeated_b, 2 * repeated_c) is None

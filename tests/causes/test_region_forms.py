@@ -254,3 +254,17 @@ def test_a_factor_of_silu_that_is_left_out_is_an_activation(
         ("mul", [("last", 0), ("gate", sigmoid(SKIP_TOKENS))]),
     ])  # fmt: skip
     assert explain_region(region, faulty) == ("activation-kind", sentence)
+
+
+def test_heads_that_are_cut_from_the_columns_in_another_order() -> None:
+    """A view (tokens, size, heads) in place of (tokens, heads, size)."""
+    projection = RNG.standard_normal((2, 6, 12))
+    heads = projection.reshape(2, 6, 3, 4).swapaxes(1, 2)
+    region = make_region([("relu", [("v", heads)])])
+    faulty = np.maximum(projection.reshape(2, 6, 4, 3).transpose(0, 3, 1, 2), 0)
+    case = make_fault_case(faulty, region.steps[-1].output, {}, scope="layers.0.attention")
+    case = replace(case, load_region=lambda: region)
+    cause = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes[0]
+    assert cause.name == "heads-permuted"
+    assert "heads of v cut from its columns in steps of 3" in cause.text
+    assert explain_region(region, faulty)[0] == "axes-swapped"

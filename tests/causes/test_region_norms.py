@@ -72,6 +72,11 @@ def project_norm(x: AnyArray, weight: AnyArray = WEIGHT, eps: float = 1e-5) -> A
     return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + eps) * weight @ PROJECTION.T
 
 
+def normalize_groups(x: AnyArray) -> AnyArray:
+    groups = x.reshape(*x.shape[:-1], 2, -1)
+    return (groups / np.sqrt(np.mean(groups**2, -1, keepdims=True) + 1e-5)).reshape(x.shape)
+
+
 CENTERED = TOKENS - TOKENS.mean(-1, keepdims=True)
 
 
@@ -92,6 +97,11 @@ CENTERED = TOKENS - TOKENS.mean(-1, keepdims=True)
             project_norm(CENTERED),
             "norm-kind",
             "layer norm of x; the reference has RMS norm",
+        ),
+        (
+            (normalize_groups(TOKENS) * WEIGHT) @ PROJECTION.T,
+            "norm-groups",
+            "RMS norm of x in 2 groups; the reference has one group",
         ),
         (
             project_norm(TOKENS, eps=0.1),

@@ -60,4 +60,13 @@ RECURRENCE_HYPOTHESES = recurrence.HYPOTHESES
 #: Changes of a whole region, tried if none of the above explains a finding: they cost more.
 COMPOSITE_HYPOTHESES = composites.HYPOTHESES
 
-__all__ = ["COMPOSITE_HYPOTHESES", "HYPOTHESES", "RECURRENCE_HYPOTHESES", "ROUTING_HYPOTHESES"]
+#: What is seen of a value whose cause is not found.
+LAST_HYPOTHESES = factors.ZERO_HYPOTHESES
+
+__all__ = [
+    "COMPOSITE_HYPOTHESES",
+    "HYPOTHESES",
+    "LAST_HYPOTHESES",
+    "RECURRENCE_HYPOTHESES",
+    "ROUTING_HYPOTHESES",
+]

@@ -24,6 +24,8 @@ _WHOLE_LIMITS = 4
 _MOMENT_FACTORS = np.log([0.1, 10.0, 1e-3, 1e3, 1e-3**0.5, 1e3**0.5, 0.9, 0.999])
 _MOMENT_DISTANCE = 1e-3
 #: Kinds of ops that consume attention scores.
+#: Relative distance of a factor from -1 that is rounding.
+_SIGN_DISTANCE = 1e-4
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "log_softmax", "logsumexp"}
 _SCORE_CONSUMERS = {"softmax", "scaled_masked_softmax", "masked_fill", "exp"}
 
@@ -41,6 +43,11 @@ def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
         if np.min(distances) < _MOMENT_DISTANCE:
             return  # the same moment, corrected or not: nothing was clipped
     if not np.isfinite(factor) or factor == 0:
+        return
+    if abs(factor + 1) < _SIGN_DISTANCE and _enters_exponential(case):
+        yield Candidate(
+            -case.faithful, "the other sign", unchanged=case.faithful, cause="decay-sign"
+        )
         return
     cause = choose_factor_cause(
         case.finding, case.consumer_kinds, case.is_near_loss or case.faithful.size == 1
@@ -64,7 +71,7 @@ def _is_branch(case: FaultCase) -> bool:
 
     The logits of a loss are no branch, nor is a product to which its bias is added.
     """
-    if case.consumer_kinds & _LOSS_KINDS:
+    if case.consumer_kinds & _LOSS_KINDS or _enters_exponential(case):
         return False
     addends = [operands for kind, operands in case.consumers if kind == "add"]
     return not addends or any(
@@ -72,6 +79,11 @@ def _is_branch(case: FaultCase) -> bool:
         for operands in addends
         for operand in operands
     )
+
+
+def _enters_exponential(case: FaultCase) -> bool:
+    """Return whether an exponential of the value is taken: it is a rate, no branch of a sum."""
+    return case.phase == FORWARD and "exp" in case.consumer_kinds
 
 
 def describe_factor(cause: str, factor: float, faithful_side: str) -> str:
@@ -114,22 +126,29 @@ def _choose_forward_factor_cause(finding: Finding, consumer_kinds: frozenset[str
 
 
 def suggest_zeros(case: FaultCase) -> Iterator[Candidate]:
-    """Suggest faulty = 0."""
-    is_floating = case.faithful.dtype.kind == "f"
-    if not is_floating or case.finding.is_given or not np.any(case.faithful):
-        return
-    if case.phase == OPTIMIZER:
-        return  # a moment before its first update is zero
-    if case.phase == FORWARD and case.faithful.size == 1:
-        return  # one number is zero for many reasons
-    zeros = np.zeros_like(case.faithful)
-    if case.phase == FORWARD:
+    """Suggest a value of zeros. One number is zero for many reasons."""
+    if case.phase == FORWARD and case.faithful.size > 1 and _is_computed(case):
+        zeros = np.zeros_like(case.faithful)
         yield Candidate(zeros, "all zeros", unchanged=case.faithful, cause="zeroed")
-    else:
+
+
+def suggest_no_gradient(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest a gradient of zeros. A moment of an optimizer is zero before its first update."""
+    if case.phase == BACKWARD and _is_computed(case):
+        zeros = np.zeros_like(case.faithful)
         yield Candidate(zeros, "no gradient", unchanged=case.faithful, cause="gradient-stopped")
 
 
+def _is_computed(case: FaultCase) -> bool:
+    """Return whether the value is floating, computed, and not zero on the faithful side."""
+    is_floating = case.faithful.dtype.kind == "f"
+    return is_floating and not case.finding.is_given and bool(np.any(case.faithful))
+
+
 HYPOTHESES = (
-    Hypothesis("zeroed", suggest_zeros),
+    Hypothesis("gradient-stopped", suggest_no_gradient),
     Hypothesis("constant-factor", suggest_factor),
 )
+
+#: Zeros follow from many causes: all others come first.
+ZERO_HYPOTHESES = (Hypothesis("zeroed", suggest_zeros),)

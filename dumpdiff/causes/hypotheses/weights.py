@@ -120,6 +120,9 @@ def suggest_transposed(case: FaultCase) -> Iterator[Candidate]:
         yield Candidate(predicted, "the weight transposed in memory", unchanged=faithful)
     elif faithful.ndim == 4:
         yield from _change_kernel_axes(faithful)
+    elif faithful.ndim == 3 and "convolution" in case.consumer_kinds | set(case.kinds):
+        flipped = np.flip(faithful, 2)
+        yield Candidate(flipped, "the kernel flipped", unchanged=faithful, cause="kernel-flipped")
     if faithful.ndim > 2:
         for axes in permutations(range(faithful.ndim)):
             view = faithful.transpose(axes)

@@ -16,7 +16,7 @@ from .fitted_numbers import (
 from .joined_parts import list_other_joins
 from .missing_inputs import list_bypassed_steps, list_missing_inputs, list_missing_masks
 from .norms import list_norms
-from .orders import list_orders, list_shifts
+from .orders import list_convolution_shifts, list_orders, list_shifts
 from .other_inputs import list_other_targets, list_replaced_inputs
 from .other_tables import has_unpaired_tables, list_other_tables
 from .poolings import list_poolings
@@ -61,6 +61,7 @@ HYPOTHESES = (
     Hypothesis("missing-step", make_search(list_unnamed_surplus_steps, has_surplus_ops)),
     Hypothesis("norm-kind", make_search(list_norms)),
     Hypothesis("padding-mode", make_search(list_padding_modes)),
+    Hypothesis("causal-shift", make_search(list_convolution_shifts)),
     Hypothesis("constant-factor", make_search(list_factors)),
     Hypothesis("residual-scale", make_search(list_branch_factors)),
     Hypothesis("input-source", make_search(list_replaced_inputs), is_choice=True),

@@ -26,6 +26,8 @@ _MAX_STEPS = 9
 _MAX_EPSILON = 0.5
 #: Kinds of ops that take a root of their input, or divide by it.
 _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "reciprocal", "div"}
+#: Kinds of ops that complete softplus, log(1 + exp x), or sigmoid, 1 / (1 + exp -x).
+_ACTIVATION_END_KINDS = {"log", "reciprocal", "div"}
 LOSS_KINDS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 
 
@@ -152,19 +154,21 @@ def find_inputs_before(
     return values
 
 
-def adds_epsilon(case: FaultCase, region: Region, number: int) -> bool:
-    """Return whether a step adds a small number to what is under a root, or a divisor.
+def belongs_to_formula(case: FaultCase, region: Region, number: int) -> bool:
+    """Return whether a step adds an epsilon, or the one of log(1 + exp x): it is no step by itself.
 
-    Other numbers of that kind are epsilons as well: it is not a step that can be left out.
+    An epsilon is a small number that is added to what is under a root, or to a divisor.
     """
     step = region.steps[number]
     numbers = [float(item.array) for item in step.inputs if item.array.ndim == 0]
-    if step.kind != "add" or not any(0 < value < _MAX_EPSILON for value in numbers):
+    if step.kind != "add" or len(numbers) != 1:
         return False
     consumer_kinds = {region.steps[consumer].kind for consumer in region.consumers[number]}
     if not consumer_kinds:
         consumer_kinds = case.list_consumer_kinds()
-    return bool(consumer_kinds & _ROOT_KINDS)
+    is_epsilon = 0 < numbers[0] < _MAX_EPSILON and bool(consumer_kinds & _ROOT_KINDS)
+    adds_to_exp = any(item.producer_kind == "exp" for item in step.inputs)
+    return is_epsilon or (adds_to_exp and bool(consumer_kinds & _ACTIVATION_END_KINDS))
 
 
 def feeds_softmax(case: FaultCase, region: Region, number: int) -> bool:

@@ -54,8 +54,8 @@ def _change_argument(
     value = _read_other_number(case, region, number)
     if value is None and case.faithful.size >= MIN_FITTED:
         value = fit_number(run, recorded, case.faulty)
-    if value is None or (step.kind in _ADDING_KINDS and abs(value) < _ZERO_ADDEND * recorded):
-        return  # a number that is left out: a missing step
+    if value is None:
+        return
     output = compute_with(step, position, np.asarray(value))
     if output is None:
         return
@@ -65,6 +65,8 @@ def _change_argument(
         contrast = f"adds {recorded:.4g}"
         yield Change(number, output, "forget-bias", description, contrast, {"number": value})
         return
+    if step.kind in _ADDING_KINDS and abs(value) < _ZERO_ADDEND * abs(recorded):
+        return  # a number that is left out: a missing step
     cause, word = _name_argument(case, region, number, (recorded, value))
     yield Change(
         number,

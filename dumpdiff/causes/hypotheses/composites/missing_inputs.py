@@ -14,7 +14,7 @@ from ...fault_case import FaultCase, compute_residual, find_masked
 from ...region import Region, Step, StepInput
 from ..attention import is_cross_attention
 from .activations import ACTIVATION_KINDS, is_soft_cap
-from .change import Change, adds_epsilon, compute_with, feeds_softmax, list_floating_inputs
+from .change import Change, belongs_to_formula, compute_with, feeds_softmax, list_floating_inputs
 from .parts import feeds_gate
 
 #: Kinds of the comparisons that show which values were clipped.
@@ -221,7 +221,7 @@ def list_bypassed_steps(case: FaultCase, region: Region) -> Iterator[Change]:
         for _, step_input in list_floating_inputs(step):
             if step_input.array.size != step.output.size or step.kind == "cast":
                 continue
-            if step.places is not None or adds_epsilon(case, region, number):
+            if step.places is not None or belongs_to_formula(case, region, number):
                 continue
             others = [other for _, other in list_floating_inputs(step) if other is not step_input]
             cause, description = name_bypass(case, region, number, others)

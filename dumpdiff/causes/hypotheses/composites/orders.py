@@ -10,6 +10,7 @@ import numpy as np
 from ....model.arrays import AnyArray
 from ...fault_case import FaultCase
 from ...region import Region, Step, StepInput
+from ..attention import is_attention
 from .change import Change, compute_with, feeds_softmax, list_floating_inputs
 
 #: Pieces of an axis whose order is tried.
@@ -18,21 +19,34 @@ _CHUNKS = (2, 3, 4)
 _MIN_POSITIONS = 3
 #: Fewest elements of an axis that is shifted: of fewer, a shift drops most.
 _MIN_SHIFTED = 4
+#: Axes of heads: batch, heads, tokens, size.
+_HEAD_AXES = 4
 _GATED_KINDS = {"sigmoid", "tanh"}
 
 
 def list_shifts(_case: FaultCase, region: Region) -> Iterator[Change]:
     """Shift an input by one along an axis, or reverse it."""
     for number, step in enumerate(region.steps):
-        for position, step_input in list_floating_inputs(step):
-            array = step_input.array
-            for axis in range(array.ndim):
-                if array.shape[axis] < 2:
-                    continue
-                for cause, description, changed in _shift_axis(step, step_input, axis):
-                    output = compute_with(step, position, changed)
-                    if output is not None:
-                        yield Change(number, output, cause, description)
+        if step.kind != "convolution":
+            yield from _shift_inputs(number, step)
+
+
+def list_convolution_shifts(_case: FaultCase, region: Region) -> Iterator[Change]:
+    """Shift or reverse what a convolution reads: its input, or its kernel."""
+    for number, step in enumerate(region.steps):
+        if step.kind == "convolution":
+            yield from _shift_inputs(number, step)
+
+
+def _shift_inputs(number: int, step: Step) -> Iterator[Change]:
+    for position, step_input in list_floating_inputs(step):
+        for axis, length in enumerate(step_input.array.shape):
+            if length < 2:
+                continue
+            for cause, description, changed in _shift_axis(step, step_input, axis):
+                output = compute_with(step, position, changed)
+                if output is not None:
+                    yield Change(number, output, cause, description)
 
 
 def _shift_axis(
@@ -72,6 +86,14 @@ def list_orders(case: FaultCase, region: Region) -> Iterator[Change]:
                 is_bias = is_score_term and cause == "axes-swapped"
                 name = "relative-bias" if is_bias else cause
                 yield Change(number, output, name, description)
+            for description, changed in _regroup_columns(step_input):
+                output = compute_with(step, position, changed)
+                if output is not None:
+                    has_heads = is_attention(case.finding.scope) or feeds_softmax(
+                        case, region, number
+                    )
+                    cause = "heads-permuted" if has_heads else "axes-swapped"
+                    yield Change(number, output, cause, description)
 
 
 def _reorder(
@@ -91,13 +113,6 @@ def _reorder(
                         cause = _name_order(region, number, n_chunks)
                         text = f"the {n_chunks} parts of {name} in the order {list(order)}"
                         yield cause, text, changed
-        for block in range(2, length // 2 + 1):
-            if length % block == 0:
-                moved = np.moveaxis(array, axis, -1)
-                strided = moved.reshape(*moved.shape[:-1], block, length // block)
-                changed = np.moveaxis(np.swapaxes(strided, -1, -2).reshape(moved.shape), -1, axis)
-                text = f"axis {axis} of {name} in steps of {length // block}"
-                yield "heads-permuted", text, changed
     for first in range(array.ndim):
         for second in range(first + 1, array.ndim):
             swapped = np.swapaxes(array, first, second).reshape(array.shape)
@@ -107,6 +122,30 @@ def _reorder(
             elif not step_input.is_parameter and _depends_on_distance(array, first, second):
                 cause = "relative-bias"
             yield cause, f"axes {first} and {second} of {name} exchanged", swapped
+
+
+def _regroup_columns(step_input: StepInput) -> Iterator[tuple[str, AnyArray]]:
+    """Yield (description, array) of an input whose axis is read as rows of a matrix by columns.
+
+    Also of heads (batch, heads, tokens, size) that are cut from the columns of one projection.
+    """
+    array, name = step_input.array, step_input.name
+    for axis in range(array.ndim - 1, -1, -1):
+        length = array.shape[axis]
+        moved = np.moveaxis(array, axis, -1)
+        for block in range(2, length // 2 + 1):
+            if length % block == 0:
+                strided = moved.reshape(*moved.shape[:-1], block, length // block)
+                changed = np.moveaxis(np.swapaxes(strided, -1, -2).reshape(moved.shape), -1, axis)
+                yield f"axis {axis} of {name} in steps of {length // block}", changed
+    if array.ndim == _HEAD_AXES and min(array.shape[1], array.shape[3]) > 1:
+        heads = np.swapaxes(array, 1, 2)  # (batch, tokens, heads, size)
+        *tokens, n_heads, size = heads.shape
+        columns_first = heads.reshape(*tokens, size, n_heads).swapaxes(-1, -2)
+        heads_first = heads.swapaxes(-1, -2).reshape(heads.shape)
+        text = f"heads of {name} cut from its columns in steps of"
+        yield f"{text} {n_heads}", np.swapaxes(columns_first, 1, 2)
+        yield f"{text} {size}", np.swapaxes(heads_first, 1, 2)
 
 
 def _depends_on_distance(array: AnyArray, first: int, second: int) -> bool:

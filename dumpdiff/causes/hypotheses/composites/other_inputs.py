@@ -7,12 +7,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ....model.arrays import AnyArray
+from ....operators import compute_interpretations
 from ...fault_case import FaultCase, compute_residual
 from ...region import Region, Step, StepInput
 from ..attention import is_attention
+from .activations import ACTIVATION_KINDS
 from .change import LOSS_KINDS, Change, compute_with, feeds_softmax, list_floating_inputs
 from .missing_inputs import name_score_term
-from .parts import SIBLING_PREFIX, describe_other_part, list_sibling_parts
+from .parts import (
+    SIBLING_PREFIX,
+    describe_other_columns,
+    describe_other_part,
+    list_sibling_parts,
+)
 
 #: Largest input that is tried with other tensors in its place.
 _MAX_REPLACED_ELEMENTS = 1 << 17
@@ -20,6 +27,10 @@ _MAX_REPLACED_ELEMENTS = 1 << 17
 _MAX_REPLACEMENTS = 10
 #: Relative L2 within which the values of the two sides are the same value.
 _EQUAL_DISTANCE = 1e-3
+#: Relative L2 within which an op, computed again, gives a recorded value.
+_RECOMPUTED_DISTANCE = 1e-5
+#: Relative L2 between the sorted elements of one value on both sides: rounding.
+_SAME_ELEMENTS_DISTANCE = 1e-5
 #: Fewest axes of a value that a recurrence runs along, and fewest steps.
 _MIN_SCANNED_AXES, _MIN_SCANNED_LENGTH = 3, 3
 #: Kinds whose parameter may be another one of its shape: embeddings, and weights of norms.
@@ -126,24 +137,58 @@ def _describe_replacement(
 ) -> tuple[str, str, str]:
     """Return (cause, description, contrast) of a step that reads another value."""
     name, array = source
-    if _has_unknown_origin(region, step_input):
-        step = region.steps[number]
-        description = f"{step.name} ({step.kind}) of {name} itself"
-        return "missing-step", description, "has what an op that is not recorded computed"
-    ends = _find_scanned_value(case, step_input.array, array)
-    if ends is not None:
-        return "scan-direction", *ends
-    other_gate = _describe_other_gate(case, step_input, name, array)
-    if other_gate is not None:
-        return other_gate
-    other_part = describe_other_part(case, region, number, step_input.array, array)
+    step = region.steps[number]
+    if _is_computed_from(step_input, array):
+        cause = (
+            "activation-kind" if step_input.producer_kind in ACTIVATION_KINDS else "missing-step"
+        )
+        return cause, f"{name} without {step_input.name} ({step_input.producer_kind})", ""
+    other_part = _describe_part(case, region, number, step_input, source)
     if other_part is not None:
         return other_part
     contrast = f"has {step_input.name}"
-    step = region.steps[number]
+    if _has_unknown_origin(region, step_input):
+        description = f"{step.name} ({step.kind}) of {name} itself"
+        return "missing-step", description, "has what an op that is not recorded computed"
     if name.startswith(SIBLING_PREFIX):
         return "split-order", f"{step.name} ({step.kind}) of {name}", contrast
     return *_name_source(case, region, number, step_input, source), contrast
+
+
+def _describe_part(
+    case: FaultCase,
+    region: Region,
+    number: int,
+    step_input: StepInput,
+    source: tuple[str, AnyArray],
+) -> tuple[str, str, str] | None:
+    """Return (cause, description, contrast) if both tensors are parts of one value; else None."""
+    name, array = source
+    ends = _find_scanned_value(case, step_input.array, array)
+    if ends is not None:
+        return "scan-direction", *ends
+    other_part = _describe_other_gate(case, step_input, name, array) or describe_other_part(
+        case, region, number, step_input.array, array
+    )
+    if other_part is not None:
+        return other_part
+    other_columns = describe_other_columns(case, step_input.array, array)
+    if other_columns is None:
+        return None
+    step = region.steps[number]
+    columns, own_columns = other_columns
+    return "split-order", f"{step.name} ({step.kind}) of {columns}", own_columns
+
+
+def _is_computed_from(step_input: StepInput, array: AnyArray) -> bool:
+    """Return whether the op that computed an input computes it from an array alone."""
+    kind, output = step_input.producer_kind, step_input.array
+    if not kind or array.size != output.size:
+        return False
+    return any(
+        compute_residual(recomputed, output) <= _RECOMPUTED_DISTANCE
+        for _, recomputed in compute_interpretations(kind, [array], {}, output_shape=output.shape)
+    )
 
 
 def _has_unknown_origin(region: Region, step_input: StepInput) -> bool:
@@ -292,7 +337,11 @@ def _is_bypass(region: Region, step_input: StepInput, array: AnyArray) -> bool:
 
 
 def _holds_same_elements(array: AnyArray, other: AnyArray) -> bool:
-    """Return whether two arrays hold the same numbers in any order: another layout of one value."""
+    """Return whether two arrays hold the same numbers in any order: another layout of one value.
+
+    They may be the values of both sides, so small differences do not count.
+    """
     if array.size != other.size:
         return False
-    return np.array_equal(np.sort(array, axis=None), np.sort(other, axis=None))
+    sorted_array, sorted_other = np.sort(array, axis=None), np.sort(other, axis=None)
+    return compute_residual(sorted_array, sorted_other) <= _SAME_ELEMENTS_DISTANCE

@@ -98,6 +98,39 @@ def describe_other_part(
     return None
 
 
+def describe_other_columns(
+    case: FaultCase, array: AnyArray, replacement: AnyArray
+) -> tuple[str, str] | None:
+    """Return (what is read, what the other side reads) if both are other columns of one value.
+
+    Also if these were repeated or sliced along other axes: the first rows show it.
+    """
+    if array.shape != replacement.shape or array.ndim < 2 or array.shape[-1] < 2:
+        return None
+    width = array.shape[-1]
+    rows = [item.reshape(-1, width)[0] for item in (replacement, array)]
+    for operand in case.list_shared_operands():
+        if len(operand.shape) < 2 or operand.shape[-1] <= width or not operand.is_floating:
+            continue
+        places = [_find_columns(operand.array, row) for row in rows]
+        if None in places or places[0] == places[1]:
+            continue
+        texts = [f"columns {place} to {place + width - 1}" for place in places if place is not None]
+        return f"{texts[0]} of {operand.name}", f"reads {texts[1]}"
+    return None
+
+
+def _find_columns(whole: AnyArray, row: AnyArray) -> int | None:
+    """Return the first of the columns that hold a row of numbers; None if none do."""
+    total = whole.shape[-1]
+    flat = whole.reshape(-1)
+    for start in np.flatnonzero(np.isclose(flat, row[0], rtol=_EQUAL_DISTANCE)).tolist():
+        is_inside = start % total + row.size <= total
+        if is_inside and compute_residual(flat[start : start + row.size], row) <= _EQUAL_DISTANCE:
+            return int(start % total)
+    return None
+
+
 def feeds_gate(case: FaultCase, region: Region, number: int) -> bool:
     """Return whether a step computes with one gate of a cell, just before its sigmoid."""
     consumer_kinds = {region.steps[consumer].kind for consumer in region.consumers[number]}

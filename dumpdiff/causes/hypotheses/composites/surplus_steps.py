@@ -20,7 +20,7 @@ from ...region import Region, Step, StepInput
 from ..residual_sums import read_mask_factor
 from ..wave_tables import is_wave_table
 from .activations import ACTIVATION_KINDS
-from .change import Change, adds_epsilon, feeds_softmax, list_floating_inputs
+from .change import Change, belongs_to_formula, feeds_softmax, list_floating_inputs
 from .missing_inputs import is_mask, name_bypass
 from .quantizers import scales_quantized
 
@@ -101,7 +101,7 @@ def _find_surplus_steps(case: FaultCase, region: Region) -> list[int]:
         for number, step in enumerate(region.steps)
         if surplus[step.kind] > 0
         and step.kind not in _PLAIN_KINDS
-        and not adds_epsilon(case, region, number)
+        and not belongs_to_formula(case, region, number)
     ]
 
 
@@ -180,7 +180,7 @@ def _describe_step(case: FaultCase, region: Region, number: int, source: StepInp
     """Return what leaving out one step means."""
     others = [item for _, item in list_floating_inputs(region.steps[number]) if item is not source]
     is_addition = region.steps[number].kind == "add"
-    if is_addition and len(others) == 1 and _is_used_twice(case, others[0]):
+    if is_addition and len(others) == 1 and _is_used_twice(case, source.value, others[0]):
         name = others[0].name
         without = Statement(f"its bias added once ({name})", "adds it twice")
         return _Omission(
@@ -219,10 +219,14 @@ def _subtracts_mean(region: Region, number: int, source: StepInput) -> bool:
     return step.kind == "sub" and is_mean and has_root
 
 
-def _is_used_twice(case: FaultCase, addend: StepInput) -> bool:
-    """Return whether an addend is a vector of weights that the other side adds as well."""
-    is_bias = addend.is_parameter and addend.array.ndim == 1
-    return is_bias and any(
+def _is_used_twice(case: FaultCase, value: int, addend: StepInput) -> bool:
+    """Return whether an addend is a vector of weights from which the value was computed already.
+
+    The other side has the vector as well.
+    """
+    if not addend.is_parameter or addend.array.ndim != 1:
+        return False
+    return case.depends_on(value, addend.value) and any(
         operand.parameter
         and operand.shape == addend.array.shape
         and np.array_equal(operand.array, addend.array)

@@ -17,6 +17,8 @@ from .change import Change, list_floating_inputs
 _ROOT_KINDS = {"mul": {"rsqrt", "reciprocal", "pow"}, "div": {"sqrt"}}
 #: Relative L2 within which a recorded value is the normalized one, computed in float64.
 _EQUAL_DISTANCE = 1e-5
+#: Numbers of groups that are tried.
+_GROUP_COUNTS = (2, 4, 8, 16)
 _NAMES = {False: "RMS norm", True: "layer norm"}
 
 
@@ -39,7 +41,11 @@ class _Norm:
     def compute(self, *, is_centered: bool, has_weights: bool = True) -> Floats:
         """Return the output with or without the mean and the weights."""
         normalized = _normalize(self.x.array, self.axes, self.eps, is_centered=is_centered)
-        if not has_weights or not self.weights:
+        return self.weigh(normalized) if has_weights else normalized
+
+    def weigh(self, normalized: Floats) -> Floats:
+        """Return a normalized value times the weight, plus the bias, if there are any."""
+        if not self.weights:
             return normalized
         weight, *biases = self.weights
         result: Floats = normalized * weight + sum(biases)
@@ -59,10 +65,26 @@ def list_written_norms(case: FaultCase, region: Region) -> Iterator[Change]:
         other = norm.compute(is_centered=not norm.is_centered).reshape(shape)
         text = f"{_NAMES[not norm.is_centered]} of {norm.x.name}"
         yield Change(number, other, "norm-kind", text, f"has {norm.name}")
+        yield from _change_groups(region, norm)
         if norm.weights:
             bare = norm.compute(is_centered=norm.is_centered, has_weights=False).reshape(shape)
             text = "weight and bias" if len(norm.weights) > 1 else "its weight"
             yield Change(number, bare, "affine-missing", f"{steps} without {text}")
+
+
+def _change_groups(region: Region, norm: _Norm) -> Iterator[Change]:
+    """Normalize groups of the last axis, each by itself."""
+    shape, width = region.steps[norm.last_number].output.shape, norm.x.array.shape[-1]
+    if norm.axes != (norm.x.array.ndim - 1,):
+        return
+    for n_groups in _GROUP_COUNTS:
+        if width % n_groups or n_groups == width:
+            continue
+        groups = norm.x.array.reshape(*norm.x.array.shape[:-1], n_groups, -1)
+        normalized = _normalize(groups, (groups.ndim - 1,), norm.eps, is_centered=norm.is_centered)
+        output = norm.weigh(normalized.reshape(norm.x.array.shape)).reshape(shape)
+        text = f"{norm.name} of {norm.x.name} in {n_groups} groups"
+        yield Change(norm.last_number, output, "norm-groups", text, "has one group")
 
 
 def _find_norms(region: Region) -> list[_Norm]:
