@@ -161,7 +161,7 @@ def test_the_check_itself_sees_what_runs_on_import(source: str, is_found: bool) 
 
 #: What opens a file or searches folders. Files of the package itself are no inputs.
 READING = re.compile(
-    r"(?<![\w.])open\((?!descriptor)|\.open\(\"r|\.read_text\(enc|\.read_bytes\(\)|os\.walk|\.rglob\("
+    r"(?<![\w.])open\(|\.open\(\"r|\.read_text\(enc|\.read_bytes\(\)|os\.walk|\.rglob\("
 )
 READING_MODULES = {
     "dumpdiff.model.input_files",

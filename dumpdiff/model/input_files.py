@@ -65,7 +65,9 @@ def open_input_file(path: str | Path, *, is_buffered: bool = True) -> BinaryIO:
     if size == 0:
         os.close(descriptor)
         descriptor = os.open(os.devnull, _OPEN_FLAGS)
-    return open(descriptor, "rb", buffering=-1 if is_buffered else 0)
+    # Not open(), which asks the system again what was just asked: a dump has thousands of files.
+    stream = io.FileIO(descriptor)
+    return io.BufferedReader(stream) if is_buffered else stream
 
 
 def _open_descriptor(path: str | Path) -> tuple[int, int]:
