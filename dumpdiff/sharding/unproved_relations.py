@@ -251,7 +251,7 @@ def _sum_reduced_values(
 
     That the same value of other layers is replicated is no evidence if the ranks differ.
     """
-    is_open = ~is_proved & ~_flag_equal(siblings)
+    is_open = ~is_proved & (siblings.labels != siblings.labels[:, :1]).any(axis=1)
     for row, output in list_reductions(siblings):
         groups = tuple(siblings.labels[output].tolist())
         relation = add_parts(tuple(siblings.labels[row].tolist()), groups)
