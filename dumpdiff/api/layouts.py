@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import readers
+from ..communication import list_collectives
 from ..graph import Flow, build_flow
+from ..model.errors import DumpError
+from ..model.run_result import format_place
 from ..readers.parts import Part
 from ..sharding import Merged, RunOfRanks, has_equal_layout, list_changed_layouts, merge_runs
 from ..verification import JoinedChecks, TraceChecks, attach_checks
@@ -19,19 +22,24 @@ def find_layouts(inputs: Inputs, all_parts: tuple[list[Part], list[Part]]) -> Ra
     """Return the parts of all ranks of one step, if the two runs have other layouts.
 
     None if a rank was chosen, if both runs have one rank, or if the same rank of both holds
-    parameters of the same sizes.
+    parameters of the same sizes and both have as many ranks, or one lacks ranks that its own
+    collectives name. Raises DumpError if such ranks are needed to merge a run.
     """
     if inputs.rank is not None:
         return None
     n_ranks = [_count_ranks(parts) for parts in all_parts]
     if max(n_ranks) < 2:
         return None
-    if n_ranks[0] == n_ranks[1]:
+    step = _choose_step(all_parts, inputs.step)
+    target, reference = (_choose_of_ranks(parts, step, inputs.graph) for parts in all_parts)
+    has_equal_number = n_ranks[0] == n_ranks[1]
+    problems = [] if has_equal_number else _describe_missing_ranks(target, reference)
+    if has_equal_number or problems:
         chosen_parts = inputs.choose_of_parts(all_parts)
         if has_equal_layout(*(readers.read_part(part) for part in chosen_parts)):
             return None
-    step = _choose_step(all_parts, inputs.step)
-    target, reference = (_choose_of_ranks(parts, step, inputs.graph) for parts in all_parts)
+    if problems:
+        raise DumpError(f"{'; '.join(problems)}; runs of other layouts need all their ranks")
     return (target, reference) if target and reference else None
 
 
@@ -86,6 +94,24 @@ def list_layout(merged_runs: Sequence[Merged]) -> dict[str, list[list[object]]]:
                 [row.name, row.relation, row.count] for row in list_changed_layouts(merged.layout)
             ]
     return layouts
+
+
+def _describe_missing_ranks(*sides: Sequence[Part]) -> list[str]:
+    """Return a sentence for each run whose collectives name ranks that its dump does not hold."""
+    sentences = []
+    for side, parts in zip(("target", "reference"), sides, strict=True):
+        if any(part.rank is None for part in parts):
+            continue  # one process, whose number is no rank
+        named_ranks: set[int] = set()
+        for part in parts:
+            table = list_collectives(readers.read_part(part))
+            for members in table["members"].dropna():
+                named_ranks.update(members)
+        missing_ranks = sorted(named_ranks - {part.rank for part in parts})
+        if missing_ranks:
+            place = format_place(tuple(missing_ranks), ())
+            sentences.append(f"the {side} exchanges values with {place}, which its dump lacks")
+    return sentences
 
 
 def _count_ranks(parts: Sequence[Part]) -> int:

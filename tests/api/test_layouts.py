@@ -1,5 +1,6 @@
 """Runs of other layouts: real recordings of one model on one, two and four ranks."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,3 +79,33 @@ def test_the_layout_is_printed_on_request(dump: Dumps) -> None:
     start = lines.index("spread over ranks")
     table = [line.strip() for line in lines[start + 1 : lines.index("", start)]]
     assert "target decoder.layers.#.mlp.linear_fc1.weight: 2 shards (4)" in table
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_a_run_that_lacks_a_rank_is_not_merged_without_it(
+    dump: Dumps, tmp_path: Path, is_swapped: bool
+) -> None:
+    """Its collectives name the rank. With one layout on both sides the others are compared."""
+    complete = dump("parallel_pt_tp2_dp2")
+    incomplete = tmp_path / "incomplete"
+    shutil.copytree(complete, incomplete, ignore=shutil.ignore_patterns("rank3"))
+    pair = [complete, incomplete] if is_swapped else [incomplete, complete]
+    side = "reference" if is_swapped else "target"
+
+    run = dumpdiff.align(*pair, jobs=1)
+
+    assert (run.verdict, run.ranks) == ("inconclusive", (0, 1, 2))
+    assert run.unpaired == (f"the {side} has no rank 3 of step 0",)
+    with pytest.raises(DumpError, match="the target exchanges values with rank 3, which its dump"):
+        dumpdiff.align(incomplete, dump("parallel_pt_tp2"))
+
+
+def test_a_rank_that_cannot_be_read_is_said_to_be_missing(dump: Dumps, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(dump("parallel_pt_tp2_dp2"), damaged)
+    (damaged / "step0" / "rank3" / "dump.json").write_text("{")
+
+    run = dumpdiff.align(damaged, dump("parallel_pt_tp2_dp2"), jobs=1)
+
+    assert run.verdict == "inconclusive"
+    assert run.notes[0] == "the target has no rank 3 of step 0"
