@@ -71,7 +71,8 @@ class _RelationSearch:
             everyone = (0,) * siblings.n_ranks
             self._match(siblings.labels, everyone, 1.0 / slices.count, is_single)
         if slices.factor != 1.0:
-            self._match(siblings.labels, None, slices.factor, siblings.is_backward)
+            is_sliced = (siblings.labels != siblings.labels[:, :1]).any(axis=1)
+            self._match(siblings.labels, None, slices.factor, siblings.is_backward & is_sliced)
             self._match_sums(groups, slices.factor)
         self._share_evidence()
         is_proved = np.array([relation is not None for relation in self._evidence], dtype=bool)
