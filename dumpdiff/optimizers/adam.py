@@ -65,6 +65,7 @@ class Adam:
     family = "Adam"
     elementwise = True
     starts_from_zero = False
+    needs_one_rate = False
     steps_to_identify = 1
 
     @property

@@ -186,6 +186,11 @@ class Adaptive:
         return _FORMS[self.form].steps
 
     @property
+    def needs_one_rate(self) -> bool:
+        """With a learning rate per step, RAdam's first steps are SGD with momentum."""
+        return self.form == "RAdam"
+
+    @property
     def without_decay(self) -> Adaptive:
         """The same rule without its decay."""
         return replace(self, decay=NO_DECAY)

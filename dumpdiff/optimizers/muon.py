@@ -45,6 +45,7 @@ class Muon:
     family = "Muon"
     elementwise = False
     starts_from_zero = False
+    needs_one_rate = False
 
     @property
     def name(self) -> str:

@@ -102,6 +102,10 @@ class Rule(Protocol):
         """Whether it reads no moments from before the first recorded step."""
 
     @property
+    def needs_one_rate(self) -> bool:
+        """Whether it is another rule if each step may have its own learning rate or factor."""
+
+    @property
     def complexity(self) -> int:
         """Number of choices that are not plain.
 

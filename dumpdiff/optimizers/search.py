@@ -141,6 +141,8 @@ def _fit_rules(
     """Fit each rule with each scaling: elementwise rules on the sample, others on all data."""
     fits = []
     for rule, (scaling, by_step) in product(rules, scalings):
+        if rule.needs_one_rate and (by_step or scaling.kind == STEP_FACTORS):
+            continue
         rule_data = search_sample if rule.elementwise else data
         fits.append(find_best_fit(rule, scaling, by_step, rule_data, settings))
     return fits

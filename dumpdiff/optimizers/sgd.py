@@ -50,6 +50,7 @@ class SGD:
     family = "SGD"
     elementwise = True
     starts_from_zero = False
+    needs_one_rate = False
 
     @property
     def name(self) -> str:

@@ -56,8 +56,8 @@ def test_one_step_is_inconclusive(run: Run, tmp_path: Path) -> None:
     outcome = run("optimizer", save_sgd_run(tmp_path / "a", steps=1), "-q")
     assert outcome.exit_code == 3
     assert outcome.stdout == (
-        "inconclusive: SGD, SGD with momentum and SGD with Nesterov momentum explain these steps "
-        "equally well; record a second step\n"
+        "inconclusive: SGD, SGD with momentum, RAdam and SGD with Nesterov momentum explain these"
+        " steps equally well; record a second step\n"
     )
 
 

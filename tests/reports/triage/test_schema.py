@@ -175,5 +175,12 @@ def test_what_a_case_may_have_is_known() -> None:
 def test_what_the_optimizer_says_of_two_runs_and_of_one() -> None:
     states = read_enum("update_state")
     assert read_enum("optimizer", "verdict") == [*get_args(Verdict), *states]
-    aspects = (rule.CORRECTION, rule.DECAY_KIND, rule.EPSILON_PLACE, rule.MOMENTUM_KIND, rule.SCALE)
+    aspects = (
+        rule.CORRECTION,
+        rule.DECAY_KIND,
+        rule.EPSILON_PLACE,
+        rule.MOMENTUM_KIND,
+        rule.MOMENT_FORM,
+        rule.SCALE,
+    )
     assert DEFINITIONS["fit"]["properties"]["aspects"]["propertyNames"]["enum"] == list(aspects)
