@@ -249,7 +249,7 @@ def name_bypass(
         cause = "activation-kind"
     if cause:
         return cause, f"without {step.name} ({step.kind})"
-    numbers = [float(item.array) for item in step.inputs if item.array.size == 1]
+    numbers = [float(item.array.item()) for item in step.inputs if item.array.size == 1]
     if step.kind in (*_SCALING_KINDS, *_OFFSET_KINDS):
         return _name_number(case, region, number, numbers)
     return "missing-step", f"without {step.name} ({step.kind})"
