@@ -120,13 +120,14 @@ class _Form:
     hyperparameters: tuple[str, ...]
     decays: tuple[str, ...]  #: the kinds that a framework has
     steps: int  #: steps from zero moments until it differs from other rules
+    is_sgd_first: bool = False  #: its first steps are SGD with a mean of gradients
 
 
 _FORMS: Mapping[str, _Form] = {
     "NAdam": _Form(
         _iterate_nadam, ("beta1", "beta2", "epsilon", "momentum_decay"), (L2, DECOUPLED), 1
     ),
-    "RAdam": _Form(_iterate_radam, ("beta1", "beta2", "epsilon"), (L2, DECOUPLED), 2),
+    "RAdam": _Form(_iterate_radam, ("beta1", "beta2", "epsilon"), (L2, DECOUPLED), 2, True),
     "Adamax": _Form(_iterate_adamax, ("beta1", "beta2", "epsilon"), (L2,), 2),
     "RMSprop": _Form(_iterate_rmsprop, ("alpha", "epsilon"), (L2,), 2),
     "AdaGrad": _Form(_iterate_adagrad, ("epsilon", "accumulator"), (L2,), 2),
@@ -187,8 +188,8 @@ class Adaptive:
 
     @property
     def needs_one_rate(self) -> bool:
-        """With a learning rate per step, RAdam's first steps are SGD with momentum."""
-        return self.form == "RAdam"
+        """With a learning rate per step, a mean of gradients is SGD with momentum."""
+        return _FORMS[self.form].is_sgd_first
 
     @property
     def without_decay(self) -> Adaptive:
@@ -197,11 +198,11 @@ class Adaptive:
 
     @property
     def reductions(self) -> tuple[Rule, ...]:
-        """The rule without decay; RAdam's first steps without a first moment are SGD."""
+        """The rule without decay, and SGD: a mean of gradients without a first moment."""
         reductions: list[Rule] = []
         if self.decay != NO_DECAY:
             reductions.append(self.without_decay)
-        if self.form == "RAdam":
+        if _FORMS[self.form].is_sgd_first:
             reductions.append(SGD(decay=NO_DECAY if self.decay == NO_DECAY else L2))
         return tuple(reductions)
 

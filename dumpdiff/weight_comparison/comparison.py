@@ -274,8 +274,7 @@ def _judge_rows(
     if relation == "different":
         unequal_rows = np.flatnonzero(distance.unequal[rows])
         return relation, name_mistake(parameter, unequal_rows, index)
-    if relation == "noise" and not parameter.is_computed:
-        # Weights are copied or cast, never recomputed: what no rounding explains is another value.
+    if not parameter.allows(relation):
         return "different", name_small_change(parameter, index)
     return relation, None
 

@@ -9,6 +9,7 @@ import numpy as np
 from ..model.arrays import Floats, Ints
 from .distance import compute_noise
 from .matrix import CHUNK, Matrix
+from .result import Relation
 
 _SAMPLE_ELEMENTS = CHUNK // 8  #: elements that a hypothesis about a mistake is tested on
 _MIN_SAMPLE_ROWS = 16  #: rows of a sample, however wide they are
@@ -36,10 +37,15 @@ class ParameterRows:
         """Relative distance that rounding can cause."""
         return compute_noise(self.target.precision, self.reference.precision)
 
-    @property
-    def is_computed(self) -> bool:
-        """Whether the elements of a side were computed, so that they may differ by rounding."""
-        return bool(self.target.computed_from or self.reference.computed_from)
+    def allows(self, relation: Relation) -> bool:
+        """Return whether a relation is no mistake.
+
+        Weights are copied or cast, so what no rounding explains is another value. Only elements
+        that were computed, as sums or from scales, may differ by noise.
+        """
+        if relation == "noise":
+            return bool(self.target.computed_from or self.reference.computed_from)
+        return relation != "different"
 
     def sample_rows(self, candidates: Ints | None = None) -> Ints:
         """Return a limited number of evenly spaced rows, of all rows or of ``candidates``."""

@@ -90,14 +90,14 @@ def _compare_head(models: tuple[WholeModel, WholeModel], side: int, head: Member
     target, reference = matrices
     distance = measure_distance(target, reference)
     relation = distance.classify()
+    rows = np.arange(n_rows)
+    parameter = ParameterRows(_HEAD, names[0], names[1], target, reference, rows, rows)
     mistake = None
-    if relation in ("noise", "different"):
+    if not parameter.allows(relation):
         message = (
             f"the {_SIDE_NAMES[side]} has a separate head, but the other side uses its embedding"
         )
         if not len(distance.wrong_rows):
-            rows = np.arange(n_rows)
-            parameter = ParameterRows(_HEAD, names[0], names[1], target, reference, rows, rows)
             message += f": {measure_drift(parameter).describe()}"
         mistake, relation = Mistake("tied-head", message), "different"
     return Pair(

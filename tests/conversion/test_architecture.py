@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from weight_comparison.layouts import Weights
+from weight_comparison.models import DEEPSEEK_SIZES
 
 from dumpdiff import checkpoints
 from dumpdiff.conversion import SourceOptions, TargetOptions, plan_conversion
@@ -131,19 +132,8 @@ def test_deepseek_comes_back_as_the_version_that_it_was(
     source = save_model(
         tmp_path / "deepseek",
         f"Deepseek{name}",
+        **DEEPSEEK_SIZES,
         num_key_value_heads=8,
-        moe_intermediate_size=32,
-        n_routed_experts=4,
-        n_shared_experts=1,
-        num_experts_per_tok=2,
-        n_group=2,
-        topk_group=1,
-        first_k_dense_replace=1,
-        kv_lora_rank=24,
-        q_lora_rank=32,
-        qk_rope_head_dim=8,
-        qk_nope_head_dim=16,
-        v_head_dim=16,
     )
     folder = convert_to("huggingface", convert_to("megatron", source))
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

@@ -11,6 +11,24 @@ from pathlib import Path
 
 FAMILIES = ("llama", "qwen3", "mixtral", "deepseek", "gpt2")
 
+#: The numbers of a tiny DeepSeek, besides those of its attention heads.
+DEEPSEEK_SIZES = {
+    "intermediate_size": 176,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 32,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+}
+
 
 def main(folder: Path) -> None:
     import torch
@@ -54,20 +72,7 @@ def main(folder: Path) -> None:
         "deepseek": DeepseekV3ForCausalLM(
             DeepseekV3Config(
                 **{**attention, "num_key_value_heads": 8},
-                intermediate_size=176,
-                moe_intermediate_size=32,
-                num_hidden_layers=2,
-                n_routed_experts=4,
-                n_shared_experts=1,
-                num_experts_per_tok=2,
-                n_group=2,
-                topk_group=1,
-                first_k_dense_replace=1,
-                kv_lora_rank=24,
-                q_lora_rank=32,
-                qk_rope_head_dim=8,
-                qk_nope_head_dim=16,
-                v_head_dim=16,
+                **DEEPSEEK_SIZES,
             )
         ),
         "gpt2": GPT2LMHeadModel(
