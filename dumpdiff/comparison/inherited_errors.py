@@ -13,13 +13,8 @@ import pandas as pd
 from ..alignment import Alignment
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
-from ..model.inheritance import Inheritance
+from ..model.inheritance import MAX_GROWTH, Inheritance
 from .new_weights import find_new_weight_rows
-
-#: Error of a computed value over the largest error of the weights: as much as
-#: ``divergence.forward_walk`` allows an error to grow from op to op before it has a cause of its
-#: own. An error may be in one half of a tensor that is cut, and gradients add those of all layers.
-_GROWTH = 10.0
 
 
 def index_weights(flow: Flow) -> dict[str, int]:
@@ -52,7 +47,7 @@ def allow_inherited_errors(
     tolerance = pairs["tolerance"].to_numpy(dtype=float)
     is_given = [is_graph_input(alignment.target, value) for value in pairs["target"].tolist()]
     is_computed = ~np.array(is_given, dtype=bool) & (tolerance > 0)
-    allowed_errors[is_computed] = _GROWTH * inheritance.largest_error
+    allowed_errors[is_computed] = MAX_GROWTH * inheritance.largest_error
     for new_weight, row in zip(alignment.new_weights, find_new_weight_rows(alignment), strict=True):
         own_error = error_of_value.get(new_weight.old_target, 0.0)
         allowed_errors[row] = tolerance[row] + own_error

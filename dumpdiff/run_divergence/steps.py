@@ -11,14 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..model.inheritance import Inheritance
+from ..model.inheritance import MAX_GROWTH, Inheritance
 from ..model.run_result import ParameterState, TaskResult
 from ..model.verdict import DIFFERING_STATES
 
-#: Error of a value over the largest error of a weight when the step begins, up to which it is a
-#: consequence of weights that the step before made differ: the growth that
-#: ``divergence.forward_walk`` allows from op to op.
-_GROWTH = 10.0
 #: Error of a weight over that which the new weight of the step before had. The two are one tensor;
 #: statistics and whole tensors may give different errors.
 _SAME_ERROR = 2.0
@@ -137,7 +133,7 @@ def list_inherited_findings(task: TaskResult, inherited_error: float) -> list[in
     inherited = []
     for index, finding in enumerate(task.findings):
         error = finding.metrics.get("error", math.nan)
-        if finding.kind == "parameter" or error <= _GROWTH * inherited_error:
+        if finding.kind == "parameter" or error <= MAX_GROWTH * inherited_error:
             inherited.append(index)
     return inherited
 
