@@ -151,6 +151,7 @@ def align(
     )
     selected_steps = _merge_selection("step", step, steps)
     selected_ranks = _merge_selection("rank", rank, ranks)
+    report_progress(progress, "searching for dumps", 0.0)
     all_parts = inputs.find_parts()
     has_other_layouts = selected_ranks is None and find_layouts(inputs, all_parts) is not None
     pairs = pair_parts(
@@ -160,6 +161,10 @@ def align(
         graph=graph,
         has_other_layouts=has_other_layouts,
     )
+    # Whoever chooses a rank or step does not ask about the others, which these may be.
+    if selected_steps is None and selected_ranks is None:
+        unreadable = inputs.describe_unreadable()
+        pairs = replace(pairs, unpaired=(*pairs.unpaired, *unreadable))
     if len(pairs.pairs) > 1 or pairs.unpaired:
         from .run_alignment import Execution, align_run
 
@@ -467,7 +472,12 @@ class Inspection:
 
 
 def inspect(
-    dump: PathLike, *, step: int | None = None, rank: int | None = None, graph: int | None = None
+    dump: PathLike,
+    *,
+    step: int | None = None,
+    rank: int | None = None,
+    graph: int | None = None,
+    progress: Progress | None = None,
 ) -> Inspection:
     """Return what a dump is: format, framework, steps, ranks, ops, tensors, problems.
 
@@ -477,14 +487,22 @@ def inspect(
         Folder or file of MindSpore, msprobe or ptdbg_ascend.
     step, rank, graph
         Part to read; default: the first of each.
+    progress
+        Called with the current activity and its share done.
 
     Raises
     ------
     DumpError
         If nothing can be read, or the dump has no such part.
     """
+    report_progress(progress, "searching for dumps", 0.0)
     parts, part = _choose_part(dump, step, rank, graph)
-    return Inspection(str(dump), tuple(parts), readers.read_part(part))
+    report_progress(progress, "reading the dump", 0.5)
+    trace = readers.read_part(part)
+    unreadable = readers.find_unreadable(dump)
+    return Inspection(
+        str(dump), tuple(parts), replace(trace, problems=(*trace.problems, *unreadable))
+    )
 
 
 def verify(
@@ -518,14 +536,16 @@ def verify(
     """
     from ..verification import verify_trace
 
+    report_progress(progress, "searching for dumps", 0.0)
     parts, part = _choose_part(dump, step, rank, graph)
     report_progress(progress, "reading the dump", 0.0)
     trace = readers.read_part(part)
     move_bar = narrow_progress(progress, "reading the files")
     verification = verify_trace(trace, load_rules(), move_bar)
     place = readers.describe_unread_parts(parts, part)
-    notes = (f"{place} was checked; the rest was not read",) if place else ()
-    return replace(verification, notes=notes)
+    notes = [f"{place} was checked; the rest was not read"] if place else []
+    notes += map(str, readers.find_unreadable(dump))
+    return replace(verification, notes=tuple(notes))
 
 
 def _choose_part(

@@ -14,6 +14,8 @@ PathLike = str | Path
 #: Parts of the target and of the reference that the two to compare are chosen from.
 Candidates = tuple[list[Part], list[Part]]
 
+_MAX_LISTED = 6  #: folders and files that cannot be read
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -48,6 +50,17 @@ class Inputs:
     def find_parts(self) -> Candidates:
         """Return everything that the target and the reference hold. Raises DumpError."""
         return readers.find_parts(self.target), readers.find_parts(self.reference)
+
+    def describe_unreadable(self) -> tuple[str, ...]:
+        """Return a sentence for each folder or file of a side that cannot be read, or a few."""
+        sentences = []
+        for side, path in (("target", self.target), ("reference", self.reference)):
+            problems = readers.find_unreadable(path)
+            sentences += [f"of the {side}, {problem}" for problem in problems[:_MAX_LISTED]]
+            n_more = len(problems) - _MAX_LISTED
+            if n_more > 0:
+                sentences.append(f"of the {side}, {n_more} more cannot be read")
+        return tuple(sentences)
 
     def choose_of_parts(self, parts: Candidates) -> tuple[Part, Part]:
         """Return the step, rank and graph of either dump that are compared, of all its parts.

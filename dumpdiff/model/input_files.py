@@ -171,12 +171,12 @@ class FolderEntries(NamedTuple):
     files: list[str]  #: regular files, and links to them
 
 
-def _ignore_error(error: OSError) -> None:
+def ignore_error(error: OSError) -> None:
     """Leave out what cannot be read."""
 
 
 def iterate_folders(
-    root: str | Path, on_error: Callable[[OSError], object] = _ignore_error
+    root: str | Path, on_error: Callable[[OSError], object] = ignore_error
 ) -> Iterator[FolderEntries]:
     """Yield a folder and all folders below it, sorted by name.
 

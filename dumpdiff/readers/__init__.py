@@ -14,15 +14,16 @@ MindSpore) and ``ptdbg`` (ptdbg_ascend, PyTorch).
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 from ..model.errors import DumpError
 from ..model.gc_pause import pause_gc
-from ..model.input_files import check_input, iterate_folders, open_input_file, read_head
-from ..model.trace import Trace
+from ..model.input_files import check_input, open_input_file, read_head
+from ..model.trace import Problem, Trace
 from . import mindspore, msprobe, ptdbg
-from .files import find_text_files, is_pickle
+from .files import TENSOR_SUFFIXES, find_text_files, is_pickle
 from .parts import Part, choose_parts, describe_unread_parts
 
 FORMATS: tuple[ModuleType, ...] = (mindspore, msprobe, ptdbg)
@@ -33,6 +34,7 @@ __all__ = [
     "choose_parts",
     "describe_unread_parts",
     "find_parts",
+    "find_unreadable",
     "read_part",
 ]
 
@@ -71,8 +73,7 @@ def _explain_no_dump(path: Path) -> str:
     for file in find_text_files(path):
         if is_pickle(file):
             return f"{file}: {_describe_file(file)}; expected {_EXPECTED_FILES}"
-    obstacle = _find_obstacle(path)
-    if obstacle is not None:
+    for obstacle in _find_obstacles(path):
         return f"{obstacle.filename}: {obstacle.strerror}; no dump in the rest of {path}"
     return (
         f"{path}: no dump in this folder; expected rank_*/net/graph/iteration with npy files or "
@@ -80,18 +81,39 @@ def _explain_no_dump(path: Path) -> str:
     )
 
 
-def _find_obstacle(path: Path) -> OSError | None:
-    """Return why the first folder or file below ``path`` that cannot be read cannot; else None."""
+def find_unreadable(path: str | Path) -> list[Problem]:
+    """Return a problem for each folder, and each file that may be a dump, that cannot be read.
+
+    It may hold a rank or a step, of which nothing is known. There is none in a single file.
+    """
+    path = Path(path)
+    if path.is_file():
+        return []
+    return [
+        Problem(
+            os.path.relpath(error.filename, path),
+            f"cannot be read ({error.strerror}); it may be a part of the dump",
+            weakens=True,
+        )
+        for error in _find_obstacles(path)
+    ]
+
+
+def _find_obstacles(path: Path) -> Iterator[OSError]:
+    """Yield why folders, and files that may be the index file of a dump, cannot be read."""
     errors: list[OSError] = []
-    for folder, _, names in iterate_folders(path, errors.append):
-        for name in names:
-            try:
-                open_input_file(folder / name).close()
-            except OSError as error:
-                errors.append(error)
-            if errors:
-                return errors[0]
-    return errors[0] if errors else None
+    for file in find_text_files(path, errors.append):
+        try:
+            open_input_file(file).close()
+        except OSError as error:
+            errors.append(error)
+        yield from filter(_may_be_index_file, errors)
+        errors.clear()
+    yield from filter(_may_be_index_file, errors)
+
+
+def _may_be_index_file(error: OSError) -> bool:
+    return not error.filename.endswith(TENSOR_SUFFIXES)
 
 
 def _describe_file(path: Path) -> str:
