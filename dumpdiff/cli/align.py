@@ -10,7 +10,6 @@ from ..model.verdict import EXIT_CODES
 from . import options
 from .output import (
     build_console,
-    check_page,
     print_result,
     show_progress,
     write_result_files,
@@ -185,7 +184,6 @@ def align(
         "markdown": markdown_file,
         "junit": junit_file,
     }
-    check_page(html_file)
     if step is not None and steps is not None:
         raise click.UsageError("give either --step or --steps")
     if rank is not None and ranks is not None:
@@ -216,15 +214,10 @@ def align(
 
     from ..model.run_result import RunResult
     from ..reports.alignment.text import View
-    from ..reports.outputs import is_available
 
     view = View(limit=limit, phase=phase, scope=scope, quiet=quiet, verbose=verbose)
     print_result(result, build_console(*files.values()), view)
     write_result_files(result, files)
     if isinstance(result, RunResult):
         result.close()
-    if output is not None and not is_available("html"):
-        click.echo(
-            f"{output}: has no report.html, which needs: pip install 'dumpdiff[html]'", err=True
-        )
     ctx.exit(EXIT_CODES[result.verdict])

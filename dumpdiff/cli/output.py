@@ -33,14 +33,6 @@ class _Writer(Protocol):
     def write(self, result: Any, stream: IO[bytes]) -> None: ...
 
 
-def check_page(html_file: str | None) -> None:
-    """Fail before the long work if a page is to be written and its libraries are not installed."""
-    if html_file is not None:
-        from ..reports.page.assets import check_installed
-
-        check_installed()
-
-
 def write_files(result: object, files: Files, package: str) -> None:
     """Write every requested output, each by the module of its name in ``package``.
 

@@ -7,7 +7,6 @@ import inspect
 import io
 import json
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -130,21 +129,6 @@ def test_a_dash_writes_to_standard_output_and_moves_the_report(
     result = run("align", "a", "b", option, "-")
     assert result.stderr.startswith("first divergence: ")
     assert FORMS[option](result.stdout)
-
-
-def test_a_missing_library_is_an_error_before_the_comparison(
-    run: Run, called: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def raise_not_found(name: str) -> None:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr("dumpdiff.reports.page.assets.distribution", raise_not_found)
-    result = run("align", "a", "b", "--html", tmp_path / "report.html")
-    assert result.exit_code == 2
-    assert result.stderr == (
-        "dumpdiff: an HTML report needs Jinja2 and uplot-python: pip install 'dumpdiff[html]'\n"
-    )
-    assert "target" not in called
 
 
 def test_all_formats_at_once(run: Run, called: dict[str, Any], tmp_path: Path) -> None:
