@@ -27,7 +27,7 @@ from ..rulebook import load_rules
 from . import backends
 from .backends import SavedDrawings
 from .inputs import Inputs, PathLike
-from .layouts import find_layouts
+from .layouts import add_unrecorded_ranks, find_layouts
 from .pipeline import compare_dumps, read_flows
 from .progress import Progress, narrow_progress, report_progress
 from .result_builder import build_result
@@ -152,25 +152,33 @@ def align(
     selected_steps = _merge_selection("step", step, steps)
     selected_ranks = _merge_selection("rank", rank, ranks)
     all_parts = inputs.find_parts()
-    has_other_layouts = selected_ranks is None and find_layouts(inputs, all_parts) is not None
+    inputs = replace(inputs, step=_get_first(selected_steps), rank=_get_first(selected_ranks))
+    layouts = find_layouts(inputs, all_parts)
     pairs = pair_parts(
         *all_parts,
         steps=selected_steps,
         ranks=selected_ranks,
         graph=graph,
-        has_other_layouts=has_other_layouts,
+        has_other_layouts=layouts is not None,
     )
     if len(pairs.pairs) > 1 or pairs.unpaired:
         from .run_alignment import Execution, align_run
 
         execution = Execution(jobs, scheduler, output)
         return align_run(inputs, pairs, min_coverage, explained, execution, load_single, progress)
-    inputs = replace(inputs, step=_get_first(selected_steps), rank=_get_first(selected_ranks))
     # Drawn once, also if the page is written again elsewhere.
     has_drawings = output is not None
-    result, _ = build_result(
-        inputs, min_coverage, explained, progress, candidates=all_parts, has_drawings=has_drawings
+    result, dumps = build_result(
+        inputs,
+        min_coverage,
+        explained,
+        progress,
+        candidates=all_parts,
+        layouts=layouts,
+        has_drawings=has_drawings,
     )
+    if layouts is None:
+        result = add_unrecorded_ranks(result, dumps.comparison.alignment, all_parts)
     if output is not None:
         result.save(output)
     return result
