@@ -27,7 +27,7 @@ from ..rulebook import load_rules
 from . import backends
 from .backends import SavedDrawings
 from .inputs import Inputs, PathLike
-from .layouts import find_layouts
+from .layouts import add_unrecorded_ranks, find_layouts
 from .pipeline import compare_dumps, read_flows
 from .progress import Progress, narrow_progress, report_progress
 from .result_builder import build_result
@@ -153,13 +153,14 @@ def align(
     selected_ranks = _merge_selection("rank", rank, ranks)
     report_progress(progress, "searching for dumps", 0.0)
     all_parts = inputs.find_parts()
-    has_other_layouts = selected_ranks is None and find_layouts(inputs, all_parts) is not None
+    inputs = replace(inputs, step=_get_first(selected_steps), rank=_get_first(selected_ranks))
+    layouts = find_layouts(inputs, all_parts)
     pairs = pair_parts(
         *all_parts,
         steps=selected_steps,
         ranks=selected_ranks,
         graph=graph,
-        has_other_layouts=has_other_layouts,
+        has_other_layouts=layouts is not None,
     )
     # Whoever chooses a rank or step does not ask about the others, which these may be.
     if selected_steps is None and selected_ranks is None:
@@ -170,12 +171,19 @@ def align(
 
         execution = Execution(jobs, scheduler, output)
         return align_run(inputs, pairs, min_coverage, explained, execution, load_single, progress)
-    inputs = replace(inputs, step=_get_first(selected_steps), rank=_get_first(selected_ranks))
     # Drawn once, also if the page is written again elsewhere.
     has_drawings = output is not None
-    result, _ = build_result(
-        inputs, min_coverage, explained, progress, candidates=all_parts, has_drawings=has_drawings
+    result, dumps = build_result(
+        inputs,
+        min_coverage,
+        explained,
+        progress,
+        candidates=all_parts,
+        layouts=layouts,
+        has_drawings=has_drawings,
     )
+    if layouts is None:
+        result = add_unrecorded_ranks(result, dumps.comparison.alignment, all_parts)
     if output is not None:
         result.save(output)
     return result

@@ -18,7 +18,7 @@ from ..sharding import has_other_batches
 from ..verification import TraceChecks, attach_all_checks, attach_checks, find_identity
 from .inputs import Candidates, Inputs, PathLike
 from .layouts import (
-    RankParts,
+    Layouts,
     describe_layouts,
     find_layouts,
     merge_layouts,
@@ -64,14 +64,18 @@ def read_flows(
 
 
 def compare_dumps(
-    inputs: Inputs, progress: Progress | None, candidates: Candidates | None = None
+    inputs: Inputs,
+    progress: Progress | None,
+    candidates: Candidates | None = None,
+    layouts: Layouts | None = None,
 ) -> Comparison:
     """Read, align and compare two dumps, or the ``candidates`` among their parts.
 
-    With a baseline, the differences between two runs of the reference are allowed.
+    With a baseline, the differences between two runs of the reference are allowed. ``layouts`` is
+    what :func:`find_layouts` returned, if it was called before.
     """
     all_parts = inputs.find_parts() if candidates is None else candidates
-    layouts = find_layouts(inputs, all_parts)
+    layouts = layouts or find_layouts(inputs, all_parts)
     if layouts is not None:
         return _compare_layouts(inputs, layouts, progress)
     parts = inputs.choose_of_parts(all_parts)
@@ -97,7 +101,7 @@ def compare_dumps(
     return replace(comparison, checks=checks, remarks=tuple(remarks))
 
 
-def _compare_layouts(inputs: Inputs, parts: RankParts, progress: Progress | None) -> Comparison:
+def _compare_layouts(inputs: Inputs, layouts: Layouts, progress: Progress | None) -> Comparison:
     """Merge the ranks of each run to one run, and compare these.
 
     Raises DumpError if something is asked for that only works on single ranks.
@@ -113,7 +117,7 @@ def _compare_layouts(inputs: Inputs, parts: RankParts, progress: Progress | None
                 f"the two runs have other layouts, so their ranks are merged, and {option} works on"
                 " single ranks; leave it out, or choose a rank with --rank"
             )
-    merged_runs, checks = merge_layouts(inputs, parts, progress)
+    merged_runs, checks = merge_layouts(inputs, layouts, progress)
     flows = [build_flow(merged.trace) for merged in merged_runs]
     report_progress(progress, "aligning", 0.0)
     alignment = align(flows[0], flows[1], inputs.book)

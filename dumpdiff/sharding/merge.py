@@ -278,20 +278,22 @@ class _Merger:
     ) -> None:
         """Give the partial sums of statistics the value that the reduction of them wrote."""
         for row, output in self._reduction_rows:
-            relation = patterns[row]
-            if relation is None or not relation.is_sum or patterns[output] is None:
+            relation, result_relation = patterns[row], patterns[output]
+            if relation is None or not relation.is_sum or result_relation is None:
                 continue
             for equal_row in self._siblings.list_equal_rows(row).tolist():
                 equal_relation = patterns[equal_row]
                 if equal_relation is None or not equal_relation.is_sum:
                     continue
+                # the statistics of the result are multiplied by its own factor
+                ratio = equal_relation.factor / result_relation.factor
                 if files[equal_row]:
-                    if equal_relation.factor != 1.0 or not self._is_reduced(
-                        row, relation, statistics[output]
+                    if ratio != 1.0 or not self._is_reduced(
+                        row, relation, statistics[output] / result_relation.factor
                     ):
                         continue
                     files[equal_row] = files[output]
-                statistics[equal_row] = statistics[output] * equal_relation.factor
+                statistics[equal_row] = statistics[output] * ratio
                 sizes[equal_row] = sizes[output]
                 if len(shapes[equal_row] or ()) == len(shapes[output] or ()):
                     shapes[equal_row] = shapes[output]

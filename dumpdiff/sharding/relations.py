@@ -82,7 +82,8 @@ class _RelationSearch:
         """Decide about parameters, and gradients, of one repeated number by name and size.
 
         Zeros of any size are found among the values of the other run; they prove nothing. They are
-        cut like the weight of the same module, or not at all.
+        cut like the weight of the same module, or not at all. What a module returns of its
+        parameters (a bias that is added later) is cut as they are.
         """
         siblings = self._siblings
         is_repeated = siblings.is_repeated
@@ -95,7 +96,8 @@ class _RelationSearch:
                 weight_pattern = siblings.get_module_pattern(names[row])
                 for pattern in (everyone, weight_pattern, tuple(range(siblings.n_ranks))):
                     if sum(siblings.sizes[row, rank] for rank in set(pattern)) in sizes:
-                        self._evidence[row] = join_parts(pattern)
+                        for equal_row in siblings.list_equal_rows(row).tolist():
+                            self._evidence[equal_row] = join_parts(pattern)
                         break
         self._is_constant = self._is_constant | is_repeated
 
