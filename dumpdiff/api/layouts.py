@@ -46,8 +46,9 @@ def find_layouts(inputs: Inputs, all_parts: tuple[list[Part], list[Part]]) -> La
     target, reference = (_choose_of_ranks(parts, step, inputs.graph) for parts in all_parts)
     if not target or not reference:
         return None
-    traces = {part: readers.read_part(part) for part in inputs.choose_of_parts(all_parts)}
-    if has_equal_layout(*traces.values()):
+    chosen_parts = inputs.choose_of_parts(all_parts)
+    traces = {part: readers.read_part(part) for part in dict.fromkeys(chosen_parts)}
+    if has_equal_layout(*(traces[part] for part in chosen_parts)):
         if n_ranks[0] == n_ranks[1]:
             return None
         for part in (*target, *reference):
