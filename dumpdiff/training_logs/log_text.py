@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+#: A printed number, for patterns.
+NUMBER = r"[+-]?(?:nan|inf|NaN|Inf|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+
 _RESOLUTION_SAMPLE = 500  #: values that are read to find how many digits a log prints
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -19,6 +19,11 @@ _FORMAT_NAMES = {
     "megatron": "Megatron-LM",
     "mindformers": "MindSpore Transformers",
     "trainer": "Trainer",
+    "nemo": "NeMo",
+    "torchtitan": "torchtitan",
+    "verl": "verl",
+    "tensorboard": "TensorBoard",
+    "table": "table of metrics",
 }
 _MAX_SPIKES = 5  #: spikes that are listed
 #: With fewer steps, nothing is said about whether the difference fluctuates around zero: its mean
