@@ -387,7 +387,7 @@ def _summarize_checkpoint(model: WholeModel) -> CheckpointSummary:
     return CheckpointSummary(
         path=str(checkpoint.path),
         format=checkpoint.format,
-        family=model.family,
+        family=model.naming.family,
         tensors=len(model.tensors),
         bytes=checkpoint.size,
     )
