@@ -249,12 +249,15 @@ def _sum_reduced_values(
 ) -> None:
     """Take what a reduction reads for partial sums, where nothing else is known.
 
-    That the same value of other layers is replicated is no evidence if the ranks differ.
+    Of slices of the batch, they have the factor of the result. That the same value of other layers
+    is replicated is no evidence if the ranks differ.
     """
     is_open = ~is_proved & (siblings.labels != siblings.labels[:, :1]).any(axis=1)
     for row, output in list_reductions(siblings):
         groups = tuple(siblings.labels[output].tolist())
-        relation = add_parts(tuple(siblings.labels[row].tolist()), groups)
+        result_relation = relations[output]
+        factor = 1.0 if result_relation is None else result_relation.factor
+        relation = add_parts(tuple(siblings.labels[row].tolist()), groups, factor)
         equal_rows = siblings.list_equal_rows(row).tolist()
         for equal_row in equal_rows:
             known_relation = relations[equal_row]
