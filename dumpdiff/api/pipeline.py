@@ -80,11 +80,12 @@ def compare_dumps(
         return _compare_layouts(inputs, layouts, progress)
     parts = inputs.choose_of_parts(all_parts)
     flows, checks = read_flows(inputs, parts, progress)
-    layout_remarks: list[str] = []
+    merged_runs = None
     if inputs.baseline is None and has_other_batches(*flows):
-        flows, layout_remarks = merge_micro_batches(flows)
+        merged_runs = merge_micro_batches(flows)
+        flows = (build_flow(merged_runs[0].trace), build_flow(merged_runs[1].trace))
     remarks = [
-        *layout_remarks,
+        *describe_layouts(merged_runs or ()),
         *_describe_identity(flows),
         *_describe_unread_parts(all_parts, parts),
     ]
@@ -98,7 +99,7 @@ def compare_dumps(
     alignment = align(*flows, inputs.book)
     move_bar = narrow_progress(progress, "comparing")
     comparison = compare_pairs(alignment, inputs.book, move_bar, spread, inputs.inheritance)
-    return replace(comparison, checks=checks, remarks=tuple(remarks))
+    return replace(comparison, checks=checks, remarks=tuple(remarks), merged=merged_runs)
 
 
 def _compare_layouts(inputs: Inputs, layouts: Layouts, progress: Progress | None) -> Comparison:
@@ -118,7 +119,13 @@ def _compare_layouts(inputs: Inputs, layouts: Layouts, progress: Progress | None
                 " single ranks; leave it out, or choose a rank with --rank"
             )
     merged_runs, checks = merge_layouts(inputs, layouts, progress)
-    flows = [build_flow(merged.trace) for merged in merged_runs]
+    # all ranks are read again from their common path
+    paths = (inputs.target, inputs.reference)
+    traces = [
+        replace(merged.trace, source=replace(merged.trace.source, path=str(path)))
+        for merged, path in zip(merged_runs, paths, strict=True)
+    ]
+    flows = [build_flow(trace) for trace in traces]
     report_progress(progress, "aligning", 0.0)
     alignment = align(flows[0], flows[1], inputs.book)
     move_bar = narrow_progress(progress, "comparing")

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..divergence import locate
-from ..model.result import Result, Side
+from ..model.result import Result
 from .backends import OpenDumps
-from .inputs import Candidates, Inputs, PathLike
+from .inputs import Candidates, Inputs
 from .layouts import Layouts, list_layout
 from .pipeline import compare_dumps
 from .progress import Progress, report_progress
@@ -38,8 +38,6 @@ def build_result(
         layout_rows = list_layout(comparison.merged)
         result = replace(
             result,
-            target=_name_run(result.target, inputs.target),
-            reference=_name_run(result.reference, inputs.reference),
             findings=add_shard_evidence(result.findings, comparison, comparison.merged),
             details={**result.details, "layouts": layout_rows},
         )
@@ -53,8 +51,3 @@ def build_result(
         backend=backend,
     )
     return (backend.add_drawings(result) if has_drawings else result), backend
-
-
-def _name_run(side: Side, path: PathLike) -> Side:
-    """Return the side of a merged run with the path of all its ranks, which are read again."""
-    return replace(side, source=replace(side.source, path=str(path)))

@@ -11,7 +11,13 @@ from ..model.arrays import Flags, Ints
 from .batch_slices import BatchSlices
 from .kinds import number_kinds
 from .other_run import OtherRun
-from .partial_sums import list_sum_groups, list_total_patterns, load_ranks, measure_parts
+from .partial_sums import (
+    list_sum_groups,
+    list_summand_patterns,
+    list_total_patterns,
+    load_ranks,
+    measure_parts,
+)
 from .relation import Relation, add_parts, join_parts
 from .siblings import Siblings
 
@@ -140,6 +146,7 @@ class _RelationSearch:
         is_open &= siblings.sizes.max(axis=1) > 1
         has_evidence = np.array([relation is not None for relation in self._evidence])
         proved_kinds = set(self._kinds[has_evidence].tolist())
+        patterns = list_summand_patterns(siblings).tolist()
         samples: Counter[int] = Counter()
         for row in np.flatnonzero(is_open).tolist():
             kind = int(self._kinds[row])
@@ -149,7 +156,7 @@ class _RelationSearch:
             if arrays is None:
                 continue
             samples[kind] += 1
-            pattern = tuple(siblings.labels[row].tolist())
+            pattern = tuple(patterns[row])
             for group in groups:
                 relation = add_parts(pattern, group, factor)
                 if relation is None:
