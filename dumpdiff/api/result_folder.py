@@ -93,4 +93,5 @@ def restore_inputs(
         saved.weights_target,
         saved.weights_reference,
         saved.verify,
+        narrowed=saved.narrowed,
     )
