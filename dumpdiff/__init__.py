@@ -23,12 +23,12 @@ if TYPE_CHECKING:
         inspect,
         load,
         mapping,
-        narrow,
         read,
         report,
         verify,
     )
     from .api.invariants import check
+    from .api.next_dump import narrow
     from .api.runs import checklist, data, logs, norms, optimizer, settings
     from .api.triage import find_case, triage
     from .model.errors import DumpError
@@ -45,11 +45,11 @@ _OFFERS = {
         "inspect",
         "load",
         "mapping",
-        "narrow",
         "read",
         "report",
         "verify",
     ),
+    "api.next_dump": ("narrow",),
     "api.invariants": ("check",),
     "api.runs": ("checklist", "data", "logs", "norms", "optimizer", "settings"),
     "api.triage": ("find_case", "triage"),

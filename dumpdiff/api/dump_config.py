@@ -170,6 +170,7 @@ def msprobe(
     tensor_list: Sequence[str] = (),
     precision: str | None = None,
     risk_level: str | None = None,
+    async_dump: bool = False,
     like: PathLike | None = None,
     output: PathLike = "config.json",
 ) -> DumpConfig:
@@ -194,7 +195,7 @@ def msprobe(
         Only calls whose names contain one of these.
     scope
         Only calls between two, by full names.
-    data_mode, summary_mode, tensor_list, precision, risk_level
+    data_mode, summary_mode, tensor_list, precision, risk_level, async_dump
         msprobe's fields of these names.
     like
         Dump of a similar run, to estimate the cost.
@@ -229,6 +230,7 @@ def msprobe(
         tensor_list=tuple(tensor_list),
         precision=precision or "",
         risk_level=risk_level or "",
+        async_dump=async_dump,
     )
     config = build_configuration(options)
     script_lines = build_script_lines(os.path.abspath(output), framework, script, options.version)

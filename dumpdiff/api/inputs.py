@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import readers
+from ..model.defaults import MIN_COVERAGE
 from ..model.inheritance import Inheritance
 from ..readers.parts import Part
 from ..rulebook import Rules, load_rules
@@ -40,6 +41,8 @@ class Inputs:
     verify: bool = False
     #: what the weights may differ by when the step begins
     inheritance: Inheritance | None = None
+    #: folders of ``dumpdiff narrow`` whose dumps complete the two with whole tensors
+    narrowed: tuple[PathLike, ...] = ()
     #: parsed ``rules``
     book: Rules = field(init=False, repr=False, compare=False)
 
@@ -68,3 +71,33 @@ class Inputs:
         Raises DumpError if there are none.
         """
         return readers.choose_parts(*parts, step=self.step, rank=self.rank, graph=self.graph)
+
+
+def format_align_command(inputs: Inputs, min_coverage: float) -> list[str]:
+    """Return the words of the command that repeats a comparison, also from another folder."""
+    words = ["dumpdiff", "align", _format_path(inputs.target), _format_path(inputs.reference)]
+    for option, number in (
+        ("--step", inputs.step),
+        ("--rank", inputs.rank),
+        ("--graph", inputs.graph),
+    ):
+        if number is not None:
+            words += [option, str(number)]
+    for option, paths in (
+        ("--baseline", (inputs.baseline,)),
+        ("--rules", inputs.rules),
+        ("--weights-target", (inputs.weights_target,)),
+        ("--weights-reference", (inputs.weights_reference,)),
+        ("--narrowed", inputs.narrowed),
+    ):
+        for path in paths:
+            words += [] if path is None else [option, _format_path(path)]
+    if min_coverage != MIN_COVERAGE:
+        words += ["--min-coverage", str(min_coverage)]
+    if inputs.verify:
+        words.append("--verify")
+    return words
+
+
+def _format_path(path: PathLike) -> str:
+    return str(Path(path).absolute())

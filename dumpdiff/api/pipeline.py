@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from .. import readers
 from ..alignment import align
+from ..capture.completion import CompletedTrace, complete_trace, read_request
 from ..comparison import Comparison, Spread, compare_pairs, measure_spread
 from ..graph import Flow, build_flow
 from ..model.errors import DumpError
@@ -38,16 +39,22 @@ _SAME_BASELINE = (
 
 def read_flows(
     inputs: Inputs, parts: tuple[Part, Part], progress: Progress | None
-) -> tuple[tuple[Flow, Flow], tuple[TraceChecks, TraceChecks]]:
-    """Read both sides and return their dataflow, and the checks of their records and files.
+) -> tuple[tuple[Flow, Flow], tuple[TraceChecks, TraceChecks], list[str]]:
+    """Read both sides and return their dataflow, the checks of records and files, and remarks.
 
-    Checkpoints name the parameters, if there are any.
+    Narrowed dumps complete them, and checkpoints name the parameters, if there are any.
     """
     checkpoints = (inputs.weights_target, inputs.weights_reference)
-    flows, checks = [], []
+    flows, checks, remarks = [], [], []
     for side, part, checkpoint in zip(("target", "reference"), parts, checkpoints, strict=True):
         report_progress(progress, f"reading the {side}", 0.0)
         trace = readers.read_part(part)
+        for folder in inputs.narrowed:
+            requested_ops = read_request(Path(folder), side)
+            if requested_ops:
+                completed = _complete_from_folder(trace, part, Path(folder) / side, requested_ops)
+                trace = completed.trace
+                remarks.append(completed.summarize(side, Path(folder)))
         if checkpoint is not None:
             trace = _name_parameters(
                 trace, checkpoint, narrow_progress(progress, f"weights of the {side}")
@@ -60,7 +67,22 @@ def read_flows(
         checks.append(trace_checks)
         move_bar = narrow_progress(progress, f"statistics of the {side}")
         flows.append(build_flow(trace_checks.trace, move_bar))
-    return (flows[0], flows[1]), (checks[0], checks[1])
+    return (flows[0], flows[1]), (checks[0], checks[1]), remarks
+
+
+def _complete_from_folder(
+    trace: Trace, part: Part, dump: Path, requested_ops: Sequence[str]
+) -> CompletedTrace:
+    """Complete a trace with the dump of the same step, rank and graph that was asked for."""
+    narrowed_part, _ = readers.choose_parts(
+        readers.find_parts(dump),
+        [part],
+        step=part.step,
+        rank=None if part.is_unranked else part.rank,
+        graph=part.graph,
+        side_names=(f"narrowed dump {dump}", "first dump"),
+    )
+    return complete_trace(trace, readers.read_part(narrowed_part), requested_ops)
 
 
 def compare_dumps(
@@ -79,12 +101,13 @@ def compare_dumps(
     if layouts is not None:
         return _compare_layouts(inputs, layouts, progress)
     parts = inputs.choose_of_parts(all_parts)
-    flows, checks = read_flows(inputs, parts, progress)
+    flows, checks, narrowed_remarks = read_flows(inputs, parts, progress)
     merged_runs = None
     if inputs.baseline is None and has_other_batches(*flows):
         merged_runs = merge_micro_batches(flows)
         flows = (build_flow(merged_runs[0].trace), build_flow(merged_runs[1].trace))
     remarks = [
+        *narrowed_remarks,
         *describe_layouts(merged_runs or ()),
         *_describe_identity(flows),
         *_describe_unread_parts(all_parts, parts),
@@ -112,6 +135,7 @@ def _compare_layouts(inputs: Inputs, layouts: Layouts, progress: Progress | None
         ("--weights-target", inputs.weights_target),
         ("--weights-reference", inputs.weights_reference),
         ("--verify", inputs.verify),
+        ("--narrowed", inputs.narrowed),
     ):
         if value:
             raise DumpError(

@@ -44,10 +44,16 @@ def build_result(
     backend = OpenDumps(comparison, progress)
     report_progress(progress, "explaining", 0.0)
     rule_paths = [str(Path(file).absolute()) for file in inputs.rules]
+    narrowed_paths = [str(Path(folder).absolute()) for folder in inputs.narrowed]
     result = replace(
         result,
         findings=backend.explain_ranks(result.findings, explained),
-        details={**result.details, "rules": rule_paths, "verify": inputs.verify},
+        details={
+            **result.details,
+            "rules": rule_paths,
+            "verify": inputs.verify,
+            "narrowed": narrowed_paths,
+        },
         backend=backend,
     )
     return (backend.add_drawings(result) if has_drawings else result), backend

@@ -65,7 +65,7 @@ def _list_whole_tensors(flow: Flow) -> dict[int, dict[tuple[int, ...], int]]:
     """Return the whole tensors of each class, one per shape (without unit axes), outputs first."""
     tensors = flow.tensors
     is_input = tensors["slot_kind"].to_numpy() != "output"
-    rows = np.flatnonzero((tensors["file"] != "").to_numpy() & (flow.tensor_class >= 0))
+    rows = np.flatnonzero(flow.has_whole_tensor)
     rows = rows[np.argsort(is_input[rows], kind="stable")]
     shapes = tensors["shape"].to_numpy()
     table: dict[int, dict[tuple[int, ...], int]] = {}

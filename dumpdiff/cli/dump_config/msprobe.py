@@ -92,10 +92,10 @@ With -o the lines for the training script are printed; without it only the confi
 )
 @click.option(
     "--summary-mode",
-    type=click.Choice(["statistics", "md5"]),
+    type=click.Choice(["statistics", "md5", "xor"]),
     default="statistics",
     show_default=True,
-    help="Numbers, or checksums.",
+    help="Numbers, or checksums: md5 of the host, xor of the device.",
 )
 @click.option(
     "--tensor-list",
@@ -110,6 +110,9 @@ With -o the lines for the training script are printed; without it only the confi
     "--risk-level",
     type=click.Choice(["CORE", "FOCUS", "ALL"]),
     help="PyTorch APIs that are recorded.",
+)
+@click.option(
+    "--async", "async_dump", is_flag=True, help="Write at the end of the step, from memory."
 )
 @click.option(
     "--like", metavar="DUMP", help="Print what the dump will cost, if the run is like this one."
