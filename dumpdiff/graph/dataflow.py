@@ -188,7 +188,7 @@ class Flow:
         values = self.tensor_class[rows].tolist()
         for op, slot, value in zip(ops[rows].tolist(), slots, values, strict=True):
             number = slot.partition(".")[2]
-            position = int(number) if number.isdigit() else 0
+            position = int(number) if number.isdecimal() else 0
             classes.setdefault((op, position), value)
         return classes
 
@@ -423,7 +423,7 @@ def mark_shape_reads(flow: Flow, rules: Rules) -> Flow:
     number_reads: set[tuple[int, int]] = set()
     for row in rows.tolist():
         op, argument = int(ops[row]), str(slots[row]).partition(".")[2]
-        is_shape = argument.isdigit() and int(argument) in positions_of[kinds[op]]
+        is_shape = argument.isdecimal() and int(argument) in positions_of[kinds[op]]
         (shape_reads if is_shape else number_reads).add((op, int(flow.tensor_class[row])))
     return replace(flow, shape_reads=frozenset(shape_reads - number_reads))
 

@@ -16,6 +16,11 @@ SCHEMA_MAJOR = "2"
 #: Bytes of a JSON file that is read at all; a result of a 20,000-call pair has some ten million.
 _MAX_BYTES = 1 << 30
 
+#: What a document raises that is no result: keys, types and numbers are not as written.
+_WRONG_CONTENT = (
+    ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class SavedResult:
@@ -82,7 +87,7 @@ def read_saved_result(file: Path) -> SavedResult:
         return _parse(document, str(file))
     except OSError as error:
         raise DumpError(f"{file}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+    except _WRONG_CONTENT as error:
         raise DumpError(f"{expected}, found something else") from error
 
 

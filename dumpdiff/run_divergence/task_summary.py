@@ -153,7 +153,7 @@ def find_layer(scope: str) -> str:
     """
     names = scope.split(".")
     for number, name in enumerate(names):
-        if name.isdigit():
+        if name.isdecimal():
             return ".".join(names[: number + 1])
     return names[0]
 

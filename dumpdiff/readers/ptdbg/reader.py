@@ -269,7 +269,7 @@ def _describe_variant(groups: CallGroups, was_swapped: bool) -> str:
     n_items = item_counts.most_common(1)[0][0]
     if n_items != 6:
         variant = _VARIANTS[n_items]
-    elif any(call.name[:1].isdigit() for call in groups.calls):
+    elif any(call.name[:1].isdecimal() for call in groups.calls):
         variant = "prototype of early 2023: calls are numbered through"
     else:
         variant = _describe_release(groups)
