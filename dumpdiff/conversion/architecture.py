@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
+from ..checkpoints import Checkpoint
 from ..model.errors import DumpError
-from ..rulebook import ModelFamily
-from ..weight_comparison.families import find_model_family
+from ..rulebook import ModelFamily, Rules
+from ..weight_comparison.families import find_model_family, read_naming
 from .canonical import CanonicalCheckpoint
 
 _LAYER_MODULE = re.compile(r"^layers\.(\d+)\.(.+)\.(?:weight|bias)$")
@@ -26,14 +27,29 @@ _REQUIRED_MODULES: tuple[tuple[str, ...], ...] = (
 )
 
 
-def check_source(model: CanonicalCheckpoint, framework: str) -> None:
-    """Raise DumpError if the source is no model of a family that is converted to a framework."""
-    model_type = model.settings.get("model_type")
-    family = find_model_family(model.settings, model.rules) or model.naming.model
+def check_family(checkpoint: Checkpoint, rules: Rules, framework: str) -> None:
+    """Raise DumpError if the model of a checkpoint is not converted to a framework."""
+    settings = checkpoint.settings
+    names = [entry.name for entry in checkpoint.entries]
+    family = find_model_family(settings, rules)
+    if family is None:
+        family = read_naming(names, settings, checkpoint.format, rules).model
+    model_type = settings.get("model_type")
     if isinstance(model_type, str) and family is None:
-        raise _make_unknown_error(model, model_type, framework)
-    if family is not None:
-        _check_framework(family, str(model_type or family.name), framework)
+        raise DumpError(
+            f"model_type {model_type} in config.json is not converted; known are"
+            f" {', '.join(rules.families.list_model_types(framework))}. A file for --rules with"
+            " the section 'families' adds it (docs/rules.md): its model_types, norm, names"
+            " (scopes), the rows of fused weights, and in converts_to the frameworks that compute"
+            " the same residual path, position embedding and activation"
+        )
+    if family is not None and framework not in family.targets:
+        name = model_type or family.name
+        raise DumpError(f"{name} is not converted to {framework}: {family.reason}")
+
+
+def check_layers(model: CanonicalCheckpoint) -> None:
+    """Raise DumpError if a layer lacks what every layer of a converted family has."""
     modules: dict[str, set[str]] = {}
     for path in model.parameters:
         match = _LAYER_MODULE.match(path)
@@ -46,22 +62,6 @@ def check_source(model: CanonicalCheckpoint, framework: str) -> None:
                     f"layer {layer} has no {' or '.join(alternatives)}: the layers of the families"
                     " that are converted have one"
                 )
-
-
-def _make_unknown_error(model: CanonicalCheckpoint, model_type: str, framework: str) -> DumpError:
-    """Return the error that no rule describes a model_type, with what a rule would have to say."""
-    return DumpError(
-        f"model_type {model_type} in config.json is not converted; known are"
-        f" {', '.join(model.rules.families.list_model_types(framework))}. A file for --rules with"
-        " the section 'families' adds it (rules/families/llama.yaml): its model_types, norm, names"
-        " (scopes), the rows of fused weights, and in converts_to the frameworks that compute the"
-        " same residual path, position embedding and activation"
-    )
-
-
-def _check_framework(family: ModelFamily, model_type: str, framework: str) -> None:
-    if framework not in family.targets:
-        raise DumpError(f"{model_type} is not converted to {framework}: {family.reason}")
 
 
 def check_target(model: CanonicalCheckpoint, family: ModelFamily, model_type: str) -> None:

@@ -45,6 +45,7 @@ _SPELLINGS: Mapping[str, _Spelling] = {
     "rope_size": _Spelling("qk_rope_head_dim", "qk_pos_emb_head_dim"),
     "nope_size": _Spelling("qk_nope_head_dim", "qk_head_dim"),
     "value_size": _Spelling("v_head_dim", "v_head_dim"),
+    "qk_norm": _Spelling("", "qk_layernorm"),
     "rotary_share": _Spelling("partial_rotary_factor", "rotary_percent"),
 }
 #: Fact -> suffix of a canonical name, and the axis whose length is the fact.
@@ -134,6 +135,7 @@ def _measure_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
         "layers": model.n_layers,
         "heads": config.heads,
         "groups": config.groups,
+        "qk_norm": model.has_parameter(".attention.q_norm.weight"),
         "tied": not model.has_parameter("head.weight"),
     }
     for fact, (suffix, axis) in _SHAPE_FACTS.items():
@@ -262,7 +264,6 @@ def build_arguments(
         "add_qkv_bias": model.has_parameter(".attention.q.bias"),
         "normalization": "LayerNorm" if has_layer_norm else "RMSNorm",
         "position_embedding_type": "learned_absolute" if has_learned_positions else "rope",
-        "qk_layernorm": model.has_parameter(".attention.q_norm.weight"),
         "multi_latent_attention": model.has_mla,
         "transformer_impl": "transformer_engine" if transformer_engine else "local",
         "use_checkpoint_args": False,

@@ -18,7 +18,7 @@ from ..rulebook import ModelFamily
 from ..weight_comparison.matrix import Matrix
 from ..weight_comparison.whole_model import WholeModel
 from . import existing_names, huggingface, megatron, mindspore, model_config, safetensors_writer
-from .architecture import check_source, check_target
+from .architecture import check_layers, check_target
 from .canonical import CanonicalCheckpoint, FusionLayout
 from .rows import OutputTensor, Rows
 from .target_layout import TargetLayout, build_tensors, shard_parameters
@@ -90,7 +90,7 @@ def build_plan(
 
     Raises DumpError for a parameter or a split that the target cannot have.
     """
-    check_source(model, options.framework)
+    check_layers(model)
     if options.bias is not None:
         change_biases = _add_zero_biases if options.bias else _drop_zero_biases
         parameters = change_biases(model.parameters)

@@ -68,9 +68,13 @@ def read_arguments(folder: Path) -> Mapping[str, object]:
     ("name", "model_type", "reason"),
     [
         ("Cohere", "cohere", "attention and MLP read the same norm"),
-        ("Gemma2", "gemma2", "the norms behind attention and MLP, and the soft caps"),
-        ("Olmo2", "olmo2", "the norms behind attention and MLP"),
-        ("Glm4", "glm4", "the norms behind attention and MLP"),
+        (
+            "Gemma2",
+            "gemma2",
+            "Megatron-core does not have its norms behind attention and MLP, and its soft",
+        ),
+        ("Olmo2", "olmo2", "Megatron-core does not have its norms"),
+        ("Glm4", "glm4", "Megatron-core does not have its norms"),
         ("GptOss", "gpt_oss", "its experts, with biases"),
     ],
 )
