@@ -59,8 +59,8 @@ FIELDS = (
     Field("task", "list", "calls whose names contain any of these; "
           "in level mix the name of a module selects everything in it"),
     Field("task", "data_mode", "all, or any of forward, backward, input, output"),
-    Field("task", "summary_mode", "statistics, or checksums: md5 (CRC-32), and xor "
-          "(PyTorch, since 26.2), which the device computes",
+    Field("task", "summary_mode", "statistics, or checksums: md5 (CRC-32), "
+          "and xor (PyTorch, since 26.2), which the device computes",
           tasks=("statistics",)),
     Field("task", "tensor_list", "like list: calls whose whole tensors are saved, "
           "in addition to all statistics",
