@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 import click
 
@@ -102,18 +102,20 @@ def build_console(*files: str | None) -> Console:
     """Return the console for people: standard output, or standard error if one of ``files`` is '-'.
 
     Colored only on a terminal, and not there if NO_COLOR is set. Characters that the stream cannot
-    show are escaped.
+    show are escaped. In a file or a pipe, lines have no blanks at their end.
     """
     import os
     import sys
 
-    from .console import PipeConsole
+    from .console import PipeConsole, UnpaddedStream
 
-    stream = sys.stderr if "-" in files else sys.stdout
+    stream: IO[str] = sys.stderr if "-" in files else sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
     has_own_width = stream.isatty() or "COLUMNS" in os.environ
     width = None if has_own_width else WIDE
+    if not stream.isatty():
+        stream = cast(IO[str], UnpaddedStream(stream))
     return PipeConsole(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 

@@ -389,3 +389,18 @@ def test_a_result_without_a_single_pair(browser: Browser) -> None:
         write_page(replace(base, pairs=base.pairs.head(0), unmatched=base.unmatched.head(0)))
     )
     assert browser.find("#pairs-count").text == "0 of 0"
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1440, False), (400, True)])
+def test_no_rule_of_accessibility_is_broken(
+    browser: Browser, demo_page: bytes, width: int, dark: bool
+) -> None:
+    browser.open(demo_page, width=width, dark=dark)
+    assert browser.find_accessibility_problems() == []
+
+
+def test_every_section_can_be_reached_on_a_phone(browser: Browser, demo_page: bytes) -> None:
+    browser.open(demo_page, width=400, height=800)
+    for link in browser.driver.find_elements("css selector", ".bar nav a"):
+        assert 0 <= link.rect["x"] < link.rect["x"] + link.rect["width"] <= 400
+        assert link.rect["height"] >= 24
