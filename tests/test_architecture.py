@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("tensor_files",),
     ("checkpoints",),
     ("readers",),
+    ("recorder",),
     ("communication",),
     ("optimizers",),
     ("graph",),

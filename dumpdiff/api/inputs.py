@@ -47,7 +47,8 @@ class Inputs:
 
     def find_parts(self) -> Candidates:
         """Return everything that the target and the reference hold. Raises DumpError."""
-        return readers.find_parts(self.target), readers.find_parts(self.reference)
+        target = readers.find_parts(self.target, accept_tensors=True)
+        return target, readers.find_parts(self.reference, accept_tensors=True)
 
     def choose_of_parts(self, parts: Candidates) -> tuple[Part, Part]:
         """Return the step, rank and graph of either dump that are compared, of all its parts.
