@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from .arrays import AnyArray, Floats, Hashes, Ints
 
+#: Name of the comparison of two sketches, among those of statistics.
+SKETCH = "sketch"
 BUCKETS = 128
 SAMPLES = 64
 #: float32 numbers of one sketch: 768 bytes, 1/520 of a float32 tensor of 1e5 elements
@@ -47,7 +49,7 @@ _PADDED_CELLS = BUCKETS * (-(-CELLS // BUCKETS))
 
 
 def compute_sketch(array: AnyArray) -> NDArray[np.float32]:
-    """Return (192,) the sketch of a tensor of any shape and real dtype, see :func:`measure_array`."""
+    """Return (192,) the sketch of a tensor of any shape, see :func:`measure_array`."""
     with np.errstate(over="ignore"):  # beyond float32 an element of a sketch is Inf, and unknown
         return measure_array(array)[N_STATISTICS:].astype(np.float32)
 
@@ -55,9 +57,9 @@ def compute_sketch(array: AnyArray) -> NDArray[np.float32]:
 def measure_array(array: AnyArray) -> Floats:
     """Return (196,) the maximum, minimum, mean, norm and sketch of a tensor of any shape.
 
-    All sums are formed in float64 and in a fixed order. NaN and Inf show in maximum and minimum, and
-    count as 0 in the sketch. A tensor of at most 64 elements is in the samples as a whole, the rest
-    of the samples is 0. Without elements all is 0.
+    All sums are formed in float64 and in a fixed order. NaN and Inf show in maximum and minimum,
+    and count as 0 in the sketch. A tensor of at most 64 elements is in the samples as a whole, the
+    rest of the samples is 0. Without elements all is 0.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     cells = np.zeros(_PADDED_CELLS if flat.size > CELLS else flat.size)
@@ -102,10 +104,10 @@ def _add_to_cells(cells: Floats, values: Floats, start: int) -> None:
 def _sum_buckets(cells: Floats) -> Floats:
     """Return (128,) the sums of the cells of each bucket."""
     if cells.size < _PADDED_CELLS:
-        sums: Floats = np.bincount(_compute_buckets()[: cells.size], cells, BUCKETS)
-        return sums
-    sums = cells[compute_bucket_order()].reshape(BUCKETS, -1).sum(axis=1)
-    return sums
+        sums = np.bincount(_compute_buckets()[: cells.size], cells, BUCKETS)
+        return np.asarray(sums, dtype=np.float64)
+    ordered_cells = cells[compute_bucket_order()].reshape(BUCKETS, -1)
+    return np.asarray(ordered_cells.sum(axis=1), dtype=np.float64)
 
 
 def estimate_distances(target: AnyArray, reference: AnyArray) -> Floats:
@@ -121,15 +123,12 @@ def estimate_distances(target: AnyArray, reference: AnyArray) -> Floats:
     return distances
 
 
-def estimate_cosines(
-    target: AnyArray, reference: AnyArray, norms_t: Floats, norms_r: Floats
-) -> Floats:
-    """Return (pairs,) the estimated cosine between tensors: t.r / (||t|| ||r||), within -1 and 1.
+def compute_cosines(distances: Floats, norms_t: Floats, norms_r: Floats) -> Floats:
+    """Return (pairs,) the cosine between tensors by their estimated distance and recorded norms.
 
-    It follows from the estimated distance and the recorded norms, which are exact: its error is
-    that of the distance, so a cosine near 1 is known well. NaN where a norm is 0.
+    t.r = (||t||^2 + ||r||^2 - ||t - r||^2) / 2, so its error is that of the squared distance, and a
+    cosine near 1 is known well. NaN where a norm is 0.
     """
-    distances = estimate_distances(target, reference)
     with np.errstate(all="ignore"):
         cosines = (norms_t**2 + norms_r**2 - distances**2) / (2 * norms_t * norms_r)
     clipped: Floats = np.clip(cosines, -1.0, 1.0)

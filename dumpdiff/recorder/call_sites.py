@@ -16,7 +16,7 @@ _MAX_USER_FRAMES = 8  #: innermost lines of the user that are recorded
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARY_FOLDERS = tuple(
     {os.path.realpath(path) for path in sysconfig.get_paths().values()}
-    | {path for path in sysconfig.get_paths().values()}
+    | set(sysconfig.get_paths().values())
 )
 
 

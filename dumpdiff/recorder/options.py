@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import __version__
+from ..model.errors import DumpError
+from ..model.output_files import check_output_folder
 from .recording import Recording
 
 #: Environment variables with the number of this process, as launchers set them.
@@ -24,6 +26,12 @@ class RecordOptions:
     ranks: Collection[int] | None = None
     modules: Sequence[str] = ()  #: names of modules, with all in them; all if empty
 
+    def check_folder(self) -> None:
+        """Raise DumpError if the folder cannot be made, or holds a recording of this rank."""
+        check_output_folder(self.folder, [])
+        for manifest in self.folder.glob(f"step*/rank{get_rank()}/manifest.json"):
+            raise DumpError(f"{manifest}: is a recording already; give another folder")
+
     @property
     def is_chosen_rank(self) -> bool:
         """Whether this process is recorded."""
@@ -32,6 +40,12 @@ class RecordOptions:
     def is_chosen_step(self, step: int) -> bool:
         """Return whether a step is recorded."""
         return self.steps is None or step in self.steps
+
+    def is_chosen_module(self, name: str) -> bool:
+        """Return whether a module is recorded: it, or one that it is in, was chosen."""
+        if not self.modules:
+            return True
+        return any(f"{name}.".startswith(f"{chosen}.") for chosen in self.modules)
 
     def has_chosen_step_after(self, step: int) -> bool:
         """Return whether a step that comes later is recorded."""

@@ -58,7 +58,9 @@ class Recording:
         if site.stack:
             call["source"] = site.source
             call["stack"] = self.stacks.setdefault(site.stack, len(self.stacks))
-        self.calls.append({key: value for key, value in call.items() if value not in ("", (), None)})
+        self.calls.append(
+            {key: value for key, value in call.items() if value not in ("", (), None)}
+        )
         return len(self.calls) - 1
 
     def write_array(self, number: int, array: AnyArray) -> None:

@@ -14,8 +14,10 @@ def make_recorder(model: Any, options: RecordOptions) -> AbstractContextManager[
     """Return the context manager that records a model.
 
     ``model`` is a ``torch.nn.Module`` or a ``mindspore.nn.Cell``; None for the first
-    ``torch.nn.Module`` that is called. Raises DumpError for anything else.
+    ``torch.nn.Module`` that is called. Raises DumpError for anything else, and if the folder cannot
+    be used.
     """
+    options.check_folder()
     if _is_instance(model, "mindspore.nn", "Cell"):
         from .mindspore_session import MindSporeRecorder
 
@@ -33,4 +35,4 @@ def make_recorder(model: Any, options: RecordOptions) -> AbstractContextManager[
 def _is_instance(model: Any, module_name: str, class_name: str) -> bool:
     """Return whether a model is of a class, without importing its framework."""
     module = sys.modules.get(module_name)
-    return module is not None and isinstance(model, getattr(module, class_name))
+    return module is not None and isinstance(model, vars(module)[class_name])

@@ -13,7 +13,7 @@ import pandas as pd
 from ...model.arrays import AnyArray
 from ...model.errors import DumpError
 from ...model.input_files import read_head
-from ...model.sketches import LENGTH
+from ...model.sketches import LENGTH, VERSION
 from ...model.trace import (
     COMMUNICATION,
     Problem,
@@ -145,9 +145,13 @@ def _get_sketch(tensor: ManifestTensor, sketches: AnyArray | None) -> AnyArray |
 
 def _read_sketches(folder: Path, manifest: Manifest) -> tuple[AnyArray | None, list[Problem]]:
     """Return (sketches, 192), None without a file that can be used, and what is wrong with it."""
-    name = manifest.header.get("sketches")
+    name, definition = manifest.header.get("sketches"), manifest.header.get("sketch")
     if not isinstance(name, str):
         return None, []
+    version = definition.get("version") if isinstance(definition, dict) else None
+    if version != VERSION:
+        message = f"sketches of version {version!r}, expected {VERSION}; not used"
+        return None, [Problem(name, message)]
     try:
         sketches = open_array(resolve_inside(folder, name))
     except (DumpError, OSError) as error:

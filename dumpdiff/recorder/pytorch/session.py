@@ -91,8 +91,8 @@ class PyTorchRecorder:
             own_name = name.removeprefix(_COMPILED_PREFIX)
             self._parameters[own_name] = parameter
             if parameter.requires_grad and parameter.is_leaf:
-                hook = parameter.register_post_accumulate_grad_hook(self._make_grad_hook(own_name))
-                hooks.callback(hook.remove)
+                add_hook: Any = parameter.register_post_accumulate_grad_hook
+                hooks.callback(add_hook(self._make_grad_hook(own_name)).remove)
 
     def _make_grad_hook(self, name: str) -> Callable[[torch.Tensor], None]:
         def add_gradient(parameter: torch.Tensor) -> None:
@@ -114,7 +114,7 @@ class PyTorchRecorder:
         recording.details |= self._describe_placements()
         index = TensorIndex(recording, self._options.has_whole_tensors)
         index.parameters = self._locate_parameters()
-        self._current = StepRecorder(recording, index, self._module_names, self._options.modules)
+        self._current = StepRecorder(recording, index, self._module_names, self._options)
 
     def _end_step(self, *, is_complete: bool) -> None:
         if self._current is not None:
@@ -132,6 +132,7 @@ class PyTorchRecorder:
     def _describe_placements(self) -> dict[str, Any]:
         """Return how the parameters are distributed, for those that are."""
         placements = {}
+        parameter: Any
         for name, parameter in self._parameters.items():
             if hasattr(parameter, "placements"):
                 placements[name] = {
@@ -207,8 +208,9 @@ def _make_operator_mode(run_operator: Callable[..., Any]) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     plain = torch.Tensor.__torch_dispatch__
+    dispatch_mode: Any = TorchDispatchMode
 
-    class OperatorMode(TorchDispatchMode):
+    class OperatorMode(dispatch_mode):  # type: ignore[misc]  # the base is not typed
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
         ) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 from ..call_sites import NOWHERE, CallSite, find_call_site
+from ..options import RecordOptions
 from ..recording import Recording
 from .tensors import TensorIndex
 
@@ -37,7 +38,7 @@ class StepRecorder:
     recording: Recording
     index: TensorIndex
     module_names: Mapping[int, str]  #: id of a module -> its name in the model
-    chosen_modules: Sequence[str] = ()  #: names; all if empty
+    options: RecordOptions
     _modules: list[_ModuleCall] = field(default_factory=list)
     #: sequence number of an autograd node -> module and lines of the operator that made it
     _origins: dict[int, tuple[str, CallSite]] = field(default_factory=dict)
@@ -161,9 +162,7 @@ class StepRecorder:
         return result
 
     def _is_chosen(self, module: str) -> bool:
-        if not self.chosen_modules:
-            return True
-        return any(f"{module}.".startswith(f"{name}.") for name in self.chosen_modules)
+        return self.options.is_chosen_module(module)
 
     def _find_place(self, namespace: str) -> tuple[str, str, CallSite, bool]:
         """Return phase, module, the user's lines and whether a forward operator runs again.
@@ -183,7 +182,8 @@ class StepRecorder:
             module, site = self._origins.get(sequence_number, (module, NOWHERE))
             return (COMMUNICATION if namespace in _COLLECTIVES else BACKWARD), module, site, False
         site = find_call_site()
-        self._origins.setdefault(torch.autograd._get_sequence_nr() - 1, (module, site))
+        next_number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        self._origins.setdefault(next_number - 1, (module, site))
         phase = FORWARD
         if namespace in _COLLECTIVES:
             phase = COMMUNICATION
@@ -213,7 +213,6 @@ class StepRecorder:
 
     def _add_value(self, tensor: torch.Tensor) -> int:
         return self.index.add(get_local(tensor))
-
 
 
 def _iterate_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -62,7 +62,8 @@ class TensorIndex:
         if storage is None:
             from torch.multiprocessing.reductions import StorageWeakRef
 
-            storage = self._storages[key] = _Storage(StorageWeakRef(tensor.untyped_storage()))
+            make_reference: Any = StorageWeakRef
+            storage = self._storages[key] = _Storage(make_reference(tensor.untyped_storage()))
         dtype = normalize_dtype(str(tensor.dtype))
         number = self.recording.add_tensor(dtype, tuple(tensor.shape))
         place = get_place(tensor)
