@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from .api.invariants import check
     from .api.next_dump import narrow
+    from .api.record import record
     from .api.runs import checklist, data, logs, norms, optimizer, settings
     from .api.triage import find_case, triage
     from .model.errors import DumpError
@@ -52,6 +53,7 @@ _OFFERS = {
     "api.next_dump": ("narrow",),
     "api.invariants": ("check",),
     "api.runs": ("checklist", "data", "logs", "norms", "optimizer", "settings"),
+    "api.record": ("record",),
     "api.triage": ("find_case", "triage"),
     "api.capture": ("env", "snippet"),
     "model.errors": ("DumpError",),
@@ -88,6 +90,7 @@ __all__ = [
     "norms",
     "optimizer",
     "read",
+    "record",
     "report",
     "rules",
     "settings",

@@ -53,7 +53,7 @@ def read(
     DumpError
         If nothing can be read, or the dump has no such part.
     """
-    parts = readers.find_parts(path)
+    parts = readers.find_parts(path, accept_tensors=True)
     part, _ = readers.choose_parts(parts, parts, step=step, rank=rank, graph=graph)
     return readers.read_part(part)
 

@@ -52,7 +52,8 @@ class Inputs:
 
     def find_parts(self) -> Candidates:
         """Return everything that the target and the reference hold. Raises DumpError."""
-        return readers.find_parts(self.target), readers.find_parts(self.reference)
+        target = readers.find_parts(self.target, accept_tensors=True)
+        return target, readers.find_parts(self.reference, accept_tensors=True)
 
     def describe_unreadable(self) -> tuple[str, ...]:
         """Return a sentence for each folder or file of a side that cannot be read, or a few."""

@@ -187,7 +187,7 @@ def _read_baseline(baseline: PathLike, part: Part, progress: Progress | None) ->
     """Read the same step, rank and graph of another run of the reference."""
     rank = None if part.is_unranked else part.rank
     baseline_part, _ = readers.choose_parts(
-        readers.find_parts(baseline),
+        readers.find_parts(baseline, accept_tensors=True),
         [part],
         step=part.step,
         rank=rank,

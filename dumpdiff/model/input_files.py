@@ -163,6 +163,13 @@ def read_input_text(path: str | Path, max_bytes: int = MAX_BYTES, *, errors: str
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a name taken from a dump is a single file name: no folder, no ``..``, no NUL."""
+    if name in ("", ".", ".."):
+        return False
+    return not any(separator in name for separator in ("/", "\\", "\0"))
+
+
 class FolderEntries(NamedTuple):
     """What a folder holds: names, sorted. Pipes, sockets and devices are left out."""
 

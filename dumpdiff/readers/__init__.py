@@ -8,7 +8,9 @@ parts (step, rank, graph) that a folder or file holds in that format, recognized
 write one module and add it to ``FORMATS``.
 
 The formats are ``mindspore`` (MindSpore's own dump), ``msprobe`` (mindstudio-probe, PyTorch and
-MindSpore) and ``ptdbg`` (ptdbg_ascend, PyTorch).
+MindSpore), ``ptdbg`` (ptdbg_ascend, PyTorch) and ``manifest`` (``dumpdiff.record``, and any folder
+of tensors with a ``manifest.json``). A folder of tensors without any index is a dump only where a
+person says so.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from ..model.errors import DumpError
 from ..model.gc_pause import pause_gc
 from ..model.input_files import check_input, open_input_file, read_head
 from ..model.trace import Problem, Trace
-from . import mindspore, msprobe, ptdbg
+from . import manifest, mindspore, msprobe, ptdbg, tensor_folder
 from .files import TENSOR_SUFFIXES, find_text_files, is_pickle
 from .parts import Part, choose_parts, describe_unread_parts
 
-FORMATS: tuple[ModuleType, ...] = (mindspore, msprobe, ptdbg)
+FORMATS: tuple[ModuleType, ...] = (mindspore, msprobe, ptdbg, manifest)
 
 __all__ = [
     "FORMATS",
@@ -39,12 +41,16 @@ __all__ = [
 ]
 
 _EXPECTED_FILES = (
-    "a ptdbg_ascend .pkl (JSON Lines), an msprobe dump.json or a MindSpore statistic.csv"
+    "a ptdbg_ascend .pkl (JSON Lines), an msprobe dump.json, a MindSpore statistic.csv "
+    "or a manifest.json"
 )
 
 
-def find_parts(path: str | Path) -> list[Part]:
+def find_parts(path: str | Path, *, accept_tensors: bool = False) -> list[Part]:
     """List every step, rank and graph that the dump at ``path`` (a folder or a file) holds.
+
+    With ``accept_tensors`` a folder of tensors without an index is a dump, too. It may as well be a
+    checkpoint.
 
     Raises DumpError if the path is missing or unreadable, or holds no dump; the message says what
     it holds.
@@ -52,6 +58,8 @@ def find_parts(path: str | Path) -> list[Part]:
     path = Path(path)
     check_input(path)
     parts = [part for reader in FORMATS for part in reader.find_parts(path)]
+    if not parts and accept_tensors:
+        parts = tensor_folder.find_parts(path)
     if not parts:
         raise DumpError(_explain_no_dump(path))
     return parts
@@ -59,7 +67,7 @@ def find_parts(path: str | Path) -> list[Part]:
 
 def read_part(part: Part) -> Trace:
     """Return the trace of one part. Raises DumpError if nothing in it can be read."""
-    reader = next(reader for reader in FORMATS if part.format == reader.FORMAT)
+    reader = next(reader for reader in (*FORMATS, tensor_folder) if part.format == reader.FORMAT)
     with pause_gc():
         trace: Trace = reader.read_part(part)
     return trace
@@ -77,7 +85,8 @@ def _explain_no_dump(path: Path) -> str:
         return f"{obstacle.filename}: {obstacle.strerror}; no dump in the rest of {path}"
     return (
         f"{path}: no dump in this folder; expected rank_*/net/graph/iteration with npy files or "
-        "statistic.csv (MindSpore), dump.json (msprobe) or *.pkl of JSON lines (ptdbg_ascend)"
+        "statistic.csv (MindSpore), dump.json (msprobe), *.pkl of JSON lines (ptdbg_ascend), "
+        "manifest.json (dumpdiff), or .npy, .npz, .safetensors and .pt files of tensors"
     )
 
 

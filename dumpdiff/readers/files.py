@@ -11,8 +11,8 @@ from pathlib import Path
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
 from ..model.input_files import ignore_error, iterate_folders, read_head
-from . import torch_pt
-from .npy import open_array, resolve_inside
+from ..tensor_files import torch_pt
+from ..tensor_files.npy import open_array, resolve_inside
 
 #: Files of whole tensors. A dump has many of them, and none is the index file of a dump.
 TENSOR_SUFFIXES = (".npy", ".pt", ".bin", ".pth", ".ckpt", ".safetensors")
@@ -63,13 +63,6 @@ def find_folder_number(path: Path, prefix: str) -> int | None:
         if digits != folder and digits.isdecimal():
             return int(digits)
     return None
-
-
-def is_plain_name(name: str) -> bool:
-    """Whether a name taken from a dump is a single file name: no folder, no ``..``, no NUL."""
-    if name in ("", ".", ".."):
-        return False
-    return not any(separator in name for separator in ("/", "\\", "\0"))
 
 
 def load_tensor(root: Path, name: str) -> AnyArray:

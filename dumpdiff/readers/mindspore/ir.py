@@ -14,7 +14,7 @@ from pathlib import Path
 from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
 from ...model.input_files import read_input_text
-from ..npy import validate_shape
+from ...tensor_files.npy import validate_shape
 from .nodes import (
     COMMUNICATION_ATTRIBUTES,
     CONSTANT,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...model.errors import DumpError
 from ...model.input_files import read_input_bytes
-from ..npy import validate_shape
+from ...tensor_files.npy import validate_shape
 from .nodes import (
     COMMUNICATION_ATTRIBUTES,
     CONSTANT,

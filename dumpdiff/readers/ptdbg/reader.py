@@ -19,14 +19,13 @@ import pandas as pd
 
 from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
-from ...model.input_files import read_head
+from ...model.input_files import is_plain_name, read_head
 from ...model.trace import Problem, Source, Trace, build_op_table, build_tensor_table
 from .. import call_records
 from ..files import (
     find_folder_number,
     find_text_files,
     is_pickle,
-    is_plain_name,
     load_tensor,
 )
 from ..parts import Part
