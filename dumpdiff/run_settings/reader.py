@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,14 @@ from ..model.errors import DumpError
 from ..model.input_files import open_input_file, read_stream
 from .arguments import has_arguments, read_arguments
 from .document import is_document, read_document
+from .launch_commands import ScriptFile
 from .launch_script import read_launch
 from .model_config import add_model_config
 from .settings import Settings
 
 _MAX_BYTES = 64 << 20  #: that are read; a log prints its arguments at the beginning
 _HEAD = 4096  #: characters in which a zero byte means a binary file
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SHELLS = ("bash", "sh", "zsh", "source", ".")
 
 
@@ -32,7 +35,8 @@ def read_settings(path: str | Path, version: str = "", model: str | Path | None 
     says what it is instead, if that is known.
 
     """
-    file, arguments = _split_command(path)
+    script = _find_script(path)
+    file = script.path
     if file.is_dir():
         raise DumpError(f"{path}: is a folder; give the YAML, launch script or log of the run")
     if not file.exists():
@@ -41,35 +45,41 @@ def read_settings(path: str | Path, version: str = "", model: str | Path | None 
         text = read_stream(stream, _MAX_BYTES).decode("utf-8", errors="replace")
     if "\0" in text[:_HEAD]:
         raise DumpError(f"{path}: is binary; expected a YAML, a launch script, a log or args.json")
-    settings = _parse_text(text, file, arguments)
+    settings = _parse_text(text, script)
     if model is not None:
         settings = add_model_config(settings, Path(model))
     return replace(settings, version=version) if version else settings
 
 
-def _split_command(path: str | Path) -> tuple[Path, tuple[str, ...] | None]:
-    """Return a file, and the arguments of the script that it is; None if they are not said.
+def _find_script(path: str | Path) -> ScriptFile:
+    """Return a file, and how it is started if ``path`` is a command that starts a script.
 
-    >>> _split_command("bash train.sh dsw 8B")
-    (PosixPath('train.sh'), ('dsw', '8B'))
+    >>> script = _find_script("TP=2 bash tests/samples/llama_megatron.sh dsw 8B")
+    >>> script.file, script.arguments, script.variables
+    ('llama_megatron.sh', ('dsw', '8B'), {'TP': '2'})
     """
     file = Path(path)
     if file.exists() or " " not in str(path):
-        return file, None
+        return ScriptFile(file, file.name)
     try:
         words = shlex.split(str(path))
     except ValueError:
-        return file, None
+        return ScriptFile(file, file.name)
+    variables: dict[str, str] = {}
+    while words and _ASSIGNMENT.match(words[0]):
+        name, _, value = words.pop(0).partition("=")
+        variables[name] = value
     if words and words[0] in _SHELLS:
         words.pop(0)
     if not words or not Path(words[0]).is_file():
-        return file, None
-    return Path(words[0]), tuple(words[1:])
+        return ScriptFile(file, file.name)
+    return ScriptFile(Path(words[0]), Path(words[0]).name, tuple(words[1:]), variables)
 
 
-def _parse_text(text: str, path: Path, arguments: tuple[str, ...] | None) -> Settings:
+def _parse_text(text: str, script: ScriptFile) -> Settings:
+    path = script.path
     if is_document(text, path):
         return read_document(text, path)
     if has_arguments(text):
         return read_arguments(text, str(path), path.name)
-    return read_launch(text, path, path.name, arguments)
+    return read_launch(text, script)

@@ -115,7 +115,20 @@ def test_a_training_under_an_open_condition_is_noted(tmp_path: Path) -> None:
     )
     assert settings.notes == (
         "a.sh:2: the training is started under a condition that the script does not decide",
+        "a.sh: settings that follow from the arguments of the script ($1) are not known;"
+        ' give it with them: "bash a.sh ..."',
     )
+
+
+def test_a_script_may_be_given_with_its_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("torchrun pretrain_gpt.py --num-layers $1 --hidden-size $2 --bf16\n")
+    settings = read_settings(f"bash {script} 4 64")
+    assert (settings.values["num_layers"].value, settings.values["hidden_size"].value) == (
+        "4",
+        "64",
+    )
+    assert settings.notes == ()
 
 
 def test_a_swift_script_gives_the_same_names() -> None:
