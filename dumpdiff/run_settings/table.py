@@ -214,7 +214,7 @@ def _select_default(value: Any, version: str) -> Default:
 
 
 def _parse_version(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
 @cache

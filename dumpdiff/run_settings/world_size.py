@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 from .settings import SettingValue
 from .shell import Word
+from .values import parse_integer
 
 _WORKERS = re.compile(
     r"--(?:nproc[-_]per[-_]node|worker[-_]num|num[-_]gpus|num[-_]processes|gpus)(?![-_\w])"
@@ -52,10 +53,13 @@ def compute_world_size(workers: Word | None, nodes: Word | None) -> Word | None:
         return None
     if nodes is None:
         nodes = Word("1", workers.line)
-    for word in (workers, nodes):
-        if not word.is_known or not word.text.isdigit():
-            return None
-    return Word(str(int(workers.text) * int(nodes.text)), workers.line)
+    if not (workers.is_known and nodes.is_known):
+        return None
+    try:
+        size = parse_integer(workers.text) * parse_integer(nodes.text)
+    except (ValueError, OverflowError):
+        return None
+    return Word(str(size), workers.line)
 
 
 def add_world_size(

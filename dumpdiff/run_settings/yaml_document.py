@@ -116,7 +116,7 @@ def _is_number_text(node: Any) -> bool:
         float(node.value)
     except ValueError:
         return False
-    return str(node.value).lstrip("+-.")[:1].isdigit()
+    return str(node.value).lstrip("+-.")[:1].isdecimal()
 
 
 def read_yaml(text: str, file: str, path: Path) -> Settings:

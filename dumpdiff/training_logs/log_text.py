@@ -71,7 +71,7 @@ def estimate_resolution(texts: Iterable[str]) -> float:
     resolutions: list[float] = []
     for text in set(islice(texts, _RESOLUTION_SAMPLE)):
         mantissa, _, exponent = text.strip("[]'\" \t").lower().partition("e")
-        is_decimal = mantissa.lstrip("+-").replace(".", "", 1).isdigit()
+        is_decimal = mantissa.lstrip("+-").replace(".", "", 1).isdecimal()
         if not is_decimal or not mantissa.strip("0."):
             continue
         n_decimals = len(mantissa.partition(".")[2])
