@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +52,37 @@ def read_settings(path: str | Path, version: str = "", model: str | Path | None 
     return replace(settings, version=version) if version else settings
 
 
+def resolve_command(command: str, folder: Path) -> str | None:
+    """Return a command that starts a script of ``folder`` with its path, None if it is none.
+
+    >>> resolve_command("bash llama_megatron.sh dsw 8B", Path("tests/samples"))
+    'bash tests/samples/llama_megatron.sh dsw 8B'
+    """
+    words = _split_command(command)
+    index = _locate_script(words)
+    if index >= len(words) or not (folder / words[index]).is_file():
+        return None
+    words[index] = str(folder / words[index])
+    return shlex.join(words)
+
+
+def _locate_script(words: Sequence[str]) -> int:
+    """Return the position of a script behind ``NAME=value`` and ``bash``."""
+    index = 0
+    while index < len(words) and _ASSIGNMENT.match(words[index]):
+        index += 1
+    is_shell = index < len(words) and words[index] in _SHELLS
+    return index + 1 if is_shell else index
+
+
+def _split_command(command: str) -> list[str]:
+    """Return the words of a command, none if a quote is not closed."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return []
+
+
 def _find_script(path: str | Path) -> ScriptFile:
     """Return a file, and how it is started if ``path`` is a command that starts a script.
 
@@ -61,19 +93,17 @@ def _find_script(path: str | Path) -> ScriptFile:
     file = Path(path)
     if file.exists() or " " not in str(path):
         return ScriptFile(file, file.name)
-    try:
-        words = shlex.split(str(path))
-    except ValueError:
+    words = _split_command(str(path))
+    index = _locate_script(words)
+    if index >= len(words) or not Path(words[index]).is_file():
         return ScriptFile(file, file.name)
-    variables: dict[str, str] = {}
-    while words and _ASSIGNMENT.match(words[0]):
-        name, _, value = words.pop(0).partition("=")
-        variables[name] = value
-    if words and words[0] in _SHELLS:
-        words.pop(0)
-    if not words or not Path(words[0]).is_file():
-        return ScriptFile(file, file.name)
-    return ScriptFile(Path(words[0]), Path(words[0]).name, tuple(words[1:]), variables)
+    variables = {}
+    for word in words[:index]:
+        name, equals, value = word.partition("=")
+        if equals:
+            variables[name] = value
+    script = Path(words[index])
+    return ScriptFile(script, script.name, tuple(words[index + 1 :]), variables)
 
 
 def _parse_text(text: str, script: ScriptFile) -> Settings:

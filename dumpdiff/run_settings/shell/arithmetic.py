@@ -98,7 +98,7 @@ class _Parser:
         kind, text = self.tokens[self.position]
         self.position += 1
         if kind == "number":
-            is_octal = text.startswith("0") and text.isdigit()
+            is_octal = text.startswith("0") and text.isdecimal()
             return int(text, 8 if is_octal else 0)
         if kind == "sign":
             raise ValueError(text)

@@ -89,7 +89,7 @@ class Variables:
 
     def set_arguments(self, arguments: Sequence[Item], line: int) -> None:
         """Set ``$1`` and the following, ``$#`` and ``$@``; other numbers are empty from now on."""
-        for name in [name for name in self._items if name.isdigit() and name != "0"]:
+        for name in [name for name in self._items if name.isdecimal() and name != "0"]:
             del self._items[name]
         for number, argument in enumerate(arguments, 1):
             self._set(str(number), [argument], line)
@@ -110,7 +110,7 @@ class Variables:
         saved = {
             name: items
             for name, items in self._items.items()
-            if name in ("@", "*", "#") or (name.isdigit() and name != "0")
+            if name in ("@", "*", "#") or (name.isdecimal() and name != "0")
         }
         return saved, self.has_arguments
 
@@ -118,7 +118,7 @@ class Variables:
         """Set the arguments as they were, at the end of a function."""
         arguments, self.has_arguments = saved
         for name in list(self._items):
-            if name in ("@", "*", "#") or (name.isdigit() and name != "0"):
+            if name in ("@", "*", "#") or (name.isdecimal() and name != "0"):
                 del self._items[name]
         self._items.update(arguments)
 
@@ -218,7 +218,7 @@ def _expand_variable(part: Variable, variables: Variables) -> list[list[Piece]]:
         return [_expand_argument(part, variables)]
     if variables.is_assigned(part.name):
         return [[]]
-    if part.name.isdigit() or part.name in "@*#":
+    if part.name.isdecimal() or part.name in "@*#":
         if variables.has_arguments:
             return [[]]
         variables.missing_arguments.add(part.name)

@@ -327,7 +327,7 @@ def _set_arguments(shell: Interpreter, words: Sequence[Word], certain: bool, lin
 
 
 def _shift_arguments(shell: Interpreter, words: Sequence[Word], certain: bool, line: int) -> None:
-    count = int(words[0].text) if words and words[0].text.isdigit() else 1
+    count = int(words[0].text) if words and words[0].text.isdecimal() else 1
     if shell.variables.has_arguments and certain:
         shell.variables.set_arguments(shell.variables.get_items("@")[count:], line)
 
