@@ -141,7 +141,7 @@ _CASE_FOOTER = """
 # the logs needs rules: [names.yaml]              # further rules for names
 """
 _DESCRIPTIONS = {
-    "settings": "YAML of MindSpore Transformers, launch script, or log with the arguments",
+    "settings": "YAML, JSON or TOML, launch script with its arguments, or log with the arguments",
     "model_config": "of the model, for settings that take the structure from it",
     "version": "of the framework, where defaults changed",
     "data": "dataset without .bin and .idx, or saved batch; without: the batch in the dump",

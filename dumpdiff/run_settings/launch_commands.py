@@ -6,8 +6,8 @@ Each returns None if the words do not prove its framework.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..model.errors import DumpError
@@ -70,10 +70,12 @@ _YAML_KEYS = {
 
 @dataclass(frozen=True)
 class ScriptFile:
-    """The script with the command."""
+    """The script with the command, and how it is started."""
 
     path: Path
     file: str  #: its name in places
+    arguments: tuple[str, ...] | None = None  #: ``$1`` and the following, None if not known
+    variables: Mapping[str, str] = field(default_factory=dict)  #: that are set before it starts
 
     def find_file(self, name: str) -> Path | None:
         """Return a file that the script names, next to it or in the current folder."""
@@ -186,7 +188,7 @@ def read_hydra_command(
         name, equals, value = word.text.lstrip("+").partition("=")
         if equals and not name.startswith(("-", "~")):
             doubt = "" if word.is_known else f"{word.text}: only the shell knows it"
-            values[name] = SettingValue(value, f"{script.file}:{word.line}", doubt)
+            values[name] = SettingValue(value, word.format_place(script.file), doubt)
     kind = find_kind(values)
     if kind is None or kind.framework not in _HYDRA_FAMILY:
         return None
@@ -250,7 +252,7 @@ def read_mindformers_command(words: Sequence[Word], call: Call, script: ScriptFi
         if attached_text:
             arguments = [Word(attached_text, option.line, option.is_known)]
         texts = [word.text for word in arguments]
-        place = f"{script.file}:{option.line}"
+        place = option.format_place(script.file)
         doubt = ""
         if not all(word.is_known for word in arguments):
             doubt = f"{' '.join(texts)}: only the shell knows it"

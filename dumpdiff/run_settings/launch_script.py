@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from ..model.errors import DumpError
 from .launch_commands import (
@@ -28,19 +28,16 @@ _LLAMA_FACTORY = ("llamafactory-cli", "lmf")
 _MAX_NESTED = 4  #: scripts in quotes within scripts in quotes
 
 
-def read_launch(
-    text: str, path: Path, file: str, arguments: tuple[str, ...] | None = None
-) -> Settings:
+def read_launch(text: str, script: ScriptFile) -> Settings:
     """Return the settings of the last training that a script starts.
 
-    ``arguments`` are those of the script, ``$1`` and so on; None if they are not known. Raises
-    DumpError if no command is proven to start a training of a known framework.
+    Raises DumpError if no command is proven to start a training of a known framework.
     """
+    path, file = script.path, script.file
     try:
-        shell_script = read_script(text)
+        shell_script = read_script(text, path, script.arguments, script.variables)
     except DumpError as error:
         raise DumpError(f"{path}: {error}") from error
-    script = ScriptFile(path, file)
     trainings = []
     for call in shell_script.calls:
         settings = _find_training(call, script, 0)
@@ -54,7 +51,7 @@ def read_launch(
             " arguments"
         )
     notes = [
-        f"{file}:{word.line}: {word.text} is read by the script, and was not read here"
+        f"{word.format_place(file)}: {word.text} is read by the script, and was not read here"
         for word in shell_script.sourced
     ]
     if len(trainings) > 1:
@@ -64,6 +61,12 @@ def read_launch(
         notes.append(
             f"{file}:{call.line}: the training is started under a condition that the script does"
             " not decide"
+        )
+    if shell_script.parameters:
+        names = ", ".join(f"${name}" for name in shell_script.parameters)
+        notes.append(
+            f"{file}: settings that follow from the arguments of the script ({names}) are not"
+            f' known; give it with them: "bash {file} ..."'
         )
     return replace(settings, notes=(*settings.notes, *notes))
 

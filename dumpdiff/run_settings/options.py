@@ -39,9 +39,9 @@ def read_options(
         if not (option.is_known and all(word.is_known for word in arguments)):
             doubt = _explain_doubt(arguments)
         for key, value in table.expand_option(name, _join_texts(texts)).items():
-            values[key] = SettingValue(value, f"{file}:{option.line}", doubt)
+            values[key] = SettingValue(value, option.format_place(file), doubt)
     notes = [
-        f"{file}:{word.line}: '{word.text}' may hold options, which only the shell knows"
+        f"{word.format_place(file)}: '{word.text}' may hold options, which only the shell knows"
         for word in unread_words
     ]
     return values, notes
@@ -61,7 +61,7 @@ def read_plain_options(words: Sequence[Word], file: str) -> dict[str, SettingVal
         doubt = ""
         if not (option.is_known and all(word.is_known for word in arguments)):
             doubt = _explain_doubt(arguments)
-        values[name] = SettingValue(_join_texts(texts), f"{file}:{option.line}", doubt)
+        values[name] = SettingValue(_join_texts(texts), option.format_place(file), doubt)
     return values
 
 
@@ -108,5 +108,5 @@ def read_environment(variables: Mapping[str, Word], file: str) -> dict[str, Sett
     environment = {}
     for name, word in variables.items():
         doubt = "" if word.is_known else f"{word.text}: only the shell knows it"
-        environment[name] = SettingValue(word.text, f"{file}:{word.line}", doubt)
+        environment[name] = SettingValue(word.text, word.format_place(file), doubt)
     return environment

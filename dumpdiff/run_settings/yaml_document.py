@@ -17,7 +17,7 @@ from .settings import Settings, SettingValue
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_VALUES = 20_000  #: aliases of aliases could expand without end
 _MAX_DEPTH = 4  #: parents of a file by ``base_config``, and references to references
-_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_REFERENCE = re.compile(r"\$\{(\.*)([\w.]+)\}")
 _FILLED_IN = ("auto", "???")
 _MERGE = "tag:yaml.org,2002:merge"
 _TEXT = "tag:yaml.org,2002:str"
@@ -180,21 +180,25 @@ def mark_references(settings: Settings) -> Settings:
     That are references (``${model.hidden_size}`` of OmegaConf), which are resolved if they name a
     key of the same file, and ``auto`` and ``???``.
     """
-    values = {name: _resolve(setting, settings.values) for name, setting in settings.values.items()}
+    values = {
+        name: _resolve(name, setting, settings.values) for name, setting in settings.values.items()
+    }
     return replace(settings, values=values)
 
 
-def _resolve(setting: SettingValue, values: Mapping[str, SettingValue]) -> SettingValue:
+def _resolve(name: str, setting: SettingValue, values: Mapping[str, SettingValue]) -> SettingValue:
+    place = name
     for _ in range(_MAX_DEPTH):
-        if not isinstance(setting.value, str):
-            return setting
-        match = _REFERENCE.fullmatch(setting.value.strip())
-        if match is None or match[1] not in values:
+        match = _REFERENCE.fullmatch(str(setting.value).strip())
+        if match is None:
             break
-        setting = replace(setting, value=values[match[1]].value)
-    if isinstance(setting.value, str) and (
-        "${" in setting.value or setting.value.strip().lower() in _FILLED_IN
-    ):
-        doubt = f"its value is {setting.value}, which the program fills in"
-        return replace(setting, doubt=doubt)
+        # ${.size} is a key next to this one, ${..size} one level above.
+        parents = place.split(".")[: -len(match[1])] if match[1] else []
+        place = ".".join([*parents, match[2]])
+        if place not in values:
+            break
+        setting = replace(setting, value=values[place].value)
+    text = str(setting.value).strip()
+    if "${" in text or text.lower() in _FILLED_IN:
+        return replace(setting, doubt=f"its value is {text}, which the program fills in")
     return setting

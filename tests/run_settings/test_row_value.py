@@ -115,7 +115,20 @@ def test_a_training_under_an_open_condition_is_noted(tmp_path: Path) -> None:
     )
     assert settings.notes == (
         "a.sh:2: the training is started under a condition that the script does not decide",
+        "a.sh: settings that follow from the arguments of the script ($1) are not known;"
+        ' give it with them: "bash a.sh ..."',
     )
+
+
+def test_a_script_may_be_given_with_its_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("torchrun pretrain_gpt.py --num-layers $1 --hidden-size $2 --bf16\n")
+    settings = read_settings(f"bash {script} 4 64")
+    assert (settings.values["num_layers"].value, settings.values["hidden_size"].value) == (
+        "4",
+        "64",
+    )
+    assert settings.notes == ()
 
 
 def test_a_swift_script_gives_the_same_names() -> None:
@@ -185,10 +198,10 @@ def test_a_parent_outside_the_folder_is_not_read(tmp_path: Path) -> None:
 
 def test_a_number_that_yaml_takes_for_a_text_is_noted(tmp_path: Path) -> None:
     settings = read_text(
-        tmp_path, "a.yaml", "run_mode: train\noptimizer:\n  type: AdamW\n  eps: 1e-8\n"
+        tmp_path, "a.yaml", "run_mode: train\nuse_legacy: true\noptimizer:\n  a: 1\n  eps: 1e-8\n"
     )
     assert settings.notes == (
-        "a.yaml:4: 1e-8 is a text in YAML 1.1, not a number; write it with a dot",
+        "a.yaml:5: 1e-8 is a text in YAML 1.1, not a number; write it with a dot",
     )
 
 
@@ -228,7 +241,8 @@ def test_the_arguments_that_swift_prints_and_saves_are_read(tmp_path: Path) -> N
         "[INFO:swift] args: MegatronTrainArguments(\n"
         "lr=1e-05,\nno_rope_fusion=True,\nmodel_type='qwen2',\n)\n"
     )
-    saved = json.dumps({"lr": 1e-5, "no_rope_fusion": True, "model_type": "qwen2"})
+    arguments = {"lr": 1e-5, "no_rope_fusion": True, "model_type": "qwen2", "train_iters": 8}
+    saved = json.dumps(arguments)
     for settings in (
         read_text(tmp_path, "run.log", printed),
         read_text(tmp_path, "args.json", saved),
@@ -252,11 +266,9 @@ def test_a_script_that_takes_the_structure_from_a_checkpoint_is_noted(tmp_path: 
 
 
 def test_arguments_saved_with_a_checkpoint_are_megatron_ones(tmp_path: Path) -> None:
-    settings = read_text(
-        tmp_path,
-        "args.json",
-        '{"args": {"num_layers": 2, "add_bias_linear": false, "swiglu": true, "seq_length": 8}}',
-    )
+    arguments = {"num_layers": 2, "add_bias_linear": False, "seq_length": 8}
+    saved = {**arguments, "train_iters": 4, "ffn_hidden_size": 8}
+    settings = read_text(tmp_path, "args.json", json.dumps({"args": saved}))
     assert (settings.framework, settings.values["num_layers"].value) == ("megatron", 2)
 
 
