@@ -27,7 +27,9 @@ class DumpEvidence:
     findings: tuple[Finding, ...]
     coverage: _Coverage  #: of all ranks and steps together
     differing_values: Mapping[str, Mapping[str, int]]  #: phase -> state -> compared values
-    n_agreeing_parameters: int
+    n_agreeing_parameters: int  #: those that agree wherever they were compared
+    #: Share of the compared and uncompared parameters that agree wherever they were compared.
+    agreeing_parameter_share: float
     notes: tuple[str, ...]
     min_coverage: float
     has_whole_tensors: bool  #: whether any pair was compared by whole tensors
@@ -46,6 +48,7 @@ def summarize_dumps(result: Result | RunResult) -> DumpEvidence:
         result.coverage,
         {phase: result.count_differing_values(phase) for phase in phases},
         len(result.parameters),
+        _compute_parameter_share(result),
         result.notes,
         min_coverage,
         bool(result.pairs["relative_l2"].notna().any()),
@@ -54,13 +57,16 @@ def summarize_dumps(result: Result | RunResult) -> DumpEvidence:
 
 def _summarize_run(result: RunResult, min_coverage: float) -> DumpEvidence:
     compared_tasks = [task for task in result.tasks if not task.problem]
+    agreeing_parameters = _list_agreeing_parameters(compared_tasks)
+    parameters = {parameter.name for task in compared_tasks for parameter in task.parameters}
     return DumpEvidence(
         result,
         result.verdict,
         tuple(map(_place_finding, result.findings)),
         _add_coverage(task.coverage for task in compared_tasks),
         _count_differing_values(compared_tasks),
-        len(_list_agreeing_parameters(compared_tasks)),
+        len(agreeing_parameters),
+        len(agreeing_parameters) / max(1, len(parameters)),
         (*result.notes, *result.unread),
         min_coverage,
         any(task.target is not None and task.target.files_read > 0 for task in compared_tasks),
@@ -76,6 +82,15 @@ def _place_finding(item: RunFinding) -> Finding:
     if item.kind == UPDATE:
         return replace(finding, kind="introduced", phase=OPTIMIZER)
     return finding
+
+
+def _compute_parameter_share(result: Result) -> float:
+    """Return the share of the parameters that agree; of two sides the smaller one."""
+    n_agreeing = len(result.parameters)
+    is_parameter = result.uncompared["slot"].str.startswith("parameter")
+    sides = result.uncompared.loc[is_parameter, "side"]
+    n_uncompared = max(int((sides == side).sum()) for side in ("target", "reference"))
+    return n_agreeing / max(1, n_agreeing + n_uncompared)
 
 
 def _add_coverage(coverages: Iterable[_Coverage]) -> _Coverage:

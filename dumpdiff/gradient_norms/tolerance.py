@@ -65,6 +65,11 @@ class Judgement:
     precision: str
 
 
+def get_noise_limits(precision: str) -> tuple[float, float]:
+    """Return the least and the most relative noise of a norm in a dtype; '' is unknown."""
+    return _NOISE_LIMITS.get(precision, _NOISE_LIMITS[""])
+
+
 def choose_precision(target: Norms, reference: Norms, requested_precision: str) -> str:
     """Return the dtype that sets the noise limits, '' if it is unknown.
 
@@ -93,7 +98,7 @@ def judge_norms(pair_norms: tuple[Floats, Floats, Floats], precision: str) -> Ju
     # hypot does not overflow where squares would.
     global_norm = math.hypot(*reference[np.isfinite(reference)])
     is_negligible = difference <= _ROUNDING_SHARE * global_norm
-    min_noise, max_noise = _NOISE_LIMITS.get(precision, _NOISE_LIMITS[""])
+    min_noise, max_noise = get_noise_limits(precision)
     is_fine = np.isfinite(relative) & (relative_rounding <= _COARSE)
     excess = np.maximum(relative[is_fine] - relative_rounding[is_fine], 0)
     measured_noise = _MEDIAN_FACTOR * float(np.median(excess)) if len(excess) else 0.0
