@@ -67,7 +67,7 @@ _ANSWERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "warmup": (("schedule",), ()),
     "late-batch": (("long run",), ("data",)),
     "skipped": (("long run",), ("optimizer",)),
-    "weights+optimizer": (("weights", "optimizer"), ()),
+    "weights+optimizer": (("weights", "optimizer"), ("settings",)),
     "batch+schedule": (("data", "schedule"), ()),
     "other-attention": ((), ()),
     "bfloat16-other-attention": ((), ()),

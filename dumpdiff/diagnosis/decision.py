@@ -284,6 +284,9 @@ def _decide_without_difference(case: _Case) -> Decision:
         verdict = "agree"
     names = ", ".join(PLACE_NAMES[place] for place in agreeing)
     headline = f"no cause found: {names} agree" if agreeing else "nothing differs in what was given"
+    doubts = [item.message for item in case.observations if item.verdict == "differ"]
+    if doubts:
+        headline += f"; what differs may be rounding: {doubts[0]}"
     if candidates:
         headline += f"; left: {', '.join(PLACE_NAMES[place] for place in candidates)}"
     if undecided_stages:

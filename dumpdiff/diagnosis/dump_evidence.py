@@ -7,11 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ..model.defaults import MIN_COVERAGE
+from ..model.dtypes import HALF_PRECISIONS
 from ..model.finding import Finding
 from ..model.result import Result
 from ..model.run_result import UPDATE, RunFinding, RunResult, TaskResult
 from ..model.trace import OPTIMIZER
 from ..model.verdict import AGREEING, DIFFERING_STATES, AlignmentVerdict
+
+#: Half-precision values of a run in mixed precision are at least this share of all: only norms,
+#: softmax and the loss are kept in float32.
+_HALF_SHARE = 0.1
 
 _Counts = Mapping[str, float]
 _Coverage = Mapping[str, Mapping[str, _Counts]]  #: side -> phase -> counts
@@ -33,6 +38,9 @@ class DumpEvidence:
     notes: tuple[str, ...]
     min_coverage: float
     has_whole_tensors: bool  #: whether any pair was compared by whole tensors
+    has_half_precision: (
+        bool  #: whether values of either side are in half precision, as far as known
+    )
 
 
 def summarize_dumps(result: Result | RunResult) -> DumpEvidence:
@@ -52,6 +60,7 @@ def summarize_dumps(result: Result | RunResult) -> DumpEvidence:
         result.notes,
         min_coverage,
         bool(result.pairs["relative_l2"].notna().any()),
+        _has_half_precision(result),
     )
 
 
@@ -70,6 +79,7 @@ def _summarize_run(result: RunResult, min_coverage: float) -> DumpEvidence:
         (*result.notes, *result.unread),
         min_coverage,
         any(task.target is not None and task.target.files_read > 0 for task in compared_tasks),
+        False,
     )
 
 
@@ -82,6 +92,13 @@ def _place_finding(item: RunFinding) -> Finding:
     if item.kind == UPDATE:
         return replace(finding, kind="introduced", phase=OPTIMIZER)
     return finding
+
+
+def _has_half_precision(result: Result) -> bool:
+    """Return whether a good part of the compared values is in half precision."""
+    dtypes = result.pairs[["target_dtype", "reference_dtype"]]
+    is_half = dtypes.isin(HALF_PRECISIONS).any(axis=1)
+    return bool(is_half.mean() > _HALF_SHARE) if len(is_half) else False
 
 
 def _compute_parameter_share(result: Result) -> float:

@@ -79,6 +79,15 @@ LIKELIHOODS: Mapping[str, Row] = {
     "update rules differ": (1e-4, 2e-4, 2e-4, 2e-4, 2e-4, 2e-4, 1, 2e-4),
     "update rates differ": (1e-4, 2e-4, 2e-4, 2e-4, 2e-4, 1, 0.1, 2e-4),
     "update rules agree": (1, 1, 1, 1, 1, 0.3, 0.02, 1),
+    # the same in half precision, whose rounding is as large as the effect of a small fault
+    "forward values differ in half precision": (0.1, 0.5, 0.3, 0.95, 0.1, 0.1, 0.1, 0.1),
+    "forward values agree in half precision": (1, 0.05, 0.2, 0.2, 1, 1, 1, 1),
+    "backward values differ in half precision": (0.1, 0.3, 0.3, 0.3, 0.95, 0.1, 0.1, 0.1),
+    "backward values agree in half precision": (1, 0.5, 0.5, 1, 0.2, 1, 1, 1),
+    "norms differ in half precision": (0.4, 0.6, 0.6, 0.6, 0.9, 0.4, 0.4, 0.4),
+    "norms agree in half precision": (1, 0.5, 0.5, 0.8, 0.8, 1, 1, 1),
+    "first loss agrees in half precision": (1, 0.5, 0.5, 0.8, 1, 1, 1, 1),
+    "first gradients agree in half precision": (1, 0.5, 0.5, 0.8, 0.8, 1, 1, 1),
     # a setting that acts at a place, which others seldom explain
     "data settings differ": (0.02, 0.5, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01),
     "weights settings differ": (0.02, 0.01, 0.5, 0.01, 0.01, 0.01, 0.01, 0.01),
@@ -90,7 +99,15 @@ LIKELIHOODS: Mapping[str, Row] = {
 
 #: Kinds that look at the same few numbers of a step. Their agreement is counted once: the largest
 #: number of several that agree says hardly more than one of them.
-_SUMS = frozenset({"first loss agrees", "first gradients agree", "norms agree"})
+_SUMS = ("first loss agrees", "first gradients agree", "norms agree")
+
+
+_IN_HALF_PRECISION = " in half precision"
+
+
+def qualify_kind(kind: str, has_half_precision: bool) -> str:
+    """Return the kind of an observation of runs in half precision, if that precision is known."""
+    return kind + _IN_HALF_PRECISION if kind and has_half_precision else kind
 
 
 @dataclass(frozen=True)
@@ -157,7 +174,7 @@ def _list_agreements(observations: Sequence[Observation]) -> Iterator[Floats]:
     for item in observations:
         if item.verdict != "agree":
             continue
-        if item.kind in _SUMS:
+        if item.kind.startswith(_SUMS):
             sums = np.minimum(sums, item.likelihoods)
         else:
             yield item.likelihoods

@@ -8,7 +8,7 @@ from ..model.verdict import Verdict
 from ..training_logs.comparison import align_rates
 from ..training_logs.migration_standard import Check
 from .evidence import Evidence
-from .likelihoods import Observation
+from .likelihoods import Observation, qualify_kind
 from .symptom import (
     agrees_to_rounding,
     check_first_loss,
@@ -71,13 +71,15 @@ def _observe_first_step(evidence: Evidence) -> Iterator[Observation]:
         if norm is not None and norm.verdict == "differ":
             yield Observation("most norms differ", None, "differ", norm.summary, "logs")
         return
-    yield Observation("first loss agrees", "forward", "agree", loss.summary, "logs")
+    kind = qualify_kind("first loss agrees", evidence.has_half_precision)
+    yield Observation(kind, "forward", "agree", loss.summary, "logs")
     if norm is None:
         return
     if norm.verdict == "differ":
         yield Observation("first gradients differ", "backward", "differ", norm.summary, "logs")
     elif norm.verdict == "agree":
-        yield Observation("first gradients agree", "backward", "agree", norm.summary, "logs")
+        kind = qualify_kind("first gradients agree", evidence.has_half_precision)
+        yield Observation(kind, "backward", "agree", norm.summary, "logs")
     else:
         yield Observation("", "backward", "inconclusive", norm.summary, "logs")
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+from ..gradient_norms import NormComparison
+from ..gradient_norms.tolerance import get_noise_limits
 from ..model.finding import Finding
 from ..model.run_result import RunResult
 from ..model.stage import Stage
@@ -12,7 +15,7 @@ from ..run_settings.comparison import ComparedSetting
 from ..run_settings.table import load_table
 from .dump_evidence import DumpEvidence
 from .evidence import Evidence
-from .likelihoods import PLACES, Observation, Place
+from .likelihoods import PLACES, Observation, Place, qualify_kind
 from .log_observations import observe_logs
 from .stages import PHASES, compute_phase_coverage, select_phase_findings
 
@@ -181,17 +184,23 @@ def _observe_pass(evidence: Evidence, phase: Place, rank_share: float) -> Iterat
     if stage.verdict == "differ":
         findings = select_findings(evidence, phase)
         if findings:
-            kind = f"explained {kind}" if findings[0].causes else kind
+            kind = f"{kind} differ"
+            kind = (
+                f"explained {kind}"
+                if findings[0].causes
+                else qualify_kind(kind, evidence.has_half_precision)
+            )
             lines = tuple(_list_evidence(findings))
             message = summarize_finding(findings[0])
-            yield Observation(f"{kind} differ", phase, "differ", message, phase, lines)
+            yield Observation(kind, phase, "differ", message, phase, lines)
         else:
             message = f"differences in the {phase} pass follow from its inputs"
             yield Observation("", phase, "inconclusive", message, phase)
         return
     share = rank_share * compute_phase_coverage(evidence.dumps, phase)
     ranks = _format_ranks(evidence, _count_ranks(evidence.dumps))
-    yield _convert_stage(stage, phase, kind, share, ranks)
+    observation = _convert_stage(stage, phase, kind, share, ranks)
+    yield replace(observation, kind=qualify_kind(observation.kind, evidence.has_half_precision))
 
 
 def summarize_finding(finding: Finding) -> str:
@@ -215,14 +224,26 @@ def _observe_norms(evidence: Evidence) -> Iterator[Observation]:
     if stage is None:
         return
     kind = "norms"
-    if stage.verdict == "differ":
+    if stage.verdict == "differ" and not _may_be_rounding(evidence.norms):
         pattern = "" if evidence.norms is None else evidence.norms.pattern_kind
         kind = "most norms"
         if pattern in _GRADIENT_PATTERNS:
             kind = "few norms"
         elif pattern == "factor":
             kind = "norms by a factor"
-    yield _convert_stage(stage, "backward", kind, 1.0)
+    observation = _convert_stage(stage, "backward", kind, 1.0)
+    if kind == "norms":
+        is_half = stage.verdict == "differ" or evidence.has_half_precision
+        observation = replace(observation, kind=qualify_kind(observation.kind, is_half))
+    yield observation
+
+
+def _may_be_rounding(norms: NormComparison | None) -> bool:
+    """Whether no norm differs by more than half precision rounds, if that may be the precision."""
+    if norms is None or norms.precision == "float32" or norms.factor != 1:
+        return False
+    _, largest_noise = get_noise_limits(norms.precision)
+    return all(row.relative <= largest_noise for row in norms.select_rows("differ"))
 
 
 def _observe_updates(evidence: Evidence) -> Iterator[Observation]:

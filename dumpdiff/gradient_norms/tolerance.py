@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..model.arrays import Flags, Floats
-from ..model.dtypes import get_unit_roundoff
+from ..model.dtypes import HALF_PRECISIONS, get_unit_roundoff
 from .norms import Norms
 from .row import Row, State
 
@@ -32,7 +32,6 @@ _NOISE_LIMITS = {
     "bfloat16": (2.0**-9, 5e-2),
     "": (1e-5, 5e-2),
 }
-_HALF_PRECISIONS = ("float16", "bfloat16")
 #: A norm cannot be compared if its printed digits leave a larger relative error than this.
 _COARSE = 0.1
 #: A factor between the sides is accepted if this share of the norms has it and is not 1 by itself.
@@ -78,7 +77,7 @@ def choose_precision(target: Norms, reference: Norms, requested_precision: str) 
     if requested_precision:
         return requested_precision
     precisions = (target.precision, reference.precision)
-    half_precisions = [name for name in precisions if name in _HALF_PRECISIONS]
+    half_precisions = [name for name in precisions if name in HALF_PRECISIONS]
     if half_precisions:
         return max(half_precisions, key=get_unit_roundoff)
     if precisions == ("float32", "float32"):
