@@ -82,7 +82,7 @@ clean:
 
 # A stamp is older than pyproject.toml only if a dependency may have changed.
 .venv/core.stamp: pyproject.toml .venv/pyvenv.cfg
-	$(PIP) install -e '.[html]'
+	$(PIP) install -e .
 	@touch $@
 
 .venv/test.stamp: pyproject.toml .venv/pyvenv.cfg
@@ -94,7 +94,7 @@ clean:
 	@touch $@
 
 .venv/docs.stamp: .venv/core.stamp
-	$(PIP) install -e '.[html,docs]'
+	$(PIP) install -e '.[docs]'
 	@touch $@
 
 $(DEMO)/unpacked.stamp: fixtures/data/demo_mindspore.tar.xz fixtures/data/demo_pytorch.tar.xz

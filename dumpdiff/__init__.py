@@ -23,12 +23,13 @@ if TYPE_CHECKING:
         inspect,
         load,
         mapping,
-        narrow,
         read,
         report,
         verify,
     )
     from .api.invariants import check
+    from .api.next_dump import narrow
+    from .api.record import record
     from .api.runs import checklist, data, logs, norms, optimizer, settings
     from .api.triage import find_case, triage
     from .model.errors import DumpError
@@ -45,13 +46,14 @@ _OFFERS = {
         "inspect",
         "load",
         "mapping",
-        "narrow",
         "read",
         "report",
         "verify",
     ),
+    "api.next_dump": ("narrow",),
     "api.invariants": ("check",),
     "api.runs": ("checklist", "data", "logs", "norms", "optimizer", "settings"),
+    "api.record": ("record",),
     "api.triage": ("find_case", "triage"),
     "api.capture": ("env", "snippet"),
     "model.errors": ("DumpError",),
@@ -88,6 +90,7 @@ __all__ = [
     "norms",
     "optimizer",
     "read",
+    "record",
     "report",
     "rules",
     "settings",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..model.arrays import Flags
+from ..model.arrays import Flags, Ints
 from ..model.trace import Trace
 
 #: Bytes of an element, by the number of bits at the end of its dtype's name.
@@ -108,6 +108,22 @@ def estimate_cost(
     return Cost(
         tensors, n_bytes, writer.seconds_per_tensor * tensors + n_bytes / writer.bytes_per_second
     )
+
+
+def count_op_bytes(trace: Trace) -> Ints:
+    """Return (ops,) the bytes of the whole tensors that a dumper writes of each op."""
+    writer = _WRITERS[trace.source.format]
+    tensors = trace.tensors
+    item_sizes = tensors["dtype"].map(
+        {dtype: get_item_size(dtype, writer.widens_bfloat16) for dtype in tensors["dtype"].unique()}
+    )
+    sizes = np.maximum(tensors["size"].to_numpy(), 0)
+    n_bytes = sizes * item_sizes.to_numpy(dtype=np.int64) + writer.header_bytes
+    weights = n_bytes * flag_recorded_tensors(trace)
+    counts: Ints = np.bincount(
+        tensors["op"].to_numpy(), weights=weights, minlength=len(trace.ops)
+    ).astype(np.int64)
+    return counts
 
 
 def get_item_size(dtype: str, widens: bool) -> int:

@@ -10,7 +10,6 @@ from ..model.verdict import EXIT_CODES
 from . import options
 from .output import (
     build_console,
-    check_page,
     print_result,
     show_progress,
     write_result_files,
@@ -34,6 +33,7 @@ Examples:
   dumpdiff align tp8_dump/ tp8_reference/ --ranks 0-3 --steps 0,2 -j 4 -o result/
   dumpdiff align dump/step0/rank0 dump/step0/rank1
   dumpdiff align ms_dump/ pt_dump/ -q --markdown comment.md --junit dumpdiff.xml
+  dumpdiff align ms_statistics/ pt_statistics/ --narrowed next -o next_result
   dumpdiff align npu_dump/ gpu_dump/ --baseline second_gpu_dump/
   dumpdiff align ms_dump/ pt_dump/ --phase forward --scope 'layers.1.*' -v
   dumpdiff align ms_dump/ pt_dump/ --json - -q | jq .first_divergence
@@ -135,6 +135,12 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
     is_flag=True,
     help="Read every file of both dumps and check it, not only the files that are compared.",
 )
+@click.option(
+    "--narrowed",
+    metavar="NEXT",
+    multiple=True,
+    help="Folder of 'dumpdiff narrow' whose dumps complete these two; may be repeated.",
+)
 @options.quiet
 @click.option(
     "-v", "--verbose", is_flag=True, help="Also print evidence, learned equivalences, all problems."
@@ -167,6 +173,7 @@ def align(
     scope: str | None,
     min_coverage: float,
     verify: bool,
+    narrowed: tuple[str, ...],
     quiet: bool,
     verbose: bool,
 ) -> None:
@@ -185,7 +192,6 @@ def align(
         "markdown": markdown_file,
         "junit": junit_file,
     }
-    check_page(html_file)
     if step is not None and steps is not None:
         raise click.UsageError("give either --step or --steps")
     if rank is not None and ranks is not None:
@@ -211,20 +217,16 @@ def align(
             output=output,
             min_coverage=min_coverage,
             verify=verify,
+            narrowed=narrowed,
             progress=progress,
         )
 
     from ..model.run_result import RunResult
     from ..reports.alignment.text import View
-    from ..reports.outputs import is_available
 
     view = View(limit=limit, phase=phase, scope=scope, quiet=quiet, verbose=verbose)
     print_result(result, build_console(*files.values()), view)
     write_result_files(result, files)
     if isinstance(result, RunResult):
         result.close()
-    if output is not None and not is_available("html"):
-        click.echo(
-            f"{output}: has no report.html, which needs: pip install 'dumpdiff[html]'", err=True
-        )
     ctx.exit(EXIT_CODES[result.verdict])

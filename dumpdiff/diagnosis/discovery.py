@@ -19,8 +19,9 @@ from .case import INPUTS, SIDES, Case, Run
 _MAX_DEPTH = 3  #: levels of folders below the run's own that are searched
 _MAX_PATHS = 2000  #: files and folders that are examined
 
-_SETTINGS_SUFFIXES = (".yaml", ".yml", ".sh", ".json")
+_SETTINGS_SUFFIXES = (".yaml", ".yml", ".sh", ".json", ".toml")
 _LOG_SUFFIXES = (".log", ".out", ".txt", ".jsonl")
+_LOG_NAMES = ("trainer_state.json",)
 _CHECKPOINT_SUFFIXES = (".safetensors", ".ckpt", ".pt", ".bin")
 
 
@@ -96,7 +97,7 @@ def _is_log(path: Path) -> bool:
         files = list(path.iterdir())
     elif path.is_file():
         files = [path]
-    if any(file.suffix in _LOG_SUFFIXES for file in files):
+    if any(file.suffix in _LOG_SUFFIXES or file.name in _LOG_NAMES for file in files):
         return _is_readable(path, read_log)
     return False
 

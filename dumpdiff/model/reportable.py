@@ -51,10 +51,7 @@ class Reportable(Generic[BackendT]):
         return self.render("junit", file)
 
     def to_html(self, file: str | Path | None = None) -> str:
-        """Return the report with drawings as one HTML page, and write it to a given ``file``.
-
-        Raises DumpError if the libraries of the extra ``[html]`` are not installed.
-        """
+        """Return the report with drawings as one HTML page, and write it to a given ``file``."""
         return self.render("html", file)
 
     def save(self, folder: str | Path) -> Path:

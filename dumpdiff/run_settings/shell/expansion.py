@@ -181,7 +181,7 @@ def _select_fields(part: Variable, items: Sequence[Item]) -> list[list[Piece]]:
     if part.index in ("@", "*"):
         # Each element of a list is a word; ${list[@]} without quotes splits the words further.
         return fields
-    number = int(part.index) if part.index.isdigit() else 0
+    number = int(part.index) if part.index.isdecimal() else 0
     if number >= len(fields):
         return [[]]
     return [fields[number]]
