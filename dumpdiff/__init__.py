@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         verify,
     )
     from .api.invariants import check
-    from .api.next_dump import narrow
+    from .api.next_dump import graft, narrow
     from .api.runs import checklist, data, logs, norms, optimizer, settings
     from .api.triage import find_case, triage
     from .model.errors import DumpError
@@ -49,7 +49,7 @@ _OFFERS = {
         "report",
         "verify",
     ),
-    "api.next_dump": ("narrow",),
+    "api.next_dump": ("graft", "narrow"),
     "api.invariants": ("check",),
     "api.runs": ("checklist", "data", "logs", "norms", "optimizer", "settings"),
     "api.triage": ("find_case", "triage"),
@@ -80,6 +80,7 @@ __all__ = [
     "env",
     "explain",
     "find_case",
+    "graft",
     "inspect",
     "load",
     "logs",
