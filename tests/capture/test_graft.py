@@ -1,4 +1,4 @@
-"""Live isolation: once the reference's value is in the place of the first fault's, the next shows."""
+"""Live isolation: with the value of the reference in place of the first fault, the next shows."""
 
 from __future__ import annotations
 
