@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         verify,
     )
     from .api.invariants import check
-    from .api.next_dump import narrow
+    from .api.next_dump import graft, narrow
     from .api.record import record
     from .api.runs import checklist, data, logs, norms, optimizer, settings
     from .api.triage import find_case, triage
@@ -50,7 +50,7 @@ _OFFERS = {
         "report",
         "verify",
     ),
-    "api.next_dump": ("narrow",),
+    "api.next_dump": ("graft", "narrow"),
     "api.invariants": ("check",),
     "api.runs": ("checklist", "data", "logs", "norms", "optimizer", "settings"),
     "api.record": ("record",),
@@ -82,6 +82,7 @@ __all__ = [
     "env",
     "explain",
     "find_case",
+    "graft",
     "inspect",
     "load",
     "logs",
