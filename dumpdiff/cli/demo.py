@@ -34,16 +34,16 @@ COMMANDS = (
 
 
 @click.command(epilog=_EPILOG, context_settings=options.CONTEXT)
-@click.argument("folder", required=False, metavar="[FOLDER]")
-def demo(folder: str | None) -> None:
+@click.argument("folder", default="dumpdiff_demo")
+def demo(folder: str) -> None:
     """Unpack two small runs to try every command on.
 
     They are a MindSpore and a PyTorch run of one model, with settings, logs, gradient norms, batch,
-    checkpoint, steps and dumps. FOLDER is made; without it, it is dumpdiff_demo.
+    checkpoint, steps and dumps. FOLDER is made; its name is dumpdiff_demo if none is given.
     """
     import dumpdiff
 
-    path = dumpdiff.demo() if folder is None else dumpdiff.demo(folder)
+    path = dumpdiff.demo(folder)
     click.echo(f"unpacked: {path}; try\n\n    cd {shlex.quote(str(path))}")
     for command in COMMANDS:
         click.echo(f"    {command}")
