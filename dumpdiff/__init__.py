@@ -17,6 +17,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .api import dump_config, rules, weights
     from .api.capture import env, snippet
+    from .api.completion import completion
+    from .api.demo import demo
     from .api.dumps import (
         align,
         explain,
@@ -56,6 +58,8 @@ _OFFERS = {
     "api.record": ("record",),
     "api.triage": ("find_case", "triage"),
     "api.capture": ("env", "snippet"),
+    "api.completion": ("completion",),
+    "api.demo": ("demo",),
     "model.errors": ("DumpError",),
     "model.finding": ("Cause", "Finding"),
     "model.result": ("Result",),
@@ -77,7 +81,9 @@ __all__ = [
     "align",
     "check",
     "checklist",
+    "completion",
     "data",
+    "demo",
     "dump_config",
     "env",
     "explain",
