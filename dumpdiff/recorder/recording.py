@@ -18,11 +18,14 @@ from ..model.arrays import AnyArray
 from ..model.output_files import open_output_file, write_output_file
 from ..model.sketches import BUCKETS, LENGTH, N_STATISTICS, SAMPLES
 from ..model.sketches import VERSION as SKETCH_VERSION
+from ..model.trace import BACKWARD
 from ..readers.manifest import RECOGNITION_KEY, VERSION
 from .call_sites import NOWHERE, CallSite
 
 #: Statistics are sums in float64 of elements that are float32 at best.
 _RESOLUTION = 1e-7
+#: Kind of a record of a gradient, as msprobe calls it.
+GRADIENT_KIND = "parameters_grad"
 _STATISTICS = ("max", "min", "mean", "norm")
 _SKETCHES = "sketches.npy"
 
@@ -62,6 +65,12 @@ class Recording:
             {key: value for key, value in call.items() if value not in ("", (), None)}
         )
         return len(self.calls) - 1
+
+    def add_gradient_call(self, name: str, number: int) -> None:
+        """Add a call for the gradient of a parameter that no recorded operator wrote."""
+        self.add_call(
+            name=f"{name}.{GRADIENT_KIND}", kind=GRADIENT_KIND, phase=BACKWARD, outputs=[number]
+        )
 
     def write_array(self, number: int, array: AnyArray) -> None:
         """Write a whole tensor. Raises DumpError if that fails."""
