@@ -74,7 +74,7 @@ def test_options_reach_the_library(run: Run, called: dict[str, Any]) -> None:
     run(
         "align", "a", "b", "--step", 2, "--rank", 1, "--graph", 0, "--baseline", "again",
         "--rules", "x", "--rules", "y", "--min-coverage", 0.9, "-o", "result",
-        "--weights-target", "w", "--weights-reference", "v", "--verify",
+        "--weights-target", "w", "--weights-reference", "v", "--verify", "--narrowed", "next",
     )  # fmt: skip
     assert (called["target"], called["reference"]) == ("a", "b")
     assert called["options"] == {
@@ -82,6 +82,7 @@ def test_options_reach_the_library(run: Run, called: dict[str, Any]) -> None:
         "progress": None, "verify": True, "steps": None, "ranks": None, "jobs": None,
             "scheduler": None,
         "baseline": "again", "weights_target": "w", "weights_reference": "v", "output": "result",
+        "narrowed": ("next",),
     }  # fmt: skip
 
 
