@@ -215,7 +215,8 @@ def _collect_normed_gradients(graph: JointGraph, states: States) -> list[_Normed
     for pairs in _iterate_gradient_pairs(graph, states):
         for value_t, value_r in pairs:
             normed_gradient = _follow_to_norm(graph, op_partners, value_t, value_r)
-            if normed_gradient is not None:
+            has_agreed = states.state[graph.target_nodes[value_t]] == AGREEING
+            if normed_gradient is not None and (has_agreed or _is_scaled(graph, normed_gradient)):
                 normed_gradients.append(normed_gradient)
                 break
     if not normed_gradients:
@@ -249,6 +250,20 @@ def _iterate_gradient_pairs(graph: JointGraph, states: States) -> Iterator[list[
                 state = states.state[graph.target_nodes[value_t]]
                 pairs_of_state.setdefault(state, []).append((value_t, value_r))
         yield [pair for state in _UNDIVERGED_STATES for pair in pairs_of_state.get(state, ())]
+
+
+def _is_scaled(graph: JointGraph, gradient: _NormedGradient) -> bool:
+    """Return whether all statistics of one gradient are those of the other times the factor."""
+    alignment = graph.comparison.alignment
+    numbers_t = _read_statistics(alignment.target, gradient.target)
+    numbers_r = _read_statistics(alignment.reference, gradient.reference)
+    return _is_multiple(numbers_t, numbers_r, gradient.factor)
+
+
+def _is_multiple(numbers: Floats, others: Floats, factor: float) -> bool:
+    """Return whether max, min and mean are those of the other value times the factor."""
+    differences = np.abs(numbers - factor * others)
+    return bool(np.all(differences <= _MIN_DIFFERENCE * factor * np.abs(others).max()))
 
 
 def _list_op_partners(graph: JointGraph) -> tuple[dict[int, int], dict[int, int]]:
@@ -324,8 +339,7 @@ def _find_unrecorded_multiple(
             if other.producers[read] >= 0 or other.sizes[read] != flow.sizes[value]:
                 continue
             factor = other.norms[read] / max(flow.norms[value], 1e-300)
-            differences = np.abs(_read_statistics(other, read) - factor * numbers)
-            if np.all(differences <= _MIN_DIFFERENCE * factor * np.abs(numbers).max()):
+            if _is_multiple(_read_statistics(other, read), numbers, factor):
                 return int(read)
     return -1
 

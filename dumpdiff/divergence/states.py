@@ -104,18 +104,15 @@ def classify(graph: JointGraph, rules: Rules) -> States:
 
 
 def _find_excused_nodes(graph: JointGraph, walk: Walk, state: list[str]) -> frozenset[int]:
-    """Return the compared values of the forward pass that differ and reconverged.
-
-    Empty if another one differs.
-    """
-    diverged_nodes = [
+    """Return the compared values of the forward pass that differ and reconverged."""
+    nodes = range(len(graph.comparison.pairs))
+    return frozenset(
         node
-        for node in range(len(graph.comparison.pairs))
-        if graph.phase[node] == FORWARD and walk.state[node] in DIVERGED
-    ]
-    if any(state[node] != RECONVERGED for node in diverged_nodes):
-        return frozenset()
-    return frozenset(diverged_nodes)
+        for node in nodes
+        if graph.phase[node] == FORWARD
+        and walk.state[node] in DIVERGED
+        and state[node] == RECONVERGED
+    )
 
 
 def _is_precise(graph: JointGraph) -> bool:

@@ -79,6 +79,7 @@ class _RelationSearch:
         if slices.factor != 1.0:
             is_sliced = (siblings.labels != siblings.labels[:, :1]).any(axis=1)
             self._match(siblings.labels, None, slices.factor, siblings.is_backward & is_sliced)
+            self._match_computed_gradients()
             self._match_sums(groups, slices.factor)
         self._share_evidence()
         is_proved = np.array([relation is not None for relation in self._evidence], dtype=bool)
@@ -106,6 +107,35 @@ class _RelationSearch:
                             self._evidence[equal_row] = join_parts(pattern)
                         break
         self._is_constant = self._is_constant | is_repeated
+
+    def _match_computed_gradients(self) -> None:
+        """Give the factor of the slices to what the backward pass computes from such gradients.
+
+        A constant of the model may undo the factor: half of a gradient of two slices is a gradient
+        of the other run, too. What is computed from it tells which of the two it is.
+        """
+        siblings, factor = self._siblings, self._slices.factor
+        flow = siblings.flows[siblings.base]
+        values = siblings.joint_classes[:, siblings.base].tolist()
+        ops = siblings.ops[siblings.row_ops, siblings.base].tolist()
+        is_output = siblings.collect_base("slot_kind") == "output"
+        rows = np.flatnonzero(siblings.is_backward & ~self._is_constant)
+        matches = np.full(len(values), -1)
+        for _, matched_rows, entries in self._other.find_combined(
+            siblings, rows, siblings.labels, None, factor
+        ):
+            matches[matched_rows] = entries
+        scaled_values: set[int] = set()
+        for row in rows.tolist():
+            relation = self._evidence[row]
+            sources = flow.reads[ops[row]] if is_output[row] else (values[row],)
+            is_scaled = relation is not None and relation.factor == factor
+            if matches[row] >= 0 and not is_scaled and not scaled_values.isdisjoint(sources):
+                self._evidence[row] = join_parts(tuple(siblings.labels[row].tolist()), factor)
+                self._matches[row] = matches[row]
+                is_scaled = True
+            if is_scaled:
+                scaled_values.add(values[row])
 
     def _match_totals(self) -> None:
         """Look for gradients that a rank accumulates: the last micro-batch has the total."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from parallel_runs import read_ranks
 from traces import (
     add_noise,
     classify_traces,
@@ -12,6 +13,7 @@ from traces import (
     find_result,
     find_tensors_like,
     find_value,
+    locate_divergence,
     remove_tensors,
     rename_kind,
     scale_arrays,
@@ -281,3 +283,16 @@ class TestGradientsAfterAnotherDecomposition:
     def test_without_a_wrong_gradient_all_agree_again(self, sides):
         graph, states = classify_traces(*sides)
         assert set(states.state[: len(graph.comparison.pairs)]) == {"agreeing", "reconverged"}
+
+
+def test_a_mask_added_in_place_of_a_fill_is_not_blamed_for_a_later_error(dump):
+    """The softmax after each mask agrees: it shows that the masked scores reconverged.
+
+    A rank that only receives an error has no other value that is introduced.
+    """
+    target = read_ranks(dump("parallel_ms_tp2"))[0]
+    reference = read_ranks(dump("parallel_pt_tp2"))[0]
+    names = target.ops["name"].tolist()
+    reductions = [name for name in names if "AllReduce" in name and "layers-CellList/1" in name]
+    result = locate_divergence(scale_result(target, reductions[0], 1.01, and_after=True), reference)
+    assert result.findings[0].target_ops == (reductions[0],)
