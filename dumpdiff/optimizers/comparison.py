@@ -183,6 +183,8 @@ def _groups_agree(
     """Return whether the fit of one side explains the updates of the other."""
     if UNMOVED in (target_group.state, reference_group.state):
         return target_group.state == reference_group.state
+    if _has_other_decay(target_group, reference_group):  # which rounding hides in each step
+        return False
     if _explains_run(reference_group.fit, target, target_names):
         return True
     return _explains_run(target_group.fit, reference, reference_names)
@@ -210,7 +212,7 @@ def _find_fewest_differences(target: ParameterGroup, reference: ParameterGroup) 
         text = f"{target_text} in the target, {reference_text} in the reference"
         return [Difference("frozen", target_text, reference_text, text, ())]
     undetermined = {*target.undetermined, *reference.undetermined}
-    if _is_decay_beyond(target, reference) or _is_decay_beyond(reference, target):
+    if DECAY.name in undetermined and _has_other_decay(target, reference):
         undetermined.remove(DECAY.name)
     target_fits = [fit for fit in (target.fit, *target.equivalent_fits) if fit is not None]
     reference_fits = [fit for fit in (reference.fit, *reference.equivalent_fits) if fit is not None]
@@ -218,6 +220,11 @@ def _find_fewest_differences(target: ParameterGroup, reference: ParameterGroup) 
         _list_differences(*fits, undetermined) for fits in product(target_fits, reference_fits)
     ]
     return min(candidates, key=len)
+
+
+def _has_other_decay(first: ParameterGroup, second: ParameterGroup) -> bool:
+    """Return whether only one group's decay is known, and the other's cannot be as large."""
+    return _is_decay_beyond(first, second) or _is_decay_beyond(second, first)
 
 
 def _is_decay_beyond(group: ParameterGroup, other: ParameterGroup) -> bool:
