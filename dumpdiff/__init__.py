@@ -17,18 +17,21 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .api import dump_config, rules, weights
     from .api.capture import env, snippet
+    from .api.completion import completion
+    from .api.demo import demo
     from .api.dumps import (
         align,
         explain,
         inspect,
         load,
         mapping,
-        narrow,
         read,
         report,
         verify,
     )
     from .api.invariants import check
+    from .api.next_dump import graft, narrow
+    from .api.record import record
     from .api.runs import checklist, data, logs, norms, optimizer, settings
     from .api.triage import find_case, triage
     from .model.errors import DumpError
@@ -45,15 +48,18 @@ _OFFERS = {
         "inspect",
         "load",
         "mapping",
-        "narrow",
         "read",
         "report",
         "verify",
     ),
+    "api.next_dump": ("graft", "narrow"),
     "api.invariants": ("check",),
     "api.runs": ("checklist", "data", "logs", "norms", "optimizer", "settings"),
+    "api.record": ("record",),
     "api.triage": ("find_case", "triage"),
     "api.capture": ("env", "snippet"),
+    "api.completion": ("completion",),
+    "api.demo": ("demo",),
     "model.errors": ("DumpError",),
     "model.finding": ("Cause", "Finding"),
     "model.result": ("Result",),
@@ -75,11 +81,14 @@ __all__ = [
     "align",
     "check",
     "checklist",
+    "completion",
     "data",
+    "demo",
     "dump_config",
     "env",
     "explain",
     "find_case",
+    "graft",
     "inspect",
     "load",
     "logs",
@@ -88,6 +97,7 @@ __all__ = [
     "norms",
     "optimizer",
     "read",
+    "record",
     "report",
     "rules",
     "settings",

@@ -10,7 +10,7 @@ from ..model.output_files import is_replaceable
 from ..model.result import Result
 from ..model.saved_result import SavedResult, read_saved_result
 from ..model.storage import read_result, write_result
-from ..reports.outputs import is_available, write_file
+from ..reports.outputs import write_file
 from .inputs import Inputs, PathLike
 
 #: Files of a complete result: for programs, for spreadsheets, for dumpdiff itself, for people.
@@ -32,7 +32,6 @@ def is_run_folder(folder: Path) -> bool:
 def save_folder(result: Result, folder: Path) -> None:
     """Write the complete result into ``folder``, which is created if absent.
 
-    The page is written only if its libraries are installed.
     Raises DumpError that names the file if it cannot be written.
     """
     try:
@@ -45,8 +44,7 @@ def save_folder(result: Result, folder: Path) -> None:
     write_result(result, folder / COMPLETE)
     write_file(result, "json", folder / RESULT_JSON)
     write_file(result, "csv", folder / PAIRS_CSV)
-    if is_available("html"):
-        write_file(result, "html", folder / REPORT_HTML)
+    write_file(result, "html", folder / REPORT_HTML)
 
 
 def load_folder(folder: Path) -> Result:
@@ -93,4 +91,5 @@ def restore_inputs(
         saved.weights_target,
         saved.weights_reference,
         saved.verify,
+        narrowed=saved.narrowed,
     )

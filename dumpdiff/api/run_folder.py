@@ -12,7 +12,7 @@ from ..model.input_files import read_input_text
 from ..model.output_files import is_replaceable, write_output_file
 from ..model.run_result import RunResult, TaskResult
 from ..model.storage import CONTENT_ERRORS, build_value, convert_scalar, convert_to_plain
-from ..reports.outputs import is_available, write_file
+from ..reports.outputs import write_file
 from .result_folder import COMPLETE, COMPLETE_RUN, PAIRS_CSV, REPORT_HTML, RESULT_JSON, RUN_JSON
 from .tasks import TaskReply
 
@@ -52,9 +52,7 @@ def read_finished_task(folder: Path, digest: str, *, has_all_files: bool) -> Tas
         return None
     names = [COMPLETE]
     if has_all_files:
-        names += [RESULT_JSON, PAIRS_CSV]
-        if is_available("html"):
-            names.append(REPORT_HTML)
+        names += [RESULT_JSON, PAIRS_CSV, REPORT_HTML]
     is_complete = all((folder / name).is_file() for name in names)
     return task if is_complete and not task.problem else None
 
@@ -70,8 +68,7 @@ def write_run(result: RunResult, folder: Path) -> None:
         text = _encode({"format": FORMAT, "result": plain_result})
         write_output_file(folder / COMPLETE_RUN, text)
         write_file(result, "json", folder / RUN_JSON)
-        if is_available("html"):
-            write_file(result, "html", folder / REPORT_HTML)
+        write_file(result, "html", folder / REPORT_HTML)
     except OSError as error:
         raise DumpError(
             f"{error.filename or folder}: cannot be written ({error.strerror})"

@@ -129,10 +129,9 @@ def _write_files(result: Result, options: Options) -> Mapping[str, bytes]:
     if not options.has_all_files:
         return files
     for name, output in _FILES.items():
-        if outputs.is_available(output):
-            stream = io.BytesIO()
-            outputs.write(result, output, stream)
-            files[name] = stream.getvalue()
+        stream = io.BytesIO()
+        outputs.write(result, output, stream)
+        files[name] = stream.getvalue()
     return files
 
 

@@ -24,6 +24,7 @@ from ..model.verdict import CLOSED_PIPE, CRASHED, INTERRUPTED, UNUSABLE_INPUT
 #: Command -> its function and a summary. The summary is here, not in the command, so that
 #: ``dumpdiff --help`` imports no command.
 COMMANDS = {
+    "demo": ("dumpdiff.cli.demo:demo", "Unpack two small runs to try every command on."),
     "align": ("dumpdiff.cli.align:align", "Find where two dumps of one model diverge."),
     "explain": ("dumpdiff.cli.explain:explain", "Say which side is wrong at a finding, and why."),
     "report": ("dumpdiff.cli.report:report", "Write reports of a result: HTML, Markdown, JUnit."),
@@ -34,6 +35,7 @@ COMMANDS = {
     "check": ("dumpdiff.cli.check:check", "Check a run of many ranks without a reference."),
     "rules": ("dumpdiff.cli.rules:rules", "Check, explain and suggest naming rules."),
     "dump-config": ("dumpdiff.cli.dump_config:dump_config", "Write or check a dump configuration."),
+    "record": ("dumpdiff.cli.record:record", "Run a PyTorch script and record its steps."),
     "env": ("dumpdiff.cli.env:env", "Print the environment of a deterministic, dumped run."),
     "snippet": ("dumpdiff.cli.snippet:snippet", "Print code to paste into a training script."),
     "triage": ("dumpdiff.cli.triage:triage", "Find where a mismatch of two runs comes from."),
@@ -44,6 +46,7 @@ COMMANDS = {
     "norms": ("dumpdiff.cli.norms:norms", "Compare the gradient norm of every parameter."),
     "weights": ("dumpdiff.cli.weights:weights", "Compare or convert checkpoints."),
     "optimizer": ("dumpdiff.cli.optimizer:optimizer", "Say which rule updated the weights."),
+    "completion": ("dumpdiff.cli.completion:completion", "Print the completion of a shell."),
 }
 
 
@@ -158,6 +161,10 @@ def run() -> NoReturn:
     Freeing a million objects before the exit would take a third of a second.
     """
     _open_standard_streams()
+    if "_DUMPDIFF_COMPLETE" in os.environ:  # a shell asks for completions
+        from .completion import install_completion_classes
+
+        install_completion_classes()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # files are removed as by Ctrl-C
     status: object = 0
     try:

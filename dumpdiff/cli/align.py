@@ -10,7 +10,6 @@ from ..model.verdict import EXIT_CODES
 from . import options
 from .output import (
     build_console,
-    check_page,
     print_result,
     show_progress,
     write_result_files,
@@ -34,9 +33,11 @@ Examples:
   dumpdiff align tp8_dump/ tp8_reference/ --ranks 0-3 --steps 0,2 -j 4 -o result/
   dumpdiff align dump/step0/rank0 dump/step0/rank1
   dumpdiff align ms_dump/ pt_dump/ -q --markdown comment.md --junit dumpdiff.xml
+  dumpdiff align ms_statistics/ pt_statistics/ --narrowed next -o next_result
   dumpdiff align npu_dump/ gpu_dump/ --baseline second_gpu_dump/
   dumpdiff align ms_dump/ pt_dump/ --phase forward --scope 'layers.1.*' -v
   dumpdiff align ms_dump/ pt_dump/ --json - -q | jq .first_divergence
+  dumpdiff align ms_dump/ pt_dump/ -o result/ --json - --brief -q
 
 --limit, --phase, --scope, -q and -v filter what is printed; files and the exit code are always
 complete.
@@ -83,6 +84,7 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
     help="Write the complete result: JSON, pairs, report, and data for later reports.",
 )
 @options.json_file
+@options.brief
 @click.option(
     "--csv",
     "csv_file",
@@ -135,6 +137,12 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
     is_flag=True,
     help="Read every file of both dumps and check it, not only the files that are compared.",
 )
+@click.option(
+    "--narrowed",
+    metavar="NEXT",
+    multiple=True,
+    help="Folder of 'dumpdiff narrow' whose dumps complete these two; may be repeated.",
+)
 @options.quiet
 @click.option(
     "-v", "--verbose", is_flag=True, help="Also print evidence, learned equivalences, all problems."
@@ -158,6 +166,7 @@ def align(
     weights_reference: str | None,
     output: str | None,
     json_file: str | None,
+    brief: bool,
     csv_file: str | None,
     html_file: str | None,
     markdown_file: str | None,
@@ -167,6 +176,7 @@ def align(
     scope: str | None,
     min_coverage: float,
     verify: bool,
+    narrowed: tuple[str, ...],
     quiet: bool,
     verbose: bool,
 ) -> None:
@@ -179,13 +189,14 @@ def align(
     If FILE is -, it is written to standard output and the text report to standard error.
     """
     files = {
-        "json": json_file,
+        "brief" if brief else "json": json_file,
         "csv": csv_file,
         "html": html_file,
         "markdown": markdown_file,
         "junit": junit_file,
     }
-    check_page(html_file)
+    if brief and json_file is None:
+        raise click.UsageError("--brief shortens the JSON: give --json FILE, too")
     if step is not None and steps is not None:
         raise click.UsageError("give either --step or --steps")
     if rank is not None and ranks is not None:
@@ -211,20 +222,16 @@ def align(
             output=output,
             min_coverage=min_coverage,
             verify=verify,
+            narrowed=narrowed,
             progress=progress,
         )
 
     from ..model.run_result import RunResult
     from ..reports.alignment.text import View
-    from ..reports.outputs import is_available
 
     view = View(limit=limit, phase=phase, scope=scope, quiet=quiet, verbose=verbose)
     print_result(result, build_console(*files.values()), view)
     write_result_files(result, files)
     if isinstance(result, RunResult):
         result.close()
-    if output is not None and not is_available("html"):
-        click.echo(
-            f"{output}: has no report.html, which needs: pip install 'dumpdiff[html]'", err=True
-        )
     ctx.exit(EXIT_CODES[result.verdict])

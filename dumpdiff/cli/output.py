@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 import click
 
@@ -31,14 +31,6 @@ Files = Mapping[str, str | None]
 
 class _Writer(Protocol):
     def write(self, result: Any, stream: IO[bytes]) -> None: ...
-
-
-def check_page(html_file: str | None) -> None:
-    """Fail before the long work if a page is to be written and its libraries are not installed."""
-    if html_file is not None:
-        from ..reports.page.assets import check_installed
-
-        check_installed()
 
 
 def write_files(result: object, files: Files, package: str) -> None:
@@ -110,18 +102,20 @@ def build_console(*files: str | None) -> Console:
     """Return the console for people: standard output, or standard error if one of ``files`` is '-'.
 
     Colored only on a terminal, and not there if NO_COLOR is set. Characters that the stream cannot
-    show are escaped.
+    show are escaped. In a file or a pipe, lines have no blanks at their end.
     """
     import os
     import sys
 
-    from .console import PipeConsole
+    from .console import PipeConsole, UnpaddedStream
 
-    stream = sys.stderr if "-" in files else sys.stdout
+    stream: IO[str] = sys.stderr if "-" in files else sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
     has_own_width = stream.isatty() or "COLUMNS" in os.environ
     width = None if has_own_width else WIDE
+    if not stream.isatty():
+        stream = cast(IO[str], UnpaddedStream(stream))
     return PipeConsole(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
@@ -139,10 +133,11 @@ def show_progress() -> Iterator[Callable[[str, float], None] | None]:
         yield None
         return
     with Progress(console=terminal, transient=True) as bar:
-        task = bar.add_task("", total=1.0)
+        task = bar.add_task("", total=None)
 
         def move(activity: str, share: float) -> None:
-            bar.update(task, description=activity, completed=share)
+            # What has no share yet may take long, so the bar moves to show that it is at work.
+            bar.update(task, description=activity, completed=share, total=1.0 if share else None)
 
         yield move
 

@@ -6,7 +6,7 @@ import click
 
 from ..model.gc_pause import pause_gc
 from . import options
-from .output import build_console, check_page, print_result, show_progress, write_result_files
+from .output import build_console, print_result, show_progress, write_result_files
 from .writing_command import OUTPUT_FILE, WritingCommand
 
 _EPILOG = """\b
@@ -66,7 +66,6 @@ def report(
     files = {"html": html_file, "markdown": markdown_file, "junit": junit_file, "csv": csv_file}
     if not any(files.values()):
         raise click.UsageError("nothing to write: give -o, --markdown, --junit or --csv")
-    check_page(html_file)
 
     import dumpdiff
 

@@ -10,7 +10,6 @@ from ..model.verdict import OUTCOME_EXIT_CODES
 from . import options
 from .output import (
     build_console,
-    check_page,
     show_progress,
     write_files,
     write_text,
@@ -104,7 +103,6 @@ def triage(
         _write_case(inputs, case_file or "-")
         return
     files = {"json": json_file, "html": html_file, "markdown": markdown_file, "junit": junit_file}
-    check_page(html_file)
     has_keys = bool(target or reference)
     if has_keys == bool(inputs) or len(inputs) > 2:
         raise click.UsageError(

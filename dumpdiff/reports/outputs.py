@@ -9,35 +9,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
-from ..model.errors import DumpError
 from ..model.output_files import open_output_file
 from ..model.result import Result
 from ..model.run_result import RunResult
 
-OUTPUTS: Final = ("json", "csv", "html", "markdown", "junit")
+OUTPUTS: Final = ("json", "brief", "csv", "html", "markdown", "junit")
 
 
 class _Output(Protocol):
     def write(self, result: Any, stream: IO[bytes]) -> None: ...
 
 
-def is_available(output: str) -> bool:
-    """Return whether the libraries that an output needs are installed."""
-    if output != "html":
-        return True
-    from .page.assets import check_installed  # takes 20 ms, for the metadata of packages
-
-    try:
-        check_installed()
-    except DumpError:
-        return False
-    return True
-
-
 def write(result: Result | RunResult, output: str, stream: IO[bytes]) -> None:
     """Write ``result`` as one of :data:`OUTPUTS`.
 
-    Raises DumpError if a library is missing, KeyError for an unknown output.
+    Raises KeyError for an unknown output.
     """
     if output not in OUTPUTS:
         raise KeyError(output)

@@ -33,7 +33,7 @@ def test_every_form_at_once_and_the_answer(run: Run, result: Path, tmp_path: Pat
         "report", result, "-o", page, "--markdown", comment, "--junit", junit, "--csv", pairs
     )
     assert outcome.exit_code == 0
-    assert outcome.stdout.startswith("first divergence: layers.1.post_attention_norm, add ")
+    assert outcome.stdout.startswith("diverged: layers.1.post_attention_norm: epsilon, ")
     assert len(outcome.stdout.splitlines()) == 1
     assert "Add-op12" in page.read_text()
     assert comment.read_text().startswith("**First divergence:** `layers.1.post_attention_norm`")
@@ -55,7 +55,7 @@ def test_it_writes_what_align_writes(run: Run, dump: Dump, result: Path, tmp_pat
 def test_a_dash_is_standard_output(run: Run, result: Path) -> None:
     outcome = run("report", result, "--markdown", "-")
     assert outcome.stdout.startswith("**First divergence:**")
-    assert outcome.stderr.startswith("first divergence: ")
+    assert outcome.stderr.startswith("diverged: ")
 
 
 def test_what_the_verdict_depended_on_is_repeated_too(run: Run, dump: Dump, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_folder_needs_no_dumps(run: Run, moved_result: MovedResult, tmp_path: 
     outcome = run("report", moved_result.folder, "-o", page, "--csv", pairs, "--markdown", "-")
     assert outcome.exit_code == 0
     assert outcome.stdout.startswith("**First divergence:**")
-    assert outcome.stderr.startswith("first divergence: layers.1.post_attention_norm, add ")
+    assert outcome.stderr.startswith("diverged: layers.1.post_attention_norm: epsilon, ")
     assert page.read_bytes() == (moved_result.folder / "report.html").read_bytes()
     assert pairs.read_bytes() == (moved_result.folder / "pairs.csv").read_bytes()
 

@@ -1,4 +1,4 @@
-"""The examples of docs/parallel.md are what the commands print."""
+"""The examples of docs/parallel.md are how the output of the commands begins."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def test_the_answer_is_as_shown(
     dump: Callable[[str], Path], target: str, reference: str, answer: str
 ) -> None:
     outcome = CliRunner().invoke(
-        main, ["align", str(dump(target)), str(dump(reference)), "-q", "-j", "1"]
+        main, ["align", str(dump(target)), str(dump(reference)), "-j", "1"]
     )
-    assert outcome.stdout == answer
+    assert outcome.stdout.startswith(f"{answer}\n")

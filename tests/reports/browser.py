@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,19 @@ class Browser:
     @property
     def hash(self) -> str:
         return str(self.run("decodeURIComponent(location.hash)"))
+
+    def find_accessibility_problems(self) -> list[str]:
+        """Return the rules of axe that the page breaks, with their impact and first element."""
+        script = resources.files("axe_core_python").joinpath("axe.min.js")
+        self.driver.execute_script(script.read_text(encoding="utf-8"))
+        violations = self.driver.execute_async_script(
+            "const done = arguments[0]; axe.run(document).then(({violations}) => done(violations))"
+        )
+        problems = []
+        for violation in violations:
+            element = violation["nodes"][0]["html"][:120]
+            problems.append(f"{violation['impact']} {violation['id']}: {element}")
+        return problems
 
     def take_errors(self) -> list[str]:
         """Return the warnings and errors that the console has since the last call."""

@@ -8,13 +8,15 @@ from fnmatch import fnmatchcase
 
 import pandas as pd
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ...model.finding import Finding
 from ...model.formatting import escape_control, format_number, format_percent
 from ...model.result import Baseline, Result
+from ..formats.wrapping import WrappedText
+from .first_line import format_first_line
 from .state_counts import (
     SIDES,
     format_pair,
@@ -31,7 +33,9 @@ from .summary import (
 )
 
 COLORS = {"aligned": "bold green", "diverged": "bold red", "inconclusive": "bold yellow"}
+_FINDING_INDENT = 4  #: blanks before the lines of a finding, below its number
 _SHORT = 3  #: problems, and ops of a region, that are shown without -v
+_ANY_WIDTH = 10_000  #: columns; wider than any table
 _UNITS = ("values", "ops")
 #: Columns of the lists of what was not compared, see ``UNCOMPARED_COLUMNS``, ``UNMATCHED_COLUMNS``.
 _VALUE_COLUMNS = ("op", "slot", "phase", "scope", "state", "reason")
@@ -63,39 +67,44 @@ ALL = View()
 
 
 def write(result: Result, console: Console, view: View = ALL) -> None:
-    """Print the report; the first line is the verdict, unbroken on any console."""
-    headline = Text(format_headline(result), style=COLORS[result.verdict])
-    console.print(headline, soft_wrap=True)
+    """Print the report; the first line is the short answer, unbroken on any console."""
+    first_line = Text(format_first_line(result), style=COLORS[result.verdict])
+    console.print(first_line, soft_wrap=True)
     if view.quiet:
         return
     console.print()
+    if result.verdict != "diverged" or result.weaknesses or not result.findings:
+        # of a plain divergence the first finding says it
+        console.print(WrappedText(format_headline(result)))
+        console.print()
     for side_name, side in label_sides(result):
         _write_dump(side_name, format_side(side), console)
     if result.baseline is not None:
         _write_dump("baseline", _format_baseline(result.baseline), console)
-    for part in _build_parts(result, view):
+    for part in _build_parts(result, view, console):
         console.print()
         console.print(part)
 
 
 def write_finding(finding: Finding, console: Console) -> None:
     """Print one finding in full, with everything that explains it."""
-    rank = (f"finding {finding.rank} ({finding.id}): ", "bold")
-    console.print(Text.assemble(rank, _format_finding(finding, View(verbose=True))))
+    console.print(Text(f"finding {finding.rank} ({finding.id})", style="bold"))
+    for line in _list_details(finding, View(verbose=True), indent=2):
+        console.print(line)
 
 
 def _write_dump(side_name: str, description: str, console: Console) -> None:
     console.print(Text.assemble((f"{side_name:<11}", "bold"), description), soft_wrap=True)
 
 
-def _build_parts(result: Result, view: View) -> Iterator[RenderableType]:
+def _build_parts(result: Result, view: View, console: Console) -> Iterator[RenderableType]:
     if result.findings:
         yield from _build_findings(result.findings, view)
     if result.states:
-        yield _build_states(result, view)
+        yield _build_states(result, view, console)
     differing_values = result.count_differing_values()
     if "reconverged" in differing_values:
-        yield _fold(format_differing_values(differing_values))
+        yield WrappedText(format_differing_values(differing_values))
     uncompared = _select_places(result.uncompared, view)
     unmatched = _select_places(result.unmatched, view)
     if len(uncompared) or len(unmatched):
@@ -129,21 +138,11 @@ def _format_baseline(baseline: Baseline) -> str:
 def _build_findings(findings: Sequence[Finding], view: View) -> Iterator[RenderableType]:
     matching_findings = [f for f in findings if view.shows(f.phase, f.scope)]
     printed_findings = matching_findings[: view.limit]
-    if printed_findings:
-        numeric = ("#", "error", "tolerance", "confidence")
-        header = ("#", "kind", "phase", "finding", "error", "tolerance", "confidence")
-        table = _build_table(*header, numeric=numeric)
-        for finding in printed_findings:
-            table.add_row(
-                str(finding.rank),
-                finding.kind,
-                finding.phase,
-                _format_finding(finding, view),
-                format_number(finding.metrics.get("error", float("nan"))),
-                format_number(finding.tolerance),
-                f"{finding.confidence * 100:.0f} %",
-            )
-        yield table
+    for finding in printed_findings:
+        heading = f"{finding.rank}. {format_measure(finding.kind, finding)}"
+        yield Group(
+            WrappedText(heading, hanging=4), *_list_details(finding, view, indent=_FINDING_INDENT)
+        )
     if len(printed_findings) < len(findings):
         message = f"{len(printed_findings)} of {len(findings)} findings shown"
         n_filtered = len(findings) - len(matching_findings)
@@ -155,8 +154,25 @@ def _build_findings(findings: Sequence[Finding], view: View) -> Iterator[Rendera
         yield Text(message)
 
 
-def _format_finding(finding: Finding, view: View) -> Text:
-    """Return the title, then all facts that are not in it, with full names to copy."""
+def format_measure(kind: str, finding: Finding) -> str:
+    """Return what was found, how large it is, and how certain that is."""
+    clauses = [f"{kind} in {finding.phase}"]
+    if "error" in finding.metrics:
+        clauses.append(f"error {format_number(finding.metrics['error'])}")
+    clauses.append(f"tolerance {format_number(finding.tolerance)}")
+    clauses.append(f"{finding.confidence * 100:.0f} % sure that the runs diverge here")
+    return ", ".join(clauses)
+
+
+def _list_details(finding: Finding, view: View, indent: int) -> Iterator[WrappedText]:
+    """Yield the title, then all facts that are not in it, with full names to copy."""
+    title, *details = map(escape_control, _list_facts(finding, view))
+    yield WrappedText(title, "bold", indent)
+    for line in details:
+        yield WrappedText(line, indent=indent, hanging=2)
+
+
+def _list_facts(finding: Finding, view: View) -> list[str]:
     lines = [finding.title]
     if finding.scope and finding.scope not in finding.title:
         lines.append(f"scope: {finding.scope}")
@@ -175,8 +191,7 @@ def _format_finding(finding: Finding, view: View) -> Text:
         metrics = [f"{name} {format_number(value)}" for name, value in finding.metrics.items()]
         evidence = "; ".join(finding.evidence)
         lines += [", ".join(metrics), f"evidence: {evidence}", f"id: {finding.id}"]
-    title, *details = map(escape_control, lines)
-    return Text.assemble((title, "bold"), *(f"\n{line}" for line in details), overflow="fold")
+    return lines
 
 
 def _list_causes(finding: Finding, view: View) -> list[str]:
@@ -198,16 +213,27 @@ def _shorten_ops(ops: Sequence[str]) -> list[str]:
     return [ops[0], f"... {len(ops) - 2} more ...", ops[-1]]
 
 
-def _build_states(result: Result, view: View) -> Table:
-    """Return a table of the states of all values and ops, of the target and of the reference."""
+def _build_states(result: Result, view: View, console: Console) -> RenderableType:
+    """Return the states of all values and ops, of the target and of the reference.
+
+    They are a table, or on a console that is too narrow for its columns, sentences.
+    """
     rows = [row for row in list_state_rows(result) if view.phase in (None, row.phase)]
     states = list_occurring_states(tuple(rows))
-    table = _build_table("target / reference", "compared", *states, numeric=("compared", *states))
+    title = "target / reference"
+    table = _build_table(title, "compared", *states, numeric=("compared", *states))
+    sentences = []
     for row in rows:
+        label = f"{row.phase} {row.unit}"
         shares = " / ".join(map(format_percent, row.shares))
         counts = [format_pair(row.counts[state]) for state in states]
-        table.add_row(f"{row.phase} {row.unit}", shares, *counts)
-    return table
+        table.add_row(label, shares, *counts)
+        words = [f"{state} {count}" for state, count in zip(states, counts, strict=True) if count]
+        sentences.append(f"{label}: {', '.join([f'compared {shares}', *words])}")
+    wide_options = console.options.update(max_width=_ANY_WIDTH)
+    if console.measure(table, options=wide_options).maximum <= console.width:
+        return table
+    return build_list(title, sentences)
 
 
 def _select_places(table: pd.DataFrame, view: View) -> pd.DataFrame:
@@ -220,7 +246,9 @@ def _count_reasons(uncompared: pd.DataFrame, unmatched: pd.DataFrame) -> Table:
     """Return a table of how many values and ops were not compared, and why."""
     table = _build_table("not compared, target / reference", "values", "ops", numeric=_UNITS)
     for row in list_reasons(uncompared, unmatched):
-        table.add_row(_fold(row.reason), format_pair(row.values), format_pair(row.ops))
+        table.add_row(
+            WrappedText(escape_control(row.reason)), format_pair(row.values), format_pair(row.ops)
+        )
     return table
 
 
@@ -231,7 +259,7 @@ def _list_rows(title: str, rows: pd.DataFrame, columns: Sequence[str], view: Vie
     for side in SIDES:
         side_rows = rows.loc[rows["side"] == side, list(columns)]
         for row in side_rows.head(view.limit).itertuples(index=False):
-            table.add_row(side, *(_fold(str(cell)) for cell in row))
+            table.add_row(side, *(WrappedText(escape_control(str(cell))) for cell in row))
         n_more = len(side_rows) - view.limit
         if n_more > 0:
             table.add_row(side, f"... {n_more} more, --limit {len(side_rows)} shows them")
@@ -243,13 +271,13 @@ def _build_learned(result: Result) -> Table:
         "learned equivalences: target", "reference", "occurrences", numeric=("occurrences",)
     )
     for equivalence in result.learned:
-        target_kinds = _fold(", ".join(equivalence.target))
-        reference_kinds = _fold(", ".join(equivalence.reference))
+        target_kinds = WrappedText(escape_control(", ".join(equivalence.target)))
+        reference_kinds = WrappedText(escape_control(", ".join(equivalence.reference)))
         table.add_row(target_kinds, reference_kinds, str(equivalence.count))
     return table
 
 
-def _build_layouts(result: Result) -> Text:
+def _build_layouts(result: Result) -> Group:
     """Return how parameters and the outputs of modules are spread over ranks; the JSON has all."""
     lines: list[str] = []
     for side_name, rows in result.details["layouts"].items():
@@ -260,7 +288,7 @@ def _build_layouts(result: Result) -> Text:
     return build_list("spread over ranks", lines)
 
 
-def _build_problems(result: Result, view: View) -> Text:
+def _build_problems(result: Result, view: View) -> Group:
     lines: list[str] = []
     for side_name, side in label_sides(result):
         # those that weaken the answer come first: only a few are shown
@@ -271,10 +299,10 @@ def _build_problems(result: Result, view: View) -> Text:
     return build_list("problems", lines)
 
 
-def build_list(title: str, lines: Sequence[str]) -> Text:
+def build_list(title: str, lines: Sequence[str]) -> Group:
     """Return lines under a title."""
-    items = (f"\n  {escape_control(line)}" for line in lines)
-    return Text.assemble((title, "bold"), *items, overflow="fold")
+    items = [WrappedText(escape_control(line), indent=2, hanging=2) for line in lines]
+    return Group(Text(title, style="bold"), *items)
 
 
 def _build_table(*columns: str, numeric: Sequence[str] = ()) -> Table:
@@ -282,8 +310,3 @@ def _build_table(*columns: str, numeric: Sequence[str] = ()) -> Table:
     for column in columns:
         table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
     return table
-
-
-def _fold(text: str) -> Text:
-    """Return text that is never markup and never cut; long names go on in the next line."""
-    return Text(escape_control(text), overflow="fold")

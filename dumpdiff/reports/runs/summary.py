@@ -80,9 +80,9 @@ def format_scope(result: RunResult) -> str:
     return f"{ranks} of {steps} compared"
 
 
-def _format_lowest_coverage(result: RunResult) -> str:
-    """Return the lowest share of values that any task compared, by phase."""
-    words = []
+def list_lowest_shares(result: RunResult) -> dict[str, float]:
+    """Return for each phase the lowest share of values that any task compared."""
+    lowest_shares = {}
     for phase in PHASES:
         shares = []
         for task in result.tasks:
@@ -91,7 +91,14 @@ def _format_lowest_coverage(result: RunResult) -> str:
                 if figures and figures.get("values"):
                     shares.append(float(figures["value_share"]))
         if shares:
-            words.append(f"{phase} at least {format_percent(min(shares))}")
+            lowest_shares[phase] = min(shares)
+    return lowest_shares
+
+
+def _format_lowest_coverage(result: RunResult) -> str:
+    words = []
+    for phase, share in list_lowest_shares(result).items():
+        words.append(f"{phase} at least {format_percent(share)}")
     return f"values compared: {', '.join(words)}" if words else "nothing compared"
 
 

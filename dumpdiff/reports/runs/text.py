@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...model.formatting import escape_control, format_number
+from ...model.formatting import escape_control
 from ...model.run_result import RunFinding, RunResult, format_place
-from ..alignment.text import ALL, COLORS, View, build_list
+from ..alignment.text import ALL, COLORS, View, build_list, format_measure
+from ..formats.wrapping import WrappedText
+from .first_line import format_first_line
 from .summary import (
     Matrix,
     build_layer_matrix,
@@ -28,11 +30,13 @@ from .summary import (
 
 
 def write(result: RunResult, console: Console, view: View = ALL) -> None:
-    """Print the report; the first line is the answer, unbroken on any console."""
-    headline = Text(format_headline(result), style=COLORS[result.verdict])
-    console.print(headline, soft_wrap=True)
+    """Print the report; the first line is the short answer, unbroken on any console."""
+    first_line = Text(format_first_line(result), style=COLORS[result.verdict])
+    console.print(first_line, soft_wrap=True)
     if view.quiet:
         return
+    console.print()
+    console.print(WrappedText(format_headline(result)))
     console.print()
     for side, path in (("target", result.target), ("reference", result.reference)):
         line = Text.assemble((f"{side:<11}", "bold"), escape_control(path))
@@ -78,24 +82,17 @@ def _build_findings(findings: Sequence[RunFinding], view: View) -> Iterator[Rend
         finding for finding in findings if view.shows(finding.finding.phase, finding.finding.scope)
     ]
     printed_findings = matching_findings[: view.limit]
-    if printed_findings:
-        table = _build_table("#", "where", "kind", "phase", "finding", "error", "tolerance")
-        for finding in printed_findings:
-            table.add_row(
-                str(finding.number),
-                finding.place,
-                finding.kind,
-                finding.finding.phase,
-                _format_finding(finding, view),
-                format_number(finding.finding.metrics.get("error", float("nan"))),
-                format_number(finding.finding.tolerance),
-            )
-        yield table
+    for finding in printed_findings:
+        measure = format_measure(finding.kind, finding.finding)
+        heading = WrappedText(f"{finding.number}. {finding.place}: {measure}", hanging=4)
+        title, *details = map(escape_control, _list_facts(finding, view))
+        lines = [WrappedText(line, indent=4, hanging=2) for line in details]
+        yield Group(heading, WrappedText(title, "bold", indent=4), *lines)
     if len(printed_findings) < len(findings):
         yield Text(f"{len(printed_findings)} of {len(findings)} findings shown")
 
 
-def _format_finding(finding: RunFinding, view: View) -> Text:
+def _list_facts(finding: RunFinding, view: View) -> list[str]:
     lines = [finding.title]
     lines += [format_reception(reception) for reception in finding.receptions]
     task_finding = finding.finding
@@ -115,8 +112,7 @@ def _format_finding(finding: RunFinding, view: View) -> Text:
     if view.verbose:
         lines.append(f"evidence: {'; '.join(finding.evidence)}")
         lines.append(f"id: {finding.id}, in {finding.task}")
-    title, *other_lines = map(escape_control, lines)
-    return Text.assemble((title, "bold"), *(f"\n{line}" for line in other_lines), overflow="fold")
+    return lines
 
 
 def _build_table(*columns: str) -> Table:

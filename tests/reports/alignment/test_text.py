@@ -20,7 +20,7 @@ from rich.console import Console
 
 from dumpdiff.model.result import Result
 from dumpdiff.reports.alignment import text as report
-from dumpdiff.reports.alignment.summary import format_headline
+from dumpdiff.reports.alignment.first_line import format_first_line
 
 
 def print_report(result: Result, width: int = 160, terminal: bool = False, **view: object) -> str:
@@ -41,11 +41,11 @@ def print_report(result: Result, width: int = 160, terminal: bool = False, **vie
 @pytest.mark.parametrize("verdict", ["aligned", "diverged", "inconclusive"])
 def test_the_first_line_is_the_verdict_however_narrow(verdict: str, width: int) -> None:
     result = make_result(verdict=verdict)
-    assert print_report(result, width).splitlines()[0] == format_headline(result)
+    assert print_report(result, width).splitlines()[0] == format_first_line(result)
 
 
 def test_quiet_prints_the_first_line_alone() -> None:
-    assert print_report(make_result(), quiet=True) == format_headline(make_result()) + "\n"
+    assert print_report(make_result(), quiet=True) == format_first_line(make_result()) + "\n"
 
 
 def test_each_side_has_a_line_however_narrow_the_terminal() -> None:
@@ -62,7 +62,9 @@ def test_each_side_has_a_line_however_narrow_the_terminal() -> None:
 
 def test_color_only_on_a_terminal() -> None:
     assert "\x1b[" not in print_report(make_result())
-    assert "\x1b[1;31mfirst divergence" in print_report(make_result(), terminal=True)
+    assert "\x1b[1;31mdiverged: layers.1.post_norm: error 3.1e-2" in print_report(
+        make_result(), terminal=True
+    )
 
 
 def test_names_are_given_in_full() -> None:
@@ -178,7 +180,7 @@ def test_a_filter_reports_what_it_hides_and_keeps_the_verdict(
 ) -> None:
     output = print_report(make_result(), **view)
     assert message in output
-    assert output.splitlines()[0] == format_headline(make_result())
+    assert output.splitlines()[0] == format_first_line(make_result())
 
 
 def test_the_limit_holds_for_unmatched_ops_of_each_side_too() -> None:

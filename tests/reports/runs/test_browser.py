@@ -133,3 +133,11 @@ def test_names_are_shown_as_text(browser: Browser, page: bytes) -> None:
     browser.open(page)
     assert browser.run("document.querySelectorAll('main b').length") == 0
     assert "<b>linear</b> differs" in browser.find("#findings").text
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1440, False), (400, True)])
+def test_no_rule_of_accessibility_is_broken(
+    browser: Browser, page: bytes, width: int, dark: bool
+) -> None:
+    browser.open(page, width=width, dark=dark)
+    assert browser.find_accessibility_problems() == []

@@ -37,10 +37,10 @@ def test_the_answer_comes_first(browser: Browser, triaged: TriageResult, page: b
     assert browser.find(".verdict").text == "DIFFER · FORWARD"
     assert browser.find("h1").text == "The forward pass differs"
     assert browser.find(".cause").text == triaged.decision.headline.partition(": ")[2]
-    assert browser.read_texts(".reasons h3") == ["Because", "Also different", "Ruled out"]
+    assert browser.read_texts(".reasons h2") == ["Because", "Ruled out", "Not known"]
     assert any("epsilon = 0.01" in line for line in browser.read_texts(".evidence li"))
-    assert browser.read_texts(".ruled th") == ["data", "weights"]
-    assert browser.read_texts(".ruled a") == ["data", "weights"]
+    assert browser.read_texts(".ruled th") == ["weights", "backward"]
+    assert browser.read_texts(".ruled a") == ["weights", "norms"]
     assert browser.find("#failure").is_displayed() is False
 
 
@@ -197,3 +197,11 @@ def test_one_closed_file_of_little_size(triaged: TriageResult, page: bytes) -> N
     assert read_policy(page.decode())["default-src"] == ["'none'"]
     assert b" style=" not in page
     assert len(page) < 200_000
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1440, False), (400, True)])
+def test_no_rule_of_accessibility_is_broken(
+    browser: Browser, page: bytes, width: int, dark: bool
+) -> None:
+    browser.open(page, width=width, dark=dark)
+    assert browser.find_accessibility_problems() == []

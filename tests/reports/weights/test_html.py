@@ -221,3 +221,11 @@ def test_nothing_to_compare(browser: Browser, tmp_path: Path) -> None:
 def test_one_closed_file(result: WeightsResult, page: bytes) -> None:
     assert write_page(result) == page
     assert read_policy(page.decode())["default-src"] == ["'none'"]
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1440, False), (400, True)])
+def test_no_rule_of_accessibility_is_broken(
+    browser: Browser, page: bytes, width: int, dark: bool
+) -> None:
+    browser.open(page, width=width, dark=dark)
+    assert browser.find_accessibility_problems() == []

@@ -9,17 +9,13 @@ from __future__ import annotations
 from typing import IO
 
 from ....model.result import Result
-from ...page.assets import check_installed
 from ...page.renderer import render
 from ..markdown import to_markdown
 from .document import build_page
 
-__all__ = ["check_installed", "write"]
+__all__ = ["write"]
 
 
 def write(result: Result, stream: IO[bytes]) -> None:
-    """Write the report; equal results give equal bytes.
-
-    Raises DumpError if the packages that only this report needs are not installed.
-    """
+    """Write the report; equal results give equal bytes."""
     stream.write(render(build_page(result, to_markdown(result))))

@@ -20,14 +20,14 @@ from .findings import view_findings
 from .heat_map import build_heat_maps
 from .tables import build_pairs_table, build_uncompared_table, build_unmatched_table
 
-_STYLES = ("uPlot.css", "page.css", "comparison.css", "alignment.css")
+_STYLES = ("page.css", "comparison.css", "alignment.css")
 _SCRIPTS = (
-    "uPlot.js",
     "unpack.js",
     "elements.js",
     "hash.js",
     "frame.js",
     "table.js",
+    "alignment/plot.js",
     "alignment/dots.js",
     "alignment/network.js",
     "alignment/pair.js",

@@ -137,7 +137,7 @@ class Report {
 
   /* Draws the chart again in the colors of paper, and later in those of the screen. */
   paper() {
-    this.network.build();
+    this.network.plot.draw();
   }
 }
 

@@ -7,6 +7,7 @@ const $ = (id) => document.getElementById(id);
 /* Builds the page from the data packed in the file, shows what the address says, and adds listeners. */
 function startPage(build) {
   $("help-button").addEventListener("click", () => $("help").showModal());
+  makeScrollable();
   unpack($("packed").textContent)
     .then((unpacked) => {
       const page = (window.report = build(unpacked));
@@ -111,6 +112,19 @@ function listenToCells(open) {
       const heads = [cell.parentElement.cells[0], map.tHead.rows[0].cells[cell.cellIndex]];
       open(heads.map((head) => head.dataset.scope).filter(Boolean).join("."), map);
     });
+  }
+}
+
+/* What is wider than the screen can be scrolled with the keyboard. */
+function makeScrollable() {
+  const update = (element) => {
+    if (element.scrollWidth > element.clientWidth) element.tabIndex = 0;
+    else element.removeAttribute("tabindex");
+  };
+  const watcher = new ResizeObserver((entries) => entries.forEach(({ target }) => update(target)));
+  for (const element of document.querySelectorAll(".scroll, .command pre")) {
+    update(element); // what is folded has no size that changes
+    watcher.observe(element);
   }
 }
 

@@ -47,11 +47,11 @@ def move_to_pair(browser: Browser, row: int) -> ActionChains:
     """Return actions that move the pointer to a pair's point in the chart."""
     browser.run("document.getElementById('chart').scrollIntoView({block: 'center'})")
     x, y, width, height = browser.run(
-        "[...report.network.at(arguments[0]), report.network.plot.over.clientWidth,"
-        " report.network.plot.over.clientHeight]",
+        "[...report.network.at(arguments[0]), report.network.plot.width,"
+        " report.network.plot.height]",
         row,
     )
-    over = browser.find("#chart .u-over")
+    over = browser.find("#chart .over")
     actions = ActionChains(browser.driver, duration=0)
     return actions.move_to_element_with_offset(over, round(x - width / 2), round(y - height / 2))
 
@@ -115,9 +115,22 @@ def test_a_click_on_a_point_opens_its_pair(browser: Browser, demo_page: bytes) -
 def test_dragging_zooms(browser: Browser, demo_page: bytes) -> None:
     browser.open(demo_page)
     move_to_pair(browser, 50).click_and_hold().move_by_offset(200, 0).release().perform()
-    low, high = browser.run("[report.network.plot.scales.x.min, report.network.plot.scales.x.max]")
+    low, high = browser.run("[report.network.plot.low, report.network.plot.high]")
     assert 49 <= low <= 51
     assert high < 200
+    assert browser.hash == ""  # the end of a drag is no click on a pair
+
+
+def test_a_double_click_shows_everything_again(browser: Browser, demo_page: bytes) -> None:
+    browser.open(demo_page)
+    browser.run("report.network.plot.zoom(10, 20)")
+    over = browser.find("#chart .over")
+    empty_corner = (5 - over.rect["width"] // 2, over.rect["height"] // 2 - 5)
+    actions = ActionChains(browser.driver, duration=0)
+    actions.move_to_element_with_offset(over, *empty_corner).double_click().perform()
+    assert browser.run("[report.network.plot.low, report.network.plot.high]") == browser.run(
+        "report.network.plot.whole"
+    )
 
 
 def test_error_over_tolerance_is_another_axis(browser: Browser, demo_page: bytes) -> None:
@@ -376,3 +389,18 @@ def test_a_result_without_a_single_pair(browser: Browser) -> None:
         write_page(replace(base, pairs=base.pairs.head(0), unmatched=base.unmatched.head(0)))
     )
     assert browser.find("#pairs-count").text == "0 of 0"
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1440, False), (400, True)])
+def test_no_rule_of_accessibility_is_broken(
+    browser: Browser, demo_page: bytes, width: int, dark: bool
+) -> None:
+    browser.open(demo_page, width=width, dark=dark)
+    assert browser.find_accessibility_problems() == []
+
+
+def test_every_section_can_be_reached_on_a_phone(browser: Browser, demo_page: bytes) -> None:
+    browser.open(demo_page, width=400, height=800)
+    for link in browser.driver.find_elements("css selector", ".bar nav a"):
+        assert 0 <= link.rect["x"] < link.rect["x"] + link.rect["width"] <= 400
+        assert link.rect["height"] >= 24

@@ -7,7 +7,6 @@ import hashlib
 import html
 import re
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,8 @@ from results import (
     make_unmatched,
 )
 
-from dumpdiff import DumpError
 from dumpdiff.model.result import Result
 from dumpdiff.model.verdict import VALUE_STATES
-from dumpdiff.reports.alignment.html import check_installed
-from dumpdiff.reports.page import assets
 
 from .conftest import write_page
 
@@ -181,15 +177,6 @@ def test_every_state_has_a_mark_a_color_and_a_word() -> None:
         assert f'id="mark-{state}"' in page
         assert f".{state} {{ --state: var(--{state}); }}" in page
         assert state in words
-
-
-def test_a_missing_package_is_reported_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(assets, "distribution", missing)
-    with pytest.raises(DumpError, match=r"pip install 'dumpdiff\[html\]'"):
-        check_installed()
 
 
 def test_the_words_on_the_page_are_those_of_the_glossary(demo_page: bytes) -> None:

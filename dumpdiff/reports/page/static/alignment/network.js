@@ -1,5 +1,5 @@
 "use strict";
-/* The error of every pair in the order of execution. uPlot draws axes and zooms, dots.js draws the points. */
+/* The error of every pair in the order of execution. plot.js draws the axes and zooms, dots.js draws the points. */
 
 const SHAPES = ["incomparable", "reconverged", "agreeing", "propagated", "amplified", "isolated", "introduced"]; // the last is drawn on top
 
@@ -18,9 +18,21 @@ class Network {
     }
     this.tip = make("div", { class: "tip", hidden: "" });
     this.ring = make("div", { class: "ring", hidden: "" });
+    this.plot = new Plot(element, { background: () => this.drawPhases(), content: () => this.drawPoints() });
+    this.plot.over.append(this.ring, this.tip);
+    this.listen();
     this.measure("error");
-    new ResizeObserver(() => this.plot.setSize(this.size())).observe(element);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.build());
+  }
+
+  listen() {
+    const { over } = this.plot;
+    over.addEventListener("mousemove", (event) => this.hover(event));
+    over.addEventListener("mouseleave", () => (this.tip.hidden = true));
+    over.addEventListener("click", (event) => {
+      const row = this.plot.dragged ? -1 : this.nearest(event);
+      if (row >= 0) this.pick(row);
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.plot.draw());
   }
 
   /* "error" or "ratio" becomes the vertical axis. */
@@ -37,48 +49,8 @@ class Network {
     const floor = low === Infinity ? -8 : Math.max(Math.floor(Math.log10(low)), -12);
     this.bottom = 10 ** (floor - 1); // equal values are on a line of their own, a decade below the smallest difference
     this.ceiling = 10 ** Math.max(Math.ceil(Math.log10(high || 1e-6)), floor + 2);
-    this.build();
-  }
-
-  size() {
-    return { width: Math.max(280, this.element.clientWidth), height: this.element.clientWidth < 600 ? 260 : 340 };
-  }
-
-  build() {
-    this.plot?.destroy();
-    const axis = { stroke: readColor("muted"), font: `12px ${readColor("font")}`, grid: { stroke: readColor("line"), width: 1 }, ticks: { show: false } };
-    const rows = this.table.rows;
-    const options = {
-      ...this.size(),
-      legend: { show: false },
-      cursor: { points: { show: false }, x: false, y: false, drag: { x: true, y: false } },
-      scales: {
-        x: { time: false, range: (_, low, high) => (low === high ? [-0.5, rows - 0.5] : [low, high]) },
-        y: { distr: 3, range: () => [this.bottom, this.ceiling] },
-      },
-      axes: [
-        { ...axis, grid: { show: false }, size: 30, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick.toLocaleString("en") : "")) },
-        { ...axis, size: 52, splits: () => this.decades(), values: (_, ticks) => ticks.map((tick) => this.tick(tick)) },
-      ],
-      series: [{}, { paths: () => null, points: { show: false } }],
-      hooks: { drawClear: [() => this.drawPhases()], draw: [() => this.drawPoints()], setScale: [() => this.place()] },
-    };
-    const x = Float64Array.from({ length: rows }, (_, row) => row);
-    this.plot = new uPlot(options, [x, this.values], this.element);
-    this.plot.setScale("x", { min: -0.5, max: Math.max(rows - 0.5, 0.5) });
-    const { over } = this.plot;
-    over.append(this.ring, this.tip);
-    over.addEventListener("mousemove", (event) => this.hover(event));
-    over.addEventListener("mouseleave", () => (this.tip.hidden = true));
-    over.addEventListener("click", (event) => {
-      const row = this.nearest(event);
-      if (row >= 0) this.pick(row);
-    });
-  }
-
-  decades() {
-    const [from, to] = [this.bottom, this.ceiling].map((end) => Math.round(Math.log10(end)));
-    return Array.from({ length: to - from + 1 }, (_, i) => 10 ** (from + i));
+    const last = Math.max(this.table.rows - 0.5, 0.5);
+    this.plot.setAxes([-0.5, last], [this.bottom, this.ceiling], (value) => this.tick(value));
   }
 
   tick(value) {
@@ -92,84 +64,78 @@ class Network {
     return Math.min(Math.max(value, this.bottom), this.ceiling);
   }
 
-  at(row, canvas = false) {
-    return [this.plot.valToPos(row, "x", canvas), this.plot.valToPos(this.height(row), "y", canvas)];
-  }
-
-  inside(draw) {
-    const { ctx, bbox } = this.plot;
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top - 12 * devicePixelRatio, bbox.width, bbox.height + 18 * devicePixelRatio);
-    ctx.clip();
-    draw(ctx, bbox);
-    ctx.restore();
+  /* Returns the place of a pair in the area between the axes. */
+  at(row) {
+    const { x, y } = this.plot.places();
+    return [x(row), y(this.height(row))];
   }
 
   drawPhases() {
-    this.inside((ctx, bbox) => {
-      ctx.font = `${12 * devicePixelRatio}px ${readColor("font")}`;
-      ctx.textBaseline = "top";
-      ctx.textAlign = "left";
-      for (const { phase, from, to } of this.runs) {
-        const [left, right] = [from - 0.5, to + 0.5].map((row) => this.plot.valToPos(row, "x", true));
-        ctx.fillStyle = readColor(phase === "forward" ? "surface" : "band");
-        ctx.fillRect(left, bbox.top, right - left, bbox.height);
-        ctx.fillStyle = readColor("muted");
-        const begin = Math.max(left, bbox.left) + 6 * devicePixelRatio;
-        if (Math.min(right, bbox.left + bbox.width) - begin > ctx.measureText(phase).width) ctx.fillText(phase, begin, bbox.top + 6 * devicePixelRatio);
-      }
-    });
+    const { ctx, box } = this.plot;
+    const { x } = this.plot.places(true);
+    ctx.font = `${12 * devicePixelRatio}px ${readColor("font")}`;
+    ctx.textBaseline = "top";
+    ctx.textAlign = "left";
+    for (const { phase, from, to } of this.runs) {
+      const [left, right] = [Math.max(x(from - 0.5), box.left), Math.min(x(to + 0.5), box.left + box.width)];
+      if (right <= left) continue;
+      ctx.fillStyle = readColor(phase === "forward" ? "surface" : "band");
+      ctx.fillRect(left, box.top, right - left, box.height);
+      ctx.fillStyle = readColor("muted");
+      const begin = left + 6 * devicePixelRatio;
+      if (right - begin > ctx.measureText(phase).width) ctx.fillText(phase, begin, box.top + 6 * devicePixelRatio);
+    }
   }
 
   drawPoints() {
-    const { scales } = this.plot;
-    const [from, to] = [Math.max(0, Math.floor(scales.x.min) - 1), Math.min(this.table.rows - 1, Math.ceil(scales.x.max) + 1)];
+    const { ctx, box, low, high } = this.plot;
+    const { x, y } = this.plot.places(true);
+    const [from, to] = [Math.max(0, Math.floor(low) - 1), Math.min(this.table.rows - 1, Math.ceil(high) + 1)];
     const size = (this.table.rows > 5000 ? 2.6 : 4.4) * devicePixelRatio;
     const isVisible = (row) => row >= from && row <= to && !Number.isNaN(this.values[row]);
-    this.inside((ctx, bbox) => {
-      const dots = new Dots(bbox);
-      this.drawLimits(dots, from, to);
-      for (const [name, rows] of this.groups) {
-        if (name in POLYGONS) continue;
-        dots.setColor(name);
-        for (const row of rows) if (isVisible(row)) dots.square(...this.at(row, true), size, size);
-      }
-      dots.draw(ctx);
-      for (const [name, rows] of this.groups) {
-        if (!(name in POLYGONS)) continue;
-        ctx.fillStyle = readColor(name);
-        for (const row of rows) if (isVisible(row)) polygon(ctx, ...this.at(row, true), POLYGONS[name](size));
-      }
-      if (this.first) this.drawMark(ctx, bbox, this.first);
-    });
+    const dots = new Dots(box);
+    this.drawLimits(dots, from, to);
+    for (const [name, rows] of this.groups) {
+      if (name in POLYGONS) continue;
+      dots.setColor(name);
+      for (const row of rows) if (isVisible(row)) dots.square(x(row), y(this.height(row)), size, size);
+    }
+    dots.draw(ctx);
+    for (const [name, rows] of this.groups) {
+      if (!(name in POLYGONS)) continue;
+      ctx.fillStyle = readColor(name);
+      for (const row of rows) if (isVisible(row)) polygon(ctx, x(row), y(this.height(row)), POLYGONS[name](size));
+    }
+    if (this.first) this.drawMark(ctx, box, this.first);
+    this.place();
   }
 
   /* Draws the tolerance: one line if it is the same for all pairs, else a stroke for each pair. */
   drawLimits(dots, from, to) {
+    const { x, y } = this.plot.places(true);
     const thick = 1.5 * devicePixelRatio;
     if (!this.limits) {
       dots.setColor("tolerance");
-      dots.square(dots.width / 2 + dots.left, this.plot.valToPos(1, "y", true), dots.width, thick);
+      dots.square(dots.width / 2 + dots.left, y(1), dots.width, thick);
       return;
     }
     dots.setColor("tolerance", to - from > 5000 ? 90 : 255); // so many strokes form a band, and the points in it must be visible
     const width = Math.ceil(dots.width / (to - from + 1));
     for (let row = from; row <= to; row++) {
       const limit = this.limits[row];
-      if (limit >= this.bottom) dots.square(this.plot.valToPos(row, "x", true), this.plot.valToPos(limit, "y", true), width, thick);
+      if (limit >= this.bottom) dots.square(x(row), y(limit), width, thick);
     }
   }
 
   /* Marks the first divergence: a line down to its point, with a label. */
-  drawMark(ctx, bbox, { row }) {
-    const [x, y] = this.at(row, true);
-    if (x < bbox.left || x > bbox.left + bbox.width) return;
+  drawMark(ctx, box, { row }) {
+    const [x, y] = [this.plot.places(true).x(row), this.plot.places(true).y(this.height(row))];
+    if (x < box.left || x > box.left + box.width) return;
     ctx.strokeStyle = ctx.fillStyle = readColor("introduced");
     ctx.lineWidth = devicePixelRatio;
     ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
     ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
+    ctx.moveTo(x, box.top);
     ctx.lineTo(x, y);
     ctx.stroke();
     ctx.setLineDash([]);
@@ -178,12 +144,12 @@ class Network {
     ctx.textBaseline = "top";
     ctx.textAlign = "left";
     const width = ctx.measureText(label).width + 8 * devicePixelRatio;
-    const left = x + width > bbox.left + bbox.width ? x - width : x + 6 * devicePixelRatio;
+    const left = x + width > box.left + box.width ? x - width : x + 6 * devicePixelRatio;
     ctx.lineWidth = 4 * devicePixelRatio;
     ctx.lineJoin = "round";
     ctx.strokeStyle = readColor("surface");
-    ctx.strokeText(label, left, bbox.top + 22 * devicePixelRatio);
-    ctx.fillText(label, left, bbox.top + 22 * devicePixelRatio);
+    ctx.strokeText(label, left, box.top + 22 * devicePixelRatio);
+    ctx.fillText(label, left, box.top + 22 * devicePixelRatio);
   }
 
   /* Returns the pair nearest to the pointer, -1 if none is near. */
@@ -191,8 +157,8 @@ class Network {
     const box = this.plot.over.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     const reach = 24;
-    const from = Math.max(0, Math.floor(this.plot.posToVal(x - reach, "x")));
-    const to = Math.min(this.table.rows - 1, Math.ceil(this.plot.posToVal(x + reach, "x")));
+    const from = Math.max(0, Math.floor(this.plot.rowAt(x - reach)));
+    const to = Math.min(this.table.rows - 1, Math.ceil(this.plot.rowAt(x + reach)));
     let [best, least] = [-1, reach * reach];
     for (let row = from; row <= to; row++) {
       if (Number.isNaN(this.values[row])) continue;
@@ -225,15 +191,14 @@ class Network {
   select(row) {
     this.selected = row;
     if (row >= 0) {
-      const { min, max } = this.plot.scales.x;
-      if (row < min || row > max) this.plot.setScale("x", { min: -0.5, max: this.table.rows - 0.5 });
+      if (row < this.plot.low || row > this.plot.high) this.plot.zoomOut();
     }
     this.place();
   }
 
   place() {
     const row = this.selected;
-    this.ring.hidden = !this.plot || row < 0 || Number.isNaN(this.values[row]);
+    this.ring.hidden = row < 0 || Number.isNaN(this.values[row]);
     if (this.ring.hidden) return;
     const [x, y] = this.at(row);
     this.ring.style.left = `${x}px`;

@@ -1,0 +1,55 @@
+"""The first line of an answer about a run: also ranks and steps, and how many were not read."""
+
+from __future__ import annotations
+
+from ...model.run_result import RunFinding, RunResult, format_place
+from ..alignment.first_line import (
+    MAX_LENGTH,
+    format_count,
+    format_divergence,
+    format_label,
+    format_sentence,
+    format_shares,
+)
+from .summary import format_scope, list_lowest_shares
+
+
+def format_first_line(result: RunResult) -> str:
+    """Return the answer in at most ``MAX_LENGTH`` characters.
+
+    >>> format_first_line(result)  # doctest: +SKIP
+    'diverged: rank 3 (tp 1), step 0: layers.1.input_norm: error 1.2e-1; model.py:22; 2 not read'
+    """
+    label = format_label(result.verdict, is_doubtful=any(task.weaknesses for task in result.tasks))
+    n_left_out = len(result.unpaired) + len(result.unread)
+    remarks = [
+        f"{n_left_out} not read" if n_left_out else "",
+        format_count(count_problems(result), "problem"),
+    ]
+    first = result.first_divergence
+    if result.verdict == "diverged" and first is not None:
+        line = format_divergence(label, first.finding, remarks, first.place)
+        if "…" in line:  # the coordinates of the rank are in the sentence below
+            line = format_divergence(label, first.finding, remarks, _shorten_place(first))
+        return line
+    if result.verdict == "diverged":
+        task = next(task for task in result.tasks if task.verdict == "diverged")
+        return format_sentence(f"{label}: {task.place}", task.headline, remarks)
+    if result.verdict == "inconclusive" and result.notes:
+        return format_sentence(label, result.notes[0], remarks)
+    return format_shares(label, list_lowest_shares(result), remarks, format_scope(result))
+
+
+def count_problems(result: RunResult) -> int:
+    """Return the number of problems while reading, of all ranks and steps."""
+    number = 0
+    for task in result.tasks:
+        for side in (task.target, task.reference):
+            number += 0 if side is None else len(side.problems)
+    return number
+
+
+def _shorten_place(finding: RunFinding) -> str:
+    """Return ranks and step without the place of the ranks in the layout."""
+    place = format_place(finding.ranks, (finding.step,))
+    return place if len(place) < MAX_LENGTH // 3 else format_count(len(finding.ranks), "rank")
