@@ -26,6 +26,7 @@ def convert_both_ways(model: Any, source: Path, framework: str, folder: Path) ->
     import dumpdiff
     from dumpdiff.model.errors import DumpError
 
+    folder.mkdir(exist_ok=True)
     model_type = json.loads((source / "config.json").read_text())["model_type"]
     try:
         there = dumpdiff.weights.convert(source, framework, folder / "there")

@@ -14,7 +14,15 @@ from .fit import Fit
 from .gradient_scaling import STEP_FACTORS, UNSCALED
 from .groups import AMBIGUOUS, UNEXPLAINED, UNMOVED, ParameterGroup, apply_fit
 from .history import History
-from .rule import CORRECTION, DECAY, EPSILON_PLACE, HYPERPARAMETERS, MOMENTUM_KIND, UNCORRECTED
+from .rule import (
+    CORRECTION,
+    DECAY,
+    DECAY_KIND,
+    EPSILON_PLACE,
+    HYPERPARAMETERS,
+    MOMENTUM_KIND,
+    UNCORRECTED,
+)
 from .search import is_applicable
 from .update_analysis import UpdateAnalysis
 
@@ -175,6 +183,8 @@ def _groups_agree(
     """Return whether the fit of one side explains the updates of the other."""
     if UNMOVED in (target_group.state, reference_group.state):
         return target_group.state == reference_group.state
+    if _has_other_decay(target_group, reference_group):  # which rounding hides in each step
+        return False
     if _explains_run(reference_group.fit, target, target_names):
         return True
     return _explains_run(target_group.fit, reference, reference_names)
@@ -202,12 +212,26 @@ def _find_fewest_differences(target: ParameterGroup, reference: ParameterGroup) 
         text = f"{target_text} in the target, {reference_text} in the reference"
         return [Difference("frozen", target_text, reference_text, text, ())]
     undetermined = {*target.undetermined, *reference.undetermined}
+    if DECAY.name in undetermined and _has_other_decay(target, reference):
+        undetermined.remove(DECAY.name)
     target_fits = [fit for fit in (target.fit, *target.equivalent_fits) if fit is not None]
     reference_fits = [fit for fit in (reference.fit, *reference.equivalent_fits) if fit is not None]
     candidates = [
         _list_differences(*fits, undetermined) for fits in product(target_fits, reference_fits)
     ]
     return min(candidates, key=len)
+
+
+def _has_other_decay(first: ParameterGroup, second: ParameterGroup) -> bool:
+    """Return whether only one group's decay is known, and the other's cannot be as large."""
+    return _is_decay_beyond(first, second) or _is_decay_beyond(second, first)
+
+
+def _is_decay_beyond(group: ParameterGroup, other: ParameterGroup) -> bool:
+    """Return whether a group decays by more than the other, of unknown decay, can."""
+    if group.fit is None or DECAY.name in group.undetermined:
+        return False
+    return DECAY.name in other.undetermined and group.fit.values[DECAY.name] > other.largest_decay
 
 
 def _list_differences(
@@ -219,7 +243,7 @@ def _list_differences(
     return [
         *_compare_aspects(target, reference, undetermined),
         *_compare_hyperparameters(target, reference, undetermined),
-        *_compare_decay(target, reference),
+        *_compare_decay(target, reference, undetermined),
         *_compare_rates(target, reference),
         *_compare_scaling(target, reference, undetermined),
     ]
@@ -232,7 +256,8 @@ def _compare_aspects(
     reference_aspects = reference.rule.aspects
     for aspect, description in target.rule.aspects.items():
         other_description = reference_aspects.get(aspect, description)
-        if description == other_description:
+        is_unknown_decay = aspect == DECAY_KIND and DECAY.name in undetermined
+        if description == other_description or is_unknown_decay:
             continue
         if aspect == CORRECTION:
             differences.append(_describe_correction(target, reference))
@@ -261,7 +286,9 @@ def _compare_hyperparameters(
     return differences
 
 
-def _compare_decay(target: Fit, reference: Fit) -> list[Difference]:
+def _compare_decay(target: Fit, reference: Fit, undetermined: Collection[str]) -> list[Difference]:
+    if DECAY.name in undetermined:
+        return []
     decays = (target.values["decay"], reference.values["decay"])
     if _are_close(*decays, _DECAY_TOLERANCE):
         return []

@@ -45,6 +45,7 @@ class ParameterGroup:
     runner_up: Fit | None = None  #: the best of the other rules
     equivalent_fits: tuple[Fit, ...] = ()  #: other rules that explain these data as well
     undetermined: tuple[str, ...] = ()  #: hyperparameters that these data do not determine
+    largest_decay: float = np.inf  #: if ``decay`` is undetermined: it is at most this
 
 
 def group_parameters(

@@ -14,6 +14,10 @@ from .history import History, compute_half_ulp
 #: steps the wrong assumption loses 3 to 45 percent of the weights; an imprecise learning rate
 #: costs both alike.
 DECISIVE_SHARE = 0.02
+#: The larger share is believed only from here on. In recorded runs the correct assumption explains
+#: at least 0.97 of the weights; where the arithmetic itself is narrow, or the decay is missing, a
+#: wrong one reaches 0.92, and no assumption is correct.
+CONVINCING_SHARE = 0.94
 #: Width of a rounding interval in units of half an ulp: float32 arithmetic makes the border
 #: between rounding up and down imprecise.
 _INTERVAL = 1.02
@@ -28,8 +32,15 @@ class MasterCopyShares(NamedTuple):
     with_master: float
 
     @property
+    def largest(self) -> float:
+        """The share of the assumption that explains more."""
+        return max(self.with_master, self.without_master)
+
+    @property
     def has_master(self) -> bool | None:
         """Whether there is a master copy; None if the data cannot tell, as in a single step."""
+        if self.largest < CONVINCING_SHARE:
+            return None
         if abs(self.with_master - self.without_master) < DECISIVE_SHARE:
             return None
         return bool(self.with_master > self.without_master)

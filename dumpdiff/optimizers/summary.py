@@ -78,10 +78,13 @@ def format_fit(fit: Fit, undetermined: Sequence[str] = ()) -> str:
     if fit.rule.family == "SGD" and "clip" in undetermined:
         products = replace(fit, rates=tuple(rate * fit.values["clip"] for rate in fit.rates))
         rate = f"learning rate times norm limit {format_rates(products)}"
-    texts = [fit.rule.name, rate]
+    has_unknown_decay = "decay" in undetermined
+    texts = [fit.rule.without_decay.name if has_unknown_decay else fit.rule.name, rate]
     names = [name for name in fit.rule.hyperparameters if name not in ("decay", *undetermined)]
     texts += [f"{HYPERPARAMETERS[name].label} {fit.values[name]:.4g}" for name in names]
-    if fit.values["decay"]:
+    if has_unknown_decay:
+        texts.append("weight decay unknown")
+    elif fit.values["decay"]:
         texts.append(f"weight decay {fit.values['decay']:.3g}")
     if fit.scaling.kind != UNSCALED:
         texts.append(format_scaling(fit, undetermined))

@@ -16,9 +16,10 @@ from .groups import (
     ParameterGroup,
     group_parameters,
 )
+from .hidden_decay import determine_decay
 from .history import History
 from .master_copy import MasterCopyShares, measure_master_copy
-from .rule import Rule
+from .rule import DECAY, Rule
 from .search import RULES, KnownSettings
 
 #: Relative spread of the norms of gradients that were clipped before they were recorded.
@@ -101,28 +102,36 @@ def analyze_updates(
         if _count_unexplained(free_groups) < _count_unexplained(groups):
             groups = free_groups
             contradicted_settings = _find_contradicted_settings(groups, settings)
+    has_free_decay = DECAY.name not in settings.values or bool(contradicted_settings)
+    groups, master_copies = _examine_narrow_weights(groups, data, rules, has_free_decay)
     return UpdateAnalysis(
         path,
         data,
         groups,
-        _measure_master_copies(groups, data),
+        master_copies,
         contradicted_settings,
         tuple(problems),
     )
 
 
-def _measure_master_copies(
-    groups: Sequence[ParameterGroup], data: UpdateData
-) -> dict[int, MasterCopyShares]:
+def _examine_narrow_weights(
+    groups: Sequence[ParameterGroup], data: UpdateData, rules: Sequence[Rule], has_free_decay: bool
+) -> tuple[tuple[ParameterGroup, ...], dict[int, MasterCopyShares]]:
+    """Return the groups with the decay that narrow weights show, and whether there is a copy."""
+    examined_groups = []
     shares_by_group = {}
     for index, group in enumerate(groups):
-        if group.fit is None or group.state == UNEXPLAINED:
-            continue
-        histories = data.select(group.parameters).histories
-        shares = measure_master_copy(group.fit, histories, data.norms)
+        examined, shares = group, None
+        if group.fit is not None and group.state != UNEXPLAINED:
+            if has_free_decay:
+                examined, shares = determine_decay(group, data, rules)
+            else:
+                histories = data.select(group.parameters).histories
+                shares = measure_master_copy(group.fit, histories, data.norms)
+        examined_groups.append(examined)
         if shares is not None:
             shares_by_group[index] = shares
-    return shares_by_group
+    return tuple(examined_groups), shares_by_group
 
 
 def _count_unexplained(groups: Sequence[ParameterGroup]) -> int:

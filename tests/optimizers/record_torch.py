@@ -104,7 +104,14 @@ RUNS = {
     "adamw_resumed": Run(make_adamw(), previous_steps=5),
     "adamw_one_step": Run(make_adamw(), steps=1),
     "adamw_bfloat16": Run(make_adamw(), dtype=torch.bfloat16),
+    "adamw_bfloat16_fast": Run(make_adamw(lr=1e-2, weight_decay=0.1), dtype=torch.bfloat16),
     "adamw_master": Run(make_adamw(), dtype=torch.bfloat16, master=True),
+    "adamw_master_decay": Run(
+        make_adamw(lr=1e-2, weight_decay=0.1), dtype=torch.bfloat16, master=True
+    ),
+    "adamw_master_undecayed": Run(
+        make_adamw(lr=1e-2, weight_decay=0.0), dtype=torch.bfloat16, master=True
+    ),
     "amsgrad": Run(lambda net: (optim.Adam(net.parameters(), lr=1e-3, amsgrad=True),)),
     "amsgrad_decay": Run(make_adamw(amsgrad=True, weight_decay=0.1, betas=(0.9, 0.95))),
     "nadam": Run(lambda net: (optim.NAdam(net.parameters(), lr=2e-3),)),

@@ -62,6 +62,7 @@ def test_the_same_rule_in_both_frameworks(analyze: Analyze, target: str, referen
         ("torch/adamw_groups", "torch/adamw", ["learning-rate", "weight-decay", "weight-decay"]),
         ("torch/adamw_fused", "torch/adamw", ["weight-decay", "beta2"]),
         ("torch/adamw_master", "torch/adamw_bfloat16", ["master-weights"]),
+        ("torch/adamw_master_decay", "torch/adamw_master_undecayed", ["weight-decay"]),
     ],
 )
 def test_differences_are_named(

@@ -10,6 +10,7 @@ import pytest
 
 from dumpdiff.optimizers.groups import AMBIGUOUS, EXPLAINED, UNEXPLAINED, ParameterGroup
 from dumpdiff.optimizers.inputs import read_run
+from dumpdiff.optimizers.summary import format_fit
 from dumpdiff.optimizers.update_analysis import UpdateAnalysis
 
 pytestmark = pytest.mark.record
@@ -256,6 +257,32 @@ def test_a_master_copy_of_narrow_weights_is_detected(
     )  # a decay of 1e-5 of a weight is hidden by bfloat16
     assert run.groups[index].fit.rates == pytest.approx([1e-3] * 3, rel=0.02)
     assert run.master_copies[index].has_master is has_master
+
+
+@pytest.mark.parametrize("name", ["adamw_bfloat16", "adamw_bfloat16_fast", "adamw_master"])
+def test_a_decay_that_rounding_hides_is_undetermined(analyze: Analyze, name: str) -> None:
+    """In bfloat16, 1 - learning rate * decay is 1: the decay leaves no trace."""
+    group = find_group(analyze("torch", name), ALL)
+    assert "decay" in group.undetermined
+    assert "weight decay unknown" in format_fit(group.fit, group.undetermined)
+
+
+def test_a_master_copy_shows_the_decay(analyze: Analyze) -> None:
+    run = analyze("torch", "adamw_master_decay")
+    group = find_group(run, ALL)
+    assert (group.fit.rule.name, group.fit.values["decay"]) == ("AdamW", 0.1)
+    assert group.undetermined == ()
+    shares = run.master_copies[run.groups.index(group)]
+    assert shares.has_master is True
+    assert shares.with_master > 0.99
+
+
+def test_narrow_arithmetic_is_no_master_copy(analyze: Analyze) -> None:
+    """Neither assumption explains the steps, because the moments are rounded too."""
+    run = analyze("torch", "adamw_bfloat16_fast")
+    (shares,) = run.master_copies.values()
+    assert shares.largest < 0.94
+    assert shares.has_master is None
 
 
 def test_an_unknown_rule_is_unexplained(analyze: Analyze) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -118,6 +119,8 @@ def _list_notes(run: UpdateAnalysis) -> Iterator[str]:
         if group.undetermined:
             names = join_names([HYPERPARAMETERS[name].label for name in group.undetermined])
             yield f"{label}: these data do not determine {names}"
+        if np.isfinite(group.largest_decay):
+            yield f"{label}: the weight decay is at most {group.largest_decay:.2g}"
         if index in run.master_copies:
             yield f"{label}: {_format_master_copy(run, index)}"
     yield from run.problems
