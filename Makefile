@@ -3,6 +3,7 @@
 # make lint   style, format and types
 # make docs   the site, built strictly, in site/
 # make reference   writes the generated pages of docs/ again
+# make dist   sdist and wheel, installed into an empty environment of each Python, and the demo run there
 # make fuzz   mutated inputs of every reader, FUZZ_SECONDS (60) for each; failing ones become files of tests/fuzz/regressions
 # make benchmark-localise   faults put in, recorded and looked for; writes docs/benchmarks.md (an hour)
 # make benchmark-damage   one value damaged at a time; is it reported? writes docs/benchmarks.md (10 minutes)
@@ -14,16 +15,16 @@ BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 DEMO := .demo
 
-.PHONY: demo test test-dump-path test-others browser lint docs reference fuzz benchmark-localise benchmark-damage benchmark-parallel clean
+.PHONY: demo test test-dump-path test-others browser lint docs reference fuzz benchmark-localise benchmark-damage benchmark-parallel dist clean
 
 demo: .venv/core.stamp $(DEMO)/unpacked.stamp
-	@echo 'dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch -o $(DEMO)/result'
+	@echo 'dumpdiff align $(DEMO)/runs/mindformers/dump $(DEMO)/runs/megatron/dump -o $(DEMO)/result'
 	@# The pair holds a fault, so the right exit code is 1 (diverged); any other, 0 included, is a failed demo.
-	@$(BIN)/dumpdiff align $(DEMO)/demo_mindspore $(DEMO)/demo_pytorch -o $(DEMO)/result; \
+	@$(BIN)/dumpdiff align $(DEMO)/runs/mindformers/dump $(DEMO)/runs/megatron/dump -o $(DEMO)/result; \
 	status=$$?; if [ $$status -ne 1 ]; then echo "demo: exit code $$status, expected 1" >&2; exit 1; fi
 	@echo
-	@echo 'The injected fault: layers.1.post_norm of the MindSpore side has eps 1e-2 in place of 1e-5.'
-	@echo 'Dumps:    $(CURDIR)/$(DEMO)/demo_mindspore and demo_pytorch'
+	@echo 'The injected fault: layer 1 of the MindSpore side divides attention scores by head_dim, not by its root.'
+	@echo 'Runs:     $(CURDIR)/$(DEMO)/runs'
 	@echo 'Result:   $(CURDIR)/$(DEMO)/result/result.json'
 	@echo 'Pairs:    $(CURDIR)/$(DEMO)/result/pairs.csv'
 	@echo 'Report:   $(CURDIR)/$(DEMO)/result/report.html'
@@ -75,7 +76,7 @@ benchmark-parallel: .venv/test.stamp
 	$(BIN)/python benchmarks/parallel --write
 
 clean:
-	rm -rf .venv $(DEMO) site
+	rm -rf .venv $(DEMO) site dist
 
 .venv/pyvenv.cfg:
 	$(PYTHON) -m venv .venv
@@ -97,7 +98,15 @@ clean:
 	$(PIP) install -e '.[docs]'
 	@touch $@
 
-$(DEMO)/unpacked.stamp: fixtures/data/demo_mindspore.tar.xz fixtures/data/demo_pytorch.tar.xz
+$(DEMO)/unpacked.stamp: dumpdiff/api/data/demo.tar.xz .venv/core.stamp
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
-	@for archive in $^; do $(PYTHON) -m tarfile -e $$archive $(DEMO); done
+	@$(BIN)/dumpdiff demo $(DEMO)/runs >/dev/null
 	@touch $@
+
+# An sdist and a wheel in dist/, then an empty environment for every Python that there is: install the wheel, run the demo.
+PYTHONS ?= 3.10 3.11 3.12 3.13 3.14
+
+dist: .venv/core.stamp
+	$(PIP) install build
+	rm -rf dist && $(BIN)/python -m build --outdir dist .
+	$(BIN)/python benchmarks/installation.py dist/*.whl $(PYTHONS)

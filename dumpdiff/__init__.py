@@ -17,6 +17,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .api import dump_config, rules, weights
     from .api.capture import env, snippet
+    from .api.completion import completion
+    from .api.demo import demo
     from .api.dumps import (
         align,
         explain,
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
         verify,
     )
     from .api.invariants import check
-    from .api.next_dump import narrow
+    from .api.next_dump import graft, narrow
     from .api.record import record
     from .api.runs import checklist, data, logs, norms, optimizer, settings
     from .api.triage import find_case, triage
@@ -50,12 +52,14 @@ _OFFERS = {
         "report",
         "verify",
     ),
-    "api.next_dump": ("narrow",),
+    "api.next_dump": ("graft", "narrow"),
     "api.invariants": ("check",),
     "api.runs": ("checklist", "data", "logs", "norms", "optimizer", "settings"),
     "api.record": ("record",),
     "api.triage": ("find_case", "triage"),
     "api.capture": ("env", "snippet"),
+    "api.completion": ("completion",),
+    "api.demo": ("demo",),
     "model.errors": ("DumpError",),
     "model.finding": ("Cause", "Finding"),
     "model.result": ("Result",),
@@ -77,11 +81,14 @@ __all__ = [
     "align",
     "check",
     "checklist",
+    "completion",
     "data",
+    "demo",
     "dump_config",
     "env",
     "explain",
     "find_case",
+    "graft",
     "inspect",
     "load",
     "logs",

@@ -168,6 +168,7 @@ READING = re.compile(
 READING_MODULES = {
     "dumpdiff.model.input_files",
     "dumpdiff.model.output_files",  # whether a file may be replaced
+    "dumpdiff.api.demo",
     "dumpdiff.capture.snippets",
     "dumpdiff.reports.page.assets",
 }

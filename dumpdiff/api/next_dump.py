@@ -1,11 +1,16 @@
-"""The command narrow: which dump comes next, and the loop of such rounds."""
+"""Which dump comes next: narrow, the loop of such rounds, and grafts for a run without a fault."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
+from typing import Literal
+
+import numpy as np
 
 from ..capture.completion import REQUEST_FILE, format_request
+from ..capture.graft import plan_graft
 from ..capture.next_dump import (
     COMPARE_FILE,
     NextDumps,
@@ -13,6 +18,7 @@ from ..capture.next_dump import (
     build_loop,
     plan_next_dump,
 )
+from ..capture.snippets import build_graft_snippet
 from ..divergence import locate
 from ..model.gc_pause import pause_gc
 from ..model.output_files import write_output_file
@@ -122,3 +128,56 @@ def build_narrow_loop(
         Path(output).absolute(),
         options,
     )
+
+
+def graft(
+    result: PathLike,
+    finding: int | str = 1,
+    *,
+    place: Literal["input", "output"] = "output",
+    folder: PathLike = "graft",
+    target: PathLike | None = None,
+    reference: PathLike | None = None,
+    rules: Sequence[PathLike] = (),
+    progress: Progress | None = None,
+) -> str:
+    """Return code that loads the reference's value of one module into the target's run.
+
+    The value is added to ``folder``, and the code loads everything that is in it: of a second
+    finding, only the folder changes.
+
+    Parameters
+    ----------
+    result
+        Folder that ``align -o`` wrote, or the file that ``align --json`` wrote.
+    finding
+        Rank (1 is the first) or id of the finding.
+    place
+        What of the smallest module around the finding is replaced: its ``output`` or ``input``.
+    folder
+        Folder of the values, made if absent.
+    target, reference
+        Where the dumps are now; default: where they were.
+    rules
+        Rule files in addition to those of the result.
+
+    Raises
+    ------
+    DumpError
+        If the result has no such finding, the target is no dump of msprobe, the finding is in no
+        module, or the reference's whole tensor is not recorded.
+    """
+    task_result, task_finding = enter_task(result, finding)
+    saved = read_saved(task_result)
+    finding_id = saved.find_id(finding if task_finding is None else task_finding)
+    inputs = restore_inputs(saved, target, reference, rules)
+    comparison = compare_dumps(inputs, progress)
+    report_progress(progress, "locating", 0.0)
+    findings = locate(comparison, inputs.book, saved.min_coverage).findings
+    value = plan_graft(comparison, find_finding(findings, finding_id, result), place)
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    stream = BytesIO()
+    np.save(stream, value.values)
+    write_output_file(path / value.file, stream.getvalue())
+    return build_graft_snippet(value.framework, str(folder))

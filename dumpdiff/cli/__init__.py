@@ -24,6 +24,7 @@ from ..model.verdict import CLOSED_PIPE, CRASHED, INTERRUPTED, UNUSABLE_INPUT
 #: Command -> its function and a summary. The summary is here, not in the command, so that
 #: ``dumpdiff --help`` imports no command.
 COMMANDS = {
+    "demo": ("dumpdiff.cli.demo:demo", "Unpack two small runs to try every command on."),
     "align": ("dumpdiff.cli.align:align", "Find where two dumps of one model diverge."),
     "explain": ("dumpdiff.cli.explain:explain", "Say which side is wrong at a finding, and why."),
     "report": ("dumpdiff.cli.report:report", "Write reports of a result: HTML, Markdown, JUnit."),
@@ -45,6 +46,7 @@ COMMANDS = {
     "norms": ("dumpdiff.cli.norms:norms", "Compare the gradient norm of every parameter."),
     "weights": ("dumpdiff.cli.weights:weights", "Compare or convert checkpoints."),
     "optimizer": ("dumpdiff.cli.optimizer:optimizer", "Say which rule updated the weights."),
+    "completion": ("dumpdiff.cli.completion:completion", "Print the completion of a shell."),
 }
 
 
@@ -159,6 +161,10 @@ def run() -> NoReturn:
     Freeing a million objects before the exit would take a third of a second.
     """
     _open_standard_streams()
+    if "_DUMPDIFF_COMPLETE" in os.environ:  # a shell asks for completions
+        from .completion import install_completion_classes
+
+        install_completion_classes()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # files are removed as by Ctrl-C
     status: object = 0
     try:

@@ -37,6 +37,7 @@ Examples:
   dumpdiff align npu_dump/ gpu_dump/ --baseline second_gpu_dump/
   dumpdiff align ms_dump/ pt_dump/ --phase forward --scope 'layers.1.*' -v
   dumpdiff align ms_dump/ pt_dump/ --json - -q | jq .first_divergence
+  dumpdiff align ms_dump/ pt_dump/ -o result/ --json - --brief -q
 
 --limit, --phase, --scope, -q and -v filter what is printed; files and the exit code are always
 complete.
@@ -83,6 +84,7 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
     help="Write the complete result: JSON, pairs, report, and data for later reports.",
 )
 @options.json_file
+@options.brief
 @click.option(
     "--csv",
     "csv_file",
@@ -164,6 +166,7 @@ def align(
     weights_reference: str | None,
     output: str | None,
     json_file: str | None,
+    brief: bool,
     csv_file: str | None,
     html_file: str | None,
     markdown_file: str | None,
@@ -186,12 +189,14 @@ def align(
     If FILE is -, it is written to standard output and the text report to standard error.
     """
     files = {
-        "json": json_file,
+        "brief" if brief else "json": json_file,
         "csv": csv_file,
         "html": html_file,
         "markdown": markdown_file,
         "junit": junit_file,
     }
+    if brief and json_file is None:
+        raise click.UsageError("--brief shortens the JSON: give --json FILE, too")
     if step is not None and steps is not None:
         raise click.UsageError("give either --step or --steps")
     if rank is not None and ranks is not None:

@@ -111,6 +111,9 @@ junit_file = click.option(
     type=OUTPUT_FILE,
     help="Write it for a CI server: findings are failures.",
 )
+brief = click.option(
+    "--brief", is_flag=True, help="Shorten the JSON to at most 8 kB: the answer and what is next."
+)
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print the first line only.")
 target_version = click.option(
     "--target-version",

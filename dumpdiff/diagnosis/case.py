@@ -24,7 +24,7 @@ class Run:
     version: str = ""  #: of the framework, where defaults changed; not a path
     data: str = ""  #: dataset (prefix of .bin and .idx) or saved batch; '': the batch in the dump
     log: str = ""  #: training log, or the folder of all ranks' logs
-    #: Local norms or gradients of step 1; '': those in the log, else those in the dump.
+    #: Local norms or gradients of step 1; '': those in the log, else the steps, else the dump.
     norms: str = ""
     weights: str = ""  #: checkpoint before step 1
     steps: str = ""  #: weights_0, gradients_1, weights_1, ... of the first steps

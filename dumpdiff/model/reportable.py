@@ -14,7 +14,7 @@ class Backend(Protocol):
     """Writes results; a result itself is plain data and cannot."""
 
     def write(self, result: Any, output: str, stream: IO[bytes]) -> None:
-        """Write ``result`` as ``output``: html, markdown, junit, json or csv.
+        """Write ``result`` as ``output``: html, markdown, junit, json, brief or csv.
 
         Raises DumpError if the output needs dumps that are no longer where they were.
         """
@@ -31,12 +31,13 @@ class Reportable(Generic[BackendT]):
 
     backend: BackendT | None
 
-    def to_json(self, file: str | Path | None = None) -> str:
+    def to_json(self, file: str | Path | None = None, *, brief: bool = False) -> str:
         """Return the result as JSON, and write it to a given ``file``.
 
-        The schema is docs/result.schema.json, of several ranks or steps docs/run.schema.json.
+        The schema is docs/result.schema.json, of several ranks or steps docs/run.schema.json. With
+        ``brief`` it has at most 8 kB and follows docs/brief.schema.json.
         """
-        return self.render("json", file)
+        return self.render("brief" if brief else "json", file)
 
     def to_csv(self, file: str | Path | None = None) -> str:
         """Return one row per pair of tensors as CSV, and write it to a given ``file``."""

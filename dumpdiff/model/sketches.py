@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import AnyArray, Floats, Hashes, Ints
+from .scaled_sums import is_reliable
 
 #: Name of the comparison of two sketches, among those of statistics.
 SKETCH = "sketch"
@@ -28,21 +29,23 @@ LENGTH = BUCKETS + SAMPLES
 #: different cells; with a power of two they would meet in a few.
 CELLS = 16381
 #: Rows of cells after which the signs repeat, multiplied by one sign per cell and block of rows. A
-#: sign table of this size (4 MiB) is made once and stays in the cache.
+#: sign table of this size (2 MiB) is made once and stays in the cache.
 BLOCK_ROWS = 32
 #: Part of the definition: sketches with other numbers cannot be compared.
 VERSION = 1
 #: The estimate of a relative L2 error e has a standard deviation of at most e times this:
 #: sqrt(2 / 128) / 2, see docs/sketches.md.
 STANDARD_ERROR = 0.0625
-#: Relative L2 error that the rounding of the buckets to float32 alone shows, at most: 2**-24 for
-#: each of the two sketches. Smaller errors are not seen.
+#: Relative L2 error that rounding alone shows in a sketch: sums of eight elements, and the buckets
+#: as written, each of float32 (2**-24). Smaller errors are not seen.
 FLOOR = 2.0**-23
 
 #: Numbers before the sketch: maximum, minimum, mean and norm.
 N_STATISTICS = 4
-#: Elements that are measured at once; a whole number of them is a block. 512 KiB of float64.
-_CHUNK = 4 * CELLS
+#: Elements that are measured at once; a whole number of them is a block. 512 KiB of float32.
+_CHUNK = 8 * CELLS
+#: Summed in float32: the result is right to a few units in the last place of float32.
+_SINGLE_DTYPES = tuple(map(np.dtype, (np.float16, np.float32)))
 
 _SIGN_STREAM, _BLOCK_STREAM, _BUCKET_STREAM, _SAMPLE_STREAM = range(4)
 _PADDED_CELLS = BUCKETS * (-(-CELLS // BUCKETS))
@@ -57,26 +60,25 @@ def compute_sketch(array: AnyArray) -> NDArray[np.float32]:
 def measure_array(array: AnyArray) -> Floats:
     """Return (196,) the maximum, minimum, mean, norm and sketch of a tensor of any shape.
 
-    All sums are formed in float64 and in a fixed order. NaN and Inf show in maximum and minimum,
-    and count as 0 in the sketch. A tensor of at most 64 elements is in the samples as a whole, the
-    rest of the samples is 0. Without elements all is 0.
+    Numbers of float32 and narrower types are summed in float32 within chunks of 131,048 elements,
+    others in float64, and chunks are summed in float64, all in a fixed order. NaN and Inf show in
+    maximum and minimum, and count as 0 in the sketch. A tensor of at most 64 elements is in the
+    samples as a whole, the rest of the samples is 0. Without elements all is 0.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     cells = np.zeros(_PADDED_CELLS if flat.size > CELLS else flat.size)
-    extremes: list[tuple[float, float]] = []
-    total = squares = 0.0
+    buffer = np.empty(min(flat.size, _CHUNK))  # used again by every chunk
+    high, low, total, squares = -np.inf, np.inf, 0.0, 0.0
     with np.errstate(all="ignore"):
         for start in range(0, flat.size, _CHUNK):
             chunk = flat[start : start + _CHUNK]
-            extremes.append((float(chunk.max()), float(chunk.min())))
-            values = chunk.astype(np.float64)
-            chunk_squares = float(np.dot(values, values))
+            high, low = np.maximum(high, chunk.max()), np.minimum(low, chunk.min())
+            values, chunk_squares = _widen(chunk)
             total, squares = total + float(values.sum()), squares + chunk_squares
             if not np.isfinite(chunk_squares):
-                np.nan_to_num(values, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
-            _add_to_cells(cells, values, start)
-        high, low = np.array(extremes or [(0.0, 0.0)]).T
-        statistics = (high.max(), low.min(), total / max(flat.size, 1), np.sqrt(squares))
+                values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+            _add_to_cells(cells, values, start, buffer.view(values.dtype))
+        statistics = (high, low, total / flat.size, np.sqrt(squares)) if flat.size else (0.0,) * 4
     numbers = np.zeros(N_STATISTICS + LENGTH)
     numbers[:N_STATISTICS] = statistics
     numbers[N_STATISTICS : N_STATISTICS + BUCKETS] = _sum_buckets(cells)
@@ -88,16 +90,31 @@ def measure_array(array: AnyArray) -> Floats:
     return numbers
 
 
-def _add_to_cells(cells: Floats, values: Floats, start: int) -> None:
-    """Add elements from place ``start`` on, with their signs, to their cells; overwrite them."""
+def _widen(chunk: AnyArray) -> tuple[AnyArray, float]:
+    """Return the elements in the type that they are summed in, and the sum of their squares.
+
+    The type is float32 where it holds the elements and no square leaves its range, else float64.
+    """
+    if chunk.dtype in _SINGLE_DTYPES:
+        values = chunk.astype(np.float32, copy=False)
+        squares = float(np.dot(values, values))
+        if is_reliable(squares, np.float32):
+            return values, squares
+    wide_values: Floats = chunk.astype(np.float64)
+    return wide_values, float(np.dot(wide_values, wide_values))
+
+
+def _add_to_cells(cells: Floats, values: AnyArray, start: int, buffer: AnyArray) -> None:
+    """Add elements from place ``start`` on, with their signs, to their cells."""
     block, offset = divmod(start, BLOCK_ROWS * CELLS)
-    values *= compute_signs()[offset : offset + values.size]
+    signed = buffer[: values.size]
+    np.multiply(values, compute_signs()[offset : offset + values.size], out=signed)
     block_signs = compute_block_signs(block)
     n_rows = values.size // CELLS
     if n_rows:
-        rows = values[: n_rows * CELLS].reshape(n_rows, CELLS)
+        rows = signed[: n_rows * CELLS].reshape(n_rows, CELLS)
         cells[:CELLS] += rows.sum(axis=0) * block_signs
-    rest = values[n_rows * CELLS :]
+    rest = signed[n_rows * CELLS :]
     cells[: rest.size] += rest * block_signs[: rest.size]
 
 
@@ -136,9 +153,9 @@ def compute_cosines(distances: Floats, norms_t: Floats, norms_r: Floats) -> Floa
 
 
 @lru_cache(maxsize=1)
-def compute_signs() -> Floats:
+def compute_signs() -> NDArray[np.float32]:
     """Return (32 * 16381,) the signs of the elements of a block, 1 or -1."""
-    return _draw_signs(_SIGN_STREAM, 0, BLOCK_ROWS * CELLS)
+    return _draw_signs(_SIGN_STREAM, 0, BLOCK_ROWS * CELLS).astype(np.float32)
 
 
 @lru_cache(maxsize=256)

@@ -43,6 +43,8 @@ class _Step:
     places: dict[tuple[Any, ...], int] = field(default_factory=dict)
     #: recorded tensors: while they live, their memory is not used again
     alive: list[Any] = field(default_factory=list)
+    #: place in memory -> name of the parameter that lies there
+    parameters: dict[tuple[Any, ...], str] = field(default_factory=dict)
     cells: list[list[int]] = field(default_factory=list)  #: calls in each running cell so far
     names: list[str] = field(default_factory=list)  #: of the running cells
 
@@ -113,6 +115,10 @@ class MindSporeRecorder:
             recording.details["mindspore"] = sys.modules["mindspore"].__version__
             self._current = _Step(recording)
 
+    def _locate_parameters(self) -> dict[tuple[Any, ...], str]:
+        """Return the place of each parameter in memory, with its name."""
+        return {_get_place(parameter): name for name, parameter in self._parameters.items()}
+
     def _end_step(self, *, is_complete: bool) -> None:
         if self._current is not None:
             self._current.recording.write(is_complete=is_complete)
@@ -124,6 +130,8 @@ class MindSporeRecorder:
                 self._end_step(is_complete=True)
                 self._begin_step()
             if self._current is not None:
+                if not self._current.parameters:
+                    self._current.parameters = self._locate_parameters()
                 self._current.cells.append([])
                 self._current.names.append(name)
 
@@ -156,9 +164,14 @@ class MindSporeRecorder:
 
     def _make_gradient_hook(self, name: str) -> Callable[[Any], None]:
         def add_gradient(gradient: Any) -> None:
-            if self._current is not None:
-                number = self._add(self._current, gradient)
-                self._current.recording.tensors[number]["gradient_of"] = name
+            step = self._current
+            if step is None:
+                return
+            is_new = _get_place(gradient) not in step.places
+            number = self._add(step, gradient)
+            step.recording.tensors[number]["gradient_of"] = name
+            if is_new:
+                step.recording.add_gradient_call(name, number)
 
         return add_gradient
 
@@ -236,8 +249,8 @@ class MindSporeRecorder:
         number = step.recording.add_tensor(normalize_dtype(str(tensor.dtype)), tuple(tensor.shape))
         step.places[place] = number
         step.alive.append(tensor)
-        name = getattr(tensor, "name", "")
-        if self._parameters.get(name) is tensor:
+        name = step.parameters.get(place)
+        if name is not None:
             step.recording.tensors[number]["parameter"] = name
         if tensor.size:
             self._is_paused = True

@@ -16,13 +16,14 @@ import orjson
 
 from ..model.arrays import AnyArray
 from ..model.output_files import open_output_file, write_output_file
-from ..model.sketches import BUCKETS, LENGTH, N_STATISTICS, SAMPLES
+from ..model.sketches import BUCKETS, FLOOR, LENGTH, N_STATISTICS, SAMPLES
 from ..model.sketches import VERSION as SKETCH_VERSION
+from ..model.trace import BACKWARD
 from ..readers.manifest import RECOGNITION_KEY, VERSION
 from .call_sites import NOWHERE, CallSite
 
-#: Statistics are sums in float64 of elements that are float32 at best.
-_RESOLUTION = 1e-7
+#: Kind of a record of a gradient, as msprobe calls it.
+GRADIENT_KIND = "parameters_grad"
 _STATISTICS = ("max", "min", "mean", "norm")
 _SKETCHES = "sketches.npy"
 
@@ -63,6 +64,12 @@ class Recording:
         )
         return len(self.calls) - 1
 
+    def add_gradient_call(self, name: str, number: int) -> None:
+        """Add a call for the gradient of a parameter that no recorded operator wrote."""
+        self.add_call(
+            name=f"{name}.{GRADIENT_KIND}", kind=GRADIENT_KIND, phase=BACKWARD, outputs=[number]
+        )
+
     def write_array(self, number: int, array: AnyArray) -> None:
         """Write a whole tensor. Raises DumpError if that fails."""
         file = f"tensors/{number}.npy"
@@ -85,7 +92,7 @@ class Recording:
             "rank": self.rank,
             "complete": is_complete,
             **self.details,
-            "resolution": _RESOLUTION,
+            "resolution": FLOOR,
             "sketches": _SKETCHES,
             "sketch": {"version": SKETCH_VERSION, "buckets": BUCKETS, "samples": SAMPLES},
             "tensors": self.tensors,

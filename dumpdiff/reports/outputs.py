@@ -13,7 +13,7 @@ from ..model.output_files import open_output_file
 from ..model.result import Result
 from ..model.run_result import RunResult
 
-OUTPUTS: Final = ("json", "csv", "html", "markdown", "junit")
+OUTPUTS: Final = ("json", "brief", "csv", "html", "markdown", "junit")
 
 
 class _Output(Protocol):

@@ -19,6 +19,7 @@ from commands import find_function, list_commands
 #: returned object.
 PRESENTATION = {
     "as_json",
+    "brief",
     "case_file",
     "csv_file",
     "force",
@@ -32,13 +33,12 @@ PRESENTATION = {
     "phase",
     "quiet",
     "rules_out",
-    "shell",
     "svg_file",
     "tool",
     "verbose",
 }
 #: Presentation in one command, an input in another.
-PRESENTATION_OF = {"align": {"scope"}, "env": {"explain"}}
+PRESENTATION_OF = {"align": {"scope"}, "env": {"explain", "shell"}}
 
 #: Parameters without an option: callbacks, and what a command line cannot express.
 LIBRARY_ONLY = {"progress"}

@@ -59,6 +59,23 @@ def test_sums_that_are_missing_are_found(dump: Dumps) -> None:
     assert result.findings[0].target_ops == ("Functional.linear.3.forward",)
 
 
+def test_a_gradient_that_is_reduced_twice_is_found_from_statistics(dump: Dumps) -> None:
+    """The first step of Adam divides a gradient by its own size: every new weight agrees."""
+    result = align(dump, "parallel_pt_dp2_reduced_twice", "parallel_pt_tp1")
+    assert result.verdict == "diverged"
+    assert result.findings[0].target_ops == ("Distributed.all_reduce.16.forward",)
+    assert result.findings[0].metrics["norm_ratio"] == 2.0
+
+
+def test_gradients_that_are_zeroed_between_micro_batches_are_found(dump: Dumps) -> None:
+    """The optimizer reads what the last micro-batch has: that is the total, not a summand."""
+    result = align(dump, "parallel_pt_acc2_batch_lost", "parallel_pt_tp1")
+    assert result.verdict == "diverged"
+    assert result.findings[0].target_ops == (
+        "Module.decoder.final_layernorm.RMSNorm.parameters_grad.0",
+    )
+
+
 def test_the_layout_is_part_of_the_result(dump: Dumps) -> None:
     result = align(dump, "parallel_pt_tp2", "parallel_pt_tp1")
     layout = {name: relation for name, relation, _ in result.details["layouts"]["target"]}

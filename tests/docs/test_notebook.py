@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -11,11 +10,7 @@ from nbclient import NotebookClient
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
 
 
-def test_the_notebook_runs(tmp_path: Path, dump: Callable[[str], Path]) -> None:
-    demo = tmp_path / ".demo"
-    demo.mkdir()
-    for name in ("demo_mindspore", "demo_pytorch"):
-        (demo / name).symlink_to(dump(name))
+def test_the_notebook_runs(tmp_path: Path) -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
@@ -25,6 +20,5 @@ def test_the_notebook_runs(tmp_path: Path, dump: Callable[[str], Path]) -> None:
         str(output["data"]) for cell in code_cells for output in cell.outputs if "data" in output
     )
     assert "<b>diverged</b>" in shown
-    assert "behaves as epsilon = 0.01" in shown
-    assert "layers.1.post_attention_norm" in shown
-    assert (demo / "notebook" / "report.html").stat().st_size > 100_000
+    assert "behaves as attention scores 0.25 times the reference" in shown
+    assert "layers.1.attention" in shown

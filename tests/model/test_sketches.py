@@ -112,12 +112,12 @@ def test_nan_and_inf_show_in_the_statistics_and_count_as_0_in_the_sketch() -> No
     assert compute_sketch(array).tolist() == compute_sketch(cleared).tolist()
 
 
-def test_statistics_are_those_of_float64() -> None:
+def test_statistics_are_right_to_the_precision_of_float32() -> None:
     array = np.random.default_rng(0).standard_normal(3 * CELLS + 7).astype(np.float32)
     high, low, mean, norm = measure_array(array)[:N_STATISTICS]
     assert (high, low) == (array.max(), array.min())
-    assert mean == pytest.approx(array.mean(dtype=np.float64), rel=1e-12)
-    assert norm == pytest.approx(np.linalg.norm(array.astype(np.float64)), rel=1e-12)
+    assert mean == pytest.approx(array.mean(dtype=np.float64), abs=1e-8)
+    assert norm == pytest.approx(np.linalg.norm(array.astype(np.float64)), rel=1e-7)
 
 
 def test_the_definition_never_changes() -> None:

@@ -117,7 +117,11 @@ class StepRecorder:
     def add_gradient(self, name: str, gradient: torch.Tensor) -> None:
         """Note that a tensor is the gradient of a parameter so far."""
         self._has_backward = True
-        self._gradients[name] = self.index.add(get_local(gradient))
+        local = get_local(gradient)
+        is_new = self.index.find(local) < 0
+        self._gradients[name] = self.index.add(local)
+        if is_new:
+            self.recording.add_gradient_call(name, self._gradients[name])
 
     def begin_update(self, parameters: Mapping[str, torch.Tensor]) -> None:
         """Note that an optimizer begins; its own operators are not recorded."""

@@ -39,7 +39,7 @@ def format_first_line(result: Result) -> str:
         return format_sentence(label, result.notes[0], remarks)
     n_differing = sum(result.count_differing_values().values())
     differing = f"{n_differing} beyond tolerance" if n_differing else ""
-    return format_shares(label, _list_lowest_shares(result), [differing, *remarks])
+    return format_shares(label, list_lowest_shares(result), [differing, *remarks])
 
 
 def format_label(verdict: str, *, is_doubtful: bool) -> str:
@@ -136,7 +136,7 @@ def _name_op(finding: Finding) -> str:
     return ops[-1] if ops else finding.phase
 
 
-def _list_lowest_shares(result: Result) -> dict[str, float]:
+def list_lowest_shares(result: Result) -> dict[str, float]:
     """Return for each phase the lower share of both sides; 0 if one side did not record it."""
     shares = {}
     for row in list_state_rows(result):

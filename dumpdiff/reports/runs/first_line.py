@@ -22,7 +22,10 @@ def format_first_line(result: RunResult) -> str:
     """
     label = format_label(result.verdict, is_doubtful=any(task.weaknesses for task in result.tasks))
     n_left_out = len(result.unpaired) + len(result.unread)
-    remarks = [f"{n_left_out} not read" if n_left_out else "", _count_problems(result)]
+    remarks = [
+        f"{n_left_out} not read" if n_left_out else "",
+        format_count(count_problems(result), "problem"),
+    ]
     first = result.first_divergence
     if result.verdict == "diverged" and first is not None:
         line = format_divergence(label, first.finding, remarks, first.place)
@@ -37,12 +40,13 @@ def format_first_line(result: RunResult) -> str:
     return format_shares(label, list_lowest_shares(result), remarks, format_scope(result))
 
 
-def _count_problems(result: RunResult) -> str:
+def count_problems(result: RunResult) -> int:
+    """Return the number of problems while reading, of all ranks and steps."""
     number = 0
     for task in result.tasks:
         for side in (task.target, task.reference):
             number += 0 if side is None else len(side.problems)
-    return format_count(number, "problem")
+    return number
 
 
 def _shorten_place(finding: RunFinding) -> str:

@@ -22,7 +22,7 @@ _COMMON: dict[str, tuple[Any, ...]] = {
     "dump_mode": (0, 1, 2, 3),
     "net_name": ("Net", "a-b_2", "a.b", "a b", "N" * 255, "N" * 256),
     "iteration": (
-        *("all", "All", "0", "1", "0-1", "1-0", "0|1", "0 | 1", "5-", "-5", "|", "0||1", "7"),
+        *("all", "All", "0", "1", "0-1", "1-0", "0|1", "0 | 1", "5-", "-5", "|", "0||1"),
         *("0-4294967296", "4294967296", "0-18446744073709551616", "00001", "0-1-2"),
     ),
     "saved_data": ("tensor", "statistic", "full", "Tensor"),
@@ -92,10 +92,8 @@ class Generated:
         return file
 
     def list_entries(self) -> list[Any]:
-        """The entries of kernels that MindSpore reads, without empty ones."""
-        common = self.changes[C]
-        entries = common.get("kernels", [])
-        return [entry for entry in entries if entry != ""] if isinstance(entries, list) else []
+        """The entries of kernels that MindSpore reads, without blank ones."""
+        return [entry for entry in self.changes[C].get("kernels", []) if entry not in ("", " ")]
 
 
 def generate(count: int = COUNT, seed: int = 0) -> list[Generated]:

@@ -126,13 +126,13 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
                 f"is not read with dump_mode {settings.dump_mode}; write 1 to dump only these",
             )
         return
-    if all(entry == "" for entry in entries):
+    if all(_is_blank(entry) for entry in entries):
         yield EMPTY_LIST.build_violation(
             FIELD, "is empty, which selects every operator; list some, or write dump_mode 0"
         )
     seen_kernels = set()
     for entry in entries:
-        if entry == "":
+        if _is_blank(entry):
             continue  # MindSpore ignores it
         kernel = parse_kernel(entry)
         if kernel in seen_kernels:
@@ -148,6 +148,10 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
             yield ABSENT.build_violation(
                 FIELD, f"{entry!r} selects nothing: {_suggest_entry(kernel, settings.names)}"
             )
+
+
+def _is_blank(entry: object) -> bool:
+    return isinstance(entry, str) and not entry.replace(" ", "")
 
 
 def _check_entry(entry: Any, kernel: Kernel, settings: Settings) -> Iterator[Violation]:
