@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..model.arrays import AnyArray
-from .log_text import parse_number
+from .log_text import MAX_STEP, parse_number
 
 _TOTAL_STEPS = re.compile(r"Total optimization steps\s*=\s*([\d,]+)")
 _N_EPOCHS = re.compile(r"Num Epochs\s*=\s*([\d,.]+)")
 _RESUMED = re.compile(r"[Cc]ontinuing training from global step\s+(\d{1,9})")
 _EPOCH_DIGITS = 0.005  #: largest error of an epoch, which is printed with two decimals or more
+_MAX_EPOCH = 1e5  #: larger numbers are damage, not epochs
 _COUNTED = "the log does not number its steps: "
 
 
@@ -35,7 +36,7 @@ def number_steps(
     start = resumed_at[0] if resumed_at else 0
     epochs = np.array([parse_number(fields.get("epoch", "")) for fields in all_fields])
     n_records = len(epochs)
-    is_usable = n_records > 1 and np.isfinite(epochs).all() and bool((np.diff(epochs) >= 0).all())
+    is_usable = n_records > 1 and bool((np.diff(epochs) >= 0).all() and epochs[-1] <= _MAX_EPOCH)
     if not is_usable or epochs[-1] == epochs[0]:
         note = f"{_COUNTED}records were counted; use trainer_state.json"
         return list(range(start + 1, start + n_records + 1)), [note]
@@ -53,7 +54,7 @@ def _find_epoch_length(text: str) -> float:
         return 0.0
     n_epochs = parse_number(counts[0].replace(",", ""))
     n_steps = parse_number(totals[0].replace(",", ""))
-    return n_steps / n_epochs if n_epochs > 0 else 0.0
+    return n_steps / n_epochs if n_epochs >= 1 and n_steps <= MAX_STEP else 0.0
 
 
 def _number_by_length(epochs: AnyArray, epoch_length: float, start: int) -> list[int]:

@@ -10,6 +10,7 @@ from itertools import islice
 #: A printed number, for patterns.
 NUMBER = r"[+-]?(?:nan|inf|NaN|Inf|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
 
+MAX_STEP = 999_999_999  #: longer numbers are damage, not steps
 _RESOLUTION_SAMPLE = 500  #: values that are read to find how many digits a log prints
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -51,6 +52,16 @@ def parse_number(text: str) -> float:
         return float(text.strip("[]'\" \t"))
     except ValueError:
         return math.nan
+
+
+def parse_step(text: str) -> int | None:
+    """Return the number of a step, also of '3.000'; None for anything that is no step.
+
+    >>> parse_step("3.000"), parse_step("0.5"), parse_step("1e300")
+    (3, None, None)
+    """
+    number = parse_number(text)
+    return int(number) if 0 <= number <= MAX_STEP and number.is_integer() else None
 
 
 def is_nonfinite(text: str) -> bool:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 
 from .curves import Curves, PrintedStep, build_curves
-from .log_text import NUMBER
+from .log_text import NUMBER, parse_step
 from .metric_names import NORMS, RATES, find_name
 
 FORMAT = "nemo"
 LINE_PATTERN = "reduced_train_loss: ... global_step: ..."
 
 _LINE = re.compile(r"^.*reduced_train_loss.*$", re.MULTILINE)
-_PAIR = re.compile(rf"([A-Za-z][\w -]*?)\s*[:=]\s*({NUMBER})(?=[\s,|\]}}]|$)")
+_PAIR = re.compile(rf"([A-Za-z][\w -]{{0,40}}?)\s*[:=]\s*({NUMBER})(?=[\s,|\]}}]|$)")
 _LOSS, _STEP = "reduced_train_loss", "global_step"
 
 
@@ -28,9 +28,10 @@ def parse(text: str, path: str) -> Curves | None:
     printed_steps: list[PrintedStep] = []
     for match in _LINE.finditer(text):
         fields = {name.strip(): value for name, value in _PAIR.findall(match[0])}
-        if _LOSS not in fields or _STEP not in fields:
+        number = parse_step(fields.get(_STEP, ""))
+        if _LOSS not in fields or number is None:
             continue
-        step = int(float(fields[_STEP])) + 1
+        step = number + 1
         if printed_steps and printed_steps[-1].step == step:
             printed_steps.pop()  # the bar prints a step again
         norm = fields.get(find_name(fields, NORMS), "")

@@ -32,14 +32,17 @@ _EXPECTED_LINES = "; ".join(
 
 _EVENT_FILES = "events.out.tfevents.*"  #: of TensorBoard
 #: What launchers write before each line, with the rank, process or host: torchrun, srun -l; mpirun;
-#: Ray; pdsh and DeepSpeed; Docker Compose. A host has a digit, so that ``step:`` is none.
+#: Ray; pdsh and DeepSpeed; Docker Compose. A host has a digit, so that ``step:`` is none, and
+#: more than a number behind it, as a parameter with its norm has.
 _PREFIXES = (
     re.compile(
         r"^(?:\[(?:default|rank)?(?P<a>\d+)\]: ?|(?:default|rank)?(?P<b>\d+): )", re.MULTILINE
     ),
     re.compile(r"^\[\d+,(?P<a>\d+)\]<std(?:out|err)>: ?(?P<b>)", re.MULTILINE),
     re.compile(r"^\((?P<a>[\w.:<>]+ pid=\d+[^)\n]*)\) ?(?P<b>)", re.MULTILINE),
-    re.compile(r"^(?P<a>(?=[\w.-]*\d)[A-Za-z0-9][\w.-]*): (?P<b>)", re.MULTILINE),
+    re.compile(
+        r"^(?P<a>(?=[\w.-]*\d)[A-Za-z0-9][\w.-]*): (?P<b>)(?!\s*[-+\d.e]+\s*$)", re.MULTILINE
+    ),
     re.compile(r"^(?P<a>(?=[\w.-]*\d)[A-Za-z0-9][\w.-]*) +\| (?P<b>)", re.MULTILINE),
 )
 _PREFIX_SAMPLE = (

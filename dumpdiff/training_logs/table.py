@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ..model.errors import DumpError
 from .curves import Curves, PrintedStep, build_curves
-from .log_text import parse_number
+from .log_text import parse_step
 from .metric_names import LOSSES, NORMS, RATES, STEPS, find_name
 
 FORMAT = "table"
@@ -80,9 +80,9 @@ def _select(row: Sequence[str], columns: Sequence[int | None]) -> list[str]:
 def _build_curves(rows: Sequence[Sequence[str]], variant: str, path: str) -> Curves | None:
     numbered_rows = []
     for row in rows:
-        step = parse_number(row[0])
-        if row[1] and step >= 0 and step.is_integer():
-            numbered_rows.append((int(step), row))
+        step = parse_step(row[0])
+        if row[1] and step is not None:
+            numbered_rows.append((step, row))
     if not numbered_rows:
         return None
     # Lightning numbers from 0; then the first loss is that of step 1.

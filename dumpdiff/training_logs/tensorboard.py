@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from ..checkpoints.protobuf import Field, iterate_fields, to_signed
 from ..model.errors import DumpError
 from .curves import Curves, PrintedStep, RateOf, build_curves
+from .log_text import MAX_STEP
 from .metric_names import LOSSES, NORMS, RATES, find_name
 
 FORMAT = "tensorboard"
@@ -58,8 +59,10 @@ def parse(data: bytes, path: str) -> Curves:
             _format_float32(rates.get(step)),
         )
         for step, loss in losses
-        if step + offset > 0
+        if 0 < step + offset <= MAX_STEP
     ]
+    if not printed_steps:
+        raise DumpError(f"{path}: no step of {loss_name} has a number from 1 on")
     rate_of: RateOf = "next" if rate_name == _NEXT_RATE else "unknown"
     notes = ["steps are numbered from 0 there, and from 1 here"] if offset else []
     return build_curves(

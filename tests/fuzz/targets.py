@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 import dumpdiff
-from dumpdiff import checkpoints, weight_comparison
+from dumpdiff import checkpoints, run_settings, weight_comparison
 from dumpdiff.capture.environment import build_environment
 from dumpdiff.diagnosis.case import load_case
 from dumpdiff.gradient_norms import read_norms
@@ -31,6 +32,7 @@ from .mutations import Mutation
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "data"
 SAMPLES = Path(__file__).parents[1] / "samples"
 RULES = Path(__file__).parents[2] / "rules"
+CORPUS = Path(__file__).parents[1] / "corpus"
 SEEDS = Path(__file__).with_name("seeds.tar.xz")
 
 _CASE = """\
@@ -91,6 +93,39 @@ def _copy_samples(folder: Path) -> None:
 
 def _write(name: str, text: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_text(text)
+
+
+def _read_excerpt(name: str) -> Callable[[Path], object]:
+    return lambda folder: read_log(folder / name)
+
+
+def _read_document(name: str) -> Callable[[Path], object]:
+    """Read settings, a script as if it were started with arguments."""
+
+    def read(folder: Path) -> None:
+        file = str(folder / name)
+        settings = run_settings.read_settings(
+            f"bash {file} a 8B 1" if name.endswith(".sh") else file
+        )
+        run_settings.compare(settings, settings)
+
+    return read
+
+
+def _list_corpus_targets() -> Iterator[Target]:
+    """Yield the first excerpt of a log of every format, and every document of settings."""
+    formats = set()
+    for excerpt in yaml.safe_load((CORPUS / "logs.yaml").read_text(encoding="utf-8")):
+        name, file = excerpt.get("format"), excerpt["file"]
+        if name is None or name in formats or "held_out" in excerpt:
+            continue
+        formats.add(name)
+        write = _write(file, excerpt["text"])
+        yield Target(f"excerpt_{name}", write, file, mutations.mutate_lines, _read_excerpt(file))
+    documents = yaml.safe_load((CORPUS / "settings_pairs.yaml").read_text(encoding="utf-8"))
+    for file, text in documents["documents"].items():
+        name = f"settings_{file}"
+        yield Target(name, _write(file, text), file, mutations.mutate_lines, _read_document(file))
 
 
 def _copy_rules(name: str) -> Callable[[Path], object]:
@@ -343,4 +378,5 @@ TARGETS = (
         mutations.mutate_json,
         lambda f: build_environment("mindspore", f / "dump.json"),
     ),
+    *_list_corpus_targets(),
 )

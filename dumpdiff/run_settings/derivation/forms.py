@@ -29,11 +29,16 @@ def require_nonzero(value: int | None, name: str) -> int:
     return divisor
 
 
-def require_number(value: float, name: str) -> int:
-    """Return a computed number as a whole one. Raises UnknownValueError if it is not finite."""
+def require_finite(value: float, name: str) -> float:
+    """Return a computed number. Raises UnknownValueError if it is not finite."""
     if not math.isfinite(value):
         raise UnknownValueError(f"{name} is too large")
-    return int(value)
+    return value
+
+
+def require_number(value: float, name: str) -> int:
+    """Return a computed number as a whole one. Raises UnknownValueError if it is not finite."""
+    return int(require_finite(value, name))
 
 
 def parse_counts(values: Any, name: str) -> list[float]:

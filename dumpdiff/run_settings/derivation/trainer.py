@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from ..row_value import SettingsLookup, UnknownValueError
-from .forms import require
+from .forms import require, require_finite
 
 _MODEL_TYPE = "model_config.model_type"
 _HEADS = ("model_config.num_attention_heads", "model_config.n_head")
@@ -53,7 +53,8 @@ def derive_warmup_steps(lookup: SettingsLookup) -> int:
     share = steps or lookup.get_number("warmup_ratio")
     if not share:
         return 0
-    return math.ceil(share * derive_train_iterations(lookup))
+    warmup_steps = share * derive_train_iterations(lookup)
+    return math.ceil(require_finite(warmup_steps, "warmup_ratio"))
 
 
 def derive_global_batch(lookup: SettingsLookup) -> int:
