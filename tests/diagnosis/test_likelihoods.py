@@ -31,9 +31,8 @@ def test_without_observations_the_prior_remains() -> None:
 
 @pytest.mark.parametrize(("share", "least", "most"), [(1.0, 0, 0.01), (0.125, 0.1, 0.2)])
 def test_one_of_eight_ranks_rules_out_one_eighth(share: float, least: float, most: float) -> None:
-    observation = Observation(
-        "recorded weights agree", "weights", "agree", "", "forward", (), share
-    )
+    kind = "recorded weights agree"
+    observation = Observation(kind, "weights", "agree", "", "forward", (), share)
     assert least <= combine([observation]).places["weights"] <= most
 
 
