@@ -18,10 +18,10 @@ from .writing_command import OUTPUT_FILE, WritingCommand
 
 _EPILOG = """\b
 Exit codes:
-   0  no cause found, and everything that was compared agrees
+   0  no cause found, and no place is left to look at
    1  the runs differ, but the inputs do not show where that comes from
    2  wrong usage, or a case that cannot be used
-   3  inconclusive: too little was given, or too little could be read
+   3  inconclusive: no cause found, but places are left; the output lists them
   11-19: first cause found in
   11  settings      12  data         13  weights
   14  forward pass  15  backward pass

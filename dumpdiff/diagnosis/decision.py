@@ -27,6 +27,9 @@ LEADS: Mapping[Symptom, tuple[Place, ...]] = {
 _FIRST_LOSS_PLACES: tuple[Place, ...] = LEADS["first loss"]
 _LOW_PRECISION = "low-precision"  #: name of the hypothesis that explains a finding
 
+#: Stages whose doubts do not count once every place agrees: a setting that is not known acts at a
+#: place, and items of the checklist are left to a person.
+_ABOUT_NO_PLACE = ("settings", "checklist")
 #: A place is a cause if it is at least this probable: four to one against everything else.
 _DECIDED = 0.8
 #: A place with less than this is not left. Everything that the stages overlook (one fault in fifty)
@@ -266,12 +269,12 @@ def _decide_without_difference(case: _Case) -> Decision:
     """Decide if nothing differs.
 
     The runs agree if data, weights and forward pass were compared, or every number of long logs is
-    equal, and no place is left. Items of the checklist that are left to a person do not count.
+    equal, and no place is left.
     """
     undecided_stages = [
         stage
         for stage in case.evidence.stages
-        if stage.verdict == "inconclusive" and stage.name != "checklist"
+        if stage.verdict == "inconclusive" and stage.name not in _ABOUT_NO_PLACE
     ]
     agreeing = [place for place in PLACES if case.is_ruled_out(place)]
     candidates = tuple(

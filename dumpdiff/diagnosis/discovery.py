@@ -135,10 +135,12 @@ _CASE_HEADER = """\
 # file. Every input is optional; missing inputs are skipped and reported.
 """
 _CASE_FOOTER = """
-# baseline:                        # further runs of the reference: the target may differ as much as
-# these do logs: [reference_again.log] dump: reference_again/dump tokenizer: tokenizer.json        #
-# decodes a sample of the batch min_steps: 1000                  # number of steps that agreement of
-# the logs needs rules: [names.yaml]              # further rules for names
+# baseline:                        # further runs of the reference: the target may differ as much
+#   logs: [reference_again.log]
+#   dump: reference_again/dump
+# tokenizer: tokenizer.json        # decodes a sample of the batch
+# min_steps: 1000                  # number of steps that agreement of the logs needs
+# rules: [names.yaml]              # further rules for names
 """
 _DESCRIPTIONS = {
     "settings": "YAML, JSON or TOML, launch script with its arguments, or log with the arguments",

@@ -30,6 +30,8 @@ class Norms:
     step: int | None = None  #: step of the training, from 1
     global_norm: float = np.nan  #: the same step's global norm before clipping, from the same log
     global_norm_rounding: float = 0.0  #: half of the last printed decimal of ``global_norm``
+    #: Format of a framework that lists the parameters in the order of its model, '' if unknown.
+    list_format: str = ""
     clip_limit: float = np.nan  #: limit of the global norm, if the log contains it
     clip_correction: float = 1.0  #: factor that turns clipped norms into norms before clipping
     precision: str = ""  #: dtype in which the model was computed, '' if unknown

@@ -29,6 +29,9 @@ State = Literal["holds", "fails", "inconclusive", "advice", "open", "unused"]
 #: From worst to best: the worst of several answers is that of the item.
 _WORST_FIRST: tuple[State, ...] = ("fails", "inconclusive", "advice", "holds", "open")
 
+#: Rows that every description of a model has.
+_STRUCTURE = ("layers", "hidden_size")
+
 #: Answer to "both runs are equal in this" by the state of a setting or a criterion of the logs.
 _ANSWERS: Mapping[str, State] = {
     "agree": "holds",
@@ -75,10 +78,16 @@ class Checklist:
 
     @property
     def verdict(self) -> Verdict:
-        """differ if an item fails, inconclusive if one is, else agree."""
+        """differ if an item fails, inconclusive if one is or if none was checked, else agree."""
         if self.select_answers("fails"):
             return "differ"
-        return "inconclusive" if self.select_answers("inconclusive") else "agree"
+        is_open = self.select_answers("inconclusive") or not self.has_input
+        return "inconclusive" if is_open else "agree"
+
+    @property
+    def has_input(self) -> bool:
+        """Whether settings or logs answered any item."""
+        return bool(self.select_answers("fails", "inconclusive", "advice", "holds"))
 
     def to_stage(self) -> Stage:
         """Return the checklist as one stage of a triage."""
@@ -86,7 +95,9 @@ class Checklist:
         failing = self.select_answers("fails")
         advised = self.select_answers("advice")
         headline = (
-            f"{counts['holds']} items hold, {counts['advice']} are advised,"
+            f"nothing was given that answers an item, {counts['open']} are to tick off"
+            if not self.has_input
+            else f"{counts['holds']} items hold, {counts['advice']} are advised,"
             f" {counts['inconclusive']} are inconclusive, {counts['open']} are to tick off"
         )
         if failing:
@@ -129,8 +140,10 @@ def _answer_item(
         return Answer(item, "unused")
     worst_state = _find_worst_state(checks)
     evidence = tuple(line for state, line in checks if state == worst_state)
-    if item.dump and worst_state == "holds":
-        # Settings alone cannot tick off what a dump or the data must show.
+    is_partial = settings is not None and not _hold_advised_values(item, settings)
+    if worst_state == "holds" and (item.dump or is_partial):
+        # Settings alone cannot tick off what a dump or the data must show, nor environment
+        # variables what a setting of both runs must say.
         return Answer(item, "open", evidence)
     return Answer(item, worst_state, evidence)
 
@@ -159,9 +172,25 @@ def _collect_checks(
 
 
 def _is_unused(item: Item, settings: SettingsComparison) -> bool:
-    """Return whether rows of settings answer the item, and none of them has an effect."""
+    """Return whether rows of settings answer the item, and none of them has an effect.
+
+    That a model lacks something is known only if the settings describe the model at all.
+    """
     states = {row.state for row in _select_item_rows(item, settings)}
-    return states == {"unused"}
+    described = [row for row in settings.rows if row.setting in _STRUCTURE]
+    return states == {"unused"} and all(
+        row.target.is_written and row.reference.is_written for row in described
+    )
+
+
+def _hold_advised_values(item: Item, settings: SettingsComparison) -> bool:
+    """Return whether both runs are known to have every value that is advised for the item."""
+    rows = {row.setting: row for row in settings.rows}
+    for name, advised_value in item.advise.items():
+        for value in (rows[name].target, rows[name].reference):
+            if not value.is_known or not are_equal(value.value, advised_value):
+                return False
+    return True
 
 
 def _select_item_rows(item: Item, settings: SettingsComparison) -> list[ComparedSetting]:
@@ -172,10 +201,16 @@ def _select_item_rows(item: Item, settings: SettingsComparison) -> list[Compared
 
 
 def _check_rows(item: Item, settings: SettingsComparison) -> Iterator[tuple[State, str]]:
-    """Check the rows of settings; a difference that at most rounds is a matter of advice."""
+    """Check the rows of settings; a difference that at most rounds is a matter of advice.
+
+    A default of both sides is written nowhere: a person must check it.
+    """
     for row in _select_item_rows(item, settings):
         state = _ANSWERS.get(row.state)
         if state is None:
+            continue
+        if state == "holds" and not (row.target.is_written or row.reference.is_written):
+            yield "open", row.reason
             continue
         if state == "holds" or row.matters:
             yield state, row.reason
@@ -199,13 +234,14 @@ def _check_advised_value(
         (settings.reference, row.reference),
     )
     for side, row_value in sides:
-        if row.state == "unused" or row_value.origin in ("unknown", "absent"):
+        if row.state == "unused" or row_value.origin in ("unknown", "unstated", "absent"):
             continue
         if not are_equal(row_value.value, advised_value):
             value = format_value(row_value.value)
             framework = FRAMEWORK_NAMES[side.framework]
             yield "advice", f"{name} is {value} in {framework}, advised {advised}"
-    if row.state == "agree" and are_equal(row.target.value, advised_value):
+    is_written = row.target.is_written or row.reference.is_written
+    if row.state == "agree" and is_written and are_equal(row.target.value, advised_value):
         yield "holds", f"{name} is {advised}"
 
 

@@ -56,7 +56,8 @@ def test_sections_come_in_order_and_none_is_empty() -> None:
 def test_without_settings_everything_is_left_to_tick_off() -> None:
     checklist = check()
     assert {answer.state for answer in checklist.answers} == {"open"}
-    assert checklist.verdict == "agree"
+    assert checklist.verdict == "inconclusive"
+    assert checklist.to_stage().headline.startswith("nothing was given that answers an item, ")
 
 
 def test_what_settings_answer_is_answered(pair: tuple[Settings, Settings]) -> None:
@@ -68,7 +69,7 @@ def test_what_settings_answer_is_answered(pair: tuple[Settings, Settings]) -> No
         "optimizer",
         "batch",
     }
-    assert find_answer(checklist, "experts").state == "holds"
+    assert find_answer(checklist, "experts").state == "open"
     assert find_answer(checklist, "topk").state == "unused"
     assert find_answer(checklist, "template").state == "open"
 
@@ -136,6 +137,47 @@ def test_variables_of_a_launch_script_are_checked(value: str | None, state: str)
     )
     target = replace(script, environment=variables)
     assert find_answer(check(compare(target, target)), "overflow").state == state
+
+
+def test_defaults_of_both_sides_tick_off_nothing(tmp_path: Path) -> None:
+    """A YAML without a model says nothing about the model, not even that it has no experts."""
+    (tmp_path / "run.yaml").write_text(
+        "optimizer: {type: AdamW, eps: 1.0e-8}\nlr_schedule: {learning_rate: 1.0e-4}\n"
+        "runner_config: {batch_size: 1}\n"
+    )
+    side = read_settings(tmp_path / "run.yaml")
+    checklist = check(compare(side, side))
+    assert {answer.item.section for answer in checklist.select_answers("holds")} == {
+        "optimizer",
+        "other",
+    }
+    assert find_answer(checklist, "adam-eps").state == "holds"
+    assert find_answer(checklist, "norm-epsilon").state == "open"
+    assert find_answer(checklist, "topk").state == "open"
+    assert "by default" in find_answer(checklist, "norm-epsilon").evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "state"),
+    [((None, None), "open"), ((None, True), "advice"), ((True, None), "advice"),
+     ((True, True), "holds")],
+)  # fmt: skip
+def test_both_runs_must_be_deterministic_and_variables_alone_do_not_tell(
+    pair: tuple[Settings, Settings], settings: tuple[bool | None, bool | None], state: str
+) -> None:
+    """A setting that is added makes the item no weaker than variables alone do."""
+    target, reference = pair
+    variables = {
+        name: SettingValue(value, "run.sh:1")
+        for name, value in (("HCCL_DETERMINISTIC", "true"), ("ASCEND_LAUNCH_BLOCKING", "1"))
+    }
+    target = replace(target, environment=variables)
+    if settings[0]:
+        target = set_values(target, context__deterministic="ON")
+    if settings[1]:
+        reference = set_values(reference, deterministic_mode=True)
+    answer = find_answer(check(compare(target, reference)), "determinism")
+    assert answer.state == state
 
 
 @pytest.mark.parametrize(("value", "state"), [(False, "holds"), (True, "fails"), (None, "holds")])

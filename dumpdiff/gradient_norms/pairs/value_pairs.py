@@ -53,6 +53,8 @@ _POSITION_COST = 0.25
 _UNPAIRED_COST = 0.45
 #: Cost of a pair of different sizes: such a pair is never chosen.
 _SIZE_COST = 1e6
+#: Lists of one framework are in one order if this share of their norms is near in place.
+_ONE_ORDER_SHARE = 0.8
 #: Logarithmic distance up to which the norm of parts together is that of a fused parameter.
 _PARTS_DISTANCE = 5e-3
 #: Parts of a fused parameter that are looked for, at most.
@@ -79,7 +81,7 @@ def pair_by_value(
     if all(item.path for items in lists for item in items):
         match = _match_by_value(lists, 0.0, _STRICT)
         return ParameterPairs(tuple(match.build_pairs()), n_ambiguous=_count_ambiguous(match))
-    match = _find_best_match(lists, rules)
+    match = _match_one_format(sides, lists) or _find_best_match(lists, rules)
     pairs = list(match.build_pairs())
     if match.evidence == "value":
         pairs += _pair_fused_parameters(match)
@@ -90,6 +92,24 @@ def pair_by_value(
     if n_unpaired > _MAX_UNPAIRED * max(map(len, indices)):
         return ParameterPairs(())
     return ParameterPairs(tuple(pairs), n_ambiguous=_count_ambiguous(match))
+
+
+def _match_one_format(sides: tuple[Norms, Norms], lists: ItemLists) -> Match | None:
+    """Return the match by position of two lists that one framework printed of one model.
+
+    They are in one order: two norms that seem to have changed places are two differences. Return
+    None for other lists, or if the model lists its modules in another order since then.
+    """
+    target, reference = sides
+    if not target.list_format or target.list_format != reference.list_format:
+        return None
+    if len(lists[0]) != len(lists[1]) or not np.array_equal(target.sizes, reference.sizes):
+        return None
+    distances = compute_elementwise_distances(*lists, 0.0)
+    if np.mean(distances <= NEAR) < _ONE_ORDER_SHARE:
+        return None
+    positions = tuple((position, position) for position in range(len(distances)))
+    return Match(lists, positions, "order", 0.0, 1.0)
 
 
 def _find_best_match(lists: ItemLists, rules: Rules) -> Match:

@@ -61,7 +61,10 @@ def write(
 
     Evidence is printed for items that need attention; with ``verbose`` for all.
     """
-    write_headline(checklist.to_stage(), console)
+    if checklist.has_input:
+        write_headline(checklist.to_stage(), console)
+    else:
+        console.print(Text(f"checklist: {checklist.to_stage().headline}"), soft_wrap=True)
     if quiet:
         return
     for title, answers in _group_by_section(checklist):

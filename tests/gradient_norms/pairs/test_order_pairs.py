@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dumpdiff.gradient_norms import Norms, compare
@@ -70,3 +72,20 @@ def test_a_weight_without_a_gradient_takes_the_position_that_is_free(ms: Norms) 
     assert comparison.to_stage().headline.startswith(
         f"no gradient on the target for #{up + 1}/#{gate + 1}"
     )
+
+
+def test_two_norms_that_are_exchanged_between_lists_of_one_framework_are_two_differences(
+    ms: Norms,
+) -> None:
+    """A gate's gradient in place of the up projection's: both have the same size."""
+    paths = [RULES.resolve_parameter(name) for name in ms.names]
+    order = list(range(len(ms)))
+    gate, up = (paths.index(f"layers.2.mlp.{module}.weight") for module in ("gate_proj", "up_proj"))
+    order[gate], order[up] = up, gate
+    lists = (drop_names(ms, order), drop_names(ms))
+    assert compare(*lists).verdict == "agree", "lists of unknown origin may be in another order"
+    printed = [replace(side, list_format="MindSpore Transformers' 'local_norm'") for side in lists]
+    comparison = compare(*printed)
+    assert comparison.verdict == "differ"
+    differing = {row.target for row in comparison.select_rows("differ")}
+    assert differing == {f"#{gate + 1}", f"#{up + 1}"}

@@ -87,7 +87,8 @@ def _read_text_norms(text: str, path: str, curves: Curves | None, step: int | No
         if blocks:
             numbered_blocks = _number_steps(blocks, text, curves)
             block = _select_block(numbered_blocks, path, step)
-            return _build_block_norms(block, log_format.source, log_format.squared, path, text)
+            norms = _build_block_norms(block, log_format.source, log_format.squared, path, text)
+            return replace(norms, list_format=log_format.source)
     for source, parse_text in _LIST_PARSERS:
         parsed_list = parse_text(text)
         if parsed_list is not None:
