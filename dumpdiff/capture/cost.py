@@ -43,10 +43,10 @@ class _Writer:
 #: wrote 1000 small tensors in 3.2 s and 16 tensors of 64 MB each in 4.1 s. An npy file has 128
 #: bytes before its elements, a torch file about 2 kB around them. The sizes of records are those of
 #: real dumps: a row of statistic.csv; entries of dump.json, stack.json and construct.json, measured
-#: for 13 configurations by tests/capture/test_cost_of_options.py; a line of a .pkl.
+#: for 21 configurations by tests/capture/test_cost_of_options.py; a line of a .pkl.
 _WRITERS = {
     "mindspore": _Writer(128, 53, 7.5, 1, 0, 0, 0, 0, 0, 1.5e-4, 2.5e8, True, False),
-    "msprobe": _Writer(2000, 195, 23, 0, 70, 1, 600, 80, 30, 3e-3, 2.5e8, False, True),
+    "msprobe": _Writer(2000, 195, 23, 0, 70, 1, 680, 80, 30, 3e-3, 2.5e8, False, True),
     "ptdbg": _Writer(128, 450, 20, 0, 0, 0, 0, 0, 0, 3e-3, 2.5e8, True, True),
 }
 _N_STATISTICS = 4  #: max, min, mean and norm

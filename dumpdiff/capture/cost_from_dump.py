@@ -25,7 +25,9 @@ from .msprobe.selection import (
 
 #: What MindSpore writes if statistic_category is missing.
 _DEFAULT_STATISTICS = ("max", "min", "l2norm")
-_N_NUMBERS = 4  #: of msprobe: Max, Min, Mean and Norm; a checksum is one more
+#: Summary mode of msprobe -> numbers in a record: Max, Min, Mean and Norm, and a checksum of md5;
+#: xor has a checksum only, which is as long as the names of the four.
+_N_NUMBERS = {"statistics": 4, "md5": 5, "xor": 0}
 _INPUT_OUTPUT = {0: ("input", "output", "parameter"), 1: ("input", "parameter"), 2: ("output",)}
 
 
@@ -119,7 +121,7 @@ def estimate_msprobe_cost(options: msprobe.Options, trace: Trace, like: str) -> 
         "msprobe",
         statistics=is_recorded,
         whole_tensors=whole_tensors,
-        n_statistics=_N_NUMBERS + (options.summary_mode != "statistics"),
+        n_statistics=_N_NUMBERS[options.summary_mode],
         n_calls=int(flag_structure_ops(options, trace).sum()),
     )
     return ExpectedCost(like, step, steps, tuple(notes))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..causes import iterate_needed_values, list_finding_op_ids
+from ..causes import iterate_needed_values, list_finding_op_ids, list_region_op_ids
 from ..comparison import Comparison
 from ..graph import Flow
 from ..model.arrays import Flags
@@ -32,17 +32,20 @@ class _SideSelection:
             self.budget = max_bytes
         elif max_ops is None:
             self.budget *= NARROWED_SHARE
-        self.covered_values = _list_whole_values(flow)
+        self.has_whole_tensor = _flag_whole_tensors(flow)
+        self.covered_values = {-1, *flow.tensor_class[self.has_whole_tensor].tolist()}
 
-    def add_op(self, op: int) -> None:
-        """Select an op, whatever it costs."""
-        values = set(self.flow.tensor_class[self.flow.get_tensor_ids(op)].tolist())
-        is_new = op not in self.ops and self.is_recordable[op] and values - self.covered_values
-        if not is_new or len(self.ops) >= self.max_ops:
+    def add_op(self, op: int, *, is_required: bool = False) -> None:
+        """Select an op if it fits, or is required, and is not recorded as a whole."""
+        rows = self.flow.get_tensor_ids(op)
+        is_recorded = self.has_whole_tensor[rows] | (self.flow.tensor_class[rows] < 0)
+        is_new = op not in self.ops and self.is_recordable[op] and not is_recorded.all()
+        is_allowed = is_required or self.op_bytes[op] <= self.budget
+        if not is_new or not is_allowed or len(self.ops) >= self.max_ops:
             return
         self.ops[op] = None
         self.budget -= self.op_bytes[op]
-        self.covered_values |= values
+        self.covered_values.update(self.flow.tensor_class[rows].tolist())
 
     def add_value(self, value: int) -> None:
         """Select the cheapest op that records a value, if there is none yet and it fits."""
@@ -80,22 +83,24 @@ def select_ops(
     for finding in findings:
         for side, ops in zip(sides, list_finding_op_ids(comparison, finding), strict=True):
             for op in ops:
-                if finding is findings[0] or side.op_bytes[op] <= side.budget:
-                    side.add_op(op)
+                side.add_op(op, is_required=finding is findings[0])
+        for side, ops in zip(sides, list_region_op_ids(comparison, finding), strict=True):
+            for op in ops:
+                side.add_op(op)
         for number, value in iterate_needed_values(comparison, finding):
             sides[number].add_value(value)
     return tuple(sides[0].ops), tuple(sides[1].ops)
 
 
-def _list_whole_values(flow: Flow) -> set[int]:
-    """Return the classes of which a dump of statistics holds a whole tensor, and -1: no class.
+def _flag_whole_tensors(flow: Flow) -> Flags:
+    """Return (tensors,) of which a dump of statistics holds the whole tensor.
 
-    Of a dump that holds everything as a whole, only -1: it is to be repeated with less.
+    Of a dump that holds everything as a whole, none: it is to be repeated with less.
     """
-    has_file = (flow.tensors["file"] != "").to_numpy()
+    has_file: Flags = (flow.tensors["file"] != "").to_numpy()
     if has_file[flag_recorded_tensors(flow.trace) & (flow.tensor_class >= 0)].all():
-        return {-1}
-    return {-1, *flow.tensor_class[has_file].tolist()}
+        return np.zeros(len(has_file), dtype=bool)
+    return has_file
 
 
 def _flag_recordable_ops(flow: Flow) -> Flags:

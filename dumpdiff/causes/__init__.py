@@ -6,6 +6,11 @@ describes how hypotheses are judged.
 """
 
 from .explanation import explain
-from .needed_values import iterate_needed_values, list_finding_op_ids
+from .needed_values import iterate_needed_values, list_finding_op_ids, list_region_op_ids
 
-__all__ = ["explain", "iterate_needed_values", "list_finding_op_ids"]
+__all__ = [
+    "explain",
+    "iterate_needed_values",
+    "list_finding_op_ids",
+    "list_region_op_ids",
+]

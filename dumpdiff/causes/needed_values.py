@@ -42,6 +42,22 @@ def list_finding_op_ids(comparison: Comparison, finding: Finding) -> tuple[list[
     return ops_by_side
 
 
+def list_region_op_ids(comparison: Comparison, finding: Finding) -> tuple[list[int], list[int]]:
+    """Return the ops between the last agreement and the values that diverge, by side.
+
+    They are run again with one change, for which all their inputs and outputs are read.
+    """
+    index = ComparisonIndex(comparison)
+    ops_by_side: tuple[list[int], list[int]] = ([], [])
+    for side in _SIDES:
+        producers = index.flows[side].producers
+        for start in _list_starts(index, side, finding):
+            for value in list_region_values(index, side, start):
+                if producers[value] >= 0:
+                    ops_by_side[side].append(int(producers[value]))
+    return ops_by_side
+
+
 def iterate_needed_values(comparison: Comparison, finding: Finding) -> Iterator[NeededValue]:
     """Yield what the search for causes reads, the most important first; a value may repeat.
 

@@ -40,7 +40,12 @@ ASKED: dict[str, dict[str, Any]] = {
     "list-of-one-call": {"names": ("Functional.linear.3.forward",), "task": "tensor"},
     "scope-of-calls": {"scope": LINEARS, "level": "L1"},
     "scope-in-mix": {"scope": LINEARS},
+    "scope-of-gradients": {
+        "scope": ("Functional.linear.7.backward", "Functional.linear.0.backward"),
+        "level": "L1",
+    },
     "md5": {"summary_mode": "md5"},
+    "xor": {"summary_mode": "xor"},
     "tensor-list": {"tensor_list": ("softmax",)},
     "forward": {"data_mode": ("forward",)},
     "output": {"data_mode": ("output",)},
