@@ -87,9 +87,11 @@ def measure_page(result: Result, file: Path) -> Figures:
         driver.get(file.as_uri())
         mark = "return performance.getEntriesByName('interactive')[0]?.startTime"
         interactive = WebDriverWait(driver, 60).until(lambda _: driver.execute_script(mark))
-        calls = ("navigate(report, {q: 'attention mul'})",
-                 "navigate(report, {q: '', sort: '-error'})",
-                 "document.getElementById('pairs-table').scrollTo(0, 12345)")  # fmt: skip
+        calls = (
+            "navigate(report, {q: 'attention mul'})",
+            "navigate(report, {q: '', sort: '-error'})",
+            "document.getElementById('pairs-table').scrollTo(0, 12345)",
+        )
         search, sort, scroll = (driver.execute_async_script(FRAME.format(call)) for call in calls)
     finally:
         driver.quit()

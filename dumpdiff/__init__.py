@@ -25,12 +25,13 @@ if TYPE_CHECKING:
         inspect,
         load,
         mapping,
-        narrow,
         read,
         report,
         verify,
     )
     from .api.invariants import check
+    from .api.next_dump import graft, narrow
+    from .api.record import record
     from .api.runs import checklist, data, logs, norms, optimizer, settings
     from .api.triage import find_case, triage
     from .model.errors import DumpError
@@ -47,13 +48,14 @@ _OFFERS = {
         "inspect",
         "load",
         "mapping",
-        "narrow",
         "read",
         "report",
         "verify",
     ),
+    "api.next_dump": ("graft", "narrow"),
     "api.invariants": ("check",),
     "api.runs": ("checklist", "data", "logs", "norms", "optimizer", "settings"),
+    "api.record": ("record",),
     "api.triage": ("find_case", "triage"),
     "api.capture": ("env", "snippet"),
     "api.completion": ("completion",),
@@ -87,6 +89,7 @@ __all__ = [
     "explain",
     "find_case",
     "golden",
+    "graft",
     "inspect",
     "load",
     "logs",
@@ -95,6 +98,7 @@ __all__ = [
     "norms",
     "optimizer",
     "read",
+    "record",
     "report",
     "rules",
     "settings",

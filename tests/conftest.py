@@ -80,7 +80,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def triage_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``triage_run("mindspore", "backward")``: a training with a fault of fixtures/training.py.
+    """``triage_run("mindspore", "backward")``: a training with one of training_faults.FAULTS.
 
     Logs, settings, checkpoint, weights and gradients of the first steps, dump of step 1; made now
     by fixtures/train_mindspore.py or train_pytorch.py, once per session. Mark such tests

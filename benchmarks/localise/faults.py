@@ -52,8 +52,11 @@ class Case:
     side: str = ""  #: 'mindspore' or 'pytorch': which of the two carries the fault
     target_options: tuple[str, ...] = ()
     reference_options: tuple[str, ...] = ()
-    #: 'mindspore', which is graph mode and its built-in dump, or 'mindspore_pynative' with msprobe
+    #: 'mindspore', which is graph mode and its built-in dump, 'mindspore_pynative' with msprobe, or
+    #: 'mindspore_recorder', which is PyNative with dumpdiff.record
     target_framework: str = "mindspore"
+    #: 'pytorch', which is msprobe, or 'pytorch_recorder', which is dumpdiff.record
+    reference_framework: str = "pytorch"
 
     @property
     def benign(self) -> bool:
@@ -632,6 +635,21 @@ _UPDATES: tuple[tuple[str, str], ...] = (
 )
 
 
+#: Pairs of other recorders, with faults of models from :data:`FAULTS_OF_MODEL`.
+_RECORDERS: tuple[tuple[str, str, str], ...] = (
+    ("pynative", "mindspore_pynative", "pytorch"),
+    ("recorder", "mindspore_recorder", "pytorch_recorder"),
+    ("recorder_msprobe", "mindspore_recorder", "pytorch"),
+)
+_RECORDED_FAULTS: Mapping[str, str] = {
+    "llama": "eps_large score_scale mask_none gelu_for_silu half_layer weight_scaled "
+    "rope_theta loss_scale",
+    "moe": "eps score_scale expert_order router_normalisation expert_missing loss_scale",
+    "resnet": "batch_norm_eps conv_scaled conv_transposed residual_scale gelu_for_silu "
+    "head_bias_missing",
+}
+
+
 def get_fault(model: str, fault: str) -> Fault | families.Fault:
     """Return a fault of a model."""
     if fault != "none" and model in families.NAMES:
@@ -682,9 +700,22 @@ def _list_cases() -> tuple[Case, ...]:
     for model, kind, names in _UPDATE_FAULTS:
         for turn, fault in enumerate(names.split()):
             cases.append(_make_update_case(model, kind, fault, ("mindspore", "pytorch")[turn % 2]))
+    for pair, target_framework, reference_framework in _RECORDERS:
+        cases += _list_recorder_cases(pair, target_framework, reference_framework)
     for family in families.NAMES:
         cases += _list_family_cases(family)
     return tuple(cases)
+
+
+def _list_recorder_cases(pair: str, *frameworks: str) -> list[Case]:
+    """Return the cases of a pair of recorders: a clean one and the faults of each model in turn."""
+    cases = []
+    for model, names in _RECORDED_FAULTS.items():
+        for turn, fault in enumerate(["none", *names.split()]):
+            side = "" if fault == "none" else ("pytorch", "mindspore")[turn % 2]
+            name = f"{pair}-{model}-{'clean' if fault == 'none' else fault}"
+            cases.append(Case(name, model, fault, side, *_STYLES[model], *frameworks))
+    return cases
 
 
 def _list_family_cases(family: str) -> list[Case]:

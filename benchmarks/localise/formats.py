@@ -114,13 +114,55 @@ def make_form(make: Callable[[Path, Path], None] | None, recording: Path) -> Pat
 
 def make_pair(form: Form, target: Path, reference: Path) -> tuple[Path, Path]:
     """Return both recordings of a pair in a form."""
-    return make_form(get_target_maker(form, target), target), make_form(form.reference, reference)
+    return (
+        make_form(get_target_maker(form, target), target),
+        make_form(get_reference_maker(form, reference), reference),
+    )
 
 
 def get_target_maker(form: Form, recording: Path) -> Callable[[Path, Path], None] | None:
     """Return what derives the target; PyNative's dump is msprobe's, like the reference."""
-    is_msprobe = any(recording.glob("step*"))
-    return form.reference if is_msprobe else form.target
+    is_eager = any(recording.glob("step*"))
+    return get_reference_maker(form, recording) if is_eager else form.target
+
+
+def get_reference_maker(form: Form, recording: Path) -> Callable[[Path, Path], None] | None:
+    """Return what derives the reference, msprobe's dump or that of dumpdiff.record."""
+    if any(recording.glob("step*/rank*/manifest.json")):
+        return _MANIFEST_MAKERS.get(form.reference)
+    return form.reference
+
+
+def drop_tensors(recording: Path, folder: Path) -> None:
+    """Write a recording of ``dumpdiff.record`` without whole tensors: statistics and sketches."""
+    _copy_manifest(recording, folder, {"file"})
+
+
+def drop_sketches(recording: Path, folder: Path) -> None:
+    """Write a recording of ``dumpdiff.record`` with statistics only."""
+    _copy_manifest(recording, folder, {"file", "sketch"})
+
+
+def _copy_manifest(recording: Path, folder: Path, removed_keys: set[str]) -> None:
+    for file in recording.rglob("manifest.json"):
+        document = json.loads(file.read_text())
+        for tensor in document["tensors"]:
+            for key in removed_keys & tensor.keys():
+                del tensor[key]
+        copy = folder / file.relative_to(recording)
+        copy.parent.mkdir(parents=True)
+        copy.write_text(json.dumps(document))
+        os.link(file.with_name("sketches.npy"), copy.with_name("sketches.npy"))
+
+
+#: What makes the form of msprobe -> what makes that of a recording of dumpdiff.record. Here
+#: "statistics" has sketches, too, and "statistics-bare" has not.
+_MANIFEST_MAKERS: Mapping[
+    Callable[[Path, Path], None] | None, Callable[[Path, Path], None] | None
+] = {
+    convert_to_msprobe_statistics: drop_tensors,
+    convert_to_ptdbg_summary: drop_sketches,
+}
 
 
 def map_names(form: Form, recording: Path, recorded: Trace) -> Names:

@@ -46,10 +46,16 @@ class Recording:
 
 def list_recordings(case: faults.Case) -> tuple[Recording, Recording]:
     """Return target and reference of a case: MindSpore and PyTorch, one of them with the fault."""
-    sides = ((case.target_framework, case.target_options), (PYTORCH, case.reference_options))
+    sides = (
+        (case.target_framework, case.target_options),
+        (case.reference_framework, case.reference_options),
+    )
     target, reference = (
         Recording(
-            framework, case.model, case.fault if case.side == framework else "none", tuple(options)
+            framework,
+            case.model,
+            case.fault if case.side == framework.partition("_")[0] else "none",
+            tuple(options),
         )
         for framework, options in sides
     )
@@ -140,4 +146,4 @@ def _list_sources(framework: str, model: str) -> list[Path]:
     if model in families.NAMES:
         folder = HERE / "families" / model
         return [folder / "architecture.py", *folder.glob(f"{framework.partition('_')[0]}_*.py")]
-    return list((HERE / _SOURCES[framework]).rglob("*.py"))
+    return list((HERE / _SOURCES[framework.partition("_")[0]]).rglob("*.py"))

@@ -103,7 +103,8 @@ def _score_case(case: cases.Case, form: str, work: Path) -> Score:
     first = result.findings[0] if result.findings else None
     if run_truth is not None and first is not None and result.verdict == "diverged":
         names = first.ops if isinstance(result, RunResult) else first.target_ops
-        ranks = getattr(first, "ranks", None)
+        # several steps of merged ranks have findings without ranks
+        ranks = getattr(first, "ranks", None) or None
         right_names = set(run_truth.merged_ops)
         if ranks is not None:
             right_names = set(run_truth.ops.get(ranks[0], ()))

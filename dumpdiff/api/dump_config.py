@@ -36,6 +36,8 @@ class DumpConfig:
     script: str = ""
     #: what the dump will cost, if a dump of a similar run was given
     cost: ExpectedCost | None = None
+    #: a sentence if a dump is already where the next one will go
+    warning: str = ""
 
 
 class ConfigurationError(DumpError):
@@ -68,7 +70,9 @@ def mindspore(
     initial_iteration: int | None = None,
     sample_num: int | None = None,
     save_kernel_args: bool = False,
+    clean: bool = False,
     like: PathLike | None = None,
+    output: PathLike = "dump.json",
 ) -> DumpConfig:
     """Return the file that ``MINDSPORE_DUMP_CONFIG`` names, checked.
 
@@ -109,8 +113,12 @@ def mindspore(
         Number of elements saved from the head and from the tail of a tensor.
     save_kernel_args
         Save the attributes of operators.
+    clean
+        Remove the dump that an earlier run left in the folder.
     like
         Dump of a similar run, to estimate the cost.
+    output
+        Where the file will be; MindSpore reads its suffix.
 
     Raises
     ------
@@ -142,15 +150,19 @@ def mindspore(
         save_kernel_args=save_kernel_args,
     )
     config = capture.build_configuration(options, target)
-    violations = capture.check(config, target, run_is_local=not elsewhere)
+    violations = (
+        *capture.check_file_name(output),
+        *capture.check(config, target, run_is_local=not elsewhere),
+    )
     if violations:
         raise ConfigurationError(violations)
+    warning = "" if elsewhere else _look_for_dumps(options.path, clean)
     cost = None
     if like is not None:
         from ..capture.cost_from_dump import estimate_mindspore_cost
 
         cost = estimate_mindspore_cost(config, _read_first_part(like), str(like))
-    return DumpConfig(config, capture.format_configuration(config), cost=cost)
+    return DumpConfig(config, capture.format_configuration(config), cost=cost, warning=warning)
 
 
 def msprobe(
@@ -170,6 +182,8 @@ def msprobe(
     tensor_list: Sequence[str] = (),
     precision: str | None = None,
     risk_level: str | None = None,
+    async_dump: bool = False,
+    clean: bool = False,
     like: PathLike | None = None,
     output: PathLike = "config.json",
 ) -> DumpConfig:
@@ -194,8 +208,10 @@ def msprobe(
         Only calls whose names contain one of these.
     scope
         Only calls between two, by full names.
-    data_mode, summary_mode, tensor_list, precision, risk_level
+    data_mode, summary_mode, tensor_list, precision, risk_level, async_dump
         msprobe's fields of these names.
+    clean
+        Remove the dump that an earlier run left in the folder.
     like
         Dump of a similar run, to estimate the cost.
     output
@@ -229,6 +245,7 @@ def msprobe(
         tensor_list=tuple(tensor_list),
         precision=precision or "",
         risk_level=risk_level or "",
+        async_dump=async_dump,
     )
     config = build_configuration(options)
     script_lines = build_script_lines(os.path.abspath(output), framework, script, options.version)
@@ -237,7 +254,8 @@ def msprobe(
         from ..capture.cost_from_dump import estimate_msprobe_cost
 
         cost = estimate_msprobe_cost(options, _read_first_part(like), str(like))
-    return DumpConfig(config, format_configuration(config), script_lines, cost)
+    warning = _look_for_dumps(options.path, clean)
+    return DumpConfig(config, format_configuration(config), script_lines, cost, warning)
 
 
 def check(
@@ -293,6 +311,21 @@ def parse_target(backend: str, ms_version: str) -> Target:
             f"and 2.0 to {TESTED}; give one of them"
         )
     return Target(backend, version)
+
+
+def _look_for_dumps(folder: str, clean: bool) -> str:
+    """Return a warning if an earlier dump is in the folder of the next one; remove it if asked."""
+    from ..capture.existing_dumps import (
+        describe_existing_dumps,
+        find_existing_dumps,
+        remove_existing_dumps,
+    )
+
+    if not folder:
+        return ""
+    if clean:
+        remove_existing_dumps(folder)
+    return describe_existing_dumps(folder, find_existing_dumps(folder))
 
 
 def _parse_devices(text: str) -> tuple[int, ...]:

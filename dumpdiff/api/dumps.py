@@ -1,4 +1,4 @@
-"""Commands on dumps: align, explain, report, narrow, mapping, inspect and verify.
+"""Commands on dumps: align, explain, report, mapping, inspect and verify.
 
 A dump or a saved result can also be read without comparing anything.
 """
@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import alignment, readers
-from ..divergence import locate
 from ..model.defaults import EXPLAINED_RANKS, MIN_COVERAGE
-from ..model.errors import DumpError
+from ..model.errors import DumpError, NoFindingsError
 from ..model.finding import Finding
 from ..model.gc_pause import pause_gc
-from ..model.output_files import write_output_file
 from ..model.result import Result
 from ..model.run_result import RunResult
 from ..model.saved_result import SavedResult
@@ -27,15 +25,14 @@ from ..rulebook import load_rules
 from . import backends
 from .backends import SavedDrawings
 from .inputs import Inputs, PathLike
-from .layouts import find_layouts
-from .pipeline import compare_dumps, read_flows
+from .layouts import add_unrecorded_ranks, find_layouts
+from .pipeline import read_flows
 from .progress import Progress, narrow_progress, report_progress
 from .result_builder import build_result
 from .result_folder import RUN_FILES, is_run_folder, load_folder, read_saved, restore_inputs
 
 if TYPE_CHECKING:
     from ..capture.msprobe.mapping_files import MappingKind, MsprobeMapping
-    from ..capture.next_dump import NextDumps
     from ..verification import Verification
 
 
@@ -56,7 +53,7 @@ def read(
     DumpError
         If nothing can be read, or the dump has no such part.
     """
-    parts = readers.find_parts(path)
+    parts = readers.find_parts(path, accept_tensors=True)
     part, _ = readers.choose_parts(parts, parts, step=step, rank=rank, graph=graph)
     return readers.read_part(part)
 
@@ -77,6 +74,7 @@ def align(
     weights_reference: PathLike | None = None,
     min_coverage: float = MIN_COVERAGE,
     verify: bool = False,
+    narrowed: Sequence[PathLike] = (),
     output: PathLike | None = None,
     jobs: int | None = None,
     scheduler: str | None = None,
@@ -112,6 +110,9 @@ def align(
     verify
         Read every file of both dumps and hold it against its record, as :func:`verify` does;
         default: only the files that the comparison needs.
+    narrowed
+        Folders of :func:`narrow` with the dumps that it asked for: their whole tensors complete
+        these two dumps, which keep what was known before.
     output
         Folder for the complete result: see :meth:`Result.save`. Of several steps or ranks, each has
         a folder in it; those that an earlier call finished with the same inputs are not repeated.
@@ -148,29 +149,49 @@ def align(
         weights_target,
         weights_reference,
         verify,
+        narrowed=tuple(narrowed),
     )
     selected_steps = _merge_selection("step", step, steps)
     selected_ranks = _merge_selection("rank", rank, ranks)
+    report_progress(progress, "searching for dumps", 0.0)
     all_parts = inputs.find_parts()
-    has_other_layouts = selected_ranks is None and find_layouts(inputs, all_parts) is not None
+    inputs = replace(inputs, step=_get_first(selected_steps), rank=_get_first(selected_ranks))
+    layouts = find_layouts(inputs, all_parts)
     pairs = pair_parts(
         *all_parts,
         steps=selected_steps,
         ranks=selected_ranks,
         graph=graph,
-        has_other_layouts=has_other_layouts,
+        has_other_layouts=layouts is not None,
     )
-    if len(pairs.pairs) > 1 or pairs.unpaired:
+    # Whoever chooses a rank or step does not ask about the others, which these may be.
+    if selected_steps is None and selected_ranks is None:
+        unreadable = inputs.describe_unreadable()
+        pairs = replace(pairs, unpaired=(*pairs.unpaired, *unreadable))
+    is_run = len(pairs.pairs) > 1 or bool(pairs.unpaired)
+    if is_run and narrowed:
+        raise DumpError(
+            "--narrowed completes one step of one rank; give --step and --rank, as dumpdiff narrow "
+            "printed them"
+        )
+    if is_run:
         from .run_alignment import Execution, align_run
 
         execution = Execution(jobs, scheduler, output)
         return align_run(inputs, pairs, min_coverage, explained, execution, load_single, progress)
-    inputs = replace(inputs, step=_get_first(selected_steps), rank=_get_first(selected_ranks))
     # Drawn once, also if the page is written again elsewhere.
     has_drawings = output is not None
-    result, _ = build_result(
-        inputs, min_coverage, explained, progress, candidates=all_parts, has_drawings=has_drawings
+    result, dumps = build_result(
+        inputs,
+        min_coverage,
+        explained,
+        progress,
+        candidates=all_parts,
+        layouts=layouts,
+        has_drawings=has_drawings,
     )
+    if layouts is None:
+        result = add_unrecorded_ranks(result, dumps.comparison.alignment, all_parts)
     if output is not None:
         result.save(output)
     return result
@@ -222,7 +243,7 @@ def load_single(folder: Path) -> Result:
     return replace(loaded, findings=findings, backend=SavedDrawings())
 
 
-def _enter_task(result: PathLike, finding: int | str | None) -> tuple[Path, int | str | None]:
+def enter_task(result: PathLike, finding: int | str | None) -> tuple[Path, int | str | None]:
     """Return the folder of the task that a finding of a run is in, and its id there.
 
     The result of a single task is returned unchanged. Raises DumpError if there is no such finding.
@@ -234,6 +255,11 @@ def _enter_task(result: PathLike, finding: int | str | None) -> tuple[Path, int 
     from .run_folder import read_run
 
     run = read_run(folder)
+    if finding is not None and not run.findings:
+        raise NoFindingsError(
+            f"{result}: no findings in any of {len(run.tasks)} tasks: there is nothing to explain",
+            run.verdict,
+        )
     if finding is not None:
         run_finding = run.finding(finding)
         return folder / run_finding.task, run_finding.id
@@ -267,17 +293,19 @@ def explain(
 
     Raises
     ------
+    NoFindingsError
+        If the comparison has no findings; it says why.
     DumpError
         If the result cannot be read, has no such finding, or a dump is missing or another one.
     """
-    task_result, task_finding = _enter_task(result, finding)
+    task_result, task_finding = enter_task(result, finding)
     saved = read_saved(task_result)
     finding_id = saved.find_id(finding if task_finding is None else task_finding)
     repeated_result = _repeat(saved, target, reference, rules, explained=(), progress=progress)
-    return _find_again(repeated_result.findings, finding_id, result).explain()
+    return find_finding(repeated_result.findings, finding_id, result).explain()
 
 
-def _find_again(findings: Sequence[Finding], finding_id: str, result: PathLike) -> Finding:
+def find_finding(findings: Sequence[Finding], finding_id: str, result: PathLike) -> Finding:
     """Return the finding of a saved result among those of the repeated comparison.
 
     Raises DumpError if the comparison no longer gives it.
@@ -347,63 +375,6 @@ def report(
 
 
 @pause_gc()
-def narrow(
-    result: PathLike,
-    output: PathLike = "next",
-    *,
-    finding: int | str | None = None,
-    ops: int = 20,
-    target: PathLike | None = None,
-    reference: PathLike | None = None,
-    rules: Sequence[PathLike] = (),
-    progress: Progress | None = None,
-) -> NextDumps:
-    """Write the configurations of the next, narrower dump.
-
-    It holds whole tensors of the ops around a finding.
-
-    Parameters
-    ----------
-    result
-        Folder that ``align -o`` wrote, or the file that ``align --json`` wrote.
-    output
-        Folder for the configurations, made if absent; the dumps will go there.
-    finding
-        Rank or id of the finding; default: the first three.
-    ops
-        Maximum number of ops on each side.
-    target, reference
-        Where the dumps are now; default: where they were.
-    rules
-        Rule files in addition to those of the result.
-
-    Raises
-    ------
-    DumpError
-        If the result cannot be read, has no such finding, or a dump is missing.
-    """
-    from ..capture.next_dump import plan_next_dump
-
-    task_result, task_finding = _enter_task(result, finding)
-    saved = read_saved(task_result)
-    finding_id = None if task_finding is None else saved.find_id(task_finding)
-    inputs = restore_inputs(saved, target, reference, rules)
-    comparison = compare_dumps(inputs, progress)
-    report_progress(progress, "locating", 0.0)
-    findings = locate(comparison, inputs.book, saved.min_coverage).findings
-    selected_findings = findings[:3]
-    if finding_id is not None:
-        selected_findings = (_find_again(findings, finding_id, result),)
-    folder = Path(output)
-    plan = plan_next_dump(comparison.alignment, selected_findings, ops, folder.absolute())
-    folder.mkdir(parents=True, exist_ok=True)
-    for side in (plan.target, plan.reference):
-        if side.file:
-            write_output_file(folder / side.file, side.text.encode())
-    return plan
-
-
-@pause_gc()
 def mapping(
     result: PathLike,
     kind: MappingKind = "data",
@@ -439,14 +410,14 @@ def mapping(
     from ..capture.msprobe.mapping_files import build_mapping
 
     version = None if msprobe_version is None else parse_version(msprobe_version)
-    task_result, _ = _enter_task(result, None)
+    task_result, _ = enter_task(result, None)
     inputs = restore_inputs(read_saved(task_result), target, reference, rules)
     all_parts = inputs.find_parts()
     if find_layouts(inputs, all_parts) is not None:
         raise DumpError(
             f"{result}: msprobe compares rank with rank, and the ranks of these runs were merged"
         )
-    flows, _ = read_flows(inputs, inputs.choose_of_parts(all_parts), progress)
+    flows, _, _ = read_flows(inputs, inputs.choose_of_parts(all_parts), progress)
     report_progress(progress, "aligning", 0.0)
     return build_mapping(alignment.align(*flows, inputs.book), inputs.book, kind, version)
 
@@ -467,7 +438,12 @@ class Inspection:
 
 
 def inspect(
-    dump: PathLike, *, step: int | None = None, rank: int | None = None, graph: int | None = None
+    dump: PathLike,
+    *,
+    step: int | None = None,
+    rank: int | None = None,
+    graph: int | None = None,
+    progress: Progress | None = None,
 ) -> Inspection:
     """Return what a dump is: format, framework, steps, ranks, ops, tensors, problems.
 
@@ -477,14 +453,22 @@ def inspect(
         Folder or file of MindSpore, msprobe or ptdbg_ascend.
     step, rank, graph
         Part to read; default: the first of each.
+    progress
+        Called with the current activity and its share done.
 
     Raises
     ------
     DumpError
         If nothing can be read, or the dump has no such part.
     """
+    report_progress(progress, "searching for dumps", 0.0)
     parts, part = _choose_part(dump, step, rank, graph)
-    return Inspection(str(dump), tuple(parts), readers.read_part(part))
+    report_progress(progress, "reading the dump", 0.5)
+    trace = readers.read_part(part)
+    unreadable = readers.find_unreadable(dump)
+    return Inspection(
+        str(dump), tuple(parts), replace(trace, problems=(*trace.problems, *unreadable))
+    )
 
 
 def verify(
@@ -518,14 +502,16 @@ def verify(
     """
     from ..verification import verify_trace
 
+    report_progress(progress, "searching for dumps", 0.0)
     parts, part = _choose_part(dump, step, rank, graph)
     report_progress(progress, "reading the dump", 0.0)
     trace = readers.read_part(part)
     move_bar = narrow_progress(progress, "reading the files")
     verification = verify_trace(trace, load_rules(), move_bar)
     place = readers.describe_unread_parts(parts, part)
-    notes = (f"{place} was checked; the rest was not read",) if place else ()
-    return replace(verification, notes=notes)
+    notes = [f"{place} was checked; the rest was not read"] if place else []
+    notes += map(str, readers.find_unreadable(dump))
+    return replace(verification, notes=tuple(notes))
 
 
 def _choose_part(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import readers
+from ..model.defaults import MIN_COVERAGE
 from ..model.inheritance import Inheritance
 from ..readers.parts import Part
 from ..rulebook import Rules, load_rules
@@ -13,6 +14,8 @@ from ..rulebook import Rules, load_rules
 PathLike = str | Path
 #: Parts of the target and of the reference that the two to compare are chosen from.
 Candidates = tuple[list[Part], list[Part]]
+
+_MAX_LISTED = 6  #: folders and files that cannot be read
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Inputs:
     verify: bool = False
     #: what the weights may differ by when the step begins
     inheritance: Inheritance | None = None
+    #: folders of ``dumpdiff narrow`` whose dumps complete the two with whole tensors
+    narrowed: tuple[PathLike, ...] = ()
     #: parsed ``rules``
     book: Rules = field(init=False, repr=False, compare=False)
 
@@ -47,7 +52,19 @@ class Inputs:
 
     def find_parts(self) -> Candidates:
         """Return everything that the target and the reference hold. Raises DumpError."""
-        return readers.find_parts(self.target), readers.find_parts(self.reference)
+        target = readers.find_parts(self.target, accept_tensors=True)
+        return target, readers.find_parts(self.reference, accept_tensors=True)
+
+    def describe_unreadable(self) -> tuple[str, ...]:
+        """Return a sentence for each folder or file of a side that cannot be read, or a few."""
+        sentences = []
+        for side, path in (("target", self.target), ("reference", self.reference)):
+            problems = readers.find_unreadable(path)
+            sentences += [f"of the {side}, {problem}" for problem in problems[:_MAX_LISTED]]
+            n_more = len(problems) - _MAX_LISTED
+            if n_more > 0:
+                sentences.append(f"of the {side}, {n_more} more cannot be read")
+        return tuple(sentences)
 
     def choose_of_parts(self, parts: Candidates) -> tuple[Part, Part]:
         """Return the step, rank and graph of either dump that are compared, of all its parts.
@@ -55,3 +72,33 @@ class Inputs:
         Raises DumpError if there are none.
         """
         return readers.choose_parts(*parts, step=self.step, rank=self.rank, graph=self.graph)
+
+
+def format_align_command(inputs: Inputs, min_coverage: float) -> list[str]:
+    """Return the words of the command that repeats a comparison, also from another folder."""
+    words = ["dumpdiff", "align", _format_path(inputs.target), _format_path(inputs.reference)]
+    for option, number in (
+        ("--step", inputs.step),
+        ("--rank", inputs.rank),
+        ("--graph", inputs.graph),
+    ):
+        if number is not None:
+            words += [option, str(number)]
+    for option, paths in (
+        ("--baseline", (inputs.baseline,)),
+        ("--rules", inputs.rules),
+        ("--weights-target", (inputs.weights_target,)),
+        ("--weights-reference", (inputs.weights_reference,)),
+        ("--narrowed", inputs.narrowed),
+    ):
+        for path in paths:
+            words += [] if path is None else [option, _format_path(path)]
+    if min_coverage != MIN_COVERAGE:
+        words += ["--min-coverage", str(min_coverage)]
+    if inputs.verify:
+        words.append("--verify")
+    return words
+
+
+def _format_path(path: PathLike) -> str:
+    return str(Path(path).absolute())

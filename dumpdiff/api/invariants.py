@@ -51,8 +51,10 @@ def check(
     """
     from ..invariants import check_run
 
+    report_progress(progress, "searching for dumps", 0.0)
     parts = readers.find_parts(dump)
     parts_by_step, notes = _choose_parts(parts, steps, ranks)
+    notes += tuple(map(str, readers.find_unreadable(dump)))
     n_parts = sum(map(len, parts_by_step.values()))
     n_read = 0
 

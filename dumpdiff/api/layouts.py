@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from .. import readers
-from ..communication import list_collectives
+from ..alignment import Alignment
+from ..communication import list_collectives, list_named_ranks
 from ..graph import Flow, build_flow
 from ..model.errors import DumpError
+from ..model.result import Result
 from ..model.run_result import format_place
+from ..model.trace import Trace
 from ..readers.parts import Part
 from ..sharding import Merged, RunOfRanks, has_equal_layout, list_changed_layouts, merge_runs
 from ..verification import JoinedChecks, TraceChecks, attach_checks
@@ -18,12 +22,20 @@ from .progress import Progress, narrow_progress, report_progress
 RankParts = tuple[list[Part], list[Part]]  #: one part for each rank of the target and the reference
 
 
-def find_layouts(inputs: Inputs, all_parts: tuple[list[Part], list[Part]]) -> RankParts | None:
-    """Return the parts of all ranks of one step, if the two runs have other layouts.
+@dataclass(frozen=True)
+class Layouts:
+    """Two runs whose ranks are merged: all their ranks, and what was read to find that out."""
+
+    parts: RankParts
+    traces: Mapping[Part, Trace]  #: of some of the parts
+
+
+def find_layouts(inputs: Inputs, all_parts: tuple[list[Part], list[Part]]) -> Layouts | None:
+    """Return all ranks of one step, if the two runs have other layouts.
 
     None if a rank was chosen, if both runs have one rank, or if the same rank of both holds
     parameters of the same sizes and both have as many ranks, or one lacks ranks that its own
-    collectives name. Raises DumpError if such ranks are needed to merge a run.
+    collectives name.
     """
     if inputs.rank is not None:
         return None
@@ -32,30 +44,39 @@ def find_layouts(inputs: Inputs, all_parts: tuple[list[Part], list[Part]]) -> Ra
         return None
     step = _choose_step(all_parts, inputs.step)
     target, reference = (_choose_of_ranks(parts, step, inputs.graph) for parts in all_parts)
-    has_equal_number = n_ranks[0] == n_ranks[1]
-    problems = [] if has_equal_number else _describe_missing_ranks(target, reference)
-    if has_equal_number or problems:
-        chosen_parts = inputs.choose_of_parts(all_parts)
-        if has_equal_layout(*(readers.read_part(part) for part in chosen_parts)):
+    if not target or not reference:
+        return None
+    chosen_parts = inputs.choose_of_parts(all_parts)
+    traces = {part: readers.read_part(part) for part in dict.fromkeys(chosen_parts)}
+    if has_equal_layout(*(traces[part] for part in chosen_parts)):
+        if n_ranks[0] == n_ranks[1]:
             return None
-    if problems:
-        raise DumpError(f"{'; '.join(problems)}; runs of other layouts need all their ranks")
-    return (target, reference) if target and reference else None
+        for part in (*target, *reference):
+            traces[part] = _take_trace(part, traces)
+        if any(_find_missing_ranks(side_parts, traces) for side_parts in (target, reference)):
+            return None
+    return Layouts((target, reference), traces)
 
 
 def merge_layouts(
-    inputs: Inputs, parts: RankParts, progress: Progress | None
+    inputs: Inputs, layouts: Layouts, progress: Progress | None
 ) -> tuple[tuple[Merged, Merged], tuple[JoinedChecks, JoinedChecks]]:
-    """Read all ranks of both runs and merge those of each run to one trace."""
+    """Read all ranks of both runs and merge those of each run to one trace.
+
+    Raises DumpError if collectives name a rank that a dump lacks.
+    """
     runs, checks = [], []
-    for side, side_parts in zip(("target", "reference"), parts, strict=True):
+    for side, side_parts in zip(("target", "reference"), layouts.parts, strict=True):
         rank_checks: list[TraceChecks] = []
         flows = []
+        traces = {}
         for part in side_parts:
             report_progress(progress, f"reading rank {part.rank} of the {side}", 0.0)
-            rank_checks.append(attach_checks(readers.read_part(part), inputs.book))
+            traces[part] = _take_trace(part, layouts.traces)
+            rank_checks.append(attach_checks(traces[part], inputs.book))
             move_bar = narrow_progress(progress, f"statistics of the {side}")
             flows.append(build_flow(rank_checks[-1].trace, move_bar))
+        _refuse_missing_ranks(side, _find_missing_ranks(side_parts, traces))
         ranks = tuple(part.rank or 0 for part in side_parts)
         runs.append(RunOfRanks(ranks, tuple(flows)))
         names = tuple(f"rank {rank}" for rank in ranks)
@@ -65,18 +86,21 @@ def merge_layouts(
     return merged_runs, (checks[0], checks[1])
 
 
-def merge_micro_batches(flows: tuple[Flow, Flow]) -> tuple[tuple[Flow, Flow], list[str]]:
-    """Merge the micro-batches of one of two runs of one rank, and return sentences about it."""
+def _take_trace(part: Part, traces: Mapping[Part, Trace]) -> Trace:
+    """Return the trace of a part, which is read if that was not done before."""
+    return traces[part] if part in traces else readers.read_part(part)
+
+
+def merge_micro_batches(flows: tuple[Flow, Flow]) -> tuple[Merged, Merged]:
+    """Merge the micro-batches of one of two runs of one rank."""
     target, reference = (RunOfRanks((0,), (flow,)) for flow in flows)
-    merged_runs = merge_runs(target, reference)
-    merged_flows = (build_flow(merged_runs[0].trace), build_flow(merged_runs[1].trace))
-    return merged_flows, describe_layouts(merged_runs)
+    return merge_runs(target, reference)
 
 
 def describe_layouts(merged_runs: Sequence[Merged]) -> list[str]:
     """Return sentences: which ranks were merged, how, and what was left out."""
     sentences = []
-    for side, merged in zip(("target", "reference"), merged_runs, strict=True):
+    for side, merged in zip(("target", "reference"), merged_runs, strict=False):
         if not merged.ranks:
             continue
         kind = "micro-batches" if "micro-batch" in merged.ranks[0] else "ranks"
@@ -96,22 +120,57 @@ def list_layout(merged_runs: Sequence[Merged]) -> dict[str, list[list[object]]]:
     return layouts
 
 
-def _describe_missing_ranks(*sides: Sequence[Part]) -> list[str]:
-    """Return a sentence for each run whose collectives name ranks that its dump does not hold."""
-    sentences = []
-    for side, parts in zip(("target", "reference"), sides, strict=True):
-        if any(part.rank is None for part in parts):
-            continue  # one process, whose number is no rank
-        named_ranks: set[int] = set()
-        for part in parts:
-            table = list_collectives(readers.read_part(part))
-            for members in table["members"].dropna():
-                named_ranks.update(members)
-        missing_ranks = sorted(named_ranks - {part.rank for part in parts})
-        if missing_ranks:
-            place = format_place(tuple(missing_ranks), ())
-            sentences.append(f"the {side} exchanges values with {place}, which its dump lacks")
-    return sentences
+def _find_missing_ranks(parts: Sequence[Part], traces: Mapping[Part, Trace]) -> tuple[int, ...]:
+    """Return the ranks that collectives of a run name, and that its dump does not hold.
+
+    Empty if the dump is that of one process, whose number is no rank.
+    """
+    if any(part.rank is None for part in parts):
+        return ()
+    named_ranks: set[int] = set()
+    for part in parts:
+        named_ranks |= list_named_ranks(list_collectives(traces[part]))
+    return tuple(sorted(named_ranks - {part.rank for part in parts}))
+
+
+def add_unrecorded_ranks(result: Result, alignment: Alignment, all_parts: RankParts) -> Result:
+    """Return the result of one rank with a note about the ranks that neither dump holds.
+
+    They are known from the collectives of the rank. Raises DumpError if parameters of the rank are
+    shards of the other run's: shapes that differ are no findings then.
+    """
+    recorded_ranks = {part.rank for parts in all_parts for part in parts if part.rank is not None}
+    traces = (alignment.target.trace, alignment.reference.trace)
+    missing_of_side = []
+    for trace, parts in zip(traces, all_parts, strict=True):
+        is_ranked = all(part.rank is not None for part in parts)
+        named_ranks = list_named_ranks(list_collectives(trace)) if is_ranked else frozenset()
+        missing_of_side.append(tuple(sorted(named_ranks - recorded_ranks)))
+    has_other_shapes = any(finding.kind == "shape" for finding in result.findings)
+    if any(missing_of_side) and has_other_shapes and not has_equal_layout(*traces):
+        for side, missing_ranks in zip(("target", "reference"), missing_of_side, strict=True):
+            _refuse_missing_ranks(side, missing_ranks)
+    all_missing_ranks = tuple(sorted({*missing_of_side[0], *missing_of_side[1]}))
+    if not all_missing_ranks:
+        return result
+    return replace(result, notes=(*result.notes, describe_unrecorded_ranks(all_missing_ranks)))
+
+
+def describe_unrecorded_ranks(missing_ranks: tuple[int, ...]) -> str:
+    """Return 'rank 3 is in neither dump and was not compared; others exchange values with it'."""
+    place = format_place(missing_ranks, ())
+    if len(missing_ranks) == 1:
+        return f"{place} is in neither dump and was not compared; others exchange values with it"
+    return f"{place} are in neither dump and were not compared; others exchange values with them"
+
+
+def _refuse_missing_ranks(side: str, missing_ranks: tuple[int, ...]) -> None:
+    if missing_ranks:
+        place = format_place(missing_ranks, ())
+        raise DumpError(
+            f"the {side} exchanges values with {place}, which its dump lacks; runs of other layouts"
+            " need all their ranks; runs of one layout are compared rank by rank with --ranks"
+        )
 
 
 def _count_ranks(parts: Sequence[Part]) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from .. import readers
 from ..alignment import align
+from ..capture.completion import CompletedTrace, complete_trace, read_request
 from ..comparison import Comparison, Spread, compare_pairs, measure_spread
 from ..graph import Flow, build_flow
 from ..model.errors import DumpError
@@ -18,7 +19,7 @@ from ..sharding import has_other_batches
 from ..verification import TraceChecks, attach_all_checks, attach_checks, find_identity
 from .inputs import Candidates, Inputs, PathLike
 from .layouts import (
-    RankParts,
+    Layouts,
     describe_layouts,
     find_layouts,
     merge_layouts,
@@ -38,16 +39,22 @@ _SAME_BASELINE = (
 
 def read_flows(
     inputs: Inputs, parts: tuple[Part, Part], progress: Progress | None
-) -> tuple[tuple[Flow, Flow], tuple[TraceChecks, TraceChecks]]:
-    """Read both sides and return their dataflow, and the checks of their records and files.
+) -> tuple[tuple[Flow, Flow], tuple[TraceChecks, TraceChecks], list[str]]:
+    """Read both sides and return their dataflow, the checks of records and files, and remarks.
 
-    Checkpoints name the parameters, if there are any.
+    Narrowed dumps complete them, and checkpoints name the parameters, if there are any.
     """
     checkpoints = (inputs.weights_target, inputs.weights_reference)
-    flows, checks = [], []
+    flows, checks, remarks = [], [], []
     for side, part, checkpoint in zip(("target", "reference"), parts, checkpoints, strict=True):
         report_progress(progress, f"reading the {side}", 0.0)
         trace = readers.read_part(part)
+        for folder in inputs.narrowed:
+            requested_ops = read_request(Path(folder), side)
+            if requested_ops:
+                completed = _complete_from_folder(trace, part, Path(folder) / side, requested_ops)
+                trace = completed.trace
+                remarks.append(completed.summarize(side, Path(folder)))
         if checkpoint is not None:
             trace = _name_parameters(
                 trace, checkpoint, narrow_progress(progress, f"weights of the {side}")
@@ -60,27 +67,48 @@ def read_flows(
         checks.append(trace_checks)
         move_bar = narrow_progress(progress, f"statistics of the {side}")
         flows.append(build_flow(trace_checks.trace, move_bar))
-    return (flows[0], flows[1]), (checks[0], checks[1])
+    return (flows[0], flows[1]), (checks[0], checks[1]), remarks
+
+
+def _complete_from_folder(
+    trace: Trace, part: Part, dump: Path, requested_ops: Sequence[str]
+) -> CompletedTrace:
+    """Complete a trace with the dump of the same step, rank and graph that was asked for."""
+    narrowed_part, _ = readers.choose_parts(
+        readers.find_parts(dump),
+        [part],
+        step=part.step,
+        rank=None if part.is_unranked else part.rank,
+        graph=part.graph,
+        side_names=(f"narrowed dump {dump}", "first dump"),
+    )
+    return complete_trace(trace, readers.read_part(narrowed_part), requested_ops)
 
 
 def compare_dumps(
-    inputs: Inputs, progress: Progress | None, candidates: Candidates | None = None
+    inputs: Inputs,
+    progress: Progress | None,
+    candidates: Candidates | None = None,
+    layouts: Layouts | None = None,
 ) -> Comparison:
     """Read, align and compare two dumps, or the ``candidates`` among their parts.
 
-    With a baseline, the differences between two runs of the reference are allowed.
+    With a baseline, the differences between two runs of the reference are allowed. ``layouts`` is
+    what :func:`find_layouts` returned, if it was called before.
     """
     all_parts = inputs.find_parts() if candidates is None else candidates
-    layouts = find_layouts(inputs, all_parts)
+    layouts = layouts or find_layouts(inputs, all_parts)
     if layouts is not None:
         return _compare_layouts(inputs, layouts, progress)
     parts = inputs.choose_of_parts(all_parts)
-    flows, checks = read_flows(inputs, parts, progress)
-    layout_remarks: list[str] = []
+    flows, checks, narrowed_remarks = read_flows(inputs, parts, progress)
+    merged_runs = None
     if inputs.baseline is None and has_other_batches(*flows):
-        flows, layout_remarks = merge_micro_batches(flows)
+        merged_runs = merge_micro_batches(flows)
+        flows = (build_flow(merged_runs[0].trace), build_flow(merged_runs[1].trace))
     remarks = [
-        *layout_remarks,
+        *narrowed_remarks,
+        *describe_layouts(merged_runs or ()),
         *_describe_identity(flows),
         *_describe_unread_parts(all_parts, parts),
     ]
@@ -94,10 +122,10 @@ def compare_dumps(
     alignment = align(*flows, inputs.book)
     move_bar = narrow_progress(progress, "comparing")
     comparison = compare_pairs(alignment, inputs.book, move_bar, spread, inputs.inheritance)
-    return replace(comparison, checks=checks, remarks=tuple(remarks))
+    return replace(comparison, checks=checks, remarks=tuple(remarks), merged=merged_runs)
 
 
-def _compare_layouts(inputs: Inputs, parts: RankParts, progress: Progress | None) -> Comparison:
+def _compare_layouts(inputs: Inputs, layouts: Layouts, progress: Progress | None) -> Comparison:
     """Merge the ranks of each run to one run, and compare these.
 
     Raises DumpError if something is asked for that only works on single ranks.
@@ -107,14 +135,21 @@ def _compare_layouts(inputs: Inputs, parts: RankParts, progress: Progress | None
         ("--weights-target", inputs.weights_target),
         ("--weights-reference", inputs.weights_reference),
         ("--verify", inputs.verify),
+        ("--narrowed", inputs.narrowed),
     ):
         if value:
             raise DumpError(
                 f"the two runs have other layouts, so their ranks are merged, and {option} works on"
                 " single ranks; leave it out, or choose a rank with --rank"
             )
-    merged_runs, checks = merge_layouts(inputs, parts, progress)
-    flows = [build_flow(merged.trace) for merged in merged_runs]
+    merged_runs, checks = merge_layouts(inputs, layouts, progress)
+    # all ranks are read again from their common path
+    paths = (inputs.target, inputs.reference)
+    traces = [
+        replace(merged.trace, source=replace(merged.trace.source, path=str(path)))
+        for merged, path in zip(merged_runs, paths, strict=True)
+    ]
+    flows = [build_flow(trace) for trace in traces]
     report_progress(progress, "aligning", 0.0)
     alignment = align(flows[0], flows[1], inputs.book)
     move_bar = narrow_progress(progress, "comparing")
@@ -152,7 +187,7 @@ def _read_baseline(baseline: PathLike, part: Part, progress: Progress | None) ->
     """Read the same step, rank and graph of another run of the reference."""
     rank = None if part.is_unranked else part.rank
     baseline_part, _ = readers.choose_parts(
-        readers.find_parts(baseline),
+        readers.find_parts(baseline, accept_tensors=True),
         [part],
         step=part.step,
         rank=rank,

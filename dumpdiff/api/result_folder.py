@@ -91,4 +91,5 @@ def restore_inputs(
         saved.weights_target,
         saved.weights_reference,
         saved.verify,
+        narrowed=saved.narrowed,
     )

@@ -15,6 +15,7 @@ from ..readers.parts import Part
 from ..run_divergence import find_inheritance, locate_run
 from .executors import count_cores, run_tasks
 from .inputs import Inputs, PathLike
+from .layouts import describe_unrecorded_ranks
 from .progress import Progress, report_progress
 from .run_backend import RunFolder
 from .run_folder import read_finished_task, write_run, write_task
@@ -77,11 +78,16 @@ def align_run(
     ordered_results = [results[number] for number in range(len(tasks))]
     if all(result.problem for result in ordered_results):
         raise DumpError(ordered_results[0].problem)
+    named_ranks = {rank for result in ordered_results for rank in result.named_ranks}
+    missing_ranks = tuple(sorted(named_ranks - pairs.recorded_ranks))
+    unread = pairs.unread
+    if missing_ranks:
+        unread = (*unread, describe_unrecorded_ranks(missing_ranks))
     result = locate_run(
         str(inputs.target),
         str(inputs.reference),
         ordered_results,
-        unread=pairs.unread,
+        unread=unread,
         unpaired=pairs.unpaired,
         details={"min_coverage": min_coverage, "rules": list(options.rules)},
     )

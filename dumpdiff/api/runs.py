@@ -45,8 +45,8 @@ def settings(
     Parameters
     ----------
     target, reference
-        YAML of MindSpore Transformers, launch script (read, never run), log with the arguments
-        that Megatron-LM or Megatron-SWIFT printed, or saved arguments.
+        YAML, JSON or TOML of a training, launch script (read, never run; ``"bash run.sh dsw 8B"``
+        with its arguments), log with the arguments that a framework printed, or saved arguments.
     target_version, reference_version
         Version of the framework, where defaults changed.
     target_config, reference_config

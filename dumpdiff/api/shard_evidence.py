@@ -68,12 +68,14 @@ def _rename_ops(finding: Finding, side: int, merged: Merged, ranks: Sequence[str
     """Return the finding with one side's ops as the differing ranks call them."""
     names: list[str] = []
     title, evidence = finding.title, finding.evidence
-    for merged_name in (finding.target_ops, finding.reference_ops)[side]:
+    ops_of_side = (finding.target_ops, finding.reference_ops)
+    for merged_name in ops_of_side[side]:
         rank_ops = merged.find_rank_ops(merged_name)
         own_name = _choose_name(merged_name, rank_ops, ranks)
         names.append(own_name)
         if own_name != merged_name:
-            title = _replace_name(title, merged_name, own_name)
+            is_shared = merged_name in ops_of_side[1 - side]
+            title = _replace_name(title, merged_name, own_name, side if is_shared else None)
         for rank, substitutes in rank_ops.substitutes.items():
             names += [f"{name} ({rank})" for name in substitutes]
             evidence = (*evidence, f"{rank} calls {', '.join(substitutes)} there")
@@ -91,10 +93,18 @@ def _choose_name(merged_name: str, rank_ops: RankOps, ranks: Sequence[str]) -> s
     return f"{name} ({rank})"
 
 
-def _replace_name(text: str, name: str, new_name: str) -> str:
-    """Return a text with the name of an op replaced where it stands alone."""
-    pattern = rf"(?<![\w.-]){re.escape(name)}(?![\w.-])"
-    return re.sub(pattern, lambda _: new_name, text)
+def _replace_name(text: str, name: str, new_name: str, number: int | None) -> str:
+    """Return a text with the name of an op replaced where it stands alone.
+
+    With a number, only that occurrence is replaced: the target's call is named first, and the
+    reference's second.
+    """
+    matches = list(re.finditer(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", text))
+    if number is not None:
+        matches = matches[number : number + 1]
+    for match in reversed(matches):
+        text = text[: match.start()] + new_name + text[match.end() :]
+    return text
 
 
 def _list_results(flow: Flow, ops: Sequence[str]) -> list[int]:

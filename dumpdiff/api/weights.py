@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..model.errors import DumpError
 from ..rulebook import load_rules
 from .inputs import PathLike
 from .progress import Progress
 
 if TYPE_CHECKING:
+    from ..checkpoints import Checkpoint
     from ..conversion import ConversionResult
     from ..conversion.canonical import FusionLayout
     from ..conversion.plan import Framework
@@ -44,10 +46,10 @@ def compare(
     RuleError
         If a rule file is wrong.
     """
-    from .. import checkpoints, weight_comparison
+    from .. import weight_comparison
 
     book = load_rules([Path(file) for file in rules])
-    opened = (checkpoints.open(target), checkpoints.open(reference))
+    opened = (_open_checkpoint(target), _open_checkpoint(reference))
     return weight_comparison.compare(*opened, book, progress)
 
 
@@ -133,12 +135,12 @@ def convert(
     RuleError
         If a rule file is wrong.
     """
-    from .. import checkpoints, conversion
+    from .. import conversion
     from ..conversion import SourceOptions, TargetOptions, plan_conversion
 
     book = load_rules([Path(file) for file in rules])
-    opened = checkpoints.open(source)
-    example = None if like is None else checkpoints.open(like)
+    opened = _open_checkpoint(source)
+    example = None if like is None else _open_checkpoint(like)
     source_options = SourceOptions(
         heads=heads,
         groups=query_groups,
@@ -175,3 +177,17 @@ def convert(
         verify=verify,
         progress=progress,
     )
+
+
+def _open_checkpoint(path: PathLike) -> Checkpoint:
+    """Return the checkpoint at ``path``. Raises DumpError, which says if it is a dump instead."""
+    from .. import checkpoints, readers
+
+    try:
+        return checkpoints.open(path)
+    except DumpError as error:
+        try:
+            readers.find_parts(path)
+        except DumpError:
+            raise error from None
+    raise DumpError(f"{path}: is a dump, not a checkpoint; compare dumps with dumpdiff align")

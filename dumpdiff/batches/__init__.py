@@ -9,7 +9,7 @@
 
 from .batch import Batch
 from .checks import Finding, Vocabulary
-from .comparison import DataComparison, compare
+from .comparison import DataComparison, choose_comparison, compare
 from .first_step import Packing
 from .packing_settings import derive_packings
 from .reader import read_batches
@@ -20,6 +20,7 @@ __all__ = [
     "Finding",
     "Packing",
     "Vocabulary",
+    "choose_comparison",
     "compare",
     "derive_packings",
     "read_batches",

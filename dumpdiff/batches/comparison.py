@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -105,6 +105,20 @@ def compare(
     findings += check_batch(target, vocabulary, "target")
     findings += check_batch(reference, vocabulary, "reference")
     return DataComparison(target, reference, tuple(findings), relation, tuple(missing))
+
+
+def choose_comparison(dumped: DataComparison, given: DataComparison) -> DataComparison:
+    """Return the comparison that decides: the one of the dumps, if it is decided.
+
+    A dump holds what the network read; a file that was given holds what it should have read. What
+    the other comparison says becomes a line of ``missing``, if it is not the same.
+    """
+    first, second = (given, dumped) if dumped.verdict == "inconclusive" else (dumped, given)
+    if first.verdict == second.verdict:
+        return first
+    other = "the dumps" if second is dumped else "the batches that were given"
+    line = f"{other}: {second.verdict}: {second.to_stage().headline}"
+    return replace(first, missing=(*first.missing, line))
 
 
 def _format_finding(finding: Finding) -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..model.arrays import Flags
-from ..model.trace import Trace
+from ..model.arrays import Flags, Ints
+from ..model.trace import FORWARD, Trace
 
 #: Bytes of an element, by the number of bits at the end of its dtype's name.
 _ITEM_SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
@@ -25,7 +25,14 @@ class _Writer:
     """The size and speed of one dumper's output."""
 
     header_bytes: int  #: bytes of a tensor's file in addition to its elements
-    row_bytes: int  #: bytes of the record of a tensor's statistics, with its name
+    row_bytes: int  #: bytes of the record of a tensor's statistics, without names and numbers
+    number_bytes: float  #: bytes of each statistic in it
+    row_names: int  #: how often the name of the op is in the record of each tensor
+    op_bytes: int  #: bytes of the record of a call around those of its tensors, without names
+    op_names: int  #: how often its name is in it
+    stack_bytes: int  #: bytes of the call stack of a call of the forward pass
+    call_bytes: int  #: bytes of each call in the structure, which lists all, recorded or not
+    file_row_bytes: int  #: bytes of the name of a tensor's file in its record, without the op's
     seconds_per_tensor: float  #: seconds for each tensor
     bytes_per_second: float  #: bytes written per second
     widens_bfloat16: bool  #: bfloat16 is stored as float32
@@ -34,13 +41,15 @@ class _Writer:
 
 #: Measured: MindSpore 2.10 on CPU wrote 3006 files in 0.44 s per step; msprobe 26.2 on PyTorch
 #: wrote 1000 small tensors in 3.2 s and 16 tensors of 64 MB each in 4.1 s. An npy file has 128
-#: bytes before its elements, a torch file about 2 kB around them. The sizes of rows are those of
-#: the shipped dumps, with call stacks.
+#: bytes before its elements, a torch file about 2 kB around them. The sizes of records are those of
+#: real dumps: a row of statistic.csv; entries of dump.json, stack.json and construct.json, measured
+#: for 13 configurations by tests/capture/test_cost_of_options.py; a line of a .pkl.
 _WRITERS = {
-    "mindspore": _Writer(128, 220, 1.5e-4, 2.5e8, True, False),
-    "msprobe": _Writer(2000, 450, 3e-3, 2.5e8, False, True),
-    "ptdbg": _Writer(128, 530, 3e-3, 2.5e8, True, True),
+    "mindspore": _Writer(128, 53, 7.5, 1, 0, 0, 0, 0, 0, 1.5e-4, 2.5e8, True, False),
+    "msprobe": _Writer(2000, 195, 23, 0, 70, 1, 600, 80, 30, 3e-3, 2.5e8, False, True),
+    "ptdbg": _Writer(128, 450, 20, 0, 0, 0, 0, 0, 0, 3e-3, 2.5e8, True, True),
 }
+_N_STATISTICS = 4  #: max, min, mean and norm
 
 
 @dataclass(frozen=True)
@@ -81,11 +90,16 @@ def estimate_cost(
     *,
     statistics: Flags | None = None,
     whole_tensors: Flags | None = None,
+    n_statistics: int = _N_STATISTICS,
+    max_elements: int | None = None,
+    n_calls: int | None = None,
 ) -> Cost:
     """Return the cost of one step and rank like those of the trace, for the dumper of ``format``.
 
     ``statistics`` and ``whole_tensors`` are flags (tensors,): whose statistics are written, and
-    whose elements are written.
+    whose elements are written. ``n_statistics`` is their number, ``max_elements`` what a dumper
+    that takes samples keeps of a tensor, and ``n_calls`` the number of calls in the structure that
+    it writes, by default all of the trace.
     """
     writer = _WRITERS[format]
     no_tensors = np.zeros(len(trace.tensors), dtype=bool)
@@ -93,21 +107,63 @@ def estimate_cost(
     statistics = no_tensors if statistics is None else statistics
     if writer.always_statistics:
         statistics = statistics | whole_tensors
-    rows = np.flatnonzero(whole_tensors)
-    sizes = np.maximum(trace.tensors["size"].to_numpy()[rows], 0)
-    dtypes = trace.tensors["dtype"].to_numpy()[rows].tolist()
-    item_sizes = np.array(
-        [get_item_size(dtype, writer.widens_bfloat16) for dtype in dtypes], dtype=np.int64
-    )
-    n_bytes = (
-        int((sizes * item_sizes).sum())
-        + writer.header_bytes * len(rows)
-        + writer.row_bytes * int(statistics.sum())
-    )
+    n_bytes = _count_element_bytes(trace, writer, whole_tensors, max_elements)
+    n_bytes += writer.header_bytes * int(whole_tensors.sum())
+    n_bytes += _count_record_bytes(trace, writer, statistics, whole_tensors, n_statistics)
+    n_bytes += writer.call_bytes * (len(trace.ops) if n_calls is None else n_calls)
     tensors = int((whole_tensors | statistics).sum())
     return Cost(
         tensors, n_bytes, writer.seconds_per_tensor * tensors + n_bytes / writer.bytes_per_second
     )
+
+
+def _count_element_bytes(
+    trace: Trace, writer: _Writer, whole_tensors: Flags, max_elements: int | None
+) -> int:
+    rows = np.flatnonzero(whole_tensors)
+    sizes = np.maximum(trace.tensors["size"].to_numpy()[rows], 0)
+    if max_elements is not None:
+        sizes = np.minimum(sizes, max_elements)
+    dtypes = trace.tensors["dtype"].to_numpy()[rows].tolist()
+    item_sizes = [get_item_size(dtype, writer.widens_bfloat16) for dtype in dtypes]
+    return int((sizes * np.array(item_sizes, dtype=np.int64)).sum())
+
+
+def _count_record_bytes(
+    trace: Trace, writer: _Writer, statistics: Flags, whole_tensors: Flags, n_statistics: int
+) -> int:
+    """Return the bytes of the records of statistics, and of the calls that they are in."""
+    name_lengths = trace.ops["name"].str.len().to_numpy()
+    ops = trace.tensors["op"].to_numpy()
+    recorded_ops = np.unique(ops[statistics])
+    n_rows = int(statistics.sum())
+    n_bytes = n_rows * (writer.row_bytes + writer.number_bytes * n_statistics)
+    n_bytes += writer.row_names * name_lengths[ops[statistics]].sum()
+    n_bytes += len(recorded_ops) * writer.op_bytes
+    n_bytes += writer.op_names * name_lengths[recorded_ops].sum()
+    is_forward = (trace.ops["phase"] == FORWARD).to_numpy()
+    n_bytes += writer.stack_bytes * int(is_forward[recorded_ops].sum())
+    if writer.file_row_bytes:
+        rows_with_file = statistics & whole_tensors
+        n_bytes += int(rows_with_file.sum()) * writer.file_row_bytes
+        n_bytes += name_lengths[ops[rows_with_file]].sum()
+    return int(n_bytes)
+
+
+def count_op_bytes(trace: Trace) -> Ints:
+    """Return (ops,) the bytes of the whole tensors that a dumper writes of each op."""
+    writer = _WRITERS[trace.source.format]
+    tensors = trace.tensors
+    item_sizes = tensors["dtype"].map(
+        {dtype: get_item_size(dtype, writer.widens_bfloat16) for dtype in tensors["dtype"].unique()}
+    )
+    sizes = np.maximum(tensors["size"].to_numpy(), 0)
+    n_bytes = sizes * item_sizes.to_numpy(dtype=np.int64) + writer.header_bytes
+    weights = n_bytes * flag_recorded_tensors(trace)
+    counts: Ints = np.bincount(
+        tensors["op"].to_numpy(), weights=weights, minlength=len(trace.ops)
+    ).astype(np.int64)
+    return counts
 
 
 def get_item_size(dtype: str, widens: bool) -> int:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..model.arrays import Flags
-from ..model.trace import BACKWARD, FORWARD, Trace
+from ..model.errors import DumpError
+from ..model.trace import BACKWARD, FORWARD, Trace, flag_words
 from . import msprobe
 from .cost import Cost, estimate_cost, flag_recorded_tensors
 from .mindspore.iteration import parse_iterations
 from .mindspore.kernels import parse_kernel
+from .msprobe.selection import (
+    find_near_names,
+    flag_low_risk_ops,
+    flag_named_ops,
+    flag_selected_ops,
+    flag_structure_ops,
+)
 
+#: What MindSpore writes if statistic_category is missing.
+_DEFAULT_STATISTICS = ("max", "min", "l2norm")
+_N_NUMBERS = 4  #: of msprobe: Max, Min, Mean and Norm; a checksum is one more
 _INPUT_OUTPUT = {0: ("input", "output", "parameter"), 1: ("input", "parameter"), 2: ("output",)}
 
 
@@ -39,66 +50,99 @@ def estimate_mindspore_cost(config: Mapping[str, Any], trace: Trace, like: str) 
 
     ``trace`` is the trace of the dump ``like``, of any format. The names in ``kernels`` can only be
     looked up in a dump of MindSpore. With any other dump, every op counts, and a note says so.
+    Raises DumpError with the nearest names if ``kernels`` selects nothing.
     """
-    common = config["common_dump_settings"]
+    common, e2e = config["common_dump_settings"], config.get("e2e_dump_settings", {})
     is_recorded = flag_recorded_tensors(trace) & np.isin(
         trace.tensors["slot_kind"].to_numpy(), _INPUT_OUTPUT[common["input_output"]]
     )
-    notes: tuple[str, ...] = ()
+    notes: list[str] = []
     if common["kernels"] and common["dump_mode"] == 1:
         if trace.source.format == "mindspore":
-            kernels = [parse_kernel(entry) for entry in common["kernels"]]
-            is_recorded &= flag_tensors_of_ops(
-                trace,
-                [any(kernel.selects(name) for kernel in kernels) for name in trace.ops["name"]],
-            )
+            is_recorded &= flag_tensors_of_ops(trace, _flag_kernels(trace, common["kernels"], like))
         else:
-            notes = (f"{like} is not a dump of MindSpore: kernels is ignored, every op counts",)
+            notes.append(f"{like} is not a dump of MindSpore: kernels is ignored, every op counts")
+    if common["dump_mode"] == 2:
+        notes.append("which cells the script marks is not known: every op counts")
     saved = common.get("saved_data", "tensor")
     step = estimate_cost(
         trace,
         "mindspore",
         statistics=None if saved == "tensor" else is_recorded,
         whole_tensors=None if saved == "statistic" else is_recorded,
+        n_statistics=len(common.get("statistic_category", _DEFAULT_STATISTICS)),
+        max_elements=2 * e2e["sample_num"] if e2e.get("sample_mode") == 1 else None,
     )
     iterations = parse_iterations(common["iteration"])
     steps = None
     if not iterations.selects_all:
         steps = sum(last - first + 1 for first, last in iterations.ranges)
-    return ExpectedCost(like, step, steps, notes)
+    return ExpectedCost(like, step, steps, tuple(notes))
+
+
+def _flag_kernels(trace: Trace, entries: Sequence[str], like: str) -> Flags:
+    """Return (ops,) which the entries select. Raises DumpError for the first that selects none."""
+    flags = np.zeros(len(trace.ops), dtype=bool)
+    for entry in entries:
+        kernel = parse_kernel(entry)
+        is_selected = flag_words(trace.ops["name"], kernel.selects)
+        if not is_selected.any():
+            near_names = find_near_names(kernel.text, trace)
+            raise DumpError(f"kernels {entry!r} selects nothing in {like}{near_names}")
+        flags |= is_selected
+    return flags
 
 
 def estimate_msprobe_cost(options: msprobe.Options, trace: Trace, like: str) -> ExpectedCost:
     """Return the cost of a dump that msprobe writes; ``trace`` is the trace of the dump ``like``.
 
-    A scope is ignored: every op counts.
+    Names, levels and scopes can only be looked up in a dump of msprobe. With any other dump, every
+    op counts, and a note says so. Raises DumpError with the nearest names if ``list``, ``scope`` or
+    ``tensor_list`` select nothing.
     """
     is_recorded = flag_recorded_tensors(trace)
-    if trace.source.format == "msprobe" and options.names:
-        is_recorded &= _flag_tensors_by_name(trace, options.names)
+    notes: list[str] = []
+    is_known = trace.source.format == "msprobe"
+    if is_known:
+        is_recorded &= flag_tensors_of_ops(trace, flag_selected_ops(options, trace))
+        notes += _describe_unrecorded_calls(options, trace, like)
+    elif options.names or options.scope or options.level != "mix":
+        notes.append(f"{like} is not a dump of msprobe: level, list and scope are ignored")
     is_recorded &= flag_tensors_of_mode(trace, options.data_mode)
     whole_tensors = is_recorded if options.task == "tensor" else None
-    if options.tensor_list:
-        whole_tensors = is_recorded & _flag_tensors_by_name(trace, options.tensor_list)
+    if options.tensor_list and is_known:
+        named_ops = flag_named_ops(trace, options.tensor_list)
+        whole_tensors = is_recorded & flag_tensors_of_ops(trace, named_ops)
     steps = sum(_count_steps(text) for text in options.steps) if options.steps else None
-    notes = ("scope is ignored: every op counts",) if options.scope else ()
-    return ExpectedCost(
-        like,
-        estimate_cost(trace, "msprobe", statistics=is_recorded, whole_tensors=whole_tensors),
-        steps,
-        notes,
+    step = estimate_cost(
+        trace,
+        "msprobe",
+        statistics=is_recorded,
+        whole_tensors=whole_tensors,
+        n_statistics=_N_NUMBERS + (options.summary_mode != "statistics"),
+        n_calls=int(flag_structure_ops(options, trace).sum()),
     )
+    return ExpectedCost(like, step, steps, tuple(notes))
 
 
-def _flag_tensors_by_name(trace: Trace, parts: tuple[str, ...]) -> Flags:
-    """Return flags (tensors,): true for ops whose names contain any of these parts."""
-    names = trace.ops["name"].tolist()
-    return flag_tensors_of_ops(trace, [any(part in name for part in parts) for name in names])
+def _describe_unrecorded_calls(options: msprobe.Options, trace: Trace, like: str) -> list[str]:
+    """Return what the configuration records and the dump does not hold, as a sentence."""
+    level = str(trace.source.details.get("level", "mix"))
+    if level not in ("mix", options.level):
+        return [f"{like} is a dump of level {level}: calls of other levels are not counted"]
+    is_selected = bool(options.names or options.scope)
+    records_all = options.level != "L0" and (options.risk_level == "ALL" or is_selected)
+    if records_all and not flag_low_risk_ops(trace).any():
+        return [
+            f"{like} holds no calls of low risk (view, cat, ...), which this configuration records "
+            "too: a dump with --risk-level ALL tells how many"
+        ]
+    return []
 
 
-def flag_tensors_of_ops(trace: Trace, ops: list[bool]) -> Flags:
+def flag_tensors_of_ops(trace: Trace, ops: Flags) -> Flags:
     """Return flags (tensors,): true for the tensors of the ops that are true in ``ops``."""
-    flags: Flags = np.array(ops, dtype=bool)[trace.tensors["op"].to_numpy()]
+    flags: Flags = ops[trace.tensors["op"].to_numpy()]
     return flags
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..model.errors import DumpError
+from .existing_dumps import describe_existing_dumps, find_existing_dumps
 from .mindspore.document import read_config
 
 FRAMEWORKS = ("mindspore", "pytorch")
@@ -203,6 +205,23 @@ def build_environment(
     return {name: value for name, value in values.items() if value}
 
 
+def list_remarks(values: Mapping[str, str]) -> list[str]:
+    """Return sentences on what the run will meet: a place that stays, a dump that is there."""
+    remarks = []
+    folder = values.get(DIAGNOSTIC, "")
+    if folder and folder == os.environ.get(DIAGNOSTIC):
+        remarks.append(
+            f"{DIAGNOSTIC} is set already and stays: the dump goes to {folder}/debug_dump"
+        )
+    if DUMP_CONFIG in values:
+        config = read_config(Path(values[DUMP_CONFIG]))
+        place = config["common_dump_settings"].get("path") or f"{folder}/debug_dump"
+        warning = describe_existing_dumps(place, find_existing_dumps(place))
+        if warning:
+            remarks.append(f"warning: {warning}")
+    return remarks
+
+
 def explain_variables(framework: str, values: Mapping[str, str]) -> str:
     """Return text that describes every variable of a framework, also those not in ``values``."""
     lines = []
@@ -228,7 +247,10 @@ def _explain_unset(variable: Variable) -> str:
 
 
 def _read_dump_variables(config: Path) -> dict[str, str]:
-    """Return the variables for a configuration file: its path, and a folder if it has none."""
+    """Return the variables for a configuration file: its path, and a folder if it has none.
+
+    A folder that is set in the environment stays.
+    """
     content = read_config(config)
     common = content.get("common_dump_settings") if isinstance(content, dict) else None
     if not isinstance(common, dict):
@@ -236,7 +258,9 @@ def _read_dump_variables(config: Path) -> dict[str, str]:
             f"{config}: has no common_dump_settings; expected a dump configuration of MindSpore"
         )
     values = dict.fromkeys((DUMP_CONFIG, ACL_CONFIG), str(config.resolve()))
-    if not common.get("path"):
+    if not common.get("path") and os.environ.get(DIAGNOSTIC):
+        values[DIAGNOSTIC] = os.environ[DIAGNOSTIC]  # the user has chosen a place
+    elif not common.get("path"):
         folder = str(config.resolve().parent)
         if not re.fullmatch(r"[A-Za-z0-9_/-]+", folder):
             raise DumpError(

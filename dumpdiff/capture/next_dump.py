@@ -1,4 +1,4 @@
-"""Plan the next dump: whole tensors of only the ops around the findings of a comparison."""
+"""Plan the next dump: whole tensors of only the ops that explaining the findings needs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..alignment import Alignment
+from ..comparison import Comparison
 from ..graph import Flow
 from ..model.errors import DumpError
 from ..model.finding import Finding
 from ..model.trace import Source
 from . import mindspore, msprobe
 from .cost import Cost, estimate_cost, flag_op_tensors, flag_recorded_tensors
-from .neighbours import select_nearby_ops
+from .op_selection import select_ops
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,20 @@ class NextDumps:
 
 
 def plan_next_dump(
-    alignment: Alignment, findings: Sequence[Finding], count: int, folder: Path
+    comparison: Comparison,
+    findings: Sequence[Finding],
+    folder: Path,
+    align_command: Sequence[str],
+    *,
+    max_bytes: int | None = None,
+    max_ops: int | None = None,
 ) -> NextDumps:
-    """Return a plan for whole tensors of at most ``count`` ops per side, around the findings.
+    """Return a plan for whole tensors of the ops that explaining the findings needs.
 
-    ``folder`` is the folder of the configurations and the dumps. Raises DumpError if there are no
-    findings, if a dump already exists, or if a dumper would refuse the configuration (for example
-    because of its path).
+    :func:`select_ops` chooses them. ``folder`` is the folder of the configurations and the dumps.
+    ``align_command`` repeats the comparison that the findings are from; the narrowed dumps complete
+    its dumps. Raises DumpError if there is nothing to record, if a dump already exists, or if a
+    dumper would refuse the configuration (for example because of its path).
     """
     if not findings:
         raise DumpError("nothing to record: the comparison has no findings")
@@ -58,34 +65,33 @@ def plan_next_dump(
                 f"{folder / side}: already exists, and two dumps would be mixed; "
                 "give another folder"
             )
-    nearby_ops = select_nearby_ops(alignment, findings, count)
-    sides = [
-        _plan_side(side, flow, ops, folder)
-        for side, flow, ops in zip(
-            ("target", "reference"),
-            (alignment.target, alignment.reference),
-            nearby_ops,
-            strict=True,
+    ops_by_side = select_ops(comparison, findings, max_bytes, max_ops)
+    if not any(ops_by_side):
+        raise DumpError(
+            "nothing to record: the dumps hold whole tensors of everything that explaining the "
+            "findings reads"
         )
-    ]
-    target, reference, result = (
-        shlex.quote(str(folder / name)) for name in ("target", "reference", "result.json")
+    alignment = comparison.alignment
+    flows = alignment.target, alignment.reference
+    target, reference = (
+        _plan_side(side, flow, ops, folder)
+        for side, flow, ops in zip(("target", "reference"), flows, ops_by_side, strict=True)
     )
+    result = str(folder.with_name(f"{folder.name}_result"))
     commands = (
-        f"dumpdiff align {target} {reference} --json {result}",
-        f"dumpdiff explain {result}",
+        shlex.join([*align_command, "--narrowed", str(folder), "-o", result]),
+        shlex.join(["dumpdiff", "explain", result]),
     )
-    return NextDumps(tuple(findings), sides[0], sides[1], commands)
+    return NextDumps(tuple(findings), target, reference, commands)
 
 
 def _plan_side(side: str, flow: Flow, ops: tuple[int, ...], folder: Path) -> NextDump:
     trace = flow.trace
-    if not ops:
-        raise DumpError(
-            f"{trace.source.path}: the {side} has no op near the findings that a dumper can select"
-        )
     names = tuple(dict.fromkeys(_REPEAT_NUMBER.sub("", trace.ops["name"].iat[op]) for op in ops))
-    file, text, instructions = _WRITERS[trace.source.format](side, trace.source, names, folder)
+    request: _DumpRequest = "", "", []
+    if names:
+        request = _WRITERS[trace.source.format](side, trace.source, names, folder)
+    file, text, instructions = request
     cost = estimate_cost(trace, trace.source.format, whole_tensors=flag_op_tensors(trace, ops))
     return NextDump(
         side,
@@ -183,3 +189,74 @@ _WRITERS: Mapping[str, Callable[[str, Source, tuple[str, ...], Path], _DumpReque
     "msprobe": _write_msprobe_config,
     "ptdbg": _write_ptdbg_lines,
 }
+
+
+#: File in the folder of the narrowed dumps that compares them and explains the first finding.
+COMPARE_FILE = "compare.sh"
+_MAX_ROUNDS = 3  #: of the loop; what three rounds do not explain, a fourth hardly does
+
+_LOOP = """\
+#!/bin/sh
+# Narrow, dump, align and explain until a cause is found, in at most {max_rounds} rounds:
+#     sh FILE TARGET_COMMAND REFERENCE_COMMAND
+# Each command runs the training up to the dumped step. {config_notes}
+result={result}
+for round in {rounds}; do
+    next={folder}$round
+    dumpdiff narrow "$result" -o "$next"{options} || exit
+{target_run}
+{reference_run}
+    sh "$next/{compare_file}"
+    code=$?
+    [ "$code" -eq 3 ] || exit "$code"
+    result=${{next}}_result
+done
+echo "no cause after {max_rounds} rounds; the last result is in $result" >&2
+exit 3
+"""
+
+_MINDSPORE_RUN = """\
+    if [ -e "$next/{side}_dump.json" ]; then
+        (eval "$(dumpdiff env "$next/{side}_dump.json")" && sh -c "{argument}") || exit
+    fi"""
+_MSPROBE_RUN = """\
+    if [ -e "$next/{side}_config.json" ]; then
+        DUMP_CONFIG="$next/{side}_config.json" sh -c "{argument}" || exit
+    fi"""
+_RUNS = {"mindspore": _MINDSPORE_RUN, "msprobe": _MSPROBE_RUN}
+
+
+def build_loop(formats: tuple[str, str], result: Path, folder: Path, options: Sequence[str]) -> str:
+    """Return a shell script that narrows, dumps and explains until a cause is found.
+
+    ``formats`` are those of the target's and the reference's dump, ``options`` words for
+    ``dumpdiff narrow``. A round asks for what the rounds before it did not. Raises DumpError for a
+    dumper without a configuration file.
+    """
+    runs = []
+    for side, format, argument in zip(("target", "reference"), formats, ("$1", "$2"), strict=True):
+        if format not in _RUNS:
+            raise DumpError(
+                f"the {side} is a dump of {format}, which has no configuration file that a loop "
+                "could exchange; narrow round by round"
+            )
+        runs.append(_RUNS[format].format(side=side, argument=argument))
+    config_notes = ""
+    if "msprobe" in formats:
+        config_notes = "msprobe's config_path is in $DUMP_CONFIG."
+    return _LOOP.format(
+        max_rounds=_MAX_ROUNDS,
+        rounds=" ".join(map(str, range(1, _MAX_ROUNDS + 1))),
+        config_notes=config_notes,
+        result=shlex.quote(str(result)),
+        folder=shlex.quote(str(folder)),
+        options="".join(f" {shlex.quote(word)}" for word in options),
+        target_run=runs[0],
+        reference_run=runs[1],
+        compare_file=COMPARE_FILE,
+    )
+
+
+def build_compare_script(plan: NextDumps) -> str:
+    """Return a shell script of the printed commands; its exit code is that of the last one."""
+    return "\n".join(["#!/bin/sh", *plan.commands]) + "\n"

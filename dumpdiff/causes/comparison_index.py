@@ -151,8 +151,8 @@ def find_region_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator
     be of the same quantity.
     """
     target, reference = index.flows
-    target_values = _list_region_values(index, 0, value_pair.classes[0])
-    reference_values = _list_region_values(index, 1, value_pair.classes[1])
+    target_values = list_region_values(index, 0, value_pair.classes[0])
+    reference_values = list_region_values(index, 1, value_pair.classes[1])
     ranked_pairs = []
     for i, value_t in enumerate(target_values):
         for j, value_r in enumerate(reference_values):
@@ -179,7 +179,7 @@ def find_following_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Itera
         value, other_value = value_pair.classes[side], value_pair.classes[1 - side]
         other_flow = index.flows[1 - side]
         other_kind = index.get_producer_kind(1 - side, other_value)
-        for following_value in _list_following_values(flow, value):
+        for following_value in list_following_values(flow, value):
             has_other_size = flow.sizes[following_value] != other_flow.sizes[other_value]
             kind = index.get_producer_kind(side, following_value)
             if has_other_size or kind != other_kind:
@@ -194,7 +194,7 @@ def find_following_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Itera
                 break
 
 
-def _list_following_values(flow: Flow, value: int) -> list[int]:
+def list_following_values(flow: Flow, value: int) -> list[int]:
     """Return the values of the same phase that follow from a value, the nearest first."""
     phases = flow.list_column("phase")
     following_values, front = [value], [value]
@@ -213,7 +213,7 @@ def _list_following_values(flow: Flow, value: int) -> list[int]:
     return following_values[1:]
 
 
-def _list_region_values(index: ComparisonIndex, side: int, value: int) -> list[int]:
+def list_region_values(index: ComparisonIndex, side: int, value: int) -> list[int]:
     """Return the value and its computed inputs back to the last agreement, the nearest first."""
     flow = index.flows[side]
     dtypes = flow.list_column("dtype")

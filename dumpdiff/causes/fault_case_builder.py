@@ -41,9 +41,9 @@ _MAX_OTHER_VALUES = 24
 #: Values of one side that are tried as labels, or as weights of classes.
 _MAX_GIVEN_VALUES = 12
 #: Ops upstream of a value that are searched for its operands.
-_MAX_DEPTH = 6
+MAX_DEPTH = 6
 #: Operands at which the search upstream stops.
-_MAX_OPERANDS = 40
+MAX_OPERANDS = 40
 #: Steps downstream over which the kinds of consumers are collected ...
 _CONSUMER_STEPS = 3
 #: ... unless one step reaches more values than this.
@@ -117,7 +117,7 @@ def build_fault_cases(
     if arrays is None:
         return
     values = value_pair.classes
-    ops = [_list_ops(index, side, finding) for side in (0, 1)]
+    ops = [list_finding_ops(index, side, finding) for side in (0, 1)]
     operands = [_collect_operands(index, side, values[side], ops[side]) for side in (0, 1)]
     consumer_kinds = [collect_consumer_kinds(index, side, values[side]) for side in (0, 1)]
     numbers = [tuple(_find_immediate_numbers(index.flows[side], ops[side])) for side in (0, 1)]
@@ -221,7 +221,7 @@ def _read_call(index: ComparisonIndex, side: int, value: int) -> Call | None:
     return make_call(kind, execution.inputs, execution.keywords, execution.output.shape)
 
 
-def _list_ops(index: ComparisonIndex, side: int, finding: Finding) -> list[int]:
+def list_finding_ops(index: ComparisonIndex, side: int, finding: Finding) -> list[int]:
     """Return the ops of one side that the finding names."""
     ops = []
     for name in (finding.target_ops, finding.reference_ops)[side]:
@@ -242,7 +242,7 @@ def _collect_operands(
     flow = index.flows[side]
     operands: dict[int, Operand | None] = {value: None}
     front = [value]
-    for _ in range(_MAX_DEPTH):
+    for _ in range(MAX_DEPTH):
         next_front = []
         for front_value in front:
             for input_value, tensor in find_inputs(flow, front_value):
@@ -250,10 +250,10 @@ def _collect_operands(
                     operands[input_value] = _make_operand(index, side, input_value, tensor)
                     next_front.append(input_value)
         front = next_front
-        if len(operands) >= _MAX_OPERANDS:
+        if len(operands) >= MAX_OPERANDS:
             break
     for op in ops:
-        other_values = (*_list_module_inputs(flow, op), *flow.writes[op])
+        other_values = (*list_module_inputs(flow, op), *flow.writes[op])
         others = [(other_value, -1) for other_value in other_values]
         for input_value, tensor in (*list_op_inputs(flow, op), *others):
             if input_value not in operands:
@@ -261,7 +261,7 @@ def _collect_operands(
     return tuple(operand for operand in operands.values() if operand is not None)
 
 
-def _list_module_inputs(flow: Flow, op: int) -> Sequence[int]:
+def list_module_inputs(flow: Flow, op: int) -> Sequence[int]:
     """Return the input values of the nearest module call around an op."""
     parent = int(flow.trace.ops["parent"].iat[op])
     return flow.reads[parent] if parent >= 0 else ()
@@ -399,7 +399,7 @@ def _find_consumers(index: ComparisonIndex, side: int, values: set[int]) -> set[
 def is_of_loss(index: ComparisonIndex, finding: Finding, values: tuple[int, int]) -> bool:
     """Return whether a value belongs to the loss, or follows from the loss's gradient alone."""
     for side in (0, 1):
-        ops = _list_ops(index, side, finding)
+        ops = list_finding_ops(index, side, finding)
         if _is_near_loss(index, side, ops) or _follows_from_seed(index, side, values[side]):
             return True
     return False

@@ -24,14 +24,9 @@ _MAX_STEPS_TO_AGREEMENT = 2
 
 def find_step_pairs(index: ComparisonIndex) -> Iterator[ValuePair]:
     """Yield the output of the first recurrent op that diverges, with values of the other side."""
-    for side in (0, 1):
-        op = _find_first_divergent_op(index, side)
-        if op is None:
-            continue
+    for side, value, other_values in iterate_step_values(index):
         flow, other_flow = index.flows[side], index.flows[1 - side]
-        value = flow.writes[op][0]
-        kind = index.kinds[side][op]
-        for other_value in _list_step_values(index, 1 - side, kind, int(flow.sizes[value])):
+        for other_value in other_values:
             tensors = [find_whole_tensor(flow, value), find_whole_tensor(other_flow, other_value)]
             if min(tensors) < 0:
                 continue
@@ -40,6 +35,38 @@ def find_step_pairs(index: ComparisonIndex) -> Iterator[ValuePair]:
                 values.reverse()
                 tensors.reverse()
             yield ValuePair((values[0], values[1]), (tensors[0], tensors[1]))
+
+
+def iterate_step_values(index: ComparisonIndex) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield side, output of its first recurrent op that diverges, and values of the other side.
+
+    The values may be the output of a first step that is written out.
+    """
+    for side in (0, 1):
+        op = _find_first_divergent_op(index, side)
+        if op is None:
+            continue
+        flow = index.flows[side]
+        value = flow.writes[op][0]
+        size = int(flow.sizes[value])
+        yield side, value, _list_step_values(index, 1 - side, index.kinds[side][op], size)
+
+
+def list_agreeing_operands(index: ComparisonIndex) -> Iterator[tuple[int, int]]:
+    """Yield (side, value) of agreeing values that the first divergent recurrent op may have read.
+
+    They have the sizes of what it reads and returns: first states, and weights of other layers.
+    """
+    for side in (0, 1):
+        op = _find_first_divergent_op(index, side)
+        if op is None:
+            continue
+        flow, other_flow = index.flows[side], index.flows[1 - side]
+        sizes = {int(flow.sizes[value]) for value in (*flow.reads[op], *flow.writes[op])}
+        phases = other_flow.list_column("phase")
+        for value in sorted(index.agreed_classes[1 - side]):
+            if int(other_flow.sizes[value]) in sizes and phases[value] == FORWARD:
+                yield 1 - side, value
 
 
 def _find_first_divergent_op(index: ComparisonIndex, side: int) -> int | None:

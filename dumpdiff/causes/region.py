@@ -310,7 +310,7 @@ class _RegionBuilder:
                 continue
             slot_name = str(flow.tensors["slot"].iat[row]).partition(".")[2]
             is_positional = flow.tensors["slot_kind"].iat[row] == "parameter"
-            if is_positional or slot_name.replace(".", "").isdigit():
+            if is_positional or slot_name.replace(".", "").isdecimal():
                 inputs.append(step_input)
             else:
                 keywords[slot_name] = step_input.array

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..model.arrays import AnyArray
-from ..readers.npy import decode_bfloat16
+from ..tensor_files.npy import decode_bfloat16
 
 #: dtype -> NumPy dtype of its raw elements, little-endian.
 RAW_DTYPES = {

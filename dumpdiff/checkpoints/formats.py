@@ -12,8 +12,7 @@ from typing import Any
 from ..model.errors import DumpError
 from ..model.input_files import check_input, read_head, read_input_text
 from ..model.trace import Problem
-from ..readers import find_parts
-from ..readers.npy import MAGIC
+from ..tensor_files.npy import MAGIC
 from . import (
     megatron,
     mindspore_ckpt,
@@ -130,16 +129,7 @@ def _open_files(path: Path, folder: Path, files: Sequence[Path]) -> Checkpoint:
             return _open_model(path, folder, candidates)
         model_files = [file for file in candidates if _MODEL_FILE.fullmatch(file.name)]
         return _open_model(path, folder, model_files or candidates)
-    raise _build_error(path, f"expected {_EXPECTED}, found none")
-
-
-def _build_error(folder: Path, message: str) -> DumpError:
-    """Return the error of a folder without a checkpoint, which may be a dump."""
-    try:
-        find_parts(folder)
-    except DumpError:
-        return DumpError(f"{folder}: {message}")
-    return DumpError(f"{folder}: is a dump, not a checkpoint; compare dumps with dumpdiff align")
+    raise DumpError(f"{path}: expected {_EXPECTED}, found none")
 
 
 def _get_natural_key(file: Path) -> list[tuple[int, str]]:
@@ -218,7 +208,7 @@ def _open_rank_folders(path: Path, folder: Path, rank_folders: Mapping[int, Path
         children = [child for child in rank_folder.iterdir() if child.is_file()]
         files = [file for file in children if _detect_format(file)]
         if not files:
-            raise _build_error(rank_folder, "expected a checkpoint of this rank, found none")
+            raise DumpError(f"{rank_folder}: expected a checkpoint of this rank, found none")
         last_file = max(files, key=_get_natural_key)
         file_format = _detect_format(last_file)
         name = last_file.relative_to(folder).as_posix()

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..model.errors import DumpError
 from ..model.input_files import read_head
-from ..readers.pickles import Global, PickledCall, get_mapping_items
+from ..tensor_files.pickles import Global, PickledCall, get_mapping_items
 from . import torch_zip
 from .checkpoint import Entry, Rank
 

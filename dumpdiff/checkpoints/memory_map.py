@@ -10,7 +10,7 @@ import numpy as np
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
 from ..model.input_files import open_input_file
-from ..readers.npy import resolve_inside
+from ..tensor_files.npy import resolve_inside
 
 
 class MappedFiles:

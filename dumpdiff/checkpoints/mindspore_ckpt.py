@@ -18,7 +18,7 @@ from ..model.dtypes import normalize_dtype
 from ..model.errors import DumpError
 from ..model.input_files import open_input_file
 from ..model.trace import Problem
-from ..readers.npy import validate_shape
+from ..tensor_files.npy import validate_shape
 from .checkpoint import Entry, Extent
 from .elements import RAW_DTYPES, get_item_size
 from .protobuf import BYTES, Field, iterate_fields, read_text

@@ -8,8 +8,8 @@ from pathlib import Path
 from ..model.errors import DumpError
 from ..model.input_files import open_input_file
 from ..model.trace import Problem
-from ..readers.npy import Header, read_header, read_open_header
-from ..readers.torch_pt import ARCHIVE_ERRORS, find_entry_start
+from ..tensor_files.npy import Header, read_header, read_open_header
+from ..tensor_files.torch_pt import ARCHIVE_ERRORS, find_entry_start
 from .checkpoint import Entry, Extent
 from .elements import RAW_DTYPES
 

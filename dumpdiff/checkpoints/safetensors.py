@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import DumpError
-from ..model.input_files import open_input_file, read_head, read_input_text
+from ..model.input_files import is_plain_name, open_input_file, read_head, read_input_text
 from ..model.trace import Problem
-from ..readers.files import is_plain_name
-from ..readers.npy import validate_shape
+from ..tensor_files.npy import validate_shape
 from .checkpoint import Entry, Extent
 from .elements import get_item_size
 

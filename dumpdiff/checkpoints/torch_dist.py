@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import DumpError
-from ..model.input_files import read_input_bytes
-from ..readers.files import is_plain_name
-from ..readers.pickles import PickledCall, UnknownPickle, disassemble, get_mapping_items
+from ..model.input_files import is_plain_name, read_input_bytes
+from ..tensor_files.pickles import PickledCall, UnknownPickle, disassemble, get_mapping_items
 from . import torch_zip
 from .checkpoint import Entry, Window
 from .megatron import extract_arguments

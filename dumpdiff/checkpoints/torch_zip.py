@@ -1,6 +1,6 @@
 """``torch.save`` of a state dict (.pt, .pth, .bin): a zip of one pickle, and the bytes.
 
-The pickle is only disassembled. :mod:`dumpdiff.readers.torch_pt` describes the file format. It
+The pickle is only disassembled. :mod:`dumpdiff.tensor_files.torch_pt` describes the file format. It
 reads one tensor; here there can be any number, in dicts and lists.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from ..model.errors import DumpError
 from ..model.input_files import open_input_file, read_head
 from ..model.trace import Problem
-from ..readers.pickles import (
+from ..tensor_files.pickles import (
     Global,
     Persistent,
     PickledCall,
@@ -25,7 +25,7 @@ from ..readers.pickles import (
     disassemble,
     get_mapping_items,
 )
-from ..readers.torch_pt import ARCHIVE_ERRORS, find_entry_start
+from ..tensor_files.torch_pt import ARCHIVE_ERRORS, find_entry_start
 from .checkpoint import Entry, Extent
 
 FORMAT = "torch"
@@ -51,7 +51,7 @@ CONTAINERS = ("state_dict", "model_state_dict", "model", "module", "net", "netwo
 
 @dataclass(frozen=True)
 class Archive:
-    """The content of a file; ``value`` is its pickle as data (:mod:`dumpdiff.readers.pickles`)."""
+    """The content of a file. ``value`` is its pickle, as data: see ``tensor_files.pickles``."""
 
     path: Path
     file: str

@@ -36,6 +36,7 @@ COMMANDS = {
     "golden": ("dumpdiff.cli.golden:golden", "Keep a dump's numbers, and check later dumps."),
     "rules": ("dumpdiff.cli.rules:rules", "Check, explain and suggest naming rules."),
     "dump-config": ("dumpdiff.cli.dump_config:dump_config", "Write or check a dump configuration."),
+    "record": ("dumpdiff.cli.record:record", "Run a PyTorch script and record its steps."),
     "env": ("dumpdiff.cli.env:env", "Print the environment of a deterministic, dumped run."),
     "snippet": ("dumpdiff.cli.snippet:snippet", "Print code to paste into a training script."),
     "triage": ("dumpdiff.cli.triage:triage", "Find where a mismatch of two runs comes from."),

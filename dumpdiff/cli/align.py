@@ -33,6 +33,7 @@ Examples:
   dumpdiff align tp8_dump/ tp8_reference/ --ranks 0-3 --steps 0,2 -j 4 -o result/
   dumpdiff align dump/step0/rank0 dump/step0/rank1
   dumpdiff align ms_dump/ pt_dump/ -q --markdown comment.md --junit dumpdiff.xml
+  dumpdiff align ms_statistics/ pt_statistics/ --narrowed next -o next_result
   dumpdiff align npu_dump/ gpu_dump/ --baseline second_gpu_dump/
   dumpdiff align ms_dump/ pt_dump/ --phase forward --scope 'layers.1.*' -v
   dumpdiff align ms_dump/ pt_dump/ --json - -q | jq .first_divergence
@@ -136,6 +137,12 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
     is_flag=True,
     help="Read every file of both dumps and check it, not only the files that are compared.",
 )
+@click.option(
+    "--narrowed",
+    metavar="NEXT",
+    multiple=True,
+    help="Folder of 'dumpdiff narrow' whose dumps complete these two; may be repeated.",
+)
 @options.quiet
 @click.option(
     "-v", "--verbose", is_flag=True, help="Also print evidence, learned equivalences, all problems."
@@ -169,6 +176,7 @@ def align(
     scope: str | None,
     min_coverage: float,
     verify: bool,
+    narrowed: tuple[str, ...],
     quiet: bool,
     verbose: bool,
 ) -> None:
@@ -214,6 +222,7 @@ def align(
             output=output,
             min_coverage=min_coverage,
             verify=verify,
+            narrowed=narrowed,
             progress=progress,
         )
 

@@ -68,3 +68,5 @@ def env(
     else:
         text = shells.SHELLS[shell](values)
     click.echo(text, nl=False)
+    for remark in environment.list_remarks(values):
+        click.echo(remark, err=True)

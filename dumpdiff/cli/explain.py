@@ -5,14 +5,15 @@ from __future__ import annotations
 import click
 
 from ..model.gc_pause import pause_gc
+from ..model.verdict import EXIT_CODES
 from . import options, output
 from .writing_command import WritingCommand
 
 _EPILOG = """\b
 Exit codes:
-  0  a hypothesis explains the finding
+  0  a hypothesis explains the finding, or both runs agree and there is none
   2  wrong usage, or input or output that cannot be used
-  3  no hypothesis explains it
+  3  no hypothesis explains it, or too little could be compared to find one
 
 \b
 Examples:
@@ -57,14 +58,19 @@ def explain(
     """
     import dumpdiff
 
+    from ..model.errors import NoFindingsError
     from ..reports.alignment.json import explanation_to_json
     from ..reports.alignment.text import write_finding
     from ..reports.formats.json import write_document
 
-    with output.show_progress() as progress:
-        explained = dumpdiff.explain(
-            result, finding, target=target, reference=reference, rules=rules, progress=progress
-        )
+    try:
+        with output.show_progress() as progress:
+            explained = dumpdiff.explain(
+                result, finding, target=target, reference=reference, rules=rules, progress=progress
+            )
+    except NoFindingsError as error:
+        click.echo(str(error))
+        ctx.exit(EXIT_CODES["aligned" if error.verdict == "aligned" else "inconclusive"])
     write_finding(explained, output.build_console(json_file))
     if json_file is not None:
         with output.open_output(json_file) as stream:

@@ -45,7 +45,8 @@ def inspect(
     from ..reports import inspection
     from ..reports.formats.json import write_document
 
-    contents = dumpdiff.inspect(dump, step=step, rank=rank, graph=graph)
+    with output.show_progress() as progress:
+        contents = dumpdiff.inspect(dump, step=step, rank=rank, graph=graph, progress=progress)
     console = output.build_console(json_file)
     inspection.write(contents.path, contents.parts, contents.trace, console, verbose=verbose)
     if json_file is not None:

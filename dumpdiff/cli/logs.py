@@ -64,9 +64,10 @@ def logs(
 ) -> None:
     """Compare the training logs of two runs.
 
-    TARGET and REFERENCE are each a log of Megatron-LM, MindSpore Transformers, ms-swift or the
-    Hugging Face Trainer, or a folder with the logs of all ranks. With --baseline, differences
-    between runs of the reference are allowed.
+    TARGET and REFERENCE are each a log of Megatron-LM, MindSpore Transformers, the Hugging Face
+    Trainer, ms-swift, LLaMA-Factory, NeMo, torchtitan or verl, an event file of TensorBoard, a CSV
+    of metrics, or a folder with the logs of all ranks. With --baseline, differences between runs of
+    the reference are allowed.
     """
     import dumpdiff
 

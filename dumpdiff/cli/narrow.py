@@ -18,7 +18,9 @@ Exit codes:
 Examples:
   dumpdiff align ms_statistics/ pt_statistics/ -o result/
   dumpdiff narrow result/ -o next
-  dumpdiff narrow result/ -o next --finding 2 --ops 40
+  dumpdiff narrow result/ -o next --finding 2 --max-size 2GB
+  dumpdiff narrow result/ --until-cause > loop.sh
+  sh loop.sh 'python train_ms.py' 'python train_pt.py $DUMP_CONFIG'
 
 The two dumps are read again. docs/tutorial.md shows the whole procedure.
 """
@@ -40,7 +42,21 @@ The two dumps are read again. docs/tutorial.md shows the whole procedure.
     help="Number or id of the finding.  [default: the first three]",
 )
 @click.option(
-    "--ops", type=options.COUNT, default=20, show_default=True, help="Maximum ops per side."
+    "--max-size",
+    "max_bytes",
+    type=options.SIZE,
+    metavar="SIZE",
+    help="Maximum size of whole tensors per side, such as 2GB.  [default: 3 % of everything]",
+)
+@click.option(
+    "--ops",
+    type=options.COUNT,
+    help="Maximum ops per side.  [default: what explaining the finding needs]",
+)
+@click.option(
+    "--until-cause",
+    is_flag=True,
+    help="Print a shell script of up to three rounds that stops at a cause; write nothing.",
 )
 @options.moved_target
 @options.moved_reference
@@ -50,25 +66,44 @@ def narrow(
     result: str,
     output: str,
     finding: str | None,
-    ops: int,
+    max_bytes: int | None,
+    ops: int | None,
+    until_cause: bool,
     target: str | None,
     reference: str | None,
     rules: tuple[str, ...],
 ) -> None:
-    """Write the next dump's configurations: whole tensors of the few ops around a finding.
+    """Write the next dump's configurations: whole tensors of the few ops that explain a finding.
 
     RESULT is the folder that 'dumpdiff align -o' wrote, or the file of 'dumpdiff align --json',
-    usually of a statistics dump. The commands to run are printed with what the dumps will cost.
+    usually of a statistics dump. The commands to run are printed with what the dumps will cost. The
+    first dumps stay where they are: the next ones complete them.
     """
     import dumpdiff
 
+    from ..api.next_dump import build_narrow_loop
     from ..reports import next_dump
 
+    if until_cause:
+        if finding is not None:
+            raise click.UsageError("--until-cause follows the first findings; leave out --finding")
+        loop = build_narrow_loop(
+            result,
+            output,
+            max_bytes=max_bytes,
+            ops=ops,
+            target=target,
+            reference=reference,
+            rules=rules,
+        )
+        click.echo(loop, nl=False)
+        return
     with show_progress() as progress:
         plan = dumpdiff.narrow(
             result,
             output,
             finding=finding,
+            max_bytes=max_bytes,
             ops=ops,
             target=target,
             reference=reference,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
@@ -40,6 +41,28 @@ class _NumberList(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # 
 
 
 NUMBERS = _NumberList()
+
+
+_SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[kKMGT]B)?")
+_SIZE_FACTORS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+class _Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.2
+    """A number of bytes with or without a unit: 500MB, 2GB, 1048576."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number of bytes."""
+        if isinstance(value, int):
+            return value
+        match = _SIZE_PATTERN.fullmatch(value.strip())
+        if match is None:
+            self.fail(f"{value!r} is not a size such as 500MB or 2GB", param, ctx)
+        return int(float(match[1]) * _SIZE_FACTORS[(match[2] or "B").upper()])
+
+
+SIZE = _Size()
 
 rules = click.option(
     "--rules",

@@ -133,10 +133,11 @@ def show_progress() -> Iterator[Callable[[str, float], None] | None]:
         yield None
         return
     with Progress(console=terminal, transient=True) as bar:
-        task = bar.add_task("", total=1.0)
+        task = bar.add_task("", total=None)
 
         def move(activity: str, share: float) -> None:
-            bar.update(task, description=activity, completed=share)
+            # What has no share yet may take long, so the bar moves to show that it is at work.
+            bar.update(task, description=activity, completed=share, total=1.0 if share else None)
 
         yield move
 

@@ -19,6 +19,7 @@ Examples:
   dumpdiff settings pretrain_llama.yaml train_llama.sh
   dumpdiff settings pretrain_llama.yaml megatron.log --json settings.json
   dumpdiff settings run_mindspore.sh run_swift.sh --reference-config Qwen2.5-7B/config.json -v
+  dumpdiff settings pretrain.yaml "bash run_mcore_qwen.sh dsw 7B 1 8 1e-5"
 
 A script is read, never run. A log with the arguments that Megatron-LM printed says more than the
 script.
@@ -52,9 +53,10 @@ def settings(
 ) -> None:
     """Compare the settings of two runs.
 
-    TARGET and REFERENCE are each a YAML of MindSpore Transformers, a launch script of any of the
-    frameworks, a log with the arguments that Megatron-LM or Megatron-SWIFT printed, or saved
-    arguments (args.json).
+    TARGET and REFERENCE are each the YAML, JSON or TOML of a training, a launch script ("bash
+    run.sh dsw 8B" with its arguments), a log with the arguments that a framework printed, or saved
+    arguments (args.json). Read are Megatron-LM, Megatron-SWIFT, MindSpore Transformers, Hugging
+    Face Trainer, LLaMA-Factory, ms-swift, accelerate, DeepSpeed, NeMo, torchtitan and verl.
     """
     import dumpdiff
 

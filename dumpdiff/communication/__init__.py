@@ -4,7 +4,7 @@
 those of all ranks of a step, ``match_siblings`` finds the calls that sibling ranks make alike.
 """
 
-from .collectives import list_collectives
+from .collectives import list_collectives, list_named_ranks
 from .exchanges import Exchanges, join_collectives
 from .groups import Group
 from .siblings import Siblings, find_stages, match_siblings, match_tensors
@@ -18,6 +18,7 @@ __all__ = [
     "find_stages",
     "join_collectives",
     "list_collectives",
+    "list_named_ranks",
     "match_siblings",
     "match_tensors",
 ]

@@ -114,6 +114,14 @@ def list_collectives(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
+def list_named_ranks(table: pd.DataFrame) -> frozenset[int]:
+    """Return the ranks that the collectives and transfers of :func:`list_collectives` name."""
+    named_ranks = set(table["peer"].tolist()) - {-1}
+    for members in table["members"].dropna():
+        named_ranks.update(members)
+    return frozenset(named_ranks)
+
+
 def classify_kind(kind: str) -> str:
     """Return the kind of a collective from the name of its operator, '' for other operators.
 

@@ -32,6 +32,7 @@ from .new_weights import judge_new_weights
 from .noise import measure_noise, measure_statistic_noise
 from .permuted_rows import accept_permuted_rows
 from .scalars import find_scalar_differences
+from .sketched_tensors import add_estimates
 from .statistics import (
     StatisticErrors,
     judge_statistics,
@@ -77,7 +78,7 @@ class Comparison:
     is in one pair at most that is no slot pair. ``masked`` is the number of elements that were set
     aside as mask fill, or -1 if only statistics were compared and all but the maximum were set
     aside. Where statistics are compared, ``statistic`` is the one that decides and
-    ``statistic_error`` its difference (else '' and NaN).
+    ``statistic_error`` its difference (else '' and NaN); 'sketch' is an estimated relative L2.
     """
 
     alignment: Alignment
@@ -129,16 +130,18 @@ def compare_pairs(
         fingerprints_t, ids_t, fingerprints_r, ids_r, pairs["has_mask_fill"].to_numpy()
     )
     statistics = measure_statistics(alignment, ids_t, ids_r, prints_t, prints_r, is_exact)
-    pairs["error"] = statistics.get_largest()
     pairs["tolerance"] = np.maximum(tolerance, resolution)
+    statistics = add_estimates(alignment, pairs, statistics)
+    pairs["error"] = statistics.get_largest()
     pairs["layout"] = pd.Series(["same"] * len(pairs), dtype=object)
     allowed_errors = np.maximum(tolerance, resolution / statistics.factors)
     noise = measure_statistic_noise(alignment, pairs, statistics.errors)
     allowed_errors = np.maximum(allowed_errors, noise)
     if spread is not None:
         allowed_errors = np.maximum(allowed_errors, spread.get_allowed(ids_r))
-    rows = np.flatnonzero(has_files)
-    problems = measure_whole_tensors(alignment, pairs, rows, is_exact, progress)
+    problems = measure_whole_tensors(
+        alignment, pairs, np.flatnonzero(has_files), is_exact, progress
+    )
     statistics_masked = np.where(is_set_aside, STATISTICS_SET_ASIDE, 0)
     pairs["masked"] = pairs["masked"].fillna(pd.Series(statistics_masked, index=pairs.index))
     _compare_checksums(target, reference, pairs)

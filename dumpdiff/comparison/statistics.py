@@ -17,18 +17,26 @@ from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
 from ..graph.statistics import STATISTICS
 from ..model.arrays import Flags, Floats, Ints
+from ..model.sketches import SKETCH
+
+#: What is compared of two tensors: statistics, and the sketches of both.
+COMPARED = (*STATISTICS, SKETCH)
 
 
 @dataclass(frozen=True)
 class StatisticErrors:
-    """The relative L2 error that each statistic of each pair shows; rows as in ``STATISTICS``."""
+    """The relative L2 error that each statistic of each pair shows; rows as in ``COMPARED``.
 
-    differences: Floats  #: (4, pairs) relative differences; NaN where a side lacks the statistic
-    factors: Floats  #: (4, pairs) difference that a relative L2 error of 1 explains
+    The last row, that of sketches, is there for single tensors only.
+    """
+
+    #: (statistics, pairs) relative differences; NaN where a side lacks the statistic
+    differences: Floats
+    factors: Floats  #: (statistics, pairs) difference that a relative L2 error of 1 explains
 
     @property
     def errors(self) -> Floats:
-        """Return (4, pairs) the relative L2 error that explains each difference."""
+        """Return (statistics, pairs) the relative L2 error that explains each difference."""
         return self.differences / self.factors
 
     def get_largest(self) -> Floats:
@@ -118,7 +126,7 @@ def judge_statistics(
     shares = _compute_shares(measured.errors, allowed_errors)
     deciding_statistics = np.argmax(shares, axis=0)
     columns = np.arange(len(pairs))
-    pairs["statistic"] = np.array(STATISTICS, dtype=object)[deciding_statistics]
+    pairs["statistic"] = np.array(COMPARED, dtype=object)[deciding_statistics]
     pairs["statistic_error"] = measured.differences[deciding_statistics, columns]
     pairs.loc[~is_judged, "statistic"] = ""
     pairs.loc[~is_judged, "statistic_error"] = np.nan

@@ -42,8 +42,8 @@ def select_tensors(
 ) -> tuple[Ints, Ints]:
     """Return one tensor of either class per pair.
 
-    Whole tensors of a common shape are preferred, then any whole ones, then the tensors that stand
-    for their classes.
+    Whole or sketched tensors of a common shape are preferred, then any such, then the tensors that
+    stand for their classes.
     """
     target_members, reference_members = _list_whole_tensors(target), _list_whole_tensors(reference)
     target_tensors = target.classes["tensor"].to_numpy()[target_ids].copy()
@@ -62,10 +62,16 @@ def select_tensors(
 
 
 def _list_whole_tensors(flow: Flow) -> dict[int, dict[tuple[int, ...], int]]:
-    """Return the whole tensors of each class, one per shape (without unit axes), outputs first."""
+    """Return the whole tensors of each class, one per shape (without unit axes), outputs first.
+
+    Where the dump has none, they are the sketched ones.
+    """
     tensors = flow.tensors
     is_input = tensors["slot_kind"].to_numpy() != "output"
-    rows = np.flatnonzero((tensors["file"] != "").to_numpy() & (flow.tensor_class >= 0))
+    is_recorded = flow.has_whole_tensor
+    if not is_recorded.any():
+        is_recorded = tensors["sketch"].notna().to_numpy() & (flow.tensor_class >= 0)
+    rows = np.flatnonzero(is_recorded)
     rows = rows[np.argsort(is_input[rows], kind="stable")]
     shapes = tensors["shape"].to_numpy()
     table: dict[int, dict[tuple[int, ...], int]] = {}

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 
+from ..checkpoints import Checkpoint
 from ..model.errors import DumpError
+from ..rulebook import ModelFamily, Rules
+from ..weight_comparison.families import find_model_family, read_naming
 from .canonical import CanonicalCheckpoint
-from .huggingface import CLASSES
 
 _LAYER_MODULE = re.compile(r"^layers\.(\d+)\.(.+)\.(?:weight|bias)$")
 #: What each layer of a converted model has: one of the alternatives of every row.
@@ -25,16 +27,29 @@ _REQUIRED_MODULES: tuple[tuple[str, ...], ...] = (
 )
 
 
-def check_source(model: CanonicalCheckpoint) -> None:
-    """Raise DumpError if the source is no model of a family that is converted."""
-    model_type = model.settings.get("model_type")
-    if isinstance(model_type, str) and model_type not in CLASSES:
+def check_family(checkpoint: Checkpoint, rules: Rules, framework: str) -> None:
+    """Raise DumpError if the model of a checkpoint is not converted to a framework."""
+    settings = checkpoint.settings
+    names = [entry.name for entry in checkpoint.entries]
+    family = find_model_family(settings, rules)
+    if family is None:
+        family = read_naming(names, settings, checkpoint.format, rules).model
+    model_type = settings.get("model_type")
+    if isinstance(model_type, str) and family is None:
         raise DumpError(
             f"model_type {model_type} in config.json is not converted; known are"
-            f" {', '.join(sorted(CLASSES))}. Names (--rules FILE) are not enough: the rows of fused"
-            " weights, the norms, the residual path and the position embedding must be those of a"
-            " known family"
+            f" {', '.join(rules.families.list_model_types(framework))}. A file for --rules with"
+            " the section 'families' adds it (docs/rules.md): its model_types, norm, names"
+            " (scopes), the rows of fused weights, and in converts_to the frameworks that compute"
+            " the same residual path, position embedding and activation"
         )
+    if family is not None and framework not in family.targets:
+        name = model_type or family.name
+        raise DumpError(f"{name} is not converted to {framework}: {family.reason}")
+
+
+def check_layers(model: CanonicalCheckpoint) -> None:
+    """Raise DumpError if a layer lacks what every layer of a converted family has."""
     modules: dict[str, set[str]] = {}
     for path in model.parameters:
         match = _LAYER_MODULE.match(path)
@@ -49,13 +64,18 @@ def check_source(model: CanonicalCheckpoint) -> None:
                 )
 
 
-def check_target(model: CanonicalCheckpoint, model_type: str) -> None:
+def check_target(model: CanonicalCheckpoint, family: ModelFamily, model_type: str) -> None:
     """Raise DumpError if a class of transformers cannot compute what the source computes."""
-    has_layer_norm = model.has_parameter("final_norm.bias")
-    if has_layer_norm != (model_type == "gpt2"):
-        kinds = ("LayerNorm", "RMSNorm") if has_layer_norm else ("RMSNorm", "LayerNorm")
-        raise DumpError(f"the source has {kinds[0]}, and {model_type} has {kinds[1]}")
-    if model.config.zero_centered_norms:
+    source_family = find_model_family(model.settings, model.rules)
+    if source_family is not None and source_family != family:
+        raise DumpError(
+            f"--model-type {model_type}: config.json of the source says"
+            f" {model.settings['model_type']}, which is another architecture"
+        )
+    norm = "LayerNorm" if model.has_parameter("final_norm.bias") else "RMSNorm"
+    if family.norm != norm:
+        raise DumpError(f"the source has {norm}, and {model_type} has {family.norm}")
+    if model.config.zero_centered_norms and not family.norms_minus_one:
         raise DumpError(
             f"the source stores its norms minus one, and {model_type} does not add one: store the"
             " norms as they are first"

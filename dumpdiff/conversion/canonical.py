@@ -5,21 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..checkpoints import Checkpoint
 from ..model.errors import DumpError
-from ..rulebook import Rules
+from ..rulebook import Arrangement, Rules
 from ..weight_comparison.families import (
-    GPT2,
     HUGGINGFACE,
     META,
     MINDFORMERS,
     MINDFORMERS_LEGACY,
     ModelConfig,
+    Naming,
 )
+from ..weight_comparison.family_layouts import is_stored_transposed
 from ..weight_comparison.groups import collect_members, is_state
 from ..weight_comparison.row_permutation import build_fused_order, invert_order, swap_row_axes
 from ..weight_comparison.shards import join_shards
@@ -27,12 +28,13 @@ from ..weight_comparison.whole_model import WholeModel
 from .rows import Rows
 
 #: Order of the rows of a fused weight: by query group, part after part, or row by row in turn.
-FusionLayout = Literal["grouped", "concatenated", "interleaved"]
+FusionLayout = Arrangement
 
-#: Family -> layout of q, k and v in one weight, where it is not 'grouped' (docs/weights.md).
-_QKV_LAYOUTS: Mapping[str, FusionLayout] = {HUGGINGFACE: "concatenated", GPT2: "concatenated"}
-#: Family -> layout of gate and up in a dense layer, where it is not 'concatenated'. In experts it
-#: always is.
+#: Family of names -> layout of q, k and v in one weight, where it is not 'grouped' and the model's
+#: family does not say (docs/weights.md).
+_QKV_LAYOUTS: Mapping[str, FusionLayout] = {HUGGINGFACE: "concatenated"}
+#: Family of names -> layout of gate and up in a dense layer, where it is not 'concatenated'. In
+#: experts it always is.
 _GATE_UP_LAYOUTS: Mapping[str, FusionLayout] = {
     MINDFORMERS: "interleaved",
     MINDFORMERS_LEGACY: "interleaved",
@@ -65,7 +67,8 @@ class CanonicalCheckpoint:
     sources: Mapping[str, str]  #: canonical name -> name in the source
     config: ModelConfig
     settings: Mapping[str, Any]  #: of the source
-    family: str
+    naming: Naming
+    rules: Rules
     skipped: tuple[str, ...]  #: tensors that are no weights: optimizer states, counters, tables
     notes: tuple[str, ...] = ()
 
@@ -118,7 +121,7 @@ def read_canonical(
                 )
             parameters[path] = _convert_rope_pairs(path, part, model)
             sources[path] = member.label
-    assumptions = _list_assumptions(model.family, parameters, sources, options)
+    assumptions = _list_assumptions(model.naming.family, parameters, sources, options)
     parameters = _drop_tied_head(parameters, model.config)
     parameters = _drop_padding(parameters, model.config)
     return CanonicalCheckpoint(
@@ -126,7 +129,8 @@ def read_canonical(
         sources=sources,
         config=model.config,
         settings=checkpoint.settings,
-        family=model.family,
+        naming=model.naming,
+        rules=rules,
         skipped=_list_states(model),
         notes=(*map(str, checkpoint.problems), *assumptions),
     )
@@ -213,7 +217,7 @@ def _find_fused_parts(
     """Return the parts of ``qkv`` or ``gate_up_proj``; None for an MLP without a gate."""
     if module == "qkv":
         names, sizes = _compute_qkv_sizes(prefix, rows, model)
-        layout = options.qkv or _QKV_LAYOUTS.get(model.family, "grouped")
+        layout = options.qkv or _get_layout(model.naming, "qkv", _QKV_LAYOUTS, "grouped")
         groups = model.config.groups or 1
         if layout != "grouped" or len(names) != 3:
             groups = 1
@@ -221,9 +225,19 @@ def _find_fused_parts(
     if not _has_gate(path, prefix, rows, model, options):
         return None
     size = rows.shape[0] // 2
-    layout = options.gate_up or _GATE_UP_LAYOUTS.get(model.family, "concatenated")
+    layout = options.gate_up or _get_layout(
+        model.naming, "gate_up_proj", _GATE_UP_LAYOUTS, "concatenated"
+    )
     is_interleaved = layout == "interleaved" and not _EXPERT.search(path)
     return _FusedParts(("gate_proj", "up_proj"), (size, size), size if is_interleaved else 1)
+
+
+def _get_layout(
+    naming: Naming, module: str, layouts: Mapping[str, FusionLayout], default: FusionLayout
+) -> FusionLayout:
+    """Return the layout of a fused module: of the model's family, or of the family of names."""
+    arrangement = None if naming.model is None else naming.model.rows.get(module)
+    return arrangement or layouts.get(naming.family, default)
 
 
 def _compute_qkv_sizes(
@@ -285,7 +299,7 @@ def _has_gate(
             "down_proj next to it"
         )
     shape = model.tensors[down].shape
-    width = shape[0] if model.family == GPT2 else shape[1]
+    width = shape[0 if is_stored_transposed(model.naming, f"{prefix}down_proj.weight") else 1]
     return rows.shape[0] == 2 * width
 
 
@@ -296,7 +310,7 @@ def _convert_rope_pairs(path: str, rows: Rows, model: WholeModel) -> Rows:
     """
     is_query = path.endswith(".attention.q.weight")
     is_key = path.endswith(".attention.k.weight")
-    if model.family != META or not (is_query or is_key):
+    if model.naming.family != META or not (is_query or is_key):
         return rows
     heads = model.config.heads if is_query else model.config.groups
     if not heads or rows.shape[0] % (2 * heads):

@@ -25,7 +25,7 @@ def build_layout(example: WholeModel, qkv: FusionLayout, gate_up: FusionLayout) 
         if not is_state(path, example.tensors[name])
     }
     modules = {path.split(".")[-2] for path in names if "." in path}
-    if example.family != MINDFORMERS:
+    if example.naming.family != MINDFORMERS:
         qkv = gate_up = "concatenated"
     fusions = []
     if "qkv" in modules:

@@ -6,45 +6,47 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..rulebook import ModelFamily
+from ..weight_comparison.families import find_model_family
 from .canonical import CanonicalCheckpoint
-from .huggingface import CLASSES
 from .rope_scaling import build_megatron_scaling, read_rope_scaling
 
 
 class _Spelling(NamedTuple):
     """The names of a fact; '' where a framework has none."""
 
-    transformers: str  #: in config.json
-    gpt2: str  #: in GPT-2's config.json
+    transformers: str  #: in config.json, unless the model's family has another (``config``)
     megatron: str  #: in Megatron's arguments
 
 
 _SPELLINGS: Mapping[str, _Spelling] = {
-    "layers": _Spelling("num_hidden_layers", "n_layer", "num_layers"),
-    "hidden": _Spelling("hidden_size", "n_embd", "hidden_size"),
-    "heads": _Spelling("num_attention_heads", "n_head", "num_attention_heads"),
-    "groups": _Spelling("num_key_value_heads", "", "num_query_groups"),
-    "head_size": _Spelling("head_dim", "", "kv_channels"),
-    "ffn": _Spelling("intermediate_size", "n_inner", "ffn_hidden_size"),
-    "vocabulary": _Spelling("vocab_size", "vocab_size", "vocab_size"),
-    "positions": _Spelling("max_position_embeddings", "n_positions", "max_position_embeddings"),
-    "norm_epsilon": _Spelling("rms_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
-    "rope_theta": _Spelling("rope_theta", "", "rotary_base"),
-    "experts_ffn": _Spelling("moe_intermediate_size", "", "moe_ffn_hidden_size"),
-    "experts_per_token": _Spelling("num_experts_per_tok", "", "moe_router_topk"),
-    "expert_groups": _Spelling("n_group", "", "moe_router_num_groups"),
-    "chosen_groups": _Spelling("topk_group", "", "moe_router_group_topk"),
-    "routed_scale": _Spelling("routed_scaling_factor", "", "moe_router_topk_scaling_factor"),
+    "layers": _Spelling("num_hidden_layers", "num_layers"),
+    "hidden": _Spelling("hidden_size", "hidden_size"),
+    "heads": _Spelling("num_attention_heads", "num_attention_heads"),
+    "groups": _Spelling("num_key_value_heads", "num_query_groups"),
+    "head_size": _Spelling("head_dim", "kv_channels"),
+    "ffn": _Spelling("intermediate_size", "ffn_hidden_size"),
+    "vocabulary": _Spelling("vocab_size", "vocab_size"),
+    "positions": _Spelling("max_position_embeddings", "max_position_embeddings"),
+    "norm_epsilon": _Spelling("rms_norm_eps", "norm_epsilon"),
+    "rope_theta": _Spelling("rope_theta", "rotary_base"),
+    "experts_ffn": _Spelling("moe_intermediate_size", "moe_ffn_hidden_size"),
+    "experts_per_token": _Spelling("num_experts_per_tok", "moe_router_topk"),
+    "expert_groups": _Spelling("n_group", "moe_router_num_groups"),
+    "chosen_groups": _Spelling("topk_group", "moe_router_group_topk"),
+    "routed_scale": _Spelling("routed_scaling_factor", "moe_router_topk_scaling_factor"),
     "shared_ffn": _Spelling(
-        "shared_expert_intermediate_size", "", "moe_shared_expert_intermediate_size"
+        "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"
     ),
-    "attention_dropout": _Spelling("attention_dropout", "attn_pdrop", "attention_dropout"),
-    "hidden_dropout": _Spelling("", "resid_pdrop", "hidden_dropout"),
-    "q_latent": _Spelling("q_lora_rank", "", "q_lora_rank"),
-    "kv_latent": _Spelling("kv_lora_rank", "", "kv_lora_rank"),
-    "rope_size": _Spelling("qk_rope_head_dim", "", "qk_pos_emb_head_dim"),
-    "nope_size": _Spelling("qk_nope_head_dim", "", "qk_head_dim"),
-    "value_size": _Spelling("v_head_dim", "", "v_head_dim"),
+    "attention_dropout": _Spelling("attention_dropout", "attention_dropout"),
+    "hidden_dropout": _Spelling("", "hidden_dropout"),
+    "q_latent": _Spelling("q_lora_rank", "q_lora_rank"),
+    "kv_latent": _Spelling("kv_lora_rank", "kv_lora_rank"),
+    "rope_size": _Spelling("qk_rope_head_dim", "qk_pos_emb_head_dim"),
+    "nope_size": _Spelling("qk_nope_head_dim", "qk_head_dim"),
+    "value_size": _Spelling("v_head_dim", "v_head_dim"),
+    "qk_norm": _Spelling("", "qk_layernorm"),
+    "rotary_share": _Spelling("partial_rotary_factor", "rotary_percent"),
 }
 #: Fact -> suffix of a canonical name, and the axis whose length is the fact.
 _SHAPE_FACTS = {
@@ -58,20 +60,17 @@ _SHAPE_FACTS = {
     "q_latent": (".attention.q_b.weight", 1),
     "kv_latent": (".attention.kv_b.weight", 1),
 }
-#: model_type -> its name for the number of experts, where it is not 'num_experts'.
-_EXPERTS = {
-    "mixtral": "num_local_experts",
-    "deepseek_v2": "n_routed_experts",
-    "deepseek_v3": "n_routed_experts",
-}
+_EXPERTS = "num_experts"  #: in config.json, unless the family has another name
+#: Names of the number of experts in the families that also count dense layers and shared experts.
+_ROUTED_EXPERTS = "n_routed_experts"
 #: Settings of config.json that Megatron's arguments have in another form: see ``build_arguments``,
 #: and the number of experts and of dense layers, which come from the parameters.
 _CARRIED_SETTINGS = frozenset(
     {
-        *_EXPERTS.values(), "num_experts", "first_k_dense_replace", "moe_layer_freq",
-        "n_shared_experts", "tie_word_embeddings", "attention_bias", "mlp_bias", "norm_topk_prob",
-        "rope_scaling", "rope_parameters", "head_dim", "qk_head_dim", "decoder_sparse_step",
-        "mlp_only_layers", "qkv_bias", "embd_pdrop",
+        "num_local_experts", "n_routed_experts", "num_experts", "first_k_dense_replace",
+        "moe_layer_freq", "n_shared_experts", "tie_word_embeddings", "attention_bias", "mlp_bias",
+        "norm_topk_prob", "rope_scaling", "rope_parameters", "head_dim", "qk_head_dim",
+        "decoder_sparse_step", "mlp_only_layers", "qkv_bias", "embd_pdrop",
     }
 )  # fmt: skip
 #: Settings that do not change what a forward and a backward pass compute.
@@ -107,10 +106,13 @@ def collect_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
     settings = dict(model.settings)
     rope_parameters = settings.get("rope_parameters")  # of transformers 5
     if isinstance(rope_parameters, Mapping):
-        settings.setdefault("rope_theta", rope_parameters.get("rope_theta"))
+        for name in ("rope_theta", "partial_rotary_factor"):
+            settings.setdefault(name, rope_parameters.get(name))
+    family = find_model_family(settings, model.rules)
+    own_names = family.config if family is not None else {}
     facts = {}
     for fact, spelling in _SPELLINGS.items():
-        value = _read_number(settings, spelling)
+        value = _read_number(settings, (own_names.get(fact, ""), *spelling))
         if value is not None:
             facts[fact] = value
     measured_facts = _measure_facts(model)
@@ -133,6 +135,7 @@ def _measure_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
         "layers": model.n_layers,
         "heads": config.heads,
         "groups": config.groups,
+        "qk_norm": model.has_parameter(".attention.q_norm.weight"),
         "tied": not model.has_parameter("head.weight"),
     }
     for fact, (suffix, axis) in _SHAPE_FACTS.items():
@@ -170,7 +173,7 @@ def _count_dense_layers(model: CanonicalCheckpoint) -> int:
 
 
 def build_config(
-    model: CanonicalCheckpoint, model_type: str, dtype: str | None
+    model: CanonicalCheckpoint, family: ModelFamily, model_type: str, dtype: str | None
 ) -> dict[str, Any] | None:
     """Return ``config.json``; None if the number of heads is unknown.
 
@@ -181,22 +184,26 @@ def build_config(
         return _update_config(model.settings, facts, dtype)
     if "heads" not in facts:
         return None
-    config: dict[str, Any] = {"architectures": [CLASSES[model_type]], "model_type": model_type}
-    for fact, spelling in _SPELLINGS.items():
-        name = spelling.gpt2 if model_type == "gpt2" else spelling.transformers
+    config: dict[str, Any] = {
+        "architectures": [family.classes[model_type]],
+        "model_type": model_type,
+        **family.values,
+    }
+    names = {fact: spelling.transformers for fact, spelling in _SPELLINGS.items()}
+    names.update(family.config)
+    for fact, name in names.items():
         if name and fact in facts:
             config[name] = facts[fact]
     config["tie_word_embeddings"] = facts["tied"]
     config["torch_dtype"] = dtype or _find_most_common_dtype(model)
-    if model_type == "gpt2":
+    if "position_embedding.weight" in model.parameters:
         return config
     scaling = read_rope_scaling(model.settings)
     if scaling:
         config["rope_scaling"] = scaling
-    config["hidden_act"] = "silu"
     config["attention_bias"] = model.has_parameter(".attention.q.bias")
     if "experts" in facts:
-        _add_expert_settings(config, facts, model_type)
+        _add_expert_settings(config, facts, family)
     if model.has_mla:
         config["q_lora_rank"] = facts.get("q_latent")
         config["num_key_value_heads"] = facts["heads"]
@@ -218,11 +225,12 @@ def _update_config(
     return config
 
 
-def _add_expert_settings(config: dict[str, Any], facts: Mapping[str, Any], model_type: str) -> None:
-    config[_EXPERTS.get(model_type, "num_experts")] = facts["experts"]
-    if model_type == "mixtral":
-        config["intermediate_size"] = config.pop("moe_intermediate_size")
-    if model_type in ("deepseek_v2", "deepseek_v3"):
+def _add_expert_settings(
+    config: dict[str, Any], facts: Mapping[str, Any], family: ModelFamily
+) -> None:
+    name = family.config.get("experts", _EXPERTS)
+    config[name] = facts["experts"]
+    if name == _ROUTED_EXPERTS:
         config["first_k_dense_replace"] = facts["dense_layers"]
         config["n_shared_experts"] = facts.get("shared_ffn", 0) // facts["experts_ffn"]
         config.pop("shared_expert_intermediate_size", None)
@@ -256,7 +264,6 @@ def build_arguments(
         "add_qkv_bias": model.has_parameter(".attention.q.bias"),
         "normalization": "LayerNorm" if has_layer_norm else "RMSNorm",
         "position_embedding_type": "learned_absolute" if has_learned_positions else "rope",
-        "qk_layernorm": model.has_parameter(".attention.q_norm.weight"),
         "multi_latent_attention": model.has_mla,
         "transformer_impl": "transformer_engine" if transformer_engine else "local",
         "use_checkpoint_args": False,
@@ -279,13 +286,14 @@ def _build_router_arguments(model: CanonicalCheckpoint) -> dict[str, Any]:
     Megatron takes the softmax of the chosen experts, so that their weights add up to one, or with
     ``pre_softmax`` of all of them.
     """
-    model_type = model.settings.get("model_type")
-    if not isinstance(model_type, str):
+    family = find_model_family(model.settings, model.rules)
+    if family is None:
         return {}
-    if model_type == "deepseek_v3":
-        return {"moe_router_score_function": "sigmoid"}
-    is_normalized = model.settings.get("norm_topk_prob", model_type == "mixtral")
-    return {"moe_router_score_function": "softmax", "moe_router_pre_softmax": not is_normalized}
+    is_normalized = model.settings.get("norm_topk_prob", False)
+    arguments: dict[str, Any] = {"moe_router_score_function": "softmax"}
+    if "moe_router_score_function" not in family.megatron:
+        arguments["moe_router_pre_softmax"] = not is_normalized
+    return {**arguments, **family.megatron}
 
 
 def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
@@ -301,7 +309,9 @@ def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
     if build_megatron_scaling(scaling, has_mla=model.has_mla) is None:
         numbers = ", ".join(f"{key} {value}" for key, value in scaling.items())
         lost.append(f"the scaling of RoPE ({numbers})")
+    family = find_model_family(settings, model.rules)
     written = {name for spelling in _SPELLINGS.values() for name in spelling if name}
+    written.update(() if family is None else family.config.values())
     for key, value in settings.items():
         is_off = value in (None, False, 0, [], {})
         if key in written or key in _CARRIED_SETTINGS or key in _EFFECTLESS_SETTINGS or is_off:

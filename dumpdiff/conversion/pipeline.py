@@ -11,6 +11,7 @@ from ..checkpoints import Checkpoint
 from ..rulebook import Rules
 from ..weight_comparison import WeightsResult, compare
 from ..weight_comparison.shards import join_shards
+from .architecture import check_family
 from .canonical import SourceOptions, read_canonical
 from .plan import Plan, TargetOptions, build_plan
 from .writer import write_plan
@@ -56,6 +57,7 @@ def plan_conversion(
 
     ``like`` is a checkpoint whose names are used. Raises DumpError for what cannot be converted.
     """
+    check_family(source, rules, target_options.framework)
     model = read_canonical(source, rules, source_options)
     example = None if like is None else join_shards(like, rules)
     plan = build_plan(model, target_options, example)

@@ -14,10 +14,11 @@ import numpy as np
 from ..checkpoints.elements import RAW_DTYPES, decode
 from ..checkpoints.megatron import TRACKER
 from ..model.errors import DumpError
+from ..rulebook import ModelFamily
 from ..weight_comparison.matrix import Matrix
 from ..weight_comparison.whole_model import WholeModel
 from . import existing_names, huggingface, megatron, mindspore, model_config, safetensors_writer
-from .architecture import check_source, check_target
+from .architecture import check_layers, check_target
 from .canonical import CanonicalCheckpoint, FusionLayout
 from .rows import OutputTensor, Rows
 from .target_layout import TargetLayout, build_tensors, shard_parameters
@@ -89,7 +90,7 @@ def build_plan(
 
     Raises DumpError for a parameter or a split that the target cannot have.
     """
-    check_source(model)
+    check_layers(model)
     if options.bias is not None:
         change_biases = _add_zero_biases if options.bias else _drop_zero_biases
         parameters = change_biases(model.parameters)
@@ -175,12 +176,9 @@ def _plan_safetensors(
 ) -> Plan:
     """Plan safetensors files and config.json, for Hugging Face and MindSpore."""
     model_type = options.model_type or huggingface.detect_model_type(model)
-    if model_type not in huggingface.CLASSES:
-        raise DumpError(
-            f"--model-type {model_type}: expected one of {', '.join(huggingface.CLASSES)}"
-        )
-    check_target(model, model_type)
-    target = _choose_layout(model_type, options, example)
+    family = huggingface.find_family(model, model_type)
+    check_target(model, family, model_type)
+    target = _choose_layout(family, model_type, options, example)
     groups = model.config.groups or 0
     tensors = build_tensors(model.parameters, model.sources, target, groups, options.dtype)
     if example is not None:
@@ -191,7 +189,7 @@ def _plan_safetensors(
         index = safetensors_writer.build_index(tensors_by_file)
         files.append(File("model.safetensors.index.json", text=index))
     notes = model.notes
-    config = model_config.build_config(model, model_type, options.dtype)
+    config = model_config.build_config(model, family, model_type, options.dtype)
     if config is None:
         note = "no config.json was written, because the number of heads is unknown (--heads N)"
         notes = (*notes, note)
@@ -201,12 +199,12 @@ def _plan_safetensors(
 
 
 def _choose_layout(
-    model_type: str, options: TargetOptions, example: WholeModel | None
+    family: ModelFamily, model_type: str, options: TargetOptions, example: WholeModel | None
 ) -> TargetLayout:
     if example is not None:
         return existing_names.build_layout(example, options.qkv, options.gate_up)
     if options.framework == "huggingface":
-        return huggingface.build_layout(model_type)
+        return huggingface.build_layout(family, model_type)
     if options.legacy:
         return mindspore.build_legacy_layout()
     return mindspore.build_core_layout(options.qkv, options.gate_up)

@@ -9,8 +9,11 @@ from ..model.finding import Finding
 from . import commands
 from .case import Case
 from .decision import Decision
-from .evidence import Evidence
-from .places import Place, select_findings
+from .evidence import STAGES, Evidence
+from .likelihoods import Place
+from .next_input import choose_next_input
+from .observations import select_findings
+from .places import PLACE_NAMES
 from .stages import PHASES
 
 
@@ -39,44 +42,47 @@ def _advise(case: Case, evidence: Evidence, decision: Decision) -> Iterator[Advi
                 "no setting explains it: look for casts in the model's code, and use the wider"
                 " dtype on both sides"
             )
-    places = decision.candidates or _find_places(decision)
-    for place in places:
+    for place in _find_places(decision):
         yield from _ADVISERS[place](case, evidence)
     if decision.verdict == "agree":
         yield Advice(
             "nothing is left to examine in these steps; a longer run shows more (the standard asks"
             " for 1000 steps)"
         )
-    elif not places and decision.cause is None:
-        yield from _advise_missing_inputs(case, evidence)
+    elif decision.cause is None:
+        yield from _advise_next_input(case, evidence, decision)
 
 
 def _find_places(decision: Decision) -> tuple[Place, ...]:
-    """Return the place of the cause; that of a low precision is the place where it shows."""
+    """Return the places of the causes; that of a low precision is the place where it shows."""
     if decision.cause is None or decision.cause == "settings":
-        return ()
+        return decision.other_causes
     if decision.cause != "precision":
-        return (decision.cause,)
+        return (decision.cause, *decision.other_causes)
     if decision.symptom == "gradients":
         return ("backward",)
     return ("forward",)
 
 
-def _advise_missing_inputs(case: Case, evidence: Evidence) -> Iterator[Advice]:
-    """Advise on inputs if nothing differs and too little was given."""
-    unread_inputs = [_advise_unreadable(evidence, stage.name) for stage in evidence.stages]
-    for advice in dict.fromkeys(unread_inputs):
-        if advice is not None:
-            yield advice
-    lacks_logs = evidence.logs is None and evidence.find_stage("logs") is None
-    lacks_dumps = evidence.dumps is None and evidence.find_stage("forward") is None
-    if lacks_logs:
-        yield Advice(
-            "give the training logs of both runs: they show at which step the runs diverge"
-            " (log: in the case)"
-        )
-    if lacks_dumps:
-        yield from _advise_forward(case, evidence)
+def _advise_next_input(case: Case, evidence: Evidence, decision: Decision) -> Iterator[Advice]:
+    """Advise the one thing that separates the places that are left best.
+
+    An input that was given and cannot be read comes first. If all inputs were compared, the most
+    probable place is looked at more closely.
+    """
+    for name in STAGES:
+        unreadable = _advise_unreadable(evidence, name)
+        if unreadable is not None:
+            yield unreadable
+            return
+    key = choose_next_input(evidence, decision)
+    if key:
+        places = ", ".join(PLACE_NAMES[place] for place in decision.candidates)
+        reason, command_lines = _INPUT_ADVICE[key]
+        yield Advice(f"{reason}; this separates best what is left ({places}):", command_lines)
+        return
+    for place in decision.candidates[:1]:
+        yield from _ADVISERS[place](case, evidence)
 
 
 def _advise_unreadable(evidence: Evidence, name: str) -> Advice | None:
@@ -259,4 +265,29 @@ _ADVISERS: Mapping[Place, Callable[[Case, Evidence], Iterator[Advice]]] = {
     "schedule": _advise_schedule,
     "optimizer": _advise_optimizer,
     "long run": _advise_long_run,
+}
+
+#: Key of a case -> why it should be given, and the commands that make it.
+_INPUT_ADVICE: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "log": (
+        "give the training logs of both runs (log:)",
+        ("dumpdiff logs TARGET.log REFERENCE.log",),
+    ),
+    "data": (
+        "give the first batch of both runs, as a dataset or saved (data:)",
+        ("dumpdiff data TARGET_BATCH REFERENCE_BATCH",),
+    ),
+    "weights": (
+        "give the checkpoints of both runs, as they were before step 1 (weights:)",
+        ("dumpdiff weights TARGET_CHECKPOINT REFERENCE_CHECKPOINT",),
+    ),
+    "dump": ("dump the statistics of step 1 in both runs (dump:)", _list_dump_commands(0)),
+    "steps": (
+        "save weights and gradients of the first two steps of both runs (steps:)",
+        (
+            "dumpdiff snippet save-grads --framework mindformers",
+            "dumpdiff snippet save-grads --framework megatron",
+            "dumpdiff optimizer TARGET_STEPS REFERENCE_STEPS",
+        ),
+    ),
 }

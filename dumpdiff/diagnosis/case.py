@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..model.errors import DumpError
 from ..rulebook.document import Entry, read_document
+from ..run_settings.reader import resolve_command
 from ..training_logs.migration_standard import MIN_STEPS
 
 #: Keys of a case that belong to one run; the other keys belong to both.
@@ -23,7 +24,7 @@ class Run:
     version: str = ""  #: of the framework, where defaults changed; not a path
     data: str = ""  #: dataset (prefix of .bin and .idx) or saved batch; '': the batch in the dump
     log: str = ""  #: training log, or the folder of all ranks' logs
-    #: Local norms or gradients of step 1; '': those in the log, else those in the dump.
+    #: Local norms or gradients of step 1; '': those in the log, else the steps, else the dump.
     norms: str = ""
     weights: str = ""  #: checkpoint before step 1
     steps: str = ""  #: weights_0, gradients_1, weights_1, ... of the first steps
@@ -107,7 +108,8 @@ def build_run(inputs: Mapping[str, str]) -> Run:
     for key, value in inputs.items():
         if key in _NO_PATHS:
             continue
-        if not _has_files(key, Path(value)):
+        is_command = key == "settings" and resolve_command(value, Path()) is not None
+        if not is_command and not _has_files(key, Path(value)):
             raise DumpError(f"{value}: no such file or folder (given as {key})")
     return Run(**inputs)
 
@@ -146,6 +148,9 @@ def _read_path(entry: Entry | None, root: Path, key: str = "") -> str:
         return ""
     path = root / entry.read_text()
     if not _has_files(key, path):
+        command = resolve_command(entry.read_text(), root) if key == "settings" else None
+        if command is not None:
+            return command
         raise entry.make_error(f"there is no {path}")
     return str(path)
 

@@ -1,14 +1,16 @@
-"""The decision tree of the precision guide: from the results of the stages to the cause."""
+"""The conclusion of a triage: from what the stages observed to the cause, or the places left."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..model.verdict import Verdict
 from ..run_settings import ComparedSetting
 from .evidence import Evidence
-from .places import Cause, Place, PlaceAnswer, answer_places, select_settings
+from .likelihoods import PLACES, Belief, Observation, Place, combine
+from .observations import list_observations, select_settings
+from .places import PLACE_NAMES, Cause, PlaceAnswer, answer_places
 from .stages import select_phase_findings
 from .symptom import Symptom, find_symptom
 
@@ -23,11 +25,17 @@ LEADS: Mapping[Symptom, tuple[Place, ...]] = {
 #: Places that make the first loss differ. A setting that shows there is the cause, the place is
 #: not.
 _FIRST_LOSS_PLACES: tuple[Place, ...] = LEADS["first loss"]
-
-#: Last of all places.
-_LAST_PLACE: Place = "long run"
-
 _LOW_PRECISION = "low-precision"  #: name of the hypothesis that explains a finding
+
+#: A place is a cause if it is at least this probable: four to one against everything else.
+_DECIDED = 0.8
+#: A place with less than this is not left. Everything that the stages overlook (one fault in fifty)
+#: is below it, everything that only a printed sum speaks against is above it.
+_LEFT = 0.05
+#: With less than this, it is certain that something differs.
+_NOTHING_WRONG = 0.05
+#: From this probability on, a place that is left next to a cause may be a second one.
+_SECOND_CAUSE = 0.25
 
 
 @dataclass(frozen=True)
@@ -36,23 +44,25 @@ class RuledOut:
 
     place: Place
     stage: str  #: the stage that says so
-    summary: str
+    summary: str  #: what it compared, and how much of it
 
 
 @dataclass(frozen=True)
 class Decision:
     """The conclusion of a triage."""
 
-    verdict: Verdict  #: agree: no cause found, and all stages with input agree
+    verdict: Verdict  #: agree: no cause found, and nothing is left to look at
     symptom: Symptom
     cause: Cause | None  #: None if nothing differs, or if the place is not known
-    #: Remaining places, if the runs differ and the place is not known.
+    #: Places that are left, the most probable first: next to a cause, those of a second one.
     candidates: tuple[Place, ...]
     headline: str
     evidence: tuple[str, ...] = ()
-    other_differences: tuple[str, ...] = ()  #: what else differs, and may be another cause
+    other_causes: tuple[Place, ...] = ()  #: places that are certainly wrong, too
+    other_differences: tuple[str, ...] = ()  #: what else differs, and may follow from the cause
     ruled_out: tuple[RuledOut, ...] = ()
     missing: tuple[str, ...] = ()  #: what was not examined, or is inconclusive
+    belief: Mapping[Place, float] = field(default_factory=dict)  #: place -> its probability
 
     @property
     def outcome(self) -> str:
@@ -60,35 +70,60 @@ class Decision:
         return self.cause or self.verdict
 
 
+@dataclass(frozen=True)
+class _Case:
+    """Everything that a decision is made from."""
+
+    evidence: Evidence
+    observations: Sequence[Observation]
+    belief: Belief
+    answers: Mapping[Place, PlaceAnswer]
+    symptom: Symptom
+
+    def is_ruled_out(self, place: Place) -> bool:
+        """Whether a stage examined the place, it agrees, and all evidence leaves no doubt."""
+        return self.answers[place].verdict == "agree" and self.belief.places[place] < _LEFT
+
+
 def decide(evidence: Evidence) -> Decision:
     """Return the conclusion from the results of the stages.
 
-    The first place that differs, in the order data, weights, forward, backward, schedule,
-    optimizer, long run, is the cause: differences at later places follow from it. If settings that
-    show there differ, or a dtype is narrower, that is the cause instead. If no place differs, the
-    symptom in the logs leaves candidates.
+    Each observation of a stage makes places more or less probable. A place is the cause once it is
+    far more probable than all others; two places are, if neither explains what was observed of the
+    other. If settings that show there differ, or a dtype is narrower, that is the cause instead.
+    Otherwise the places that are left are listed. Only a place that was examined, and agrees, is
+    ruled out.
     """
-    answers = answer_places(evidence)
-    symptom = _find_symptom(evidence, answers)
-    differing_answers = [answer for answer in answers.values() if answer.verdict == "differ"]
-    settings = _select_early_settings(evidence, answers)
-    if settings and [answer.place for answer in differing_answers] in ([], [_LAST_PLACE]):
-        return _decide_by_settings(evidence, answers, symptom, settings)
-    if differing_answers:
-        return _decide_by_place(evidence, answers, symptom, settings)
-    if symptom in LEADS:
-        return _decide_by_symptom(evidence, answers, symptom)
-    return _decide_without_difference(evidence, answers, symptom)
+    observations = list_observations(evidence)
+    belief = combine(observations)
+    answers = answer_places(
+        [item for item in observations if item.stage != "settings" or item.verdict != "differ"]
+    )
+    differing = [item for item in observations if item.verdict == "differ"]
+    is_shown = any(item.stage != "settings" for item in differing)
+    causes: list[Place] = []
+    if is_shown and belief.nothing < _NOTHING_WRONG:
+        causes = [place for place in PLACES if belief.places[place] >= _DECIDED]
+    symptom = _find_symptom(evidence, causes[0] if causes else None)
+    case = _Case(evidence, observations, belief, answers, symptom)
+    if causes:
+        return _decide_by_place(case, causes)
+    if is_shown and belief.nothing < _NOTHING_WRONG:
+        return _decide_by_symptom(case)
+    settings = [
+        setting
+        for place in PLACES
+        if not case.is_ruled_out(place)
+        for setting in select_settings(evidence, place)
+    ]
+    if settings:
+        return _decide_by_settings(case, settings)
+    return _decide_without_difference(case)
 
 
-def _find_symptom(evidence: Evidence, answers: Mapping[Place, PlaceAnswer]) -> Symptom:
-    """Return the symptom in the logs, or the one that the first differing place must cause."""
+def _find_symptom(evidence: Evidence, first_place: Place | None) -> Symptom:
+    """Return the symptom in the logs, or the one that the place of the cause must show."""
     symptom = find_symptom(evidence.logs, evidence.settings)
-    first_place = None
-    for answer in answers.values():
-        if answer.verdict == "differ":
-            first_place = answer.place
-            break
     if first_place in _FIRST_LOSS_PLACES:
         return "first loss"
     if first_place == "backward" and symptom not in ("first loss", "gradients"):
@@ -98,57 +133,85 @@ def _find_symptom(evidence: Evidence, answers: Mapping[Place, PlaceAnswer]) -> S
     return symptom
 
 
-def _select_early_settings(
-    evidence: Evidence, answers: Mapping[Place, PlaceAnswer]
-) -> list[ComparedSetting]:
-    """Return the settings that differ and show before the optimizer.
-
-    A setting of data or weights, as a seed, does not matter if these are known to agree.
-    """
-    inputs: tuple[Place, ...] = ("data", "weights")
-    agreeing_inputs = [place for place in inputs if answers[place].verdict == "agree"]
-    harmless_settings = select_settings(evidence, *agreeing_inputs)
-    early_settings = select_settings(evidence, *_FIRST_LOSS_PLACES, "backward")
-    return [setting for setting in early_settings if setting not in harmless_settings]
-
-
-def _decide_by_place(
-    evidence: Evidence,
-    answers: Mapping[Place, PlaceAnswer],
-    symptom: Symptom,
-    early_settings: Sequence[ComparedSetting],
-) -> Decision:
-    """Decide if a place differs: it is the cause, unless settings or a dtype explain it."""
-    first, *later_answers = [answer for answer in answers.values() if answer.verdict == "differ"]
-    places = _FIRST_LOSS_PLACES if first.place in _FIRST_LOSS_PLACES else (first.place,)
-    place_settings = select_settings(evidence, *places)
-    settings = [setting for setting in early_settings if setting in place_settings]
-    cause: Cause = first.place
-    reason = first.message
+def _decide_by_place(case: _Case, causes: Sequence[Place]) -> Decision:
+    """Decide if the place is known: it is the cause, unless settings or a dtype explain it."""
+    first_place, *other_causes = causes
+    places = _FIRST_LOSS_PLACES if first_place in _FIRST_LOSS_PLACES else (first_place,)
+    settings: list[ComparedSetting] = []
+    if first_place in (*_FIRST_LOSS_PLACES, "backward"):
+        settings = [
+            setting
+            for place in places
+            if not case.is_ruled_out(place)
+            for setting in select_settings(case.evidence, place)
+        ]
+    cause: Cause = first_place
+    reason = _format_reason(case, first_place)
     if settings:
         cause = _classify_settings(settings)
-        reason = f"{settings[0].reason}; it shows at {_PLACE_NAMES[first.place]}: {first.message}"
-    elif low_precision := _explain_by_precision(evidence, first.place):
+        reason = f"{settings[0].reason}; it shows at {PLACE_NAMES[first_place]}: {reason}"
+    elif low_precision := _explain_by_precision(case.evidence, first_place):
         cause = "precision"
         reason = low_precision
+    headline = f"{_CAUSE_HEADLINES[cause]}: {reason}"
+    for place in other_causes:
+        headline += f"; second cause: {_CAUSE_HEADLINES[place]}: {_format_reason(case, place)}"
     lines = [setting.reason for setting in settings]
-    if first.place in ("schedule", "optimizer"):
-        lines += [setting.reason for setting in select_settings(evidence, first.place)]
-    lines.append(f"{first.stage or first.place}: {first.message}")
-    lines += [line for line in first.evidence if line != first.message]
+    if first_place in ("schedule", "optimizer"):
+        lines += [setting.reason for setting in select_settings(case.evidence, first_place)]
+    for place in causes:
+        lines += _list_reasons(case, place)
     return Decision(
         verdict="differ",
-        symptom=symptom,
+        symptom=case.symptom,
         cause=cause,
-        candidates=(),
-        headline=f"{_CAUSE_HEADLINES[cause]}: {reason}",
-        evidence=tuple(dict.fromkeys(lines)),
-        other_differences=tuple(
-            f"{_PLACE_NAMES[answer.place]}: {answer.message}" for answer in later_answers
+        candidates=tuple(
+            place for place in case.belief.rank_places(_SECOND_CAUSE) if place not in causes
         ),
-        ruled_out=_list_ruled_out(answers, first.place),
-        missing=_list_missing(evidence, answers, first.place),
+        headline=headline,
+        evidence=tuple(dict.fromkeys(lines)),
+        other_causes=tuple(other_causes),
+        other_differences=tuple(_list_other_differences(case, causes)),
+        ruled_out=_list_ruled_out(case),
+        missing=_list_missing(case, first_place),
+        belief=case.belief.places,
     )
+
+
+def _format_reason(case: _Case, place: Place) -> str:
+    """Return what shows that a place is wrong, in one line."""
+    answer = case.answers[place]
+    if answer.verdict == "differ":
+        return answer.message
+    reasons = [item.message for item in case.observations if _points_at(item, place)]
+    return reasons[0] if reasons else "nothing else explains what differs"
+
+
+def _points_at(item: Observation, place: Place) -> bool:
+    """Whether an observation is a difference that the place explains better than most."""
+    if item.verdict != "differ":
+        return False
+    likelihoods = item.likelihoods[1:]
+    return bool(likelihoods[PLACES.index(place)] >= likelihoods.max() / 2)
+
+
+def _list_reasons(case: _Case, place: Place) -> Iterator[str]:
+    """Yield everything that shows that a place is wrong."""
+    answer = case.answers[place]
+    if answer.verdict == "differ":
+        yield f"{answer.stage or place}: {answer.message}"
+        yield from (line for line in answer.evidence if line != answer.message)
+    else:
+        yield from (
+            f"{item.stage}: {item.message}" for item in case.observations if _points_at(item, place)
+        )
+
+
+def _list_other_differences(case: _Case, causes: Sequence[Place]) -> Iterator[str]:
+    """Yield the places that differ, too, and may follow from the causes."""
+    for answer in case.answers.values():
+        if answer.verdict == "differ" and answer.place not in causes:
+            yield f"{PLACE_NAMES[answer.place]}: {answer.message}"
 
 
 def _classify_settings(settings: Sequence[ComparedSetting]) -> Cause:
@@ -156,91 +219,88 @@ def _classify_settings(settings: Sequence[ComparedSetting]) -> Cause:
     return "precision" if is_precision else "settings"
 
 
-def _decide_by_settings(
-    evidence: Evidence,
-    answers: Mapping[Place, PlaceAnswer],
-    symptom: Symptom,
-    settings: Sequence[ComparedSetting],
-) -> Decision:
+def _decide_by_settings(case: _Case, settings: Sequence[ComparedSetting]) -> Decision:
     """Decide if settings differ, and no stage that examined their places found a difference."""
     cause = _classify_settings(settings)
     headline = f"{_CAUSE_HEADLINES[cause]}: {settings[0].reason}"
-    if symptom not in LEADS:
+    if case.symptom not in LEADS:
         headline += "; nothing that was given shows its effect"
     return Decision(
         verdict="differ",
-        symptom=symptom,
+        symptom=case.symptom,
         cause=cause,
         candidates=(),
         headline=headline,
         evidence=tuple(setting.reason for setting in settings),
-        ruled_out=_list_ruled_out(answers, _LAST_PLACE),
-        missing=_list_missing(evidence, answers, _LAST_PLACE),
+        ruled_out=_list_ruled_out(case),
+        missing=_list_missing(case, PLACES[-1]),
+        belief=case.belief.places,
     )
 
 
-def _decide_by_symptom(
-    evidence: Evidence, answers: Mapping[Place, PlaceAnswer], symptom: Symptom
-) -> Decision:
-    """Decide if the logs differ and no stage says where: the places that may cause it remain."""
-    candidates = tuple(place for place in LEADS[symptom] if answers[place].verdict != "agree")
-    cause: Cause | None = candidates[0] if len(candidates) == 1 else None
-    if candidates:
-        where = " or ".join(_PLACE_NAMES[place] for place in candidates)
+def _decide_by_symptom(case: _Case) -> Decision:
+    """Decide if something differs, and several places explain it equally well."""
+    candidates = case.belief.rank_places(_LEFT)
+    if case.symptom in LEADS:
+        text = SYMPTOMS[case.symptom]
     else:
-        where = "something that no stage examines: all places that may cause it agree"
-    lines: tuple[str, ...] = ()
-    if evidence.logs is not None:
-        stage = evidence.logs.to_stage()
-        lines = (stage.headline, *stage.evidence)
+        text = next(item.message for item in case.observations if item.verdict == "differ")
+    where = " or ".join(PLACE_NAMES[place] for place in candidates)
+    lines = [
+        f"{item.stage}: {item.message}" for item in case.observations if item.verdict == "differ"
+    ]
     return Decision(
         verdict="differ",
-        symptom=symptom,
-        cause=cause,
+        symptom=case.symptom,
+        cause=None,
         candidates=candidates,
-        headline=f"{SYMPTOMS[symptom]}; the cause lies in {where}",
-        evidence=lines,
-        ruled_out=_list_ruled_out(answers, _LAST_PLACE),
-        missing=_list_missing(evidence, answers, LEADS[symptom][-1]),
+        headline=f"{text}; the cause lies in {where}",
+        evidence=tuple(dict.fromkeys(lines)),
+        ruled_out=_list_ruled_out(case),
+        missing=_list_missing(case, PLACES[-1]),
+        belief=case.belief.places,
     )
 
 
-def _decide_without_difference(
-    evidence: Evidence, answers: Mapping[Place, PlaceAnswer], symptom: Symptom
-) -> Decision:
+def _decide_without_difference(case: _Case) -> Decision:
     """Decide if nothing differs.
 
-    The runs agree if the forward pass was examined and no stage is inconclusive. Items of the
-    checklist that are left to a person do not count.
+    The runs agree if data, weights and forward pass were compared, or every number of long logs is
+    equal, and no place is left. Items of the checklist that are left to a person do not count.
     """
     undecided_stages = [
         stage
-        for stage in evidence.stages
+        for stage in case.evidence.stages
         if stage.verdict == "inconclusive" and stage.name != "checklist"
     ]
+    agreeing = [place for place in PLACES if case.is_ruled_out(place)]
+    candidates = tuple(
+        place for place in case.belief.rank_places(0) if not case.is_ruled_out(place)
+    )
+    if any(item.kind == "all steps agree" for item in case.observations):
+        candidates = tuple(place for place in candidates if case.belief.places[place] >= _LEFT)
     verdict: Verdict = "inconclusive"
-    if answers["forward"].verdict == "agree":
-        if not undecided_stages:
-            verdict = "agree"
-        agreeing = [
-            _PLACE_NAMES[answer.place] for answer in answers.values() if answer.verdict == "agree"
-        ]
-        headline = f"no cause found: {', '.join(agreeing)} agree"
-    else:
-        headline = "nothing differs in what was given"
+    if not candidates and not undecided_stages:
+        verdict = "agree"
+    names = ", ".join(PLACE_NAMES[place] for place in agreeing)
+    headline = f"no cause found: {names} agree" if agreeing else "nothing differs in what was given"
+    doubts = [item.message for item in case.observations if item.verdict == "differ"]
+    if doubts:
+        headline += f"; what differs may be rounding: {doubts[0]}"
+    if candidates:
+        headline += f"; left: {', '.join(PLACE_NAMES[place] for place in candidates)}"
     if undecided_stages:
         stage = undecided_stages[0]
         headline += f"; {stage.name} inconclusive: {stage.headline}"
-    elif verdict == "inconclusive":
-        headline += "; neither logs nor dumps show a forward pass of both runs"
     return Decision(
         verdict=verdict,
-        symptom=symptom,
+        symptom=case.symptom,
         cause=None,
-        candidates=(),
+        candidates=candidates,
         headline=headline,
-        ruled_out=_list_ruled_out(answers, _LAST_PLACE),
-        missing=_list_missing(evidence, answers, _LAST_PLACE),
+        ruled_out=_list_ruled_out(case),
+        missing=_list_missing(case, PLACES[-1]),
+        belief=case.belief.places,
     )
 
 
@@ -263,44 +323,29 @@ def _explain_by_precision(evidence: Evidence, place: Place) -> str:
     return f"{pattern.summary}: {pattern.cause}"
 
 
-def _list_answers(answers: Mapping[Place, PlaceAnswer], last: Place) -> list[PlaceAnswer]:
-    """Return the answers up to a place, which is included."""
-    places = list(answers)
-    return [answers[place] for place in places[: places.index(last) + 1]]
-
-
-def _list_ruled_out(answers: Mapping[Place, PlaceAnswer], last: Place) -> tuple[RuledOut, ...]:
-    """Return the places up to ``last`` that agree."""
+def _list_ruled_out(case: _Case) -> tuple[RuledOut, ...]:
+    """Return the places that were examined and agree."""
     return tuple(
         RuledOut(answer.place, answer.stage, answer.message)
-        for answer in _list_answers(answers, last)
-        if answer.verdict == "agree"
+        for answer in case.answers.values()
+        if case.is_ruled_out(answer.place)
     )
 
 
-def _list_missing(
-    evidence: Evidence, answers: Mapping[Place, PlaceAnswer], last: Place
-) -> tuple[str, ...]:
+def _list_missing(case: _Case, last: Place) -> tuple[str, ...]:
     """Return the places up to ``last`` without an answer, then the stages without input."""
     lines = []
-    for answer in _list_answers(answers, last):
+    for place in PLACES[: PLACES.index(last) + 1]:
+        answer = case.answers[place]
         if answer.verdict == "unseen":
-            lines.append(f"{_PLACE_NAMES[answer.place]}: not looked at")
+            lines.append(f"{PLACE_NAMES[place]}: not looked at")
         elif answer.verdict == "inconclusive":
-            lines.append(f"{_PLACE_NAMES[answer.place]}: {answer.message}")
-    lines += [f"{name}: {reason}" for name, reason in evidence.skipped.items()]
+            lines.append(f"{PLACE_NAMES[place]}: {answer.message}")
+        elif answer.verdict == "agree" and not case.is_ruled_out(place):
+            lines.append(f"{PLACE_NAMES[place]}: agrees as far as it was read: {answer.message}")
+    lines += [f"{name}: {reason}" for name, reason in case.evidence.skipped.items()]
     return tuple(lines)
 
-
-_PLACE_NAMES: Mapping[Place, str] = {
-    "data": "the data",
-    "weights": "the weights",
-    "forward": "the forward pass",
-    "backward": "the backward pass",
-    "schedule": "the learning rate",
-    "optimizer": "the optimizer",
-    "long run": "the long run",
-}
 
 _CAUSE_HEADLINES: Mapping[Cause, str] = {
     "settings": "the settings differ",

@@ -19,8 +19,9 @@ from .case import INPUTS, SIDES, Case, Run
 _MAX_DEPTH = 3  #: levels of folders below the run's own that are searched
 _MAX_PATHS = 2000  #: files and folders that are examined
 
-_SETTINGS_SUFFIXES = (".yaml", ".yml", ".sh", ".json")
+_SETTINGS_SUFFIXES = (".yaml", ".yml", ".sh", ".json", ".toml")
 _LOG_SUFFIXES = (".log", ".out", ".txt", ".jsonl")
+_LOG_NAMES = ("trainer_state.json",)
 _CHECKPOINT_SUFFIXES = (".safetensors", ".ckpt", ".pt", ".bin")
 
 
@@ -96,7 +97,7 @@ def _is_log(path: Path) -> bool:
         files = list(path.iterdir())
     elif path.is_file():
         files = [path]
-    if any(file.suffix in _LOG_SUFFIXES for file in files):
+    if any(file.suffix in _LOG_SUFFIXES or file.name in _LOG_NAMES for file in files):
         return _is_readable(path, read_log)
     return False
 
@@ -140,7 +141,7 @@ _CASE_FOOTER = """
 # the logs needs rules: [names.yaml]              # further rules for names
 """
 _DESCRIPTIONS = {
-    "settings": "YAML of MindSpore Transformers, launch script, or log with the arguments",
+    "settings": "YAML, JSON or TOML, launch script with its arguments, or log with the arguments",
     "model_config": "of the model, for settings that take the structure from it",
     "version": "of the framework, where defaults changed",
     "data": "dataset without .bin and .idx, or saved batch; without: the batch in the dump",

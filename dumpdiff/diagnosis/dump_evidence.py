@@ -7,11 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ..model.defaults import MIN_COVERAGE
+from ..model.dtypes import HALF_PRECISIONS
 from ..model.finding import Finding
 from ..model.result import Result
 from ..model.run_result import UPDATE, RunFinding, RunResult, TaskResult
 from ..model.trace import OPTIMIZER
 from ..model.verdict import AGREEING, DIFFERING_STATES, AlignmentVerdict
+
+#: Half-precision values of a run in mixed precision are at least this share of all: only norms,
+#: softmax and the loss are kept in float32.
+_HALF_SHARE = 0.1
 
 _Counts = Mapping[str, float]
 _Coverage = Mapping[str, Mapping[str, _Counts]]  #: side -> phase -> counts
@@ -27,10 +32,15 @@ class DumpEvidence:
     findings: tuple[Finding, ...]
     coverage: _Coverage  #: of all ranks and steps together
     differing_values: Mapping[str, Mapping[str, int]]  #: phase -> state -> compared values
-    n_agreeing_parameters: int
+    n_agreeing_parameters: int  #: those that agree wherever they were compared
+    #: Share of the compared and uncompared parameters that agree wherever they were compared.
+    agreeing_parameter_share: float
     notes: tuple[str, ...]
     min_coverage: float
     has_whole_tensors: bool  #: whether any pair was compared by whole tensors
+    has_half_precision: (
+        bool  #: whether values of either side are in half precision, as far as known
+    )
 
 
 def summarize_dumps(result: Result | RunResult) -> DumpEvidence:
@@ -46,24 +56,30 @@ def summarize_dumps(result: Result | RunResult) -> DumpEvidence:
         result.coverage,
         {phase: result.count_differing_values(phase) for phase in phases},
         len(result.parameters),
+        _compute_parameter_share(result),
         result.notes,
         min_coverage,
         bool(result.pairs["relative_l2"].notna().any()),
+        _has_half_precision(result),
     )
 
 
 def _summarize_run(result: RunResult, min_coverage: float) -> DumpEvidence:
     compared_tasks = [task for task in result.tasks if not task.problem]
+    agreeing_parameters = _list_agreeing_parameters(compared_tasks)
+    parameters = {parameter.name for task in compared_tasks for parameter in task.parameters}
     return DumpEvidence(
         result,
         result.verdict,
         tuple(map(_place_finding, result.findings)),
         _add_coverage(task.coverage for task in compared_tasks),
         _count_differing_values(compared_tasks),
-        len(_list_agreeing_parameters(compared_tasks)),
+        len(agreeing_parameters),
+        len(agreeing_parameters) / max(1, len(parameters)),
         (*result.notes, *result.unread),
         min_coverage,
         any(task.target is not None and task.target.files_read > 0 for task in compared_tasks),
+        False,
     )
 
 
@@ -76,6 +92,22 @@ def _place_finding(item: RunFinding) -> Finding:
     if item.kind == UPDATE:
         return replace(finding, kind="introduced", phase=OPTIMIZER)
     return finding
+
+
+def _has_half_precision(result: Result) -> bool:
+    """Return whether a good part of the compared values is in half precision."""
+    dtypes = result.pairs[["target_dtype", "reference_dtype"]]
+    is_half = dtypes.isin(HALF_PRECISIONS).any(axis=1)
+    return bool(is_half.mean() > _HALF_SHARE) if len(is_half) else False
+
+
+def _compute_parameter_share(result: Result) -> float:
+    """Return the share of the parameters that agree; of two sides the smaller one."""
+    n_agreeing = len(result.parameters)
+    is_parameter = result.uncompared["slot"].str.startswith("parameter")
+    sides = result.uncompared.loc[is_parameter, "side"]
+    n_uncompared = max(int((sides == side).sum()) for side in ("target", "reference"))
+    return n_agreeing / max(1, n_agreeing + n_uncompared)
 
 
 def _add_coverage(coverages: Iterable[_Coverage]) -> _Coverage:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..model.dtypes import HALF_PRECISIONS
 from ..model.stage import Stage
 
 if TYPE_CHECKING:
@@ -53,3 +54,10 @@ class Evidence:
             if stage.name == name:
                 return stage
         return None
+
+    @property
+    def has_half_precision(self) -> bool:
+        """Whether the runs compute in half precision, by their settings, else by their dumps."""
+        if self.settings is not None and self.settings.compute_dtype:
+            return self.settings.compute_dtype in HALF_PRECISIONS
+        return self.dumps is not None and self.dumps.has_half_precision

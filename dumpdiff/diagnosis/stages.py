@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..model.finding import Finding
 from ..model.stage import Stage
 from .dump_evidence import DumpEvidence
+from .likelihoods import Place
 
 if TYPE_CHECKING:
     from ..optimizers.comparison import UpdateComparison
     from ..weight_comparison import WeightsResult
 
-PHASES = ("forward", "backward")
+#: The passes of a dump, which have a stage each.
+PHASES: tuple[Place, ...] = ("forward", "backward")
 
 
 def build_dump_stages(dumps: DumpEvidence) -> tuple[Stage, Stage]:
@@ -90,7 +92,7 @@ def _find_coverage_gaps(dumps: DumpEvidence, phase: str) -> list[str]:
         if counts is None or not counts["ops"]:
             gaps.append(f"the {side}'s dump has no {phase} ops")
             continue
-        coverage = (counts["compared"] + counts["reconverged"]) / counts["ops"]
+        coverage = _compute_share(counts)
         if coverage < dumps.min_coverage:
             gaps.append(
                 f"only {coverage:.0%} of the {side}'s {phase} ops could be compared,"
@@ -99,6 +101,20 @@ def _find_coverage_gaps(dumps: DumpEvidence, phase: str) -> list[str]:
     if dumps.verdict == "inconclusive" and not gaps:
         gaps += dumps.notes[:1]
     return gaps
+
+
+def compute_phase_coverage(dumps: DumpEvidence, phase: str) -> float:
+    """Return the share of the ops of a pass that were compared, of two sides the smaller one."""
+    shares = []
+    for side in ("target", "reference"):
+        counts = dumps.coverage.get(side, {}).get(phase)
+        shares.append(_compute_share(counts) if counts is not None and counts["ops"] else 0.0)
+    return min(shares)
+
+
+def _compute_share(counts: Mapping[str, float]) -> float:
+    """Return the share of ops that were compared, or that reconverged."""
+    return (counts["compared"] + counts["reconverged"]) / counts["ops"]
 
 
 def _format_coverage(dumps: DumpEvidence, phase: str) -> str:

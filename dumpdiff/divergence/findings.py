@@ -16,6 +16,7 @@ from ..model.arrays import Ints
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff, is_floating
 from ..model.finding import Finding, Kind
 from ..model.formatting import format_number
+from ..model.sketches import SKETCH
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER, PHASES
 from ..model.verdict import INTRODUCED, ISOLATED
 from .forward_walk import MAX_REGION_END
@@ -52,7 +53,7 @@ _METRIC_NAMES = {
 }
 _COPIED_METRICS = (
     "error", "relative_l2", "cosine", "max_absolute", "max_relative", "beyond",
-    "nonfinite_mismatch", "rounded_error", "spread",
+    "nonfinite_mismatch", "rounded_error", "spread", "estimated_relative_l2", "estimated_cosine",
 )  # fmt: skip
 
 
@@ -378,6 +379,8 @@ def _format_amount(row: pd.Series[Any]) -> str:
     if row["nonfinite_mismatch"] > 0:
         count = "" if row["metric"] == "statistics" else f"{int(row['nonfinite_mismatch'])} "
         return f"{count}elements are NaN, Inf or masked on one side only"
+    if row["statistic"] == SKETCH:
+        return f"relative L2 about {format_number(float(row['statistic_error']))} (estimated)"
     if row["statistic"]:
         return f"{row['statistic']} differs by {format_number(float(row['statistic_error']))}"
     metric = _METRIC_NAMES.get(str(row["metric"]), "error")
@@ -393,6 +396,12 @@ def _describe_statistic(row: pd.Series[Any]) -> list[str]:
     if not row["statistic"] or not error > 0:
         return []
     limit = float(row["tolerance"]) * difference / error
+    if row["statistic"] == SKETCH:
+        return [
+            f"only statistics and sketches are compared: the relative L2 error is about "
+            f"{format_number(difference)}, an estimate from 128 numbers of each tensor; "
+            f"{format_number(limit)} is allowed"
+        ]
     return [
         f"only statistics are compared: {row['statistic']} differs by "
         f"{format_number(difference)} of the tensor's scale, {format_number(limit)} is allowed"

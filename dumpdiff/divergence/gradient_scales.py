@@ -10,7 +10,7 @@ was recorded depends on the product, so that no difference shows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -77,8 +77,12 @@ def _find_gradient_scale(graph: JointGraph, states: States) -> Finding | None:
     rounded_factors = Counter(float(f"{gradient.factor:.3g}") for gradient in scaled_gradients)
     factor = rounded_factors.most_common(1)[0][0]
     alignment = graph.comparison.alignment
-    names_t = _name_producers(alignment.target, [g.target for g in scaled_gradients])
-    names_r = _name_producers(alignment.reference, [g.reference for g in scaled_gradients])
+    names_t = _name_producers(
+        alignment.target, alignment.target_kinds, [g.target for g in scaled_gradients]
+    )
+    names_r = _name_producers(
+        alignment.reference, alignment.reference_kinds, [g.reference for g in scaled_gradients]
+    )
     n_scaled = len(scaled_gradients)
     title = (
         f"the gradients of {n_scaled} of {len(gradients)} parameters are {factor:g} times the "
@@ -198,7 +202,7 @@ def _name_ends(
         values.append(
             _find_final_multiple(own.flow, own.kinds, gradient) if is_scaled else gradient
         )
-    return _name_producers(own.flow, values)
+    return _name_producers(own.flow, own.kinds, values)
 
 
 def _collect_normed_gradients(graph: JointGraph, states: States) -> list[_NormedGradient]:
@@ -206,24 +210,45 @@ def _collect_normed_gradients(graph: JointGraph, states: States) -> list[_Normed
     alignment = graph.comparison.alignment
     if alignment.gradients is None:
         return []
-    gradients_t, gradients_r = alignment.gradients
-    partners = alignment.partners
     op_partners = _list_op_partners(graph)
     normed_gradients = []
-    for weight, gradient_t in gradients_t.by_value.items():
-        gradient_r = gradients_r.by_value.get(partners.get(weight, -1), -1)
-        is_pair = gradient_r >= 0 and partners.get(gradient_t) == gradient_r
-        if not is_pair or states.state[graph.target_nodes[gradient_t]] != AGREEING:
-            continue
-        normed_gradient = _follow_to_norm(graph, op_partners, gradient_t, gradient_r)
-        if normed_gradient is not None:
-            normed_gradients.append(normed_gradient)
+    for pairs in _iterate_gradient_pairs(graph, states):
+        for value_t, value_r in pairs:
+            normed_gradient = _follow_to_norm(graph, op_partners, value_t, value_r)
+            if normed_gradient is not None:
+                normed_gradients.append(normed_gradient)
+                break
     if not normed_gradients:
         normed_gradients = _collect_reduced_gradients(graph, op_partners, states)
     positions_t, positions_r = alignment.target.positions, alignment.reference.positions
     return sorted(
         normed_gradients, key=lambda g: float(positions_t[g.target] + positions_r[g.reference])
     )
+
+
+def _iterate_gradient_pairs(graph: JointGraph, states: States) -> Iterator[list[tuple[int, int]]]:
+    """Yield for each weight the pairs that are its gradient where the backward pass ends.
+
+    The gradient of either side is paired with a value of the other: a side that has only summands
+    of it there has their sum over ranks. A pair agrees, or whatever differs is undone later.
+    """
+    alignment = graph.comparison.alignment
+    assert alignment.gradients is not None
+    gradients_t, gradients_r = (gradients.by_value for gradients in alignment.gradients)
+    partners = alignment.partners
+    targets = {value_r: value_t for value_t, value_r in partners.items()}
+    for weight_t, weight_r in partners.items():
+        gradient_t, gradient_r = gradients_t.get(weight_t, -1), gradients_r.get(weight_r, -1)
+        pairs = {
+            (gradient_t, partners.get(gradient_t, -1)),
+            (targets.get(gradient_r, -1), gradient_r),
+        }
+        pairs_of_state: dict[str, list[tuple[int, int]]] = {}
+        for value_t, value_r in sorted(pairs):
+            if value_t >= 0 and value_r >= 0:
+                state = states.state[graph.target_nodes[value_t]]
+                pairs_of_state.setdefault(state, []).append((value_t, value_r))
+        yield [pair for state in _UNDIVERGED_STATES for pair in pairs_of_state.get(state, ())]
 
 
 def _list_op_partners(graph: JointGraph) -> tuple[dict[int, int], dict[int, int]]:
@@ -361,11 +386,19 @@ def _list_scaled_values(flow: Flow, kinds: Sequence[str], value: int) -> list[in
     return scaled_values
 
 
-def _name_producers(flow: Flow, values: Sequence[int]) -> tuple[str, ...]:
-    """Return the names of the ops that produced the values, else of their first consumers."""
+def _name_producers(flow: Flow, kinds: Sequence[str], values: Sequence[int]) -> tuple[str, ...]:
+    """Return the names of the ops that gave the values their size.
+
+    That is an op that scales or adds up over ranks and gives back what it reads (a division by 1, a
+    reduction of merged ranks), else the producer, else the first consumer.
+    """
     names = flow.trace.ops["name"]
     ops = []
     for value in values:
+        idle_ops = [op for op in flow.consumers[value] if not flow.writes[op]]
+        dividing_ops = [op for op in idle_ops if kinds[op] in SCALING_KINDS]
+        reducing_ops = [op for op in idle_ops if flow.phases[op] == COMMUNICATION]
         producer = int(flow.producers[value])
-        ops.append(producer if producer >= 0 else flow.consumers[value][0])
+        producers = [producer] if producer >= 0 else []
+        ops.append([*dividing_ops, *reducing_ops, *producers, *flow.consumers[value]][0])
     return tuple(str(names.iat[op]) for op in ops)

@@ -252,7 +252,7 @@ def _find_common_module(modules: Sequence[str]) -> str:
     'layers.1.mlp'
     """
     common_path = find_common_path(modules)
-    if all(module.rpartition(".")[2].isdigit() for module in modules):
+    if all(module.rpartition(".")[2].isdecimal() for module in modules):
         return common_path.rpartition(".")[0]
     return common_path
 

@@ -256,7 +256,7 @@ def _is_positional(flow: Flow, row: int) -> bool:
     """Return whether a tensor is in ``Execution.inputs``, not in its keyword arguments."""
     slot = str(flow.tensors["slot"].iat[row]).partition(".")[2]
     return (
-        bool(flow.tensors["slot_kind"].iat[row] == "parameter") or slot.replace(".", "").isdigit()
+        bool(flow.tensors["slot_kind"].iat[row] == "parameter") or slot.replace(".", "").isdecimal()
     )
 
 

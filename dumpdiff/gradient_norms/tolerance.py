@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..model.arrays import Flags, Floats
-from ..model.dtypes import get_unit_roundoff
+from ..model.dtypes import HALF_PRECISIONS, get_unit_roundoff
 from .norms import Norms
 from .row import Row, State
 
@@ -32,7 +32,6 @@ _NOISE_LIMITS = {
     "bfloat16": (2.0**-9, 5e-2),
     "": (1e-5, 5e-2),
 }
-_HALF_PRECISIONS = ("float16", "bfloat16")
 #: A norm cannot be compared if its printed digits leave a larger relative error than this.
 _COARSE = 0.1
 #: A factor between the sides is accepted if this share of the norms has it and is not 1 by itself.
@@ -65,6 +64,11 @@ class Judgement:
     precision: str
 
 
+def get_noise_limits(precision: str) -> tuple[float, float]:
+    """Return the least and the most relative noise of a norm in a dtype; '' is unknown."""
+    return _NOISE_LIMITS.get(precision, _NOISE_LIMITS[""])
+
+
 def choose_precision(target: Norms, reference: Norms, requested_precision: str) -> str:
     """Return the dtype that sets the noise limits, '' if it is unknown.
 
@@ -73,7 +77,7 @@ def choose_precision(target: Norms, reference: Norms, requested_precision: str) 
     if requested_precision:
         return requested_precision
     precisions = (target.precision, reference.precision)
-    half_precisions = [name for name in precisions if name in _HALF_PRECISIONS]
+    half_precisions = [name for name in precisions if name in HALF_PRECISIONS]
     if half_precisions:
         return max(half_precisions, key=get_unit_roundoff)
     if precisions == ("float32", "float32"):
@@ -93,7 +97,7 @@ def judge_norms(pair_norms: tuple[Floats, Floats, Floats], precision: str) -> Ju
     # hypot does not overflow where squares would.
     global_norm = math.hypot(*reference[np.isfinite(reference)])
     is_negligible = difference <= _ROUNDING_SHARE * global_norm
-    min_noise, max_noise = _NOISE_LIMITS.get(precision, _NOISE_LIMITS[""])
+    min_noise, max_noise = get_noise_limits(precision)
     is_fine = np.isfinite(relative) & (relative_rounding <= _COARSE)
     excess = np.maximum(relative[is_fine] - relative_rounding[is_fine], 0)
     measured_noise = _MEDIAN_FACTOR * float(np.median(excess)) if len(excess) else 0.0

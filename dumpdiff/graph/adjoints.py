@@ -150,7 +150,7 @@ def _collect_arguments(flow: Flow, slot_kinds: tuple[str, ...]) -> list[list[int
     """
     tensors = flow.tensors
     is_argument = tensors["slot_kind"].isin(slot_kinds) & ~tensors["constant"]
-    is_argument &= flag_words(tensors["slot"], lambda slot: slot.rpartition(".")[2].isdigit())
+    is_argument &= flag_words(tensors["slot"], lambda slot: slot.rpartition(".")[2].isdecimal())
     is_argument &= flag_words(tensors["dtype"], is_floating)
     rows = np.flatnonzero(is_argument)
     arguments: list[list[int]] = [[] for _ in range(len(flow.trace.ops))]

@@ -56,6 +56,15 @@ class Flow:
     shape_reads: frozenset[tuple[int, int]] = frozenset()
 
     @cached_property
+    def has_whole_tensor(self) -> Flags:
+        """(tensors,) whether there is a whole tensor that may stand for the class."""
+        lacks_file = (self.tensors["file"] == "").to_numpy()
+        flags: Flags = ~lacks_file & (self.tensor_class >= 0)
+        return flags & ~_flag_doubtful_files(
+            self.tensors, self.tensor_class, self.producers, lacks_file
+        )
+
+    @cached_property
     def consumers(self) -> list[list[int]]:
         """Per class: the ops that read it, in order."""
         consumers: list[list[int]] = [[] for _ in range(len(self.classes))]
@@ -179,7 +188,7 @@ class Flow:
         values = self.tensor_class[rows].tolist()
         for op, slot, value in zip(ops[rows].tolist(), slots, values, strict=True):
             number = slot.partition(".")[2]
-            position = int(number) if number.isdigit() else 0
+            position = int(number) if number.isdecimal() else 0
             classes.setdefault((op, position), value)
         return classes
 
@@ -414,7 +423,7 @@ def mark_shape_reads(flow: Flow, rules: Rules) -> Flow:
     number_reads: set[tuple[int, int]] = set()
     for row in rows.tolist():
         op, argument = int(ops[row]), str(slots[row]).partition(".")[2]
-        is_shape = argument.isdigit() and int(argument) in positions_of[kinds[op]]
+        is_shape = argument.isdecimal() and int(argument) in positions_of[kinds[op]]
         (shape_reads if is_shape else number_reads).add((op, int(flow.tensor_class[row])))
     return replace(flow, shape_reads=frozenset(shape_reads - number_reads))
 
@@ -481,6 +490,24 @@ def _collect_values_of_ops(
     return tuple(map(tuple, reads)), tuple(new_values)
 
 
+def _flag_doubtful_files(
+    tensors: pd.DataFrame, tensor_class: Ints, producers: Ints, lacks_file: Flags
+) -> Flags:
+    """Return (tensors,) where a whole tensor must not represent its class.
+
+    Values that were given to the run and have no name are one class if their statistics are equal,
+    which a table in another order has too. If statistics are all that is recorded of some of them,
+    the whole tensor of one says nothing about the others.
+    """
+    is_mixed = np.zeros(len(producers) + 1, dtype=bool)  # the last one: no class
+    is_mixed[tensor_class[lacks_file]] = True
+    is_mixed[:-1] &= producers < 0
+    is_mixed[tensor_class[(tensors["parameter"] != "").to_numpy()]] = False
+    is_mixed[-1] = False
+    flags: Flags = is_mixed[tensor_class]
+    return flags
+
+
 def _build_class_table(
     trace: Trace,
     tensors: pd.DataFrame,
@@ -506,6 +533,7 @@ def _build_class_table(
     is_new[new_rows] = ops[new_rows] == producers[tensor_class[new_rows]]
     # the last assignment wins: sort the producer's output, then tensors with a file, to the end
     lacks_file = (tensors["file"] == "").to_numpy()
+    lacks_file ^= _flag_doubtful_files(tensors, tensor_class, producers, lacks_file)
     best_last = rows[np.lexsort((rows, lacks_file[rows], ~is_new[rows]))][::-1]
     representatives = np.full(count, -1)
     representatives[tensor_class[best_last]] = best_last

@@ -11,3 +11,5 @@ MIN_COVERAGE: Final = 0.7
 #: Ranks of the findings whose causes are searched by default. Later findings mostly follow from
 #: these, and each search takes time.
 EXPLAINED_RANKS: Final = (1, 2, 3)
+#: Share of the bytes of whole tensors of everything that a narrowed dump may have.
+NARROWED_SHARE = 0.03

@@ -15,6 +15,8 @@ UNIT_ROUNDOFF = {
     "float16": 2.0**-11, "bfloat16": 2.0**-8, "float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3,
 }  # fmt: skip
 
+#: Floating dtypes of 16 bits.
+HALF_PRECISIONS = ("float16", "bfloat16")
 #: A number at or below minus this can be mask fill: a constant that replaces minus infinity. The
 #: weakest in use is -1e4, because float16 must hold it (BERT adds (1 - mask) * -10000 to scores); a
 #: score on top of it, at most some hundreds, leaves it beyond 9e3. Others are -65504, -1e5, -1e9

@@ -163,6 +163,13 @@ def read_input_text(path: str | Path, max_bytes: int = MAX_BYTES, *, errors: str
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a name taken from a dump is a single file name: no folder, no ``..``, no NUL."""
+    if name in ("", ".", ".."):
+        return False
+    return not any(separator in name for separator in ("/", "\\", "\0"))
+
+
 class FolderEntries(NamedTuple):
     """What a folder holds: names, sorted. Pipes, sockets and devices are left out."""
 
@@ -171,12 +178,12 @@ class FolderEntries(NamedTuple):
     files: list[str]  #: regular files, and links to them
 
 
-def _ignore_error(error: OSError) -> None:
+def ignore_error(error: OSError) -> None:
     """Leave out what cannot be read."""
 
 
 def iterate_folders(
-    root: str | Path, on_error: Callable[[OSError], object] = _ignore_error
+    root: str | Path, on_error: Callable[[OSError], object] = ignore_error
 ) -> Iterator[FolderEntries]:
     """Yield a folder and all folders below it, sorted by name.
 

@@ -100,6 +100,8 @@ class TaskResult:
     layers: tuple[LayerState, ...] = ()
     collectives: tuple[CollectiveState, ...] = ()
     parameters: tuple[ParameterState, ...] = ()
+    #: ranks that the collectives and transfers of the target or the reference name
+    named_ranks: tuple[int, ...] = ()
     problem: str = ""  #: why the task could not be compared, '' if it was
     folder: str = ""  #: of its complete result, relative to the folder of the run
     inheritance: Inheritance | None = None  #: differences that were allowed, None if none was

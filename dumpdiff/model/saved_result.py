@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import DumpError
+from .errors import DumpError, NoFindingsError
 from .input_files import read_input_text
 
 #: The major version of the schema that is read: docs/result.schema.json.
@@ -15,6 +15,11 @@ SCHEMA_MAJOR = "2"
 
 #: Bytes of a JSON file that is read at all; a result of a 20,000-call pair has some ten million.
 _MAX_BYTES = 1 << 30
+
+#: What a document raises that is no result: keys, types and numbers are not as written.
+_WRONG_CONTENT = (
+    ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,17 +43,34 @@ class SavedResult:
     finding_ids: tuple[str, ...]
     #: every file of both dumps was read and checked
     verify: bool = False
+    #: folders of ``dumpdiff narrow`` whose dumps completed the two
+    narrowed: tuple[str, ...] = ()
+    verdict: str = ""
+    #: the first note: why the comparison is inconclusive
+    first_note: str = ""
 
     def find_id(self, finding: int | str) -> str:
         """Return the id of the finding of this rank (1 is the first) or id.
 
-        Raises DumpError if there is none.
+        Raises DumpError if there is none, NoFindingsError if the result has no finding at all.
         """
+        if not self.finding_ids:
+            raise NoFindingsError(f"{self.file}: {self._describe_nothing()}", self.verdict)
         if str(finding) in self.finding_ids:
             return str(finding)
         if str(finding).isdecimal() and 0 < int(finding) <= len(self.finding_ids):
             return self.finding_ids[int(finding) - 1]
         raise DumpError(f"{self.file}: has no finding {finding}; it has {len(self.finding_ids)}")
+
+    def _describe_nothing(self) -> str:
+        """Return why there is nothing to explain, and what to do."""
+        if self.verdict == "aligned":
+            return "no findings, everything that was compared agrees: there is nothing to explain"
+        reason = f" ({self.first_note})" if self.first_note else ""
+        return (
+            f"no findings, and the comparison is {self.verdict}{reason}: dump on both sides what "
+            "'dumpdiff align -v' lists as not compared, and align again"
+        )
 
 
 def read_saved_result(file: Path) -> SavedResult:
@@ -65,7 +87,7 @@ def read_saved_result(file: Path) -> SavedResult:
         return _parse(document, str(file))
     except OSError as error:
         raise DumpError(f"{file}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+    except _WRONG_CONTENT as error:
         raise DumpError(f"{expected}, found something else") from error
 
 
@@ -87,6 +109,9 @@ def _parse(document: Any, file: str) -> SavedResult:
         rules=tuple(str(rule_file) for rule_file in document["details"].get("rules", ())),
         finding_ids=tuple(str(finding["id"]) for finding in document["findings"]),
         verify=bool(document["details"].get("verify", False)),
+        narrowed=tuple(str(folder) for folder in document["details"].get("narrowed", ())),
+        verdict=str(document["verdict"]),
+        first_note=str(next(iter(document.get("notes", ())), "")),
     )
 
 

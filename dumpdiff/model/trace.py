@@ -93,6 +93,7 @@ TENSOR_COLUMNS: Mapping[str, tuple[str, str]] = {
         "int64",
         "fingerprint of the file, equal for equal bytes of any shape; 0 if the reader read none",
     ),
+    "sketch": ("object", "(192,) float32 as in model.sketches; None if none was recorded"),
 }
 
 
@@ -228,9 +229,10 @@ def build_op_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFr
 def build_tensor_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:
     """Return a tensor table; a missing column gets its neutral value.
 
-    Neutral values: '', -1, NaN, False; shape None, trusted True, content 0.
+    Neutral values: '', -1, NaN, False; shape and sketch None, trusted True, content 0.
     """
-    return _build_table(TENSOR_COLUMNS, {"trusted": True, "shape": None, "content": 0}, columns)
+    neutral = {"trusted": True, "shape": None, "content": 0, "sketch": None}
+    return _build_table(TENSOR_COLUMNS, neutral, columns)
 
 
 def build_communication_table(columns: Mapping[str, Sequence[Any] | AnyArray]) -> pd.DataFrame:

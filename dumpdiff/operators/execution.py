@@ -45,7 +45,7 @@ def read_execution(trace: Trace, tensors: Iterable[int]) -> Execution | None:
                 return None
         elif slot_kind == "output":
             output = np.asarray(value)
-        elif slot_kind == "parameter" or slot_name.replace(".", "").isdigit():
+        elif slot_kind == "parameter" or slot_name.replace(".", "").isdecimal():
             inputs.append(value)
         else:
             keywords[slot_name] = value

@@ -8,24 +8,27 @@ parts (step, rank, graph) that a folder or file holds in that format, recognized
 write one module and add it to ``FORMATS``.
 
 The formats are ``mindspore`` (MindSpore's own dump), ``msprobe`` (mindstudio-probe, PyTorch and
-MindSpore) and ``ptdbg`` (ptdbg_ascend, PyTorch).
+MindSpore), ``ptdbg`` (ptdbg_ascend, PyTorch) and ``manifest`` (``dumpdiff.record``, and any folder
+of tensors with a ``manifest.json``). A folder of tensors without any index is a dump only where a
+person says so.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 from ..model.errors import DumpError
 from ..model.gc_pause import pause_gc
-from ..model.input_files import check_input, iterate_folders, open_input_file, read_head
-from ..model.trace import Trace
-from . import mindspore, msprobe, ptdbg
-from .files import find_text_files, is_pickle
+from ..model.input_files import check_input, open_input_file, read_head
+from ..model.trace import Problem, Trace
+from . import manifest, mindspore, msprobe, ptdbg, tensor_folder
+from .files import TENSOR_SUFFIXES, find_text_files, is_pickle
 from .parts import Part, choose_parts, describe_unread_parts
 
-FORMATS: tuple[ModuleType, ...] = (mindspore, msprobe, ptdbg)
+FORMATS: tuple[ModuleType, ...] = (mindspore, msprobe, ptdbg, manifest)
 
 __all__ = [
     "FORMATS",
@@ -33,16 +36,21 @@ __all__ = [
     "choose_parts",
     "describe_unread_parts",
     "find_parts",
+    "find_unreadable",
     "read_part",
 ]
 
 _EXPECTED_FILES = (
-    "a ptdbg_ascend .pkl (JSON Lines), an msprobe dump.json or a MindSpore statistic.csv"
+    "a ptdbg_ascend .pkl (JSON Lines), an msprobe dump.json, a MindSpore statistic.csv "
+    "or a manifest.json"
 )
 
 
-def find_parts(path: str | Path) -> list[Part]:
+def find_parts(path: str | Path, *, accept_tensors: bool = False) -> list[Part]:
     """List every step, rank and graph that the dump at ``path`` (a folder or a file) holds.
+
+    With ``accept_tensors`` a folder of tensors without an index is a dump, too. It may as well be a
+    checkpoint.
 
     Raises DumpError if the path is missing or unreadable, or holds no dump; the message says what
     it holds.
@@ -50,6 +58,8 @@ def find_parts(path: str | Path) -> list[Part]:
     path = Path(path)
     check_input(path)
     parts = [part for reader in FORMATS for part in reader.find_parts(path)]
+    if not parts and accept_tensors:
+        parts = tensor_folder.find_parts(path)
     if not parts:
         raise DumpError(_explain_no_dump(path))
     return parts
@@ -57,7 +67,7 @@ def find_parts(path: str | Path) -> list[Part]:
 
 def read_part(part: Part) -> Trace:
     """Return the trace of one part. Raises DumpError if nothing in it can be read."""
-    reader = next(reader for reader in FORMATS if part.format == reader.FORMAT)
+    reader = next(reader for reader in (*FORMATS, tensor_folder) if part.format == reader.FORMAT)
     with pause_gc():
         trace: Trace = reader.read_part(part)
     return trace
@@ -71,27 +81,48 @@ def _explain_no_dump(path: Path) -> str:
     for file in find_text_files(path):
         if is_pickle(file):
             return f"{file}: {_describe_file(file)}; expected {_EXPECTED_FILES}"
-    obstacle = _find_obstacle(path)
-    if obstacle is not None:
+    for obstacle in _find_obstacles(path):
         return f"{obstacle.filename}: {obstacle.strerror}; no dump in the rest of {path}"
     return (
         f"{path}: no dump in this folder; expected rank_*/net/graph/iteration with npy files or "
-        "statistic.csv (MindSpore), dump.json (msprobe) or *.pkl of JSON lines (ptdbg_ascend)"
+        "statistic.csv (MindSpore), dump.json (msprobe), *.pkl of JSON lines (ptdbg_ascend), "
+        "manifest.json (dumpdiff), or .npy, .npz, .safetensors and .pt files of tensors"
     )
 
 
-def _find_obstacle(path: Path) -> OSError | None:
-    """Return why the first folder or file below ``path`` that cannot be read cannot; else None."""
+def find_unreadable(path: str | Path) -> list[Problem]:
+    """Return a problem for each folder, and each file that may be a dump, that cannot be read.
+
+    It may hold a rank or a step, of which nothing is known. There is none in a single file.
+    """
+    path = Path(path)
+    if path.is_file():
+        return []
+    return [
+        Problem(
+            os.path.relpath(error.filename, path),
+            f"cannot be read ({error.strerror}); it may be a part of the dump",
+            weakens=True,
+        )
+        for error in _find_obstacles(path)
+    ]
+
+
+def _find_obstacles(path: Path) -> Iterator[OSError]:
+    """Yield why folders, and files that may be the index file of a dump, cannot be read."""
     errors: list[OSError] = []
-    for folder, _, names in iterate_folders(path, errors.append):
-        for name in names:
-            try:
-                open_input_file(folder / name).close()
-            except OSError as error:
-                errors.append(error)
-            if errors:
-                return errors[0]
-    return errors[0] if errors else None
+    for file in find_text_files(path, errors.append):
+        try:
+            open_input_file(file).close()
+        except OSError as error:
+            errors.append(error)
+        yield from filter(_may_be_index_file, errors)
+        errors.clear()
+    yield from filter(_may_be_index_file, errors)
+
+
+def _may_be_index_file(error: OSError) -> bool:
+    return not error.filename.endswith(TENSOR_SUFFIXES)
 
 
 def _describe_file(path: Path) -> str:

@@ -18,7 +18,7 @@ import pandas as pd
 
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, Problem
-from .npy import validate_shape
+from ..tensor_files.npy import validate_shape
 from .stack_frames import Site
 
 #: Python's in-place operators (language reference 3.3.8), and assignment to elements.

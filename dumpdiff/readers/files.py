@@ -5,34 +5,37 @@ Nothing outside the dump folder is opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
-from ..model.input_files import iterate_folders, read_head
-from . import torch_pt
-from .npy import open_array, resolve_inside
+from ..model.input_files import ignore_error, iterate_folders, read_head
+from ..tensor_files import torch_pt
+from ..tensor_files.npy import open_array, resolve_inside
 
 #: Files of whole tensors. A dump has many of them, and none is the index file of a dump.
-_TENSOR_SUFFIXES = (".npy", ".pt", ".bin", ".pth", ".ckpt", ".safetensors")
+TENSOR_SUFFIXES = (".npy", ".pt", ".bin", ".pth", ".ckpt", ".safetensors")
 
 _MAX_TEXT_FILES = 300_000  #: each is opened; a run of 1,000 ranks and 50 steps has 200,000
 _MAX_LEVELS_UP = 4  #: folders above a file where its ``step`` or ``rank`` folder is looked for
 
 
-def find_text_files(path: Path) -> Iterator[Path]:
+def find_text_files(
+    path: Path, on_error: Callable[[OSError], object] = ignore_error
+) -> Iterator[Path]:
     """Yield the file itself, or every file below the folder that may be the index file of a dump.
 
-    The order is sorted by folder and name. Raises DumpError if there are too many.
+    The order is sorted by folder and name. ``on_error`` is called with why a folder cannot be
+    read. Raises DumpError if there are too many files.
     """
     if path.is_file():
         yield path
         return
     n_files = 0
-    for folder, _, names in iterate_folders(path):
+    for folder, _, names in iterate_folders(path, on_error):
         for name in names:
-            if name.endswith(_TENSOR_SUFFIXES):
+            if name.endswith(TENSOR_SUFFIXES):
                 continue
             n_files += 1
             if n_files > _MAX_TEXT_FILES:
@@ -60,13 +63,6 @@ def find_folder_number(path: Path, prefix: str) -> int | None:
         if digits != folder and digits.isdecimal():
             return int(digits)
     return None
-
-
-def is_plain_name(name: str) -> bool:
-    """Whether a name taken from a dump is a single file name: no folder, no ``..``, no NUL."""
-    if name in ("", ".", ".."):
-        return False
-    return not any(separator in name for separator in ("/", "\\", "\0"))
 
 
 def load_tensor(root: Path, name: str) -> AnyArray:

@@ -35,6 +35,7 @@ class PartPairs:
     #: sentences: what should have been compared and has no partner. The answer cannot be
     #: ``aligned``.
     unpaired: tuple[str, ...] = ()
+    recorded_ranks: frozenset[int] = frozenset()  #: those that either dump holds
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def pair_parts(
                 unpaired.append(f"the {side} has no {place}{of_step}")
         pairs += [_pair_rank(step_sides, step, rank, graph) for rank in step_ranks.ranks]
     unread = _describe_unread(sides, pairs)
-    return PartPairs(tuple(pairs), unread, tuple(unpaired))
+    recorded_ranks = {part.rank for parts in sides for part in parts if part.rank is not None}
+    return PartPairs(tuple(pairs), unread, tuple(unpaired), frozenset(recorded_ranks))
 
 
 def _select_steps(

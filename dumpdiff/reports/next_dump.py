@@ -26,6 +26,9 @@ def _list_lines(narrowed: NextDumps) -> Iterator[str]:
 
 def _list_side_lines(plan: NextDump) -> Iterator[str]:
     yield ""
+    if not plan.ops:
+        yield f"{plan.side}: nothing to dump, the whole tensors are there"
+        return
     yield f"{plan.side}: {len(plan.ops)} ops, {plan.cost} per step and rank"
     yield f"  (whole tensors of all ops: {plan.full_cost})"
     for line in plan.instructions:

@@ -8,5 +8,14 @@ from .book import Rules
 from .document import RuleError
 from .explanation import Explanation
 from .files import list_shipped_files, load_rules
+from .model_families import Arrangement, ModelFamily
 
-__all__ = ["Explanation", "RuleError", "Rules", "list_shipped_files", "load_rules"]
+__all__ = [
+    "Arrangement",
+    "Explanation",
+    "ModelFamily",
+    "RuleError",
+    "Rules",
+    "list_shipped_files",
+    "load_rules",
+]

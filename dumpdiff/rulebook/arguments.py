@@ -37,7 +37,7 @@ class ArgumentRules:
 
         Names of one meaning are one name. '' if the operator has no signature.
         """
-        if not argument.isdigit():
+        if not argument.isdecimal():
             return self._canonical_names.get(argument, argument)
         signature = self._find_signature(operator)
         position = int(argument)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,6 +11,7 @@ from .decompositions import DecompositionRules, Sequences
 from .document import Entry
 from .explanation import Explanation, explain_name
 from .mappings import NamedPairs
+from .model_families import FamilyRules, ModelFamily
 from .operators import OTHER, OperatorRules
 from .scopes import ScopeRules
 from .tolerances import ToleranceRules
@@ -24,6 +26,7 @@ class Rules:
     def __init__(
         self,
         scopes: Sequence[Sequence[Entry]],
+        families: Sequence[Sequence[Entry]],
         operators: Sequence[Sequence[Entry]],
         arguments: Sequence[Sequence[Entry]],
         decompositions: Sequence[Sequence[Entry]],
@@ -36,8 +39,22 @@ class Rules:
         self._tolerances.check_kinds(self._operators.kinds)
         self._arguments = ArgumentRules(arguments, self._operators)
         self._decompositions = DecompositionRules(decompositions, self._operators.kinds)
+        self._scope_sources = scopes
         self._scopes = ScopeRules(scopes)
+        self.families = FamilyRules(families)  #: of models, with their names in transformers
         self._kind_of: dict[str, str] = {}
+
+    def for_family(self, family: ModelFamily | None) -> Rules:
+        """Return the rules for the names of one model family.
+
+        They have priority over the shipped names, and names of ``--rules`` over them.
+        """
+        if family is None or not family.scopes:
+            return self
+        shipped, *extra = self._scope_sources
+        rules = copy.copy(self)
+        rules._scopes = ScopeRules([shipped, *([section] for section in family.scopes), *extra])
+        return rules
 
     def resolve_scope(self, name: str) -> str:
         """Return the canonical module path of a scope or full name, '' if no rule matches."""

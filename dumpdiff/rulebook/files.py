@@ -9,7 +9,9 @@ from .book import Rules
 from .document import Entry, Place, RuleError, read_document
 from .mappings import NamedPairs, add_mapping, is_mapping
 
-SECTIONS = ("scopes", "operators", "arguments", "decompositions", "tolerances")
+SECTIONS = ("scopes", "families", "operators", "arguments", "decompositions", "tolerances")
+#: Sections with a folder of files; each other section has one file.
+_FOLDERS = ("scopes", "families")
 
 _PACKAGED_ROOT = Path(__file__).parent / "data"  # in an installed wheel
 _CHECKOUT_ROOT = Path(__file__).parents[2] / "rules"
@@ -23,11 +25,10 @@ def find_shipped_root() -> Path:
 def list_shipped_files() -> list[Path]:
     """Return the rule files that come with dumpdiff. Raises RuleError if one is missing."""
     root = find_shipped_root()
-    scopes = root / "scopes"
-    files = sorted(scopes.glob("*.yaml"))
-    files += [root / f"{name}.yaml" for name in SECTIONS[1:]]
+    files = [path for name in _FOLDERS for path in sorted((root / name).glob("*.yaml"))]
+    files += [root / f"{name}.yaml" for name in SECTIONS if name not in _FOLDERS]
     missing_paths = [path for path in files if not path.is_file()]
-    if not scopes.is_dir():
+    if not all((root / name).is_dir() for name in _FOLDERS):
         missing_paths.append(root)
     if missing_paths:
         raise RuleError(Place(str(missing_paths[0]), 1), "is missing; install dumpdiff again")
@@ -47,10 +48,10 @@ def load_rules(extra: Sequence[str | Path] = ()) -> Rules:
     named_pairs = NamedPairs()
     sources = [_read_sections(shown_names, named_pairs)]
     sources += [_read_sections({Path(file): str(file)}, named_pairs) for file in extra]
-    scopes, operators, arguments, decompositions, tolerances = (
+    scopes, families, operators, arguments, decompositions, tolerances = (
         [source[name] for source in sources] for name in SECTIONS
     )
-    return Rules(scopes, operators, arguments, decompositions, tolerances, named_pairs)
+    return Rules(scopes, families, operators, arguments, decompositions, tolerances, named_pairs)
 
 
 def _read_sections(files: dict[Path, str], named_pairs: NamedPairs) -> dict[str, list[Entry]]:

@@ -228,7 +228,7 @@ def _infer_module_lines(
     block = _BLOCK.fullmatch(module)
     if block is not None:
         return _infer_block_lines(segments, block[1], block[2], starts_block)
-    if any(segment.isdigit() for segment in module.split(".")):
+    if any(segment.isdecimal() for segment in module.split(".")):
         return ()
     return ((("model", "modules"), module, ".".join(segments)),)
 
@@ -245,8 +245,8 @@ def _infer_block_lines(
     block_index = segments.index(number, 1)
     module_segments = segments[block_index + 1 :]
     path_segments = path.split(".")
-    experts = [segment for segment in path_segments if segment.isdigit()]
-    module_experts = [segment for segment in module_segments if segment.isdigit()]
+    experts = [segment for segment in path_segments if segment.isdecimal()]
+    module_experts = [segment for segment in module_segments if segment.isdecimal()]
     if experts != module_experts or len(experts) > 1:
         return ()
     lines: list[ScopeLine] = []
@@ -260,7 +260,7 @@ def _infer_block_lines(
 
 
 def _capture_expert(segments: Iterable[str]) -> str:
-    return ".".join("{expert}" if segment.isdigit() else segment for segment in segments)
+    return ".".join("{expert}" if segment.isdecimal() else segment for segment in segments)
 
 
 def format_scope_section(line_counts: Counter[ScopeLine]) -> Iterator[str]:

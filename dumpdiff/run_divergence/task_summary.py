@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..communication import list_collectives
+from ..communication import list_collectives, list_named_ranks
 from ..communication.collectives import TRANSFERS
 from ..communication.groups import UNKNOWN, Group, classify_groups
 from ..comparison import Comparison, index_weights
@@ -52,8 +52,10 @@ def summarize_task(
 
     ``headline`` is the answer of the task in one line.
     """
-    target = comparison.alignment.target
+    alignment = comparison.alignment
+    target = alignment.target
     class_states = _collect_class_states(result.pairs, target)
+    tables = (list_collectives(target.trace), list_collectives(alignment.reference.trace))
     findings = result.findings[:_MAX_FINDINGS]
     return TaskResult(
         step=step,
@@ -71,8 +73,9 @@ def summarize_task(
         notes=result.notes,
         weaknesses=result.weaknesses,
         layers=tuple(_summarize_layers(result.pairs)),
-        collectives=tuple(_summarize_collectives(comparison, class_states)),
+        collectives=tuple(_summarize_collectives(comparison, tables, class_states)),
         parameters=tuple(_summarize_parameters(comparison, result.pairs, class_states)),
+        named_ranks=tuple(sorted(frozenset().union(*map(list_named_ranks, tables)))),
     )
 
 
@@ -150,25 +153,28 @@ def find_layer(scope: str) -> str:
     """
     names = scope.split(".")
     for number, name in enumerate(names):
-        if name.isdigit():
+        if name.isdecimal():
             return ".".join(names[: number + 1])
     return names[0]
 
 
 def _summarize_collectives(
-    comparison: Comparison, class_states: Mapping[int, str]
+    comparison: Comparison,
+    tables: tuple[pd.DataFrame, pd.DataFrame],
+    class_states: Mapping[int, str],
 ) -> list[CollectiveState]:
     """Return the collectives of the target's rank with the states of what they read and write.
 
-    A value that was not compared, such as one that is only sent, is compared with what the same
-    collective of the reference reads or writes.
+    ``tables`` are the collectives of target and reference. A value that was not compared, such as
+    one that is only sent, is compared with what the same collective of the reference reads or
+    writes.
     """
     alignment = comparison.alignment
     target, reference = alignment.target, alignment.reference
     names, phases = (target.trace.ops[column].tolist() for column in ("name", "phase"))
-    table = list_collectives(target.trace)
+    table, reference_table = tables
     group_kinds = _classify_groups(table, target.trace)
-    partners = _index_collectives(list_collectives(reference.trace))
+    partners = _index_collectives(reference_table)
     records = table.to_dict("records")
     states: list[tuple[str, str]] = []
     input_ops: list[tuple[str, ...]] = []

@@ -6,7 +6,7 @@
 """
 
 from .comparison import ComparedSetting, SettingsComparison, compare
-from .file_kinds import read_settings
+from .reader import read_settings
 from .row_value import RowValue
 from .settings import Settings, SettingValue
 

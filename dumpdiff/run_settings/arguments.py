@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,25 +13,30 @@ from .table import load_table
 _BEGIN = re.compile(r"-{5,} arguments -{5,}\s*$")
 _END = re.compile(r"-{5,} end of arguments -{5,}")
 _LINE = re.compile(r"(?:\[?[\w.:-]+\]?: ?)?  (\w+) (?:\.+ ?| )(.*)$")
-_SWIFT = re.compile(r"args: (?:Megatron|Train|Rlhf|RLHF)\w*Arg\w*\(")
-_SWIFT_LINE = re.compile(r"^(\w+)=(.*?),?$")
+#: The repr of an object with arguments, and the framework that prints it so.
+_OBJECTS: tuple[tuple[re.Pattern[str], Framework], ...] = (
+    (re.compile(r"args: Megatron\w*Arg\w*\("), "swift"),
+    (re.compile(r"args: (?:Train|Sft|Rlhf|RLHF|Pretrain)\w*Arg\w*\("), "msswift"),
+    (re.compile(r"\b(?:(?:Seq2Seq)?TrainingArguments|(?:SFT|DPO)Config)\($"), "trainer"),
+)
+_OBJECT_LINE = re.compile(r"^\s*(\w+)=(.*?),?$")
 _MICROSECONDS = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+\] iteration ")
-#: Arguments that only Megatron-SWIFT has.
-_SWIFT_ONLY = {
-    "model_type",
-    "template",
-    "torch_dtype",
-    "train_type",
-    "tuner_type",
-    "split_dataset_ratio",
-}
 
 
 def has_arguments(text: str) -> bool:
     """Return whether a text is a log with a block of arguments."""
-    if any(_BEGIN.search(line) for line in text.splitlines()):
+    lines = text.splitlines()
+    if any(_BEGIN.search(line) for line in lines):
         return True
-    return _SWIFT.search(text) is not None
+    return next(_find_objects(lines), None) is not None
+
+
+def _find_objects(lines: Sequence[str]) -> Iterator[tuple[int, Framework]]:
+    """Iterate over the lines that begin the repr of an object with arguments."""
+    for number, line in enumerate(lines):
+        for pattern, framework in _OBJECTS:
+            if pattern.search(line):
+                yield number, framework
 
 
 def read_arguments(text: str, path: str, file: str) -> Settings:
@@ -40,15 +45,16 @@ def read_arguments(text: str, path: str, file: str) -> Settings:
     begins = [number for number, line in enumerate(lines) if _BEGIN.search(line)]
     if begins:
         return _read_megatron_block(lines, begins[-1], text, path, file)
-    begins = [number for number, line in enumerate(lines) if _SWIFT.search(line)]
+    begin, framework = list(_find_objects(lines))[-1]
     values: dict[str, SettingValue] = {}
-    for number, line in enumerate(lines[begins[-1] + 1 :], begins[-1] + 2):
+    for number, line in enumerate(lines[begin + 1 :], begin + 2):
         if line.strip() == ")":
             break
-        if match := _SWIFT_LINE.match(line):
+        if match := _OBJECT_LINE.match(line):
             values[match[1]] = SettingValue(_strip_quotes(match[2]), f"{file}:{number}")
-    expanded_values = _expand_options(values)
-    return Settings(path, "swift", "arguments in the log", expanded_values, effective=True)
+    if framework == "swift":
+        values = _expand_options(values)
+    return Settings(path, framework, "arguments in the log", values, effective=True)
 
 
 def _read_megatron_block(lines: list[str], begin: int, text: str, path: str, file: str) -> Settings:
@@ -65,14 +71,14 @@ def _read_megatron_block(lines: list[str], begin: int, text: str, path: str, fil
     )
 
 
-def read_argument_mapping(mapping: Mapping[str, Any], path: str, file: str) -> Settings:
-    """Return arguments in a mapping as settings: args.json, or the ``args`` of a checkpoint."""
+def read_argument_mapping(
+    mapping: Mapping[str, Any], framework: Framework, path: str, file: str
+) -> Settings:
+    """Return arguments of the Megatron family as settings: args.json, or those of a checkpoint."""
     values: Mapping[str, SettingValue] = {
         str(name): SettingValue(value, file) for name, value in mapping.items()
     }
-    framework: Framework = "megatron"
-    if _SWIFT_ONLY & values.keys():
-        framework = "swift"
+    if framework == "swift":
         values = _expand_options(values)
     return Settings(path, framework, "saved arguments", values, effective=True)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,9 +12,10 @@ from ..model.stage import Stage
 from ..model.verdict import Verdict
 from . import values
 from .derivation import BOTH_SIDES, CONDITIONS, find_derivation
+from .model_config import MODEL_CONFIG
 from .row_value import RowValue, SettingsLookup, UnknownValueError, ValueOrigin
 from .settings import FRAMEWORK_NAMES, Settings
-from .table import Effect, Row, Table, load_table
+from .table import COMPLETE_FRAMEWORKS, Effect, Row, Table, find_model_class, load_table
 
 #: unsupported: set on one side, and the other framework has no such option. unused: has no effect
 #: in these runs.
@@ -22,6 +24,16 @@ State = Literal[Verdict, "unsupported", "unused"]
 #: Keys that belong to no row and are not reported as unread: set by launchers, or the name of a
 #: class.
 _IGNORED_KEYS = frozenset({"world_size", "rank", "local_rank", "type"})
+
+#: Names of files, of what is printed and of when: nothing is computed with them.
+_HARMLESS_NAME = re.compile(
+    r"(?:^|[._])(?:path|dir|folder|file|url|profil\w*|log\w*|wandb|tensorboard|swanlab|report_to|run"
+    r"|project\w*|experiment\w*|output\w*|save\w*|hub|description|monitor|metrics|timeout|plot"
+    r"|workers|overwrite\w*|trust_remote_code|port|addr|exp_name)(?:[._]|$)"
+)
+
+#: The row that stands for the structure of the model: a training without layers has none.
+_STRUCTURE_ROW = "layers"
 
 #: Effects that make the runs compute something else. The others only round differently, or change
 #: no number.
@@ -55,6 +67,8 @@ class SettingsComparison:
     reference: Settings
     rows: tuple[ComparedSetting, ...]
     unread: Mapping[str, tuple[str, ...]]  #: side -> names that are set there and belong to no row
+    #: of two runs of one framework, what differs in the unread names
+    unread_differences: tuple[str, ...] = ()
 
     def select_rows(self, *states: State, matters: bool | None = None) -> list[ComparedSetting]:
         """Return the rows in these states; ``matters`` selects by whether their effect does."""
@@ -65,10 +79,14 @@ class SettingsComparison:
 
     @property
     def verdict(self) -> Verdict:
-        """differ if a setting that matters does, inconclusive if one is, else agree."""
+        """differ if a setting that matters does, inconclusive if one is, else agree.
+
+        A setting that is in no row of the table may matter.
+        """
         if self.select_rows("differ", "unsupported", matters=True):
             return "differ"
-        return "inconclusive" if self.select_rows("inconclusive", matters=True) else "agree"
+        is_undecided = self.unread_differences or self.select_rows("inconclusive", matters=True)
+        return "inconclusive" if is_undecided else "agree"
 
     @property
     def compute_dtype(self) -> str:
@@ -81,29 +99,40 @@ class SettingsComparison:
                 return max(str(target), str(reference), key=get_unit_roundoff)
         return ""
 
+    def _summarize_equal_rows(self) -> str:
+        """Return how many settings are equal; those that neither file sets are counted apart."""
+        equal_rows = self.select_rows("agree")
+        written_rows = [
+            row for row in equal_rows if row.target.is_written or row.reference.is_written
+        ]
+        text = f"{len(written_rows)} settings are equal"
+        n_defaults = len(equal_rows) - len(written_rows)
+        return f"{text}, {n_defaults} more by default on both sides" if n_defaults else text
+
     def to_stage(self) -> Stage:
         """Return the comparison as one stage of a triage."""
         differing_rows = self.select_rows("differ", "unsupported", matters=True)
+        differences = tuple(row.reason for row in differing_rows)
         undecided_rows = self.select_rows("inconclusive", matters=True)
-        n_equal = len(self.select_rows("agree"))
-        if differing_rows:
-            headline = _summarize_reasons(differing_rows)
-        elif undecided_rows:
-            headline = f"{_summarize_reasons(undecided_rows)}; {n_equal} settings are equal"
+        undecided = (*(row.reason for row in undecided_rows), *self.unread_differences)
+        if differences:
+            headline = _summarize_reasons(differences)
+        elif undecided:
+            headline = f"{_summarize_reasons(undecided)}; {self._summarize_equal_rows()}"
         else:
             n_rounding = len(self.select_rows("differ", matters=False))
-            headline = f"{n_equal} settings are equal, {n_rounding} differ that at most round"
+            headline = f"{self._summarize_equal_rows()}, {n_rounding} differ that at most round"
         return Stage(
             name="settings",
             verdict=self.verdict,
             headline=headline,
-            evidence=tuple(row.reason for row in differing_rows),
-            missing=tuple(row.reason for row in undecided_rows),
+            evidence=differences,
+            missing=undecided,
         )
 
 
-def _summarize_reasons(rows: list[ComparedSetting]) -> str:
-    return f"{rows[0].reason}{format_remainder(len(rows) - 1)}"
+def _summarize_reasons(reasons: Sequence[str]) -> str:
+    return f"{reasons[0]}{format_remainder(len(reasons) - 1)}"
 
 
 def format_remainder(count: int) -> str:
@@ -123,16 +152,41 @@ def compare(target: Settings, reference: Settings) -> SettingsComparison:
         "target": _find_unread_names(target, table),
         "reference": _find_unread_names(reference, table),
     }
-    return SettingsComparison(target, reference, rows, unread)
+    differences: tuple[str, ...] = ()
+    if target.framework == reference.framework:
+        names = dict.fromkeys((*unread["target"], *unread["reference"]))
+        differences = tuple(_compare_unread_names(names, target, reference))
+    return SettingsComparison(target, reference, rows, unread, differences)
+
+
+def _compare_unread_names(
+    names: Iterable[str], target: Settings, reference: Settings
+) -> Iterator[str]:
+    """Yield what differs in names that belong to no row, unless their name says it is no matter."""
+    for name in names:
+        sides = [settings.values.get(name) for settings in (target, reference)]
+        raw_values = [None if setting is None else setting.value for setting in sides]
+        is_equal = values.parse_text(raw_values[0]) == values.parse_text(raw_values[1])
+        if is_equal or _HARMLESS_NAME.search(name):
+            continue
+        texts = []
+        for setting in sides:
+            if setting is None:
+                texts.append("not set")
+            else:
+                texts.append(f"{values.format_value(setting.value)} ({setting.place})")
+        yield f"{name}: {', '.join(texts)} (in no row of the table: its effect is not known)"
 
 
 def _find_row_value(row: Row, settings: Settings, table: Table) -> RowValue:
     """Return the value of one side in the form in which both sides are compared."""
     names = row.get_names(settings.framework)
-    family = "mindformers" if settings.framework == "mindformers" else "megatron"
     lookup = SettingsLookup(settings, table)
-    derive = find_derivation(row.derive, settings.framework)
+    derive = find_derivation(row, settings.framework)
+    if not _is_stated(row, settings, names, has_derivation=derive is not None):
+        return RowValue(None, "unstated")
     if not names and derive is None:
+        family = "mindformers" if settings.framework == "mindformers" else "megatron"
         if family in row.fixed:
             return RowValue(row.fixed[family], "fixed")
         return RowValue(None, "absent")
@@ -144,6 +198,21 @@ def _find_row_value(row: Row, settings: Settings, table: Table) -> RowValue:
         value = row.words.get(value, value)
     origin = _find_origin(row, lookup, names)
     return RowValue(value, origin, tuple(lookup.used), _list_places(lookup))
+
+
+def _is_stated(
+    row: Row, settings: Settings, names: tuple[str, ...], *, has_derivation: bool
+) -> bool:
+    """Return whether files of this kind say something about a row.
+
+    The table has every option of the complete frameworks, but not what only others have.
+    """
+    if settings.framework in COMPLETE_FRAMEWORKS:
+        return bool(row.megatron or row.mindformers or row.derive)
+    if not names and not has_derivation:
+        return False
+    is_of_model = all(name.startswith(MODEL_CONFIG) for name in names)
+    return bool(settings.model) or not is_of_model
 
 
 def _find_origin(row: Row, lookup: SettingsLookup, names: tuple[str, ...]) -> ValueOrigin:
@@ -199,25 +268,16 @@ def _judge_row(
     reference_values: Mapping[str, RowValue],
 ) -> tuple[State, str]:
     """Return the state of a row and the reason for it."""
-    if row.needs and not _has_effect(row.needs, target_values, reference_values):
+    if row.needs and not _has_effect(row.name, row.needs, target_values, reference_values):
         return "unused", f"means nothing here ({row.needs.replace('_', ' ')})"
     target_value, reference_value = target_values[row.name], reference_values[row.name]
-    if target_value.origin == "absent" and reference_value.origin == "absent":
-        return "unused", "neither framework has it"
-    if target_value.origin == "absent":
-        return _judge_unsupported(row, reference, reference_value, target)
-    if reference_value.origin == "absent":
-        return _judge_unsupported(row, target, target_value, reference)
-    if "unknown" in (target_value.origin, reference_value.origin):
-        state: State = "inconclusive"
-        if row.effect != "numbers" and not (
-            _is_written(target_value) or _is_written(reference_value)
-        ):
-            state = "unused"
-        sides = "; ".join(
-            (_explain_value(target, target_value), _explain_value(reference, reference_value))
-        )
-        return state, f"{_format_row_name(row)}: {sides}"
+    origins = (target_value.origin, reference_value.origin)
+    if "unstated" in origins:
+        return _judge_unstated(row, target, reference, target_value, reference_value)
+    if "absent" in origins:
+        return _judge_unsupported(row, target, reference, target_value, reference_value)
+    if "unknown" in origins:
+        return _judge_unknown(row, target, reference, target_value, reference_value)
     if row.type == "path":
         is_equal = (target_value.value is None) == (reference_value.value is None)
     else:
@@ -228,34 +288,98 @@ def _judge_row(
     return "agree" if is_equal else "differ", f"{_format_row_name(row)}: {sides}"
 
 
-def _is_written(row_value: RowValue) -> bool:
-    """Return whether a file sets the value, or an option from which it follows."""
-    return row_value.origin not in ("unknown", "default") or bool(row_value.names)
+def _judge_unknown(
+    row: Row,
+    target: Settings,
+    reference: Settings,
+    target_value: RowValue,
+    reference_value: RowValue,
+) -> tuple[State, str]:
+    """Judge a row of which the value of one side is not known, or of both.
+
+    It does not count if neither side sets it and another value changes no number, or if both sides
+    have the same default, whatever that is.
+    """
+    state: State = "inconclusive"
+    is_written = target_value.is_written or reference_value.is_written
+    has_one_default = _has_one_default(target, reference) and row.name != _STRUCTURE_ROW
+    if not is_written and (row.effect != "numbers" or has_one_default):
+        state = "unused"
+    sides = "; ".join(
+        (_explain_value(target, target_value), _explain_value(reference, reference_value))
+    )
+    return state, f"{_format_row_name(row)}: {sides}"
+
+
+def _has_one_default(target: Settings, reference: Settings) -> bool:
+    """Return whether an option that neither side sets is the same on both, whatever it is."""
+    sides = [
+        (settings.framework, settings.version, settings.model, find_model_class(settings))
+        for settings in (target, reference)
+    ]
+    return sides[0] == sides[1]
+
+
+def _judge_unstated(
+    row: Row,
+    target: Settings,
+    reference: Settings,
+    target_value: RowValue,
+    reference_value: RowValue,
+) -> tuple[State, str]:
+    """Judge a row that the file of one side cannot say, or that of both.
+
+    It is inconclusive if the other side sets it. Without the structure of the model nothing agrees.
+    """
+    name = _format_row_name(row)
+    if target_value.is_written or reference_value.is_written:
+        sides = []
+        for settings, row_value in ((target, target_value), (reference, reference_value)):
+            sides.append(_explain_value(settings, row_value))
+        return "inconclusive", f"{name}: {'; '.join(sides)}"
+    if row.name == _STRUCTURE_ROW:
+        return "inconclusive", (
+            f"{name}: the structure of the model is not in these files;"
+            " give its config.json (--target-config, --reference-config)"
+        )
+    return "unused", "set in neither file"
 
 
 def _has_effect(
+    row: str,
     condition: str,
     target_values: Mapping[str, RowValue],
     reference_values: Mapping[str, RowValue],
 ) -> bool:
     """Return whether a row has an effect.
 
-    It has none if the condition is unknown: then the condition's own row is inconclusive, once.
+    Where the condition is unknown on both sides, its own row is inconclusive, once; what both
+    sides write down is compared nevertheless.
     """
-    in_target = CONDITIONS[condition](target_values) is True
-    in_reference = CONDITIONS[condition](reference_values) is True
+    answers = [CONDITIONS[condition](side) for side in (target_values, reference_values)]
     if condition in BOTH_SIDES:
-        return in_target and in_reference
-    return in_target or in_reference
+        return answers == [True, True]
+    if answers == [None, None]:
+        return target_values[row].is_written and reference_values[row].is_written
+    return True in answers
 
 
 def _judge_unsupported(
-    row: Row, settings: Settings, row_value: RowValue, other: Settings
+    row: Row,
+    target: Settings,
+    reference: Settings,
+    target_value: RowValue,
+    reference_value: RowValue,
 ) -> tuple[State, str]:
-    """Judge a row that the framework of ``other`` does not have.
+    """Judge a row that one framework does not have, or neither.
 
-    It is unsupported if ``settings`` sets it to something other than the default or nothing.
+    It is unsupported if the other side sets it to something other than the default or nothing.
     """
+    if target_value.origin == reference_value.origin:
+        return "unused", "neither framework has it"
+    settings, row_value, other = target, target_value, reference
+    if target_value.origin == "absent":
+        settings, row_value, other = reference, reference_value, target
     name = _format_row_name(row)
     if row_value.origin == "unknown":
         return "inconclusive" if row_value.names else "unused", f"{name}: {row_value.reason}"
@@ -286,6 +410,10 @@ def _equals_default(row: Row, settings: Settings, row_value: RowValue) -> bool:
 def _explain_value(settings: Settings, row_value: RowValue) -> str:
     if row_value.origin == "unknown":
         return f"{FRAMEWORK_NAMES[settings.framework]}: {row_value.reason}"
+    if row_value.origin == "unstated":
+        return f"{FRAMEWORK_NAMES[settings.framework]}: not in this kind of file"
+    if row_value.origin == "absent":
+        return f"{FRAMEWORK_NAMES[settings.framework]}: no such option"
     return _format_row_value(settings, row_value)
 
 

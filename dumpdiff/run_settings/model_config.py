@@ -14,8 +14,10 @@ from typing import Any
 from ..model.errors import DumpError
 from ..model.input_files import read_input_bytes
 from .settings import Settings, SettingValue
-from .table import load_table
+from .table import MEGATRON_FAMILY, load_table
 
+#: Where the structure is kept for frameworks that have no names of their own for it.
+MODEL_CONFIG = "model_config."
 _MAX_BYTES = 1 << 20
 #: Architectures that normalize query and key although no key of their config.json says so.
 _QK_NORM_ARCHITECTURES = ("Qwen3", "DeepseekV2", "DeepseekV3")
@@ -37,8 +39,10 @@ def add_model_config(settings: Settings, path: Path) -> Settings:
             for key, value in scalars.items()
             if key != "model_type"
         }
-    else:
+    elif settings.framework in MEGATRON_FAMILY:
         structure = _translate_to_megatron(config, scalars)
+    else:
+        structure = {f"{MODEL_CONFIG}{key}": value for key, value in scalars.items()}
     values = {name: SettingValue(value, file.name) for name, value in structure.items()}
     return replace(settings, values={**values, **settings.values}, model=str(file))
 
@@ -52,7 +56,7 @@ def _read_config(file: Path) -> Mapping[str, Any]:
         raise DumpError(f"{file}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise DumpError(f"{file}: no valid JSON ({error})") from error
-    if not isinstance(config, dict) or "hidden_size" not in config:
+    if not isinstance(config, dict) or config.keys().isdisjoint(("hidden_size", "n_embd")):
         raise DumpError(f"{file}: expected the config.json of a model, with its hidden_size")
     return config
 

@@ -23,7 +23,7 @@ def read_options(
     """
     values: dict[str, SettingValue] = {}
     unread_words: list[Word] = []
-    for option, next_words in _group_words(words):
+    for option, next_words in group_words(words):
         if option is None:
             unread_words += next_words
             continue
@@ -39,12 +39,30 @@ def read_options(
         if not (option.is_known and all(word.is_known for word in arguments)):
             doubt = _explain_doubt(arguments)
         for key, value in table.expand_option(name, _join_texts(texts)).items():
-            values[key] = SettingValue(value, f"{file}:{option.line}", doubt)
+            values[key] = SettingValue(value, option.format_place(file), doubt)
     notes = [
-        f"{file}:{word.line}: '{word.text}' may hold options, which only the shell knows"
+        f"{word.format_place(file)}: '{word.text}' may hold options, which only the shell knows"
         for word in unread_words
     ]
     return values, notes
+
+
+def read_plain_options(words: Sequence[Word], file: str) -> dict[str, SettingValue]:
+    """Return what ``--name value`` sets, under the names as they are written.
+
+    If an option is set twice, the last value counts.
+    """
+    values: dict[str, SettingValue] = {}
+    for option, arguments in group_words(words):
+        if option is None:
+            continue
+        name, equals, attached_text = option.text.lstrip("-").partition("=")
+        texts = [attached_text] if equals else [word.text for word in arguments]
+        doubt = ""
+        if not (option.is_known and all(word.is_known for word in arguments)):
+            doubt = _explain_doubt(arguments)
+        values[name] = SettingValue(_join_texts(texts), option.format_place(file), doubt)
+    return values
 
 
 def _join_texts(texts: Sequence[str]) -> object:
@@ -54,7 +72,7 @@ def _join_texts(texts: Sequence[str]) -> object:
     return texts[0] if len(texts) == 1 else tuple(texts)
 
 
-def _group_words(words: Sequence[Word]) -> Iterator[tuple[Word | None, list[Word]]]:
+def group_words(words: Sequence[Word]) -> Iterator[tuple[Word | None, list[Word]]]:
     """Iterate over options with the words that follow each.
 
     Of the words before the first option, those with unknown text are returned with None.
@@ -90,5 +108,5 @@ def read_environment(variables: Mapping[str, Word], file: str) -> dict[str, Sett
     environment = {}
     for name, word in variables.items():
         doubt = "" if word.is_known else f"{word.text}: only the shell knows it"
-        environment[name] = SettingValue(word.text, f"{file}:{word.line}", doubt)
+        environment[name] = SettingValue(word.text, word.format_place(file), doubt)
     return environment

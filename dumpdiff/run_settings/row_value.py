@@ -11,9 +11,9 @@ from .settings import FRAMEWORK_NAMES, Settings, SettingValue
 from .table import Table
 
 #: set: written somewhere. derived: follows from something written. default: not written. fixed: the
-#: framework has no option and always does this. unknown: cannot be determined. absent: the
-#: framework has no such feature.
-ValueOrigin = Literal["set", "derived", "default", "fixed", "unknown", "absent"]
+#: framework has no option and always does this. unknown: cannot be determined. unstated: files of
+#: this kind do not say it. absent: the framework has no such feature.
+ValueOrigin = Literal["set", "derived", "default", "fixed", "unknown", "unstated", "absent"]
 _Value = TypeVar("_Value")
 
 
@@ -30,6 +30,16 @@ class RowValue:
     names: tuple[str, ...] = ()  #: the options that were set, as this framework calls them
     places: tuple[str, ...] = ()  #: file:line of each
     reason: str = ""  #: why it is unknown
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a value, which may be that there is no such feature."""
+        return self.origin not in ("unknown", "unstated")
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a file sets the value, or an option from which it follows."""
+        return self.origin in ("set", "derived") or bool(self.names)
 
 
 class SettingsLookup:

@@ -6,12 +6,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Framework = Literal["megatron", "swift", "mindformers"]
+#: The rows of the first three are complete: an option that is not in the table does not exist.
+#: The others have their own files in part, see ``rules/settings_frameworks.yaml``.
+Framework = Literal[
+    "megatron",
+    "swift",
+    "mindformers",
+    "trainer",
+    "llamafactory",
+    "msswift",
+    "accelerate",
+    "deepspeed",
+    "nemo",
+    "torchtitan",
+    "verl",
+]
 
 FRAMEWORK_NAMES: Mapping[str, str] = {
     "megatron": "Megatron-LM",
     "swift": "Megatron-SWIFT",
     "mindformers": "MindSpore Transformers",
+    "trainer": "Hugging Face Trainer",
+    "llamafactory": "LLaMA-Factory",
+    "msswift": "ms-swift",
+    "accelerate": "accelerate",
+    "deepspeed": "DeepSpeed",
+    "nemo": "NeMo",
+    "torchtitan": "torchtitan",
+    "verl": "verl",
 }
 
 
@@ -29,7 +51,7 @@ class Settings:
     """The settings of one run.
 
     ``values`` of the Megatron family have the names of its parsed arguments (``add_bias_linear``,
-    underscores). Those of MindSpore Transformers have their dotted path in the YAML
+    underscores). Those of the others have their dotted path in the YAML, JSON or TOML
     (``model.model_config.num_layers``).
     """
 

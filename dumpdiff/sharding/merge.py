@@ -40,7 +40,7 @@ class LayoutRow:
 class Shards:
     """Which ranks hold which elements of a whole tensor."""
 
-    names: tuple[str, ...]  #: of the ranks that hold each part
+    names: tuple[str, ...]  #: of the ranks that hold each part; '' of those that hold none
     parts: AnyArray  #: the number of the part that each element belongs to
 
 
@@ -257,6 +257,8 @@ class _Merger:
             name += "'"
         labels = self._siblings.labels[row].tolist()
         names = tuple(self._name_holders(part, labels) for part in relation.parts)
+        if len(names) == 1 and len(set(labels)) > 1:
+            names = (*names, "")  # the other ranks hold other numbers, which were not taken
         self._recipes[name] = _Recipe(tuple(parts), relation.factor, assembly, names)
         return name
 
@@ -278,20 +280,22 @@ class _Merger:
     ) -> None:
         """Give the partial sums of statistics the value that the reduction of them wrote."""
         for row, output in self._reduction_rows:
-            relation = patterns[row]
-            if relation is None or not relation.is_sum or patterns[output] is None:
+            relation, result_relation = patterns[row], patterns[output]
+            if relation is None or not relation.is_sum or result_relation is None:
                 continue
             for equal_row in self._siblings.list_equal_rows(row).tolist():
                 equal_relation = patterns[equal_row]
                 if equal_relation is None or not equal_relation.is_sum:
                     continue
+                # the statistics of the result are multiplied by its own factor
+                ratio = equal_relation.factor / result_relation.factor
                 if files[equal_row]:
-                    if equal_relation.factor != 1.0 or not self._is_reduced(
-                        row, relation, statistics[output]
+                    if ratio != 1.0 or not self._is_reduced(
+                        row, relation, statistics[output] / result_relation.factor
                     ):
                         continue
                     files[equal_row] = files[output]
-                statistics[equal_row] = statistics[output] * equal_relation.factor
+                statistics[equal_row] = statistics[output] * ratio
                 sizes[equal_row] = sizes[output]
                 if len(shapes[equal_row] or ()) == len(shapes[output] or ()):
                     shapes[equal_row] = shapes[output]
@@ -407,17 +411,20 @@ class _Recipe:
     parts: tuple[tuple[tuple[Trace, int], ...], ...]  #: summands of each part
     factor: float
     assembly: Assembly | None
-    names: tuple[str, ...]  #: of the ranks that hold each part; '' if it is a sum
+    #: of the ranks that hold each part, '' if it is a sum; a last '' stands for ranks of which no
+    #: part was taken
+    names: tuple[str, ...]
 
     def find_shards(self) -> Shards | None:
         """Return which ranks hold which elements; None if all ranks hold all, or of a sum."""
-        if self.assembly is None or "" in self.names:
+        is_of_some_ranks = len(self.parts) == 1 and len(self.names) > 1
+        if "" in self.names[: len(self.parts)] or (self.assembly is None and not is_of_some_ranks):
             return None
         parts = []
         for number, tensors in enumerate(self.parts):
             trace, tensor = tensors[0]
             parts.append(np.full(load_shaped(trace, tensor).shape, number, dtype=np.int16))
-        return Shards(self.names, self.assembly.join(parts))
+        return Shards(self.names, parts[0] if self.assembly is None else self.assembly.join(parts))
 
     def load(self) -> AnyArray:
         """Return the combined tensor."""

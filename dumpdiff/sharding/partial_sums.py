@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..graph.statistics import compute_statistics
-from ..model.arrays import AnyArray, Floats, Ints
-from ..model.trace import COMMUNICATION
+from ..model.arrays import AnyArray, Flags, Floats, Ints
+from ..model.trace import COMMUNICATION, OPTIMIZER
 from .relation import Relation, add_arrays
 from .siblings import Siblings
 
@@ -55,6 +55,30 @@ def list_total_patterns(siblings: Siblings) -> Ints:
     is_last = np.arange(siblings.n_ranks) % siblings.n_batches == siblings.n_batches - 1
     patterns: Ints = np.where(is_last, siblings.labels, -1)
     return patterns
+
+
+def list_summand_patterns(siblings: Siblings) -> Ints:
+    """Return (tensors, ranks) the labels of the values that may be added up.
+
+    Where the optimizer reads what the last micro-batch has, that is the total of its rank, whatever
+    the other micro-batches have.
+    """
+    patterns = siblings.labels.copy()
+    if siblings.n_batches > 1:
+        is_total = _flag_totals(siblings)
+        patterns[is_total] = list_total_patterns(siblings)[is_total]
+    return patterns
+
+
+def _flag_totals(siblings: Siblings) -> Flags:
+    """Return (tensors,) whether the optimizer reads the value of the last micro-batch."""
+    flow = siblings.flows[-1]
+    is_read = np.array(
+        [any(flow.phases[op] == OPTIMIZER for op in ops) for ops in flow.consumers], dtype=bool
+    )
+    values = siblings.joint_classes[:, -1]
+    flags: Flags = (values >= 0) & is_read[values]
+    return flags
 
 
 def load_ranks(siblings: Siblings, row: int) -> list[AnyArray] | None:

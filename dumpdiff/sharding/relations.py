@@ -11,7 +11,13 @@ from ..model.arrays import Flags, Ints
 from .batch_slices import BatchSlices
 from .kinds import number_kinds
 from .other_run import OtherRun
-from .partial_sums import list_sum_groups, list_total_patterns, load_ranks, measure_parts
+from .partial_sums import (
+    list_sum_groups,
+    list_summand_patterns,
+    list_total_patterns,
+    load_ranks,
+    measure_parts,
+)
 from .relation import Relation, add_parts, join_parts
 from .siblings import Siblings
 
@@ -82,7 +88,8 @@ class _RelationSearch:
         """Decide about parameters, and gradients, of one repeated number by name and size.
 
         Zeros of any size are found among the values of the other run; they prove nothing. They are
-        cut like the weight of the same module, or not at all.
+        cut like the weight of the same module, or not at all. What a module returns of its
+        parameters (a bias that is added later) is cut as they are.
         """
         siblings = self._siblings
         is_repeated = siblings.is_repeated
@@ -95,7 +102,8 @@ class _RelationSearch:
                 weight_pattern = siblings.get_module_pattern(names[row])
                 for pattern in (everyone, weight_pattern, tuple(range(siblings.n_ranks))):
                     if sum(siblings.sizes[row, rank] for rank in set(pattern)) in sizes:
-                        self._evidence[row] = join_parts(pattern)
+                        for equal_row in siblings.list_equal_rows(row).tolist():
+                            self._evidence[equal_row] = join_parts(pattern)
                         break
         self._is_constant = self._is_constant | is_repeated
 
@@ -138,6 +146,7 @@ class _RelationSearch:
         is_open &= siblings.sizes.max(axis=1) > 1
         has_evidence = np.array([relation is not None for relation in self._evidence])
         proved_kinds = set(self._kinds[has_evidence].tolist())
+        patterns = list_summand_patterns(siblings).tolist()
         samples: Counter[int] = Counter()
         for row in np.flatnonzero(is_open).tolist():
             kind = int(self._kinds[row])
@@ -147,7 +156,7 @@ class _RelationSearch:
             if arrays is None:
                 continue
             samples[kind] += 1
-            pattern = tuple(siblings.labels[row].tolist())
+            pattern = tuple(patterns[row])
             for group in groups:
                 relation = add_parts(pattern, group, factor)
                 if relation is None:

@@ -15,7 +15,7 @@ from ..readers.call_records import is_in_place
 from .batch_slices import BatchSlices
 from .kinds import list_kind_keys
 from .other_run import OtherRun
-from .partial_sums import list_reductions
+from .partial_sums import list_reductions, list_summand_patterns
 from .relation import Relation, add_parts, join_parts
 from .relations import RowRelations
 from .siblings import Siblings
@@ -197,7 +197,11 @@ def _replicate_equal_values(
 def _sum_named_gradients(
     siblings: Siblings, slices: BatchSlices, relations: list[Relation | None]
 ) -> None:
-    """Take different gradients of a replicated parameter for partial sums."""
+    """Take different gradients of a replicated parameter for partial sums.
+
+    If the optimizer reads the gradient of the last micro-batch, that is the total.
+    """
+    patterns = list_summand_patterns(siblings).tolist()
     relation_of: dict[str, Relation] = {}
     for row, name in enumerate(siblings.collect_base("parameter").tolist()):
         relation = relations[row]
@@ -206,7 +210,7 @@ def _sum_named_gradients(
     for row, name in enumerate(siblings.collect_base("gradient_of").tolist()):
         if not name or relations[row] is not None or name not in relation_of:
             continue
-        pattern = tuple(siblings.labels[row].tolist())
+        pattern = tuple(patterns[row])
         # ranks with the same part of the parameter have summands of the same gradient
         relations[row] = add_parts(pattern, relation_of[name].pattern, slices.factor) or join_parts(
             pattern, slices.factor
@@ -249,12 +253,15 @@ def _sum_reduced_values(
 ) -> None:
     """Take what a reduction reads for partial sums, where nothing else is known.
 
-    That the same value of other layers is replicated is no evidence if the ranks differ.
+    Of slices of the batch, they have the factor of the result. That the same value of other layers
+    is replicated is no evidence if the ranks differ.
     """
     is_open = ~is_proved & (siblings.labels != siblings.labels[:, :1]).any(axis=1)
     for row, output in list_reductions(siblings):
         groups = tuple(siblings.labels[output].tolist())
-        relation = add_parts(tuple(siblings.labels[row].tolist()), groups)
+        result_relation = relations[output]
+        factor = 1.0 if result_relation is None else result_relation.factor
+        relation = add_parts(tuple(siblings.labels[row].tolist()), groups, factor)
         equal_rows = siblings.list_equal_rows(row).tolist()
         for equal_row in equal_rows:
             known_relation = relations[equal_row]

@@ -22,7 +22,9 @@ from .curve_shape import (
     measure_fluctuation,
 )
 from .curves import Curves
+from .drift import Drift, find_drift
 from .migration_standard import Check
+from .shifts import check_learning_rate, check_step_shift
 
 #: When the runs begin to differ. Step 1 points to forward, data or weights, step 2 to the
 #: optimizer, later to a long run.
@@ -64,6 +66,7 @@ class LogComparison:
     onset: Onset
     divergence_step: int | None  #: step from which the losses diverge permanently, or None
     fluctuation: Fluctuation
+    drift: Drift | None  #: a change of the mean difference, None if none is proven
     spikes: tuple[tuple[str, int], ...]  #: (side, step) where the loss of one side only has a spike
     band: Band | None = None
     notes: tuple[str, ...] = ()
@@ -87,6 +90,8 @@ class LogComparison:
             headline = differing[0]
             if self.divergence_step is not None:
                 headline += f"; the losses diverge permanently from step {self.divergence_step}"
+            elif self.drift is not None:
+                headline += f"; {self.drift.summarize()}"
         elif inconclusive:
             headline = f"{inconclusive[0]}; all else agrees"
         else:
@@ -115,9 +120,15 @@ def compare(
     difference = target_loss - reference_loss
     rounding = target.loss_resolution + reference.loss_resolution
     divergence = find_lasting_divergence(difference, rounding)
-    checks = _check_losses(steps, target_loss, reference_loss, rounding)
+    drift = find_drift(steps, target_loss, reference_loss, rounding)
+    checks = list(check_step_shift(target, reference))
+    checks += _check_losses(steps, target_loss, reference_loss, rounding)
+    if drift is not None:
+        checks.append(Check("drift", "inconclusive", drift.summarize(), abs(drift.share), 0))
     checks.append(_check_norms(target, reference, target_rows, reference_rows))
-    checks.append(migration_standard.check_learning_rate(*align_rates(target, reference)))
+    is_unclear = "unknown" in (target.rate_of, reference.rate_of)
+    rates = align_rates(target, reference)
+    checks.append(check_learning_rate(rates, is_unclear=is_unclear))
     checks += _check_lost_steps(target, reference)
     checks.append(migration_standard.check_length(len(steps), least_steps))
     band = None
@@ -134,6 +145,7 @@ def compare(
         onset=_classify_onset(checks, steps, difference, rounding, divergence is not None),
         divergence_step=None if divergence is None else int(steps[divergence]),
         fluctuation=measure_fluctuation(difference),
+        drift=drift,
         spikes=tuple(_find_one_sided_spikes(steps, target_loss, reference_loss)),
         band=band,
         notes=tuple(_list_notes(target, reference, steps)),
@@ -188,11 +200,22 @@ def _average_like(curves: Curves, other: Curves) -> Curves:
 
 
 def _find_common_steps(target: Curves, reference: Curves) -> tuple[AnyArray, AnyArray, AnyArray]:
-    """Return the steps with a loss on both sides, and their indices in target and reference."""
+    """Return the steps with a loss on both sides, and their indices in target and reference.
+
+    If there is none because one side is not finite, these are the steps where only one side is.
+    """
     steps, target_rows, reference_rows = np.intersect1d(
         target.steps, reference.steps, return_indices=True
     )
     has_loss = np.isfinite(target.loss[target_rows]) & np.isfinite(reference.loss[reference_rows])
+    if not has_loss.any():
+        # A run that is NaN from the beginning has no loss to compare, and that is the answer.
+        has_loss = target.nonfinite[target_rows] ^ reference.nonfinite[reference_rows]
+    if not has_loss.any() and target.nonfinite[target_rows].any():
+        raise DumpError(
+            f"{target.path} and {reference.path}: no loss of both is finite; there is nothing to"
+            " compare"
+        )
     if not has_loss.any():
         raise DumpError(
             f"{target.path} ({_format_steps(target)}) and {reference.path}"
@@ -206,11 +229,14 @@ def align_rates(target: Curves, reference: Curves) -> tuple[AnyArray, AnyArray, 
     """Return the common steps and the learning rates that target and reference used there.
 
     Some formats do not define which step a printed rate belongs to. For these, the interpretation
-    with the smallest largest difference is taken.
+    with the smallest largest difference is taken; two logs of one format are read in the same way.
     """
     candidates: list[tuple[float, tuple[AnyArray, AnyArray, AnyArray]]] = []
+    is_one_format = target.format == reference.format and target.rate_of == reference.rate_of
     for target_shift in _list_rate_shifts(target):
         for reference_shift in _list_rate_shifts(reference):
+            if is_one_format and target_shift != reference_shift:
+                continue
             steps, target_rows, reference_rows = np.intersect1d(
                 target.steps + target_shift,
                 reference.steps + reference_shift,
@@ -254,7 +280,7 @@ def _check_lost_steps(target: Curves, reference: Curves) -> Iterator[Check]:
 
 def _accept_within_band(check: Check, band: Band) -> Check:
     """Accept a mean or second loss that misses the standard if the target is in the band."""
-    is_accepted = band.contains_target and check.name in ("mean loss", "second loss")
+    is_accepted = band.contains_target and check.name in ("mean loss", "second loss", "drift")
     if not is_accepted or check.verdict == "agree":
         return check
     message = f"{check.summary}, within what runs of the reference differ by"
@@ -316,7 +342,7 @@ def _classify_onset(
     if has_second_step and abs(difference[1]) > limit:
         return "step 2"
     later_verdicts = (verdicts["mean loss"], verdicts.get("nonfinite"), verdicts["global norm"])
-    if "differ" in later_verdicts:
+    if "differ" in later_verdicts or verdicts.get("drift") == "inconclusive":
         return "later"
     if has_lasting_divergence and verdicts["mean loss"] != "agree":
         return "later"

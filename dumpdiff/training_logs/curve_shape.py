@@ -111,7 +111,7 @@ def find_spikes(loss: AnyArray) -> AnyArray:
     Far is 8 times the noise. The noise is estimated from second differences, which a slope does not
     change: their median deviation over sqrt(3/2).
     """
-    if len(loss) < _SPIKE_WINDOW:
+    if len(loss) < _SPIKE_WINDOW or not np.isfinite(loss).any():
         return np.array([], dtype=np.int64)
     padded = np.pad(loss, _SPIKE_WINDOW // 2, mode="edge")
     windows = np.lib.stride_tricks.sliding_window_view(padded, _SPIKE_WINDOW)

@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+#: A printed number, for patterns.
+NUMBER = r"[+-]?(?:nan|inf|NaN|Inf|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+
 _RESOLUTION_SAMPLE = 500  #: values that are read to find how many digits a log prints
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -68,7 +71,7 @@ def estimate_resolution(texts: Iterable[str]) -> float:
     resolutions: list[float] = []
     for text in set(islice(texts, _RESOLUTION_SAMPLE)):
         mantissa, _, exponent = text.strip("[]'\" \t").lower().partition("e")
-        is_decimal = mantissa.lstrip("+-").replace(".", "", 1).isdigit()
+        is_decimal = mantissa.lstrip("+-").replace(".", "", 1).isdecimal()
         if not is_decimal or not mantissa.strip("0."):
             continue
         n_decimals = len(mantissa.partition(".")[2])

@@ -58,7 +58,7 @@ def parse(text: str, path: str) -> Curves | None:
     notes: tuple[str, ...] = ()
     if is_modern:
         records, notes = _undo_averages(records)
-    records, restarts = order_records(records)
+    records, restarts, repeat_notes = order_records(records)
     columns = build_columns(records)
     interval = estimate_interval(columns["steps"])
     return Curves(
@@ -71,7 +71,7 @@ def parse(text: str, path: str) -> Curves | None:
         interval=interval,
         averaged=interval > 1,
         restarts=restarts,
-        notes=notes,
+        notes=(*notes, *repeat_notes),
         **columns,
     )
 

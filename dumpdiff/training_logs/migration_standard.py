@@ -41,8 +41,12 @@ class Check:
 def check_loss(name: str, step: int, target: float, reference: float, rounding: float) -> Check:
     """Check the loss of one step: it agrees if it meets the absolute or the relative limit.
 
-    The result is inconclusive if the printed digits are too coarse to decide.
+    A loss that is not finite on one side differs. The result is inconclusive if the printed digits
+    are too coarse to decide.
     """
+    if not math.isfinite(target - reference):
+        message = f"{name} (step {step}) {target:.6g} against {reference:.6g}"
+        return Check(name, "differ", message)
     absolute, scale = abs(target - reference), abs(reference)
     limit = max(FIRST_ABSOLUTE, FIRST_RELATIVE * scale)
     message = (
@@ -66,6 +70,9 @@ def check_loss(name: str, step: int, target: float, reference: float, rounding: 
 def check_mean_loss(target: AnyArray, reference: AnyArray, rounding: float) -> Check:
     """Check the mean of |difference|, or of |difference| / |reference|: one limit is enough."""
     difference = np.abs(target - reference)
+    if not np.isfinite(difference).all():
+        message = f"mean loss of {len(difference)} steps: one side is not finite"
+        return Check("mean loss", "differ", message, limit=MEAN_ABSOLUTE)
     absolute = float(difference.mean())
     relative = float(np.mean(difference / np.maximum(np.abs(reference), _TINY)))
     meets_relative = relative < MEAN_RELATIVE

@@ -53,7 +53,7 @@ def parse(text: str, path: str) -> Curves | None:
         records.append(_build_record(step, printed_loss, fields, n_restarts))
     if not records:
         return None
-    records, restarts = order_records(records)
+    records, restarts, repeat_notes = order_records(records)
     columns = build_columns(records)
     notes = []
     if counter.step_offset:
@@ -71,7 +71,7 @@ def parse(text: str, path: str) -> Curves | None:
         loss_resolution=estimate_resolution(losses),
         norm_resolution=estimate_resolution(norms),
         restarts=restarts,
-        notes=tuple(notes),
+        notes=(*notes, *repeat_notes),
         **columns,
     )
 

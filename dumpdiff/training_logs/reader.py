@@ -6,28 +6,46 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from ..model.errors import DumpError
 from ..model.input_files import STANDARD_INPUT, open_input_file, open_input_stream, read_stream
-from . import megatron, mindformers, trainer
+from . import megatron, mindformers, nemo, table, tensorboard, torchtitan, trainer, verl
 from .curves import Curves
 from .log_text import strip_terminal_codes
 
 _PARSERS: tuple[Callable[[str, str], Curves | None], ...] = (
+    nemo.parse,
     megatron.parse,
     mindformers.parse,
     trainer.parse,
+    torchtitan.parse,
+    verl.parse,
+    table.parse,
 )
-_EXPECTED_LINES = "; ".join((megatron.LINE_PATTERN, mindformers.LINE_PATTERN, trainer.LINE_PATTERN))
+_EXPECTED_LINES = "; ".join(
+    module.LINE_PATTERN
+    for module in (megatron, mindformers, trainer, nemo, torchtitan, verl, table)
+)
 
-_PREFIX = re.compile(r"^(?:\[(?:default|rank)?(\d+)\]: ?|(?:default|rank)?(\d+): )", re.MULTILINE)
+_EVENT_FILES = "events.out.tfevents.*"  #: of TensorBoard
+#: What launchers write before each line, with the rank, process or host: torchrun, srun -l; mpirun;
+#: Ray; pdsh and DeepSpeed; Docker Compose. A host has a digit, so that ``step:`` is none.
+_PREFIXES = (
+    re.compile(
+        r"^(?:\[(?:default|rank)?(?P<a>\d+)\]: ?|(?:default|rank)?(?P<b>\d+): )", re.MULTILINE
+    ),
+    re.compile(r"^\[\d+,(?P<a>\d+)\]<std(?:out|err)>: ?(?P<b>)", re.MULTILINE),
+    re.compile(r"^\((?P<a>[\w.:<>]+ pid=\d+[^)\n]*)\) ?(?P<b>)", re.MULTILINE),
+    re.compile(r"^(?P<a>(?=[\w.-]*\d)[A-Za-z0-9][\w.-]*): (?P<b>)", re.MULTILINE),
+    re.compile(r"^(?P<a>(?=[\w.-]*\d)[A-Za-z0-9][\w.-]*) +\| (?P<b>)", re.MULTILINE),
+)
 _PREFIX_SAMPLE = (
     1 << 16
 )  #: characters in which at least half of the lines have a prefix with the rank
-LOG_NAMES = ("*.log", "*.jsonl", "trainer_state.json", "*.out", "*.txt")
+LOG_NAMES = ("*.log", "*.jsonl", "trainer_state.json", "*.out", "*.txt", "*.csv")
 _END_SAMPLE = (
     1 << 13
 )  #: bytes at either end of a rank's log that are compared with the rank that is read
@@ -48,10 +66,12 @@ def read_log(path: str | Path) -> Curves:
         return _read_folder(location)
     if str(path) != STANDARD_INPUT and not location.exists():
         raise DumpError(f"{path}: there is no such file")
-    curves_of_ranks = []
     with open_input_stream(location) as stream:
-        log_text = _decode_log(stream)
-    for text in split_by_rank(log_text):
+        data = read_stream(stream, _MAX_SIZE)
+    if tensorboard.is_event_file(data[:_END_SAMPLE]):
+        return tensorboard.parse(data, str(path))
+    curves_of_ranks = []
+    for text in split_by_rank(_decode_log(data)):
         curves = parse(text, str(path))
         if curves is not None:
             curves_of_ranks.append(curves)
@@ -66,12 +86,16 @@ def read_log(path: str | Path) -> Curves:
 
 def read_text(path: Path) -> str:
     """Return the text of a log, without terminal escape sequences."""
+    return _decode_log(_read_bytes(path))
+
+
+def _read_bytes(path: Path) -> bytes:
     with open_input_file(path) as stream:
-        return _decode_log(stream)
+        return read_stream(stream, _MAX_SIZE)
 
 
-def _decode_log(stream: BinaryIO) -> str:
-    return strip_terminal_codes(read_stream(stream, _MAX_SIZE).decode("utf-8", errors="replace"))
+def _decode_log(data: bytes) -> str:
+    return strip_terminal_codes(data.decode("utf-8", errors="replace"))
 
 
 def parse(text: str, path: str) -> Curves | None:
@@ -84,27 +108,40 @@ def parse(text: str, path: str) -> Curves | None:
 
 
 def split_by_rank(text: str) -> list[str]:
-    """Split a log into one text per rank if a launcher numbers the lines (torchrun, srun -l)."""
-    head = text[:_PREFIX_SAMPLE]
-    if "\n" not in head or len(_PREFIX.findall(head)) < head.count("\n") // 2:
+    """Split a log into one text per process if a launcher names it before every line."""
+    prefix = _find_prefix(text[:_PREFIX_SAMPLE])
+    if prefix is None:
         return [text]
     lines_of_ranks: dict[str, list[str]] = {}
     for line in text.split("\n"):
-        match = _PREFIX.match(line)
+        match = prefix.match(line)
         if match is None:
             lines_of_ranks.setdefault("", []).append(line)
         else:
-            lines_of_ranks.setdefault(match[1] or match[2], []).append(line[match.end() :])
+            name = match["a"] or match["b"]
+            lines_of_ranks.setdefault(name, []).append(line[match.end() :])
     return ["\n".join(lines) for lines in lines_of_ranks.values()]
+
+
+def _find_prefix(head: str) -> re.Pattern[str] | None:
+    """Return the form of the prefixes that at least half of the lines have, None without any."""
+    n_lines = head.count("\n")
+    for prefix in _PREFIXES:
+        if n_lines and len(prefix.findall(head)) >= max(n_lines // 2, 1):
+            return prefix
+    return None
 
 
 def _read_folder(folder: Path) -> Curves:
     matching_files = {file for name in LOG_NAMES for file in folder.glob(name)}
     files = sorted((file for file in matching_files if file.is_file()), key=order_by_rank)
+    event_files = sorted(folder.glob(_EVENT_FILES))
+    if not files and event_files:
+        # A run that was resumed has several; records follow each other in one file, too.
+        return tensorboard.parse(b"".join(map(_read_bytes, event_files)), str(folder))
     if not files:
-        raise DumpError(
-            f"{folder}: no logs in this folder ({', '.join(LOG_NAMES)}); give the log or its folder"
-        )
+        names = ", ".join((*LOG_NAMES, _EVENT_FILES))
+        raise DumpError(f"{folder}: no logs in this folder ({names}); give the log or its folder")
     for i in range(len(files) - 1, -1, -1):
         curves = parse(read_text(files[i]), str(files[i]))
         if curves is not None:

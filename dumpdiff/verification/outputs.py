@@ -223,7 +223,7 @@ class OutputChecks:
                     return None
                 continue
             shaped = _restore_shape(array, self._shapes[row])
-            if slot_name.replace(".", "").isdigit() or self._slot_kinds[row] == "parameter":
+            if slot_name.replace(".", "").isdecimal() or self._slot_kinds[row] == "parameter":
                 record.inputs.append(shaped)
                 record.input_units.append(get_unit_roundoff(self._dtypes[row]))
             else:
@@ -235,7 +235,7 @@ class OutputChecks:
         number = float(self._numbers[row])
         if math.isnan(number) or self._shapes[row] not in (None, (), (1,)):
             return
-        if slot_name.replace(".", "").isdigit():
+        if slot_name.replace(".", "").isdecimal():
             is_exact = is_discrete(self._dtypes[row]) or not math.isfinite(number)
             record.inputs.append(int(number) if is_discrete(self._dtypes[row]) else number)
             is_exact |= math.isfinite(number) and number == int(number)

@@ -49,6 +49,7 @@ _ORDER_MISTAKES = {
     "shifted": "rows-shifted",
     "blocks": "blocks-permuted",
     "zero-centered": "offset",
+    "transposed": "transposed",
 }
 #: Module of a fused weight -> the mistake that its components are in another arrangement.
 _ARRANGEMENT_MISTAKES = {"qkv": "qkv-order", "gate_up_proj": "gate-up-order"}
@@ -387,7 +388,7 @@ def _summarize_checkpoint(model: WholeModel) -> CheckpointSummary:
     return CheckpointSummary(
         path=str(checkpoint.path),
         format=checkpoint.format,
-        family=model.family,
+        family=model.naming.family,
         tensors=len(model.tensors),
         bytes=checkpoint.size,
     )

@@ -1,4 +1,4 @@
-"""The naming family of a checkpoint, and the model configuration in its settings.
+"""How a checkpoint names its weights, and the model configuration in its settings.
 
 The same name can hold different contents in two families: ``linear_fc1`` is all gate rows, then all
 up rows in Megatron-core, and alternating gate and up rows in MindSpore Transformers. See
@@ -8,19 +8,19 @@ up rows in Megatron-core, and alternating gate and up rows in MindSpore Transfor
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..rulebook import ModelFamily, Rules
 from .zero_centered_norms import has_zero_centered_norms
 
 MEGATRON, MEGATRON_LEGACY = "megatron", "megatron_legacy"
 MINDFORMERS, MINDFORMERS_LEGACY = "mindformers", "mindformers_legacy"
-HUGGINGFACE, GPT2, META, OTHER = "huggingface", "gpt2", "meta", "other"
+HUGGINGFACE, META, OTHER = "huggingface", "meta", "other"
 
 #: Patterns of the families; the first pattern that any name matches decides.
 _PATTERNS: tuple[tuple[str, str], ...] = (
-    (GPT2, r"\.attn\.c_attn\.weight$"),
     (MEGATRON_LEGACY, r"\.dense_h_to_4h\."),
     (
         MINDFORMERS_LEGACY,
@@ -32,7 +32,39 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 )
 #: Formats that only Megatron writes: with any other format, its names are those of MindSpore
 #: Transformers.
-_MEGATRON_FORMATS = ("megatron", "torch_dist", "torch")
+_MEGATRON_FOLDERS = ("megatron", "torch_dist")
+_MEGATRON_FORMATS = (*_MEGATRON_FOLDERS, "torch")
+
+
+#: Families whose names may be those of a model of transformers that rules/families describes.
+_NAMES_OF_TRANSFORMERS = (HUGGINGFACE, MEGATRON_LEGACY, OTHER)
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How the names of a checkpoint are read, and the rows behind them."""
+
+    family: str  #: of the names: megatron, huggingface, ...
+    model: ModelFamily | None = None  #: of transformers, if the names are its
+
+
+def read_naming(
+    names: Collection[str], settings: Mapping[str, Any], checkpoint_format: str, rules: Rules
+) -> Naming:
+    """Return how a checkpoint is read: by its names, and by the ``model_type`` of its settings."""
+    family = detect_family(names, checkpoint_format)
+    if family not in _NAMES_OF_TRANSFORMERS or checkpoint_format in _MEGATRON_FOLDERS:
+        return Naming(family)
+    model = find_model_family(settings, rules)
+    if model is None and not isinstance(settings.get("model_type"), str):
+        model = rules.families.recognize_names(names)
+    return Naming(family) if model is None else Naming(HUGGINGFACE, model)
+
+
+def find_model_family(settings: Mapping[str, Any], rules: Rules) -> ModelFamily | None:
+    """Return the family of the ``model_type`` in settings; None if there is none or it is new."""
+    model_type = settings.get("model_type")
+    return rules.families.find(model_type) if isinstance(model_type, str) else None
 
 
 def detect_family(names: Iterable[str], checkpoint_format: str) -> str:
@@ -73,14 +105,14 @@ _SPELLINGS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def read_model_config(settings: Mapping[str, Any]) -> ModelConfig:
-    """Read the configuration from settings.
+def read_model_config(settings: Mapping[str, Any], model: ModelFamily | None) -> ModelConfig:
+    """Read the configuration from settings; ``model`` is the family of their ``model_type``.
 
     Values of a nested ``text_config`` are used if the outer level has none.
     """
     nested = settings.get("text_config")
     levels = [settings, nested if isinstance(nested, Mapping) else {}]
-    fields: dict[str, Any] = {"zero_centered_norms": has_zero_centered_norms(settings)}
+    fields: dict[str, Any] = {"zero_centered_norms": has_zero_centered_norms(settings, model)}
     for field, spellings in _SPELLINGS.items():
         fields[field] = _find_positive_integer(levels, spellings)
     for level in levels:
@@ -91,10 +123,19 @@ def read_model_config(settings: Mapping[str, Any]) -> ModelConfig:
     # Megatron's arguments keep num_query_groups = 1 if groups are not used.
     if not fields["heads"] or settings.get("group_query_attention") is False:
         fields["groups"] = fields["heads"]
-    fields["groups"] = fields["groups"] or fields["heads"]
+    fields["groups"] = _count_groups(settings, fields["groups"]) or fields["heads"]
     if fields["heads"] and fields["hidden"] and not fields["head_size"]:
         fields["head_size"] = fields["hidden"] // fields["heads"]
     return ModelConfig(**fields)
+
+
+def _count_groups(settings: Mapping[str, Any], groups: int | None) -> int | None:
+    """Return the number of query groups; Falcon states it by two flags."""
+    if settings.get("new_decoder_architecture") is True:
+        return _find_positive_integer([settings], ("num_kv_heads",))
+    if settings.get("multi_query") is True:
+        return 1
+    return groups
 
 
 def _find_positive_integer(levels: Iterable[Mapping[str, Any]], names: Iterable[str]) -> int | None:

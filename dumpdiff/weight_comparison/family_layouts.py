@@ -2,18 +2,16 @@
 
 Sources: Megatron-core megatron/core/transformer/{attention,mlp}.py and moe/experts.py; MindSpore
 Transformers mindformers/parallel_core/training_graph/transformer (both layouts, by a flag of the
-configuration) and models/llama; Hugging Face transformers models/{phi3,gpt2,gpt_oss}/modeling_*.py
-and pytorch_utils.py (Conv1D).
+configuration) and models/llama. Models of transformers that differ from Llama, Phi-3 and DeepSeek
+are described in rules/families.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..model.arrays import Ints
 from .families import (
-    GPT2,
     HUGGINGFACE,
     MEGATRON,
     MEGATRON_LEGACY,
@@ -22,6 +20,7 @@ from .families import (
     MINDFORMERS_LEGACY,
     OTHER,
     ModelConfig,
+    Naming,
 )
 from .row_permutation import RowLayout, build_fused_order
 
@@ -38,7 +37,6 @@ _ARRANGEMENTS: Mapping[tuple[str, str], frozenset[str]] = {
     (MINDFORMERS, "qkv"): _GROUPED | _CONCATENATED,  # use_contiguous_weight_layout_attention
     (MINDFORMERS_LEGACY, "qkv"): _GROUPED | _CONCATENATED,  # Llama's bias is not by group
     (HUGGINGFACE, "qkv"): _CONCATENATED,
-    (GPT2, "qkv"): _CONCATENATED,
     (MEGATRON, "gate_up_proj"): _CONCATENATED,
     (MEGATRON_LEGACY, "gate_up_proj"): _CONCATENATED,
     # use_interleaved_weight_layout_mlp
@@ -56,24 +54,34 @@ _ROPE_PAIRS = frozenset({META})
 #: Components whose RoPE rows the legacy converter of MindSpore Transformers reorders from pairs to
 #: halves.
 _REORDERED_PARTS = frozenset({"q_b_rope", "kv_a_rope"})
-_CONV1D = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
 
 
-def is_stored_transposed(family: str, name: str) -> bool:
-    """Whether a matrix is stored as [in, out]: the four linears of GPT-2 in transformers."""
-    return family == GPT2 and _CONV1D.search(name) is not None
+def is_stored_transposed(naming: Naming, path: str) -> bool:
+    """Whether the matrix of this canonical name is stored as [in, out]."""
+    if naming.model is None or not path.endswith(".weight"):
+        return False
+    module = path.removesuffix(".weight")
+    return any(module.endswith("." + name) for name in naming.model.transposed)
 
 
-def has_transposed_experts(family: str) -> bool:
+def has_transposed_experts(naming: Naming, path: str) -> bool:
     """Whether stacked experts are stored as [experts, in, out], as in Megatron and MindSpore."""
-    return family in (MEGATRON, MINDFORMERS, MINDFORMERS_LEGACY)
+    is_by_framework = naming.family in (MEGATRON, MINDFORMERS, MINDFORMERS_LEGACY)
+    return is_by_framework or is_stored_transposed(naming, path)
+
+
+def get_arrangements(naming: Naming, module: str) -> frozenset[str] | None:
+    """Return the arrangements of a fused weight that are read; None if unknown."""
+    if naming.model is not None and module in naming.model.rows:
+        return frozenset({naming.model.rows[module]})
+    return _ARRANGEMENTS.get((naming.family, module))
 
 
 def list_expected_orders(
-    module: str, family: str, sizes: Sequence[int], config: ModelConfig
+    module: str, naming: Naming, sizes: Sequence[int], config: ModelConfig
 ) -> Iterator[Ints]:
     """Yield the orders over its components that a fused weight may have, most likely first."""
-    arrangements = _ARRANGEMENTS.get((family, module), _ALL_ARRANGEMENTS)
+    arrangements = get_arrangements(naming, module) or _ALL_ARRANGEMENTS
     if _is_mla_down_projection(module, len(sizes)):
         arrangements = _CONCATENATED
     groups = {"concatenated": 1, "interleaved": min(sizes)}
@@ -89,32 +97,31 @@ def list_expected_orders(
             yield order
 
 
-def may_share_layout(module: str, families: tuple[str, str]) -> bool:
-    """Whether both families may read one arrangement of a fused weight, or one is unknown."""
-    first, second = (_ARRANGEMENTS.get((family, module), _ALL_ARRANGEMENTS) for family in families)
+def may_share_layout(module: str, namings: tuple[Naming, Naming]) -> bool:
+    """Whether both sides may read one arrangement of a fused weight, or one is unknown."""
+    first, second = (get_arrangements(naming, module) or _ALL_ARRANGEMENTS for naming in namings)
     return not first.isdisjoint(second)
 
 
 def check_layout(
     module: str,
-    families: tuple[str, str],
+    namings: tuple[Naming, Naming],
     component_names: Sequence[str],
     layout: RowLayout,
     config: ModelConfig,
 ) -> bool | None:
-    """Whether the first of two families reads this layout of a fused weight; None if unknown.
+    """Whether the first of two sides reads this layout of a fused weight; None if unknown.
 
-    The second family is that of the side that stores the components, named ``component_names``.
+    The second is the side that stores the components, named ``component_names``.
     """
     for name, order in zip(component_names, layout.component_orders, strict=True):
-        is_expected_rope = order.kind == "rope" and differs_in_rope_order(name, *families)
+        is_expected_rope = order.kind == "rope" and differs_in_rope_order(name, *namings)
         if order.kind != "same" and not is_expected_rope:
             return False
-    family = families[0]
-    arrangements = _ARRANGEMENTS.get((family, module))
+    arrangements = get_arrangements(namings[0], module)
     if _is_mla_down_projection(module, len(layout.component_orders)):
         arrangements = _CONCATENATED
-    if arrangements is None or family == OTHER:
+    if arrangements is None or namings[0].family == OTHER:
         return None
     kind, groups = layout.component_arrangement.key
     if "grouped" not in arrangements:
@@ -142,9 +149,9 @@ def _is_mla_down_projection(module: str, n_components: int) -> bool:
     return module == "qkv" and n_components == 2
 
 
-def differs_in_rope_order(module: str, family: str, other_family: str) -> bool:
-    """Whether two families correctly store the rows of a module in different RoPE orders."""
+def differs_in_rope_order(module: str, naming: Naming, other: Naming) -> bool:
+    """Whether two sides correctly store the rows of a module in different RoPE orders."""
     if module in ("q", "k"):
-        return (family in _ROPE_PAIRS) != (other_family in _ROPE_PAIRS)
-    is_reordered = (family == MINDFORMERS_LEGACY) != (other_family == MINDFORMERS_LEGACY)
+        return (naming.family in _ROPE_PAIRS) != (other.family in _ROPE_PAIRS)
+    is_reordered = (naming.family == MINDFORMERS_LEGACY) != (other.family == MINDFORMERS_LEGACY)
     return module in _REORDERED_PARTS and is_reordered

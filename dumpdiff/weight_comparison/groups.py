@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..model.arrays import AnyArray
 from ..rulebook import Rules
@@ -92,6 +92,8 @@ def group_by_name(
     """
     target_members = collect_members(target, reference)
     reference_members = collect_members(reference, target)
+    target_members = _drop_only_tower(target_members, reference_members)
+    reference_members = _drop_only_tower(reference_members, target_members)
     groups: list[Group] = []
     for path in list(target_members):
         if path in reference_members:
@@ -103,6 +105,28 @@ def group_by_name(
     for member, components in _match_fused(reference_members, target_members, target.rules):
         groups.append(Group(components, (member,), "rule"))
     return groups, list(target_members.values()), list(reference_members.values())
+
+
+def _drop_only_tower(members: dict[str, Member], others: dict[str, Member]) -> dict[str, Member]:
+    """Return the members without the prefix of a tower that all layers and no other side have.
+
+    A prefix tells towers apart: a model that is only one tower may have it or not.
+    """
+    towers = _list_towers(members)
+    if len(towers) != 1 or towers == {""} or _list_towers(others) != {""}:
+        return members
+    tower = towers.pop()
+    renamed = {}
+    for member in members.values():
+        path = member.path.removeprefix(tower)
+        renamed[path] = replace(member, path=path)
+    return renamed if len(renamed) == len(members) else members
+
+
+def _list_towers(paths: Iterable[str]) -> set[str]:
+    """Return what precedes ``layers.N`` in canonical names, each with its last dot."""
+    layers = (_LAYER_PATH.match(path) for path in paths)
+    return {match[1][: match[1].index("layers.")] for match in layers if match is not None}
 
 
 def _match_fused(
@@ -154,7 +178,7 @@ def collect_members(model: WholeModel, other: WholeModel) -> dict[str, Member]:
         for expert in experts:
             members[expert.path] = expert
         if not experts:
-            transposed = len(tensor.shape) == 2 and is_stored_transposed(model.family, name)
+            transposed = len(tensor.shape) == 2 and is_stored_transposed(model.naming, path)
             matrix = tensor.matrix.T if transposed else tensor.matrix
             members[path] = Member(name, path, matrix, transposed)
     return members
@@ -177,7 +201,7 @@ def _split_stack(model: WholeModel, other: WholeModel, tensor: Tensor, path: str
         if reshaped is None:
             return []
         stack = reshaped
-        transposed = _is_transposed(model, stack.shape[1:], module)
+        transposed = _is_transposed(model, stack.shape[1:], path)
     members = []
     for expert, raw in enumerate(stack):
         matrix = Matrix.from_array(raw.T if transposed else raw, tensor.dtype)
@@ -246,16 +270,16 @@ def _reshape_stack(raw: AnyArray, count: int, module: str, hidden: int) -> AnyAr
     return raw.reshape(count, n_rows, -1)
 
 
-def _is_transposed(model: WholeModel, shape: tuple[int, ...], module: str) -> bool:
-    """Whether experts are stored as [in, out].
+def _is_transposed(model: WholeModel, shape: tuple[int, ...], path: str) -> bool:
+    """Whether the experts of a stack are stored as [in, out]; ``path`` is its canonical name.
 
     The axis whose length is the hidden size of the model is "in", or "out" for down_proj. If both
     axes or none have that length, the family decides.
     """
     is_first_hidden, is_last_hidden = shape[0] == model.hidden, shape[1] == model.hidden
     if is_first_hidden == is_last_hidden:
-        return has_transposed_experts(model.family)
-    return is_last_hidden if module == "down_proj" else is_first_hidden
+        return has_transposed_experts(model.naming, path)
+    return is_last_hidden if ".down_proj." in path else is_first_hidden
 
 
 def is_state(path: str, tensor: Tensor) -> bool:

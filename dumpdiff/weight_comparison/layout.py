@@ -9,7 +9,7 @@ import numpy as np
 
 from ..model.arrays import Ints
 from .distance import Distance, measure_distance
-from .families import ModelConfig
+from .families import OTHER, ModelConfig, Naming
 from .family_layouts import (
     check_layout,
     differs_in_rope_order,
@@ -39,6 +39,7 @@ _ROPE_NOT_REORDERED = RowOrder(
     "rope",
     "rows of each head as in the reference, though this family keeps them in another RoPE layout",
 )
+_TRANSPOSED = RowOrder("transposed", "the reference's transposed, in another shape")
 _PADDED = ("embedding", "head")  #: modules whose rows may be padded
 
 
@@ -93,12 +94,31 @@ def compare_group(
         norm = recenter_norm(target_matrix, reference_matrix, settings)
     if norm is None:
         matrices = target_matrix, reference_matrix
-        return _compare_matrices(group, *matrices, target, reference, report_bytes)
+        comparison = _compare_matrices(group, *matrices, target, reference, report_bytes)
+        if isinstance(comparison, GroupComparison) and _is_wrongly_transposed(
+            comparison, target, reference
+        ):
+            layout = RowLayout(SAME, (_TRANSPOSED,) * len(group.components))
+            return replace(comparison, layout=layout, is_correct=False)
+        return comparison
     matrices = norm.target, norm.reference
     comparison = _compare_matrices(group, *matrices, target, reference, report_bytes)
     if isinstance(comparison, ShapeMismatch):
         return comparison
     return replace(comparison, layout=RowLayout(SAME, (norm.order,)), is_correct=norm.is_correct)
+
+
+def _is_wrongly_transposed(
+    comparison: GroupComparison, target: WholeModel, reference: WholeModel
+) -> bool:
+    """Whether equal matrices are each other's transposed although both families are known.
+
+    What a known family stores as [in, out] is transposed before it is compared.
+    """
+    stored_shape = join_members(comparison.group.reference).shape
+    is_turned = comparison.reference.shape != stored_shape and min(stored_shape) > 1
+    is_unknown = OTHER in (target.naming.family, reference.naming.family)
+    return is_turned and not is_unknown and not len(comparison.distance.wrong_rows)
 
 
 def _compare_matrices(
@@ -117,12 +137,12 @@ def _compare_matrices(
         target_shape = f"{n_target_rows} x {target_matrix.shape[1]}"
         reference_shape = f"{n_reference_rows} x {reference_matrix.shape[1]}"
         return ShapeMismatch(f"{target_shape} in the target, {reference_shape} in the reference")
-    families = target.family, reference.family
+    namings = target.naming, reference.naming
     config = _merge_configs(target.config, reference.config)
-    fused = _find_fused_components(group, module, n_target_rows, families, config)
-    is_order_unknown = fused is None and not may_share_layout(module, families)
+    fused = _find_fused_components(group, module, n_target_rows, namings, config)
+    is_order_unknown = fused is None and not may_share_layout(module, namings)
     if fused is None:
-        orders = _list_plain_orders(module, n_target_rows, n_reference_rows, config, families)
+        orders = _list_plain_orders(module, n_target_rows, n_reference_rows, config, namings)
     else:
         orders = _list_fused_orders(fused, is_fused_on_both=not group.fused)
     expected = _select_best_order(target_matrix, reference_matrix, orders)
@@ -147,12 +167,10 @@ def _compare_matrices(
         is_correct, is_arrangement_correct = (None if is_order_unknown else False), True
         if fused is not None:
             if group.fused == "reference":
-                families = families[1], families[0]
+                namings = namings[1], namings[0]
             arrangement = replace(layout, component_orders=(SAME,) * len(layout.component_orders))
-            is_correct = check_layout(module, families, fused.names, layout, config)
-            is_arrangement_correct = check_layout(
-                module, families, fused.names, arrangement, config
-            )
+            is_correct = check_layout(module, namings, fused.names, layout, config)
+            is_arrangement_correct = check_layout(module, namings, fused.names, arrangement, config)
     return GroupComparison(
         group=group,
         target=target_matrix,
@@ -169,27 +187,27 @@ def _compare_matrices(
 
 
 def _find_fused_components(
-    group: Group, module: str, n_rows: int, families: tuple[str, str], config: ModelConfig
+    group: Group, module: str, n_rows: int, namings: tuple[Naming, Naming], config: ModelConfig
 ) -> _FusedParts | None:
     """Return the components of a group, which one side stores or a fused module implies."""
     identity = np.arange(n_rows)
     if group.fused:
         sizes = count_rows(group.components)
         names = [get_module(member.path) for member in group.components]
-        family = families[0] if group.fused == "target" else families[1]
-        orders = list(list_expected_orders(module, family, sizes, config)) or [identity]
+        naming = namings[0] if group.fused == "target" else namings[1]
+        orders = list(list_expected_orders(module, naming, sizes, config)) or [identity]
         if group.fused == "target":
             return _FusedParts(module, sizes, names, orders, [identity])
         return _FusedParts(module, sizes, names, [identity], orders)
     implied_components = _list_implied_components(module, n_rows, config)
     if implied_components is None:
         return None
-    has_same_layout = families[0] == families[1] and group.evidence == "name"
+    has_same_layout = namings[0] == namings[1] and group.evidence == "name"
     if has_same_layout and module == "qkv" and not config.heads:
         return None
     sizes, names = implied_components
-    target_orders = list(list_expected_orders(module, families[0], sizes, config))
-    reference_orders = list(list_expected_orders(module, families[1], sizes, config))
+    target_orders = list(list_expected_orders(module, namings[0], sizes, config))
+    reference_orders = list(list_expected_orders(module, namings[1], sizes, config))
     return _FusedParts(
         module, sizes, names, target_orders or [identity], reference_orders or [identity]
     )
@@ -242,7 +260,7 @@ def _list_plain_orders(
     n_target_rows: int,
     n_reference_rows: int,
     config: ModelConfig,
-    families: tuple[str, str],
+    namings: tuple[Naming, Naming],
 ) -> list[Ints]:
     """List the orders of a weight that is not fused.
 
@@ -250,7 +268,7 @@ def _list_plain_orders(
     """
     rows = np.arange(n_target_rows)
     identity = np.where(rows < n_reference_rows, rows, -1)
-    if not differs_in_rope_order(module, *families) or n_target_rows != n_reference_rows:
+    if not differs_in_rope_order(module, *namings) or n_target_rows != n_reference_rows:
         return [identity]
     head_size = config.head_size
     if not head_size or n_target_rows % head_size:

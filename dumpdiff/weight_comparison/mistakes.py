@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..checkpoints.elements import FLOAT8
 from ..comparison.narrow_dtypes import round_to_dtype
 from ..model.arrays import Floats, Ints
 from ..model.dtypes import get_unit_roundoff
-from .casts import NARROW_DTYPES
+from .casts import NARROW_DTYPES, is_float8_rounding
 from .distance import FEW_COLUMNS, SYSTEMATIC_SHARE, WRONG_ROW, compute_row_limit
 from .drift import compute_spacing, measure_drift
 from .matrix import Matrix
@@ -45,6 +46,13 @@ _MAX_UNSCALED_SHARE = (1 - SYSTEMATIC_SHARE**2) ** 0.5
 #: A factor is reported as a square root if its square is within this of an integer greater than 3.
 _ROOT_TOLERANCE = 1e-3
 _MIN_ROOT = 3
+#: Half of all elements are cut to another number than they are rounded to. Of fewer elements, or a
+#: small share, each may be nearer to zero by chance.
+_MIN_CUT, _MIN_CUT_SHARE = 8, 0.25
+#: Any number is near an integer if it is only known to this distance.
+_MAX_ROOT_DOUBT = 0.1
+#: One factor, or one constant, explains any two elements about as well as one: fewer prove nothing.
+_MIN_EXPLAINED = 3
 _NEAR_ONE = 1e-4  #: a factor closer to 1 is printed as its distance from 1
 
 #: A sample of fewer elements, or with a mean beyond this share of the deviation, is not assigned a
@@ -147,6 +155,8 @@ def _describe_wrong_rows(parameter: ParameterRows, wrong_rows: Ints) -> Mistake:
             listed_rows += ", ..."
     rows = f"{count} of {parameter.shape[0]} rows ({listed_rows})"
     target, reference = parameter.read_values(parameter.sample_rows(wrong_rows))
+    if target.size < _MIN_EXPLAINED and np.isfinite(target).all():
+        return Mistake("rows-wrong", f"{rows} {_format_elements(target, reference)}")
     kind, state = _describe_contents(target, reference, parameter.noise)
     return Mistake(kind, f"{rows} {state}")
 
@@ -157,7 +167,7 @@ def _describe_contents(target: Floats, reference: Floats, noise: float) -> tuple
         return "not-finite", "hold NaN or infinities"
     if not target.any():
         return "rows-zero", "are zero, as if never loaded"
-    if target.size > 1 and np.ptp(target) == 0:
+    if np.ptp(target) == 0:
         return "rows-constant", f"are all {float(target.flat[0]):g}, as if never loaded"
     factor = _fit_factor(target, reference)
     if factor is not None:
@@ -169,6 +179,11 @@ def _describe_contents(target: Floats, reference: Floats, noise: float) -> tuple
         state = f"are the reference's with {change:.2g} relative change: trained on, or noise"
         return "changed", state
     return "rows-wrong", "hold something else"
+
+
+def _format_elements(target: Floats, reference: Floats) -> str:
+    values, others = (", ".join(f"{value:g}" for value in a.flat) for a in (target, reference))
+    return f"hold {values} where the reference has {others}"
 
 
 def _check_not_finite(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
@@ -197,7 +212,8 @@ def _check_truncated(parameter: ParameterRows, index: ParameterIndex) -> Mistake
         return None
     target, reference = parameter.read_sample()
     is_unequal = target != reference
-    if not is_unequal.any():
+    n_unequal = np.count_nonzero(is_unequal)
+    if n_unequal < max(_MIN_CUT, _MIN_CUT_SHARE * is_unequal.size):
         return None
     units = 2 * get_unit_roundoff(dtype) * np.abs(reference)
     is_smaller = np.all(np.abs(target) <= np.abs(reference))
@@ -208,7 +224,7 @@ def _check_truncated(parameter: ParameterRows, index: ParameterIndex) -> Mistake
 
 
 def _check_detour(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
-    """Find a cast through a third dtype, in which only the target is exact.
+    """Find a cast through a third dtype, in which only one side is exact.
 
     An exact rounding is found before, by :mod:`.casts`. It does not explain two sides that were
     both rounded from values that neither of them has.
@@ -217,16 +233,34 @@ def _check_detour(parameter: ParameterRows, index: ParameterIndex) -> Mistake | 
     own_dtype = max(
         parameter.target.precision, parameter.reference.precision, key=get_unit_roundoff
     )
+    if own_dtype in FLOAT8:  # every value of which is exact in the other dtypes
+        return None
     for dtype in NARROW_DTYPES:
-        if dtype == own_dtype or not np.array_equal(round_to_dtype(target, dtype), target):
-            continue
-        if np.array_equal(round_to_dtype(reference, dtype), reference):
+        is_target_exact, is_reference_exact = (
+            np.array_equal(round_to_dtype(values, dtype), values) for values in (target, reference)
+        )
+        if dtype == own_dtype or is_target_exact == is_reference_exact:
             continue
         # Half a unit of the third dtype, and half a unit of their own on either side.
         limits = compute_spacing(np.abs(reference), dtype) / 2
         limits += compute_spacing(np.abs(reference), own_dtype)
         if np.all(np.abs(target - reference) <= limits):
-            return Mistake("rounding", f"the reference's, cast to {dtype} on the way")
+            if is_target_exact:
+                return Mistake("rounding", f"the reference's, cast to {dtype} on the way")
+            return Mistake("rounding", f"the reference's, which was cast to {dtype} on the way")
+    return None
+
+
+def _check_missing_scales(parameter: ParameterRows, index: ParameterIndex) -> Mistake | None:
+    """Find 8-bit numbers that have no scales, and are the other side rounded without any."""
+    target, reference = parameter.read_sample()
+    ones = np.ones(1, np.float32)
+    for dtype, exact, rounded in (
+        (parameter.target.dtype, reference, target),
+        (parameter.reference.dtype, target, reference),
+    ):
+        if dtype in FLOAT8 and is_float8_rounding(exact, ones, rounded, dtype):
+            return Mistake("rounding", f"rounded to {dtype} without scales")
     return None
 
 
@@ -244,8 +278,11 @@ def _check_scaled(parameter: ParameterRows, index: ParameterIndex) -> Mistake | 
     if abs(factor + 1) <= parameter.noise:
         return Mistake("sign", "the reference's with the other sign")
     message = f"{_format_factor(factor)} the reference's"
+    if {parameter.target.dtype, parameter.reference.dtype} & set(FLOAT8):
+        return Mistake("scaled", f"{message}: 8-bit numbers without their scale")
     square = factor * factor
-    if square > _MIN_ROOT and abs(square - round(square)) < _ROOT_TOLERANCE * square:
+    doubt = _ROOT_TOLERANCE * square
+    if square > _MIN_ROOT and abs(square - round(square)) < min(doubt, _MAX_ROOT_DOUBT):
         message += f" (by the square root of {round(square):g})"
     return Mistake("scaled", message)
 
@@ -352,7 +389,7 @@ def _check_changed(parameter: ParameterRows, index: ParameterIndex) -> Mistake |
 
 def name_small_change(parameter: ParameterRows, index: ParameterIndex) -> Mistake:
     """Return what is wrong with a parameter that is the reference's within rounding."""
-    for check in (_check_truncated, _check_detour):
+    for check in (_check_truncated, _check_missing_scales, _check_detour):
         mistake = check(parameter, index)
         if mistake is not None:
             return mistake
@@ -408,6 +445,7 @@ _CHECKS: tuple[Callable[[ParameterRows, ParameterIndex], Mistake | None], ...] =
     _check_not_finite,
     _check_constant,
     _check_truncated,
+    _check_missing_scales,
     _check_detour,
     _check_scaled,
     _check_offset,

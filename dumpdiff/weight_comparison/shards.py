@@ -20,7 +20,7 @@ from ..checkpoints.megatron import FORMAT
 from ..model.arrays import AnyArray
 from ..model.trace import Problem
 from ..rulebook import Rules
-from .families import detect_family, read_model_config
+from .families import find_model_family, read_model_config, read_naming
 from .grouped_experts import get_sibling_name, is_grouped_weight, split_experts
 from .matrix import Matrix, concatenate_columns, concatenate_rows
 from .whole_model import Tensor, WholeModel, are_identical, make_unsplit_tensor
@@ -58,7 +58,9 @@ def join_shards(checkpoint: Checkpoint, rules: Rules) -> WholeModel:
     names = compute_global_names(checkpoint.entries)
     for entry, name in zip(checkpoint.entries, names, strict=True):
         pieces[name].append(_Piece(entry, entry.rank))
-    config = read_model_config(checkpoint.settings)
+    config = read_model_config(checkpoint.settings, find_model_family(checkpoint.settings, rules))
+    naming = read_naming(pieces, checkpoint.settings, checkpoint.format, rules)
+    rules = rules.for_family(naming.model)
     joiner = _ShardJoiner(checkpoint, rules, pieces)
     tensors: dict[str, Tensor] = {}
     for name, own_pieces in pieces.items():
@@ -68,7 +70,7 @@ def join_shards(checkpoint: Checkpoint, rules: Rules) -> WholeModel:
     checkpoint.release()
     return WholeModel(
         checkpoint=checkpoint,
-        family=detect_family(pieces, checkpoint.format),
+        naming=naming,
         config=config,
         tensors=tensors,
         problems=(*checkpoint.problems, *joiner.problems),

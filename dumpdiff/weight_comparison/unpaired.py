@@ -9,7 +9,7 @@ import numpy as np
 
 from .distance import measure_distance
 from .drift import measure_drift
-from .groups import Member
+from .groups import Member, get_layer_path
 from .parameter_rows import ParameterRows
 from .result import Mistake, Pair
 from .whole_model import WholeModel
@@ -50,6 +50,9 @@ def explain_unpaired(
                         f"the head of the {_SIDE_NAMES[side]} is its embedding; the other side has"
                         " none"
                     )
+            elif (original := _find_original(models[side], member, members)) is not None:
+                explained_elements += member.matrix.size
+                notes.append(f"{member.label}: a copy of {original}, which is compared")
             elif member.path.endswith(".bias") and _is_zero(member):
                 explained_elements += member.matrix.size
                 other_side = _SIDE_NAMES[1 - side]
@@ -67,6 +70,24 @@ def explain_unpaired(
 
 def _is_zero(member: Member) -> bool:
     return not member.matrix.read_values(slice(0, member.matrix.shape[0])).any()
+
+
+def _find_original(model: WholeModel, copy: Member, unpaired: Sequence[Member]) -> str | None:
+    """Return the paired tensor of the same side that a member outside of layers is a copy of.
+
+    Encoder and decoder share an embedding, and some files have it under each of its names.
+    """
+    if get_layer_path(copy.path):
+        return None
+    unpaired_names = {member.name for member in unpaired}
+    for name, tensor in model.tensors.items():
+        matrix = tensor.matrix
+        has_type = matrix.shape == copy.matrix.shape and matrix.dtype == copy.matrix.dtype
+        if not has_type or min(matrix.shape) < 2 or name in unpaired_names:
+            continue
+        if measure_distance(copy.matrix, matrix).classify() == "identical":
+            return name
+    return None
 
 
 def _compare_head(models: tuple[WholeModel, WholeModel], side: int, head: Member) -> Pair | None:

@@ -12,7 +12,7 @@ from ..checkpoints import Checkpoint
 from ..model.arrays import AnyArray
 from ..model.trace import Problem
 from ..rulebook import Rules
-from .families import ModelConfig
+from .families import ModelConfig, Naming
 from .matrix import Matrix
 
 
@@ -41,7 +41,7 @@ class WholeModel:
     """The tensors of one model, by name."""
 
     checkpoint: Checkpoint
-    family: str
+    naming: Naming
     config: ModelConfig
     tensors: Mapping[str, Tensor]
     problems: tuple[Problem, ...]

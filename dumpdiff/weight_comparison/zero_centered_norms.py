@@ -1,8 +1,8 @@
 """Norm weights that are stored minus one, so that zeros correspond to ones of the other side.
 
 Megatron-core's ``layernorm_zero_centered_gamma`` (``--apply-layernorm-1p``) stores them so, and so
-do the models of transformers whose norm multiplies by ``1 + weight``
-(models/{gemma,qwen3_next,nemotron}/modeling_*.py and related models).
+do the models of transformers whose norm multiplies by ``1 + weight`` (``norms_minus_one`` in
+rules/families).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..model.arrays import Floats
+from ..rulebook import ModelFamily
 from .computed_matrix import add_matrices
 from .distance import compute_noise
 from .matrix import Matrix
@@ -24,25 +25,23 @@ _NORM = re.compile(r"(norm|_ln|ln_\w+)\.weight$")
 #: The gated norm of Qwen3-Next is not stored minus one, although all other norms of the model are.
 _NEVER_ZERO_CENTERED = re.compile(r"linear_attn\.norm\.weight$")
 _FLAGS = ("apply_layernorm_1p", "layernorm_zero_centered_gamma")
-_MODEL_TYPES = re.compile(
-    r"gemma[23]?(_text)?|recurrent_gemma|vaultgemma|t5gemma2?|nemotron"
-    r"|qwen3_next|qwen3_5(_moe)?(_text)?"
-)
 
 #: Constants to add to target and reference if the target's norms are stored minus one, or the
 #: reference's.
 _TARGET_OFFSETS, _REFERENCE_OFFSETS = (1.0, 0.0), (0.0, 1.0)
 
 
-def has_zero_centered_norms(settings: Mapping[str, Any]) -> bool | None:
-    """Whether checkpoints with these settings store norms minus one; None if undefined."""
+def has_zero_centered_norms(settings: Mapping[str, Any], model: ModelFamily | None) -> bool | None:
+    """Whether checkpoints with these settings store norms minus one; None if undefined.
+
+    ``model`` is the family of the settings' ``model_type``, None if no rule knows it.
+    """
     for flag in _FLAGS:
         if isinstance(settings.get(flag), bool):
             return bool(settings[flag])
-    model_type = settings.get("model_type")
-    if not isinstance(model_type, str):
+    if not isinstance(settings.get("model_type"), str):
         return None
-    return _MODEL_TYPES.fullmatch(model_type) is not None
+    return model is not None and model.norms_minus_one
 
 
 def is_norm(path: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from training import FAULTS
+from training_faults import FAULTS
 
 from dumpdiff.cli import main
 

@@ -1,4 +1,4 @@
-"""Ten pairs of real trainings: one for each fault of fixtures/training.py, and one without."""
+"""Ten pairs of real trainings: one for each of FAULTS in fixtures/training_faults.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from training import FAULTS
+from training_faults import FAULTS
 
 #: The fault in the schedule shows after a quarter of the steps; the others need no more than these.
 STEPS = {name: 24 if name == "schedule" else 4 for name in FAULTS}

@@ -8,9 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 import dumpdiff
+from dumpdiff import readers
 from dumpdiff.cli import main
 from dumpdiff.model.errors import DumpError
 from dumpdiff.model.result import Result
+from dumpdiff.model.trace import Trace
+from dumpdiff.readers.parts import Part
 
 Dumps = Callable[[str], Path]
 
@@ -54,6 +57,23 @@ def test_sums_that_are_missing_are_found(dump: Dumps) -> None:
     result = align(dump, "parallel_pt_tp2_not_reduced", "parallel_pt_tp1")
     assert result.findings[0].scope == "layers.0.mlp.down_proj"
     assert result.findings[0].target_ops == ("Functional.linear.3.forward",)
+
+
+def test_a_gradient_that_is_reduced_twice_is_found_from_statistics(dump: Dumps) -> None:
+    """The first step of Adam divides a gradient by its own size: every new weight agrees."""
+    result = align(dump, "parallel_pt_dp2_reduced_twice", "parallel_pt_tp1")
+    assert result.verdict == "diverged"
+    assert result.findings[0].target_ops == ("Distributed.all_reduce.16.forward",)
+    assert result.findings[0].metrics["norm_ratio"] == 2.0
+
+
+def test_gradients_that_are_zeroed_between_micro_batches_are_found(dump: Dumps) -> None:
+    """The optimizer reads what the last micro-batch has: that is the total, not a summand."""
+    result = align(dump, "parallel_pt_acc2_batch_lost", "parallel_pt_tp1")
+    assert result.verdict == "diverged"
+    assert result.findings[0].target_ops == (
+        "Module.decoder.final_layernorm.RMSNorm.parameters_grad.0",
+    )
 
 
 def test_the_layout_is_part_of_the_result(dump: Dumps) -> None:
@@ -109,3 +129,55 @@ def test_a_rank_that_cannot_be_read_is_said_to_be_missing(dump: Dumps, tmp_path:
 
     assert run.verdict == "inconclusive"
     assert run.notes[0] == "the target has no rank 3 of step 0"
+
+
+def copy_ranks(source: Path, folder: Path, *ranks: int) -> Path:
+    """Return a dump with some of the ranks of another."""
+    for rank in ranks:
+        shutil.copytree(source / "step0" / f"rank{rank}", folder / "step0" / f"rank{rank}")
+    return folder
+
+
+def test_ranks_that_both_runs_lack_are_said(dump: Dumps, tmp_path: Path) -> None:
+    """The collectives of the recorded ranks name the others."""
+    source = dump("parallel_pt_tp2_dp2")
+    target = copy_ranks(source, tmp_path / "target", 0, 2)
+    reference = copy_ranks(source, tmp_path / "reference", 0, 2)
+
+    run = dumpdiff.align(target, reference, jobs=1)
+
+    assert run.unread == (
+        "ranks 1 and 3 are in neither dump and were not compared; others exchange values with them",
+    )
+
+
+def test_a_run_of_one_recorded_rank_says_which_others_it_has(dump: Dumps, tmp_path: Path) -> None:
+    """It is not compared with another layout: its parameters are shards."""
+    rank_0 = copy_ranks(dump("parallel_pt_tp2"), tmp_path / "rank_0", 0)
+    note = "rank 1 is in neither dump and was not compared; others exchange values with it"
+
+    equal = dumpdiff.align(rank_0, copy_ranks(dump("parallel_pt_tp2_again"), tmp_path / "again", 0))
+    assert equal.verdict == "aligned"
+    assert note in equal.notes
+    with pytest.raises(DumpError, match="the target exchanges values with rank 1, which its dump"):
+        dumpdiff.align(rank_0, dump("parallel_pt_tp1"))
+
+
+def test_runs_that_both_lack_ranks_are_not_merged_without_them(dump: Dumps, tmp_path: Path) -> None:
+    target = copy_ranks(dump("parallel_pt_tp2_dp2"), tmp_path / "target", 0, 2)
+    with pytest.raises(DumpError, match="the target exchanges values with ranks 1 and 3, which"):
+        dumpdiff.align(target, dump("parallel_pt_tp1"))
+
+
+def test_every_rank_is_read_once(dump: Dumps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if runs of another number of ranks have parameters of the same sizes."""
+    paths = []
+    read_part = readers.read_part
+
+    def count_part(part: Part) -> Trace:
+        paths.append(part.path)
+        return read_part(part)
+
+    monkeypatch.setattr(readers, "read_part", count_part)
+    align(dump, "parallel_pt_tp2_dp2", "parallel_pt_tp2")
+    assert len(paths) == len(set(paths)) == 6

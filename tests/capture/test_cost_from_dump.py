@@ -13,6 +13,7 @@ from dumpdiff.capture.cost_from_dump import (
     estimate_msprobe_cost,
 )
 from dumpdiff.capture.msprobe import Options
+from dumpdiff.model.errors import DumpError
 from dumpdiff.model.trace import Trace
 
 
@@ -88,7 +89,21 @@ def test_a_tensor_list_costs_its_tensors_beside_all_statistics(on_msprobe) -> No
 
 
 def test_it_says_the_cost_of_a_step_and_of_all_steps(on_msprobe) -> None:
-    said = str(on_msprobe(steps=("0-9",), scope=("a", "b")))
-    assert said.startswith("based on demo_pytorch: 786 tensors, ")
-    assert "per step and rank; 10 steps: 7,860 tensors, " in said
-    assert said.endswith("\nscope is ignored: every op counts")
+    text = str(on_msprobe(steps=("0-9",)))
+    assert text.startswith("based on demo_pytorch: 786 tensors, ")
+    assert "per step and rank; 10 steps: 7,860 tensors, " in text
+
+
+def test_kernels_that_select_nothing_are_an_error_with_the_nearest_names(on_mindspore) -> None:
+    with pytest.raises(DumpError, match="kernels 'MatMull' selects nothing in demo_mindspore"):
+        on_mindspore(kernels=("MatMull",))
+    with pytest.raises(DumpError, match="; the nearest names are Default/"):
+        on_mindspore(kernels=("MatMul", "Default/network-WithLoss/MatMul-op999"))
+
+
+def test_samples_are_the_head_and_the_tail_of_each_tensor(on_mindspore) -> None:
+    """Both ends of five elements: at most ten of each tensor, and its header."""
+    everything, samples = on_mindspore().step, on_mindspore(sample_num=5).step
+    assert samples.tensors == everything.tensors
+    assert samples.bytes <= samples.tensors * (128 + 10 * 8)
+    assert samples.bytes < everything.bytes / 2

@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dumpdiff.capture.environment import FRAMEWORKS, VARIABLES, build_environment, explain_variables
+from dumpdiff.capture.environment import (
+    FRAMEWORKS,
+    VARIABLES,
+    build_environment,
+    explain_variables,
+    list_remarks,
+)
 from dumpdiff.capture.mindspore import Options, Target, build_configuration, format_configuration
 from dumpdiff.capture.shells import SHELLS
 from dumpdiff.model.errors import DumpError
@@ -139,3 +145,21 @@ def test_a_configuration_that_is_no_json_is_an_error_of_one_line(tmp_path: Path)
     (tmp_path / "dump.json").write_text("{,}")
     with pytest.raises(DumpError, match=r"dump[.]json: line 1, column 2"):
         build_environment("mindspore", tmp_path / "dump.json")
+
+
+def test_a_place_that_the_user_has_set_stays_and_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, "")
+    monkeypatch.setenv("MS_DIAGNOSTIC_DATA_PATH", "/data/mine")
+    values = build_environment("mindspore", file)
+    assert values["MS_DIAGNOSTIC_DATA_PATH"] == "/data/mine"
+    assert list_remarks(values) == [
+        "MS_DIAGNOSTIC_DATA_PATH is set already and stays: the dump goes to /data/mine/debug_dump"
+    ]
+
+
+def test_a_dump_that_is_already_there_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "dump" / "rank_0").mkdir(parents=True)
+    (remark,) = list_remarks(build_environment("mindspore", write(tmp_path, f"{tmp_path}/dump")))
+    assert remark.startswith(f"warning: {tmp_path}/dump: already holds a dump (rank_0); the next")

@@ -1,24 +1,29 @@
-"""The next dump: the ops around a finding, asked for in each dumper's own terms; and a dump of
-just those tells why.
+"""The next dump: what explaining a finding reads, asked for in each dumper's own terms; and
+statistics that are completed by a dump of just that tell why.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from traces import align_traces, find_op, locate_divergence, select_ops
+from traces import compare_traces, edit_tensors, find_value, locate_divergence
+from traces import select_ops as select_ops_of_trace
 
 import dumpdiff
-from dumpdiff.alignment import Alignment
 from dumpdiff.capture import mindspore
+from dumpdiff.capture.cost import count_op_bytes
 from dumpdiff.capture.mindspore.kernels import parse_kernel
-from dumpdiff.capture.neighbours import select_nearby_ops
-from dumpdiff.capture.next_dump import NextDumps, plan_next_dump
+from dumpdiff.capture.next_dump import NextDumps, build_loop, plan_next_dump
+from dumpdiff.capture.op_selection import select_ops
+from dumpdiff.comparison import Comparison
 from dumpdiff.model.errors import DumpError
 from dumpdiff.model.finding import Finding
 from dumpdiff.model.trace import Trace
@@ -36,8 +41,8 @@ def pair(trace: Callable[[str], Trace]) -> tuple[Trace, Trace]:
 
 
 @pytest.fixture(scope="module")
-def alignment(pair: tuple[Trace, Trace]) -> Alignment:
-    return align_traces(*pair)
+def comparison(pair: tuple[Trace, Trace]) -> Comparison:
+    return compare_traces(*pair)
 
 
 @pytest.fixture(scope="module")
@@ -51,55 +56,93 @@ def list_names(trace: Trace, ops: Sequence[int]) -> list[str]:
     return trace.ops["name"].iloc[list(ops)].tolist()
 
 
-def test_it_begins_with_the_finding_and_holds_both_sides_of_what_is_around_it(
-    pair, alignment: Alignment, finding: Finding
+def plan(comparison: Comparison, finding: Finding, count: int | None = None) -> NextDumps:
+    return plan_next_dump(comparison, [finding], NEXT, ["dumpdiff", "align"], max_ops=count)
+
+
+def test_it_begins_with_the_finding_and_holds_what_both_sides_computed_it_from(
+    pair, comparison: Comparison, finding: Finding
 ) -> None:
-    target, reference = select_nearby_ops(alignment, [finding], 20)
-    assert (len(target), len(reference)) == (20, 20)
+    target, reference = select_ops(comparison, [finding])
     assert (list_names(pair[0], target)[0], list_names(pair[1], reference)[0]) == (ADD, PARTNER)
-    assert {"Tensor.mean.3.forward", "Torch.rsqrt.3.forward"} <= set(
-        list_names(pair[1], reference)[:4]
-    )
-    partners = dict(zip(alignment.ops["target"], alignment.ops["reference"], strict=True))
-    shared = [op for op in target[:10] if partners.get(op) in reference]
-    assert len(shared) >= 6
+    flow = comparison.alignment.reference
+    mean_square = find_value(flow, PARTNER, "input.0")
+    recorded_values = {value for op in reference for value in (*flow.reads[op], *flow.writes[op])}
+    assert mean_square in recorded_values
+    assert find_value(flow, "Tensor.mean.3.forward", "input.0") in recorded_values
+
+
+def test_the_bytes_stay_within_the_budget_but_never_without_the_finding(
+    pair, comparison: Comparison, finding: Finding
+) -> None:
+    shares = []
+    for max_bytes in (0, 20_000, None):
+        selected = select_ops(comparison, [finding], max_bytes)
+        assert (list_names(pair[0], selected[0])[0], list_names(pair[1], selected[1])[0]) == (
+            ADD,
+            PARTNER,
+        )
+        counts = [count_op_bytes(trace) for trace in pair]
+        shares.append(
+            [
+                count[list(ops)].sum() / count.sum()
+                for count, ops in zip(counts, selected, strict=True)
+            ]
+        )
+    assert len(select_ops(comparison, [finding], 0)[0]) == 1
+    assert max(shares[2]) <= 0.03
+    assert shares[0] < shares[1] < shares[2]
 
 
 def test_no_gradient_is_asked_for_to_explain_a_forward_pass(
-    pair, alignment: Alignment, finding: Finding
+    pair, comparison: Comparison, finding: Finding
 ) -> None:
-    for trace, ops in zip(pair, select_nearby_ops(alignment, [finding], 40), strict=True):
+    for trace, ops in zip(pair, select_ops(comparison, [finding], max_ops=40), strict=True):
         assert set(trace.ops["phase"].iloc[list(ops)]) == {"forward"}
         assert set(trace.ops["level"].iloc[list(ops)]) == {"op"}
 
 
-def test_around_a_gradient_the_forward_pass_is_asked_for_too(
-    pair, alignment: Alignment, finding: Finding
+def test_around_a_gradient_the_forward_call_is_asked_for_too(
+    pair, comparison: Comparison, finding: Finding
 ) -> None:
     backward = replace(
         finding, phase="backward", target_ops=(), reference_ops=("Torch.rsqrt.3.backward",)
     )
-    ops = select_nearby_ops(alignment, [backward], 20)[1]
-    assert set(pair[1].ops["phase"].iloc[list(ops)]) == {"forward", "backward"}
+    names = list_names(pair[1], select_ops(comparison, [backward])[1])
+    assert {"Torch.rsqrt.3.backward", "Torch.rsqrt.3.forward"} <= set(names)
 
 
 def test_a_dump_of_modules_alone_is_asked_for_modules(trace: Callable[[str], Trace]) -> None:
-    """What a run at level L0 leaves."""
+    """What a run at level L0 leaves: only the calls that hold no other record."""
     whole = trace("demo_pytorch")
     modules = [row for row, level in enumerate(whole.ops["level"]) if level == "module"]
-    only = select_ops(whole, modules)
-    finding = Finding(
-        1, "introduced", "forward", "", "", (only.ops["name"].iat[5],), (), (), {}, 0.0, 1.0, ()
-    )
-    target, _ = select_nearby_ops(align_traces(only, only), [finding], 3)
-    assert len(target) == 3
+    only = select_ops_of_trace(whole, modules)
+    linear = next(name for name in only.ops["name"] if ".Linear.forward" in name)
+    finding = Finding(1, "introduced", "forward", "", "", (linear,), (), (), {}, 0.0, 1.0, ())
+    target, _ = select_ops(compare_traces(only, only), [finding], max_ops=3)
+    assert list_names(only, target)[0] == linear
+
+
+def test_what_a_round_recorded_is_not_asked_for_again(
+    pair, comparison: Comparison, finding: Finding
+) -> None:
+    """The second round goes on where the first one ended."""
+    first_round = select_ops(comparison, [finding])
+    traces = [
+        edit_tensors(trace, np.flatnonzero(~trace.tensors["op"].isin(ops)).tolist(), file="")
+        for trace, ops in zip(pair, first_round, strict=True)
+    ]
+    second_round = select_ops(compare_traces(*traces), [finding])
+    assert any(second_round)
+    for first_ops, second_ops in zip(first_round, second_round, strict=True):
+        assert not set(first_ops) & set(second_ops)
 
 
 def test_kernels_are_called_as_the_runtime_calls_them(
-    pair, alignment: Alignment, finding: Finding
+    pair, comparison: Comparison, finding: Finding
 ) -> None:
     """Each entry selects its operator in a dump that the same run would leave, and no other."""
-    side = plan_next_dump(alignment, [finding], 20, NEXT).target
+    side = plan(comparison, finding, 20).target
     common = json.loads(side.text)["common_dump_settings"]
     assert (common["dump_mode"], common["iteration"], common["support_device"]) == (1, "0", [0])
     assert common["path"] == "/data/next/target"
@@ -117,7 +160,7 @@ def test_without_a_graph_a_regular_expression_stands_for_the_slashes(
     )
     target = dumpdiff.read(stripped)
     finding = replace(finding, target_ops=(ADD.replace("/", "_"),))
-    side = plan_next_dump(align_traces(target, pair[1]), [finding], 10, NEXT).target
+    side = plan(compare_traces(target, pair[1]), finding, 10).target
     runtime = pair[0].ops["name"].tolist()
     selected = [
         [name for name in runtime if parse_kernel(entry).selects(name)]
@@ -128,17 +171,17 @@ def test_without_a_graph_a_regular_expression_stands_for_the_slashes(
 
 
 def test_the_backend_and_the_version_are_those_of_the_dump(
-    pair, alignment: Alignment, finding: Finding
+    pair, comparison: Comparison, finding: Finding
 ) -> None:
-    side = plan_next_dump(alignment, [finding], 5, NEXT).target
+    side = plan(comparison, finding, 5).target
     on = mindspore.Target("cpu", mindspore.Version(2, 10))
     assert mindspore.check(json.loads(side.text), on, run_is_local=False) == ()
 
 
 def test_msprobe_is_asked_by_full_names_for_whole_tensors_of_that_step(
-    pair, alignment: Alignment, finding: Finding
+    pair, comparison: Comparison, finding: Finding
 ) -> None:
-    side = plan_next_dump(alignment, [finding], 20, NEXT).reference
+    side = plan(comparison, finding, 20).reference
     config = json.loads(side.text)
     assert (config["task"], config["step"], config["rank"], config["level"]) == (
         "tensor",
@@ -154,60 +197,86 @@ def test_msprobe_is_asked_by_full_names_for_whole_tensors_of_that_step(
 def test_ptdbg_gets_its_list_in_the_script(trace: Callable[[str], Trace], finding: Finding) -> None:
     there = trace("v6.0_api_stack")
     finding = replace(finding, reference_ops=("Functional.linear.18.forward",), target_ops=())
-    side = plan_next_dump(align_traces(there, there), [finding], 3, NEXT).reference
+    side = plan(compare_traces(there, there), finding, 3).reference
     assert (side.file, side.text) == ("", "")
     assert "mode=\"list\", scope=['Functional.linear.18.forward'" in "\n".join(side.instructions)
 
 
-def test_few_ops_cost_less_than_everything(pair, alignment: Alignment, finding: Finding) -> None:
-    narrowed = plan_next_dump(alignment, [finding], 20, NEXT)
+def test_few_ops_cost_less_than_everything(comparison: Comparison, finding: Finding) -> None:
+    narrowed = plan(comparison, finding)
     for side in (narrowed.target, narrowed.reference):
-        assert len(side.ops) == 20
-        assert 10 * side.cost.tensors < side.full_cost.tensors
+        assert 0 < side.cost.bytes < 0.05 * side.full_cost.bytes
 
 
 def test_impossible_plans_are_refused_with_a_reason(
-    pair, alignment: Alignment, finding: Finding, tmp_path: Path
+    comparison: Comparison, finding: Finding, tmp_path: Path
 ) -> None:
+    command = ["dumpdiff", "align"]
     with pytest.raises(DumpError, match="nothing to record: the comparison has no findings"):
-        plan_next_dump(alignment, [], 20, NEXT)
+        plan_next_dump(comparison, [], NEXT, command)
     with pytest.raises(DumpError, match=r"/data/v1\.0"):
-        plan_next_dump(alignment, [finding], 20, Path("/data/v1.0"))
+        plan_next_dump(comparison, [finding], Path("/data/v1.0"), command)
     (tmp_path / "reference").mkdir()
     with pytest.raises(
         DumpError, match="already exists, and two dumps would be mixed; give another folder"
     ):
-        plan_next_dump(alignment, [finding], 20, tmp_path)
+        plan_next_dump(comparison, [finding], tmp_path, command)
 
 
-def test_a_dump_of_just_these_ops_finds_it_again_and_says_why(
-    pair, alignment: Alignment, finding: Finding, dump: Callable[[str], Path], tmp_path: Path
+def test_the_printed_command_completes_the_first_dumps(
+    comparison: Comparison, finding: Finding
 ) -> None:
-    narrowed = plan_next_dump(alignment, [finding], 20, NEXT)
-    result = dumpdiff.align(*_record_next_dump(pair, narrowed, dump, tmp_path))
-    first = result.first_divergence
-    assert result.verdict == "diverged"
-    assert first is not None
-    assert (first.target_ops, first.reference_ops) == (finding.target_ops, finding.reference_ops)
-    assert first.causes[0].name == "epsilon"
+    commands = plan_next_dump(comparison, [finding], NEXT, ["dumpdiff", "align", "a", "b"]).commands
+    assert commands == (
+        "dumpdiff align a b --narrowed /data/next -o /data/next_result",
+        "dumpdiff explain /data/next_result",
+    )
 
 
-def _record_next_dump(
-    pair, narrowed: NextDumps, dump: Callable[[str], Path], into: Path
-) -> tuple[Path, Path]:
-    """The two dumps as the dumpers would have left them, had they been given the configurations."""
-    target, reference = into / "target", into / "reference"
-    shutil.copytree(dump("demo_mindspore"), target)
-    chosen = {find_op(pair[0], name) for name in narrowed.target.ops}
-    kept = set(pair[0].tensors[pair[0].tensors["op"].isin(chosen)]["file"])
-    for file in target.rglob("*.npy"):
-        if file.name not in kept:
-            file.unlink()
-    shutil.copytree(dump("demo_pytorch"), reference)
-    (file,) = reference.rglob("dump.json")
-    content = json.loads(file.read_text())
-    content["data"] = {
-        name: entry for name, entry in content["data"].items() if name in narrowed.reference.ops
-    }
-    file.write_text(json.dumps(content))
-    return target, reference
+def test_a_loop_runs_both_sides_and_compares_until_a_cause_is_found(tmp_path: Path) -> None:
+    loop = build_loop(
+        ("mindspore", "msprobe"), Path("/data/first"), Path("/data/next"), ["--ops", "8"]
+    )
+    file = tmp_path / "loop.sh"
+    file.write_text(loop)
+    stub = tmp_path / "dumpdiff"
+    stub.write_text(_STUB)
+    stub.chmod(0o755)
+    loop = loop.replace("/data/", f"{tmp_path}/")
+    file.write_text(loop)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    log = tmp_path / "log"
+    run = subprocess.run(
+        ["sh", file, f"echo target $CONFIG >> {log}", f"echo reference $DUMP_CONFIG >> {log}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert log.read_text().splitlines() == [
+        f"narrow {tmp_path}/first -o {tmp_path}/next1 --ops 8",
+        "target",
+        f"reference {tmp_path}/next1/reference_config.json",
+        f"narrow {tmp_path}/next1_result -o {tmp_path}/next2 --ops 8",
+        "target",
+        f"reference {tmp_path}/next2/reference_config.json",
+    ]
+
+
+#: A dumpdiff that writes empty configurations; its second round finds a cause.
+_STUB = """\
+#!/bin/sh
+[ "$1" = env ] && exit
+folder=$4
+mkdir -p "$folder"
+echo "$@" >> "$(dirname "$0")/log"
+touch "$folder/target_dump.json" "$folder/reference_config.json"
+case "$folder" in *1) code=3;; *) code=0;; esac
+echo "exit $code" > "$folder/compare.sh"
+"""
+
+
+def test_a_dumper_without_a_configuration_has_no_loop() -> None:
+    with pytest.raises(DumpError, match="narrow round by round"):
+        build_loop(("ptdbg", "msprobe"), Path("first"), Path("next"), [])

@@ -185,3 +185,33 @@ def test_help_has_examples_and_exit_codes(command: str, run: Run) -> None:
     help_text = run("dump-config", command, "-h").stdout
     assert "Examples:" in help_text
     assert "Exit codes:" in help_text
+
+
+def test_a_name_that_mindspore_refuses_is_not_written(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "dump.cfg"
+    result = run("dump-config", "mindspore", "--path", tmp_path / "dump", "-o", file)
+    assert result.exit_code == 2
+    assert "'dump.cfg' must end in .json for MindSpore to read it; call it 'dump.json'" in (
+        result.stderr
+    )
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "old"),
+    [("mindspore", [], "rank_0"), ("msprobe", ["--framework", "pytorch"], "step0")],
+)
+def test_a_dump_that_is_already_there_is_a_warning_and_goes_with_clean(
+    run: Run, tmp_path: Path, command: str, options: list[str], old: str
+) -> None:
+    dump = tmp_path / "dump"
+    (dump / old).mkdir(parents=True)
+    (dump / "notes").mkdir()
+    arguments = ("dump-config", command, *options, "--path", dump)
+    result = run(*arguments)
+    assert result.exit_code == 0
+    assert f"warning: {dump}: already holds a dump ({old})" in result.stderr
+    assert (dump / old).is_dir()
+    result = run(*arguments, "--clean")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [entry.name for entry in dump.iterdir()] == ["notes"]

@@ -31,7 +31,7 @@ def test_it_writes_configurations_and_says_how_to_use_them(
     assert lines[1].startswith("  1  layers.1.post_attention_norm, add ")
     assert any(line.startswith("target: 8 ops, ") for line in lines)
     assert f'    eval "$(dumpdiff env {tmp_path}/next/target_dump.json)"' in lines
-    assert lines[-1] == f"    dumpdiff explain {tmp_path}/next/result.json"
+    assert lines[-1] == f"    dumpdiff explain {tmp_path}/next_result"
     kernels = json.loads((tmp_path / "next" / "target_dump.json").read_text())[
         "common_dump_settings"
     ]["kernels"]

@@ -25,7 +25,7 @@ def test_the_first_line_is_the_answer_and_the_exit_code(run: Run, tmp_path: Path
     assert differing.exit_code == 1
     assert (
         differing.stdout
-        == "settings differ: norm epsilon: 1e-06 (wrong.yaml:54), 1e-05 (llama_megatron.sh:25)\n"
+        == "settings differ: norm epsilon: 1e-06 (wrong.yaml:55), 1e-05 (llama_megatron.sh:25)\n"
     )
 
 
@@ -35,7 +35,7 @@ def test_inconclusive_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> N
     result = run("settings", YAML, script)
     assert result.exit_code == 3
     assert result.stdout.startswith(
-        "settings inconclusive: layers: 2 (llama.yaml:47); Megatron-LM: its value is $LAYERS"
+        "settings inconclusive: layers: 2 (llama.yaml:48); Megatron-LM: its value is $LAYERS"
     )
 
 
@@ -54,7 +54,7 @@ def test_the_json_holds_every_row(run: Run) -> None:
         "value": 1e-05,
         "origin": "set",
         "names": ["model.model_config.rms_norm_eps"],
-        "places": ["llama.yaml:54"],
+        "places": ["llama.yaml:55"],
         "reason": "",
     }
     assert "settings agree" in result.stderr

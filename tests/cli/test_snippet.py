@@ -7,7 +7,7 @@ import re
 import click
 import pytest
 
-from dumpdiff.capture.snippets import FRAMEWORKS, KINDS, build_snippet
+from dumpdiff.capture.snippets import FRAMEWORKS, GRAFT, KINDS, build_snippet
 from dumpdiff.cli.snippet import snippet
 
 from .conftest import Run
@@ -30,7 +30,7 @@ def test_the_framework_is_required(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameter", "choices"), [("kind", list(KINDS)), ("framework", list(FRAMEWORKS))]
+    ("parameter", "choices"), [("kind", [*KINDS, GRAFT]), ("framework", list(FRAMEWORKS))]
 )
 def test_the_choices_are_those_of_the_library(parameter: str, choices: list[str]) -> None:
     (option,) = [option for option in snippet.params if option.name == parameter]
@@ -42,3 +42,12 @@ def test_help_explains_the_kinds(run: Run) -> None:
     help_text = run("snippet", "-h").stdout
     for kind, summary in KINDS.items():
         assert re.search(rf"  {kind} +{re.escape(summary)}\n", help_text)
+
+
+def test_a_graft_needs_a_result_and_no_other_kind_takes_one(run: Run) -> None:
+    outcome = run("snippet", "graft")
+    assert outcome.exit_code == 2
+    assert "graft needs RESULT" in outcome.stderr
+    outcome = run("snippet", "seed", "result", "--framework", "pytorch")
+    assert outcome.exit_code == 2
+    assert "seed takes no RESULT" in outcome.stderr

@@ -164,6 +164,35 @@ def test_no_permission_is_one_line_and_2(run: Run, dump: Dump, closed: str) -> N
     assert re.search("cannot be read|Permission denied", message)
 
 
+@pytest.fixture
+def half_closed(dump: Dump) -> Iterator[Path]:
+    """A dump with a second rank whose folder nobody may read."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        for rank in ("rank0", "rank1"):
+            copytree(next(dump("pt_none").rglob("dump.json")).parent, Path(folder, "step0", rank))
+        closed = Path(folder, "step0", "rank1")
+        closed.chmod(0)
+        yield Path(folder)
+        closed.chmod(0o755)
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "check", "align"])
+def test_a_rank_without_permission_is_said(run: Run, half_closed: Path, command: str) -> None:
+    dumps = [half_closed] * (2 if command == "align" else 1)
+    run(command, *dumps)  # loads what the command needs while that can still be read
+    with give_up_rights():
+        result = run(command, *dumps)
+    assert "step0/rank1: cannot be read (Permission denied)" in " ".join(result.stdout.split())
+
+
+def test_what_cannot_be_read_does_not_agree(run: Run, half_closed: Path) -> None:
+    run("align", half_closed, half_closed)
+    with give_up_rights():
+        result = run("align", half_closed, half_closed)
+    assert result.exit_code == 3, result.output
+
+
 def read_message(stderr: str) -> str:
     lines = stderr.splitlines()
     assert len(lines) == 1, stderr

@@ -14,6 +14,7 @@ from weight_comparison.models import DEEPSEEK_SIZES
 from dumpdiff import checkpoints
 from dumpdiff.conversion import SourceOptions, TargetOptions, plan_conversion
 from dumpdiff.model.errors import DumpError
+from dumpdiff.rulebook import load_rules
 
 from .conftest import RULES, Convert
 
@@ -64,21 +65,77 @@ def read_arguments(folder: Path) -> Mapping[str, object]:
 
 @pytest.mark.parametrize("framework", ["megatron", "huggingface", "mindspore"])
 @pytest.mark.parametrize(
-    ("name", "model_type"),
+    ("name", "model_type", "reason"),
     [
-        ("Phi3", "phi3"),
-        ("Cohere", "cohere"),
-        ("Starcoder2", "starcoder2"),
-        ("Gemma2", "gemma2"),
-        ("Olmo2", "olmo2"),
+        ("Cohere", "cohere", "attention and MLP read the same norm"),
+        (
+            "Gemma2",
+            "gemma2",
+            "Megatron-core does not have its norms behind attention and MLP, and its soft",
+        ),
+        ("Olmo2", "olmo2", "Megatron-core does not have its norms"),
+        ("Glm4", "glm4", "Megatron-core does not have its norms"),
+        ("GptOss", "gpt_oss", "its experts, with biases"),
     ],
 )
-def test_an_unknown_family_is_refused_by_name(
-    tmp_path: Path, name: str, model_type: str, framework: str
+def test_what_no_target_computes_is_refused_with_the_reason(
+    tmp_path: Path, name: str, model_type: str, reason: str, framework: str
 ) -> None:
     source = save_model(tmp_path, name)
-    with pytest.raises(DumpError, match=f"model_type {model_type} in config.json is not converted"):
+    with pytest.raises(DumpError, match=f"{model_type} is not converted to {framework}: {reason}"):
         plan(source, framework)
+
+
+@pytest.mark.parametrize("name", ["Phi3", "Starcoder2"])
+def test_a_target_without_the_family_is_refused(tmp_path: Path, name: str) -> None:
+    source = save_model(tmp_path, name)
+    with pytest.raises(DumpError, match=f"MindSpore Transformers has no {name[:-1]}"):
+        plan(source, "mindspore")
+
+
+def rename_model_type(folder: Path, model_type: str) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    config["model_type"] = model_type
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("framework", ["megatron", "huggingface", "mindspore"])
+def test_an_unknown_family_is_refused_by_name(tmp_path: Path, framework: str) -> None:
+    source = rename_model_type(save_model(tmp_path, "Llama"), "new_model")
+    with pytest.raises(DumpError, match=r"model_type new_model in .* is not converted"):
+        plan(source, framework)
+
+
+def test_a_rule_file_adds_a_family(tmp_path: Path) -> None:
+    source = rename_model_type(save_model(tmp_path / "model", "Llama"), "new_model")
+    file = tmp_path / "new_model.yaml"
+    file.write_text(
+        """families:
+  new_model:
+    extends: llama
+    model_types: {new_model: NewModelForCausalLM}
+    converts_to: [megatron]
+"""
+    )
+    result = plan_conversion(
+        checkpoints.open(source), SourceOptions(), TargetOptions("megatron"), load_rules([file])
+    )
+    assert len(result.plan.files[0].tensors) == 2 * 6 + 3
+    with pytest.raises(DumpError, match="new_model is not converted to mindspore"):
+        plan_conversion(
+            checkpoints.open(source),
+            SourceOptions(),
+            TargetOptions("mindspore"),
+            load_rules([file]),
+        )
+
+
+def test_another_architecture_is_not_written_under_the_name_of_the_source(tmp_path: Path) -> None:
+    source = save_model(tmp_path, "Phi3")
+    options = TargetOptions("huggingface", model_type="llama")
+    with pytest.raises(DumpError, match="of the source says phi3"):
+        plan_conversion(checkpoints.open(source), SourceOptions(), options, RULES)
 
 
 def test_layers_without_a_norm_are_refused_without_a_configuration(tmp_path: Path) -> None:

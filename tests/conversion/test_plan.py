@@ -69,12 +69,12 @@ def test_large_models_are_written_in_several_files(
         (
             "llama",
             TargetOptions("huggingface", model_type="bert"),
-            "--model-type bert: expected one of llama",
+            "--model-type bert: expected one of deepseek_v2",
         ),
         (
             "gpt2",
             TargetOptions("huggingface", model_type="llama"),
-            "the source has LayerNorm, and llama has RMSNorm",
+            "--model-type llama: .* says gpt2, which is another architecture",
         ),
         ("deepseek", TargetOptions("mindspore", legacy=True), "has no name for layers.0.attention"),
         ("gpt2", TargetOptions("megatron", bias=False), "--no-bias: .* is not zero"),

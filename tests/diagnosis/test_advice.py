@@ -27,8 +27,9 @@ from dumpdiff.diagnosis.case import Case, Run
 from dumpdiff.diagnosis.decision import Decision
 from dumpdiff.diagnosis.dump_evidence import summarize_dumps
 from dumpdiff.diagnosis.evidence import Evidence
+from dumpdiff.diagnosis.likelihoods import PLACES, Place
 from dumpdiff.diagnosis.outcome import TriageResult
-from dumpdiff.diagnosis.places import Cause, Place
+from dumpdiff.diagnosis.places import Cause
 from dumpdiff.model.stage import Stage
 from dumpdiff.model.trace import Trace
 
@@ -99,7 +100,8 @@ def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make_decision(
     cause: Cause | None, candidates: tuple[Place, ...] = (), symptom: str = "unknown"
 ) -> Decision:
-    return Decision("differ", symptom, cause, candidates, "")  # type: ignore[arg-type]
+    belief = dict.fromkeys(PLACES, 1 / len(PLACES))
+    return Decision("differ", symptom, cause, candidates, "", belief=belief)  # type: ignore[arg-type]
 
 
 def advise_everything(case: Case, evidence: Evidence) -> Iterator[Advice]:
@@ -107,7 +109,7 @@ def advise_everything(case: Case, evidence: Evidence) -> Iterator[Advice]:
     for cause in CAUSES:
         for symptom in ("first loss", "gradients"):
             yield from advise(case, evidence, make_decision(cause, symptom=symptom))
-    yield from advise(case, evidence, make_decision(None, get_args(Place)))
+    yield from advise(case, evidence, make_decision(None, PLACES))
     for verdict in ("agree", "inconclusive"):
         yield from advise(case, evidence, replace(make_decision(None), verdict=verdict))
 

@@ -99,3 +99,9 @@ def test_parts_may_be_given_one_by_one(folder: Path) -> None:
 def test_wrong_parts_are_refused(inputs: dict[str, str], message: str) -> None:
     with pytest.raises(DumpError, match=message):
         build_run(inputs)
+
+
+def test_settings_may_be_a_command_that_starts_a_script(folder: Path) -> None:
+    (folder / "run.sh").write_text("torchrun pretrain_gpt.py --num-layers $1\n")
+    loaded_case = write_case(folder, 'target: {settings: "bash run.sh 4"}')
+    assert loaded_case.target.settings == f"bash {folder / 'run.sh'} 4"

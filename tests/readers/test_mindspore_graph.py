@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dumpdiff.model.errors import DumpError
+from dumpdiff.readers.mindspore.communications import build_communications
 from dumpdiff.readers.mindspore.file_names import encode_op_name
 from dumpdiff.readers.mindspore.graph import Dataflow, find_overwritten_outputs, read_dataflow
 from dumpdiff.readers.mindspore.ir import read_ir
@@ -220,3 +221,28 @@ def test_only_the_cpu_kernel_of_batch_norm_leaves_outputs_unwritten() -> None:
     assert find_unwritten_outputs("BatchNorm", "Ascend") == frozenset()
     assert find_unwritten_outputs("BatchNorm", "") == frozenset()
     assert find_unwritten_outputs("LayerNorm", "CPU") == frozenset()
+
+
+def test_the_ranks_of_a_group_are_read_where_the_compiler_wrote_them(tmp_path: Path) -> None:
+    """In the older form of numbers, and in the newer one."""
+    file = tmp_path / "graph.ir"
+    numbers = ("(0, 1, 2, 3)", "(I64(2), I64(3))")
+    file.write_text(IR_OF_COLLECTIVES.format(*numbers))
+    nodes = read_ir(file).nodes
+    table = build_communications(
+        (op, node.attributes) for op, node in enumerate(nodes) if node.attributes
+    )
+    assert table["members"].tolist() == [(0, 1, 2, 3), (2, 3)]
+    assert table["group"].tolist() == ["hccl_world_group", "2-5004544844489628105"]
+
+
+IR_OF_COLLECTIVES = """\
+subgraph @kernel_graph0() {{
+  %1(CNode_6) = AllReduce(%0) {{instance name: reduce}} primitive_attrs: {{group: "hccl_world_group", fusion: I64(0), op: "sum", rank_list: {}, group_ranks: "0-1-2-3", index: I64(0), no_eliminate: Bool(1)}} cnode_attrs: {{checkpoint: Bool(1)}}
+      : (<Tensor[Float32], (2, 3)>) -> (<Tensor[Float32], (2, 3)>)
+      # Fullname with scope: (Default/AllReduce-op0)
+  %2(CNode_7) = AllGather(%1) {{instance name: gather}} primitive_attrs: {{group: "2-5004544844489628105", rank_size: I64(2), group_rank_ids: {}, index: I64(0)}}
+      : (<Tensor[Float32], (2, 3)>) -> (<Tensor[Float32], (4, 3)>)
+      # Fullname with scope: (Default/AllGather-op0)
+}}
+"""

@@ -168,7 +168,7 @@ def test_each_change_of_the_yaml_is_found(
 def test_the_reason_names_both_values_and_both_places(tmp_path: Path) -> None:
     target = read_changed(tmp_path, "llama.yaml", ("rms_norm_eps: 1.e-5", "rms_norm_eps: 1.e-6"))
     stage = compare(target, read_settings(SAMPLES / "llama_megatron.sh")).to_stage()
-    assert stage.headline == "norm epsilon: 1e-06 (llama.yaml:54), 1e-05 (llama_megatron.sh:25)"
+    assert stage.headline == "norm epsilon: 1e-06 (llama.yaml:55), 1e-05 (llama_megatron.sh:25)"
 
 
 @pytest.mark.parametrize("parallel", ["model_parallel: 1", "pipeline_stage: 1"])
@@ -232,7 +232,8 @@ def test_a_default_that_changed_needs_the_version() -> None:
 def test_a_condition_of_the_script_is_not_guessed(tmp_path: Path) -> None:
     script = tmp_path / "a.sh"
     script.write_text(
-        'A=(--num-layers 2)\nif [ "$1" = x ]; then A+=(--swiglu); fi\ntorchrun p.py ${A[@]}\n'
+        "A=(--num-layers 2 --hidden-size 64)\n"
+        'if [ "$1" = x ]; then A+=(--swiglu); fi\ntorchrun pretrain_gpt.py ${A[@]}\n'
     )
     row = compare_row("activation", make_settings(**MEGATRON), read_settings(script))
     assert row.state == "inconclusive"

@@ -46,7 +46,7 @@ def test_what_only_the_shell_knows_is_doubtful_not_guessed() -> None:
 
 def test_the_last_of_two_counts_and_an_equals_sign_is_read(tmp_path: Path) -> None:
     settings = read_text(
-        tmp_path, "a.sh", "torchrun p.py --lr 1 --lr=2e-4 --num-layers 2 --ckpt-step -1"
+        tmp_path, "a.sh", "torchrun pretrain_gpt.py --lr 1 --lr=2e-4 --num-layers 2 --ckpt-step -1"
     )
     assert settings.values["lr"].value == "2e-4"
     assert settings.values["ckpt_step"].value == "-1"
@@ -64,19 +64,23 @@ def test_the_yaml_of_a_script_follows_a_space_or_an_equals_sign(
 
 
 def test_a_switch_takes_no_value_so_what_follows_is_reported(tmp_path: Path) -> None:
-    settings = read_text(tmp_path, "a.sh", "torchrun p.py --num-layers 2 --bf16 $MORE_ARGS --lr 1")
+    settings = read_text(
+        tmp_path, "a.sh", "torchrun pretrain_gpt.py --num-layers 2 --bf16 $MORE_ARGS --lr 1"
+    )
     assert settings.values["bf16"].value is True
     assert settings.notes == ("a.sh:1: '$MORE_ARGS' may hold options, which only the shell knows",)
 
 
 def test_files_that_the_script_reads_are_noted(tmp_path: Path) -> None:
-    settings = read_text(tmp_path, "a.sh", "source env.sh\ntorchrun p.py --num-layers 2")
+    settings = read_text(tmp_path, "a.sh", "source env.sh\ntorchrun pretrain_gpt.py --num-layers 2")
     assert settings.notes == ("a.sh:1: env.sh is read by the script, and was not read here",)
 
 
 def test_a_command_in_quotes_is_read_too(tmp_path: Path) -> None:
     settings = read_text(
-        tmp_path, "a.sh", 'srun bash -c "torchrun --nproc_per_node 4 p.py --num-layers 3 --lr 1"'
+        tmp_path,
+        "a.sh",
+        'srun bash -c "torchrun --nproc_per_node 4 pretrain_gpt.py --num-layers 3 --lr 1"',
     )
     assert (settings.values["num_layers"].value, settings.values["world_size"].value) == ("3", "4")
 
@@ -97,7 +101,7 @@ def test_a_command_in_quotes_is_read_too(tmp_path: Path) -> None:
 def test_the_launcher_says_how_many_processes_there_are(
     tmp_path: Path, launcher: str, world: str | None
 ) -> None:
-    setting = read_text(tmp_path, "a.sh", f"{launcher} train.py --num-layers 2").values.get(
+    setting = read_text(tmp_path, "a.sh", f"{launcher} pretrain_gpt.py --num-layers 2").values.get(
         "world_size"
     )
     assert (None if setting is None else setting.value) == world
@@ -105,11 +109,26 @@ def test_the_launcher_says_how_many_processes_there_are(
 
 def test_a_training_under_an_open_condition_is_noted(tmp_path: Path) -> None:
     settings = read_text(
-        tmp_path, "a.sh", 'if [ -n "$1" ]; then\n  torchrun p.py --num-layers 2\nfi'
+        tmp_path,
+        "a.sh",
+        'if [ -n "$1" ]; then\n  torchrun pretrain_gpt.py --num-layers 2\nfi',
     )
     assert settings.notes == (
         "a.sh:2: the training is started under a condition that the script does not decide",
+        "a.sh: settings that follow from the arguments of the script ($1) are not known;"
+        ' give it with them: "bash a.sh ..."',
     )
+
+
+def test_a_script_may_be_given_with_its_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("torchrun pretrain_gpt.py --num-layers $1 --hidden-size $2 --bf16\n")
+    settings = read_settings(f"bash {script} 4 64")
+    assert (settings.values["num_layers"].value, settings.values["hidden_size"].value) == (
+        "4",
+        "64",
+    )
+    assert settings.notes == ()
 
 
 def test_a_swift_script_gives_the_same_names() -> None:
@@ -132,7 +151,7 @@ def test_a_mindspore_transformers_yaml_gives_dotted_names_with_lines() -> None:
     settings = read_settings(SAMPLES / "llama.yaml")
     assert settings.framework == "mindformers"
     assert settings.values["optimizer.betas"].value == [0.9, 0.95]
-    assert settings.values["model.model_config.rms_norm_eps"].place == "llama.yaml:54"
+    assert settings.values["model.model_config.rms_norm_eps"].place == "llama.yaml:55"
     assert settings.values["callbacks.MFLossMonitor.per_print_times"].value == 1
 
 
@@ -172,15 +191,17 @@ def test_later_keys_count_merges_are_followed_and_parents_read(tmp_path: Path) -
 def test_a_parent_outside_the_folder_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("token: 1")
     (tmp_path / "in").mkdir()
-    settings = read_text(tmp_path / "in", "a.yaml", "base_config: ../secret\nseed: 1\n")
+    settings = read_text(tmp_path / "in", "a.yaml", "base_config: ../secret\nrun_mode: train\n")
     assert "token" not in settings.values
     assert "was not read" in settings.notes[0]
 
 
 def test_a_number_that_yaml_takes_for_a_text_is_noted(tmp_path: Path) -> None:
-    settings = read_text(tmp_path, "a.yaml", "optimizer:\n  eps: 1e-8\n")
+    settings = read_text(
+        tmp_path, "a.yaml", "run_mode: train\nuse_legacy: true\noptimizer:\n  a: 1\n  eps: 1e-8\n"
+    )
     assert settings.notes == (
-        "a.yaml:2: 1e-8 is a text in YAML 1.1, not a number; write it with a dot",
+        "a.yaml:5: 1e-8 is a text in YAML 1.1, not a number; write it with a dot",
     )
 
 
@@ -220,7 +241,8 @@ def test_the_arguments_that_swift_prints_and_saves_are_read(tmp_path: Path) -> N
         "[INFO:swift] args: MegatronTrainArguments(\n"
         "lr=1e-05,\nno_rope_fusion=True,\nmodel_type='qwen2',\n)\n"
     )
-    saved = json.dumps({"lr": 1e-5, "no_rope_fusion": True, "model_type": "qwen2"})
+    arguments = {"lr": 1e-5, "no_rope_fusion": True, "model_type": "qwen2", "train_iters": 8}
+    saved = json.dumps(arguments)
     for settings in (
         read_text(tmp_path, "run.log", printed),
         read_text(tmp_path, "args.json", saved),
@@ -237,14 +259,16 @@ def test_options_of_swift_may_stand_in_a_yaml(tmp_path: Path) -> None:
 
 
 def test_a_script_that_takes_the_structure_from_a_checkpoint_is_noted(tmp_path: Path) -> None:
-    settings = read_text(tmp_path, "a.sh", "torchrun p.py --num-layers 2 --use-checkpoint-args")
+    settings = read_text(
+        tmp_path, "a.sh", "torchrun pretrain_gpt.py --num-layers 2 --use-checkpoint-args"
+    )
     assert "the checkpoint's arguments override those of the script" in settings.notes[0]
 
 
 def test_arguments_saved_with_a_checkpoint_are_megatron_ones(tmp_path: Path) -> None:
-    settings = read_text(
-        tmp_path, "args.json", '{"args": {"num_layers": 2, "add_bias_linear": false}}'
-    )
+    arguments = {"num_layers": 2, "add_bias_linear": False, "seq_length": 8}
+    saved = {**arguments, "train_iters": 4, "ffn_hidden_size": 8}
+    settings = read_text(tmp_path, "args.json", json.dumps({"args": saved}))
     assert (settings.framework, settings.values["num_layers"].value) == ("megatron", 2)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dumpdiff.run_settings.derivation import BOTH_SIDES, CONDITIONS, megatron, mindformers
-from dumpdiff.run_settings.settings import Settings, SettingValue
-from dumpdiff.run_settings.table import Default, Row, load_table
+from dumpdiff.run_settings.settings import FRAMEWORK_NAMES, Framework, Settings, SettingValue
+from dumpdiff.run_settings.table import COMPLETE_FRAMEWORKS, Default, Row, load_table
 from dumpdiff.run_settings.values import PARSERS
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -61,7 +61,7 @@ def test_rows_are_well_formed(row: Row) -> None:
     if row.derive:
         function = f"derive_{row.derive}"
         assert hasattr(megatron, function) or hasattr(mindformers, function)
-    assert row.megatron or row.mindformers
+    assert row.megatron or row.mindformers or row.further
     assert all(name.rpartition(".")[0] in TABLE.places for name in row.mindformers)
     assert set(row.fixed) <= {"megatron", "mindformers"}
 
@@ -132,6 +132,40 @@ def test_legacy_models_have_defaults_of_their_own() -> None:
     )
     assert TABLE.find_default("model.compute_dtype", legacy) == Default("float16")
     assert TABLE.find_default("model.compute_dtype", core) == Default("bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "norm", "epsilon", "gated"),
+    [("qwen3", "RMSNorm", 1e-6, True), ("glm4", "RMSNorm", 1.5625e-7, True)],
+)
+def test_a_core_model_has_the_defaults_of_its_configuration_class(
+    model_type: str, norm: str, epsilon: float, gated: bool
+) -> None:
+    settings = make_core_model(model_type)
+    assert TABLE.find_default("model.normalization", settings) == Default(norm)
+    assert TABLE.find_default("model.rms_norm_eps", settings) == Default(epsilon)
+    assert TABLE.find_default("model.gated_linear_unit", settings) == Default(gated)
+    assert TABLE.find_default("model.add_bias_linear", settings) == Default(False)
+
+
+def test_what_the_classes_differ_in_is_not_known_of_another_class() -> None:
+    settings = make_core_model("some_new_model")
+    assert TABLE.find_default("model.normalization", settings) is None
+    assert TABLE.find_default("model.softmax_compute_type", settings) == Default("float32")
+
+
+def make_core_model(model_type: str) -> Settings:
+    values = {
+        "use_legacy": SettingValue(False, ""),
+        "model.model_config.model_type": SettingValue(model_type, ""),
+    }
+    return Settings("", "mindformers", "", values)
+
+
+@pytest.mark.parametrize("framework", sorted(set(FRAMEWORK_NAMES) - set(COMPLETE_FRAMEWORKS)))
+def test_a_default_of_a_further_framework_belongs_to_a_row(framework: Framework) -> None:
+    keys = {name for row in TABLE.rows for name in row.get_names(framework)}
+    assert set(TABLE.defaults[framework]) <= keys
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from dumpdiff.training_logs import (
     megatron,
     mindformers,
     read_log,
+    trainer,
 )
 
 from .log_lines import format_megatron_log, format_mindformers_log
@@ -182,14 +184,19 @@ def test_a_schedule_one_step_late_differs(loss: np.ndarray) -> None:
         "learning rate",
     )
     assert rate.verdict == "differ"
-    assert rate.summary == "learning rates diverge at step 2: 0 against 1e-05"
+    assert rate.summary == (
+        "learning rates are shifted by one step: the reference has at step n what the target has at"
+        " step n + 1 (learning rates diverge at step 2: 0 against 1e-05)"
+    )
 
 
-def test_both_interpretations_of_a_rate_are_tried_if_the_format_does_not_define_it() -> None:
+def test_a_shift_of_the_rate_is_open_if_the_format_does_not_define_its_step() -> None:
     state, terminal = read_log(LOGS / "trainer_state.json"), read_log(LOGS / "trainer_terminal.log")
     assert find_check(compare(state, terminal), "learning rate").verdict == "agree"
     shifted = replace(terminal, rate=np.append(terminal.rate[1:], 0.0))
-    assert find_check(compare(state, shifted), "learning rate").verdict == "agree"
+    check = find_check(compare(state, shifted), "learning rate")
+    assert check.verdict == "inconclusive"
+    assert check.summary.startswith("learning rates are shifted by one step: ")
 
 
 def test_a_run_with_a_learning_rate_of_0_is_recognized(loss: np.ndarray) -> None:
@@ -296,3 +303,78 @@ def test_two_versions_of_one_run_agree_after_the_mean_is_undone() -> None:
     )
     assert comparison.verdict == "agree"
     assert np.abs(comparison.target_loss - comparison.reference_loss).max() < 3e-6
+
+
+def test_a_run_that_is_nan_from_the_beginning_differs() -> None:
+    comparison = compare(
+        read_megatron_curves(np.full(8, np.nan)), read_megatron_curves(np.full(8, 8.0))
+    )
+    assert (comparison.verdict, comparison.onset) == ("differ", "step 1")
+    assert comparison.to_stage().headline == "first loss (step 1) nan against 8"
+
+
+@pytest.mark.parametrize(
+    ("shift", "message"),
+    [
+        (1, "by 1 step: the target has at step n what the reference has at step n + 1"),
+        (-2, "by 2 steps: the reference has at step n what the target has at step n + 2"),
+    ],
+)
+def test_losses_of_other_steps_are_reported_as_a_shift(shift: int, message: str) -> None:
+    losses = 8 + draw_noise(0.2, count=60)
+    target, reference = losses[max(shift, 0) :], losses[max(-shift, 0) :]
+    comparison = compare(read_megatron_curves(target), read_megatron_curves(reference))
+    assert comparison.to_stage().headline.startswith(f"the losses are shifted {message}")
+
+
+def test_a_learning_rate_that_is_one_step_late_is_reported_as_that() -> None:
+    rates = 1e-5 * np.linspace(0, 1, 31)
+    sides = []
+    for printed_rates in (rates[:-1], rates[1:]):
+        history = [
+            {"step": step, "loss": 5.0, "learning_rate": rate}
+            for step, rate in enumerate(printed_rates, 1)
+        ]
+        curves = trainer.parse(json.dumps({"log_history": history}), "trainer_state.json")
+        assert curves is not None
+        sides.append(curves)
+    check = find_check(compare(*sides), "learning rate")
+    assert check.verdict == "inconclusive"
+    assert check.summary.startswith(
+        "learning rates are shifted by one step: the reference has at step n what the target has"
+    )
+
+
+def test_a_drift_within_the_standard_is_in_the_headline(loss: np.ndarray) -> None:
+    ramp = 0.003 * np.clip((np.arange(STEPS) - 600) / 600, 0, 1)
+    target = loss * (1 + draw_noise(5e-4) + ramp)
+    comparison = compare(read_megatron_curves(target), read_megatron_curves(loss))
+    assert (comparison.verdict, comparison.onset) == ("inconclusive", "later")
+    assert comparison.drift is not None
+    assert comparison.drift.kind == "drift"
+    assert 540 <= comparison.drift.step <= 660
+    assert comparison.drift.share == pytest.approx(0.003, rel=0.2)
+    assert comparison.to_stage().headline.startswith("the losses drift apart from step ")
+
+
+def test_another_level_within_the_standard_is_in_the_headline(loss: np.ndarray) -> None:
+    target = loss * (1 + draw_noise(5e-4) + 0.003 * (np.arange(STEPS) >= 600))
+    comparison = compare(read_megatron_curves(target), read_megatron_curves(loss))
+    headline = comparison.to_stage().headline
+    assert headline.startswith("the losses differ by +0.3 % from step 601 on"), headline
+
+
+def test_a_drift_over_the_last_hundred_steps_is_found(loss: np.ndarray) -> None:
+    ramp = 0.005 * np.clip((np.arange(STEPS) - 1100) / 100, 0, 1)
+    target = loss * (1 + draw_noise(5e-4) + ramp)
+    drift = compare(read_megatron_curves(target), read_megatron_curves(loss)).drift
+    assert drift is not None
+    assert 1060 <= drift.step <= 1140
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_around_zero_is_no_drift(loss: np.ndarray, seed: int) -> None:
+    target = loss * (1 + draw_noise(1e-3, seed))
+    comparison = compare(read_megatron_curves(target), read_megatron_curves(loss))
+    assert comparison.drift is None
+    assert comparison.verdict == "agree"

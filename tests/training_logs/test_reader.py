@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -245,3 +246,129 @@ def test_the_error_for_a_log_without_steps_names_the_expected_lines(tmp_path: Pa
         read_log(tmp_path / "empty")
     with pytest.raises(DumpError, match="no such file"):
         read_log(tmp_path / "gone.log")
+
+
+def test_current_steps_of_llama_factory_number_its_records(tmp_path: Path) -> None:
+    lines = [
+        json.dumps({"current_steps": 10 * i, "total_steps": 30, "loss": 5.0 - i, "lr": 1e-5})
+        for i in (1, 2, 3)
+    ]
+    curves = read_written_log(tmp_path, "\n".join(lines) + "\n", "trainer_log.jsonl")
+    assert (curves.format_variant, curves.steps.tolist()) == ("LLaMA-Factory", [10, 20, 30])
+    assert curves.averaged
+
+
+def format_dictionaries(epochs: list[float]) -> str:
+    return "".join(
+        f"{{'loss': {5 - epoch:.4f}, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'epoch': {epoch}}}\n"
+        for epoch in epochs
+    )
+
+
+def test_epochs_and_their_length_number_the_records(tmp_path: Path) -> None:
+    head = "  Num Epochs = 2\n  Total optimization steps = 1,000\n"
+    curves = read_written_log(tmp_path, head + format_dictionaries([0.02, 0.04, 0.06]))
+    assert curves.steps.tolist() == [10, 20, 30]
+    assert "they follow from the epochs, of 500 steps each" in curves.notes[0]
+
+
+def test_a_run_that_was_resumed_begins_where_its_epoch_says(tmp_path: Path) -> None:
+    head = "  Num Epochs = 1\n  Total optimization steps = 500\n"
+    resumed = "  Continuing training from global step 450\n"
+    text = format_dictionaries([0.92, 0.94, 0.96])
+    assert read_written_log(tmp_path, head + resumed + text).steps.tolist() == [460, 470, 480]
+    assert read_written_log(tmp_path, head + text).steps.tolist() == [460, 470, 480]
+    curves = read_written_log(tmp_path, text)
+    assert curves.steps[0] > 40
+    assert "it begins at epoch 0.92" in curves.notes[0]
+
+
+def test_records_that_two_hosts_print_are_one(tmp_path: Path) -> None:
+    lines = format_dictionaries([0.1, 0.2, 0.3, 0.4]).splitlines(keepends=True)
+    both = "".join(line + line for line in lines)
+    assert read_written_log(tmp_path, both).steps.tolist() == [1, 2, 3, 4]
+    named = "".join(f"node-1: {line}node-2: {line}" for line in lines)
+    assert read_written_log(tmp_path, named).steps.tolist() == [1, 2, 3, 4]
+
+
+def test_ranks_that_share_a_log_are_averaged(tmp_path: Path) -> None:
+    text = ""
+    for step, loss in ((1, 4.0), (2, 3.0), (3, 2.0)):
+        text += format_megatron_log([loss], begin=step)
+        text += format_megatron_log([loss + 0.2], begin=step)
+    curves = read_written_log(tmp_path, text)
+    assert curves.loss.tolist() == pytest.approx([4.1, 3.1, 2.1])
+    assert "every step is printed 2 times, by several processes" in curves.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "format_name", "steps", "losses"),
+    [
+        (
+            "titan.log",
+            "[rank0]:[titan] 2025-01-02 03:04:05,678 - root - INFO - step:  1  loss: 12.2253"
+            "  grad_norm:  1.5000  memory:  0.51GiB(0.54%)  tps: 1,234  tflops: 0.10  mfu: 0.01%\n"
+            "[rank0]:[titan] 2025-01-02 03:04:06,678 - root - INFO - validate step:  1  loss: 9.0\n"
+            "[rank0]:[titan] 2025-01-02 03:04:07,678 - root - INFO - step: 10  loss: 10.5000"
+            "  grad_norm:  2.5000  memory:  0.51GiB(0.54%)  tps: 1,234  tflops: 0.10  mfu: 0.01%\n",
+            "torchtitan",
+            [1, 10],
+            [12.2253, 10.5],
+        ),
+        (
+            "nemo.log",
+            "Training epoch 0, iteration 0/99 | lr: 1.5e-07 | global_step: 0"
+            " | reduced_train_loss: 11.03 | train_step_timing in s: 13.2\n"
+            "Training epoch 0, iteration 1/99 | lr: 3e-07 | global_step: 1"
+            " | reduced_train_loss: 11.02 | train_step_timing in s: 3.2\n",
+            "nemo",
+            [1, 2],
+            [11.03, 11.02],
+        ),
+        (
+            "nemo1.log",
+            "Epoch 0: :   1%|  | 1/100 [00:12, reduced_train_loss=9.510, global_step=0.000]\n"
+            "Epoch 0: :   1%|  | 1/100 [00:13, reduced_train_loss=9.510, global_step=0.000]\n"
+            "Epoch 0: :   2%|  | 2/100 [00:14, reduced_train_loss=9.400, global_step=1.000]\n",
+            "nemo",
+            [1, 2],
+            [9.51, 9.4],
+        ),
+        (
+            "verl.log",
+            "(TaskRunner pid=12) step:0 - val-core/gsm8k/acc:0.1\n"
+            "(TaskRunner pid=12) step:1 - actor/pg_loss:np.float64(0.015) - actor/grad_norm:0.25"
+            " - actor/lr:1e-06 - perf/time:3.5\n"
+            "(TaskRunner pid=12) step:2 - actor/pg_loss:-0.002 - actor/grad_norm:0.5\n",
+            "verl",
+            [1, 2],
+            [0.015, -0.002],
+        ),
+        (
+            "wandb.csv",
+            '"Step","run-7 - train/loss","run-7 - train/loss__MIN","run-7 - train/loss__MAX"\n'
+            '"1","5.25","5.25","5.25"\n"2","5.125","5.125","5.125"\n',
+            "table",
+            [1, 2],
+            [5.25, 5.125],
+        ),
+        (
+            "metrics.csv",
+            "epoch,step,train_loss,val_loss\n0,0,5.5,\n0,1,5.4,\n0,1,,5.9\n0,2,5.3,\n",
+            "table",
+            [1, 2, 3],
+            [5.5, 5.4, 5.3],
+        ),
+    ],
+)
+def test_further_formats_are_read(
+    tmp_path: Path, name: str, text: str, format_name: str, steps: list[int], losses: list[float]
+) -> None:
+    curves = read_written_log(tmp_path, text, name)
+    assert (curves.format, curves.steps.tolist()) == (format_name, steps)
+    assert curves.loss.tolist() == losses
+
+
+def test_a_table_of_several_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DumpError, match=r"has several runs \(a - train/loss, b - train/loss\)"):
+        read_written_log(tmp_path, "Step,a - train/loss,b - train/loss\n1,5,6\n", "wandb.csv")

@@ -11,7 +11,7 @@ import numpy as np
 
 from dumpdiff import Trace, read
 from dumpdiff.model.arrays import AnyArray
-from dumpdiff.readers import npy
+from dumpdiff.tensor_files import npy
 
 Change = Callable[[AnyArray], AnyArray]
 

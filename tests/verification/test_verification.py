@@ -11,8 +11,8 @@ import pytest
 
 import dumpdiff
 from dumpdiff.model.trace import Source, Trace, build_op_table, build_tensor_table
-from dumpdiff.readers import npy
 from dumpdiff.rulebook import load_rules
+from dumpdiff.tensor_files import npy
 from dumpdiff.verification import Verification, verify_trace
 
 from .damage import change_npy, find_file, link_dump, replace_bytes

@@ -211,6 +211,70 @@ def test_a_cast_on_the_way_of_small_values_is_a_rounding(
     }
 
 
+@pytest.mark.parametrize("is_target", [True, False])
+def test_numbers_of_8_bits_without_scales_are_named(
+    tmp_path: Path, models: Path, is_target: bool
+) -> None:
+    """Every 8-bit number is exact in float16, so it is no cast through float16."""
+    state = torch.load(models / "llama.pt")
+    for name, value in state.items():
+        if "_proj" in name:
+            state[name] = value.to(torch.float8_e4m3fn)
+    torch.save(state, tmp_path / "raw.pt")
+    files = tmp_path / "raw.pt", models / "llama"
+    result = compare_files(*(files if is_target else files[::-1]))
+    assert {pair.mistake.summary for pair in result.mistakes} == {
+        "rounded to float8_e4m3fn without scales"
+    }
+    assert len(result.mistakes) == 4 * 7
+
+
+def test_8_bit_numbers_that_lost_their_scale_are_scaled(tmp_path: Path, models: Path) -> None:
+    state = torch.load(models / "llama.pt")
+    name = "model.layers.1.self_attn.o_proj.weight"
+    state[name] = (state[name] * 1000).to(torch.float8_e4m3fn)
+    torch.save(state, tmp_path / "raw.pt")
+    (pair,) = compare_files(tmp_path / "raw.pt", models / "llama").mistakes
+    assert pair.mistake.kind == "scaled"
+    assert pair.mistake.summary.endswith("times the reference's: 8-bit numbers without their scale")
+
+
+@pytest.mark.parametrize("value", [0.0, 0.7])
+def test_one_element_is_neither_a_constant_nor_a_factor(
+    tmp_path: Path, models: Path, value: float
+) -> None:
+    """One element is always constant, and always a multiple of another."""
+    state = torch.load(models / "llama.pt")
+    name = "model.layers.1.input_layernorm.weight"
+    state[name][5] = value
+    torch.save(state, tmp_path / "one.pt")
+    (pair,) = compare_files(tmp_path / "one.pt", models / "llama").mistakes
+    assert pair.mistake.kind == "rows-wrong"
+    assert f"1 of 64 rows (5) hold {value:g} where the reference has " in pair.mistake.summary
+
+
+def test_a_cast_of_the_reference_is_named(tmp_path: Path, models: Path) -> None:
+    state = torch.load(models / "llama.pt")
+    small = {name: value * 1e-4 for name, value in state.items() if "proj" in name}
+    once = {name: value.bfloat16() for name, value in small.items()}
+    twice = {name: value.half().bfloat16() for name, value in small.items()}
+    torch.save(once, tmp_path / "once.pt")
+    torch.save(twice, tmp_path / "twice.pt")
+    result = compare_files(tmp_path / "once.pt", tmp_path / "twice.pt")
+    assert {pair.mistake.summary for pair in result.mistakes} == {
+        "the reference's, which was cast to float16 on the way"
+    }
+
+
+def test_a_transposed_weight_of_another_shape_is_wrong(tmp_path: Path, models: Path) -> None:
+    state = torch.load(models / "llama.pt")
+    name = "model.layers.1.mlp.down_proj.weight"
+    state[name] = state[name].T.contiguous()
+    torch.save(state, tmp_path / "transposed.pt")
+    (pair,) = compare_files(tmp_path / "transposed.pt", models / "llama").mistakes
+    assert (pair.path, pair.mistake.kind) == ("layers.1.mlp.down_proj.weight", "transposed")
+
+
 def test_a_tied_head_that_drifted_is_named(tmp_path: Path, models: Path) -> None:
     weights = torch.load(models / "gpt2.pt", weights_only=True)
     embedding = weights["transformer.wte.weight"]

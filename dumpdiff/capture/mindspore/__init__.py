@@ -5,7 +5,7 @@ depends on MindSpore's version and backend: see :class:`Target`.
 """
 
 from .configuration import Options, build_configuration, format_configuration
-from .document import RULES, check_file
+from .document import RULES, check_file, check_file_name
 from .target import BACKENDS, LAST_OF_MAJOR_1, OLDEST, TESTED, Target, Version
 from .validation import check
 from .violations import Rule, Violation
@@ -24,5 +24,6 @@ __all__ = [
     "build_configuration",
     "check",
     "check_file",
+    "check_file_name",
     "format_configuration",
 ]

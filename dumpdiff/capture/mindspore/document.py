@@ -50,18 +50,24 @@ def check_file(
     """
     path = Path(path)
     text = _read_text(path)
-    violations = []
-    if path.suffix != ".json":
-        violations.append(
-            SUFFIX.build_violation(
-                "", f"{path.name!r} must end in .json for MindSpore to read it; rename it"
-            )
-        )
+    violations = check_file_name(path)
     config, text_violations = parse_config(text)
     violations += text_violations
     if not any(violation.rule == SYNTAX.id for violation in text_violations):
         violations += validation.check(config, target, run_is_local=run_is_local, names=names)
     return validation.sort_by_severity(violations)
+
+
+def check_file_name(path: str | Path) -> list[Violation]:
+    """Return the violation of a file name that MindSpore refuses, if it does."""
+    path = Path(path)
+    if path.suffix == ".json":
+        return []
+    message = (
+        f"{path.name!r} must end in .json for MindSpore to read it; call it "
+        f"{path.with_suffix('.json').name!r}"
+    )
+    return [SUFFIX.build_violation("", message)]
 
 
 def read_config(path: Path) -> Any:

@@ -38,6 +38,11 @@ MISSING_FIELD = Rule(
 )
 TYPE = Rule("field-type", "error", "A value has the type of its field.", framework="should be")
 VALUE = Rule("field-value", "error", "A value is one of the allowed values.")
+WRAPPED = Rule(
+    "field-bits",
+    "ignored",
+    "A whole number has at most 32 bits; of a larger one, up to 64 bits, only the last 32 count.",
+)
 RULES = (
     NO_SECTION,
     ODD_SECTION,
@@ -48,8 +53,12 @@ RULES = (
     MISSING_FIELD,
     TYPE,
     VALUE,
+    WRAPPED,
 )
 
+
+_NUMBER_LIMIT = 1 << 32  #: MindSpore keeps a number in 32 bits
+_INTEGER_LIMIT = 1 << 64  #: its JSON parser reads a larger one as a floating number
 
 _MAX_VALUE_LENGTH = 60  #: characters of a value in a message; a longer one is cut
 
@@ -75,6 +84,9 @@ def build_settings(
             )
         )
         e2e = {}
+    violations += [*_find_wrapped_numbers(COMMON, common), *_find_wrapped_numbers(E2E, e2e or {})]
+    common = _wrap_numbers(common)
+    e2e = None if e2e is None else _wrap_numbers(e2e)
     file_settings = Settings(target, common, e2e, run_is_local)
     valid_values: dict[str, dict[str, Any]] = {COMMON: {}, E2E: {}}
     invalid_names: list[str] = []
@@ -96,6 +108,32 @@ def build_settings(
         names,
     )
     return settings, violations
+
+
+def _is_wrapped(value: Any) -> bool:
+    return _is_integer(value) and _NUMBER_LIMIT <= value < _INTEGER_LIMIT
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _find_wrapped_numbers(section: str, values: Mapping[str, Any]) -> Iterator[Violation]:
+    for name, value in values.items():
+        if _is_wrapped(value):
+            yield WRAPPED.build_violation(
+                f"{section}.{name}",
+                f"{value} has more than 32 bits, and MindSpore reads it as "
+                f"{value % _NUMBER_LIMIT}; write that",
+            )
+
+
+def _wrap_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with large numbers as MindSpore reads them."""
+    return {
+        name: value % _NUMBER_LIMIT if _is_wrapped(value) else value
+        for name, value in values.items()
+    }
 
 
 def _check_sections(config: Mapping[str, object], target: Target) -> Iterator[Violation]:
@@ -190,10 +228,10 @@ def _find_missing_fields(settings: Settings) -> Iterator[Violation]:
         )
 
 
-def _has_type(kind: str, value: object) -> bool:
+def _has_type(kind: str, value: Any) -> bool:
     """Return whether a value has the type ``kind``; items of an array are not looked at."""
     if kind == "uint":
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        return _is_integer(value) and 0 <= value < _INTEGER_LIMIT
     if kind == "bool":
         return isinstance(value, bool)
     if kind == "string":

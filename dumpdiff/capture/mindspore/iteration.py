@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 ALL = "all"
 _MAX_DIGITS = 20  #: of the largest number of 64 bits; MindSpore cannot read longer numbers
-#: A step count has 32 bits: a larger number selects no step.
+_MAX_NUMBER = 2**64 - 1  #: nor larger ones
+#: A step count has 32 bits: no step has a larger number, but a range may end with one.
 _MAX_STEP = 2**32 - 1
 
 
@@ -63,7 +64,8 @@ def _explain_unreachable(part: str) -> str:
         return "a range has exactly one '-'"
     if not all(numbers):
         return "a range needs both ends"
-    if any(len(number) > _MAX_DIGITS or int(number) > _MAX_STEP for number in numbers):
+    is_too_large = any(len(number) > _MAX_DIGITS or int(number) > _MAX_NUMBER for number in numbers)
+    if is_too_large or int(numbers[0]) > _MAX_STEP:
         return "no step has such a large number"
     if int(numbers[0]) > int(numbers[-1]):
         return "the range ends before it begins"

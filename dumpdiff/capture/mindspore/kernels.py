@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _REGEX = "name-regex("
 #: Characters that std::regex treats as special outside brackets.
 _SPECIAL = re.compile(r"[.^$|()\[\]{}*+?\\]")
+#: ECMAScript has no literal '{': it begins a count, and something stands before it.
+_STRAY_BRACE = re.compile(r"(?:^|[(|])\{|\{(?!\d+(?:,\d*)?\})")
 _CLASSES = {"digit": "0-9", "alpha": "A-Za-z", "alnum": "A-Za-z0-9", "lower": "a-z", "upper": "A-Z"}
 
 
@@ -57,6 +59,8 @@ class Kernel:
         extension = re.search(r"\(\?(?![:=!])..?", self.text)
         if extension:
             return f"{extension[0]!r} does not exist in ECMAScript"
+        if _STRAY_BRACE.search(re.sub(r"\[[^]]*\]", "[]", self.text)):
+            return "a '{' begins a count such as {2} or {1,3} after a character; write [{]"
         try:
             re.compile(self._translate_pattern())
         except (re.error, RecursionError, OverflowError) as error:

@@ -19,6 +19,7 @@ _API = re.compile(
     r"\.\d+\.(forward|backward)"
 )
 _MODULE = re.compile(r"(Cell|Module)\..+\.(forward|backward)\.\d+")
+_FIRST_WITH_XOR: Version = (26, 2)  #: the first version whose source was read that has it
 _NUMBERS = re.compile(r"\d+(-\d+)?")
 
 
@@ -36,10 +37,11 @@ class Options:
     names: tuple[str, ...] = ()  #: only calls whose names contain any of these
     scope: tuple[str, ...] = ()  #: empty, or the full names of the first and the last call
     data_mode: tuple[str, ...] = ("all",)
-    summary_mode: str = "statistics"  #: statistics or md5
+    summary_mode: str = "statistics"  #: statistics, md5 or xor
     tensor_list: tuple[str, ...] = ()  #: whole tensors of these, in addition to all statistics
     precision: str = ""  #: low or high; '' leaves it to msprobe
     risk_level: str = ""  #: CORE, FOCUS or ALL; '' leaves it to msprobe
+    async_dump: bool = False  #: write at the end of the step
 
 
 def build_configuration(options: Options) -> dict[str, Any]:
@@ -65,6 +67,8 @@ def build_configuration(options: Options) -> dict[str, Any]:
         "step": [_parse_number(text) for text in options.steps],
         "level": options.level,
     }
+    if options.async_dump:
+        config["async_dump"] = True
     if options.precision:
         config["precision"] = options.precision
     if options.risk_level:
@@ -93,8 +97,23 @@ def _find_violations(options: Options) -> Iterator[str]:
         yield "level L2 of PyTorch needs list: one API whose kernels to record, on an NPU"
     if "all" in options.data_mode and len(options.data_mode) > 1:
         yield "data_mode all cannot be combined with another mode"
-    if options.summary_mode == "md5" and options.task != "statistics":
-        yield "summary_mode md5 needs task statistics"
+    yield from _check_summary_mode(options)
+    if options.async_dump and options.task == "tensor" and not options.names:
+        yield "async_dump with task tensor needs list: the memory for everything is not there"
+
+
+def _check_summary_mode(options: Options) -> Iterator[str]:
+    mode = options.summary_mode
+    if mode == "statistics":
+        return
+    if options.task != "statistics":
+        yield f"summary_mode {mode} needs task statistics"
+    if mode == "md5" and options.async_dump:
+        yield "summary_mode md5 cannot be combined with async_dump; use xor or statistics"
+    if mode == "xor" and options.framework != PYTORCH:
+        yield f"summary_mode xor has no effect in {options.framework}"
+    if mode == "xor" and options.version < _FIRST_WITH_XOR:
+        yield f"summary_mode xor exists since {format_version(_FIRST_WITH_XOR)}"
 
 
 def _check_numbers(name: str, texts: tuple[str, ...]) -> Iterator[str]:
@@ -113,7 +132,7 @@ def _is_number_or_range(text: str) -> bool:
 
 def _find_ignored_fields(options: Options) -> Iterator[str]:
     """Yield a message for each field that is set but would be ignored."""
-    for name in ("tensor_list", "precision", "risk_level"):
+    for name in ("tensor_list", "precision", "risk_level", "async_dump"):
         field = BY_NAME[name]
         if not getattr(options, name):
             continue

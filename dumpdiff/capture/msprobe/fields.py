@@ -48,7 +48,8 @@ FIELDS = (
     Field("", "step", "steps from 0, as numbers or '4-6'; empty: all"),
     Field("", "level", "L0 modules, L1 APIs, mix both, L2 kernels "
           "(MindSpore graph mode: the dump of the framework itself)"),
-    Field("", "async_dump", "write at the end of the step; needs memory for all of it", (1, 3)),
+    Field("", "async_dump", "write at the end of the step; needs memory for all of it; "
+          "task tensor needs list, and summary_mode md5 is refused", (1, 3)),
     Field("", "precision", "low: statistics in the tensor's own dtype, high: in float32", (8, 3)),
     Field("", "extra_info", "write stack.json and construct.json", (26, 0)),
     Field("", "risk_level", "FOCUS skips view, reshape, transpose, cat, split and similar calls; "
@@ -58,7 +59,8 @@ FIELDS = (
     Field("task", "list", "calls whose names contain any of these; "
           "in level mix the name of a module selects everything in it"),
     Field("task", "data_mode", "all, or any of forward, backward, input, output"),
-    Field("task", "summary_mode", "statistics, or md5 for checksums (CRC-32)",
+    Field("task", "summary_mode", "statistics, or checksums: md5 (CRC-32), "
+          "and xor (PyTorch, since 26.2), which the device computes",
           tasks=("statistics",)),
     Field("task", "tensor_list", "like list: calls whose whole tensors are saved, "
           "in addition to all statistics",

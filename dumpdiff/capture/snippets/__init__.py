@@ -19,6 +19,10 @@ KINDS = {
     "dump": "dumps the steps that the configuration selects",
 }
 
+#: The kind that needs a result: see :func:`build_graft_snippet`.
+GRAFT = "graft"
+GRAFT_SUMMARY = "loads the reference's value of one module into the target's run"
+
 
 @dataclass(frozen=True)
 class Framework:
@@ -133,6 +137,20 @@ def build_snippet(
         return header + _build_msprobe_lines(framework, config)
     body = (_TEMPLATES / target.template_folder / f"{kind}.py.txt").read_text(encoding="utf-8")
     return header + Template(body).substitute(values)
+
+
+def build_graft_snippet(framework: str, folder: str) -> str:
+    """Return the code that loads every value of a folder into the target's run.
+
+    ``framework`` is that of the target, pytorch or mindspore.
+    """
+    place = (
+        "the training script; call graft_modules(model) before PrecisionDebugger.start(model=model)"
+    )
+    comments = [f"dumpdiff: {GRAFT_SUMMARY}", f"Paste into: {place}"]
+    header = "".join(f"# {line}\n" for line in comments)
+    body = (_TEMPLATES / framework / f"{GRAFT}.py.txt").read_text(encoding="utf-8")
+    return header + Template(body).substitute(folder=_escape_quotes(folder))
 
 
 def _build_msprobe_lines(framework: str, config: str) -> str:

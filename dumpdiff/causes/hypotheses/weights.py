@@ -203,7 +203,7 @@ def _is_gate(name: str) -> bool:
 
 def _strip_path(name: str) -> str:
     """Return the last two parts of a name, without numbers."""
-    return ".".join(part for part in name.split(".")[-2:] if not part.isdigit())
+    return ".".join(part for part in name.split(".")[-2:] if not part.isdecimal())
 
 
 def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:

@@ -88,6 +88,9 @@ Every field and rule: docs/dump-config.md
 )
 @click.option("--save-kernel-args", is_flag=True, help="Save the attributes of operators.")
 @click.option(
+    "--clean", is_flag=True, help="Remove the dump that an earlier run left in the folder."
+)
+@click.option(
     "--like", metavar="DUMP", help="Print what the dump will cost, if the run is like this one."
 )
 @click.option(
@@ -111,7 +114,12 @@ def mindspore(
     from ...api.dump_config import ConfigurationError, parse_target
 
     try:
-        config = dumpdiff.dump_config.mindspore(backend=backend, ms_version=ms_version, **choices)
+        config = dumpdiff.dump_config.mindspore(
+            backend=backend,
+            ms_version=ms_version,
+            output="dump.json" if output_file == "-" else output_file,
+            **choices,
+        )
     except ConfigurationError as error:
         click.echo("\n".join(map(str, error.violations)), err=True)
         ctx.exit(2)
@@ -121,5 +129,7 @@ def mindspore(
             f"{output_file}: valid for {parse_target(backend, ms_version)}; "
             f'before the training starts: eval "$(dumpdiff env {shlex.quote(output_file)})"'
         )
+    if config.warning:
+        click.echo(f"warning: {config.warning}", err=True)
     if config.cost is not None:
         click.echo(config.cost, err=True)

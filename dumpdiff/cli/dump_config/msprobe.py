@@ -92,10 +92,10 @@ With -o the lines for the training script are printed; without it only the confi
 )
 @click.option(
     "--summary-mode",
-    type=click.Choice(["statistics", "md5"]),
+    type=click.Choice(["statistics", "md5", "xor"]),
     default="statistics",
     show_default=True,
-    help="Numbers, or checksums.",
+    help="Numbers, or checksums: md5 of the host, xor of the device.",
 )
 @click.option(
     "--tensor-list",
@@ -110,6 +110,12 @@ With -o the lines for the training script are printed; without it only the confi
     "--risk-level",
     type=click.Choice(["CORE", "FOCUS", "ALL"]),
     help="PyTorch APIs that are recorded.",
+)
+@click.option(
+    "--async", "async_dump", is_flag=True, help="Write at the end of the step, from memory."
+)
+@click.option(
+    "--clean", is_flag=True, help="Remove the dump that an earlier run left in the folder."
 )
 @click.option(
     "--like", metavar="DUMP", help="Print what the dump will cost, if the run is like this one."
@@ -130,5 +136,7 @@ def msprobe(ctx: click.Context, /, output: str, **choices: Any) -> None:
     write_text(output, config.text)
     if output != "-":
         click.echo(config.script, nl=False)
+    if config.warning:
+        click.echo(f"warning: {config.warning}", err=True)
     if config.cost is not None:
         click.echo(config.cost, err=True)

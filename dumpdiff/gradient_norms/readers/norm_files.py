@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ...model.errors import DumpError
-from ...readers.npy import open_array
+from ...tensor_files.npy import open_array
 from ..norms import Norms, build_norms
 
 _FILE = re.compile(r"local_norm__(.+)_(float\d+|bfloat16)_(\d+)\.npy")

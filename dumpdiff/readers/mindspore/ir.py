@@ -14,7 +14,7 @@ from pathlib import Path
 from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
 from ...model.input_files import read_input_text
-from ..npy import validate_shape
+from ...tensor_files.npy import validate_shape
 from .nodes import (
     COMMUNICATION_ATTRIBUTES,
     CONSTANT,
@@ -53,8 +53,10 @@ _NUMBER = re.compile(
 _SCALAR_TYPES = {"I": "int", "U": "uint", "F": "float", "BF": "bfloat"}
 _ATTRIBUTE = re.compile(
     rf"\b(?P<name>{'|'.join(sorted(COMMUNICATION_ATTRIBUTES))}): "
-    r'(?:"(?P<text>[^"\n]*)"|[IU]\d+\((?P<number>-?\d+)\))'
+    r'(?:"(?P<text>[^"\n]*)"|[IU]\d+\((?P<number>-?\d+)\)'
+    r"|\((?P<tuple>(?:\d+|[IU]\d+\(\d+\)|[, ])*)\))"
 )
+_TUPLE_NUMBER = re.compile(r"(?<![A-Za-z\d])\d+")  #: printed as 2 or as I64(2)
 _MAX_ARGUMENTS_LENGTH = 1_000_000  #: characters between the brackets of one node
 _MAX_TUPLE_TYPES = 10_000  #: elements of one dtype in a printed tuple type
 _CONTAINER_TYPES = {"Tensor", "Tuple", "Ref", "List"}
@@ -125,6 +127,8 @@ def _parse_attributes(body: str) -> tuple[tuple[str, str], ...]:
     attributes = []
     for match in _ATTRIBUTE.finditer(line):
         value = match["text"] if match["text"] is not None else match["number"]
+        if value is None:
+            value = " ".join(_TUPLE_NUMBER.findall(match["tuple"]))
         attributes.append((match["name"], value))
     return tuple(attributes)
 

@@ -36,7 +36,8 @@ class Node(NamedTuple):
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     frames: str = ""  #: the recorded stack as text, innermost frame first
-    #: (name, value as text) of the attributes that say who exchanges what with whom
+    #: (name, value as text) of the attributes that say who exchanges what with whom; numbers of a
+    #: tuple are separated by spaces
     attributes: tuple[tuple[str, str], ...] = ()
 
 
@@ -55,9 +56,10 @@ class Graph(NamedTuple):
     parameters: Mapping[str, Parameter]
 
 
-#: Attributes of a collective or transfer that are read.
+#: Attributes of a collective or transfer that are read. The last two hold the ranks of the group,
+#: which the compiler adds where it splits a model itself.
 COMMUNICATION_ATTRIBUTES = frozenset(
-    {"group", "op", "root_rank", "src_rank", "dest_rank", "dst_rank", "rank_size"}
+    {"group", "op", "root_rank", "src_rank", "dest_rank", "dst_rank", "rank_list", "group_rank_ids"}
 )
 
 _FRAME = re.compile(

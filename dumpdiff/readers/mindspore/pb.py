@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...model.errors import DumpError
 from ...model.input_files import read_input_bytes
-from ..npy import validate_shape
+from ...tensor_files.npy import validate_shape
 from .nodes import (
     COMMUNICATION_ATTRIBUTES,
     CONSTANT,
@@ -197,9 +197,9 @@ def _parse_attributes(messages: list[bytes]) -> tuple[tuple[str, str], ...]:
         if _TEXT_VALUE in value:
             attributes.append((name, _decode_text(value[_TEXT_VALUE])))
         else:
-            number = _parse_scalar(value)
-            if number is not None:
-                attributes.append((name, str(int(number))))
+            numbers = _parse_constant(message[2]).values
+            if numbers is not None:
+                attributes.append((name, " ".join(str(int(number)) for number in numbers)))
     return tuple(attributes)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...model.input_files import iterate_folders, read_input_text
 from ...model.trace import Problem, Source, Trace
-from .. import npy
+from ...tensor_files import npy
 from ..parts import Part
 from .graph import Dataflow, find_graph_files, read_dataflow
 from .join import Join, join_records

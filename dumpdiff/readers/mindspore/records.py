@@ -20,7 +20,7 @@ from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
 from ...model.input_files import open_input_file
 from ...model.trace import Problem
-from .. import npy
+from ...tensor_files import npy
 from .file_names import MAPPING, FileName, encode_op_name, parse_file_name, read_mapping
 from .statistic_csv import Statistics, read_statistic_csv
 

@@ -22,7 +22,7 @@ from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
 from ...model.input_files import open_input_text
 from ...model.trace import Problem
-from ..npy import validate_shape
+from ...tensor_files.npy import validate_shape
 
 #: Relative resolution of numbers with 6 significant digits (std::ostream's default precision).
 RESOLUTION = 1e-6

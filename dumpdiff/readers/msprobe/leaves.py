@@ -67,7 +67,7 @@ def list_lookup_names(entries: Iterable[str], version: tuple[int, ...]) -> dict[
         if "backward" in (second_last, last) and version >= FIRST_RENUMBERING:
             number = str(call_numbers[stem])
             call_numbers[stem] += 1
-            ending = [number if part.isdigit() else part for part in (second_last, last)]
+            ending = [number if part.isdecimal() else part for part in (second_last, last)]
             lookup_names[entry] = ".".join([stem, *ending])
     return lookup_names
 

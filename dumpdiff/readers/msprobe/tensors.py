@@ -13,9 +13,9 @@ import pandas as pd
 
 from ...model.arrays import Ints, Objects
 from ...model.dtypes import normalize_dtype
+from ...model.input_files import is_plain_name
 from ...model.trace import BACKWARD, FORWARD, Problem, build_tensor_table
 from .. import call_records
-from ..files import is_plain_name
 from .names import Call
 
 FOLDER = "dump_tensor_data"  #: folder of the whole tensors, next to dump.json

@@ -19,14 +19,13 @@ import pandas as pd
 
 from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
-from ...model.input_files import read_head
+from ...model.input_files import is_plain_name, read_head
 from ...model.trace import Problem, Source, Trace, build_op_table, build_tensor_table
 from .. import call_records
 from ..files import (
     find_folder_number,
     find_text_files,
     is_pickle,
-    is_plain_name,
     load_tensor,
 )
 from ..parts import Part
@@ -269,7 +268,7 @@ def _describe_variant(groups: CallGroups, was_swapped: bool) -> str:
     n_items = item_counts.most_common(1)[0][0]
     if n_items != 6:
         variant = _VARIANTS[n_items]
-    elif any(call.name[:1].isdigit() for call in groups.calls):
+    elif any(call.name[:1].isdecimal() for call in groups.calls):
         variant = "prototype of early 2023: calls are numbered through"
     else:
         variant = _describe_release(groups)

@@ -101,7 +101,7 @@ def find_layer(scope: str) -> str:
     """
     module, _, path = scope.partition(".")
     number_ = path.partition(".")[0]
-    return f"{module}.{number_}" if number_.isdigit() else module or _OUTSIDE
+    return f"{module}.{number_}" if number_.isdecimal() else module or _OUTSIDE
 
 
 def _build_layer_case(phase: str, layer: str, pairs: pd.DataFrame) -> ET.Element:

@@ -109,10 +109,13 @@ def build_panels(comparison: LogComparison) -> tuple[Panel, ...]:
 def _list_panels(comparison: LogComparison) -> Iterator[Panel]:
     steps = comparison.steps
     first_step, last_step = steps[0], steps[-1]
-    losses = [
-        ("target", steps, comparison.target_loss),
-        ("reference", steps, comparison.reference_loss),
-    ]
+    losses = []
+    for side, values in (
+        ("target", comparison.target_loss),
+        ("reference", comparison.reference_loss),
+    ):
+        is_finite = np.isfinite(values)
+        losses.append((side, steps[is_finite], values[is_finite]))
     yield Panel("loss", _clip_lines(losses, first_step, last_step))
     distance = np.abs(comparison.target_loss - comparison.reference_loss)
     is_positive = distance > 0

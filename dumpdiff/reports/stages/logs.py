@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,11 @@ _FORMAT_NAMES = {
     "megatron": "Megatron-LM",
     "mindformers": "MindSpore Transformers",
     "trainer": "Trainer",
+    "nemo": "NeMo",
+    "torchtitan": "torchtitan",
+    "verl": "verl",
+    "tensorboard": "TensorBoard",
+    "table": "table of metrics",
 }
 _MAX_SPIKES = 5  #: spikes that are listed
 #: With fewer steps, nothing is said about whether the difference fluctuates around zero: its mean
@@ -72,7 +78,10 @@ def _describe_difference(comparison: LogComparison) -> Iterator[str]:
     fluctuation, band = comparison.fluctuation, comparison.band
     if comparison.divergence_step is not None:
         yield f"grows permanently from step {comparison.divergence_step}"
-    if len(comparison.steps) >= _MIN_STEPS_FOR_BIAS:
+    if comparison.drift is not None:
+        yield comparison.drift.summarize()
+    is_finite = math.isfinite(fluctuation.bias)
+    if is_finite and len(comparison.steps) >= _MIN_STEPS_FOR_BIAS:
         shape = "fluctuates around zero" if fluctuation.is_unbiased else "has a bias to one side"
         error = format_number(fluctuation.standard_error)
         mean = f"mean {format_number(fluctuation.bias)} (error {error})"

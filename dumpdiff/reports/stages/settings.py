@@ -55,9 +55,10 @@ def build_blocks(comparison: SettingsComparison, *, verbose: bool = False) -> It
         harmless_rows = [row for row in minor_rows if row.effect == "none"]
         yield build_table("changes no number", harmless_rows)
         yield build_table("equal", comparison.select_rows("agree"))
-        for side, names in comparison.unread.items():
-            yield ListBlock(f"{side}: set, but in no row of the table", names)
     limit = None if verbose else _SHORT
+    yield ListBlock("differs, effect not known", comparison.unread_differences, limit)
+    for side, names in comparison.unread.items():
+        yield ListBlock(f"{side}: set, but in no row of the table: not compared", names, limit)
     yield ListBlock("notes on the target", comparison.target.notes, limit)
     yield ListBlock("notes on the reference", comparison.reference.notes, limit)
 
@@ -72,6 +73,8 @@ def _format_value(value: RowValue) -> str:
         return "no such option"
     if value.origin == "unknown":
         return f"? {value.reason}"
+    if value.origin == "unstated":
+        return "? not in this kind of file"
     origins = {"default": "by default", "fixed": "always"}
     origin = origins.get(value.origin, format_places(value.places))
     return f"{format_value(value.value)}  ({origin})"

@@ -8,8 +8,10 @@ from typing import IO
 
 from ...diagnosis.decision import LEADS, SYMPTOMS
 from ...diagnosis.evidence import STAGES
+from ...diagnosis.likelihoods import Place
+from ...diagnosis.observations import list_observations
 from ...diagnosis.outcome import TriageResult
-from ...diagnosis.places import Place, PlaceAnswer, answer_places
+from ...diagnosis.places import PlaceAnswer, answer_places
 from ..formats.blocks import Block, TableBlock
 from ..page.renderer import Page, render
 from ..stages.curves import draw_figures
@@ -109,7 +111,7 @@ def _list_steps(triaged: TriageResult) -> Iterator[Step]:
 
 
 def _build_tree(triaged: TriageResult) -> Iterator[Branch]:
-    answers = answer_places(triaged.evidence)
+    answers = answer_places(list_observations(triaged.evidence))
     for symptom, places in LEADS.items():
         yield Branch(
             symptom=SYMPTOMS[symptom],

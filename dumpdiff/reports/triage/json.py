@@ -25,7 +25,8 @@ from ..weights import json as weights_json
 #:   2.0  renamed keys: of the conclusion also -> other_differences, of ruled_out by -> stage and
 #:        said -> summary, of next why -> reason; every stage in ``results`` is of version 2.0
 #:   2.1  ``dumps`` in ``results`` may be the document of a run of several ranks or steps
-SCHEMA_VERSION = "2.1"
+#:   2.2  the conclusion has ``other_causes`` and ``belief``
+SCHEMA_VERSION = "2.2"
 
 
 def to_json(triaged: TriageResult) -> dict[str, Any]:
@@ -58,9 +59,11 @@ def _convert_decision(decision: Decision) -> dict[str, Any]:
         "candidates": decision.candidates,
         "headline": decision.headline,
         "evidence": decision.evidence,
+        "other_causes": decision.other_causes,
         "other_differences": decision.other_differences,
         "ruled_out": [_convert_ruled_out(ruled_out) for ruled_out in decision.ruled_out],
         "missing": decision.missing,
+        "belief": dict(decision.belief),
         "outcome": decision.outcome,
     }
 

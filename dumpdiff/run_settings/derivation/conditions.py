@@ -17,13 +17,13 @@ Condition = Callable[[SideValues], bool | None]
 def _test_row(row: str, predicate: Callable[[object], bool]) -> Condition:
     def test(side: SideValues) -> bool | None:
         row_value = side[row]
-        return None if row_value.origin == "unknown" else predicate(row_value.value)
+        return predicate(row_value.value) if row_value.is_known else None
 
     return test
 
 
 def _test_known(row: str) -> Condition:
-    return lambda side: side[row].origin != "unknown"
+    return lambda side: side[row].is_known
 
 
 def _combine_any(*conditions: Condition) -> Condition:
@@ -67,6 +67,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "capacity": _test_row("capacity_factor", bool),
     "shared_experts": _test_row("shared_expert_size", bool),
     "mtp": _test_row("mtp_layers", bool),
+    "lora": _test_row("finetuning", lambda value: value not in ("full", "freeze")),
     "split": _test_known("split"),
     "data_seed": _test_known("data_seed"),
 }

@@ -6,7 +6,8 @@
 ['torchrun', '--nproc_per_node', '8', 'train.py']
 """
 
-from .script import Call, Script, read_script
+from .interpreter import Call
+from .script import Script, read_script
 from .words import Word
 
 __all__ = ["Call", "Script", "Word", "read_script"]

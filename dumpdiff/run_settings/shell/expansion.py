@@ -1,19 +1,25 @@
-"""The expansion of words: variables, field splitting, integer arithmetic and tests."""
+"""The expansion of words: variables, field splitting, integer arithmetic."""
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...model.errors import DumpError
+from .arithmetic import evaluate_arithmetic
 from .words import Literal, Opaque, Part, Variable, Word
 
 #: Characters of all words of one expansion. Without a limit, a=$b$b; b=$c$c; ... grows
 #: exponentially.
 _MAX_CHARACTERS = 1 << 17
+
+#: ``$(dirname "$0")`` and ``$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)``, in all spellings.
+_SCRIPT_NAME = r"""["']?\$(?:0|\{0\}|BASH_SOURCE|\{BASH_SOURCE(?:\[0\])?(?::-\$0)?\})["']?"""
+_FOLDER_OF_SCRIPT = re.compile(
+    rf"""[$`][(]?\s*(?:cd\s+(?:--\s+)?["']?\$[(]\s*)?dirname\s+(?:--\s+)?{_SCRIPT_NAME}\s*"""
+    r"""(?:[)]["']?\s*(?:>\s*/dev/null\s*(?:2>&1)?\s*)?(?:&&|;)\s*pwd(?:\s+-P)?\s*)?[)`]"""
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,8 @@ class Piece:
     quoted: bool
     opaque: bool = False  #: the text is the source: only the shell or its caller knows the value
     doubtful: bool = False  #: assigned by a command that may not run
+    is_unset: bool = False  #: a variable of the environment that the script never assigns
+    file: str = ""  #: the sourced file with the text, '' for the script itself
 
 
 Item = Sequence[Piece]
@@ -38,6 +46,11 @@ class Variables:
 
     def __init__(self) -> None:
         self._items: dict[str, list[Item]] = {}
+        self.has_arguments = False  #: the arguments of the script, or of the function, are known
+        self.missing_arguments: set[str] = set()  #: those that were read and are not known
+        self.has_environment = False  #: a variable that is not assigned is known not to be set
+        self.folder = ""  #: of the script, '' if it is not known
+        self.file = ""  #: the sourced file that is read, '' for the script itself
 
     def is_assigned(self, name: str) -> bool:
         """Return whether the script assigns the variable."""
@@ -74,6 +87,41 @@ class Variables:
         new_items = list(items) if certain else [_mark_doubtful(item) for item in items]
         self._set(name, [*(self.get_items(name) if append else []), *new_items], line)
 
+    def set_arguments(self, arguments: Sequence[Item], line: int) -> None:
+        """Set ``$1`` and the following, ``$#`` and ``$@``; other numbers are empty from now on."""
+        for name in [name for name in self._items if name.isdecimal() and name != "0"]:
+            del self._items[name]
+        for number, argument in enumerate(arguments, 1):
+            self._set(str(number), [argument], line)
+        self._set("@", list(arguments), line)
+        self._set("*", list(arguments), line)
+        self._set("#", [[Piece(str(len(arguments)), line, False)]], line)
+        self.has_arguments = True
+
+    def get_number(self, name: str) -> int:
+        """Return a variable as a number. Raises KeyError or ValueError if it is none."""
+        word = self.get_word(name)
+        if not word.is_known:
+            raise ValueError(name)
+        return int(word.text or "0")
+
+    def save_arguments(self) -> tuple[dict[str, list[Item]], bool]:
+        """Return the arguments, for :meth:`restore_arguments`."""
+        saved = {
+            name: items
+            for name, items in self._items.items()
+            if name in ("@", "*", "#") or (name.isdecimal() and name != "0")
+        }
+        return saved, self.has_arguments
+
+    def restore_arguments(self, saved: tuple[dict[str, list[Item]], bool]) -> None:
+        """Set the arguments as they were, at the end of a function."""
+        arguments, self.has_arguments = saved
+        for name in list(self._items):
+            if name in ("@", "*", "#") or (name.isdecimal() and name != "0"):
+                del self._items[name]
+        self._items.update(arguments)
+
     def _set(self, name: str, items: list[Item], line: int) -> None:
         if _count_characters(items) > _MAX_CHARACTERS:
             raise DumpError(
@@ -91,11 +139,16 @@ def _count_characters(items: Sequence[Item]) -> int:
     return sum(len(piece.text) for item in items for piece in item)
 
 
-def expand(parts: Sequence[Part], variables: Variables, split: bool = True) -> list[Item]:
+def expand(
+    parts: Sequence[Part],
+    variables: Variables,
+    split: bool = True,
+    is_evaluated: bool = False,
+) -> list[Item]:
     """Return the fields that a word expands to.
 
     As in a shell, an unquoted variable of several words expands to several, unless ``split`` is
-    false.
+    false. ``is_evaluated``: it is a word after ``eval``, which splits quoted ones, too.
     """
     fields: list[list[Piece]] = [[]]
     for part in parts:
@@ -110,12 +163,15 @@ def expand(parts: Sequence[Part], variables: Variables, split: bool = True) -> l
         )
     if not split:
         return list(fields)
+    if is_evaluated:
+        fields = [[replace(piece, quoted=False) for piece in field] for field in fields]
     return [item for field in fields for item in _split_field(field)]
 
 
 def expand_to_pieces(parts: Sequence[Part], variables: Variables) -> list[Piece]:
     """Return the pieces that a word expands to without field splitting, as in an assignment."""
-    return [piece for item in expand(parts, variables, split=False) for piece in item]
+    fields = expand(parts, variables, split=False)
+    return _join_fields(fields, Piece(" ", parts[0].line if parts else 0, True))
 
 
 def build_words(items: Sequence[Item]) -> list[Word]:
@@ -127,7 +183,9 @@ def _build_word(item: Item) -> Word:
     """Return pieces as one word, at the line of its first text."""
     text = "".join(piece.text for piece in item)
     is_uncertain = any(piece.opaque or piece.doubtful for piece in item)
-    return Word(text, _find_line(item), not is_uncertain)
+    is_unset = all(piece.is_unset or not piece.text for piece in item) and is_uncertain
+    file = next((piece.file for piece in item if piece.text), "")
+    return Word(text, _find_line(item), not is_uncertain, is_unset, file)
 
 
 def _find_line(item: Item) -> int:
@@ -140,11 +198,11 @@ def _find_line(item: Item) -> int:
 
 def _expand_part(part: Part, variables: Variables) -> list[list[Piece]]:
     if isinstance(part, Literal):
-        return [[Piece(part.text, part.line, part.quoted)]]
+        return [[Piece(part.text, part.line, part.quoted, file=variables.file)]]
     if isinstance(part, Opaque):
-        value = _evaluate_arithmetic(part.expression, variables) if part.expression else None
-        text = part.source if value is None else str(value)
-        return [[Piece(text, part.line, part.quoted, opaque=value is None)]]
+        value = _evaluate(part, variables)
+        text = part.source if value is None else value
+        return [[Piece(text, part.line, part.quoted, opaque=value is None, file=variables.file)]]
     return _expand_variable(part, variables)
 
 
@@ -160,7 +218,23 @@ def _expand_variable(part: Variable, variables: Variables) -> list[list[Piece]]:
         return [_expand_argument(part, variables)]
     if variables.is_assigned(part.name):
         return [[]]
-    return [[Piece(part.source, part.line, part.quoted, opaque=True)]]
+    if part.name.isdecimal() or part.name in "@*#":
+        if variables.has_arguments:
+            return [[]]
+        variables.missing_arguments.add(part.name)
+    is_named = variables.has_environment and part.name.isidentifier() and not part.operator
+    piece = Piece(part.source, part.line, part.quoted, True, False, is_named, variables.file)
+    return [[piece]]
+
+
+def _evaluate(part: Opaque, variables: Variables) -> str | None:
+    """Return the value of arithmetic, or of a command that names the folder of the script."""
+    if part.expression:
+        value = evaluate_arithmetic(part.expression, variables.get_number)
+        return None if value is None else str(value)
+    if variables.folder and _FOLDER_OF_SCRIPT.fullmatch(part.source):
+        return variables.folder
+    return None
 
 
 def _is_set(part: Variable, variables: Variables) -> bool:
@@ -181,7 +255,7 @@ def _select_fields(part: Variable, items: Sequence[Item]) -> list[list[Piece]]:
     if part.index in ("@", "*"):
         # Each element of a list is a word; ${list[@]} without quotes splits the words further.
         return fields
-    number = int(part.index) if part.index.isdigit() else 0
+    number = int(part.index) if part.index.isdecimal() else 0
     if number >= len(fields):
         return [[]]
     return [fields[number]]
@@ -218,90 +292,3 @@ def _split_field(field: Sequence[Piece]) -> Iterator[Item]:
             word = [replace(piece, text=text)] if text else []
     if word:
         yield word
-
-
-_BINARY_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: lambda a, b: int(a / b),
-    ast.FloorDiv: lambda a, b: int(a / b),
-    ast.Mod: operator.mod,
-}
-
-
-def _evaluate_arithmetic(expression: str, variables: Variables) -> int | None:
-    """Evaluate integers, names and + - * / %; None for anything else, or if a name is unknown."""
-    try:
-        tree = ast.parse(re.sub(r"\$\{?(\w+)\}?", r"\1", expression).strip(), mode="eval")
-        return _evaluate_node(tree.body, variables)
-    except (
-        SyntaxError,
-        ValueError,
-        ZeroDivisionError,
-        KeyError,
-        RecursionError,
-        OverflowError,
-        MemoryError,
-    ):
-        return None
-
-
-def _evaluate_node(node: ast.expr, variables: Variables) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return int(node.value)
-    if isinstance(node, ast.Name):
-        word = variables.get_word(node.id)
-        if not word.is_known:
-            raise ValueError(node.id)
-        return int(word.text)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_evaluate_node(node.operand, variables)
-    if isinstance(node, ast.BinOp):
-        left = _evaluate_node(node.left, variables)
-        right = _evaluate_node(node.right, variables)
-        return _BINARY_OPERATORS[type(node.op)](left, right)
-    raise ValueError(ast.dump(node))
-
-
-_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-    "-lt": operator.lt,
-    "-le": operator.le,
-}
-_INTEGER = re.compile(r"-?\d+")
-
-
-def evaluate(words: Sequence[Word]) -> bool | None:
-    """Evaluate a test such as ``"$A" = b``, ``-z "$A"`` or ``$N -gt 1``.
-
-    The result is None if it depends on something that the script does not define.
-    """
-    if not all(word.is_known for word in words):
-        return None
-    texts = [word.text for word in words]
-    if texts[:1] == ["!"]:
-        result = evaluate(words[1:])
-        return None if result is None else not result
-    if len(texts) == 3:
-        return _evaluate_comparison(*texts)
-    if len(texts) == 2 and texts[0] in ("-z", "-n"):
-        return (texts[1] == "") == (texts[0] == "-z")
-    if len(texts) == 1:
-        return texts[0] != ""
-    return None
-
-
-def _evaluate_comparison(left_text: str, sign: str, right_text: str) -> bool | None:
-    if sign in ("=", "==", "!="):
-        if "*" in right_text:
-            return None  # a pattern
-        return (left_text == right_text) == (sign != "!=")
-    if sign not in _COMPARISONS:
-        return None
-    if not (_INTEGER.fullmatch(left_text) and _INTEGER.fullmatch(right_text)):
-        return None
-    return _COMPARISONS[sign](int(left_text), int(right_text))

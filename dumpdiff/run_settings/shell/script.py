@@ -1,47 +1,21 @@
-"""The commands that a script would call.
-
-Assignments are applied. Branches are followed if their condition is known.
-"""
+"""Read a script: the commands that it would call, and what it takes from outside."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ...model.errors import DumpError
-from .expansion import Item, Variables, build_words, evaluate, expand, expand_to_pieces
-from .words import Literal, Part, Token, Word, tokenize
+from ...model.input_files import read_input_text
+from . import syntax
+from .expansion import Piece
+from .interpreter import Call, Interpreter
+from .words import Word, tokenize
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_DECLARATIONS = {"export", "declare", "typeset", "local", "readonly"}
-#: First words that are skipped: the words after them are the command.
-_PREFIXES = {
-    "exec",
-    "nohup",
-    "time",
-    "eval",
-    "command",
-    "sudo",
-    "{",
-    "}",
-    "!",
-    "env",
-    "stdbuf",
-}
-_LOOPS = {"for", "while", "until", "select", "case"}
-_ENDS = {"fi", "done", "esac"}
 _MAX_CHARACTERS = 1 << 20  #: of a script; launch scripts have some thousand
-
-
-@dataclass(frozen=True)
-class Call:
-    """One command with its words after expansion."""
-
-    words: tuple[Word, ...]
-    environment: Mapping[str, Word]  #: exported variables, and assignments before the command
-    certain: bool  #: false inside a branch or loop that may not run
-    line: int
+#: A sourced file is read if it is in the folder of the script, or below the folder above it.
+_LEVELS_ABOVE = 2
 
 
 @dataclass(frozen=True)
@@ -49,150 +23,21 @@ class Script:
     """All commands of a script, in order."""
 
     calls: tuple[Call, ...]
-    sourced: tuple[Word, ...]  #: files that the script reads and this module does not
+    sourced: tuple[Word, ...]  #: files that the script reads and that were not read
+    parameters: tuple[str, ...] = ()  #: arguments that it reads ('1', '@') and was not given
 
 
-@dataclass
-class _Block:
-    """An open ``if`` or loop. Of each field, None means unknown."""
+def read_script(
+    text: str,
+    path: Path | None = None,
+    arguments: Sequence[str] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Script:
+    """Read a script without running it.
 
-    runs: bool | None  #: whether the commands that follow run
-    has_run: bool | None = False  #: whether an earlier branch of this ``if`` ran
-    condition: bool | None = None
-
-
-@dataclass(frozen=True)
-class _Assignment:
-    name: str
-    value: Item
-    append: bool
-
-
-class _Interpreter:
-    def __init__(self) -> None:
-        self.variables = Variables()
-        self.exported: set[str] = set()
-        self.blocks: list[_Block] = []
-        self.calls: list[Call] = []
-        self.sourced: list[Word] = []
-        self.status: bool | None = True
-
-    def run(self, script: Sequence[Token]) -> None:
-        """Run the commands. The result of ``&&`` and ``||`` is unknown where a status is."""
-        runs: bool | None = True
-        for command, operator in _split_commands(script):
-            self._run_command(command, runs)
-            if operator == "&&":
-                runs = self.status if runs is not False else False
-            elif operator == "||":
-                runs = _negate(self.status)
-            else:
-                runs = True
-
-    def _run_command(self, command: list[Token], runs: bool | None) -> None:
-        """Run one simple command, with the keywords before it."""
-        tested_block: _Block | None = None
-        while command:
-            keyword = _read_keyword(command[0])
-            if keyword in ("if", "elif"):
-                tested_block = self._begin_condition(keyword)
-            elif keyword in ("then", "else") and self.blocks:
-                _enter_branch(self.blocks[-1], is_else=keyword == "else")
-            elif keyword in _LOOPS:
-                self.blocks.append(_Block(None))
-                command = []
-                break
-            elif keyword in _ENDS:
-                if self.blocks:
-                    self.blocks.pop()
-            elif keyword not in ("do", "function"):
-                break
-            command = command[1:]
-        certain = _conjoin([runs, *(block.runs for block in self.blocks)])
-        if command and certain is not False:
-            self.status = self._run_simple_command(command, certain is True)
-        if tested_block is not None:
-            tested_block.condition = self.status
-
-    def _begin_condition(self, keyword: str) -> _Block | None:
-        """Return the block of an ``if`` or ``elif``.
-
-        Its condition runs unless an earlier branch did.
-        """
-        if keyword == "if":
-            self.blocks.append(_Block(None))
-        if not self.blocks:
-            return None
-        block = self.blocks[-1]
-        block.runs = True if keyword == "if" else _negate(block.has_run)
-        return block
-
-    def _run_simple_command(self, command: list[Token], certain: bool) -> bool | None:
-        """Run assignments or a call; return its status, None if that is unknown."""
-        line = command[0].line
-        assignments, words = self._expand_command(command, certain)
-        while words and _is_prefix(words):
-            words.pop(0)
-        is_declaration = _is_declaration(words)
-        if words and not is_declaration:
-            environment = {assignment.name: assignment.value for assignment in assignments}
-            return self._record_call(words, environment, certain, line)
-        for assignment in assignments:
-            self.variables.assign(
-                assignment.name, assignment.value, assignment.append, certain, line
-            )
-        if is_declaration:
-            self.exported.update(assignment.name for assignment in assignments)
-            self.exported.update(word.text for word in words[1:])
-        return True
-
-    def _expand_command(
-        self, command: list[Token], certain: bool
-    ) -> tuple[list[_Assignment], list[Word]]:
-        """Return the assignments and the words of a command; lists are assigned at once."""
-        assignments: list[_Assignment] = []
-        words: list[Word] = []
-        for token in _skip_redirects(command):
-            if token.kind == "array":
-                items: list[Item] = []
-                for element in token.elements:
-                    items += expand(element, self.variables)
-                self.variables.assign_list(token.text, items, token.append, certain, token.line)
-                continue
-            accepts_assignment = not words or _is_declaration(words) or words[0].text == "env"
-            assignment = _parse_assignment(token.parts)
-            if assignment is not None and accepts_assignment:
-                name, append, parts = assignment
-                value = expand_to_pieces(parts, self.variables)
-                assignments.append(_Assignment(name, value, append))
-                continue
-            words += build_words(expand(token.parts, self.variables))
-        return assignments, words
-
-    def _record_call(
-        self, words: list[Word], assignments: Mapping[str, Item], certain: bool, line: int
-    ) -> bool | None:
-        """Record a call and return its status. Tests are evaluated, sourced files are recorded."""
-        name = words[0].text
-        if name in ("[", "[[", "test"):
-            return evaluate([word for word in words[1:] if word.text not in ("]", "]]")])
-        if not words[0].is_known and name.startswith("(("):
-            return None
-        if name in ("source", ".") and len(words) > 1:
-            self.sourced.append(words[1])
-        environment = {}
-        for variable in sorted(self.exported):
-            if self.variables.is_assigned(variable):
-                environment[variable] = self.variables.get_word(variable)
-        for variable, value in assignments.items():
-            for word in build_words([value]):
-                environment[variable] = word
-        self.calls.append(Call(tuple(words), environment, certain, line))
-        return name != "false"
-
-
-def read_script(text: str) -> Script:
-    """Read a script.
+    ``arguments`` are ``$1`` and the following, None if it is not known how the script is started.
+    ``variables`` are set before it starts, and with arguments no others are. Files that it sources
+    are read if they lie next to ``path``.
 
     Raises DumpError if it is longer than 1 MiB, or if its expansions grow or nest without end.
     """
@@ -201,89 +46,38 @@ def read_script(text: str) -> Script:
             f"a script of {len(text)} characters; expected a launch script of at most"
             f" {_MAX_CHARACTERS}"
         )
-    interpreter = _Interpreter()
+    interpreter = Interpreter(lambda name: _read_sourced_file(name, path))
+    shell_variables = interpreter.variables
+    if path is not None:
+        shell_variables.folder = str(path.parent)
+        for name in ("0", "BASH_SOURCE"):
+            shell_variables.assign(name, [Piece(str(path), 0, False)], False, True, 0)
+    for name, value in (variables or {}).items():
+        shell_variables.assign(name, [Piece(value, 0, False)], False, True, 0)
+        interpreter.exported.add(name)
+    if arguments is not None:
+        shell_variables.has_environment = True
+        shell_variables.set_arguments([[Piece(argument, 0, False)] for argument in arguments], 0)
     try:
-        interpreter.run(tokenize(text))
+        interpreter.run(syntax.parse(tokenize(text)))
     except RecursionError:
         raise DumpError(
             "expansions within expansions without end; expected a launch script"
         ) from None
-    return Script(tuple(interpreter.calls), tuple(interpreter.sourced))
+    parameters = tuple(sorted(shell_variables.missing_arguments))
+    return Script(tuple(interpreter.calls), tuple(interpreter.sourced), parameters)
 
 
-def _split_commands(script: Sequence[Token]) -> Iterator[tuple[list[Token], str]]:
-    """Iterate over simple commands, each with the operator that ends it."""
-    command: list[Token] = []
-    for token in script:
-        if token.kind == "operator":
-            yield command, token.text
-            command = []
-        else:
-            command.append(token)
-    yield command, ""
-
-
-def _skip_redirects(command: Sequence[Token]) -> Iterator[Token]:
-    """Iterate over the tokens without redirections and their files."""
-    is_redirect_target = False
-    for token in command:
-        if token.kind == "redirect":
-            is_redirect_target = True
-        elif is_redirect_target:
-            is_redirect_target = False
-        else:
-            yield token
-
-
-def _parse_assignment(parts: tuple[Part, ...]) -> tuple[str, bool, tuple[Part, ...]] | None:
-    """Return the name, whether it appends, and the parts of ``NAME=value``, else None."""
-    first = parts[0] if parts else None
-    if not isinstance(first, Literal) or first.quoted:
+def _read_sourced_file(name: str, script: Path | None) -> tuple[str, str] | None:
+    """Return the text and the name of a file that a script sources, None if it is not near it."""
+    if script is None:
         return None
-    match = _ASSIGNMENT.match(first.text)
-    if match is None:
+    folder = script.parent.resolve()
+    file = (folder / name).resolve()
+    roots = [folder, *folder.parents][:_LEVELS_ABOVE]
+    if not file.is_file() or not any(file.is_relative_to(root) for root in roots):
         return None
-    rest = Literal(first.text[match.end() :], first.line, True)
-    return match[1], bool(match[2]), (rest, *parts[1:])
-
-
-def _read_keyword(token: Token) -> str | None:
-    """Return the text of a word that is one unquoted literal: only such a word is a keyword."""
-    if token.kind != "word" or len(token.parts) != 1:
+    try:
+        return read_input_text(file, _MAX_CHARACTERS, errors="replace"), file.name
+    except OSError:
         return None
-    part = token.parts[0]
-    if not isinstance(part, Literal) or part.quoted:
-        return None
-    return part.text
-
-
-def _is_declaration(words: Sequence[Word]) -> bool:
-    return bool(words) and words[0].text in _DECLARATIONS
-
-
-def _is_prefix(words: Sequence[Word]) -> bool:
-    """Return whether the first word runs the words after it, or is an option of such a word."""
-    text = words[0].text
-    if text in _PREFIXES:
-        return True
-    return text.startswith("-") and text not in ("-", "--")
-
-
-def _enter_branch(block: _Block, is_else: bool) -> None:
-    not_yet_run = _negate(block.has_run)
-    block.runs = not_yet_run if is_else else _conjoin([not_yet_run, block.condition])
-    if block.runs is True:
-        block.has_run = True
-    elif block.runs is None and block.has_run is not True:
-        block.has_run = None
-
-
-def _negate(value: bool | None) -> bool | None:
-    return None if value is None else not value
-
-
-def _conjoin(values: Sequence[bool | None]) -> bool | None:
-    """Return whether all values are true; None if that depends on an unknown value."""
-    if False in values:
-        return False
-    return None if None in values else True

@@ -49,12 +49,18 @@ Part = Literal | Variable | Opaque
 class Word:
     """A word after expansion.
 
-    If ``known`` is false, the script alone does not define it; text is then its source.
+    If ``is_known`` is false, the script alone does not define it; text is then its source.
     """
 
     text: str
     line: int
     is_known: bool = True
+    is_unset: bool = False  #: a variable that neither the script nor its caller sets
+    file: str = ""  #: the sourced file with the text, '' for the script itself
+
+    def format_place(self, script: str) -> str:
+        """Return ``file:line``; ``script`` is the name of the script."""
+        return f"{self.file or script}:{self.line}"
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,20 @@ def change(values: Config, changes: Config | None) -> None:
 C, E = "common_dump_settings", "e2e_dump_settings"
 
 REFUSED = (
+    Case(
+        "bits-64",
+        "field-type",
+        f"{C}.initial_iteration",
+        "is not a whole number",
+        {"initial_iteration": 2**64},
+    ),
+    Case(
+        "regex-brace",
+        "regex-invalid",
+        f"{C}.kernels",
+        "a '{' begins a count",
+        {"dump_mode": 1, "kernels": ["name-regex(.*MatMul{)"]},
+    ),
     Case("no-section", "section-missing", C, "is missing", top={C: ...}),
     Case("no-dump-mode", "field-missing", f"{C}.dump_mode", "is missing", {"dump_mode": ...}),
     Case("no-iteration", "field-missing", f"{C}.iteration", "'0|5-8'", {"iteration": ...}),
@@ -256,6 +270,46 @@ REFUSED = (
 
 EMPTY = (
     Case(
+        "net-long",
+        "name-length",
+        f"{C}.net_name",
+        "has 256 characters",
+        {"net_name": "N" * 256},
+        files=0,
+    ),
+    Case(
+        "kernel-null",
+        "kernel-type",
+        f"{C}.kernels",
+        "None is not a string",
+        {"dump_mode": 1, "kernels": [None]},
+        files=0,
+    ),
+    Case(
+        "kernel-cell",
+        "kernel-no-type",
+        f"{C}.kernels",
+        "'name-regex(.*/fc-Dense/.*)'",
+        {"dump_mode": 1, "kernels": ["fc-Dense"]},
+        files=0,
+    ),
+    Case(
+        "kernel-quote",
+        "kernel-no-type",
+        f"{C}.kernels",
+        "no operator has such a type",
+        {"dump_mode": 1, "kernels": ['Mat"Mul']},
+        files=0,
+    ),
+    Case(
+        "regex-capitals",
+        "regex-case",
+        f"{C}.kernels",
+        "in lower case",
+        {"dump_mode": 1, "kernels": ["Name-Regex(.*MatMul.*)"]},
+        files=0,
+    ),
+    Case(
         "range-open",
         "iteration-none",
         f"{C}.iteration",
@@ -373,6 +427,30 @@ EMPTY = (
 )
 
 IGNORED = (
+    Case(
+        "bits-32",
+        "field-bits",
+        f"{C}.input_output",
+        "reads it as 1",
+        {"input_output": 2**32 + 1},
+        files=20,
+    ),
+    Case(
+        "first-step-32-bits",
+        "field-bits",
+        f"{C}.initial_iteration",
+        "reads it as 0",
+        {"initial_iteration": 2**32},
+        files=EVERYTHING,
+    ),
+    Case(
+        "device-32-bits",
+        "device-odd",
+        f"{C}.support_device",
+        "4294967296 is not a device",
+        {"support_device": [2**32]},
+        files=EVERYTHING,
+    ),
     Case(
         "part-dead",
         "iteration-part",

@@ -14,6 +14,7 @@ from conftest import FIXTURES
 
 from .asked import ASKED
 from .cases import CASES
+from .generated import generate
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Outcome:
 def tried(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
     """``tried("comma")``: what happened under the configuration of this name; each ran once."""
     folder = tmp_path_factory.mktemp("configs")
-    for item in (*CASES, *ASKED):
+    for item in (*CASES, *ASKED, *generate()):
         item.write(folder)
     subprocess.run(
         [sys.executable, FIXTURES / "try_mindspore_configs.py", folder],

@@ -52,6 +52,15 @@ FULL = ("Module.model.norm.LayerNorm.forward.0", "Functional.linear.3.forward")
         ({"risk_level": "ALL", "version": (8, 3, 3)}, "risk_level exists since 26.0"),
         ({"risk_level": "ALL", "framework": "mindspore"}, "risk_level has no effect in mindspore"),
         ({"level": "L2"}, "level L2 of PyTorch needs list"),
+        ({"async_dump": True, "task": "tensor"}, "async_dump with task tensor needs list"),
+        ({"async_dump": True, "version": (1, 2)}, "async_dump exists since 1.3"),
+        (
+            {"async_dump": True, "summary_mode": "md5"},
+            "summary_mode md5 cannot be combined with async_dump",
+        ),
+        ({"summary_mode": "xor", "task": "tensor"}, "summary_mode xor needs task statistics"),
+        ({"summary_mode": "xor", "version": (26, 0)}, "summary_mode xor exists since 26.2"),
+        ({"summary_mode": "xor", "framework": "mindspore"}, "has no effect in mindspore"),
         (
             {"level": "L2", "framework": "mindspore", "scope": FULL},
             "level L2 takes list, not scope",

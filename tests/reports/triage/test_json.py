@@ -30,7 +30,7 @@ def read_back(document: dict[str, Any]) -> Any:
 
 def test_the_conclusion_comes_with_its_reasons_and_what_to_do(triaged: TriageResult) -> None:
     document = write_json(triaged)
-    assert document["schema_version"] == "2.1"
+    assert document["schema_version"] == "2.2"
     conclusion = document["conclusion"]
     assert {key: conclusion[key] for key in ("outcome", "verdict", "cause", "symptom")} == {
         "outcome": "forward",
@@ -38,7 +38,7 @@ def test_the_conclusion_comes_with_its_reasons_and_what_to_do(triaged: TriageRes
         "cause": "forward",
         "symptom": "first loss",
     }
-    assert [place["place"] for place in conclusion["ruled_out"]] == ["data", "weights"]
+    assert [place["place"] for place in conclusion["ruled_out"]] == ["weights", "backward"]
     assert document["next"][0]["commands"] == list(triaged.advice[0].commands)
     assert document["case"]["target"]["dump"] == triaged.case.target.dump
 

@@ -14,7 +14,9 @@ from ..pages import Page
 
 def test_the_answer_then_what_to_do_then_every_stage(triaged: TriageResult) -> None:
     markdown = to_markdown(triaged)
-    assert markdown.startswith("**The forward pass differs:** `layers.1.post_attention_norm`, ")
+    assert markdown.startswith(
+        "**The forward pass differs:** `layers.1.post_attention_norm` behaves as "
+    )
     text = Page(markdown).text
     assert (
         text.index("Next: look at finding 1")

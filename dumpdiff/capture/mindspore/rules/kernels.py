@@ -42,6 +42,18 @@ BAD_REGEX = Rule(
 NO_REGEX_YET = Rule(
     "regex-version", "writes nothing", "name-regex( ) exists since 2.3.", source="read"
 )
+REGEX_CASE = Rule(
+    "regex-case",
+    "writes nothing",
+    "name-regex( ) is written in lower case.",
+    framework="Unused Kernel in json:",
+)
+NO_TYPE = Rule(
+    "kernel-no-type",
+    "writes nothing",
+    "An entry without '/' and -op is a part of an operator's type: letters, digits, '_' and '.'.",
+    framework="Unused Kernel in json:",
+)
 BACKSLASH = Rule(
     "regex-backslash",
     "writes nothing",
@@ -80,6 +92,8 @@ RULES = (
     DUPLICATE,
     BAD_REGEX,
     NO_REGEX_YET,
+    REGEX_CASE,
+    NO_TYPE,
     BACKSLASH,
     PARTIAL,
     SCOPE,
@@ -90,6 +104,8 @@ RULES = (
 #: Beginnings of operator names. The name of a parameter is its path, in lower case.
 _ROOTS = ("Default", "Gradients", "Expand")
 _PLAIN = r"[A-Za-z0-9_/-]*"
+#: What the type of an operator, or the name of a parameter, consists of.
+_TYPE = re.compile(r"[A-Za-z0-9_.]+")
 _MAX_SUGGESTIONS = 8  #: operators with another number that a message lists
 
 
@@ -110,12 +126,14 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
                 f"is not read with dump_mode {settings.dump_mode}; write 1 to dump only these",
             )
         return
-    if not any(entries):
+    if all(_is_blank(entry) for entry in entries):
         yield EMPTY_LIST.build_violation(
             FIELD, "is empty, which selects every operator; list some, or write dump_mode 0"
         )
     seen_kernels = set()
-    for entry in filter(None, entries):  # an empty one is ignored
+    for entry in entries:
+        if _is_blank(entry):
+            continue  # MindSpore ignores it
         kernel = parse_kernel(entry)
         if kernel in seen_kernels:
             yield DUPLICATE.build_violation(FIELD, f"{entry!r} occurs twice; write it once")
@@ -132,6 +150,10 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
             )
 
 
+def _is_blank(entry: object) -> bool:
+    return isinstance(entry, str) and not entry.replace(" ", "")
+
+
 def _check_entry(entry: Any, kernel: Kernel, settings: Settings) -> Iterator[Violation]:
     if not isinstance(entry, str):
         yield NOT_TEXT.build_violation(
@@ -141,6 +163,16 @@ def _check_entry(entry: Any, kernel: Kernel, settings: Settings) -> Iterator[Vio
         )
     elif kernel.form == "regex":
         yield from _check_regex(kernel, settings)
+    elif kernel.form == "type" and kernel.text.lower().startswith("name-regex("):
+        yield REGEX_CASE.build_violation(
+            FIELD, f"{entry!r} selects nothing: write name-regex( ) in lower case, with its ')'"
+        )
+    elif kernel.form == "type" and not _TYPE.fullmatch(kernel.text):
+        yield NO_TYPE.build_violation(
+            FIELD,
+            f"{entry!r} selects nothing: no operator has such a type; for the operators of a cell "
+            f"write 'name-regex(.*/{re.sub('[^A-Za-z0-9_-]', '', kernel.text)}/.*)'",
+        )
     elif kernel.form == "name" and "/" not in kernel.text:
         yield FILE_NAME.build_violation(
             FIELD,

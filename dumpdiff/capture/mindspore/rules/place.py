@@ -46,6 +46,12 @@ BAD_NET_NAME = Rule(
     "A net_name has only letters, digits, '-' and '_', and is not empty.",
     framework="net_name only supports alphabetic, digit, or {'-', '_'}, but got:",
 )
+LONG_NAME = Rule(
+    "name-length",
+    "writes nothing",
+    "A net_name and each part of a path have at most 255 characters, and a path 4095.",
+    framework="",
+)
 DEVICE_TYPE = Rule(
     "device-type",
     "error",
@@ -55,7 +61,7 @@ DEVICE_TYPE = Rule(
 DEVICE_VALUE = Rule(
     "device-odd",
     "ignored",
-    "Devices are whole numbers, 0 or more; MindSpore silently converts other numbers.",
+    "Devices are whole numbers of 32 bits, 0 or more; MindSpore silently converts others.",
 )
 NO_DEVICE = Rule(
     "device-none",
@@ -70,10 +76,14 @@ RULES = (
     PATH_RELATIVE,
     PATH_UNWRITABLE,
     BAD_NET_NAME,
+    LONG_NAME,
     DEVICE_TYPE,
     DEVICE_VALUE,
     NO_DEVICE,
 )
+
+_MAX_NAME_LENGTH, _MAX_PATH_LENGTH = 255, 4095  #: of Linux: NAME_MAX, and PATH_MAX without its end
+_DEVICE_LIMIT = 1 << 32  #: numbers that MindSpore converts to others
 
 
 def find_violations(settings: Settings) -> Iterator[Violation]:
@@ -89,6 +99,10 @@ def find_violations(settings: Settings) -> Iterator[Violation]:
             problem = f"{net_name!r} has characters other than"
         yield BAD_NET_NAME.build_violation(
             NET_NAME, f"{problem} letters, digits, '-' and '_'; write {_clean_name(net_name)!r}"
+        )
+    if net_name is not None and len(net_name) > _MAX_NAME_LENGTH:
+        yield LONG_NAME.build_violation(
+            NET_NAME, f"has {len(net_name)} characters; write at most {_MAX_NAME_LENGTH}"
         )
     if "support_device" in settings.common:
         yield from _check_devices(settings.common["support_device"], settings.target.backend)
@@ -113,6 +127,14 @@ def _check_path(path: str, run_is_local: bool) -> Iterator[Violation]:
             "allowed (no dot, no space); use a folder such as "
             f"{re.sub('[^A-Za-z0-9_/-]', '_', path)!r}",
         )
+    longest_part = max(map(len, path.split("/")))
+    if longest_part > _MAX_NAME_LENGTH or len(path) > _MAX_PATH_LENGTH:
+        yield LONG_NAME.build_violation(
+            place,
+            f"has {len(path)} characters, its longest part {longest_part}; a part may have "
+            f"{_MAX_NAME_LENGTH}, the path {_MAX_PATH_LENGTH}",
+        )
+        return
     if not path.startswith("/"):
         yield PATH_RELATIVE.build_violation(place, f"{path!r} is relative; write the absolute path")
     elif run_is_local and not bad_characters:
@@ -155,8 +177,8 @@ def _check_devices(devices: list[object], backend: str) -> Iterator[Violation]:
             f"{non_numbers[0]!r} is not a number; write the numbers without quotes, as in [0, 1]",
         )
     for device in devices:
-        is_negative = isinstance(device, int) and device < 0
-        if isinstance(device, (bool, float)) or is_negative:
+        is_outside = isinstance(device, int) and not 0 <= device < _DEVICE_LIMIT
+        if isinstance(device, (bool, float)) or is_outside:
             yield DEVICE_VALUE.build_violation(
                 DEVICES, f"{device!r} is not a device; write whole numbers, 0 or more, as in [0, 1]"
             )

@@ -100,7 +100,7 @@ def _count_digits(text: str) -> _Digits | None:
     """Return the digits of a printed number; None if it is no finite number."""
     mantissa, mark, exponent = text.strip().lower().lstrip("+-").partition("e")
     integer, _, fraction = mantissa.partition(".")
-    if not (integer + fraction).isdigit():
+    if not (integer + fraction).isdecimal():
         return None
     if mark and _EXPONENT.fullmatch(exponent) is None:
         return None

@@ -19,6 +19,7 @@ _MAX_OPEN = 3  #: findings that are unfolded at first: later ones mostly follow 
 #: Formats of the metrics that are not errors.
 _METRIC_FORMATS = {
     "cosine": ".8g",
+    "estimated_cosine": ".6g",
     "norm_ratio": ".6g",
     "beyond": ".1%",
     "amplification": ".3g",

@@ -1,8 +1,9 @@
-"""The YAML of MindSpore Transformers as settings: dotted names, each with its line."""
+"""A YAML as settings: dotted names, each with its line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from .settings import Settings, SettingValue
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_VALUES = 20_000  #: aliases of aliases could expand without end
-_MAX_DEPTH = 4  #: parents of a file by ``base_config``
+_MAX_DEPTH = 4  #: parents of a file by ``base_config``, and references to references
+_REFERENCE = re.compile(r"\$\{(\.*)([\w.]+)\}")
+_FILLED_IN = ("auto", "???")
 _MERGE = "tag:yaml.org,2002:merge"
 _TEXT = "tag:yaml.org,2002:str"
 
@@ -39,8 +42,7 @@ class _YamlWalker:
         self.n_values += 1
         if self.n_values > _MAX_VALUES:
             raise DumpError(
-                f"{self.file}: more than {_MAX_VALUES} values; expected a configuration of"
-                " MindSpore Transformers"
+                f"{self.file}: more than {_MAX_VALUES} values; expected the settings of a training"
             )
         if isinstance(node, yaml.MappingNode):
             self.visit_mapping(node, name)
@@ -114,11 +116,11 @@ def _is_number_text(node: Any) -> bool:
         float(node.value)
     except ValueError:
         return False
-    return str(node.value).lstrip("+-.")[:1].isdigit()
+    return str(node.value).lstrip("+-.")[:1].isdecimal()
 
 
-def read_mindformers(text: str, file: str, path: Path) -> Settings:
-    """Return the settings of a YAML file.
+def read_yaml(text: str, file: str, path: Path) -> Settings:
+    """Return the settings of a YAML of MindSpore Transformers, or of a kind yet to be found.
 
     Its ``base_config`` parents in the same folder are read first.
 
@@ -147,9 +149,7 @@ def _walk_document(text: str, file: str, path: Path, walker: _YamlWalker, depth:
     try:
         walker.visit_mapping(node, "")
     except RecursionError:
-        raise DumpError(
-            f"{file}: nested too deeply; expected a configuration of MindSpore Transformers"
-        ) from None
+        raise DumpError(f"{file}: nested too deeply; expected the settings of a training") from None
 
 
 def _walk_parent(name: str, file: str, path: Path, walker: _YamlWalker, depth: int) -> None:
@@ -172,3 +172,33 @@ def add_options(
         notes=(*settings.notes, *notes),
         source="YAML and launch script",
     )
+
+
+def mark_references(settings: Settings) -> Settings:
+    """Return the settings with a doubt at every value that another program fills in.
+
+    That are references (``${model.hidden_size}`` of OmegaConf), which are resolved if they name a
+    key of the same file, and ``auto`` and ``???``.
+    """
+    values = {
+        name: _resolve(name, setting, settings.values) for name, setting in settings.values.items()
+    }
+    return replace(settings, values=values)
+
+
+def _resolve(name: str, setting: SettingValue, values: Mapping[str, SettingValue]) -> SettingValue:
+    place = name
+    for _ in range(_MAX_DEPTH):
+        match = _REFERENCE.fullmatch(str(setting.value).strip())
+        if match is None:
+            break
+        # ${.size} is a key next to this one, ${..size} one level above.
+        parents = place.split(".")[: -len(match[1])] if match[1] else []
+        place = ".".join([*parents, match[2]])
+        if place not in values:
+            break
+        setting = replace(setting, value=values[place].value)
+    text = str(setting.value).strip()
+    if "${" in text or text.lower() in _FILLED_IN:
+        return replace(setting, doubt=f"its value is {text}, which the program fills in")
+    return setting

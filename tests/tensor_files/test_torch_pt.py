@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dumpdiff.model.errors import DumpError
-from dumpdiff.readers import torch_pt
-from dumpdiff.readers.npy import MEMORY_MAP_BYTES
+from dumpdiff.tensor_files import torch_pt
+from dumpdiff.tensor_files.npy import MEMORY_MAP_BYTES
 
 torch = pytest.importorskip("torch")
 

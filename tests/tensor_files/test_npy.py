@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from dumpdiff.model.errors import DumpError
-from dumpdiff.readers import npy
+from dumpdiff.tensor_files import npy
 
 HEADER = npy.MAGIC + b"\x01\x00\x76\x00"  #: version 1.0, 118 bytes follow
 

@@ -1,0 +1,1 @@
+"""Checkpoints of model families: correct pairs, deliberate mistakes, and conversions."""

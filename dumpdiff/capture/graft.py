@@ -1,0 +1,118 @@
+"""Live isolation: put a value of the reference in the place of one module's value of the target.
+
+After it, the target computes with what the reference had, so that the next dump shows whether the
+rest agrees. The first fault no longer hides the second one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..comparison import Comparison
+from ..graph import Flow
+from ..model.arrays import AnyArray
+from ..model.errors import DumpError
+from ..model.finding import Finding
+from ..model.recorded_shapes import load_readable_tensor
+
+Place = Literal["input", "output"]
+
+#: Record of a module: prefix, path of attributes, class, phase, number of the call.
+_MODULE = re.compile(r"(?:Module|Cell)\.(?P<path>.+)\.[^.]+\.forward\.(?P<call>\d+)(?:#\d+)?")
+
+
+@dataclass(frozen=True, eq=False)
+class Graft:
+    """A value of the reference for one slot of one call of a module of the target."""
+
+    module: str  #: path of attributes in the model that is dumped: model.layers.1.mlp
+    call: int  #: number of the call in the step
+    place: Place
+    slot: int  #: position among the inputs or outputs
+    values: AnyArray
+    framework: str  #: of the target
+
+    @property
+    def file(self) -> str:
+        """The name of the file, from which the code in the training script knows the place."""
+        return f"{self.module}.{self.place}.{self.slot}.{self.call}.npy"
+
+
+def plan_graft(comparison: Comparison, finding: Finding, place: Place) -> Graft:
+    """Return what to load into the smallest module around a finding of which both values exist.
+
+    Raises DumpError if the target has no modules at run time, or if the reference's whole tensor is
+    missing.
+    """
+    target, reference = comparison.alignment.target, comparison.alignment.reference
+    if target.trace.source.format != "msprobe":
+        raise DumpError(
+            f"{target.trace.source.path}: has no module calls; a graft needs a target in PyTorch "
+            "or PyNative mode that msprobe dumped at level mix or L0"
+        )
+    modules = _list_enclosing_modules(target, finding)
+    if not modules:
+        raise DumpError(f"finding {finding.rank} ({finding.title}) is in no recorded module call")
+    unrecorded_names = []
+    for module in modules:
+        match = _MODULE.fullmatch(str(target.trace.ops["name"].iat[module]))
+        row = _find_slot(target, module, place)
+        if match is None or row < 0:
+            continue
+        partner = comparison.alignment.partners.get(int(target.tensor_class[row]), -1)
+        values = _load_whole_tensor(reference, partner) if partner >= 0 else None
+        if values is None:
+            unrecorded_names.append(str(target.trace.ops["name"].iat[module]))
+            continue
+        shape = tuple(target.tensors["shape"].iat[row] or ())
+        if values.size == int(np.prod(shape)):
+            slot = int(str(target.tensors["slot"].iat[row]).split(".")[1])
+            framework = target.trace.source.framework
+            reshaped_values = np.ascontiguousarray(values.reshape(shape))
+            return Graft(match["path"], int(match["call"]), place, slot, reshaped_values, framework)
+    raise DumpError(
+        f"finding {finding.rank}: the reference's whole tensor of the {place} of "
+        f"{' or '.join(unrecorded_names) or 'its modules'} is not recorded; dump it with task "
+        "tensor, on the side of the reference"
+    )
+
+
+def _list_enclosing_modules(flow: Flow, finding: Finding) -> list[int]:
+    """Return the module calls around all ops of a finding, the innermost first."""
+    names = flow.trace.ops["name"].tolist()
+    ops = [names.index(name) for name in finding.target_ops if name in names]
+    forward_ops = flow.trace.ops["forward"].tolist()
+    paths = []
+    for op in ops:
+        forward_op = forward_ops[op] if forward_ops[op] >= 0 else op
+        is_module = flow.trace.ops["level"].iat[forward_op] == "module"
+        own = [forward_op] if is_module else []
+        paths.append([*own, *flow.iterate_enclosing_calls(forward_op)])
+    if not paths:
+        return []
+    return [module for module in paths[0] if all(module in path for path in paths[1:])]
+
+
+def _find_slot(flow: Flow, module: int, place: Place) -> int:
+    """Return the row of the first floating tensor that a module call reads or writes, else -1."""
+    rows: list[int] = flow.get_tensor_ids(module).tolist()
+    for row in rows:
+        is_slot = str(flow.tensors["slot"].iat[row]).startswith(f"{place}.")
+        is_numbered = re.fullmatch(r"\w+\.\d+", str(flow.tensors["slot"].iat[row])) is not None
+        is_floating = "float" in str(flow.tensors["dtype"].iat[row])
+        if is_slot and is_numbered and is_floating and flow.tensor_class[row] >= 0:
+            return row
+    return -1
+
+
+def _load_whole_tensor(flow: Flow, value: int) -> AnyArray | None:
+    """Return a whole tensor of a value, None if none is recorded."""
+    for row in np.flatnonzero(flow.has_whole_tensor & (flow.tensor_class == value)).tolist():
+        array = load_readable_tensor(flow.trace, row)
+        if array is not None:
+            return array
+    return None

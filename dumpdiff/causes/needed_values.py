@@ -1,0 +1,137 @@
+"""The values that explaining a finding reads: what a narrowed dump must hold as whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..comparison import Comparison
+from ..model.finding import Finding
+from ..model.trace import FORWARD
+from .comparison_index import (
+    ComparisonIndex,
+    find_inputs,
+    list_following_values,
+    list_region_values,
+)
+from .fault_case_builder import MAX_DEPTH, MAX_OPERANDS, list_finding_ops, list_module_inputs
+from .recurrent_steps import iterate_step_values, list_agreeing_operands
+
+_SIDES = (0, 1)
+#: Forward values elsewhere in the model that may stand in place of an input, nearest first.
+_MAX_OTHER_VALUES = 8
+
+#: (0 target or 1 reference, class of a value)
+NeededValue = tuple[int, int]
+
+
+def list_finding_op_ids(comparison: Comparison, finding: Finding) -> tuple[list[int], list[int]]:
+    """Return the ops of the target and of the reference that a finding names.
+
+    A gradient call comes with the forward call that it differentiates.
+    """
+    index = ComparisonIndex(comparison)
+    ops_by_side: tuple[list[int], list[int]] = ([], [])
+    for side in _SIDES:
+        forward_ops = index.flows[side].trace.ops["forward"].to_numpy()
+        for op in list_finding_ops(index, side, finding):
+            ops_by_side[side].append(op)
+            if forward_ops[op] >= 0:
+                ops_by_side[side].append(int(forward_ops[op]))
+    return ops_by_side
+
+
+def iterate_needed_values(comparison: Comparison, finding: Finding) -> Iterator[NeededValue]:
+    """Yield what the search for causes reads, the most important first; a value may repeat.
+
+    First come the two values that diverge and everything back to the last agreement, then what
+    these were computed from, then what follows, and last values that may have been read by mistake.
+    """
+    index = ComparisonIndex(comparison)
+    starts = [_list_starts(index, side, finding) for side in _SIDES]
+    regions = [
+        [value for start in starts[side] for value in list_region_values(index, side, start)]
+        for side in _SIDES
+    ]
+    yield from _pair_with_side(regions)
+    yield from _pair_with_side([_list_inputs(index, side, regions[side]) for side in _SIDES])
+    yield from _iterate_operands(index, starts)
+    yield from _pair_with_side([_list_module_inputs(index, side, finding) for side in _SIDES])
+    following = [
+        [
+            value
+            for start in starts[side]
+            for value in list_following_values(index.flows[side], start)
+        ]
+        for side in _SIDES
+    ]
+    yield from _pair_with_side(following)
+    if finding.phase == FORWARD:
+        for side, value, other_values in iterate_step_values(index):
+            yield side, value
+            for other_value in other_values:
+                yield 1 - side, other_value
+        yield from list_agreeing_operands(index)
+    yield from _pair_with_side([_list_other_values(index, side, starts[side]) for side in _SIDES])
+
+
+def _pair_with_side(values_by_side: Sequence[Sequence[int]]) -> Iterator[NeededValue]:
+    for side, values in enumerate(values_by_side):
+        for value in values:
+            yield side, value
+
+
+def _list_inputs(index: ComparisonIndex, side: int, values: Sequence[int]) -> list[int]:
+    flow = index.flows[side]
+    return [input_value for value in values for input_value, _ in find_inputs(flow, value)]
+
+
+def _list_module_inputs(index: ComparisonIndex, side: int, finding: Finding) -> list[int]:
+    """Return the inputs of the module calls around the ops of a finding."""
+    flow = index.flows[side]
+    ops = list_finding_ops(index, side, finding)
+    return [value for op in ops for value in list_module_inputs(flow, op)]
+
+
+def _list_starts(index: ComparisonIndex, side: int, finding: Finding) -> list[int]:
+    """Return the value of a side that a finding is about; else the results of its last op."""
+    value_pair = index.find_value_pair(finding)
+    if value_pair is not None:
+        if value_pair.group is not None:
+            return list((value_pair.group.target, value_pair.group.reference)[side])
+        return [value_pair.classes[side]]
+    ops = list_finding_ops(index, side, finding)
+    flow = index.flows[side]
+    return [value for op in ops[-1:] for value in flow.writes[op] or flow.reads[op]]
+
+
+def _iterate_operands(index: ComparisonIndex, starts: list[list[int]]) -> Iterator[NeededValue]:
+    """Yield what the values were computed from, one step upstream after the other."""
+    reached = [dict.fromkeys(values) for values in starts]
+    fronts = [list(values) for values in starts]
+    for _ in range(MAX_DEPTH):
+        for side in _SIDES:
+            next_front = []
+            for value in fronts[side]:
+                for input_value, _ in find_inputs(index.flows[side], value):
+                    if input_value not in reached[side] and len(reached[side]) < MAX_OPERANDS:
+                        reached[side][input_value] = None
+                        next_front.append(input_value)
+                        yield side, input_value
+            fronts[side] = next_front
+
+
+def _list_other_values(index: ComparisonIndex, side: int, starts: Sequence[int]) -> list[int]:
+    """Return agreeing forward values of the size of the first start, the nearest first."""
+    if not starts:
+        return []
+    flow, start = index.flows[side], starts[0]
+    phases, producers = flow.list_column("phase"), flow.producers
+    candidates = [
+        value
+        for value in np.flatnonzero(flow.sizes == flow.sizes[start]).tolist()
+        if value != start and phases[value] == FORWARD and value in index.agreed_classes[side]
+    ]
+    candidates.sort(key=lambda value: abs(int(producers[value]) - int(producers[start])))
+    return candidates[:_MAX_OTHER_VALUES]

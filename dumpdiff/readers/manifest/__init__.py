@@ -1,0 +1,9 @@
+"""Reader of manifests: a folder of tensors with a ``manifest.json`` that says what they are.
+
+``dumpdiff.record`` writes them, and any script can. The format is docs/manifest.schema.json.
+"""
+
+from .document import RECOGNITION_KEY, VERSION
+from .reader import FORMAT, find_parts, read_part
+
+__all__ = ["FORMAT", "RECOGNITION_KEY", "VERSION", "find_parts", "read_part"]

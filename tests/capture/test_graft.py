@@ -1,0 +1,77 @@
+"""Live isolation: with the value of the reference in place of the first fault, the next shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+import dumpdiff
+from dumpdiff.model.errors import DumpError
+from dumpdiff.model.result import Result
+
+SCRIPTS = Path(__file__).parent / "training"
+#: Canonical scope of a block.
+BLOCK = re.compile(r"layers[.](\d)")
+
+
+def record(script: str, folder: Path, faults: Sequence[int], code: str = "") -> Path:
+    """The dump of a run with these faults, and with the pasted code."""
+    folder.mkdir()
+    (folder / "faults.json").write_text(json.dumps(list(faults)))
+    if code:
+        (folder / "graft_modules.py").write_text(code)
+    subprocess.run(
+        [sys.executable, SCRIPTS / script, folder], check=True, capture_output=True, timeout=300
+    )
+    return folder / "dump"
+
+
+def list_blocks(result: Result) -> list[tuple[int, int]]:
+    """(rank, number of the block) of each finding of the forward pass."""
+    return [
+        (finding.rank, int(match[1]))
+        for finding in result.findings
+        if finding.phase == "forward" and (match := BLOCK.search(finding.scope))
+    ]
+
+
+def isolate(script: str, faults: Sequence[int], folder: Path) -> tuple[list[int], int]:
+    """The blocks that were found, in this order, and the number of dumps of the target."""
+    reference = record(script, folder / "reference", [])
+    grafts, blocks, code = folder / "graft", [], ""
+    for number in range(1, len(faults) + 2):
+        target = record(script, folder / f"round{number}", faults, code)
+        result = dumpdiff.align(target, reference, output=folder / f"result{number}")
+        found = [(rank, block) for rank, block in list_blocks(result) if block not in blocks]
+        if not found:
+            return blocks, number
+        rank, block = found[0]
+        blocks.append(block)
+        code = dumpdiff.graft(folder / f"result{number}", rank, folder=grafts)
+    return blocks, len(faults) + 1
+
+
+@pytest.mark.record
+@pytest.mark.parametrize("faults", [[1, 4], [0, 2, 4]])
+@pytest.mark.parametrize("script", ["run_pytorch_faults.py", "run_mindspore_faults.py"])
+def test_every_fault_is_found_in_as_many_rounds_plus_one(
+    script: str, faults: list[int], tmp_path: Path
+) -> None:
+    blocks, n_rounds = isolate(script, faults, tmp_path)
+    assert blocks == faults
+    assert n_rounds <= len(faults) + 1
+
+
+def test_graph_mode_has_no_module_to_graft_into(
+    dump: Callable[[str], Path], tmp_path: Path
+) -> None:
+    dumpdiff.align(dump("demo_mindspore"), dump("demo_pytorch"), output=tmp_path / "result")
+    with pytest.raises(DumpError, match="has no module calls; a graft needs a target in PyTorch"):
+        dumpdiff.graft(tmp_path / "result", folder=tmp_path / "graft")
+    assert not (tmp_path / "graft").exists()

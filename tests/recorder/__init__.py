@@ -1,0 +1,1 @@
+"""The recorder writes what happened, and changes nothing."""

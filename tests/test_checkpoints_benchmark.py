@@ -1,0 +1,116 @@
+"""Families of models: a correct pair of two frameworks is the same, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from dumpdiff import checkpoints
+from dumpdiff.rulebook import load_rules
+from dumpdiff.weight_comparison import WeightsResult, compare
+
+transformers = pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+RULES = load_rules()
+
+
+@pytest.fixture(scope="module")
+def modules() -> tuple[ModuleType, ModuleType]:
+    """Return the benchmark's models and its layouts of Megatron."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        from checkpoints import layouts, models
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+    return models, layouts
+
+
+def save_pair(modules: tuple[ModuleType, ModuleType], family: str, folder: Path) -> None:
+    """Write a family as transformers and as Megatron store it."""
+    models, layouts = modules
+    source = folder / "transformers"
+    models.build_model(family).save_pretrained(source)
+    config = json.loads((source / "config.json").read_text())
+    roles = layouts.read_roles(family, models.read_weights(source), config)
+    weights = layouts.write_megatron(family, roles, config)
+    arguments = layouts.build_arguments(family, config, weights)
+    layouts.save_megatron(folder / "megatron", weights, arguments)
+
+
+def compare_folders(target: Path, reference: Path) -> WeightsResult:
+    return compare(checkpoints.open(target), checkpoints.open(reference), RULES)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        "Gemma 2",  # norms behind attention and MLP, stored minus one
+        "Gemma 3",
+        "GLM-4",
+        "Falcon",  # a padded vocabulary under another name
+        "Falcon (groups)",
+        "BLOOM",
+        "gpt-oss",  # gate and up in turn, sinks
+        "Mamba 2",
+        "OLMo2",  # norms with the names of Llama in other places
+    ],
+)
+def test_a_correct_pair_is_identical(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path, family: str
+) -> None:
+    save_pair(modules, family, tmp_path)
+    for sides in (("megatron", "transformers"), ("transformers", "megatron")):
+        result = compare_folders(*(tmp_path / side for side in sides))
+        assert (result.verdict, result.relation) == ("agree", "identical"), result.mistakes
+        assert result.coverage == 1
+
+
+def test_gemma_is_recognized_without_a_configuration(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path
+) -> None:
+    save_pair(modules, "Gemma 2", tmp_path)
+    (tmp_path / "transformers" / "config.json").unlink()
+    result = compare_folders(tmp_path / "megatron", tmp_path / "transformers")
+    assert not result.mistakes
+    assert not result.missing
+
+
+def test_vit_of_timm_has_one_weight_for_query_key_and_value(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path
+) -> None:
+    from safetensors.numpy import save_file
+
+    models, layouts = modules
+    models.build_model("ViT").save_pretrained(tmp_path / "transformers")
+    weights = models.read_weights(tmp_path / "transformers")
+    timm = layouts.write_timm(layouts.read_roles("ViT", weights, {}))
+    (tmp_path / "timm").mkdir()
+    save_file(
+        {name: np.ascontiguousarray(value) for name, value in timm.items()},
+        tmp_path / "timm" / "model.safetensors",
+    )
+    result = compare_folders(tmp_path / "timm", tmp_path / "transformers")
+    assert (result.verdict, result.relation) == ("agree", "identical")
+
+
+def test_copies_of_a_shared_embedding_are_no_other_weights(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path
+) -> None:
+    """In memory T5 has its embedding under four names, in the file under one."""
+    model = modules[0].build_model("T5")
+    model.save_pretrained(tmp_path / "t5")
+    torch.save(model.state_dict(), tmp_path / "t5.pt")
+    result = compare_folders(tmp_path / "t5.pt", tmp_path / "t5")
+    assert (result.verdict, result.relation) == ("agree", "identical")
+    assert "lm_head.weight: a copy of shared.weight, which is compared" in result.notes
+    state = model.state_dict()
+    state["lm_head.weight"] = state["lm_head.weight"] + 1
+    torch.save(state, tmp_path / "drifted.pt")
+    assert compare_folders(tmp_path / "drifted.pt", tmp_path / "t5").unknown == ("lm_head.weight",)
