@@ -37,8 +37,8 @@ def try_wheel(wheel: Path, python: str, folder: Path) -> str:
     environment = folder / "environment"
     start = time.perf_counter()
     subprocess.run([python, "-m", "venv", environment], check=True)
-    pip = [environment / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "-q"]
-    subprocess.run([*pip, "install", wheel], check=True, stderr=subprocess.DEVNULL)
+    pip = [environment / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "-q", wheel], check=True, stderr=subprocess.DEVNULL)
     installed = time.perf_counter() - start
     listing = subprocess.run([*pip, "list", "--format=json"], check=True, capture_output=True)
     names = {package["name"] for package in json.loads(listing.stdout)} - {"pip", "setuptools"}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .api import dump_config, rules, weights
+    from .api import dump_config, golden, rules, weights
     from .api.capture import env, snippet
     from .api.completion import completion
     from .api.demo import demo
@@ -68,7 +68,7 @@ _OFFERS = {
 }
 _MODULE_OF = {name: module for module, names in _OFFERS.items() for name in names}
 #: Modules of ``api`` that are offered themselves: commands that have commands of their own.
-_NAMESPACES = ("dump_config", "rules", "weights")
+_NAMESPACES = ("dump_config", "golden", "rules", "weights")
 
 __all__ = [
     "Cause",
@@ -88,6 +88,7 @@ __all__ = [
     "env",
     "explain",
     "find_case",
+    "golden",
     "graft",
     "inspect",
     "load",

@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("graph",),
     ("sharding",),
     ("verification",),
-    ("invariants",),
+    ("invariants", "golden_reference"),
     ("alignment",),
     ("comparison",),
     ("divergence",),

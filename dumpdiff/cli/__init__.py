@@ -33,6 +33,7 @@ COMMANDS = {
     "inspect": ("dumpdiff.cli.inspect:inspect", "Say what a dump is and what it holds."),
     "verify": ("dumpdiff.cli.verify:verify", "Check whether a dump contradicts itself."),
     "check": ("dumpdiff.cli.check:check", "Check a run of many ranks without a reference."),
+    "golden": ("dumpdiff.cli.golden:golden", "Keep a dump's numbers, and check later dumps."),
     "rules": ("dumpdiff.cli.rules:rules", "Check, explain and suggest naming rules."),
     "dump-config": ("dumpdiff.cli.dump_config:dump_config", "Write or check a dump configuration."),
     "record": ("dumpdiff.cli.record:record", "Run a PyTorch script and record its steps."),

@@ -23,6 +23,7 @@ PRESENTATION = {
     "case_file",
     "csv_file",
     "force",
+    "github_file",
     "html_file",
     "init",
     "json_file",

@@ -18,7 +18,12 @@ from ..state_counts import (
 from ..summary import format_differing_values, format_headline, format_part, label_sides
 from .findings import view_findings
 from .heat_map import build_heat_maps
-from .tables import build_pairs_table, build_uncompared_table, build_unmatched_table
+from .tables import (
+    build_pairs_table,
+    build_uncompared_table,
+    build_unmatched_table,
+    find_nonfinite,
+)
 
 _STYLES = ("page.css", "comparison.css", "alignment.css")
 _SCRIPTS = (
@@ -67,6 +72,7 @@ def build_page(result: Result, markdown: str) -> Page:
         "reasons": list_reasons(result.uncompared, result.unmatched),
         "format_pair": format_pair,
         "counts": result.pairs["state"].value_counts().to_dict(),
+        "nonfinite_count": int(find_nonfinite(result.pairs).sum()),
         "heat_maps": build_heat_maps(result.pairs),
         "problems": problems[:_MAX_ITEMS],
         "problem_count": len(problems),

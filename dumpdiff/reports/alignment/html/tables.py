@@ -11,6 +11,8 @@ from ....model.finding import Finding
 from ....model.result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS, Result
 from ...page.packed_tables import Table
 
+NONFINITE = "not finite"
+_STATISTICS = ("max", "min", "mean", "norm")
 _TENSOR_IDS = ("target", "reference")  #: columns that are of no use to a person
 
 
@@ -27,10 +29,28 @@ def compute_error_ratio(pairs: pd.DataFrame) -> pd.Series[float]:
     return pd.Series(ratios, index=pairs.index)
 
 
+def find_nonfinite(pairs: pd.DataFrame) -> pd.Series[bool]:
+    """Return which pairs have an infinity or NaN on a side.
+
+    Statistics that are NaN count if the other side's are not: if both are, none may be recorded.
+    """
+    is_nonfinite = pairs["nonfinite_mismatch"] > 0
+    has_statistics = []
+    for side in ("target", "reference"):
+        statistics = pairs[[f"{side}_{name}" for name in _STATISTICS]].astype(float)
+        is_nonfinite |= np.isinf(statistics).any(axis=1)
+        has_statistics.append(statistics.notna().any(axis=1))
+    return is_nonfinite | (has_statistics[0] != has_statistics[1])
+
+
 def build_pairs_table(result: Result) -> Table:
-    """Return the columns of PAIR_COLUMNS without tensor ids, and error over tolerance."""
+    """Return the columns of PAIR_COLUMNS without tensor ids, and two that are computed.
+
+    ``ratio`` is error over tolerance, ``values`` says which pairs are not finite.
+    """
     columns = {name: result.pairs[name] for name in PAIR_COLUMNS if name not in _TENSOR_IDS}
-    return columns | {"ratio": compute_error_ratio(result.pairs)}
+    values = np.where(find_nonfinite(result.pairs), NONFINITE, "")
+    return columns | {"ratio": compute_error_ratio(result.pairs), "values": values}
 
 
 def build_uncompared_table(result: Result) -> Table:

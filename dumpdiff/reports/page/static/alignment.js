@@ -70,7 +70,8 @@ class SideTable {
   }
 }
 
-const CHOICES = { search: "q", state: "state", phase: "phase" };
+const CHOICES = { search: "q", state: "state", phase: "phase", values: "values" };
+const FIRST_ORDER = "-ratio"; // the address has no other
 
 class Report {
   constructor({ tables, data }) {
@@ -102,7 +103,7 @@ class Report {
   show(moved) {
     const { place, settings } = view.read();
     const again = this.pairs.applied !== undefined;
-    if (applySettings(this.pairs, CHOICES, settings, "pairs-count") && moved && again) $("pairs").scrollIntoView();
+    if (applySettings(this.pairs, CHOICES, { sort: FIRST_ORDER, ...settings }, "pairs-count") && moved && again) $("pairs").scrollIntoView();
     this.showPair(parseRow(this.pairs, settings.pair));
     if (moved) reveal(place);
   }

@@ -174,7 +174,7 @@ def test_sorting(browser: Browser, demo: Result, demo_page: bytes) -> None:
 
 
 def test_only_rows_on_screen_are_elements(browser: Browser, demo: Result) -> None:
-    browser.open(write_page(extend_result(demo, 20_000)))
+    browser.open(write_page(extend_result(demo, 20_000)), "#sort=row")
     assert len(read_column(browser)) < 80
     browser.run("document.getElementById('pairs-table').scrollTo(0, 1e9)")
     browser.wait_until("document.querySelector('#pairs-table tr[data-row=\"19999\"]') !== null")
@@ -404,3 +404,26 @@ def test_every_section_can_be_reached_on_a_phone(browser: Browser, demo_page: by
     for link in browser.driver.find_elements("css selector", ".bar nav a"):
         assert 0 <= link.rect["x"] < link.rect["x"] + link.rect["width"] <= 400
         assert link.rect["height"] >= 24
+
+
+def test_the_pair_that_exceeds_its_tolerance_most_is_first(
+    browser: Browser, demo: Result, demo_page: bytes
+) -> None:
+    browser.open(demo_page)
+    ratios = demo.pairs["error"] / demo.pairs["tolerance"]
+    worst = ratios.where(demo.pairs["error"] > 0, 0).sort_values(ascending=False, kind="stable")
+    assert browser.hash == ""
+    assert read_column(browser)[:10] == [str(row) for row in worst.index[:10]]
+    browser.find("#pairs-table th.row button").click()
+    assert browser.hash == "#sort=row"
+    assert read_column(browser)[:3] == ["0", "1", "2"]
+
+
+def test_overflow_and_nan_can_be_selected(browser: Browser, demo: Result) -> None:
+    pairs = demo.pairs.copy()
+    pairs.loc[7, "target_max"] = float("inf")
+    pairs.loc[9, [f"target_{name}" for name in ("max", "min", "mean", "norm")]] = float("nan")
+    browser.open(write_page(replace(demo, pairs=pairs)), "#sort=row&values=not finite")
+    assert browser.find("#values").text.split("\n")[-1].strip() == "overflow or NaN (2)"
+    assert read_column(browser) == ["7", "9"]
+    assert browser.find("#pairs-count").text == f"2 of {len(pairs)}"

@@ -44,7 +44,7 @@ def make_table() -> pd.DataFrame:
 
 
 def test_every_column_that_a_person_can_read_is_there() -> None:
-    assert set(build_pairs_table(make_result())) == {*PAIR_COLUMNS, "ratio"} - {
+    assert set(build_pairs_table(make_result())) == {*PAIR_COLUMNS, "ratio", "values"} - {
         "target",
         "reference",
     }

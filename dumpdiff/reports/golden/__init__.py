@@ -1,0 +1,1 @@
+"""Reports of a dump that was held against a golden reference."""
