@@ -24,11 +24,11 @@ from ..model.errors import DumpError
 from ..model.gc_pause import pause_gc
 from ..model.input_files import check_input, open_input_file, read_head
 from ..model.trace import Problem, Trace
-from . import manifest, mindspore, msprobe, ptdbg, tensor_folder
+from . import huggingface, manifest, mindspore, msprobe, ptdbg, tensor_folder
 from .files import TENSOR_SUFFIXES, find_text_files, is_pickle
 from .parts import Part, choose_parts, describe_unread_parts
 
-FORMATS: tuple[ModuleType, ...] = (mindspore, msprobe, ptdbg, manifest)
+FORMATS: tuple[ModuleType, ...] = (mindspore, msprobe, ptdbg, manifest, huggingface)
 
 __all__ = [
     "FORMATS",

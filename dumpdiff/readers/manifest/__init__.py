@@ -3,7 +3,17 @@
 ``dumpdiff.record`` writes them, and any script can. The format is docs/manifest.schema.json.
 """
 
-from .document import RECOGNITION_KEY, VERSION
-from .reader import FORMAT, find_parts, read_part
+from .document import RECOGNITION_KEY, VERSION, Manifest, ManifestCall, ManifestTensor
+from .reader import FORMAT, build_trace, find_parts, read_part
 
-__all__ = ["FORMAT", "RECOGNITION_KEY", "VERSION", "find_parts", "read_part"]
+__all__ = [
+    "FORMAT",
+    "RECOGNITION_KEY",
+    "VERSION",
+    "Manifest",
+    "ManifestCall",
+    "ManifestTensor",
+    "build_trace",
+    "find_parts",
+    "read_part",
+]

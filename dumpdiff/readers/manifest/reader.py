@@ -56,7 +56,24 @@ def find_parts(path: Path) -> list[Part]:
 def read_part(part: Part) -> Trace:
     """Return the trace of one manifest. Raises DumpError if it cannot be used."""
     manifest = read_manifest(part.path)
-    folder = part.path.parent
+    header = manifest.header
+    details = header.get("details")
+    source = Source(
+        path=str(part.path.parent),
+        format=FORMAT,
+        format_variant=str(header.get("recorder", "recorder unknown")),
+        framework=str(header.get("framework", "")),
+        step=_get_number(header, "step", part.step),
+        rank=_get_number(header, "rank", part.rank),
+        resolution=_get_resolution(header),
+        details=details if isinstance(details, dict) else {},
+    )
+    return build_trace(manifest, source)
+
+
+def build_trace(manifest: Manifest, source: Source) -> Trace:
+    """Return the trace of a manifest whose files are in ``source.path``."""
+    folder = Path(source.path)
     problems = list(manifest.problems)
     names = _number_repeats([call.name for call in manifest.calls])
     ops = build_op_table({
@@ -74,18 +91,6 @@ def read_part(part: Part) -> Trace:
     sketches, sketch_problems = _read_sketches(folder, manifest)
     tensors = _build_tensors(manifest, sketches)
     problems += sketch_problems
-    header = manifest.header
-    details = header.get("details")
-    source = Source(
-        path=str(folder),
-        format=FORMAT,
-        format_variant=str(header.get("recorder", "recorder unknown")),
-        framework=str(header.get("framework", "")),
-        step=_get_number(header, "step", part.step),
-        rank=_get_number(header, "rank", part.rank),
-        resolution=_get_resolution(header),
-        details=details if isinstance(details, dict) else {},
-    )
     loader = partial(load_folder_tensor, folder)
     return Trace(source, ops, tensors, tuple(problems), loader, _build_communications(manifest))
 

@@ -27,10 +27,13 @@ _END = re.compile(r"\s*\}")
 
 
 def is_dump(head: bytes) -> bool:
-    """Whether a file that begins like this is a dump.json of msprobe."""
-    if not _HEAD.match(head) or _DEBUG_LEVEL.search(head):
-        return False
-    return b'"data"' in head
+    """Whether a file that begins like this is a dump.json or debug.json of msprobe."""
+    return _HEAD.match(head) is not None and b'"data"' in head
+
+
+def holds_saved_values(head: bytes) -> bool:
+    """Whether a file that begins like this is a debug.json: values saved by hand, not calls."""
+    return _DEBUG_LEVEL.search(head) is not None
 
 
 def read_dump(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[Problem]]:

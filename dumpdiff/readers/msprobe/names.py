@@ -1,6 +1,7 @@
-"""Parse the names of entries in msprobe's dump.json (1.0 to 26.2).
+"""Parse the names of entries in msprobe's dump.json and debug.json (1.0 to 26.2).
 
-Examples: ``Functional.linear.0.forward``, ``Module.layers.0.mlp.MLP.backward.0``.
+Examples: ``Functional.linear.0.forward``, ``Module.layers.0.mlp.MLP.backward.0``, and of a value
+that was saved by hand ``hidden.0.debug``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _MODULE_PREFIXES = ("Module.", "Cell.")
+
+
+#: Ending of the name of a gradient that was saved by hand.
+SAVED_GRADIENT = "_grad"
 
 
 class Call(NamedTuple):
@@ -31,6 +36,21 @@ def parse_name(name: str) -> Call | None:
     """
     call = _parse_module_name(name) if name.startswith(_MODULE_PREFIXES) else None
     return call or _parse_api_name(name)
+
+
+def parse_saved_name(name: str) -> Call | None:
+    """Return the parts of the name of a value that was saved by hand, None for another form.
+
+    >>> parse_saved_name("hidden_grad.0.debug").entry_type
+    'backward'
+    """
+    front, _, entry_type = name.rpartition(".")
+    variable, _, number = front.rpartition(".")
+    if entry_type != "debug" or not number.isdecimal() or not variable:
+        return None
+    if variable.endswith(SAVED_GRADIENT):
+        return Call("", "op", "", "backward", "")
+    return Call("", "op", "", "forward", "")
 
 
 def _parse_module_name(name: str) -> Call | None:

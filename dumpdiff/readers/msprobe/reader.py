@@ -7,6 +7,7 @@ paths in these files are those of the recording machine and are ignored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from ..files import find_folder_number, find_text_files, load_tensor
 from ..parts import Part
 from ..stack_frames import NOWHERE, Site, parse_site
 from .communications import read_communications
-from .dump_json import is_dump, read_dump, read_side_file
-from .names import Call, parse_name
+from .dump_json import holds_saved_values, is_dump, read_dump, read_side_file
+from .names import Call, parse_name, parse_saved_name
 from .tensors import FOLDER, read_call_tensors
 
 FORMAT = "msprobe"
@@ -36,14 +37,20 @@ _MINDSPORE_FAMILIES = ("Cell.", "Primitive.", "Mint", "mint.")
 
 
 def find_parts(path: Path) -> list[Part]:
-    """List every dump.json at or below ``path``.
+    """List every dump.json at or below ``path``, and every debug.json in a folder without one.
 
     Step and rank (or process id) are the numbers of the folders stepN, rankR and procP.
     """
-    parts = []
+    calls: list[Path] = []
+    saved_values: list[Path] = []
     for file in find_text_files(path):
-        if not is_dump(read_head(file, _HEAD_SIZE)):
-            continue
+        head = read_head(file, _HEAD_SIZE)
+        if is_dump(head):
+            (saved_values if holds_saved_values(head) else calls).append(file)
+    folders = {file.parent for file in calls}
+    files = [*calls, *(file for file in saved_values if file.parent not in folders)]
+    parts = []
+    for file in files:
         step = find_folder_number(file, "step")
         rank = find_folder_number(file, "rank")
         process = find_folder_number(file, "proc") if rank is None else None
@@ -59,7 +66,12 @@ def read_part(part: Part) -> Trace:
     construct, construct_problems = read_side_file(folder / "construct.json")
     stacks, stack_problems = read_side_file(folder / "stack.json")
     problems += construct_problems + stack_problems
-    calls = _order_calls(_parse_names(entries, part.path.name, problems))
+    if header.get("level") == "debug":
+        entries = {name: {"output": value} for name, value in entries.items() if value is not None}
+        parse = parse_saved_name
+    else:
+        parse = parse_name
+    calls = _order_calls(_parse_names(entries, part.path.name, problems, parse))
     if not calls:
         raise DumpError(f"{part.path}: holds no entry with tensors; was anything recorded?")
     sites = _parse_sites(stacks)
@@ -88,12 +100,17 @@ def read_part(part: Part) -> Trace:
     return Trace(source, ops, tensors, all_problems, loader, communications)
 
 
-def _parse_names(entries: dict[str, Any], file: str, problems: list[Problem]) -> dict[str, Call]:
+def _parse_names(
+    entries: dict[str, Any],
+    file: str,
+    problems: list[Problem],
+    parse: Callable[[str], Call | None],
+) -> dict[str, Call]:
     """Return the entries that are calls, with the parts of their names; report the others."""
     calls: dict[str, Call] = {}
     unknown_names: list[str] = []
     for name, entry in entries.items():
-        call = parse_name(name)
+        call = parse(name)
         if call is None or not isinstance(entry, dict):
             unknown_names.append(name)
         else:
