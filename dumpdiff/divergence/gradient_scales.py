@@ -261,9 +261,14 @@ def _is_scaled(graph: JointGraph, gradient: _NormedGradient) -> bool:
 
 
 def _is_multiple(numbers: Floats, others: Floats, factor: float) -> bool:
-    """Return whether max, min and mean are those of the other value times the factor."""
+    """Return whether max, min and mean are those of the other value times the factor.
+
+    What one side did not record is not compared; the two extremes must be.
+    """
     differences = np.abs(numbers - factor * others)
-    return bool(np.all(differences <= _MIN_DIFFERENCE * factor * np.abs(others).max()))
+    limit = _MIN_DIFFERENCE * factor * np.abs(others[:2]).max()
+    is_multiple = (differences <= limit) | np.isnan(differences)
+    return bool(is_multiple.all() and np.isfinite(differences[:2]).all())
 
 
 def _list_op_partners(graph: JointGraph) -> tuple[dict[int, int], dict[int, int]]:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from traces import edit_tensors, find_op, locate_divergence
@@ -9,6 +10,7 @@ from traces import edit_tensors, find_op, locate_divergence
 from dumpdiff.divergence.gradient_scales import (
     _find_final_multiple,
     _find_unrecorded_multiple,
+    _is_multiple,
     find_normed_gradient,
 )
 from dumpdiff.graph import build_flow, find_gradients
@@ -113,3 +115,16 @@ def test_a_multiple_that_was_not_recorded_is_what_the_paired_op_reads(trace, fac
         assert target.norms[value] == pytest.approx(factor * reference.norms[gradient])
     else:
         assert value == -1
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([2.0, -1.0, 0.2], True),
+        ([2.0, -1.0, np.nan], True),  # MindSpore records no mean
+        ([2.0, -1.1, 0.2], False),
+        ([np.nan, np.nan, 0.2], False),
+    ],
+)
+def test_a_multiple_is_one_in_all_recorded_statistics(numbers, expected):
+    assert _is_multiple(np.array(numbers), np.array([1.0, -0.5, 0.1]), 2.0) == expected
