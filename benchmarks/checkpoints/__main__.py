@@ -163,7 +163,10 @@ def _format_conversion(outcome: conversions.Outcome) -> str:
         return "refused"
     if not outcome.is_identical:
         return "**other weights**"
-    return f"identical, logits {outcome.logits_error:.1g}"
+    text = f"identical, logits {outcome.logits_error:.1g}"
+    if outcome.megatron_error is not None:
+        text += f", in Megatron-core {outcome.megatron_error:.1g}"
+    return text
 
 
 def _format_totals(rows: list[Row]) -> str:

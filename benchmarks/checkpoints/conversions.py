@@ -6,6 +6,10 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import megatron_model
+
+#: Number of latent attention, which Megatron-core builds with Transformer Engine only.
+_LATENT = "kv_lora_rank"
 _TOKENS, _SEED = (2, 9), 3  #: shape of the batch of random tokens
 #: Keys of config.json that no checkpoint of another framework has, and that the class must get for
 #: the tiny vocabulary to be valid.
@@ -19,6 +23,7 @@ class Outcome(NamedTuple):
     is_identical: bool  #: both written checkpoints hold the source's weights, bit for bit
     logits_error: float  #: largest difference over the largest logit
     refusal: str = ""  #: why it was not converted
+    megatron_error: float | None = None  #: the same of the logits of real Megatron-core
 
 
 def convert_both_ways(model: Any, source: Path, framework: str, folder: Path) -> Outcome:
@@ -37,7 +42,20 @@ def convert_both_ways(model: Any, source: Path, framework: str, folder: Path) ->
     )
     _copy_token_ids(source, folder / "back")
     error = compare_logits(model, _load(model, folder / "back"))
-    return Outcome(framework, bool(there.verified and back.verified), error)
+    megatron_error = None
+    if framework == "megatron" and not hasattr(model.config, _LATENT):
+        megatron_error = _compare_with_megatron(model, folder / "there")
+    is_identical = bool(there.verified and back.verified)
+    return Outcome(framework, is_identical, error, megatron_error=megatron_error)
+
+
+def _compare_with_megatron(model: Any, folder: Path) -> float:
+    import torch
+
+    tokens = _draw_tokens(model)
+    logits = megatron_model.compute_logits(folder, tokens)[..., : model.config.vocab_size]
+    with torch.no_grad():
+        return _compute_error(logits, model(tokens).logits)
 
 
 def _copy_token_ids(source: Path, target: Path) -> None:
@@ -59,8 +77,17 @@ def compare_logits(model: Any, other: Any) -> float:
     """Return the largest difference of the logits over the largest logit."""
     import torch
 
-    generator = torch.Generator().manual_seed(_SEED)
-    tokens = torch.randint(3, model.config.vocab_size, _TOKENS, generator=generator)
+    tokens = _draw_tokens(model)
     with torch.no_grad():
-        logits, other_logits = model(tokens).logits, other(tokens).logits
-    return float((logits - other_logits).abs().max() / logits.abs().max())
+        return _compute_error(other(tokens).logits, model(tokens).logits)
+
+
+def _draw_tokens(model: Any) -> Any:
+    import torch
+
+    generator = torch.Generator().manual_seed(_SEED)
+    return torch.randint(3, model.config.vocab_size, _TOKENS, generator=generator)
+
+
+def _compute_error(logits: Any, expected: Any) -> float:
+    return float((logits - expected).abs().max() / expected.abs().max())

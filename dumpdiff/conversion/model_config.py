@@ -86,9 +86,9 @@ _EFFECTLESS_SETTINGS = frozenset(
         "id2label", "label2id", "problem_type", "cross_attention_hidden_size",
     }
 )  # fmt: skip
-#: Settings that change nothing with this value: what Megatron computes anyway.
+#: Settings that change nothing with this value: what Megatron computes anyway. The values that a
+#: family always has (rules/families) are like them.
 _IDLE_VALUES: Mapping[str, Any] = {
-    "hidden_act": "silu",
     "activation_function": "gelu_new",
     "scale_attn_weights": True,
     "partial_rotary_factor": 1.0,
@@ -316,7 +316,8 @@ def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
         is_off = value in (None, False, 0, [], {})
         if key in written or key in _CARRIED_SETTINGS or key in _EFFECTLESS_SETTINGS or is_off:
             continue
-        if _IDLE_VALUES.get(key) == value:
+        is_of_family = family is not None and family.values.get(key) == value
+        if is_of_family or _IDLE_VALUES.get(key) == value:
             continue
         if key == "layer_types" and set(value) == {"full_attention"}:
             continue

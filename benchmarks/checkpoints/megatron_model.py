@@ -1,0 +1,116 @@
+"""Logits of a converted checkpoint in real Megatron-core, on the CPU, with the local layer spec.
+
+The model is built from the checkpoint's own arguments, as Megatron's training script does with
+``--use-checkpoint-args``; every parameter must fit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+_FILE = Path("release") / "mp_rank_00" / "model_optim_rng.pt"
+
+
+def compute_logits(folder: Path, tokens: Any) -> Any:
+    """Return the logits of tokens (batch, length): float32 (batch, length, padded vocabulary)."""
+    import torch
+
+    _initialize()
+    content = torch.load(folder / _FILE, weights_only=False)
+    arguments: Namespace = content["args"]
+    model = _build_model(arguments)
+    missing, unexpected = model.load_state_dict(content["model"], strict=False)
+    lost = [name for name in missing if "_extra_state" not in name]
+    if lost or unexpected:
+        raise RuntimeError(f"missing {lost[:3]}, unexpected {unexpected[:3]}")
+    length = tokens.shape[1]
+    positions = torch.arange(length).expand_as(tokens)
+    mask = torch.triu(torch.ones(1, 1, length, length, dtype=torch.bool), 1)
+    with torch.no_grad():
+        return model.eval()(tokens, positions, mask)
+
+
+def _initialize() -> None:
+    """Start a group of one process, without a device."""
+    import torch
+
+    if torch.distributed.is_initialized():
+        return
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+    from megatron.core.transformer.moe import moe_utils
+
+    torch.cuda.synchronize = lambda *_: None
+    torch.cuda.current_device = lambda: "cpu"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1
+    )
+    parallel_state.initialize_model_parallel(1, 1)
+    # The states of random numbers for dropout, which is zero here, are on a device.
+    CudaRNGStatesTracker.fork = lambda *_: contextlib.nullcontext()
+    # 0.16.1 reads this name, but defines it only with Transformer Engine.
+    moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
+
+
+def _build_model(arguments: Namespace) -> Any:
+    import torch
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+    from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.transformer.transformer_config import (
+        MLATransformerConfig,
+        TransformerConfig,
+    )
+
+    is_latent = arguments.multi_latent_attention
+    config_class = MLATransformerConfig if is_latent else TransformerConfig
+    values = {
+        name: value
+        for name, value in vars(arguments).items()
+        if name in config_class.__dataclass_fields__ and value is not None
+    }
+    is_gated = arguments.swiglu
+    values |= {
+        "layernorm_epsilon": arguments.norm_epsilon,
+        "gated_linear_unit": is_gated,
+        "activation_func": torch.nn.functional.silu if is_gated else _gelu_tanh,
+        "num_moe_experts": getattr(arguments, "num_experts", None),
+        "use_cpu_initialization": True,
+        "bias_activation_fusion": False,
+        "gradient_accumulation_fusion": False,
+        "masked_softmax_fusion": False,
+        "apply_rope_fusion": False,
+        "persist_layer_norm": False,
+        "transformer_impl": "local",
+        "pipeline_dtype": torch.float32,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+    }
+    config = config_class(**values)
+    spec = get_gpt_decoder_block_spec(
+        config, use_transformer_engine=False, normalization=arguments.normalization
+    )
+    return GPTModel(
+        config=config,
+        transformer_layer_spec=spec,
+        vocab_size=arguments.padded_vocab_size,
+        max_sequence_length=arguments.max_position_embeddings,
+        share_embeddings_and_output_weights=not arguments.untie_embeddings_and_output_weights,
+        position_embedding_type=arguments.position_embedding_type,
+        rotary_percent=getattr(arguments, "rotary_percent", 1.0),
+        rotary_base=int(getattr(arguments, "rotary_base", 10000)),
+        rope_scaling=getattr(arguments, "use_rope_scaling", False),
+        rope_scaling_factor=getattr(arguments, "rope_scaling_factor", 8.0),
+    )
+
+
+def _gelu_tanh(values: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.gelu(values, approximate="tanh")
