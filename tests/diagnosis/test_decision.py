@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from dumpdiff import run_settings
+from dumpdiff.batches import Batch, DataComparison, choose_comparison
+from dumpdiff.batches import compare as compare_batches
 from dumpdiff.diagnosis.advice import advise
 from dumpdiff.diagnosis.case import Case
 from dumpdiff.diagnosis.decision import Decision, decide
@@ -256,3 +258,41 @@ def test_every_outcome_says_what_to_do_next(given_stages: tuple[Stage, ...], mes
     evidence = Evidence(stages=given_stages)
     advice = advise(Case(), evidence, decide(evidence))
     assert any(message in line for item in advice for line in (item.reason, *item.commands))
+
+
+def test_samples_in_another_order_leave_the_data_undecided_in_files() -> None:
+    """They change no mean loss, but every value of the network."""
+    tokens = np.arange(24).reshape(4, 6)
+    batches = [
+        Batch(name, "file", "a saved batch", {"tokens": rows})
+        for name, rows in (("ms", tokens[[3, 1, 0, 2]]), ("pt", tokens))
+    ]
+    data = compare_batches(*batches)
+    assert data.verdict == "agree"
+    decision = decide_from(
+        data.to_stage(), *(stage for stage in COMPLETE if stage.name != "data"), data=data
+    )
+    assert decision.outcome == "inconclusive"
+    assert "data" in decision.candidates
+
+
+def test_what_the_network_read_counts_more_than_the_files(compared_orders: DataComparison) -> None:
+    """A permuted batch in dumps is the data, however many other stages agree."""
+    stages = make_stages(weights="agree", norms="agree", optimizer="agree", backward="agree")
+    decision = decide_from(compared_orders.to_stage(), *stages, data=compared_orders)
+    assert decision.cause == "data"
+    assert "in another order: 3, 1, 0, 2" in decision.headline
+
+
+@pytest.fixture
+def compared_orders() -> DataComparison:
+    """Batches in dumps, of which the target's has another order; the files agree."""
+    tokens = np.arange(24).reshape(4, 6)
+    dumped = [
+        Batch("ms", "dump", "a dump", {"tokens": tokens[[3, 1, 0, 2]]}),
+        Batch("pt", "dump", "a dump", {"tokens": tokens}),
+    ]
+    given = [Batch(name, "file", "a saved batch", {"tokens": tokens}) for name in ("ms", "pt")]
+    comparison = choose_comparison(compare_batches(*dumped), compare_batches(*given))
+    assert comparison.missing[-1].startswith("the batches that were given: agree")
+    return comparison
