@@ -8,5 +8,14 @@ from .book import Rules
 from .document import RuleError
 from .explanation import Explanation
 from .files import list_shipped_files, load_rules
+from .mappings import NamedPairs, split_module_name
 
-__all__ = ["Explanation", "RuleError", "Rules", "list_shipped_files", "load_rules"]
+__all__ = [
+    "Explanation",
+    "NamedPairs",
+    "RuleError",
+    "Rules",
+    "list_shipped_files",
+    "load_rules",
+    "split_module_name",
+]
