@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..graph import Flow
 from ..model.trace import FORWARD
-from ..rulebook import Rules
+from ..rulebook import NamedPairs, Rules, split_module_name
 from . import confidence
 from .anchors import has_conflicting_inputs
 from .matches import Matching
@@ -45,18 +45,44 @@ def pair_by_mapping(matching: Matching, rules: Rules, *, diverged: bool) -> bool
 def _iterate_named_pairs(matching: Matching, rules: Rules) -> Iterator[tuple[int, int]]:
     """Yield (target class, reference class) for each tensor, then each module, that rules name."""
     named = rules.named_pairs
-    if not named.tensors and not named.modules:
+    if not named.tensors and not named.modules and not named.layers:
         return
     slots_t, slots_r = _index_slots(matching.target), _index_slots(matching.reference)
     for slot_t, slot_r in named.tensors.items():
         if slot_t in slots_t and slot_r in slots_r:
             yield slots_t[slot_t], slots_r[slot_r]
-    if not named.modules:
-        return
-    for (op, slot), value in slots_t.items():
-        for name in named.list_module_names(op):
-            if (name, slot) in slots_r:
-                yield value, slots_r[name, slot]
+    if named.modules:
+        for (op, slot), value in slots_t.items():
+            for name in named.list_module_names(op):
+                if (name, slot) in slots_r:
+                    yield value, slots_r[name, slot]
+    if named.layers:
+        names = _pair_layers(matching, named)
+        for (op, slot), value in slots_t.items():
+            if (names.get(op, ""), slot) in slots_r:
+                yield value, slots_r[names[op], slot]
+
+
+def _pair_layers(matching: Matching, named: NamedPairs) -> dict[str, str]:
+    """Return the reference's record of a module for each of the target's, by a layer mapping."""
+    classes = {}
+    records_t = {}
+    for name in matching.target.trace.ops["name"]:
+        parts = split_module_name(name)
+        if parts is not None:
+            classes[parts[0]] = parts[1]
+            records_t[name] = parts
+    records_r = {}
+    for name in matching.reference.trace.ops["name"]:
+        parts = split_module_name(name)
+        if parts is not None:
+            records_r[parts[0], parts[2]] = name
+    pairs = {}
+    for name, (path, _, rest) in records_t.items():
+        reference_name = records_r.get((named.convert_path(path, classes), rest))
+        if reference_name is not None:
+            pairs[name] = reference_name
+    return pairs
 
 
 def _index_slots(flow: Flow) -> dict[tuple[str, str], int]:

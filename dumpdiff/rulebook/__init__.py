@@ -8,14 +8,17 @@ from .book import Rules
 from .document import RuleError
 from .explanation import Explanation
 from .files import list_shipped_files, load_rules
+from .mappings import NamedPairs, split_module_name
 from .model_families import Arrangement, ModelFamily
 
 __all__ = [
     "Arrangement",
     "Explanation",
     "ModelFamily",
+    "NamedPairs",
     "RuleError",
     "Rules",
     "list_shipped_files",
     "load_rules",
+    "split_module_name",
 ]

@@ -1,4 +1,4 @@
-"""Read mapping files of msprobe's comparer (data, cell and API mappings): pairs of names.
+"""Read mapping files of msprobe's comparer (data, cell, API and layer mappings): pairs of names.
 
 They are recognized by content, so they can be given wherever rule files can. Formats as read in
 mindstudio-probe 26.2, core/compare/acc_compare.py.
@@ -7,7 +7,7 @@ mindstudio-probe 26.2, core/compare/acc_compare.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import yaml
@@ -33,6 +33,9 @@ _MODULE = re.compile(
     r"\.(?P<rest>(?:forward|backward)\.\d+|parameters_grad(?:\.\d+)?)"
 )
 
+#: What a layer mapping calls the model itself; older versions of msprobe called it Cell.
+_TOP_LAYER, _OLD_TOP_LAYER = "TopLayer", "Cell"
+
 
 @dataclass
 class NamedPairs:
@@ -42,9 +45,33 @@ class NamedPairs:
     #: path and class of modules: 'fc2.Dense' -> 'fc2.Linear'
     modules: dict[str, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)  #: 'Functional.abs' -> 'Torch.abs'
+    #: class of a module, or TopLayer -> path of a module in it -> path on the reference side
+    layers: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.tensors) + len(self.modules) + len(self.kinds)
+        return len(self.tensors) + len(self.modules) + len(self.kinds) + len(self.layers)
+
+    def convert_path(self, path: str, classes: Mapping[str, str]) -> str:
+        """Return the path that a module of the target has on the reference side, by layers.
+
+        ``classes`` has the class of each module by path. In each module the longest path that its
+        class renames counts; other names stay.
+        """
+        words = path.split(".")
+        converted: list[str] = []
+        start = 0
+        while start < len(words):
+            name = classes.get(".".join(words[:start]), "") if start else _TOP_LAYER
+            renamed = self.layers.get(name, {})
+            end = start + 1
+            for last in range(len(words), start, -1):
+                if ".".join(words[start:last]) in renamed:
+                    end = last
+                    break
+            part = ".".join(words[start:end])
+            converted.append(renamed.get(part, part))
+            start = end
+        return ".".join(converted)
 
     def list_module_names(self, op: str) -> Iterator[str]:
         """Yield the names that a module call of the target may have on the reference side.
@@ -57,6 +84,15 @@ class NamedPairs:
         reference_name = self.modules[match["name"]]
         for front in ("Module", "Cell"):
             yield f"{front}.{reference_name}.{match['rest']}"
+
+
+def split_module_name(op: str) -> tuple[str, str, str] | None:
+    """Return path, class and rest (phase and number) of the record of a module, else None."""
+    match = _MODULE.fullmatch(op)
+    if match is None:
+        return None
+    path, _, name = match["name"].rpartition(".")
+    return (path, name, match["rest"]) if path else None
 
 
 def is_mapping(document: Entry, sections: tuple[str, ...]) -> bool:
@@ -88,10 +124,8 @@ def add_mapping(document: Entry, named_pairs: NamedPairs) -> None:
         _add_apis(document, named_pairs)
         return
     if _is_layer_mapping(document):
-        raise document.make_error(
-            "an msprobe layer mapping says too little; "
-            "give the data_mapping_*.yaml that msprobe compare -lm writes"
-        )
+        _add_layers(document, named_pairs)
+        return
     pairs = document.read_pairs()
     first_name = next(key.read_text() for key in pairs)
     if _parse_slot(first_name) is not None:
@@ -113,11 +147,21 @@ def _add_apis(document: Entry, named_pairs: NamedPairs) -> None:
         named_pairs.kinds[fields["ms_api"].read_text()] = fields["pt_api"].read_text()
 
 
+def _add_layers(document: Entry, named_pairs: NamedPairs) -> None:
+    """Add what the modules of each class call the modules in them."""
+    for key, value in document.read_pairs().items():
+        name = _TOP_LAYER if key.read_text() == _OLD_TOP_LAYER else key.read_text()
+        paths = named_pairs.layers.setdefault(name, {})
+        for path, reference_path in value.read_pairs().items():
+            # text in parentheses is a comment
+            paths[path.read_text()] = reference_path.read_text().partition("(")[0]
+
+
 def _is_layer_mapping(document: Entry) -> bool:
     node = document.node
     if not isinstance(node, yaml.MappingNode):
         return False
-    return any(key.value == "TopLayer" for key, _ in node.value)
+    return any(key.value in (_TOP_LAYER, _OLD_TOP_LAYER) for key, _ in node.value)
 
 
 def _read_slot(entry: Entry) -> Slot:

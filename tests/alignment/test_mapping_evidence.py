@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from traces import load_shipped_rules
 
 from dumpdiff.alignment import Alignment, align
 from dumpdiff.capture.msprobe.mapping_files import MsprobeMapping, build_mapping
-from dumpdiff.graph import Flow
-from dumpdiff.rulebook import Rules, load_rules
+from dumpdiff.graph import Flow, build_flow
+from dumpdiff.model.trace import Trace
+from dumpdiff.rulebook import Rules, load_rules, split_module_name
 
 Flows = Callable[[str], Flow]
 
@@ -107,3 +109,31 @@ def test_an_api_that_a_mapping_names_has_the_kind_of_the_other(flow: Flows, tmp_
         alignment.target_kinds[op] for op, kind in enumerate(kinds) if kind == "Functional.softmax"
     } == {"silu"}
     assert "softmax" in alignment.reference_kinds
+
+
+def test_a_layer_mapping_pairs_every_module_of_renamed_classes(
+    trace: Callable[[str], Trace], tmp_path: Path
+) -> None:
+    """The same run with other names of modules; the mapping says what they are called there."""
+    reference = trace("demo_pytorch")
+    names = reference.ops["name"].str.replace(".self_attn", ".attention", regex=False)
+    names = names.str.replace("Module.model.", "Module.backbone.", regex=False)
+    target = replace(reference, ops=reference.ops.assign(name=names))
+    layer_class = next(
+        parts[1]
+        for name in reference.ops["name"]
+        if (parts := split_module_name(name)) and parts[0] == "model.layers.0"
+    )
+    file = tmp_path / "layers.yaml"
+    file.write_text(f"TopLayer:\n  backbone: model\n{layer_class}:\n  attention: self_attn\n")
+    named = load_rules([file]).named_pairs
+    classes = {
+        parts[0]: parts[1] for name in names if (parts := split_module_name(name)) is not None
+    }
+    renamed = {path: named.convert_path(path, classes) for path in classes}
+    assert renamed["backbone.layers.1.attention"] == "model.layers.1.self_attn"
+    paths = {
+        parts[0] for name in reference.ops["name"] if (parts := split_module_name(name)) is not None
+    }
+    assert set(renamed.values()) == paths
+    assert len(align(build_flow(target), build_flow(reference), load_rules([file])).ops) > 0

@@ -90,11 +90,7 @@ def test_a_later_file_wins(tmp_path: Path) -> None:
             1,
             "expected a row of an msprobe API mapping, with ms_api and pt_api",
         ),
-        (
-            "TopLayer:\n  model: module\n",
-            1,
-            "an msprobe layer mapping says too little; give the data_mapping",
-        ),
+        ("TopLayer:\n  model: {a: b}\n", 2, "expected a text"),
         ("fc.Dense: {}\n", 1, "unknown key 'fc.Dense'"),
         ("fc.Dense:\n", 1, "expected a text, found nothing"),
         ("scope: model.layers\n", 1, "unknown key 'scope'"),
@@ -104,3 +100,28 @@ def test_an_error_has_its_line(tmp_path: Path, text: str, line: int, reason: str
     with pytest.raises(RuleError, match=reason) as caught:
         load_mapping(tmp_path, text)
     assert caught.value.line == line
+
+
+LAYERS = """TopLayer:
+  network_with_loss: module
+Cell:
+  head: lm_head
+ParallelAttention:
+  qkv_proj: query_key_value
+  out_proj.inner: dense(of the output)
+"""
+
+
+def test_a_layer_mapping_renames_the_modules_in_a_class(tmp_path: Path) -> None:
+    """The longest path counts, other names stay, and text in parentheses is a comment."""
+    pairs = load_mapping(tmp_path, LAYERS).named_pairs
+    attention = "network_with_loss.layers.0.attention"
+    classes = {attention: "ParallelAttention"}
+    for path, expected in (
+        (f"{attention}.qkv_proj", "module.layers.0.attention.query_key_value"),
+        (f"{attention}.out_proj.inner", "module.layers.0.attention.dense"),
+        (f"{attention}.out_proj", "module.layers.0.attention.out_proj"),
+        ("head", "lm_head"),
+        ("other.qkv_proj", "other.qkv_proj"),
+    ):
+        assert pairs.convert_path(path, classes) == expected
