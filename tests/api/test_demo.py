@@ -30,7 +30,7 @@ def test_triage_finds_every_input_and_the_faulty_layer(runs: Path) -> None:
     triaged = dumpdiff.triage(dumpdiff.find_case(runs / "mindformers", runs / "megatron"))
     assert triaged.decision.cause == "forward"
     assert "layers.1.attention" in triaged.decision.headline
-    assert {answer.place for answer in triaged.decision.ruled_out} == {"data", "weights"}
+    assert {"data", "weights"} <= {answer.place for answer in triaged.decision.ruled_out}
 
 
 def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:

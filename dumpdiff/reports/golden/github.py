@@ -26,7 +26,7 @@ def write(check: GoldenCheck, stream: IO[bytes]) -> None:
 def _format_command(level: str, source: str, title: str, message: str) -> str:
     """Return a workflow command; the characters that end one of its parts are escaped."""
     file, _, line = source.rpartition(":")
-    place = f"file={_escape_property(file)},line={line}," if file and line.isdigit() else ""
+    place = f"file={_escape_property(file)},line={line}," if file and line.isdecimal() else ""
     return f"::{level} {place}title={_escape_property(title)}::{_escape_message(message)}"
 
 
