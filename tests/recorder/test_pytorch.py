@@ -66,6 +66,7 @@ def test_operators_modules_gradients_updates_and_source_lines_are_recorded(tmp_p
     gradient = ops[ops["kind"] == "Aten.silu_backward"].iloc[0]
     assert (gradient["scope"], gradient["phase"]) == ("layers.2", "backward")
     assert gradient["source"] == silu["source"]
+    assert ops.loc[ops["kind"] == "Aten.ones_like", "phase"].tolist() == ["backward"]
     assert ops["name"].iat[silu["parent"]].startswith("Module.layers.0.Block.forward")
     names = {name for name, _ in Llama().named_parameters()}
     for column in ("parameter", "gradient_of", "update_of"):

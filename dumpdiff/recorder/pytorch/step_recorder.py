@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _UNINITIALIZED = ("empty", "new_empty")
 #: Namespaces of operators that compute nothing of the model.
 _BOOKKEEPING = ("profiler", "prim", "rngprims")
+#: Frames between an operator and the function of autograd that makes the first gradient.
+_MAX_SEED_FRAMES = 8
 _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional")
 
 
@@ -52,6 +55,8 @@ class StepRecorder:
         if namespace in _BOOKKEEPING or self._in_optimizer:
             return self._run_unrecorded(func, args, kwargs)
         phase, module, site, is_recomputed = self._find_place(namespace)
+        if name == "ones_like" and _is_gradient_seed():
+            phase = BACKWARD
         if not self._is_chosen(module):
             return self._run_unrecorded(func, args, kwargs)
         arguments = dict(_iterate_arguments(args, kwargs))
@@ -217,6 +222,18 @@ class StepRecorder:
 
     def _add_value(self, tensor: torch.Tensor) -> int:
         return self.index.add(get_local(tensor))
+
+
+def _is_gradient_seed() -> bool:
+    """Return whether autograd runs the operator: it makes the gradient of the loss itself."""
+    frame = sys._getframe(1)
+    for _ in range(_MAX_SEED_FRAMES):
+        if frame.f_code.co_name == "_make_grads":
+            return True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
 
 
 def _iterate_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
