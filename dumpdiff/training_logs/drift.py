@@ -14,8 +14,8 @@ _N_BLOCKS = 120
 _MIN_STEPS = 100  #: in fewer steps, rounding errors that grow look like a trend
 _MIN_SEGMENT = 4  #: blocks before and after a change
 #: What a model with a change must explain beyond one without, as F statistic of the best of all
-#: changes, divided by what correlated noise adds. Of 4,000 pairs without a change (white noise,
-#: correlation 0.5 and 0.9, noise that grows) 1 exceeded it.
+#: changes, divided by what correlated noise adds. Of 2,400 pairs without a change, of 100 to 1,200
+#: steps (white noise, correlation 0.5 and 0.9, noise that grows), 1 exceeded it.
 _MIN_STATISTIC = 40.0
 #: A change must reach this share of the loss: smaller ones are rounding of the sums over ranks.
 _MIN_SHARE = 2e-4
