@@ -39,12 +39,22 @@ PRESENTATION = {
     "verbose",
 }
 #: Presentation in one command, an input in another.
-PRESENTATION_OF = {"align": {"scope"}, "env": {"explain", "shell"}}
+PRESENTATION_OF = {
+    "align": {"scope"},
+    "env": {"explain", "shell"},
+    "narrow": {"until_cause"},
+    # A script is run as a whole; in the library, the body of a with statement is.
+    "record": {"script", "arguments"},
+    # Of graft, which is a function of its own.
+    "snippet": {"result", "finding", "place"},
+}
 
 #: Parameters without an option: callbacks, and what a command line cannot express.
 LIBRARY_ONLY = {"progress"}
 LIBRARY_ONLY_OF = {
     "align": {"explained"},
+    "dump-config mindspore": {"output"},
+    "record": {"model"},
     "report": {"html", "markdown", "junit", "csv"},
     "rules suggest": set(),
 }
@@ -53,8 +63,13 @@ LIBRARY_ONLY_OF = {
 COMMANDS = dict(list_commands())
 
 #: ``1`` is a text on a command line; ``-`` is standard output, which has no name to put into a
-#: script.
-OTHER_DEFAULTS = {("explain", "finding"), ("dump-config msprobe", "output")}
+#: script. A recorded script is a whole training, and a with statement holds the steps to record.
+OTHER_DEFAULTS = {
+    ("explain", "finding"),
+    ("dump-config msprobe", "output"),
+    ("record", "steps"),
+    ("snippet", "folder"),
+}
 
 #: Defaults of options; click has markers of its own for "no default".
 PLAIN = (bool, int, float, str, list, tuple)
