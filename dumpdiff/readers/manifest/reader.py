@@ -33,7 +33,6 @@ from .document import RECOGNITION_KEY, Manifest, ManifestTensor, read_manifest
 FORMAT = "manifest"
 
 _HEAD_SIZE = 4096  #: bytes of a file that decide whether it is a manifest
-_FILE_MARK = b'"file"'  #: in the text of a manifest that has whole tensors
 
 
 def find_parts(path: Path) -> list[Part]:
