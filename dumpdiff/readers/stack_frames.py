@@ -43,6 +43,10 @@ class Site(NamedTuple):
 
 
 NOWHERE = Site()
+#: Functions that compute the norm of all gradients, or clip them: those of PyTorch
+#: (clip_grad_norm_), Megatron-LM (get_grad_norm_fp32, clip_grad_by_total_norm_fp32), DeepSpeed
+#: (get_global_norm, clip_grad_norm_) and users.
+_GRADIENT_NORM = re.compile(r"clip_grad|clip_by_global_norm|(?:grad|gradient|local|global)s?_norm")
 
 
 def build_site(frames: Iterable[Frame]) -> Site:
@@ -57,7 +61,8 @@ def build_site(frames: Iterable[Frame]) -> Site:
         path = file.replace("\\", "/")
         if function in _BACKWARD_FUNCTIONS:
             in_backward = True
-        if path.endswith("/clip_grad.py") or (function == "step" and "optim" in path):
+        is_clipping = path.endswith("/clip_grad.py") or _GRADIENT_NORM.search(function)
+        if is_clipping or (function == "step" and "optim" in path):
             in_optimizer = True
         name = _get_user_file(path)
         if name:
