@@ -35,6 +35,8 @@ _DECIDED = 0.8
 #: A place with less than this is not left. Everything that the stages overlook (one fault in fifty)
 #: is below it, everything that only a printed sum speaks against is above it.
 _LEFT = 0.05
+#: A place of which less was read is not ruled out, whatever else explains the difference.
+_LEAST_SHARE = 0.5
 #: With less than this, it is certain that something differs.
 _NOTHING_WRONG = 0.05
 #: From this probability on, a place that is left next to a cause may be a second one.
@@ -85,7 +87,9 @@ class _Case:
 
     def is_ruled_out(self, place: Place) -> bool:
         """Whether a stage examined the place, it agrees, and all evidence leaves no doubt."""
-        return self.answers[place].verdict == "agree" and self.belief.places[place] < _LEFT
+        answer = self.answers[place]
+        is_read = answer.verdict == "agree" and answer.share >= _LEAST_SHARE
+        return is_read and self.belief.places[place] < _LEFT
 
 
 def decide(evidence: Evidence) -> Decision:

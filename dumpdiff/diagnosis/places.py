@@ -42,6 +42,7 @@ class PlaceAnswer:
     message: str = ""  #: what the verdict rests on, in one line
     evidence: tuple[str, ...] = ()
     stage: str = ""  #: the stage that says so
+    share: float = 1.0  #: share of the place that was read, at most, by what gives the verdict
 
 
 def answer_places(observations: Sequence[Observation]) -> dict[Place, PlaceAnswer]:
@@ -66,5 +67,6 @@ def _merge_observations(place: Place, observations: Sequence[Observation]) -> Pl
         lines = list(first.evidence)
         for item in matching[1:]:
             lines += [f"{item.stage}: {item.message}", *item.evidence]
-        return PlaceAnswer(place, first.verdict, first.message, tuple(lines), first.stage)
+        share = max(item.share for item in matching)
+        return PlaceAnswer(place, first.verdict, first.message, tuple(lines), first.stage, share)
     return PlaceAnswer(place, "unseen")
