@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import settings
 from warm import Warm
@@ -23,6 +24,9 @@ from dumpdiff.graph import Flow, build_flow
 settings.register_profile("search", deadline=None)
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("same")
+
+# Columns are read-only, as they always are from pandas 3 on.
+pd.options.mode.copy_on_write = True
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 

@@ -132,8 +132,8 @@ def _check_roles(step: Step, slots: _Slots) -> tuple[int, list[Violation]]:
     # scalars may be equal by chance: offsets, counts
     is_replicated &= ~is_scalar | (n_equal > n_unequal)
     is_in_pass = np.isin(slots.phase, (FORWARD, BACKWARD))
-    is_parameter = (trace.tensors["parameter"] != "").to_numpy()
-    is_parameter |= (trace.tensors["gradient_of"] != "").to_numpy()
+    has_parameter = (trace.tensors["parameter"] != "") | (trace.tensors["gradient_of"] != "")
+    is_parameter = has_parameter.to_numpy()
     is_wrong = slots.is_unequal & is_replicated & is_in_pass & ~is_parameter
     n_checked = int((slots.is_equal & is_in_pass & (n_equal + n_unequal > 1)).sum())
     rows = np.flatnonzero(is_wrong)

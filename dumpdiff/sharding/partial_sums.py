@@ -38,8 +38,8 @@ def list_reductions(siblings: Siblings) -> list[tuple[int, int]]:
     """Return the rows of the input and the output of every reduction over ranks."""
     flow = siblings.flows[siblings.base]
     ops = flow.trace.ops
-    is_reduction = ops["kind"].str.lower().str.contains("reduce").to_numpy()
-    is_reduction &= (ops["phase"] == COMMUNICATION).to_numpy()
+    is_named_reduction = ops["kind"].str.lower().str.contains("reduce")
+    is_reduction = (is_named_reduction & (ops["phase"] == COMMUNICATION)).to_numpy()
     row_ops = flow.tensors["op"].to_numpy()
     slot_kinds = flow.tensors["slot_kind"].to_numpy()
     is_constant = flow.tensors["constant"].to_numpy()

@@ -350,9 +350,9 @@ def _name_values(flow: Flow) -> list[str]:
 def _name_reduced_gradients(flow: Flow, names: Objects) -> None:
     """Name what collectives and updates in place make of named values; ``names`` is by class."""
     ops = flow.trace.ops
-    is_update = (ops["phase"] == COMMUNICATION).to_numpy()
-    is_update |= flag_words(ops["kind"], is_in_place)
-    for op in np.flatnonzero(is_update).tolist():
+    is_communication = (ops["phase"] == COMMUNICATION).to_numpy()
+    is_update = flag_words(ops["kind"], is_in_place)
+    for op in np.flatnonzero(is_communication | is_update).tolist():
         read_names = {str(names[value]) for value in flow.reads[op]} - {""}
         results = flow.writes[op]
         if len(read_names) == 1 and len(results) == 1 and not names[results[0]]:

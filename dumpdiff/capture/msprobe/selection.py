@@ -64,8 +64,10 @@ def flag_named_ops(trace: Trace, parts: Sequence[str]) -> Flags:
 
 def _flag_level(trace: Trace, level: str) -> Flags:
     """Return (ops,) what the level records; gradients of parameters come with their modules."""
-    is_module = (trace.ops["level"] == "module").to_numpy()
-    is_module |= flag_words(trace.ops["name"], lambda name: name.startswith(("Module.", "Cell.")))
+    is_call = (trace.ops["level"] == "module").to_numpy()
+    is_module = is_call | flag_words(
+        trace.ops["name"], lambda name: name.startswith(("Module.", "Cell."))
+    )
     wanted = {"L0": is_module, "L1": ~is_module}.get(level, np.ones(len(is_module), dtype=bool))
     if not wanted.any():
         raise DumpError(
