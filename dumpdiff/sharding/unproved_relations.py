@@ -282,8 +282,8 @@ def _replicate_updates(siblings: Siblings, relations: list[Relation | None]) -> 
     """
     flow = siblings.flows[siblings.base]
     kinds = flow.trace.ops["kind"]
-    is_update = kinds.map(is_in_place).to_numpy(dtype=bool)
-    is_update &= (flow.trace.ops["phase"] == OPTIMIZER).to_numpy()
+    is_in_optimizer = (flow.trace.ops["phase"] == OPTIMIZER).to_numpy()
+    is_update = kinds.map(is_in_place).to_numpy(dtype=bool) & is_in_optimizer
     values = flow.tensor_class[siblings.rows[:, siblings.base]]
     is_open = (siblings.phases == OPTIMIZER) & (siblings.sizes.max(axis=1) > 1)
     is_open &= ~_flag_equal(siblings) & (values >= 0)

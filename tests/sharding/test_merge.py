@@ -31,8 +31,8 @@ def list_reduced_norms(trace: Trace) -> pd.DataFrame:
     """
     ops = trace.ops
     last_op = np.flatnonzero(ops["phase"] == BACKWARD)[-1]
-    is_reduction = ops["kind"].str.lower().str.contains("all_?reduce").to_numpy()
-    is_reduction &= np.arange(len(ops)) < last_op
+    is_named_reduction = ops["kind"].str.lower().str.contains("all_?reduce").to_numpy()
+    is_reduction = is_named_reduction & (np.arange(len(ops)) < last_op)
     tensors = trace.tensors[is_reduction[trace.tensors["op"].to_numpy()]]
     tensors = tensors[~tensors["constant"] & tensors["norm"].notna() & (tensors["size"] > 1)]
     norms = tensors.groupby("op")["norm"].agg(["min", "max", "size"])
