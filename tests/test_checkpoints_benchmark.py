@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 
 from dumpdiff import checkpoints
 from dumpdiff.rulebook import load_rules
 from dumpdiff.weight_comparison import WeightsResult, compare
-
-transformers = pytest.importorskip("transformers")
-torch = pytest.importorskip("torch")
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 RULES = load_rules()
@@ -23,13 +23,18 @@ RULES = load_rules()
 
 @pytest.fixture(scope="module")
 def modules() -> tuple[ModuleType, ModuleType]:
-    """Return the benchmark's models and its layouts of Megatron."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        from checkpoints import layouts, models
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-    return models, layouts
+    """Return the benchmark's models and its layouts of Megatron.
+
+    The benchmark gets another name, because tests/checkpoints has its own.
+    """
+    name = "benchmark_of_checkpoints"
+    folder = BENCHMARKS / "checkpoints"
+    spec = spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    sys.modules[name] = module_from_spec(spec)
+    return import_module(f"{name}.models"), import_module(f"{name}.layouts")
 
 
 def save_pair(modules: tuple[ModuleType, ModuleType], family: str, folder: Path) -> None:

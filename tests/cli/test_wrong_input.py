@@ -128,7 +128,7 @@ NO_DUMP = {
     make_empty_pkl: "no dump in this folder",
     make_csv_of_unknown_header: "no dump in this folder; expected .*statistic.csv",
     make_csv_of_header_alone: "statistic.csv: has a header but no row",
-    make_damaged_npy_alone: "no dump in this folder",
+    make_damaged_npy_alone: "no dump in this folder|holds no tensor that can be read",
     make_link_to_itself: "no such file or folder|[Ss]ymbolic links",
 }
 

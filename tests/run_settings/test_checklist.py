@@ -143,7 +143,7 @@ def test_defaults_of_both_sides_tick_off_nothing(tmp_path: Path) -> None:
     """A YAML without a model says nothing about the model, not even that it has no experts."""
     (tmp_path / "run.yaml").write_text(
         "optimizer: {type: AdamW, eps: 1.0e-8}\nlr_schedule: {learning_rate: 1.0e-4}\n"
-        "runner_config: {batch_size: 1}\n"
+        "runner_config: {batch_size: 1, sink_mode: true}\n"
     )
     side = read_settings(tmp_path / "run.yaml")
     checklist = check(compare(side, side))
