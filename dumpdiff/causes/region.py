@@ -17,7 +17,7 @@ import numpy as np
 from ..graph.missing_edges import find_bridge
 from ..model.arrays import AnyArray, Ints
 from ..model.recorded_shapes import load_readable_tensor
-from ..model.trace import FORWARD
+from ..model.trace import FORWARD, OPTIMIZER
 from ..operators import compute_interpretations, compute_outputs, compute_relative_distance
 from ..operators.pooling import POOLING_KINDS, PoolingSettings, list_pooling_settings, pool
 from .comparison_index import ComparisonIndex, depends_on, find_inputs, find_whole_tensor
@@ -50,6 +50,7 @@ _BRIDGE_KINDS = {
     "part": "slice",
     "rearranged": "reshape",
     "cast": "cast",
+    "multiple": "mul",
 }
 #: Place of an element that is no element of an input: a zero of padding.
 _PADDING = -1
@@ -324,7 +325,7 @@ class _RegionBuilder:
         return _understand_step(step, _STEP_TOLERANCES * self.tolerance)
 
     def _read_unrecorded_step(self, value: int) -> Step | None:
-        """Return the op that must have joined, cut or cast recorded values to give this one.
+        """Return the op that must have made this value of recorded ones: joined, cut, multiplied.
 
         None if no missing edge is bridged, or if the numbers do not follow from its inputs.
         """
@@ -363,12 +364,21 @@ class _RegionBuilder:
             if array is None:
                 return None
             wide = array if array.dtype.kind in "iub" else array.astype(np.float64)
-            return self._describe_input(value, wide)
+            step_input = self._describe_input(value, wide)
+            is_weight = step_input.is_parameter or self._is_old_weight(row)
+            return replace(step_input, is_parameter=is_weight)
         number = float(tensors["max"].iat[row])
         if not tensors["constant"].iat[row] or tensors["size"].iat[row] > 1 or np.isnan(number):
             return None
         slot_name = str(tensors["slot"].iat[row]).partition(".")[2]
         return StepInput(-1, np.asarray(number), slot_name, False, False)
+
+    def _is_old_weight(self, row: int) -> bool:
+        """Return whether the update reads, in this row, what was given to the forward pass."""
+        flow, value = self.flow, int(self.flow.tensor_class[row])
+        is_update = flow.phases[int(flow.tensors["op"].iat[row])] == OPTIMIZER
+        is_given = value >= 0 and flow.producers[value] < 0
+        return is_update and is_given and flow.list_column("phase")[value] == FORWARD
 
     def _describe_input(self, value: int, array: AnyArray) -> StepInput:
         flow = self.flow

@@ -35,6 +35,10 @@ _COMPUTED_KINDS: frozenset[Kind] = frozenset({"introduced", "region", "missing"}
 _MAX_OTHER_PLACES = 4
 #: (rank of the kind, rank of the phase, place in the dataflow)
 _DraftKey: TypeAlias = tuple[int, int, int]
+#: Counts of the kinds of both sides' ops, and sentences on scalar arguments that differ.
+_UpdateKey: TypeAlias = tuple[
+    frozenset[tuple[str, int]], frozenset[tuple[str, int]], tuple[str, ...]
+]
 #: Roundoffs of a dtype by which it explains an error.
 _DTYPE_ROUNDOFFS = 8
 #: Confidence in the ancestors of a value that has none.
@@ -129,10 +133,20 @@ def _group_drafts(
     of one module that an op computes with each other, such as the terms of a rotation, steps of a
     module that ops of one kind compute from one value, and what one layer computes in a coarser
     dtype. So are gradients that are computed from one gradient: those of a layer's input and of its
-    weight.
+    weight. So are the updates of weights that differ in the same way, see :func:`_describe_update`.
     """
     groups: list[tuple[Kind, Location, list[Location]]] = []
+    groups_of_updates: dict[_UpdateKey, list[Location]] = {}
     for _, kind, location in drafts:
+        if location.phase == OPTIMIZER:  # every weight is a result of its own
+            update_key = _describe_update(graph, kind, location)
+            if update_key in groups_of_updates:
+                groups_of_updates[update_key].append(location)
+                continue
+            groups.append((kind, location, []))
+            if update_key is not None:
+                groups_of_updates[update_key] = groups[-1][2]
+            continue
         for first_kind, first, others in groups:
             has_related_kind = kind == first_kind or {kind, first_kind} <= _COMPUTED_KINDS
             if has_related_kind and any(
@@ -145,12 +159,24 @@ def _group_drafts(
     return groups
 
 
+def _describe_update(graph: JointGraph, kind: Kind, location: Location) -> _UpdateKey | None:
+    """Return what is equal for all weights whose updates differ in one way, None if unknown.
+
+    The ops that compute the update say so: other numbers among their arguments, or ops of only one
+    side. An update that differs with equal ops may have any cause.
+    """
+    scalars = tuple(_describe_scalars(graph, location))
+    kinds_t = _count_computing_kinds(location.target)
+    kinds_r = _count_computing_kinds(location.reference)
+    if kind not in _COMPUTED_KINDS or (kinds_t == kinds_r and not scalars):
+        return None
+    return frozenset(kinds_t.items()), frozenset(kinds_r.items()), scalars
+
+
 def _is_one_difference(graph: JointGraph, kind: Kind, first: Location, other: Location) -> bool:
     """Return whether two locations are parts of one region, table or composite."""
     results_of_first = _list_results(graph, {first.node})
     results_of_other = _list_results(graph, {other.node})
-    if other.phase == OPTIMIZER:  # every weight is a result of its own
-        return False
     if kind == "constant":
         return not _list_results(graph, results_of_first).isdisjoint(
             _list_results(graph, results_of_other)

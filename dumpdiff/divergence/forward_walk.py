@@ -13,7 +13,7 @@ from ..comparison.new_weights import find_new_weight_rows
 from ..graph import find_common_dtype
 from ..model.arrays import Floats
 from ..model.dtypes import get_unit_roundoff
-from ..model.trace import FORWARD
+from ..model.trace import FORWARD, OPTIMIZER
 from ..model.verdict import (
     AGREEING,
     AMPLIFIED,
@@ -101,7 +101,7 @@ def walk_forwards(
     compute_share = build_share_function(graph)
     state = [INCOMPARABLE] * len(pairs) + [UNPAIRED] * (graph.n_nodes - len(pairs))
     allowed_errors = list(tolerances)
-    is_update = (pairs["evidence"] == UPDATE_EVIDENCE).tolist()
+    max_cancellations = _list_max_cancellations(graph)
     new_weight_rows = frozenset(find_new_weight_rows(graph.comparison.alignment))
     ancestry = [Ancestry()] * graph.n_nodes
     recomputations: dict[int, Recomputation] = {}
@@ -115,9 +115,7 @@ def walk_forwards(
         if node >= len(pairs) or not is_comparable[node]:
             continue
         error, tolerance, is_forward = errors[node], tolerances[node], graph.phase[node] == FORWARD
-        # Adam divides a gradient by its own size: if that is only noise, so is the whole step
-        max_cancellation = math.inf if is_update[node] else _MAX_EXPLAINED_TOLERANCES
-        allowed_cancellation = min(max_cancellation, own_ancestry.cancellation)
+        allowed_cancellation = min(max_cancellations[node], own_ancestry.cancellation)
         allowed_error = tolerance * max(cancellations[node], allowed_cancellation)
         has_cause = own_ancestry.has_diverged or (forward_has_diverged and not is_forward)
         if error > allowed_error and not is_broken[node] and not has_cause:
@@ -146,6 +144,18 @@ def walk_forwards(
             state[node] = INTRODUCED
             forward_has_diverged |= bool(is_forward)
     return Walk(state, allowed_errors, ancestry, recomputations)
+
+
+def _list_max_cancellations(graph: JointGraph) -> list[float]:
+    """Return (pairs,) the cancellation of inputs up to which it explains the error of a value.
+
+    Adam divides a gradient by its own size. If that is only noise, so is all of the update.
+    """
+    is_kept = graph.comparison.pairs["evidence"] == UPDATE_EVIDENCE
+    phases = graph.phase[: len(is_kept)]
+    is_update = is_kept.to_numpy() | (phases == OPTIMIZER)
+    limits: list[float] = np.where(is_update, math.inf, _MAX_EXPLAINED_TOLERANCES).tolist()
+    return limits
 
 
 def compute_mutual_errors(graph: JointGraph) -> Floats:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..alignment.confidence import CERTAIN
-from ..graph import find_common_dtype
+from ..graph import Flow, find_common_dtype
 from ..graph.missing_edges import is_graph_input
 from ..model.arrays import Floats, Objects
-from ..model.trace import FORWARD
+from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ..model.verdict import (
     AGREEING,
     AMPLIFIED,
@@ -22,6 +22,7 @@ from ..model.verdict import (
     RECONVERGED,
     UNPAIRED,
 )
+from ..readers.call_records import is_in_place
 from ..rulebook import Rules
 from .error_bounds import compute_cancellation
 from .forward_walk import (
@@ -93,6 +94,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
             final_state = find_reconverged(graph, walk.state, is_final, *limits)
     final_state = restore_contradictions(graph, walk, final_state)
     _demote_consequences(graph, final_state, errors)
+    _demote_unrecorded_gradients(graph, final_state)
     _keep_foreign_values_unpaired(graph, final_state)
     _judge_slot_pairs(graph, walk, final_state)
     return States(
@@ -205,6 +207,33 @@ def _demote_consequences(graph: JointGraph, state: list[str], errors: Floats) ->
         if is_statistical[node] and error <= _CONSEQUENCE_FACTOR * largest_before[node]:
             state[node] = PROPAGATED
         largest_before[node] = max(largest_before[node], error)
+
+
+def _demote_unrecorded_gradients(graph: JointGraph, state: list[str]) -> None:
+    """Call gradients propagated that the update reads, no op wrote, and that differ after others.
+
+    The backward pass computes every gradient, also those that its records lack. The state of an
+    optimizer is no gradient: an op overwrites it.
+    """
+    nodes = range(len(graph.comparison.pairs))
+    if not any(graph.phase[node] == BACKWARD and state[node] == INTRODUCED for node in nodes):
+        return
+    for node in nodes:
+        if state[node] == INTRODUCED and all(
+            _is_unrecorded_gradient(side.flow, int(side.classes[node])) for side in graph.sides
+        ):
+            state[node] = PROPAGATED
+
+
+def _is_unrecorded_gradient(flow: Flow, value: int) -> bool:
+    """Return whether the update reads a value that no recorded op wrote, and keeps it."""
+    if value < 0 or flow.producers[value] >= 0 or flow.list_column("phase")[value] != OPTIMIZER:
+        return False
+    if len(flow.scaled_gradients.get(value, ())) > 1:
+        return False
+    first_op = flow.consumers[value][0]
+    is_overwritten = is_in_place(str(flow.trace.ops["kind"].iat[first_op]))
+    return not is_overwritten or flow.reads[first_op][0] != value
 
 
 def _keep_foreign_values_unpaired(graph: JointGraph, state: list[str]) -> None:

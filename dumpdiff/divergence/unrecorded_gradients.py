@@ -2,46 +2,152 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ..alignment import Alignment
-from ..graph import find_returned_gradients
+from ..graph import Flow, find_returned_gradients
+from ..graph.module_paths import find_common_path
+from ..model.finding import Cause, Finding
+from ..model.trace import BACKWARD, FORWARD
+from .locations import MAX_NAMED_OPS
 
 #: Parameters that a sentence names.
 _MAX_NAMES = 3
+#: The update says so itself: what it leaves out was not lost by the recorder.
+_CONFIDENCE = 0.9
+_SIDES = ("target", "reference")
 
 
-def describe_unrecorded_gradients(alignment: Alignment) -> list[str]:
-    """Return a sentence for each side that lacks gradients of parameters.
+@dataclass(frozen=True)
+class UnrecordedGradients:
+    """The parameters of one side without a gradient that the other side has one of."""
+
+    position: int  #: of the side: 0 the target, 1 the reference
+    names: tuple[str, ...]  #: of parameters whose gradient may only be missing in the record
+    #: of those that the side's update leaves out, too, while it reads others: they are not trained
+    untrained_names: tuple[str, ...]
+    n_parameters: int  #: of the side
+
+
+def find_unrecorded_gradients(alignment: Alignment) -> tuple[UnrecordedGradients, ...]:
+    """Return the parameters without a gradient of each side that lacks gradients.
 
     Only a dump that names the gradients of parameters can lack one. The partner of the parameter
     has a gradient, so that it is trained on the other side.
     """
-    sentences = []
-    for side, other_side, position in (("target", "reference", 0), ("reference", "target", 1)):
-        flow = (alignment.target, alignment.reference)[position]
+    sides = []
+    for position in range(len(_SIDES)):
+        flow, other_flow = _get_flow(alignment, position), _get_flow(alignment, 1 - position)
         if not any(flow.list_column("gradient_of")):
             continue
-        names = flow.parameter_values
+        parameters = flow.parameter_values
         trained_values = _find_trained_values(alignment, position)
         trained_partners = _find_trained_values(alignment, 1 - position)
         partners = _map_partners(alignment, position)
-        missing_names = []
-        for name, value in names.items():
-            is_trained = value in trained_values
-            if not is_trained and trained_partners & partners.get(value, frozenset()):
-                missing_names.append(name)
-        if missing_names:
-            count = f"{len(missing_names)} of {len(names)} parameters"
-            shown_names = ", ".join(missing_names[:_MAX_NAMES])
-            n_more = len(missing_names) - _MAX_NAMES
-            if n_more > 0:
-                shown_names += f" and {n_more} more"
-            sentences.append(
-                f"the {side} has no gradient of {count} that the {other_side} has one of: "
-                f"{shown_names}; frozen, detached, or not recorded"
+        has_updates = any(map(flow.is_read_by_update, parameters.values()))
+        names: tuple[list[str], list[str]] = ([], [])
+        for name, value in parameters.items():
+            partners_of_value = partners.get(value, frozenset())
+            if value in trained_values or not trained_partners & partners_of_value:
+                continue
+            is_untrained = has_updates and not flow.is_read_by_update(value)
+            is_untrained &= any(map(other_flow.is_read_by_update, partners_of_value))
+            names[is_untrained].append(name)
+        if any(names):
+            sides.append(
+                UnrecordedGradients(position, tuple(names[0]), tuple(names[1]), len(parameters))
             )
-    return sentences
+    return tuple(sides)
+
+
+def describe_unrecorded_gradients(sides: Sequence[UnrecordedGradients]) -> list[str]:
+    """Return a sentence for each side whose record may lack gradients of parameters."""
+    return [
+        f"the {_SIDES[side.position]} has no gradient of {len(side.names)} of "
+        f"{side.n_parameters} parameters that the {_SIDES[1 - side.position]} has one of: "
+        f"{_list_names(side.names)}; frozen, detached, or not recorded"
+        for side in sides
+        if side.names
+    ]
+
+
+def insert_untrained_parameters(
+    findings: Sequence[Finding], alignment: Alignment, sides: Sequence[UnrecordedGradients]
+) -> tuple[Finding, ...]:
+    """Return the findings with one more for each side that does not train parameters.
+
+    It comes before what else differs in the backward pass: gradients that do not flow back there
+    are missing before it, too.
+    """
+    new_findings = [_build_finding(alignment, side) for side in sides if side.untrained_names]
+    if not new_findings:
+        return tuple(findings)
+    first_findings = [f for f in findings if f.phase == FORWARD and f.kind != "isolated"]
+    later_findings = [f for f in findings if f not in first_findings]
+    ordered_findings = [*first_findings, *new_findings, *later_findings]
+    return tuple(replace(finding, rank=rank) for rank, finding in enumerate(ordered_findings, 1))
+
+
+def _build_finding(alignment: Alignment, side: UnrecordedGradients) -> Finding:
+    """Return the finding of the parameters that a side does not train."""
+    names, own, other = side.untrained_names, _SIDES[side.position], _SIDES[1 - side.position]
+    flow = _get_flow(alignment, side.position)
+    partners = _map_partners(alignment, side.position)
+    values = [flow.parameter_values[name] for name in names]
+    partner_values = sorted(set().union(*(partners[value] for value in values)))
+    ops = (
+        _name_readers(flow, values),
+        _name_readers(_get_flow(alignment, 1 - side.position), partner_values),
+    )
+    scope = find_common_path([name.rpartition(".")[0] for name in names])
+    subject = f"{len(names)} of {side.n_parameters} parameters: {_list_names(names)}"
+    return Finding(
+        rank=0,
+        kind="missing",
+        phase=BACKWARD,
+        scope=scope,
+        title=f"the {own} does not train {subject}; the {other} does",
+        target_ops=ops[side.position],
+        reference_ops=ops[1 - side.position],
+        slots=(),
+        metrics={},
+        tolerance=0.0,
+        confidence=_CONFIDENCE,
+        evidence=(
+            f"the {own} recorded no gradient of them, and its optimizer does not read them, "
+            "although it reads others",
+            f"the {other} recorded their gradients and their update",
+        ),
+        side="unknown",
+        causes=(
+            Cause(
+                "gradient-stopped",
+                f"no gradient reaches {_list_names(names)} in the {own}: detached or frozen; "
+                f"the {other} updates them",
+                0.0,
+            ),
+        ),
+    )
+
+
+def _name_readers(flow: Flow, values: Sequence[int]) -> tuple[str, ...]:
+    """Return the names of the forward ops that read some values, in order."""
+    readers = {op for value in values for op in flow.consumers[value]}
+    forward_readers = [op for op in sorted(readers) if flow.phases[op] == FORWARD]
+    names = flow.trace.ops["name"]
+    return tuple(str(names.iat[op]) for op in forward_readers[:MAX_NAMED_OPS])
+
+
+def _list_names(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    n_more = len(names) - _MAX_NAMES
+    more = f" and {n_more} more" if n_more > 0 else ""
+    return f"{', '.join(names[:_MAX_NAMES])}{more}"
+
+
+def _get_flow(alignment: Alignment, position: int) -> Flow:
+    return (alignment.target, alignment.reference)[position]
 
 
 def _find_trained_values(alignment: Alignment, position: int) -> frozenset[int]:
@@ -49,7 +155,7 @@ def _find_trained_values(alignment: Alignment, position: int) -> frozenset[int]:
 
     Tied weights are one class: the gradient of one of their names is that of all.
     """
-    flow = (alignment.target, alignment.reference)[position]
+    flow = _get_flow(alignment, position)
     named_gradients = set(flow.tensors["gradient_of"].tolist()) - {""}
     values = {value for name, value in flow.parameter_values.items() if name in named_gradients}
     values |= find_returned_gradients(flow).keys()

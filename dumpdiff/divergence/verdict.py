@@ -33,7 +33,11 @@ from .states import States, classify
 from .tables import build_pair_table, build_uncompared_table, build_unmatched_table
 from .uncompared_losses import find_loss_gaps
 from .uncompared_updates import describe_updates, find_update_gaps
-from .unrecorded_gradients import describe_unrecorded_gradients
+from .unrecorded_gradients import (
+    describe_unrecorded_gradients,
+    find_unrecorded_gradients,
+    insert_untrained_parameters,
+)
 
 #: Share of forward ops with a partner below which the dumps are hardly of one model, and findings
 #: mean nothing.
@@ -51,6 +55,7 @@ _BRIDGE_EVIDENCE = {
     "rearranged": "a rearranged tensor",
     "cast": "a tensor in another dtype",
     "part": "a tensor's part",
+    "multiple": "a gradient's multiple",
     "module call": "the inputs of the module call",
     "order": "execution order",
 }
@@ -88,6 +93,8 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     )
     findings = build_findings(graph, states, scopes_t, scopes_r, first_findings)
     findings = insert_gradient_scales(findings, graph, states)
+    unrecorded_gradients = find_unrecorded_gradients(alignment)
+    findings = insert_untrained_parameters(findings, alignment, unrecorded_gradients)
     findings += find_momentum_differences(graph, rules, len(findings))
     coverage = compute_coverage(graph, states)
     sides = {
@@ -102,7 +109,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         max_share=1 - min_coverage,
     )
     findings = weaken_findings(findings, reliability)
-    missing_gradients = describe_unrecorded_gradients(alignment)
+    missing_gradients = describe_unrecorded_gradients(unrecorded_gradients)
     obstacles = _find_obstacles(comparison, coverage) or list(reliability.obstacles)
     gaps = [
         *_describe_isolated(findings),

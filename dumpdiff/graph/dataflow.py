@@ -16,6 +16,7 @@ from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph, fla
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
 from .partitions import find_partitions
+from .scaled_gradients import find_scaled_gradients
 from .statistics import complete_statistics
 from .value_classes import assign_classes, count_evidence
 
@@ -178,6 +179,10 @@ class Flow:
         is_read &= (names != "") & (self.tensor_class >= 0)
         return dict(zip(names[is_read].tolist(), self.tensor_class[is_read].tolist(), strict=True))
 
+    def is_read_by_update(self, value: int) -> bool:
+        """Return whether an op of the optimizer reads a class."""
+        return any(self.phases[op] == OPTIMIZER for op in self.consumers[value])
+
     def _index_by_position(self, rows: Ints, ops: Ints) -> dict[tuple[int, int], int]:
         """Return (op, position among its inputs or outputs) -> class of some tensor rows.
 
@@ -234,6 +239,12 @@ class Flow:
         """Class that no recorded op produced -> the class that it is an indexed part of."""
         slots = self.tensors["slot"].to_numpy()[self.classes["tensor"]].tolist()
         return find_partitions(self.classes, self.consumers, self.trace.ops, slots)
+
+    @cached_property
+    def scaled_gradients(self) -> dict[int, tuple[int, ...]]:
+        """Class that the update reads and no recorded op produced -> (gradient, coefficient)."""
+        slots = self.tensors["slot"].to_numpy()[self.classes["tensor"]].tolist()
+        return find_scaled_gradients(self.classes, self.consumers, self.trace.ops, slots)
 
     @cached_property
     def positions(self) -> Floats:

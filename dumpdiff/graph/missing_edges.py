@@ -30,7 +30,7 @@ class Bridge:
     """What a value without a recorded producer comes from."""
 
     parents: tuple[int, ...]  #: classes
-    #: joined, stack, rearranged, cast, part (of another tensor), module call, order
+    #: joined, stack, rearranged, cast, part (of another tensor), multiple, module call, order
     evidence: str
 
 
@@ -48,7 +48,7 @@ def _lacks_producer(flow: Flow, value: int) -> bool:
     consumers = flow.consumers[value]
     if flow.producers[value] >= 0 or not consumers:
         return False
-    if value in flow.partitions:
+    if value in flow.partitions or value in flow.scaled_gradients:
         return True
     is_named = bool(flow.list_column("parameter")[value])
     is_mask = is_discrete(str(flow.list_column("dtype")[value]))
@@ -121,6 +121,8 @@ def _find_parts(flow: Flow, value: int) -> Bridge | None:
     """Return the bridge to recorded values that are parts of a value, or that it is a part of."""
     if value in flow.partitions:
         return Bridge((flow.partitions[value],), "part")
+    if value in flow.scaled_gradients:
+        return Bridge(flow.scaled_gradients[value], "multiple")
     scalars = _find_stacked_scalars(flow, flow.consumers[value][0], value)
     if scalars:
         return Bridge(scalars, "stack")

@@ -17,6 +17,7 @@ PAIRS = (
     ("norm_call", "norm_inverse"),
     ("loss_call", "loss_gathered"),
     ("experts_rows", "experts_masks"),
+    ("attention_written", "attention_fused"),
 )
 
 
@@ -52,6 +53,32 @@ def test_most_of_both_sides_is_compared_or_lies_between_compared_values(
         for phase in ("forward", "backward"):
             counts = coverage[side][phase]
             assert counts["compared"] + counts["reconverged"] >= 0.85 * counts["ops"]
+
+
+class TestUpdate:
+    """Clipping multiplies gradients in place; AdamW divides each by its own size."""
+
+    def test_clipped_gradients_come_from_the_recorded_ones(self, align_variants):
+        result = align_variants("attention_written", "attention_fused")
+        assert result.details["bridges"]["multiple"] == 2 * 8
+
+    def test_the_update_of_noise_says_nothing(self, align_variants):
+        """Softmax does not change if one number is added to all scores of a row."""
+        uncompared = align_variants("attention_fused", "attention_written").uncompared
+        is_update = uncompared["phase"] == "optimizer"
+        assert "incomparable" in set(uncompared.loc[is_update, "state"])
+
+    def test_another_limit_of_the_norm_is_one_finding(self, align_variants):
+        (finding,) = align_variants("attention_clipped", "attention_written").findings
+        assert finding.explain().causes[0].name == "clip"
+
+    @pytest.mark.parametrize("is_mirrored", [False, True])
+    def test_a_missing_decay_of_all_weights_is_one_finding(self, align_variants, is_mirrored):
+        names = ["attention_undecayed", "attention_written"]
+        (finding,) = align_variants(*sorted(names, reverse=is_mirrored)).findings
+        assert finding.phase == "optimizer"
+        assert any("and 2 more" in sentence for sentence in finding.evidence)
+        assert finding.explain().causes[0].name == "weight-decay"
 
 
 class TestRotation:

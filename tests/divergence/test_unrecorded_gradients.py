@@ -3,6 +3,8 @@
 import pytest
 from traces import locate_divergence, remove_ops
 
+import dumpdiff
+
 LOST = "Module.transformer.h.0.attn.v_proj.Linear.parameters_grad.0"
 
 
@@ -37,3 +39,30 @@ def test_tied_weights_have_one_gradient(trace) -> None:
     head = remove_ops(clean, "Module.lm_head.Linear.parameters_grad.0")
     assert list_notes(locate_divergence(head, clean)) == []
     assert list_notes(locate_divergence(clean, clean)) == []
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["target", "reference"])
+def result(dump, request):
+    """Return the result of a run with detached keys, in both directions."""
+    names = ("attention_detached", "attention_written")
+    folders = [dump("pt_variants") / name for name in names]
+    return dumpdiff.align(*(folders[::-1] if request.param else folders), explained=())
+
+
+class TestUntrainedParameters:
+    """The record of detached keys has no gradient of their weight, and no update."""
+
+    def test_they_are_the_first_finding(self, result):
+        assert result.verdict == "diverged"
+        finding = result.findings[0]
+        assert (finding.kind, finding.phase, finding.scope) == ("missing", "backward", "module")
+        assert "2 of 6 parameters: module.key, module.key_bias" in finding.title
+        assert [cause.name for cause in finding.causes] == ["gradient-stopped"]
+        assert all((finding.target_ops, finding.reference_ops))
+
+    def test_they_are_no_lost_record(self, result):
+        assert list_notes(result) == []
+
+    def test_what_the_record_lacks_after_a_difference_is_none_of_its_own(self, result):
+        """The gradient of the embedding is not recorded; the update reads it."""
+        assert {finding.phase for finding in result.findings} == {"backward"}

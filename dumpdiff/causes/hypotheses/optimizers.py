@@ -29,8 +29,9 @@ _MAX_OPERANDS = 8
 #: Share of the faithful side's update that a fitted rule may leave, and of the difference of the
 #: updates that a changed rule may leave.
 _MAX_FIT_RESIDUAL, _MAX_CHANGE_RESIDUAL = 0.01, 0.02
-#: A later pair of weight and gradient is taken only if it leaves much less.
-_CLEARLY_BETTER = 0.5
+#: A later pair of weight and gradient is taken only if it leaves much less; a rule with more
+#: numbers than a simpler one only if it leaves far less.
+_CLEARLY_BETTER, _FAR_BETTER = 0.5, 0.1
 #: Fewest elements from which two coefficients are fitted.
 _MIN_LINEAR_ELEMENTS = 8
 #: Largest change of the weight's coefficient in one step, and residual of a linear update.
@@ -195,8 +196,7 @@ def _compare_linear_updates(
     """Return (cause, description, contrast); ('', '', '') if more than one number differs."""
     ratio = faulty.of_gradient / faithful.of_gradient
     has_equal_gradient = abs(ratio - 1) <= _MAX_NUMBER_ERROR
-    decays = [abs(update.decay) for update in (faulty, faithful)]
-    decays = [decay if decay > _MIN_DECAY else 0.0 for decay in decays]
+    decays = [_round_decay(abs(update.decay)) for update in (faulty, faithful)]
     is_equal_decay = abs(decays[0] - decays[1]) <= _MAX_NUMBER_ERROR * max(decays)
     if has_equal_gradient and not is_equal_decay:
         return "weight-decay", f"weight decay = {decays[0]:.3g}", f"has {decays[1]:.3g}"
@@ -208,6 +208,11 @@ def _compare_linear_updates(
     if not has_equal_gradient and (is_equal_decay or _scales_gradient_alone(faithful, faulty)):
         return "clip", f"gradients {ratio:.4g} times the {case.faithful_side}'s", ""
     return "", "", ""
+
+
+def _round_decay(decay: float) -> float:
+    """Return a fitted decay, 0 if it is so small that it is rounding."""
+    return decay if decay > _MIN_DECAY else 0.0
 
 
 def _is_read_directly(case: FaultCase, gradient: Floats) -> bool:
@@ -305,20 +310,25 @@ def _is_decay_factor(factor: float) -> bool:
 
 
 def fit_rule(weight: Floats, gradient: Floats, new_weight: Floats) -> Rule | None:
-    """Return a rule that explains an update to one percent; None if none does."""
+    """Return the simplest rule that explains an update to one percent; None if none does.
+
+    A rule with more numbers takes its place only if it leaves a tenth or less: a decay changes a
+    first step of Adam by little.
+    """
     update = weight - new_weight
     update_norm = float(np.linalg.norm(update))
     if update_norm == 0 or not np.any(gradient):
         return None
+    best_rule, max_residual = None, _MAX_FIT_RESIDUAL * update_norm
     for corrected in (True, False):
         for has_decay in (False, True):
             rule = _solve_rule(weight, gradient, update, corrected, has_decay)
             if rule is None:
                 continue
-            residual = np.linalg.norm(rule.step(weight, gradient) - new_weight)
-            if residual <= _MAX_FIT_RESIDUAL * update_norm:
-                return rule
-    return None
+            residual = float(np.linalg.norm(rule.step(weight, gradient) - new_weight))
+            if residual <= max_residual:
+                best_rule, max_residual = rule, _FAR_BETTER * residual
+    return best_rule
 
 
 def _solve_rule(
@@ -358,11 +368,13 @@ def change_rule(
         return float(np.linalg.norm(changed_rule.step(weight, gradient) - new_weight))
 
     eps = float(np.exp(minimize(measure_distance, _EPS_GRID)))
-    yield "optimizer-epsilon", replace(rule, eps=eps)
+    other_eps = replace(rule, eps=eps)
+    if _format_rule("optimizer-epsilon", other_eps) != _format_rule("optimizer-epsilon", rule):
+        yield "optimizer-epsilon", other_eps
     undecayed_update = weight - replace(rule, decay=0.0).step(weight, gradient)
     energy = float(np.vdot(weight, weight)) * rule.learning_rate
     if energy > 0:
-        decay = max(0.0, float(np.vdot(weight, update - undecayed_update)) / energy)
+        decay = _round_decay(float(np.vdot(weight, update - undecayed_update)) / energy)
         if rule.learning_rate * decay <= 1 - _MIN_DECAY_FACTOR:
             yield "weight-decay", replace(rule, decay=decay)
     rule_update = weight - rule.step(weight, gradient)

@@ -159,7 +159,7 @@ def format_measure(kind: str, finding: Finding) -> str:
     clauses = [f"{kind} in {finding.phase}"]
     if "error" in finding.metrics:
         clauses.append(f"error {format_number(finding.metrics['error'])}")
-    clauses.append(f"tolerance {format_number(finding.tolerance)}")
+        clauses.append(f"tolerance {format_number(finding.tolerance)}")
     clauses.append(f"{finding.confidence * 100:.0f} % sure that the runs diverge here")
     return ", ".join(clauses)
 

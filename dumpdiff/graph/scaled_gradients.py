@@ -1,0 +1,135 @@
+"""Gradients that were multiplied in place after the backward pass, where no record shows it.
+
+Clipping by the norm multiplies all gradients by one number, the coefficient, which is recorded. The
+optimizer then reads gradients that no recorded op wrote.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from ..model.arrays import Flags, Floats, Ints
+from ..model.dtypes import is_floating
+from ..model.trace import BACKWARD, OPTIMIZER
+
+#: Relative difference of norms of the same numbers, summed in another order: float32 statistics.
+_SUMMATION_ERROR = 4e-6
+#: Roundings of one product, of the coefficient and of the statistics, in units of float32.
+_PRODUCT_ERROR = 4 * 2.0**-24
+#: Takes the place of a norm of 0 in a division.
+_TINY = 1e-300
+
+
+def find_scaled_gradients(
+    classes: pd.DataFrame,
+    consumers: Sequence[Sequence[int]],
+    ops: pd.DataFrame,
+    slots: Sequence[str],
+) -> dict[int, tuple[int, ...]]:
+    """Return multiple -> (gradient, coefficient), all by class.
+
+    ``consumers`` are the ops that read a class, ``slots`` the slot of its first tensor. The
+    coefficient is a number that the update computed and no recorded op reads. All statistics of the
+    multiple are those of the gradient times the coefficient. What is read like the multiples, by an
+    op of that kind in that slot, has the coefficient as its only source: the record lacks its
+    gradient.
+    """
+    leaves = _list_unwritten_gradients(classes, consumers, ops)
+    coefficients = _list_coefficients(classes, consumers)
+    if not leaves or not len(coefficients):
+        return {}
+    statistics = classes[["max", "min", "mean", "norm"]].to_numpy(dtype=float)
+    sizes = classes["size"].to_numpy()
+    is_gradient = (classes["phase"] == BACKWARD).to_numpy() & (sizes > 1)
+    gradients_of_size = _group_by_size(np.flatnonzero(is_gradient), sizes)
+    kinds = ops["kind"].tolist()
+    uses = {leaf: (kinds[consumers[leaf][0]], slots[leaf]) for leaf in leaves}
+    sources: dict[int, tuple[int, ...]] = {}
+    coefficient_of_use: dict[tuple[str, str], int] = {}
+    for leaf in leaves:
+        gradients = gradients_of_size.get(int(sizes[leaf]))
+        if gradients is None:
+            continue
+        nearest = _find_nearest(
+            statistics[leaf, 3], statistics[gradients, 3], coefficients, classes
+        )
+        is_multiple = _flag_multiples(
+            statistics[leaf], statistics[gradients], statistics[nearest, :1]
+        )
+        if is_multiple.any():
+            last = np.flatnonzero(is_multiple)[-1]
+            sources[leaf] = (int(gradients[last]), int(nearest[last]))
+            coefficient_of_use.setdefault(uses[leaf], int(nearest[last]))
+    for leaf in leaves:
+        if leaf not in sources and uses[leaf] in coefficient_of_use:
+            sources[leaf] = (coefficient_of_use[uses[leaf]],)
+    return sources
+
+
+def _list_unwritten_gradients(
+    classes: pd.DataFrame, consumers: Sequence[Sequence[int]], ops: pd.DataFrame
+) -> list[int]:
+    """Return the floating values that only the update reads and nothing recorded wrote."""
+    is_leaf = (classes["producer"] < 0) & (classes["parameter"] == "")
+    is_leaf &= (classes["phase"] == OPTIMIZER) & (classes["size"] > 1)
+    dtypes = classes["dtype"].tolist()
+    return [
+        value
+        for value in np.flatnonzero(is_leaf.to_numpy()).tolist()
+        if consumers[value] and is_floating(dtypes[value])
+    ]
+
+
+def _list_coefficients(classes: pd.DataFrame, consumers: Sequence[Sequence[int]]) -> Ints:
+    """Return the positive numbers that the update computed and no op reads, in order of size."""
+    is_number = (classes["producer"] >= 0) & (classes["size"] == 1)
+    is_number &= (classes["phase"] == OPTIMIZER) & (classes["max"] > 0)
+    is_number &= np.isfinite(classes["max"])
+    numbers = np.flatnonzero(is_number.to_numpy())
+    is_unread = np.array([not consumers[number] for number in numbers.tolist()], dtype=bool)
+    numbers = numbers[is_unread]
+    coefficients: Ints = numbers[np.argsort(classes["max"].to_numpy()[numbers], kind="stable")]
+    return coefficients
+
+
+def _find_nearest(
+    norm: float, gradient_norms: Floats, coefficients: Ints, classes: pd.DataFrame
+) -> Ints:
+    """Return for each gradient the coefficient nearest to ``norm`` over its own norm."""
+    factors = classes["max"].to_numpy(dtype=float)[coefficients]
+    ratios = norm / np.maximum(gradient_norms, _TINY)
+    above = np.clip(np.searchsorted(factors, ratios), 1, max(1, len(factors) - 1))
+    below = above - 1
+    above = np.minimum(above, len(factors) - 1)
+    is_nearer_below = ratios - factors[below] < factors[above] - ratios
+    nearest: Ints = coefficients[np.where(is_nearer_below, below, above)]
+    return nearest
+
+
+def _group_by_size(values: Ints, sizes: Ints) -> dict[int, Ints]:
+    """Return number of elements -> the values that have it."""
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for value in values.tolist():
+        groups[int(sizes[value])].append(value)
+    return {size: np.array(members) for size, members in groups.items()}
+
+
+def _flag_multiples(numbers: Floats, others: Floats, factors: Floats) -> Flags:
+    """Return (values,) where max, min, mean and norm of ``others`` times factors are ``numbers``.
+
+    ``others`` is (values, 4), ``factors`` (values, 1). A mean that was not recorded is not
+    compared.
+    """
+    products = factors * others
+    scales = np.abs(products[:, :2]).max(axis=1)
+    limits = np.stack([_PRODUCT_ERROR * scales, _SUMMATION_ERROR * scales], axis=1)[:, [0, 0, 1, 1]]
+    limits[:, 3] = _SUMMATION_ERROR * np.abs(products[:, 3])
+    differences = np.abs(numbers - products)
+    is_equal = differences <= limits
+    is_equal[:, 2] |= np.isnan(differences[:, 2])
+    flags: Flags = is_equal.all(axis=1) & (scales > 0)
+    return flags
