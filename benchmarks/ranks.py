@@ -144,20 +144,21 @@ def list_records(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def scale_later_values(data: dict[str, Any], fault: str) -> None:
-    """Multiply every value that first appears at the faulty call or after it."""
+    """Multiply every value that the faulty call or a later one computes; weights stay."""
     earlier_values: set[tuple[Any, ...]] = set()
+    results: set[tuple[Any, ...]] = set()
     is_after = False
     for name, entry in data.items():
         if name == fault:
             is_after = True
             earlier_values |= {get_key(record) for record in list_records(entry["input_args"])}
-        for record in list_records(entry):
-            key = get_key(record)
-            if not is_after:
-                earlier_values.add(key)
-            elif key not in earlier_values and "float" in record["dtype"]:
-                for statistic in _STATISTICS:
-                    record[statistic] *= FACTOR
+        found = entry.get("output", []) if is_after else entry
+        (results if is_after else earlier_values).update(map(get_key, list_records(found)))
+    changed_values = results - earlier_values
+    for record in list_records(data):
+        if get_key(record) in changed_values and "float" in record["dtype"]:
+            for statistic in _STATISTICS:
+                record[statistic] *= FACTOR
 
 
 def get_key(record: dict[str, Any]) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Literal
@@ -19,16 +20,52 @@ from ..capture.next_dump import (
     plan_next_dump,
 )
 from ..capture.snippets import build_graft_snippet
+from ..comparison import Comparison
 from ..divergence import locate
+from ..model.finding import Finding
 from ..model.gc_pause import pause_gc
 from ..model.output_files import write_output_file
 from .dumps import enter_task, find_finding
-from .inputs import PathLike, format_align_command
+from .inputs import Inputs, PathLike, format_align_command
 from .pipeline import compare_dumps
 from .progress import Progress, report_progress
 from .result_folder import read_saved, restore_inputs
 
 _MAX_FINDINGS = 3  #: that a dump is narrowed to by default; later ones mostly follow from these
+
+
+@dataclass(frozen=True)
+class _RepeatedComparison:
+    """What a saved comparison says again, from its dumps."""
+
+    inputs: Inputs
+    min_coverage: float
+    comparison: Comparison
+    findings: tuple[Finding, ...]
+    finding: Finding | None  #: the chosen one, None if none was
+
+
+def _repeat_comparison(
+    result: PathLike,
+    finding: int | str | None,
+    target: PathLike | None,
+    reference: PathLike | None,
+    rules: Sequence[PathLike],
+    progress: Progress | None,
+) -> _RepeatedComparison:
+    """Compare the dumps of a result, or of the task of a run that a finding is in.
+
+    Raises DumpError if the result cannot be read, has no such finding, or a dump is missing.
+    """
+    task_result, task_finding = enter_task(result, finding)
+    saved = read_saved(task_result)
+    finding_id = None if task_finding is None else saved.find_id(task_finding)
+    inputs = restore_inputs(saved, target, reference, rules)
+    comparison = compare_dumps(inputs, progress)
+    report_progress(progress, "locating", 0.0)
+    findings = locate(comparison, inputs.book, saved.min_coverage).findings
+    chosen = None if finding_id is None else find_finding(findings, finding_id, result)
+    return _RepeatedComparison(inputs, saved.min_coverage, comparison, findings, chosen)
 
 
 @pause_gc()
@@ -72,22 +109,16 @@ def narrow(
     DumpError
         If the result cannot be read, has no such finding, or a dump is missing.
     """
-    task_result, task_finding = enter_task(result, finding)
-    saved = read_saved(task_result)
-    finding_id = None if task_finding is None else saved.find_id(task_finding)
-    inputs = restore_inputs(saved, target, reference, rules)
-    comparison = compare_dumps(inputs, progress)
-    report_progress(progress, "locating", 0.0)
-    findings = locate(comparison, inputs.book, saved.min_coverage).findings
-    selected_findings = findings[:_MAX_FINDINGS]
-    if finding_id is not None:
-        selected_findings = (find_finding(findings, finding_id, result),)
+    repeated = _repeat_comparison(result, finding, target, reference, rules, progress)
+    selected_findings = repeated.findings[:_MAX_FINDINGS]
+    if repeated.finding is not None:
+        selected_findings = (repeated.finding,)
     folder = Path(output)
     plan = plan_next_dump(
-        comparison,
+        repeated.comparison,
         selected_findings,
         folder.absolute(),
-        format_align_command(inputs, saved.min_coverage),
+        format_align_command(repeated.inputs, repeated.min_coverage),
         max_bytes=max_bytes,
         max_ops=ops,
     )
@@ -167,14 +198,9 @@ def graft(
         If the result has no such finding, the target is no dump of msprobe, the finding is in no
         module, or the reference's whole tensor is not recorded.
     """
-    task_result, task_finding = enter_task(result, finding)
-    saved = read_saved(task_result)
-    finding_id = saved.find_id(finding if task_finding is None else task_finding)
-    inputs = restore_inputs(saved, target, reference, rules)
-    comparison = compare_dumps(inputs, progress)
-    report_progress(progress, "locating", 0.0)
-    findings = locate(comparison, inputs.book, saved.min_coverage).findings
-    value = plan_graft(comparison, find_finding(findings, finding_id, result), place)
+    repeated = _repeat_comparison(result, finding, target, reference, rules, progress)
+    assert repeated.finding is not None
+    value = plan_graft(repeated.comparison, repeated.finding, place)
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     stream = BytesIO()
