@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,15 @@ from dumpdiff.cli import main
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CHINESE_README = (ROOT / "README.zh.md").read_text(encoding="utf-8")
 _SHELL_BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _DEMO_OUTPUT = re.compile(r"<!-- demo: begin -->\n```\n(.*?)```\n<!-- demo: end -->", re.DOTALL)
+
+_BLOCK = re.compile(r"^```.*?^```|^    .*?$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+_CODE = re.compile(r"`[^`\n]+`")
+_NUMBER = re.compile(r"\d+(?:\.\d+)*")
+_LANGUAGES = {"README.md", "README.zh.md"}  #: each page links to the other one
 
 _EXAMPLE_WIDTH = 126  #: columns of the terminal that the README shows
 
@@ -64,5 +72,39 @@ def test_the_example_is_what_the_demo_prints(
 
 
 def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", README):
+    for target in _LINK.findall(README) + _LINK.findall(CHINESE_README):
         assert target.startswith("http") or (ROOT / target).exists(), target
+
+
+def test_both_languages_link_to_each_other() -> None:
+    assert "README.zh.md" in _LINK.findall(README)
+    assert "README.md" in _LINK.findall(CHINESE_README)
+
+
+def test_the_chinese_page_shows_the_same_commands_and_examples() -> None:
+    assert _BLOCK.findall(CHINESE_README) == _BLOCK.findall(README)
+    assert len(_BLOCK.findall(README)) == 8
+
+
+def test_the_chinese_page_has_the_same_sections_tables_and_links() -> None:
+    assert _outline(CHINESE_README) == _outline(README)
+    assert _count_links(CHINESE_README) == _count_links(README)
+
+
+def test_the_chinese_page_has_the_same_names_and_numbers() -> None:
+    english, chinese = _BLOCK.sub("", README), _BLOCK.sub("", CHINESE_README)
+    assert Counter(_CODE.findall(chinese)) == Counter(_CODE.findall(english))
+    percent = r"\d+ %"
+    assert re.findall(percent, chinese) == re.findall(percent, english) != []
+    assert set(_NUMBER.findall(english)) <= set(_NUMBER.findall(chinese))
+
+
+def _outline(page: str) -> list[str]:
+    """Return the kind of each heading, table row and list item, in order."""
+    lines = _BLOCK.sub("", page).splitlines()
+    marks = (re.match(r"#+ |\||- ", line) for line in lines)
+    return [mark[0] for mark in marks if mark]
+
+
+def _count_links(page: str) -> Counter[str]:
+    return Counter(target for target in _LINK.findall(page) if target not in _LANGUAGES)

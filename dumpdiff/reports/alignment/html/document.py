@@ -36,6 +36,7 @@ _SCRIPTS = (
     "alignment/dots.js",
     "alignment/network.js",
     "alignment/pair.js",
+    "alignment/model_tree.js",
     "alignment.js",
 )
 _MAX_ITEMS = 200  #: findings and problems that the page holds; the JSON has all of them

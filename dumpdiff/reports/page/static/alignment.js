@@ -82,6 +82,8 @@ class Report {
     this.uncompared = new SideTable("uncompared", tables.uncompared, uncomparedColumns(tables.uncompared));
     this.unmatched = new SideTable("unmatched", tables.unmatched, unmatchedColumns(tables.unmatched));
     this.network = new Network($("chart"), tables.pairs, data.findings, (row) => this.open(row));
+    this.model = new ModelTree($("model-tree"), tables.pairs, tables.unmatched, (row) => this.open(row));
+    if (this.network.first) this.model.reveal(this.network.first.row);
     listenToInputs(this, CHOICES);
     listenToCells((scope, map) => {
       navigate(this, { q: `scope:${scope}`, phase: map.dataset.phase, state: "" }, "pairs");

@@ -65,10 +65,11 @@ function handleKey(page, event) {
   keys[event.key]();
 }
 
-/* On paper everything is unfolded and in the light theme. */
+/* On paper everything but the tree of the model is unfolded and in the light theme. */
 function handlePrinting(page, begins) {
   document.documentElement.classList.toggle("printing", begins);
-  if (begins) for (const details of document.querySelectorAll("details")) details.open = true;
+  // a branch of the model would need all ops of a model on paper
+  if (begins) for (const details of document.querySelectorAll("details:not(.branch)")) details.open = true;
   page.paper?.();
 }
 
