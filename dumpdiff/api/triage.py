@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..diagnosis.case import INPUTS, SIDES, Case, Run, build_run, load_case
@@ -32,6 +33,8 @@ def triage(
     target: Mapping[str, str] | None = None,
     reference: Mapping[str, str] | None = None,
     min_steps: int | None = None,
+    pages: PathLike | None = None,
+    redact: bool = False,
     progress: Progress | None = None,
 ) -> TriageResult:
     """Find where a mismatch of two training runs comes from, from everything available.
@@ -49,20 +52,31 @@ def triage(
         steps, dump), in place of ``inputs``.
     min_steps
         Number of common steps that agreement of the logs needs.
+    pages
+        Folder to write ``triage.html`` and a page of each stage into.
+    redact
+        Shorten paths to their last component, and hide the names of users and of this host.
     progress
         Called with the current stage and its share done.
 
     Raises
     ------
     DumpError
-        If the case cannot be used.
+        If the case cannot be used, or a page cannot be written.
     TypeError
         If neither a case, nor two folders, nor inputs by key are given.
     """
     case = _build_case(inputs, target or {}, reference or {})
     if min_steps is not None:
         case = replace(case, min_steps=min_steps)
-    return _run_stages(case, progress)
+    triaged = _run_stages(case, progress)
+    if redact:
+        triaged = _redact(triaged)
+    if pages is not None:
+        from ..reports.triage.pages import write
+
+        write(triaged, Path(pages))
+    return triaged
 
 
 def find_case(target: PathLike, reference: PathLike) -> Case:
@@ -119,6 +133,18 @@ def _run_stages(case: Case, progress: Progress | None) -> TriageResult:
         **comparisons,
     )
     return conclude(case, evidence)
+
+
+def _redact(triaged: TriageResult) -> TriageResult:
+    """Return a triage whose reports have no paths, user names and host names."""
+    from ..reports.redaction import redact_result
+    from . import backends
+
+    evidence = triaged.evidence
+    if evidence.dumps is not None:
+        dumps = replace(evidence.dumps, result=backends.redact(evidence.dumps.result))
+        triaged = replace(triaged, evidence=replace(evidence, dumps=dumps))
+    return redact_result(triaged)
 
 
 def _compare_settings(

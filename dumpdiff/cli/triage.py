@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ..model.output_files import check_output_files, check_output_folder
 from ..model.verdict import OUTCOME_EXIT_CODES
 from . import options
 from .output import (
@@ -14,7 +15,7 @@ from .output import (
     write_files,
     write_text,
 )
-from .writing_command import OUTPUT_FILE, WritingCommand
+from .writing_command import OUTPUT_FILE, OUTPUT_FOLDER, WritingCommand
 
 _EPILOG = """\b
 Exit codes:
@@ -33,6 +34,7 @@ Exit codes:
 Examples:
   dumpdiff triage --init run_mindspore/ run_megatron/ -o case.yaml
   dumpdiff triage case.yaml --html triage.html
+  dumpdiff triage case.yaml --pages triage/ --redact
   dumpdiff triage case.yaml --json - --junit triage.xml
   dumpdiff triage run_mindspore/ run_megatron/
   dumpdiff triage -t log=msrun_log/ -r log=megatron.log -t dump=ms_dump/ -r dump=pt_dump/
@@ -67,12 +69,20 @@ steps, dump.
 )
 @options.json_file
 @click.option("--html", "html_file", type=OUTPUT_FILE, help="Write one page of all stages.")
+@click.option(
+    "--pages",
+    type=OUTPUT_FOLDER,
+    help="Write that page and a page of each stage into a folder, with links.",
+)
 @options.markdown_file
 @click.option(
     "--junit",
     "junit_file",
     type=OUTPUT_FILE,
     help="Write JUnit XML: a test per stage.",
+)
+@click.option(
+    "--redact", is_flag=True, help="Shorten paths, and hide the names of users and of this host."
 )
 @options.quiet
 @click.option("-v", "--verbose", is_flag=True, help="Also print the evidence of each stage.")
@@ -87,8 +97,10 @@ def triage(
     min_steps: int | None,
     json_file: str | None,
     html_file: str | None,
+    pages: str | None,
     markdown_file: str | None,
     junit_file: str | None,
+    redact: bool,
     quiet: bool,
     verbose: bool,
 ) -> None:
@@ -113,17 +125,32 @@ def triage(
 
     from ..reports.triage import text
 
+    if len(inputs) == 1:
+        outputs = [file for file in files.values() if file is not None and file != "-"]
+        _check_outputs(inputs[0], outputs, pages)
     with show_progress() as progress:
         conclusion = dumpdiff.triage(
             *inputs,
             target=_parse_pairs(target),
             reference=_parse_pairs(reference),
             min_steps=min_steps,
+            pages=pages,
+            redact=redact,
             progress=progress,
         )
     text.write(conclusion, build_console(*files.values()), quiet=quiet, verbose=verbose)
     write_files(conclusion, files, "dumpdiff.reports.triage")
     ctx.exit(OUTCOME_EXIT_CODES[conclusion.decision.outcome])
+
+
+def _check_outputs(case_file: str, files: list[str], pages: str | None) -> None:
+    """Raise DumpError if an output is an input that the case names, or lies inside one."""
+    from ..diagnosis.case import load_case
+
+    paths = load_case(case_file).list_paths()
+    if pages is not None:
+        check_output_folder(pages, paths)
+    check_output_files(files, paths, force=True)  # what exists was checked with the command line
 
 
 def _parse_pairs(texts: tuple[str, ...]) -> dict[str, str]:

@@ -63,7 +63,7 @@ class WritingCommand(click.Command):
             raise click.UsageError("two outputs cannot both be written to -")
         for folder in folders:
             check_output_folder(folder, inputs)
-            files += _list_result_files(folder)
+            files += _list_existing_files(folder)
         named_files = [file for file in files if file != "-"]
         check_output_files(named_files, inputs, force=force)
         return super().invoke(ctx)
@@ -84,9 +84,10 @@ def _iterate_paths(value: object) -> Iterator[str]:
                 yield path
 
 
-def _list_result_files(folder: str) -> list[str]:
-    """Return the files of an older result in a folder."""
+def _list_existing_files(folder: str) -> list[str]:
+    """Return the files of an older result, or of an older triage, in a folder."""
     from ..api.result_folder import RESULT_FILES, RUN_FILES
+    from ..reports.triage.page_files import PAGE_FILES
 
-    paths = [Path(folder) / name for name in (*RESULT_FILES, *RUN_FILES)]
+    paths = [Path(folder) / name for name in (*RESULT_FILES, *RUN_FILES, *PAGE_FILES)]
     return [str(path) for path in paths if path.exists()]

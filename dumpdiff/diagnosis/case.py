@@ -48,6 +48,17 @@ class Case:
         """Return one input of target and reference."""
         return getattr(self.target, key), getattr(self.reference, key)
 
+    def list_paths(self) -> list[str]:
+        """Return everything that is read; settings may be a command in place of a path."""
+        paths = [
+            getattr(run, key)
+            for run in (self.target, self.reference)
+            for key in INPUTS
+            if key not in _NO_PATHS
+        ]
+        paths += [*self.baseline_logs, self.baseline_dump, self.tokenizer, *self.rules]
+        return [path for path in paths if path]
+
 
 #: The inputs of a run by key, and what a message calls them.
 INPUTS: Mapping[str, str] = {

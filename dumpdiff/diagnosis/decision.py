@@ -62,6 +62,7 @@ class Decision:
     #: Places that are left, the most probable first: next to a cause, those of a second one.
     candidates: tuple[Place, ...]
     headline: str
+    stage: str = ""  #: the stage that shows the cause first, '' if nothing differs
     evidence: tuple[str, ...] = ()
     other_causes: tuple[Place, ...] = ()  #: places that are certainly wrong, too
     other_differences: tuple[str, ...] = ()  #: what else differs, and may follow from the cause
@@ -153,9 +154,9 @@ def _decide_by_place(case: _Case, causes: Sequence[Place]) -> Decision:
             for setting in select_settings(case.evidence, place)
         ]
     cause: Cause = first_place
-    reason = _format_reason(case, first_place)
+    reason, stage = _format_reason(case, first_place), _find_stage(case, first_place)
     if settings:
-        cause = _classify_settings(settings)
+        cause, stage = _classify_settings(settings), "settings"
         reason = f"{settings[0].reason}; it shows at {PLACE_NAMES[first_place]}: {reason}"
     elif low_precision := _explain_by_precision(case.evidence, first_place):
         cause = "precision"
@@ -176,6 +177,7 @@ def _decide_by_place(case: _Case, causes: Sequence[Place]) -> Decision:
             place for place in case.belief.rank_places(_SECOND_CAUSE) if place not in causes
         ),
         headline=headline,
+        stage=stage,
         evidence=tuple(dict.fromkeys(lines)),
         other_causes=tuple(other_causes),
         other_differences=tuple(_list_other_differences(case, causes)),
@@ -192,6 +194,14 @@ def _format_reason(case: _Case, place: Place) -> str:
         return answer.message
     reasons = [item.message for item in case.observations if _points_at(item, place)]
     return reasons[0] if reasons else "nothing else explains what differs"
+
+
+def _find_stage(case: _Case, place: Place) -> str:
+    """Return the stage that shows first that a place is wrong, '' if none does."""
+    answer = case.answers[place]
+    if answer.verdict == "differ":
+        return answer.stage
+    return next((item.stage for item in case.observations if _points_at(item, place)), "")
 
 
 def _points_at(item: Observation, place: Place) -> bool:
@@ -238,6 +248,7 @@ def _decide_by_settings(case: _Case, settings: Sequence[ComparedSetting]) -> Dec
         cause=cause,
         candidates=(),
         headline=headline,
+        stage="settings",
         evidence=tuple(setting.reason for setting in settings),
         ruled_out=_list_ruled_out(case),
         missing=_list_missing(case, PLACES[-1]),
@@ -248,10 +259,10 @@ def _decide_by_settings(case: _Case, settings: Sequence[ComparedSetting]) -> Dec
 def _decide_by_symptom(case: _Case) -> Decision:
     """Decide if something differs, and several places explain it equally well."""
     candidates = case.belief.rank_places(_LEFT)
+    first = next(item for item in case.observations if item.verdict == "differ")
+    text, stage = first.message, first.stage
     if case.symptom in LEADS:
-        text = SYMPTOMS[case.symptom]
-    else:
-        text = next(item.message for item in case.observations if item.verdict == "differ")
+        text, stage = SYMPTOMS[case.symptom], "logs"
     where = " or ".join(PLACE_NAMES[place] for place in candidates)
     lines = [
         f"{item.stage}: {item.message}" for item in case.observations if item.verdict == "differ"
@@ -262,6 +273,7 @@ def _decide_by_symptom(case: _Case) -> Decision:
         cause=None,
         candidates=candidates,
         headline=f"{text}; the cause lies in {where}",
+        stage=stage,
         evidence=tuple(dict.fromkeys(lines)),
         ruled_out=_list_ruled_out(case),
         missing=_list_missing(case, PLACES[-1]),

@@ -154,7 +154,7 @@ def _observe_dumps(evidence: Evidence) -> Iterator[Observation]:
     if updates:
         titles = tuple(finding.title for finding in updates)
         yield Observation(
-            "recorded updates differ", "optimizer", "differ", titles[0], "dumps", titles
+            "recorded updates differ", "optimizer", "differ", titles[0], "backward", titles
         )
 
 

@@ -104,3 +104,34 @@ def test_wrong_usage(run: Run, arguments: tuple[str, ...], message: str) -> None
     result = run("triage", *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_pages_never_replace_an_input_or_what_a_person_wrote(
+    run: Run, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run("triage", "--init", *folders, "-o", tmp_path / "case.yaml")
+    inside = run("triage", tmp_path / "case.yaml", "--pages", folders[0] / "logs" / "pages")
+    assert inside.exit_code == 2
+    assert "lies inside the input" in inside.stderr
+    assert not (folders[0] / "logs" / "pages").exists()
+    html = run("triage", tmp_path / "case.yaml", "--html", folders[0] / "logs" / "triage.html")
+    assert html.exit_code == 2
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    (pages / "logs.html").write_text("mine")
+    refused = run("triage", tmp_path / "case.yaml", "--pages", pages)
+    assert refused.exit_code == 2
+    assert "was not written by dumpdiff" in refused.stderr
+    assert [path.name for path in pages.iterdir()] == ["logs.html"]
+
+
+def test_pages_can_be_written_again_and_redacted(
+    run: Run, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    for options in ((), ("--redact",)):
+        outcome = run("triage", *folders, "--min-steps", 6, "--pages", tmp_path / "p", *options)
+        assert outcome.exit_code == 3
+        is_named = str(tmp_path) in (tmp_path / "p" / "logs.html").read_text()
+        assert is_named == (not options)
+    names = {path.name for path in (tmp_path / "p").iterdir()}
+    assert names == {"triage.html", "settings.html", "checklist.html", "logs.html"}

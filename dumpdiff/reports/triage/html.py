@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 from ...diagnosis.decision import LEADS, SYMPTOMS
-from ...diagnosis.evidence import STAGES
+from ...diagnosis.evidence import STAGES, Evidence
 from ...diagnosis.likelihoods import Place
 from ...diagnosis.observations import list_observations
 from ...diagnosis.outcome import TriageResult
@@ -62,12 +62,10 @@ def write(triaged: TriageResult, stream: IO[bytes]) -> None:
     stream.write(render(build_page(triaged)))
 
 
-def build_page(triaged: TriageResult) -> Page:
-    """Return the page of a triage."""
+def build_page(triaged: TriageResult, pages: Mapping[str, str] | None = None) -> Page:
+    """Return the page of a triage, with links to the pages of its stages (stage -> file)."""
     evidence, decision = triaged.evidence, triaged.decision
     answer, _, explanation = decision.headline.partition(": ")
-    curves = () if evidence.logs is None else draw_figures(evidence.logs)
-    chart = None if evidence.norms is None else draw_norm_chart(evidence.norms.rows[:_MAX_BARS])
     context = {
         "triaged": triaged,
         "decision": decision,
@@ -78,11 +76,8 @@ def build_page(triaged: TriageResult) -> Page:
         "steps": tuple(_list_steps(triaged)),
         "tree": tuple(_build_tree(triaged)),
         "sections": build_sections(evidence),
-        "is_table": _is_table,
-        "max_items": _MAX_ITEMS,
-        "curves": tuple(map(_mark_safe, curves)),
-        "norm_chart": chart,
-        "chart_width": WIDTH,
+        "pages": pages or {},
+        "drawings": build_drawings(evidence, _MAX_BARS, _MAX_ITEMS),
     }
     stage_ids = [f"stage-{stage.name}" for stage in evidence.stages]
     return Page(
@@ -94,6 +89,19 @@ def build_page(triaged: TriageResult) -> Page:
         styles=("page.css", "comparison.css", "triage.css"),
         scripts=_SCRIPTS,
     )
+
+
+def build_drawings(evidence: Evidence, max_bars: int, max_items: int) -> Mapping[str, Any]:
+    """Return what the template of a stage needs besides its section."""
+    curves = () if evidence.logs is None else draw_figures(evidence.logs)
+    chart = None if evidence.norms is None else draw_norm_chart(evidence.norms.rows[:max_bars])
+    return {
+        "curves": tuple(map(_mark_safe, curves)),
+        "norm_chart": chart,
+        "chart_width": WIDTH,
+        "max_items": max_items,
+        "is_table": _is_table,
+    }
 
 
 def _is_table(block: Block) -> bool:

@@ -26,7 +26,8 @@ from ..weights import json as weights_json
 #:        said -> summary, of next why -> reason; every stage in ``results`` is of version 2.0
 #:   2.1  ``dumps`` in ``results`` may be the document of a run of several ranks or steps
 #:   2.2  the conclusion has ``other_causes`` and ``belief``
-SCHEMA_VERSION = "2.2"
+#:   2.3  the conclusion has ``stage``
+SCHEMA_VERSION = "2.3"
 
 
 def to_json(triaged: TriageResult) -> dict[str, Any]:
@@ -58,6 +59,7 @@ def _convert_decision(decision: Decision) -> dict[str, Any]:
         "cause": decision.cause,
         "candidates": decision.candidates,
         "headline": decision.headline,
+        "stage": decision.stage or None,
         "evidence": decision.evidence,
         "other_causes": decision.other_causes,
         "other_differences": decision.other_differences,

@@ -30,7 +30,7 @@ def read_back(document: dict[str, Any]) -> Any:
 
 def test_the_conclusion_comes_with_its_reasons_and_what_to_do(triaged: TriageResult) -> None:
     document = write_json(triaged)
-    assert document["schema_version"] == "2.2"
+    assert document["schema_version"] == "2.3"
     conclusion = document["conclusion"]
     assert {key: conclusion[key] for key in ("outcome", "verdict", "cause", "symptom")} == {
         "outcome": "forward",
