@@ -11,6 +11,7 @@ from ..alignment import align
 from ..capture.completion import CompletedTrace, complete_trace, read_request
 from ..comparison import Comparison, Spread, compare_pairs, measure_spread
 from ..graph import Flow, build_flow
+from ..graph.statistics import choose_common_norm
 from ..model.errors import DumpError
 from ..model.trace import Trace
 from ..readers.parts import Part
@@ -45,7 +46,7 @@ def read_flows(
     Narrowed dumps complete them, and checkpoints name the parameters, if there are any.
     """
     checkpoints = (inputs.weights_target, inputs.weights_reference)
-    flows, checks, remarks = [], [], []
+    checks, remarks = [], []
     for side, part, checkpoint in zip(("target", "reference"), parts, checkpoints, strict=True):
         report_progress(progress, f"reading the {side}", 0.0)
         trace = readers.read_part(part)
@@ -65,8 +66,13 @@ def read_flows(
         else:
             trace_checks = attach_checks(trace, inputs.book)
         checks.append(trace_checks)
+    traces, norm_remark = choose_common_norm([side_checks.trace for side_checks in checks])
+    if norm_remark:
+        remarks.append(norm_remark)
+    flows = []
+    for side, trace in zip(("target", "reference"), traces, strict=True):
         move_bar = narrow_progress(progress, f"statistics of the {side}")
-        flows.append(build_flow(trace_checks.trace, move_bar))
+        flows.append(build_flow(trace, move_bar))
     return (flows[0], flows[1]), (checks[0], checks[1]), remarks
 
 

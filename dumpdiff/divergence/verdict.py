@@ -183,7 +183,7 @@ def _describe_checksum_side(target: Flow, reference: Flow) -> list[str]:
     sides_without_numbers = [
         side
         for side, flow in (("target", target), ("reference", reference))
-        if len(flow.classes) and flow.classes["max"].isna().all()
+        if len(flow.classes) and flow.classes[["max", "norm"]].isna().all(axis=None)
     ]
     if len(sides_without_numbers) != 1:
         return []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -140,3 +141,25 @@ def _convert_block(block: AnyArray) -> AnyArray:
 def _flatten(array: AnyArray) -> AnyArray:
     contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
     return contiguous.reshape(-1)
+
+
+def choose_common_norm(traces: Sequence[Trace]) -> tuple[list[Trace], str]:
+    """Return traces whose column ``norm`` is of one kind, and a remark if it is the L1 norm.
+
+    PyTorch's DebugMode writes L1 norms and no others. The relative difference of two L1 norms is
+    at most ||t - r||_1 / ||r||_1, as that of two L2 norms is at most the relative L2 error. So
+    where one trace has no L2 norm and all have L1 norms, these are compared in their place.
+    """
+    has_l1 = all(trace.tensors["l1"].notna().any() for trace in traces)
+    if not has_l1 or all(_has_l2_norms(trace.tensors) for trace in traces):
+        return list(traces), ""
+    replaced = []
+    for trace in traces:
+        tensors = trace.tensors
+        norms = tensors["norm"].where(tensors["constant"], tensors["l1"])
+        replaced.append(replace(trace, tensors=tensors.assign(norm=norms)))
+    return replaced, "norms are L1 norms: one of the dumps has no others"
+
+
+def _has_l2_norms(tensors: pd.DataFrame) -> bool:
+    return bool(tensors.loc[~tensors["constant"], "norm"].notna().any())

@@ -65,6 +65,10 @@ TENSOR_COLUMNS: Mapping[str, tuple[str, str]] = {
     "min": ("float64", "smallest element"),
     "mean": ("float64", "arithmetic mean"),
     "norm": ("float64", "L2 norm"),
+    "l1": (
+        "float64",
+        "L1 norm, NaN if not recorded. Recorders that write it write no L2 norm, or few",
+    ),
     "nonfinite": ("int8", "1 if it holds NaN or Inf, 0 if it does not, -1 if unknown"),
     "hash": ("object", "checksum as recorded (CRC-32, MD5, ...); '' if none"),
     "constant": (

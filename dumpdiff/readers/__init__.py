@@ -8,9 +8,9 @@ parts (step, rank, graph) that a folder or file holds in that format, recognized
 write one module and add it to ``FORMATS``.
 
 The formats are ``mindspore`` (MindSpore's own dump), ``msprobe`` (mindstudio-probe, PyTorch and
-MindSpore), ``ptdbg`` (ptdbg_ascend, PyTorch) and ``manifest`` (``dumpdiff.record``, and any folder
-of tensors with a ``manifest.json``). A folder of tensors without any index is a dump only where a
-person says so.
+MindSpore), ``ptdbg`` (ptdbg_ascend, PyTorch), ``manifest`` (``dumpdiff.record``, and any folder of
+tensors with a ``manifest.json``), and what other debuggers write, see docs/formats.md. A folder of
+tensors without any index is a dump only where a person says so.
 """
 
 from __future__ import annotations
@@ -24,11 +24,28 @@ from ..model.errors import DumpError
 from ..model.gc_pause import pause_gc
 from ..model.input_files import check_input, open_input_file, read_head
 from ..model.trace import Problem, Trace
-from . import huggingface, manifest, mindspore, msprobe, ptdbg, tensor_folder
+from . import (
+    debug_mode,
+    huggingface,
+    manifest,
+    mindspore,
+    msprobe,
+    ptdbg,
+    tensor_folder,
+    torchtitan,
+)
 from .files import TENSOR_SUFFIXES, find_text_files, is_pickle
 from .parts import Part, choose_parts, describe_unread_parts
 
-FORMATS: tuple[ModuleType, ...] = (mindspore, msprobe, ptdbg, manifest, huggingface)
+FORMATS: tuple[ModuleType, ...] = (
+    mindspore,
+    msprobe,
+    ptdbg,
+    manifest,
+    huggingface,
+    debug_mode,
+    torchtitan,
+)
 
 __all__ = [
     "FORMATS",

@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,7 @@ def read_part(part: Part) -> Trace:
         message = f"the tensor file {name[:80]!r} is missing or elsewhere, its statistics were used"
         problems.append(Problem(part.path.name, message, count=len(unusable_files)))
         tensors = [
-            ManifestTensor(tensor.dtype, tensor.shape, tensor.statistics, tensor.nonfinite)
-            if tensor.file in unusable_files
-            else tensor
+            replace(tensor, file="", key="") if tensor.file in unusable_files else tensor
             for tensor in tensors
         ]
     if not any(call.slots for call in calls):

@@ -149,6 +149,10 @@ def _read_dump(folder: Path) -> None:
     verify_trace(trace, _load_shipped_rules())
 
 
+def _read_dump_in(name: str) -> Callable[[Path], None]:
+    return lambda folder: _read_dump(folder / name)
+
+
 def _read_arrays(folder: Path) -> None:
     trace: Trace = dumpdiff.read(folder)
     for row in np.flatnonzero(trace.tensors["file"].to_numpy() != "")[:20].tolist():
@@ -226,6 +230,20 @@ TARGETS = (
     Target("stack_json", _unpack("pt_gpt2"), "stack.json", mutations.mutate_json, _read_dump),
     Target(
         "construct_json", _unpack("pt_gpt2"), "construct.json", mutations.mutate_json, _read_dump
+    ),
+    Target(
+        "debug_mode",
+        _unpack("debug_mode"),
+        "clean/debug_mode.txt",
+        mutations.mutate_lines,
+        _read_dump_in("debug_mode/clean"),
+    ),
+    Target(
+        "torchtitan",
+        _unpack("torchtitan"),
+        "clean/*.log",
+        mutations.mutate_lines,
+        _read_dump_in("torchtitan/clean"),
     ),
     Target("align", _unpack("pt_gpt2"), "dump.json", mutations.mutate_json, _align),
     Target("align_csv", _unpack("ms_gpt2"), "statistic.csv", mutations.mutate_csv, _align),

@@ -42,6 +42,7 @@ class ManifestTensor:
     dtype: str = ""
     shape: tuple[int, ...] | None = None
     statistics: tuple[float, float, float, float] = (math.nan,) * 4  #: max, min, mean, norm
+    l1: float = math.nan  #: L1 norm; no manifest has it, recorders of other formats write it
     nonfinite: int = -1
     hash: str = ""
     value: float | None = None  #: of a Python scalar

@@ -122,7 +122,7 @@ def _build_tensors(manifest: Manifest, sketches: AnyArray | None) -> pd.DataFram
         "file": [_name_file(tensor) for tensor in tensors],
         "sketch": [_get_sketch(tensor, sketches) for tensor in tensors],
     }
-    for name in ("dtype", "nonfinite", "hash", "parameter", "gradient_of", "update_of"):
+    for name in ("dtype", "l1", "nonfinite", "hash", "parameter", "gradient_of", "update_of"):
         columns[name] = [getattr(tensor, name) for tensor in tensors]
     for position, name in enumerate(("max", "min", "mean", "norm")):
         columns[name] = [numbers[position] for numbers in statistics]
