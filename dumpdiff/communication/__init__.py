@@ -7,13 +7,13 @@ those of all ranks of a step, ``match_siblings`` finds the calls that sibling ra
 from .collectives import list_collectives, list_named_ranks
 from .exchanges import Exchanges, join_collectives
 from .groups import Group
-from .siblings import Siblings, find_stages, match_siblings, match_tensors
+from .sibling_calls import SiblingCalls, find_stages, match_siblings, match_tensors
 from .values import compute_value_keys
 
 __all__ = [
     "Exchanges",
     "Group",
-    "Siblings",
+    "SiblingCalls",
     "compute_value_keys",
     "find_stages",
     "join_collectives",

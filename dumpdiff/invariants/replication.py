@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..communication import Group, Siblings
+from ..communication import Group, SiblingCalls
 from ..communication.groups import DP, TP
 from ..model.arrays import Flags, Ints, Objects
 from ..model.dtypes import is_floating
@@ -63,7 +63,7 @@ def check_replication(step: Step) -> list[InvariantCheck]:
     ]
 
 
-def _describe_slots(step: Step, group: Group, siblings: Siblings) -> _Slots:
+def _describe_slots(step: Step, group: Group, siblings: SiblingCalls) -> _Slots:
     matched = match_group_tensors(step, group.members, siblings)
     first = matched.ranks[0]
     trace = step.traces[first]

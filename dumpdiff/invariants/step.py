@@ -14,7 +14,7 @@ import pandas as pd
 from ..communication import (
     Exchanges,
     Group,
-    Siblings,
+    SiblingCalls,
     compute_value_keys,
     join_collectives,
     match_siblings,
@@ -46,7 +46,7 @@ class Step:
     number: int | None
     traces: Mapping[int, Trace]  #: by rank, with statistics and fingerprints where files exist
     exchanges: Exchanges
-    siblings: tuple[Siblings, ...]
+    siblings: tuple[SiblingCalls, ...]
     numbers: dict[object, int]  #: value -> its key, of all steps of the run
 
     @cached_property
@@ -81,19 +81,19 @@ class Step:
             flags[rank] = is_float & is_varied & is_large & ~is_constant
         return flags
 
-    def find_siblings(self, group: Group) -> Siblings | None:
+    def find_siblings(self, group: Group) -> SiblingCalls | None:
         """Return the siblings that have all members of a group, None if there are none."""
         for siblings in self.siblings:
             if set(group.members) <= set(siblings.ranks):
                 return siblings
         return None
 
-    def list_sibling_groups(self) -> list[tuple[Group, Siblings]]:
+    def list_sibling_groups(self) -> list[tuple[Group, SiblingCalls]]:
         """Return the groups of siblings that reduce or gather, each set of members once.
 
         A group of a purpose comes before that of all ranks.
         """
-        pairs: dict[tuple[int, ...], tuple[Group, Siblings]] = {}
+        pairs: dict[tuple[int, ...], tuple[Group, SiblingCalls]] = {}
         for group in sorted(self.exchanges.groups, key=lambda group: group.kind in ("", "world")):
             siblings = self.find_siblings(group)
             is_many = len(group.members) > 1 and not group.is_transfer
@@ -123,7 +123,9 @@ class SiblingTensors:
     keys: Ints  #: (slots, ranks): keys of the values, -1 if unknown
 
 
-def match_group_tensors(step: Step, members: tuple[int, ...], siblings: Siblings) -> SiblingTensors:
+def match_group_tensors(
+    step: Step, members: tuple[int, ...], siblings: SiblingCalls
+) -> SiblingTensors:
     """Return the corresponding tensors of some sibling ranks, one row per tensor of the first."""
     ranks = tuple(rank for rank in siblings.ranks if rank in members)
     first = ranks[0]

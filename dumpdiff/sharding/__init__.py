@@ -13,7 +13,7 @@ from .layouts import (
     merge_runs,
 )
 from .merge import LayoutRow, Shards
-from .siblings import RankOps
+from .sibling_tensors import RankOps
 
 __all__ = [
     "LayoutRow",

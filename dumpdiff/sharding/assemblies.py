@@ -11,7 +11,7 @@ from ..model.arrays import AnyArray, Flags, Ints
 from ..model.dtypes import get_unit_roundoff
 from .other_run import OtherRun, load_tensor
 from .relation import Relation, add_arrays
-from .siblings import Siblings
+from .sibling_tensors import Siblings
 from .slices import Assembly, find_assembly
 
 #: Values of a kind whose shards are searched for in the whole tensor, if all are joined alike.

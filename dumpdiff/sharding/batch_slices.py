@@ -13,7 +13,7 @@ from ..model.trace import FORWARD
 from .other_run import OtherRun
 from .partial_sums import list_sum_groups, list_total_patterns, load_ranks, measure_parts
 from .relation import add_parts
-from .siblings import Siblings
+from .sibling_tensors import Siblings
 
 #: Gradients of activations whose factor is looked for; one factor holds for the whole pass.
 _MAX_ACTIVATIONS = 64

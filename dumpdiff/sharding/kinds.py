@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..model.arrays import Ints
 from ..model.trace import Trace
-from .siblings import Siblings
+from .sibling_tensors import Siblings
 
 #: A number in a path that is a layer, an expert or a call, not a part of a name such as ``fc1``.
 _NUMBER = re.compile(r"(?<![A-Za-z0-9_])\d+")

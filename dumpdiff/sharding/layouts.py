@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from ..graph import Flow
 from ..model.trace import Trace
 from .batch_slices import BatchSlices, find_batch_slices
+from .call_alignment import align_siblings
 from .merge import LayoutRow, MergedRun, Shards, merge_ranks
 from .micro_batches import count_micro_batches, split_micro_batches
 from .other_run import OtherRun
 from .separate_modules import gather_separate_modules
-from .siblings import RankOps, Siblings, align_siblings
+from .sibling_tensors import RankOps, Siblings
 from .stages import group_stages, join_stages, leave_out_summands
 
 #: Share of the elements of all parameters that have a size which the other run has, too. Half of

@@ -19,7 +19,7 @@ from .other_run import OtherRun, load_shaped
 from .partial_sums import list_reductions, load_ranks
 from .relation import Relation, add_arrays, combine_statistics
 from .relations import find_relations
-from .siblings import Siblings
+from .sibling_tensors import Siblings
 from .slices import Assembly
 from .unproved_relations import complete_relations
 

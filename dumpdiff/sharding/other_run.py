@@ -11,7 +11,7 @@ from ..model.arrays import AnyArray, Floats, Ints
 from ..model.trace import Trace
 from .kinds import list_kind_keys
 from .relation import Relation, add_parts, combine_statistics, group_patterns, join_parts
-from .siblings import Siblings
+from .sibling_tensors import Siblings
 from .value_index import ValueIndex
 
 

@@ -11,7 +11,7 @@ from ..graph.statistics import compute_statistics
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.trace import COMMUNICATION, OPTIMIZER
 from .relation import Relation, add_arrays
-from .siblings import Siblings
+from .sibling_tensors import Siblings
 
 #: Partitions of the ranks that sums are tried for: tensor, data, context, expert parallel groups.
 _MAX_GROUPS = 4

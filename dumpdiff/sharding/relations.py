@@ -19,7 +19,7 @@ from .partial_sums import (
     measure_parts,
 )
 from .relation import Relation, add_parts, join_parts
-from .siblings import Siblings
+from .sibling_tensors import Siblings
 
 #: Share of the votes of its kind that a relation needs to hold for values without own evidence.
 _CLEAR_VOTE = 0.7

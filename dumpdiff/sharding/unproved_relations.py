@@ -18,7 +18,7 @@ from .other_run import OtherRun
 from .partial_sums import list_reductions, list_summand_patterns
 from .relation import Relation, add_parts, join_parts
 from .relations import RowRelations
-from .siblings import Siblings
+from .sibling_tensors import Siblings
 
 #: Relative difference up to which a parameter of one rank is a whole parameter of the other run.
 _PARAMETER_ERROR = 1e-4

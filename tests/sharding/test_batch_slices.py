@@ -8,8 +8,9 @@ import pytest
 from dumpdiff import readers
 from dumpdiff.graph import build_flow
 from dumpdiff.sharding.batch_slices import BatchSlices, find_batch_slices
+from dumpdiff.sharding.call_alignment import align_siblings
 from dumpdiff.sharding.other_run import OtherRun
-from dumpdiff.sharding.siblings import Siblings, align_siblings
+from dumpdiff.sharding.sibling_tensors import Siblings
 
 Dumps = Callable[[str], Path]
 

@@ -30,7 +30,7 @@ _MAX_SEGMENT = 4000
 
 
 @dataclass(frozen=True)
-class Siblings:
+class SiblingCalls:
     """Ranks that make the same calls, and which calls correspond."""
 
     ranks: tuple[int, ...]
@@ -46,7 +46,7 @@ class Siblings:
         return int(self.ops[rows[0], self.ranks.index(other_rank)])
 
 
-def match_siblings(traces: Mapping[int, Trace], exchanges: Exchanges) -> list[Siblings]:
+def match_siblings(traces: Mapping[int, Trace], exchanges: Exchanges) -> list[SiblingCalls]:
     """Return the sets of sibling ranks with their corresponding ops; every rank is in one set."""
     siblings = []
     for stage in find_stages(exchanges):
@@ -72,7 +72,7 @@ def match_siblings(traces: Mapping[int, Trace], exchanges: Exchanges) -> list[Si
                 block = np.full((len(ops), len(ranks)), -1, dtype=np.int64)
                 block[:, position] = ops
                 blocks.append(block)
-            siblings.append(Siblings(tuple(ranks), np.concatenate(blocks)))
+            siblings.append(SiblingCalls(tuple(ranks), np.concatenate(blocks)))
             remaining = [rank for rank in remaining if rank not in ranks]
     return siblings
 

@@ -15,7 +15,8 @@ from dumpdiff.model.trace import (
     build_op_table,
     build_tensor_table,
 )
-from dumpdiff.sharding.siblings import align_siblings, flag_backward_pass
+from dumpdiff.sharding.call_alignment import align_siblings
+from dumpdiff.sharding.sibling_tensors import flag_backward_pass
 
 
 def build_rank(kinds: Sequence[str], rows: int = 4) -> Flow:
