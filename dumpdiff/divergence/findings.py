@@ -162,13 +162,15 @@ def _group_drafts(
 def _describe_update(graph: JointGraph, kind: Kind, location: Location) -> _UpdateKey | None:
     """Return what is equal for all weights whose updates differ in one way, None if unknown.
 
-    The ops that compute the update say so: other numbers among their arguments, or ops of only one
-    side. An update that differs with equal ops may have any cause.
+    The ops that compute the update say so: other numbers among their arguments, or ops that only
+    one side has. An update that differs with equal ops, or as another decomposition, may have any
+    cause.
     """
     scalars = tuple(_describe_scalars(graph, location))
     kinds_t = _count_computing_kinds(location.target)
     kinds_r = _count_computing_kinds(location.reference)
-    if kind not in _COMPUTED_KINDS or (kinds_t == kinds_r and not scalars):
+    has_surplus = kinds_t != kinds_r and (kinds_t <= kinds_r or kinds_r <= kinds_t)
+    if kind not in _COMPUTED_KINDS or not (scalars or has_surplus):
         return None
     return frozenset(kinds_t.items()), frozenset(kinds_r.items()), scalars
 
