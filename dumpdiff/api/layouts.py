@@ -14,6 +14,7 @@ from ..model.result import Result
 from ..model.run_result import format_place
 from ..model.trace import Trace
 from ..readers.parts import Part
+from ..rulebook import Rules
 from ..sharding import Merged, RunOfRanks, has_equal_layout, list_changed_layouts, merge_runs
 from ..verification import JoinedChecks, TraceChecks, attach_checks
 from .inputs import Inputs
@@ -82,7 +83,7 @@ def merge_layouts(
         names = tuple(f"rank {rank}" for rank in ranks)
         checks.append(JoinedChecks(tuple(rank_checks), names))
     report_progress(progress, "merging the ranks", 0.0)
-    merged_runs = merge_runs(runs[0], runs[1])
+    merged_runs = merge_runs(runs[0], runs[1], inputs.book.relations)
     return merged_runs, (checks[0], checks[1])
 
 
@@ -91,10 +92,10 @@ def _take_trace(part: Part, traces: Mapping[Part, Trace]) -> Trace:
     return traces[part] if part in traces else readers.read_part(part)
 
 
-def merge_micro_batches(flows: tuple[Flow, Flow]) -> tuple[Merged, Merged]:
+def merge_micro_batches(flows: tuple[Flow, Flow], book: Rules) -> tuple[Merged, Merged]:
     """Merge the micro-batches of one of two runs of one rank."""
     target, reference = (RunOfRanks((0,), (flow,)) for flow in flows)
-    return merge_runs(target, reference)
+    return merge_runs(target, reference, book.relations)
 
 
 def describe_layouts(merged_runs: Sequence[Merged]) -> list[str]:

@@ -36,6 +36,10 @@ _IDENTITIES = {
 _SAME_BASELINE = (
     "the baseline has the same numbers as the reference: its spread is 0, and it allows nothing"
 )
+_UNUSED_RELATIONS = (
+    "relations between ranks are given, but both runs have the same layout: nothing was merged, and"
+    " no relation was used"
+)
 
 
 def read_flows(
@@ -110,10 +114,12 @@ def compare_dumps(
     flows, checks, narrowed_remarks = read_flows(inputs, parts, progress)
     merged_runs = None
     if inputs.baseline is None and has_other_batches(*flows):
-        merged_runs = merge_micro_batches(flows)
+        merged_runs = merge_micro_batches(flows, inputs.book)
         flows = (build_flow(merged_runs[0].trace), build_flow(merged_runs[1].trace))
+    unused_rules = merged_runs is None and any(inputs.book.relations.values())
     remarks = [
         *narrowed_remarks,
+        *([_UNUSED_RELATIONS] if unused_rules else []),
         *describe_layouts(merged_runs or ()),
         *_describe_identity(flows),
         *_describe_unread_parts(all_parts, parts),

@@ -10,12 +10,18 @@ from .explanation import Explanation
 from .files import list_shipped_files, load_rules
 from .mappings import NamedPairs, split_module_name
 from .model_families import Arrangement, ModelFamily
+from .relations import CONCATENATED, LOCAL, REPLICATED, SUM, RelationRule
 
 __all__ = [
+    "CONCATENATED",
+    "LOCAL",
+    "REPLICATED",
+    "SUM",
     "Arrangement",
     "Explanation",
     "ModelFamily",
     "NamedPairs",
+    "RelationRule",
     "RuleError",
     "Rules",
     "list_shipped_files",

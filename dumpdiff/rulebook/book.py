@@ -13,6 +13,7 @@ from .explanation import Explanation, explain_name
 from .mappings import NamedPairs
 from .model_families import FamilyRules, ModelFamily
 from .operators import OTHER, OperatorRules
+from .relations import read_relation_rules
 from .scopes import ScopeRules
 from .tolerances import ToleranceRules
 
@@ -31,6 +32,7 @@ class Rules:
         arguments: Sequence[Sequence[Entry]],
         decompositions: Sequence[Sequence[Entry]],
         tolerances: Sequence[Sequence[Entry]],
+        relations: Sequence[Sequence[Entry]],
         named_pairs: NamedPairs | None = None,
     ) -> None:
         self.named_pairs = named_pairs or NamedPairs()  #: pairs of names from mapping files
@@ -42,6 +44,8 @@ class Rules:
         self._scope_sources = scopes
         self._scopes = ScopeRules(scopes)
         self.families = FamilyRules(families)  #: of models, with their names in transformers
+        #: side -> name of a kind of values -> how its values are spread over the ranks of the run
+        self.relations = read_relation_rules(relations)
         self._kind_of: dict[str, str] = {}
 
     def for_family(self, family: ModelFamily | None) -> Rules:
@@ -218,6 +222,9 @@ class Rules:
             "parameter parts": sum(map(len, self.parameter_parts.values())),
             "tolerance classes": len(self._tolerances.classes),
         }
+        n_relations = sum(map(len, self.relations.values()))
+        if n_relations:
+            counts["relations between ranks"] = n_relations
         if len(self.named_pairs):
             counts["named pairs"] = len(self.named_pairs)
         return counts

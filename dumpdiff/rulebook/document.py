@@ -60,6 +60,11 @@ class Entry:
         """Return the error, to be raised, that this value cannot be used."""
         return RuleError(self.place, reason)
 
+    @property
+    def is_text(self) -> bool:
+        """Whether the value is a scalar."""
+        return isinstance(self.node, yaml.ScalarNode)
+
     def read_pairs(self) -> dict[Entry, Entry]:
         """Return a mapping with any keys; each key must occur once. Keys know their places too."""
         if not isinstance(self.node, yaml.MappingNode):

@@ -9,8 +9,17 @@ from .book import Rules
 from .document import Entry, Place, RuleError, read_document
 from .mappings import NamedPairs, add_mapping, is_mapping
 
-SECTIONS = ("scopes", "families", "operators", "arguments", "decompositions", "tolerances")
-#: Sections with a folder of files; each other section has one file.
+_SHIPPED_SECTIONS = (
+    "scopes",
+    "families",
+    "operators",
+    "arguments",
+    "decompositions",
+    "tolerances",
+)
+#: How values are spread over ranks is said for a pair of dumps only, so no shipped file does.
+SECTIONS = (*_SHIPPED_SECTIONS, "relations")
+#: Sections with a folder of files; each other shipped section has one file.
 _FOLDERS = ("scopes", "families")
 
 _PACKAGED_ROOT = Path(__file__).parent / "data"  # in an installed wheel
@@ -26,7 +35,7 @@ def list_shipped_files() -> list[Path]:
     """Return the rule files that come with dumpdiff. Raises RuleError if one is missing."""
     root = find_shipped_root()
     files = [path for name in _FOLDERS for path in sorted((root / name).glob("*.yaml"))]
-    files += [root / f"{name}.yaml" for name in SECTIONS if name not in _FOLDERS]
+    files += [root / f"{name}.yaml" for name in _SHIPPED_SECTIONS if name not in _FOLDERS]
     missing_paths = [path for path in files if not path.is_file()]
     if not all((root / name).is_dir() for name in _FOLDERS):
         missing_paths.append(root)
@@ -48,10 +57,8 @@ def load_rules(extra: Sequence[str | Path] = ()) -> Rules:
     named_pairs = NamedPairs()
     sources = [_read_sections(shown_names, named_pairs)]
     sources += [_read_sections({Path(file): str(file)}, named_pairs) for file in extra]
-    scopes, families, operators, arguments, decompositions, tolerances = (
-        [source[name] for source in sources] for name in SECTIONS
-    )
-    return Rules(scopes, families, operators, arguments, decompositions, tolerances, named_pairs)
+    sections = {name: [source[name] for source in sources] for name in SECTIONS}
+    return Rules(**sections, named_pairs=named_pairs)
 
 
 def _read_sections(files: dict[Path, str], named_pairs: NamedPairs) -> dict[str, list[Entry]]:

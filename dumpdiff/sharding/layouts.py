@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..graph import Flow
 from ..model.trace import Trace
+from ..rulebook import RelationRule
 from .batch_slices import BatchSlices, find_batch_slices
 from .call_alignment import align_siblings
 from .merge import LayoutRow, MergedRun, Shards, merge_ranks
 from .micro_batches import count_micro_batches, split_micro_batches
 from .other_run import OtherRun
+from .relation_rules import refuse_unknown_names
 from .separate_modules import gather_separate_modules
 from .sibling_tensors import RankOps, Siblings
 from .stages import group_stages, join_stages, leave_out_summands
@@ -65,10 +67,15 @@ class Merged:
     find_rank_ops: Callable[[str], RankOps] = field(default=_find_no_ops, repr=False)
 
 
-def merge_runs(target: RunOfRanks, reference: RunOfRanks) -> tuple[Merged, Merged]:
+def merge_runs(
+    target: RunOfRanks,
+    reference: RunOfRanks,
+    rules: Mapping[str, Mapping[str, RelationRule]],
+) -> tuple[Merged, Merged]:
     """Return both runs as one trace each.
 
-    How the values of ranks make up one value is found in the values of the other run.
+    How the values of ranks make up one value is found in the values of the other run, or said by
+    ``rules``: side -> name of the kind of values -> rule. Raises RuleError if one fits no value.
     """
     n_batches = count_all_batches(target, reference)
     stages = (
@@ -78,9 +85,15 @@ def merge_runs(target: RunOfRanks, reference: RunOfRanks) -> tuple[Merged, Merge
     slices = _find_all_batch_slices(*stages)
     merged_runs = []
     for side, run_stages in enumerate(stages):
+        side_name = ("target", "reference")[side]
+        side_rules = rules.get(side_name, {})
         other_stages = [stage.siblings for stage in stages[1 - side]]
         other = OtherRun(other_stages, slices[1 - side].factor)
-        merged_stages = [_merge_stage(stage, other, slices[side]) for stage in run_stages]
+        merged_stages = [
+            _merge_stage(stage, other, slices[side], side_rules) for stage in run_stages
+        ]
+        names = {row.name for merged in merged_stages for row in merged.layout}
+        refuse_unknown_names(side_rules, side_name, names)
         merged_runs.append(_join_stages(run_stages, merged_stages))
     return merged_runs[0], merged_runs[1]
 
@@ -137,13 +150,15 @@ def _find_crossing_ops(siblings: Siblings, names: frozenset[str]) -> tuple[int, 
     return tuple(op for op, name in enumerate(op_names) if name in names)
 
 
-def _merge_stage(stage: _Stage, other: OtherRun, slices: BatchSlices) -> Merged:
+def _merge_stage(
+    stage: _Stage, other: OtherRun, slices: BatchSlices, rules: Mapping[str, RelationRule]
+) -> Merged:
     siblings = stage.siblings
     if siblings.n_ranks == 1:
         flow = siblings.flows[0]
         merged = Merged(replace(flow.trace, tensors=flow.tensors))
     else:
-        merged_run = merge_ranks(siblings, other, slices)
+        merged_run = merge_ranks(siblings, other, slices, rules)
         merged = replace(_describe_merged(merged_run), find_rank_ops=siblings.find_rank_ops)
     if not stage.crossing_ops:
         return merged

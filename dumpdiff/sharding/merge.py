@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,12 +12,14 @@ from ..graph.statistics import compute_statistics
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import is_floating
 from ..model.trace import Problem, Trace
+from ..rulebook import RelationRule
 from .assemblies import find_assemblies
 from .batch_slices import BatchSlices
 from .kinds import describe_kinds
 from .other_run import OtherRun, load_shaped
 from .partial_sums import list_reductions, load_ranks
 from .relation import Relation, add_arrays, combine_statistics
+from .relation_rules import apply_relation_rules
 from .relations import find_relations
 from .sibling_tensors import Siblings
 from .slices import Assembly
@@ -57,13 +59,27 @@ class MergedRun:
     find_shards: Callable[[str], Shards | None]  #: of a file of the trace
 
 
-def merge_ranks(siblings: Siblings, other: OtherRun, slices: BatchSlices) -> MergedRun:
-    """Return sibling ranks as one; ``other`` has the values of the other run."""
-    return _Merger(siblings, other, slices).run()
+def merge_ranks(
+    siblings: Siblings,
+    other: OtherRun,
+    slices: BatchSlices,
+    rules: Mapping[str, RelationRule],
+) -> MergedRun:
+    """Return sibling ranks as one; ``other`` has the values of the other run.
+
+    ``rules`` has the relations, by the name of the kind, that are not looked for.
+    """
+    return _Merger(siblings, other, slices, rules).run()
 
 
 class _Merger:
-    def __init__(self, siblings: Siblings, other: OtherRun, slices: BatchSlices) -> None:
+    def __init__(
+        self,
+        siblings: Siblings,
+        other: OtherRun,
+        slices: BatchSlices,
+        rules: Mapping[str, RelationRule],
+    ) -> None:
         self._siblings = siblings
         self._other = other
         self._index = other.index
@@ -71,7 +87,9 @@ class _Merger:
         self._kinds = row_relations.kinds
         self._matches = row_relations.matches
         complete = complete_relations(siblings, other, slices, row_relations)
-        self._relations = complete.relations
+        self._relations, self._ruled_assemblies = apply_relation_rules(
+            rules, siblings, self._kinds, complete.relations
+        )
         self._separate_modules = complete.separate_modules
         self._reduction_rows = list_reductions(siblings)
         self._base = siblings.base
@@ -94,6 +112,7 @@ class _Merger:
         assemblies = find_assemblies(
             self._siblings, self._other, self._kinds, self._matches, patterns
         )
+        assemblies |= self._ruled_assemblies
         table = self._base_flow.tensors.copy()
         shapes = table["shape"].tolist()
         files = table["file"].tolist()

@@ -181,3 +181,18 @@ def test_every_rank_is_read_once(dump: Dumps, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(readers, "read_part", count_part)
     align(dump, "parallel_pt_tp2_dp2", "parallel_pt_tp2")
     assert len(paths) == len(set(paths)) == 6
+
+
+def test_a_rule_file_decides_about_a_relation(dump: Dumps, tmp_path: Path) -> None:
+    """Also in the answer; where both runs have one layout, it is said that nothing used it."""
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "relations:\n  target:\n"
+        "    decoder.layers.#.mlp.linear_fc1.weight: {relation: concatenated, factor: 0.5}\n"
+    )
+    result = dumpdiff.align(dump("parallel_pt_tp2"), dump("parallel_pt_tp1"), rules=[rules])
+    assert result.verdict == "diverged"
+    assert "linear_fc1.weight" in result.findings[0].title
+    target = dump("parallel_pt_tp2") / "step0" / "rank0"
+    same = dumpdiff.align(target, target.with_name("rank1"), rules=[rules])
+    assert any("no relation was used" in note for note in same.notes)

@@ -21,7 +21,7 @@ def merge(dump: Dumps, target: str, reference: str) -> Trace:
     for name in (target, reference):
         traces = read_ranks(dump(name))
         runs.append(RunOfRanks(tuple(traces), tuple(map(build_flow, traces.values()))))
-    return merge_runs(*runs)[0].trace
+    return merge_runs(*runs, {})[0].trace
 
 
 def list_reduced_norms(trace: Trace) -> pd.DataFrame:
