@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dumpdiff.model.errors import DumpError
+from dumpdiff.readers import mindspore
 from dumpdiff.readers.mindspore.statistic_csv import (
     Statistics,
     is_statistic_csv,
@@ -180,3 +182,63 @@ def test_absurd_numbers_are_unknown_not_fatal(tmp_path: Path):
     )
     assert statistics.shape == [None]
     assert statistics.bytes == [-1]
+
+
+DAMAGED_ROW = 'Sub,Default_Sub-op0,0,0,yesterday,input,0,4,float32,"()",3,3,3,\n'
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("Default_Cast-op0", "Default_\0Cast-op0"),
+        lambda text: text.replace("\nCast", "\n\nCast"),
+        lambda text: text + text.partition("\n")[0] + "\n",
+        lambda text: text + DAMAGED_ROW,
+    ],
+    ids=["line ends", "NUL characters", "empty line", "repeated header", "damaged row"],
+)
+def test_an_unusual_file_gives_what_the_usual_one_gives(
+    tmp_path: Path, change: Callable[[str], str]
+):
+    path = tmp_path / "statistic.csv"
+    path.write_text(ASCEND)
+    usual, _ = read_statistic_csv(path)
+    path.write_bytes(change(ASCEND).encode())
+    unusual, _ = read_statistic_csv(path)
+    assert unusual.format_variant == usual.format_variant
+    for column in ("kind", "name", "io", "slot", "time", "bytes", "dtype", "shape", "hash"):
+        assert getattr(unusual, column) == getattr(usual, column)
+    for column in ("max", "min", "mean", "norm", "nonfinite"):
+        np.testing.assert_array_equal(getattr(unusual, column), getattr(usual, column))
+
+
+def test_what_an_optimizer_overwrote_is_not_trusted_without_a_graph(tmp_path: Path):
+    folder = tmp_path / "rank_0" / "net" / "0" / "0"
+    folder.mkdir(parents=True)
+    row = '0,0,{time},{io},{slot},4,float32,"()",3,3,3,\n'
+    rows = [
+        "MatMul,Default_MatMul-op0," + row.format(time=3, io="output", slot=0),
+        "Parameter,fc_weight," + row.format(time=9, io="output", slot=0),
+        "Momentum,Default_Momentum-op1," + row.format(time=5, io="output", slot=0),
+        "Momentum,Default_Momentum-op1," + row.format(time=4, io="input", slot=3),
+        "Momentum,Default_Momentum-op1," + row.format(time=4, io="input", slot=0),
+        "MatMul,Default_MatMul-op0," + row.format(time=2, io="input", slot=0),
+    ]
+    text = ASCEND.partition("\n")[0] + "\n" + "".join(rows)
+    (folder / "statistic.csv").write_text(text)
+    (part,) = mindspore.find_parts(tmp_path)
+    trace = mindspore.read_part(part)
+    assert trace.ops["name"].tolist() == [
+        "fc_weight", "Default_MatMul-op0", "Default_Momentum-op1"
+    ]  # fmt: skip
+    assert trace.ops["phase"].tolist() == ["forward", "forward", "optimizer"]
+    columns = (trace.tensors[name] for name in ("op", "slot", "parameter", "trusted"))
+    assert list(zip(*columns, strict=True)) == [
+        (0, "output.0", "fc_weight", False),
+        (1, "input.0", "", True),
+        (1, "output.0", "", True),
+        (2, "input.0", "", False),
+        (2, "input.3", "", True),
+        (2, "output.0", "", False),
+    ]

@@ -27,7 +27,7 @@ _NAME = re.compile(
     re.ASCII,
 )
 _MAX_LENGTH = 4096  #: characters; cell names can be long, but no real path is longer
-_ENCODED_CHARACTERS = str.maketrans(dict.fromkeys("/\\. ", "_"))
+_ENCODED_CHARACTERS = "/\\. "
 _OP_NUMBER = re.compile(r"-op\d+(?=$|_)")
 
 #: Op type of parameters and graph inputs in file names; they are written at the end of the step.
@@ -65,7 +65,10 @@ def encode_op_name(name: str) -> str:
     >>> encode_op_name("Default--fc-Dense--MatMul-op0")
     'Default_fc-Dense_MatMul-op0'
     """
-    return name.replace("--", "/").translate(_ENCODED_CHARACTERS)
+    encoded = name.replace("--", "/")
+    for character in _ENCODED_CHARACTERS:  # str.translate is ten times slower
+        encoded = encoded.replace(character, "_")
+    return encoded
 
 
 def strip_op_number(encoded: str) -> str:

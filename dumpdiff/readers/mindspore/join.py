@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from .file_names import encode_op_name, strip_op_number
 from .graph import Dataflow, Slot, find_overwritten_outputs
-from .records import Place, Record, compute_content
+from .record import Place, Record
+from .records import compute_content
 
 #: Share of edges with equal data at both ends from which a join is accepted, and share of the
 #: recorded ops that it must find. Measured: 1.0 for a correct join, 0.9 for a wrong one.

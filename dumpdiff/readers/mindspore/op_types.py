@@ -135,6 +135,13 @@ def is_recomputed(name: str) -> bool:
     return name.startswith(("recompute_Default", "Recompute_Default"))
 
 
+def may_tell_phase(name: str) -> bool:
+    """Whether the name of an op may change the phase that its type gives; fast."""
+    if "Grad" in name or "Backward" in name or "ecompute" in name:
+        return True
+    return "optim" in name.lower()
+
+
 def extract_scope(name: str) -> str:
     """Return the module path in a full name.
 

@@ -74,8 +74,8 @@ def read_part(part: Part) -> Trace:
     tables = build_tables(records, flow, join, device)
     n_matched = tables.n_matched
     problems += tables.problems
-    n_unmatched = len(records.places) - n_matched
-    if flow is not None and n_unmatched > 0:
+    n_unmatched = len(records.places) - n_matched if flow is not None else 0
+    if n_unmatched > 0:
         message = "recorded tensor whose op is not in the graph"
         problems.append(Problem("graphs", message, count=n_unmatched))
     source = Source(

@@ -5,12 +5,11 @@ The folder holds npy files, a statistic.csv or both.
 
 from __future__ import annotations
 
-import math
 import os
-import re
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 
@@ -22,6 +21,8 @@ from ...model.input_files import open_input_file
 from ...model.trace import Problem
 from ...tensor_files import npy
 from .file_names import MAPPING, FileName, encode_op_name, parse_file_name, read_mapping
+from .record import BITS, Place, Record
+from .record_columns import RecordColumns, list_record_columns, read_csv_columns
 from .statistic_csv import Statistics, read_statistic_csv
 
 CSV = "statistic.csv"
@@ -35,39 +36,39 @@ _RERUN_PAUSE = 1_000_000
 _RERUN_SHARE = 0.9
 _MAX_BAD_HEADERS = 20  #: unreadable npy files after which a folder does not count as a dump
 
-_BITS = re.compile(r"(?:int|float|complex)([1-9]\d{0,2})$")
-
-Place = tuple[str, str, int, int]  #: encoded op name, input or output, slot, occurrence
-
-
-@dataclass(slots=True)
-class Record:
-    """One recorded tensor."""
-
-    kind: str
-    name: str  #: encoded op name
-    io: str
-    slot: int
-    time: int
-    dtype: str = ""
-    shape: tuple[int, ...] | None = None
-    file: str = ""  #: relative to the folder
-    row: int = -1  #: row of the csv
-    content: Hashable = None  #: equal for equal tensors; None if the content is unknown
-    occurrence: int = 0
-    has_dtype_in_name: bool = False  #: the file name contains the dtype
-    full_name: str = ""  #: name with slashes, if the file name can be decoded (before 2.3)
-
 
 @dataclass
 class Records:
     """All recorded tensors of one iteration."""
 
-    places: dict[Place, Record]
+    npy_records: list[Record]
     statistics: Statistics | None
-    n_files: int  #: npy files that could be read
     format_variant: str
     problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def n_files(self) -> int:
+        """Number of npy files that could be read."""
+        return len(self.npy_records)
+
+    @cached_property
+    def places(self) -> dict[Place, Record]:
+        """The records by place: those of npy files, with the rows of the csv, then other rows."""
+        places = _index_by_place(self.npy_records)
+        csv_records = _list_csv_records(self.statistics) if self.statistics is not None else []
+        for place, csv_record in _index_by_place(csv_records).items():
+            record = places.setdefault(place, csv_record)
+            if record is not csv_record:
+                record.row = csv_record.row
+                if csv_record.shape is not None:
+                    record.shape = csv_record.shape
+        return places
+
+    def build_columns(self) -> RecordColumns:
+        """Return the records as columns, in the order of ``places``."""
+        if self.statistics is not None and not self.npy_records:
+            return read_csv_columns(self.statistics)
+        return list_record_columns(self.places.values())
 
 
 def is_npy_folder(folder: Path, names: Sequence[str]) -> bool:
@@ -105,28 +106,19 @@ def read_records(folder: Path, csv: Path | None, whole_folder: bool = True) -> R
     problems: list[Problem] = []
     npy_records = _read_npy_records(folder, problems) if whole_folder else []
     statistics = None
-    csv_records: list[Record] = []
     if csv is not None:
         try:
             statistics, csv_problems = read_statistic_csv(csv)
             problems += csv_problems
-            csv_records = _list_csv_records(statistics)
         except DumpError as error:
             if not npy_records:
                 raise
             problems.append(Problem(csv.name, str(error), weakens=True))
-    if not npy_records and not csv_records:
+    if not npy_records and statistics is None:
         raise DumpError(f"{folder}: not one tensor in it can be read")
-    problems += _find_reruns(npy_records or csv_records, folder)
-    places = _index_by_place(npy_records)
-    for place, csv_record in _index_by_place(csv_records).items():
-        record = places.setdefault(place, csv_record)
-        if record is not csv_record:
-            record.row = csv_record.row
-            if csv_record.shape is not None:
-                record.shape = csv_record.shape
+    problems += _find_reruns(npy_records, statistics, folder)
     format_variant = _describe_variant(npy_records, statistics)
-    return Records(places, statistics, len(npy_records), format_variant, problems)
+    return Records(npy_records, statistics, format_variant, problems)
 
 
 def _read_npy_records(folder: Path, problems: list[Problem]) -> list[Record]:
@@ -221,7 +213,7 @@ def compute_content(values: tuple[float, ...] | None, dtype: str) -> Hashable:
 
     None if values or dtype are insufficient.
     """
-    is_known_dtype = dtype == "bool" or (dtype != "bfloat16" and _BITS.search(dtype))
+    is_known_dtype = dtype == "bool" or (dtype != "bfloat16" and BITS.search(dtype))
     if values is None or not is_known_dtype:
         return None
     try:
@@ -234,7 +226,7 @@ def compute_content(values: tuple[float, ...] | None, dtype: str) -> Hashable:
 def _list_csv_records(statistics: Statistics) -> list[Record]:
     columns = zip(
         statistics.kind, statistics.name, statistics.io, statistics.slot, statistics.time,
-        statistics.dtype, statistics.shape, statistics.printed, strict=True,
+        statistics.dtype, statistics.shape, zip(*statistics.printed, strict=True), strict=True,
     )  # fmt: skip
     encoded_names = {name: encode_op_name(name) for name in set(statistics.name)}
     return [
@@ -258,16 +250,24 @@ def _index_by_place(records: list[Record]) -> dict[Place, Record]:
     return places
 
 
-def _find_reruns(records: list[Record], folder: Path) -> list[Problem]:
+def _find_reruns(
+    npy_records: list[Record], statistics: Statistics | None, folder: Path
+) -> list[Problem]:
     """Report a second process that wrote into the same folder.
 
-    It records everything again, after a pause.
+    It records everything again, after a pause. Only the npy files are looked at if there are any.
     """
-    times = np.array([record.time for record in records], dtype=np.int64)
+    if npy_records or statistics is None:
+        times = np.array([record.time for record in npy_records], dtype=np.int64)
+    else:
+        times = np.array(statistics.time, dtype=np.int64)
     sorted_times = np.sort(times)
     pauses = np.flatnonzero(np.diff(sorted_times) > _RERUN_PAUSE)
     if len(pauses) == 0:
         return []
+    records = npy_records
+    if not records and statistics is not None:
+        records = _list_csv_records(statistics)
     run_of = np.searchsorted(sorted_times[pauses + 1], times, side="right").tolist()
     runs: defaultdict[int, set[tuple[str, str, int]]] = defaultdict(set)
     for run, record in zip(run_of, records, strict=True):
@@ -283,21 +283,6 @@ def _find_reruns(records: list[Record], folder: Path) -> list[Problem]:
     )
     n_repeated = sum(len(slots & first_run) for slots in repeated_runs)
     return [Problem(".", message, count=n_repeated, weakens=True)]
-
-
-def count_elements(record: Record, statistics: Statistics | None) -> int:
-    """Return the number of elements, -1 if unknown."""
-    if record.shape is not None:
-        return math.prod(record.shape)
-    if statistics is None or record.row < 0:
-        return -1
-    n_bytes = statistics.bytes[record.row]
-    if n_bytes < 0:
-        return -1
-    if record.dtype == "bool":
-        return n_bytes
-    bits = _BITS.search(record.dtype)
-    return n_bytes * 8 // int(bits[1]) if bits else -1
 
 
 def _describe_variant(npy_records: list[Record], statistics: Statistics | None) -> str:

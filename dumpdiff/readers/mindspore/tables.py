@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ...model.arrays import AnyArray
 from ...model.dtypes import is_floating
 from ...model.trace import BACKWARD, OPTIMIZER, Problem, build_op_table, build_tensor_table
 from . import op_types
@@ -21,7 +21,10 @@ from .graph import Dataflow, GraphOp, Slot, find_overwritten_outputs, find_updat
 from .join import Join
 from .nodes import Output, Parameter
 from .phases import assign_phases
-from .records import CSV, Record, Records, count_elements
+from .record import Record, count_elements
+from .record_columns import RecordColumns, list_record_columns
+from .records import CSV, Records
+from .unlinked_rows import UnlinkedRows, build_unlinked_rows, format_op_name
 
 #: Share of the records that may have another type than in the graph before that is a property of
 #: the recorder (Ascend's internal formats pad tensors), and no damage of single records.
@@ -77,17 +80,18 @@ def build_tables(
     each recorded run), then the ops that are not in the graph, by time.
     """
     rows = _Rows(records)
+    n_matched = 0
     if flow is None or join is None:
-        rows.add_parameters({}, None, trusted=not rows.has_updates())
-        n_matched = 0
+        rows.add_unlinked_ops(records.build_columns(), parameters_first=True)
     else:
+        rows.add_records(records)
         phases = assign_phases(flow)
         full_names = {encode_op_name(name): name for name in flow.parameters}
         rows.add_parameters(full_names, flow, trusted=OPTIMIZER not in phases)
         _GraphRows(rows, flow, join, phases, device).add_ops()
-        n_unmatched = sum(len(op_records) for op_records in rows.pending.values())
-        n_matched = len(records.places) - n_unmatched
-    rows.add_pending_ops()
+        pending = [record for op_records in rows.pending.values() for record in op_records]
+        n_matched = len(records.places) - len(pending)
+        rows.add_unlinked_ops(list_record_columns(pending), parameters_first=False)
     return Tables(
         rows.build_op_table(),
         rows.build_tensor_table(),
@@ -114,41 +118,32 @@ class _Rows:
         self.final_records: dict[str, Record] = {}
         #: records of the ops without rows so far
         self.pending: defaultdict[_OpKey, list[Record]] = defaultdict(list)
+        self.unlinked_rows = UnlinkedRows({}, {})
+
+    def add_records(self, records: Records) -> None:
+        """Add the records of all ops to those without rows."""
         for (name, _, _, occurrence), record in records.places.items():
             self.pending[name, occurrence].append(record)
 
-    def has_updates(self) -> bool:
-        """Whether an op that updates parameters was recorded, judged only by types and names."""
-        for op_records in self.pending.values():
-            record = op_records[0]
-            if record.kind == PARAMETER:
-                continue
-            is_optimizer = op_types.is_optimizer(record.kind, record.name)
-            if is_optimizer or op_types.is_in_place(record.kind):
-                return True
-        return False
-
-    def add_parameters(
-        self, full_names: dict[str, str], flow: Dataflow | None, trusted: bool
-    ) -> None:
+    def add_parameters(self, full_names: dict[str, str], flow: Dataflow, trusted: bool) -> None:
         """Add recorded parameters and graph inputs.
 
         They were written at the end of the step. So a weight is ``trusted`` as what the step began
         with only without an optimizer, and if no op updates it.
         """
-        updated_parameters = _list_updated_parameters(flow) if flow is not None else set()
+        updated_parameters = _list_updated_parameters(flow)
         parameter_keys = [
             key for key, op_records in self.pending.items() if op_records[0].kind == PARAMETER
         ]
         for key in parameter_keys:
             encoded_name, occurrence = key
             name = full_names.get(encoded_name, encoded_name)
-            parameter = flow.parameters.get(name) if flow is not None else None
-            if flow is not None and parameter is None:
+            parameter = flow.parameters.get(name)
+            if parameter is None:
                 continue
-            self.ops.append(_Op(_format_op_name(name, occurrence), PARAMETER))
+            self.ops.append(_Op(format_op_name(name, occurrence), PARAMETER))
             is_weight = _may_be_weight(parameter)
-            output = Output(parameter.dtype, parameter.shape) if parameter else None
+            output = Output(parameter.dtype, parameter.shape)
             for record in self.pending.pop(key):
                 tensor = self.make_tensor("output", record.slot, record, output)
                 is_before_step = (trusted or not is_weight) and name not in updated_parameters
@@ -158,39 +153,12 @@ class _Rows:
                 self.tensors.append(tensor)
                 self.final_records[name] = record
 
-    def add_pending_ops(self) -> None:
-        """Add the ops that are not in the graph; only their file names describe them."""
-        for (_, occurrence), op_records in sorted(
-            self.pending.items(), key=lambda item: min(record.time for record in item[1])
-        ):
-            first_record = op_records[0]
-            kind = first_record.kind
-            name = first_record.full_name or first_record.name
-            in_optimizer = op_types.is_optimizer(kind, name)
-            op = _Op(
-                _format_op_name(name, occurrence),
-                kind,
-                op_types.classify_phase(kind, name, in_optimizer),
-                op_types.extract_scope(first_record.full_name),
-                op_types.is_recomputed(name),
-            )
-            self.ops.append(op)
-            self._add_pending_tensors(kind, sorted(op_records, key=attrgetter("io", "slot")))
-        self.pending.clear()
-
-    def _add_pending_tensors(self, kind: str, op_records: Sequence[Record]) -> None:
-        """Add the tensors of an op that is not in the graph.
-
-        What such an op overwrites is not trusted: without names there is no old weight to judge a
-        new one by.
-        """
-        updated_inputs = op_types.find_updated_inputs(kind)
-        for record in op_records:
-            is_stale = op_types.is_in_place(kind)
-            if record.io != "output":
-                is_stale = _may_be_updated(record.slot, updated_inputs)
-            tensor = self.make_tensor(record.io, record.slot, record, None)
-            self.tensors.append(tensor._replace(trusted=not is_stale))
+    def add_unlinked_ops(self, columns: RecordColumns, *, parameters_first: bool) -> None:
+        """Add the ops that are not in the graph, after all others."""
+        statistics = self.records.statistics
+        rows = build_unlinked_rows(columns, statistics, parameters_first=parameters_first)
+        rows.tensors["op"] = rows.tensors["op"] + len(self.ops)
+        self.unlinked_rows = rows
 
     def make_tensor(
         self, io: str, index: int, record: Record | None, output: Output | None
@@ -205,7 +173,11 @@ class _Rows:
         size = math.prod(shape) if shape is not None else -1
         if record is None:
             return _Tensor(op, slot, io, dtype, shape, size, "", -1)
-        recorded_size = count_elements(record, self.records.statistics)
+        statistics = self.records.statistics
+        n_bytes = -1
+        if statistics is not None and record.row >= 0:
+            n_bytes = statistics.bytes[record.row]
+        recorded_size = count_elements(record.shape, record.dtype, n_bytes)
         has_other_size = recorded_size not in (-1, size)
         has_other_dtype = bool(dtype and record.dtype) and dtype != record.dtype
         if output is not None:
@@ -218,9 +190,7 @@ class _Rows:
             self.mistyped.append(Problem(file, f"{name} {message}", op=name, weakens=True))
         if shape is None or has_other_size:
             shape, size = record.shape, recorded_size
-        content = 0
-        if record.file and record.content is not None:
-            content = hash(record.content) or 1
+        content = record.hash_content()
         dtype = record.dtype or dtype
         return _Tensor(op, slot, io, dtype, shape, size, record.file, record.row, content=content)
 
@@ -233,28 +203,35 @@ class _Rows:
         return [Problem("graphs", message, count=n_mistyped)]
 
     def build_op_table(self) -> pd.DataFrame:
-        return build_op_table(_transpose(self.ops, _Op._fields))
+        columns = _transpose(self.ops, _Op._fields)
+        return build_op_table(_append_columns(columns, self.unlinked_rows.ops, _Op._field_defaults))
 
     def build_tensor_table(self) -> pd.DataFrame:
-        columns = _transpose(self.tensors, _Tensor._fields)
+        listed_columns = _transpose(self.tensors, _Tensor._fields)
+        constants = listed_columns.pop("values")
+        columns = _append_columns(
+            listed_columns, self.unlinked_rows.tensors, _Tensor._field_defaults
+        )
         row = np.asarray(columns.pop("row"), dtype=np.int64)
-        constants = columns.pop("values")
         statistics = self.records.statistics
         numbers = {name: np.full(len(row), np.nan) for name in ("max", "min", "mean", "norm")}
         nonfinite = np.full(len(row), -1, dtype=np.int8)
-        hashes = [""] * len(row)
+        hashes = np.full(len(row), "", dtype=object)
         if statistics is not None:
             has_row = row >= 0
             for name, column in numbers.items():
                 column[has_row] = getattr(statistics, name)[row[has_row]]
             nonfinite[has_row] = statistics.nonfinite[row[has_row]]
-            hashes = [statistics.hash[index] if index >= 0 else "" for index in row.tolist()]
+            hashes[has_row] = np.array(statistics.hash, dtype=object)[row[has_row]]
         for tensor, values in enumerate(constants):
             if values:
                 _fill_statistics(numbers, tensor, np.asarray(values, dtype=np.float64))
                 nonfinite[tensor] = not np.isfinite(values).all()
-        gradient_of = [self.gradients.get(tensor, "") for tensor in range(len(row))]
-        update_of = [""] * len(row)
+        gradient_of = np.full(len(row), "", dtype=object)
+        for tensor, parameter in self.gradients.items():
+            if tensor >= 0:
+                gradient_of[tensor] = parameter
+        update_of = np.full(len(row), "", dtype=object)
         for parameter, tensor in self.updates.items():
             update_of[tensor] = parameter
         return build_tensor_table(
@@ -513,7 +490,7 @@ def _make_op(op: GraphOp, phase: str, occurrence: int) -> _Op:
         places.append(place)
         lines.append(f"{place} {code}")
     return _Op(
-        _format_op_name(op.name, occurrence),
+        format_op_name(op.name, occurrence),
         op.kind,
         phase,
         op_types.extract_scope(op.name),
@@ -521,10 +498,6 @@ def _make_op(op: GraphOp, phase: str, occurrence: int) -> _Op:
         places[0] if places else "",
         "\n".join(lines),
     )
-
-
-def _format_op_name(name: str, occurrence: int) -> str:
-    return f"{name}#{occurrence + 1}" if occurrence else name
 
 
 def _get_first_input(op: GraphOp) -> Slot:
@@ -559,3 +532,24 @@ def _transpose(rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> dict[st
     """Return the columns of the rows by name."""
     columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
     return dict(zip(names, columns, strict=True))
+
+
+def _append_columns(
+    listed_columns: dict[str, list[Any]],
+    columns: Mapping[str, AnyArray],
+    defaults: Mapping[str, Any],
+) -> dict[str, AnyArray]:
+    """Return columns, each followed by a second one, or by the default of a second one.
+
+    Only columns that the first ones have are returned.
+    """
+    n_rows = len(next(iter(columns.values()), ()))
+    joined_columns: dict[str, AnyArray] = {}
+    for name, values in listed_columns.items():
+        appended = columns[name] if name in columns else np.full(n_rows, defaults[name])
+        if values:
+            listed = np.fromiter(values, dtype=object, count=len(values))
+            joined_columns[name] = np.concatenate([listed, appended.astype(object)])
+        else:
+            joined_columns[name] = appended
+    return joined_columns
