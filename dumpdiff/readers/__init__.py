@@ -31,6 +31,7 @@ from . import (
     mindspore,
     msprobe,
     ptdbg,
+    sglang,
     tensor_folder,
     torchtitan,
 )
@@ -45,6 +46,7 @@ FORMATS: tuple[ModuleType, ...] = (
     huggingface,
     debug_mode,
     torchtitan,
+    sglang,
 )
 
 __all__ = [
