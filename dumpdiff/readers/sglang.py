@@ -147,9 +147,11 @@ class _Builder:
         is_gradient = name.startswith(_GRADIENT)
         name = name.removeprefix(_GRADIENT)
         parameter = name.removeprefix(_PARAMETER) if name.startswith(_PARAMETER) else ""
-        column = "gradient_of" if is_gradient else "parameter"
         for part, tensor in self._read_tensors(file):
-            self.tensors.append(replace(tensor, **{column: parameter}))
+            if is_gradient:
+                self.tensors.append(replace(tensor, gradient_of=parameter))
+            else:
+                self.tensors.append(replace(tensor, parameter=parameter))
             number = len(self.tensors) - 1
             if parameter:
                 self._add_parameter(file, parameter, number, is_gradient)
