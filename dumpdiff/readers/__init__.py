@@ -30,6 +30,7 @@ from . import (
     manifest,
     mindspore,
     msprobe,
+    polygraphy,
     ptdbg,
     sglang,
     tensor_folder,
@@ -47,6 +48,7 @@ FORMATS: tuple[ModuleType, ...] = (
     debug_mode,
     torchtitan,
     sglang,
+    polygraphy,
 )
 
 __all__ = [
