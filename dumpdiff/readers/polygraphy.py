@@ -68,7 +68,9 @@ def read_part(part: Part) -> Trace:
     if not isinstance(outputs, dict):
         raise DumpError(f"{part.path}: expected an object outputs in each iteration")
     payloads: dict[str, bytes] = {}
-    tensors, calls, problems = [], [], []
+    tensors: list[ManifestTensor] = []
+    calls: list[ManifestCall] = []
+    problems: list[Problem] = []
     for name, value in outputs.items():
         try:
             payload = _decode_payload(value)
