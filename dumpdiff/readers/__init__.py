@@ -30,7 +30,9 @@ from . import (
     manifest,
     mindspore,
     msprobe,
+    polygraphy,
     ptdbg,
+    sglang,
     tensor_folder,
     torchtitan,
 )
@@ -45,6 +47,8 @@ FORMATS: tuple[ModuleType, ...] = (
     huggingface,
     debug_mode,
     torchtitan,
+    sglang,
+    polygraphy,
 )
 
 __all__ = [

@@ -245,6 +245,20 @@ TARGETS = (
         mutations.mutate_lines,
         _read_dump_in("torchtitan/clean"),
     ),
+    Target(
+        "sglang",
+        _unpack("sglang"),
+        "values/step=0*dump_index=1_*.pt",
+        mutations.mutate_zip,
+        _read_dump_in("sglang/values"),
+    ),
+    Target(
+        "polygraphy",
+        _unpack("polygraphy"),
+        "clean/outputs.json",
+        mutations.mutate_json,
+        _read_dump_in("polygraphy/clean"),
+    ),
     Target("align", _unpack("pt_gpt2"), "dump.json", mutations.mutate_json, _align),
     Target("align_csv", _unpack("ms_gpt2"), "statistic.csv", mutations.mutate_csv, _align),
     Target(
