@@ -2,8 +2,9 @@
 
 A linear layer or convolution is one op in one record, and a product followed by the addition of the
 bias in the other. What such ops read differs, so their signatures do. But where both sides use
-paired weights once in the forward pass, the results with the bias correspond, and so do the inputs,
-whatever their values.
+paired weights once in the forward pass, the results with the bias correspond, whatever their
+values. So do the inputs, unless one of them has another partner: a norm before the layer may be
+missing.
 """
 
 from __future__ import annotations
@@ -42,13 +43,9 @@ def pair_weight_products(matching: Matching) -> bool:
         product_r = products_r.get(int(matching.classes_t[weight_t]))
         if product_r is None or not _have_paired_biases(matching, product_t, product_r):
             continue
-        input_partner = int(matching.classes_t[product_t.input])
-        if input_partner != product_r.input and not matching.can_pair(
-            product_t.input, product_r.input
-        ):
-            continue
         output_pairs.append((product_t.output, product_r.output))
-        input_pairs.append((product_t.input, product_r.input))
+        if matching.can_pair(product_t.input, product_r.input):
+            input_pairs.append((product_t.input, product_r.input))
     progress = False
     for t, r in matching.sort_pairs(output_pairs):
         progress |= matching.pair(t, r, "structure", confidence.PARTIAL_INPUTS)

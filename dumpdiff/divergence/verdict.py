@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..alignment import Alignment
 from ..comparison import Comparison
 from ..graph import Flow
+from ..graph.missing_edges import is_graph_input
 from ..graph.module_paths import locate_ops
 from ..model.arrays import Objects
+from ..model.dtypes import is_floating
 from ..model.finding import Finding
 from ..model.result import Result, Side
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
@@ -42,6 +45,8 @@ from .unrecorded_gradients import (
 #: Share of forward ops with a partner below which the dumps are hardly of one model, and findings
 #: mean nothing.
 _MIN_SHARE_OF_ONE_MODEL = 0.25
+#: ... unless this share of each side's matrices of weights, and at least so many, are equal.
+_MIN_SHARE_OF_EQUAL_WEIGHTS, _MIN_EQUAL_MATRICES = 0.5, 3
 #: Differing scalar arguments that a note each is written for.
 _MAX_SCALAR_NOTES = 5
 #: What a reader proved about the graph it joined: matched files, byte-verified edges.
@@ -172,7 +177,7 @@ def _find_obstacles(comparison: Comparison, coverage: _Coverage) -> list[str]:
     alignment = comparison.alignment
     obstacles = _describe_checksum_side(alignment.target, alignment.reference)
     if not obstacles:
-        obstacles = _describe_foreign_models(coverage)
+        obstacles = _describe_foreign_models(alignment, coverage)
     if not obstacles and comparison.baseline and comparison.baseline.unusable:
         obstacles = [comparison.baseline.unusable]
     return obstacles
@@ -193,16 +198,42 @@ def _describe_checksum_side(target: Flow, reference: Flow) -> list[str]:
     ]
 
 
-def _describe_foreign_models(coverage: _Coverage) -> list[str]:
-    """Return a sentence if the two dumps may not be of one model."""
+def _describe_foreign_models(alignment: Alignment, coverage: _Coverage) -> list[str]:
+    """Return a sentence if the two dumps may not be of one model.
+
+    Dumps with the same matrices of weights are, even if little of what follows has a partner: the
+    steps of a recurrence that differ from the first one on.
+    """
     forward_shares = _list_shares(coverage, FORWARD)
     shares = forward_shares or _list_shares(coverage, BACKWARD)
-    if max(shares, default=0.0) >= _MIN_SHARE_OF_ONE_MODEL:
+    if max(shares, default=0.0) >= _MIN_SHARE_OF_ONE_MODEL or _have_equal_weights(alignment):
         return []
     return [
         f"only {max(forward_shares, default=0.0):.0%} of either side's forward ops have a partner: "
         "are these dumps of one model?"
     ]
+
+
+def _have_equal_weights(alignment: Alignment) -> bool:
+    """Return whether most matrices that the forward passes read and nothing computed are equal."""
+    values = alignment.classes["target"][alignment.classes["evidence"] == "value"]
+    equal_values = set(values.tolist())
+    partners = {alignment.partners[value] for value in equal_values}
+    sides = ((alignment.target, equal_values), (alignment.reference, partners))
+    for flow, equal_on_side in sides:
+        matrices = [
+            value
+            for value, shape in enumerate(flow.shapes)
+            if shape is not None
+            and len(shape) > 1
+            and is_graph_input(flow, value)
+            and is_floating(str(flow.list_column("dtype")[value]))
+            and any(flow.phases[op] == FORWARD for op in flow.consumers[value])
+        ]
+        n_equal = sum(value in equal_on_side for value in matrices)
+        if n_equal < _MIN_EQUAL_MATRICES or n_equal < _MIN_SHARE_OF_EQUAL_WEIGHTS * len(matrices):
+            return False
+    return True
 
 
 def _list_shares(coverage: _Coverage, phase: str) -> list[float]:

@@ -23,6 +23,10 @@ from .recent_values import SUMMATION_ERROR, WINDOW, find_recent_sources
 _MIN_STACK_SIZE = 2
 #: Share of the run. A value that is read over a longer stretch is a buffer, not a missing edge.
 _MAX_SPAN = 0.25
+#: Names that APIs give sums and products of two values, element by element, without underscores.
+_ELEMENTWISE_NAMES = {"add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul",
+                      "div", "truediv", "rtruediv", "itruediv", "multiply", "subtract", "divide",
+                      "true_divide"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -209,11 +213,31 @@ def _find_call_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
 def _is_parameter_like(flow: Flow, value: int) -> bool:
     """Return whether an op reads a matrix or vector, but not as its first input.
 
-    This is a weight in API records, which do not name parameters.
+    This is a weight in API records, which do not name parameters. A matrix that is added to, or
+    multiplied with, another one of its shape, element by element, is none: a weight lacks the axis
+    of the batch. So a step of a sequence, or a gate that was cut from a projection, is no weight.
     """
     shape = flow.shapes[value]
     if shape is None or len(shape) > 2:
         return False
-    rows = flow.get_tensor_ids(flow.consumers[value][0])
-    slots = [flow.slots[row] for row in rows[flow.tensor_class[rows] == value].tolist()]
-    return "input.0" not in slots
+    consumer = flow.consumers[value][0]
+    slot_values: dict[str, int] = {}
+    for row in flow.get_tensor_ids(consumer).tolist():
+        if flow.tensor_class[row] >= 0:
+            slot_values[flow.slots[row]] = int(flow.tensor_class[row])
+    first_value = slot_values.get("input.0", -1)
+    if first_value == value:
+        return False
+    is_matrix = len(shape) == 2 and min(shape) > 1
+    return not (
+        is_matrix
+        and first_value >= 0
+        and flow.shapes[first_value] == shape
+        and not flow.list_column("parameter")[first_value]
+        and _combines_elements(flow.trace.ops["kind"].iat[consumer])
+    )
+
+
+def _combines_elements(kind: str) -> bool:
+    """Return whether a recorder's name of an op is that of an element-wise sum or product."""
+    return kind.rpartition(".")[2].strip("_") in _ELEMENTWISE_NAMES

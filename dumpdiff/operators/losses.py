@@ -12,6 +12,8 @@ from .softmax import log_softmax
 
 #: A label that does not count; the default of both frameworks.
 _IGNORED_LABEL = -100
+#: The smallest logarithm of a probability in a binary cross-entropy.
+_LEAST_LOGARITHM = -100.0
 
 
 def compute_token_losses(logits: AnyArray, labels: AnyArray) -> Floats:
@@ -90,6 +92,35 @@ def compute_distance_loss(call: Call) -> Interpretations:
         losses = difference * difference
     yield "mean", np.asarray(losses.mean())
     yield "sum", np.asarray(losses.sum())
+
+
+def compute_element_losses(
+    kind: str, prediction: AnyArray, target: AnyArray, threshold: float = 1.0
+) -> Floats:
+    """Return the loss of each element, in the shape of both arrays.
+
+    Kinds: mse_loss, l1_loss, smooth_l1_loss and huber_loss (quadratic below the threshold, which is
+    PyTorch's beta or delta), bce_loss of probabilities, bce_with_logits of logits. Logarithms of
+    probabilities are at least -100, as in both frameworks.
+    """
+    if kind in ("bce_loss", "bce_with_logits"):
+        if kind == "bce_with_logits":
+            log_p, log_not_p = -np.logaddexp(0, -prediction), -np.logaddexp(0, prediction)
+        else:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                log_p = np.maximum(np.log(prediction), _LEAST_LOGARITHM)
+                log_not_p = np.maximum(np.log1p(-prediction), _LEAST_LOGARITHM)
+        losses: Floats = -(target * log_p + (1 - target) * log_not_p)
+        return losses
+    distance: Floats = np.abs(prediction - target)
+    if kind == "l1_loss":
+        return distance
+    if kind == "mse_loss":
+        return distance * distance
+    quadratic = 0.5 * distance * distance
+    linear = threshold * (distance - 0.5 * threshold)
+    result: Floats = np.where(distance < threshold, quadratic, linear)
+    return result / threshold if kind == "smooth_l1_loss" else result
 
 
 FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {

@@ -1,0 +1,165 @@
+"""A loss of two tensors, element by element: which function, which threshold, which mean.
+
+Each side's loss is recognized by itself, from a prediction and a target that both sides have; then
+the two are compared. So it does not matter which of them is one op and which is written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...model.arrays import AnyArray
+from ...operators.losses import compute_element_losses
+from ..fault_case import FaultCase, Operand, compute_residual
+from ..hypothesis import Candidate, Hypothesis
+
+_NAMES = {
+    "mse_loss": "mean squared error",
+    "l1_loss": "L1 loss",
+    "smooth_l1_loss": "smooth L1 loss",
+    "huber_loss": "Huber loss",
+    "bce_loss": "binary cross-entropy of probabilities",
+    "bce_with_logits": "binary cross-entropy of logits",
+}
+_THRESHOLD_NAMES = {"smooth_l1_loss": "beta", "huber_loss": "delta"}
+#: A single loss lies between the losses of two thresholds in any case. So only a threshold of two
+#: digits counts, as people choose it; it is searched between these.
+_MIN_THRESHOLD, _MAX_THRESHOLD, _THRESHOLD_DIGITS = 1e-3, 1e2, 2
+_BISECTIONS = 60
+#: Fewest elements of a prediction, and operands that are tried as predictions and targets: a single
+#: number is explained by chance if many forms of many tensors are tried.
+_MIN_ELEMENTS, _MAX_OPERANDS = 4, 6
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How two tensors become one number."""
+
+    kind: str
+    reduction: str  #: mean, sum, or sum divided by the first axis
+    threshold: float = 0.0  #: of the kinds that have one
+
+    def describe(self) -> str:
+        name = _NAMES[self.kind]
+        if self.kind in _THRESHOLD_NAMES:
+            name = f"{name} with {_THRESHOLD_NAMES[self.kind]} = {self.threshold:g}"
+        return f"{name} ({self.reduction})"
+
+
+@dataclass(frozen=True, eq=False)
+class _Tensors:
+    """A prediction and a target of one shape."""
+
+    prediction: AnyArray
+    target: AnyArray
+
+    def compute(self, form: _Form) -> float:
+        losses = compute_element_losses(
+            form.kind, self.prediction, self.target, form.threshold or 1.0
+        )
+        divisors = {"mean": losses.size, "sum": 1}
+        return float(losses.sum()) / divisors.get(form.reduction, len(losses))
+
+    def list_forms(self, value: float) -> Iterator[_Form]:
+        """Yield every form, with the threshold that comes nearest to a value."""
+        reductions = ["mean", "sum"]
+        if self.target.ndim > 1 and len(self.target) > 1:
+            reductions.append(f"sum divided by {len(self.target)}")
+        is_probability = self.target.min() >= 0 and self.target.max() <= 1
+        are_probabilities = self.prediction.min() >= 0 and self.prediction.max() <= 1
+        for kind in _NAMES:
+            if kind.startswith("bce") and not is_probability:
+                continue
+            if kind == "bce_loss" and not are_probabilities:
+                continue
+            for reduction in reductions:
+                if kind not in _THRESHOLD_NAMES:
+                    yield _Form(kind, reduction)
+                    continue
+                threshold = self._fit_threshold(kind, reduction, value)
+                if threshold:
+                    yield _Form(kind, reduction, threshold)
+
+    def _fit_threshold(self, kind: str, reduction: str, value: float) -> float:
+        """Return the threshold of two digits that is nearest to the one that gives a value.
+
+        0 if none gives it. The loss changes in one direction with the threshold: Huber's grows,
+        smooth L1 falls.
+        """
+        low, high = _MIN_THRESHOLD, _MAX_THRESHOLD
+        sign = 1.0 if kind == "huber_loss" else -1.0
+        for threshold, direction in ((low, -1.0), (high, 1.0)):
+            rest = self.compute(_Form(kind, reduction, threshold)) - value
+            if sign * direction * rest < 0:
+                return 0.0
+        for _ in range(_BISECTIONS):
+            middle = float(np.sqrt(low * high))
+            is_above = sign * (self.compute(_Form(kind, reduction, middle)) - value) > 0
+            low, high = (low, middle) if is_above else (middle, high)
+        return float(f"{np.sqrt(low * high):.{_THRESHOLD_DIGITS}g}")
+
+
+def suggest_other_loss_kind(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest another loss of the same tensors, another threshold of it, or another reduction."""
+    if not case.is_forward_value or case.faithful.size != 1:
+        return
+    own_value, faulty_value = (
+        float(array.reshape(-1)[0]) for array in (case.faithful, case.faulty)
+    )
+    for tensors in _list_tensors(case):
+        own_form = _find_form(tensors, own_value, case.limit)
+        if own_form is None:
+            continue
+        unchanged = np.full(case.faithful.shape, tensors.compute(own_form))
+        for form in tensors.list_forms(faulty_value):
+            if form == own_form or (
+                form.kind != own_form.kind and form.reduction != own_form.reduction
+            ):
+                continue
+            yield Candidate(
+                np.full(case.faithful.shape, tensors.compute(form)),
+                form.describe(),
+                f"has {own_form.describe()}",
+                unchanged=unchanged,
+                cause=_name_cause(form, own_form),
+            )
+
+
+def _name_cause(form: _Form, own_form: _Form) -> str:
+    if form.kind != own_form.kind:
+        return "loss-kind"
+    return "loss-reduction" if form.reduction != own_form.reduction else "loss-threshold"
+
+
+def _find_form(tensors: _Tensors, value: float, limit: float) -> _Form | None:
+    """Return the first form that gives a value; None if none does."""
+    for form in tensors.list_forms(value):
+        residual = compute_residual(np.asarray(tensors.compute(form)), np.asarray(value))
+        if residual <= limit:
+            return form
+    return None
+
+
+def _list_tensors(case: FaultCase) -> Iterator[_Tensors]:
+    """Yield pairs of different agreeing tensors of one size, in both orders.
+
+    Most losses are the same in both, but the target of a binary cross-entropy is the second one.
+    """
+    operands: list[Operand] = []
+    for operand in case.list_shared_operands():
+        is_tensor = int(np.prod(operand.shape)) >= _MIN_ELEMENTS and not operand.parameter
+        if is_tensor and operand.agrees and operand.is_floating:
+            operands.append(operand)
+    operands = operands[:_MAX_OPERANDS]
+    for prediction in operands:
+        for target in operands:
+            if target is prediction or target.array.size != prediction.array.size:
+                continue
+            array = target.array
+            yield _Tensors(prediction.array.reshape(array.shape), array)
+
+
+HYPOTHESES = (Hypothesis("loss-kind", suggest_other_loss_kind),)

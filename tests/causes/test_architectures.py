@@ -1,0 +1,65 @@
+"""Recorded pairs of small networks with one fault: the place and the cause, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import dumpdiff
+from dumpdiff import Result
+
+Align = Callable[[str, str], Result]
+
+
+@pytest.fixture(scope="module")
+def align_recorded(dump: Callable[[str], Path]) -> Align:
+    """Return the result of two of the recorded networks, by the names of their folders."""
+    folder = dump("pt_architectures")
+
+    def align(target: str, reference: str) -> Result:
+        return dumpdiff.align(folder / target, folder / reference)
+
+    return align
+
+
+class TestStates:
+    """Steps of a sequence that no recorded op cut are no weights of the ops that read them."""
+
+    @pytest.mark.parametrize("is_mirrored", [False, True])
+    def test_a_missing_norm_is_the_only_finding(
+        self, align_recorded: Align, is_mirrored: bool
+    ) -> None:
+        names = ("states_norm_missing", "states_none")
+        result = align_recorded(*(names[::-1] if is_mirrored else names))
+        assert result.verdict == "diverged"
+        (finding,) = result.findings
+        assert "Functional.linear.0.forward" in finding.title
+        assert finding.causes[0].name == "norm-missing"
+
+    def test_the_clean_run_is_aligned(self, align_recorded: Align) -> None:
+        assert align_recorded("states_none", "states_none").verdict == "aligned"
+
+
+class TestElementLosses:
+    @pytest.mark.parametrize(("fault", "cause", "sentence"), [
+        ("beta", "loss-threshold",
+         "smooth L1 loss with beta = 0.25 (mean); the reference has smooth L1 loss"),
+        ("huber", "loss-kind",
+         "Huber loss with delta = 0.1 (mean); the reference has smooth L1 loss with beta = 0.1"),
+        ("squared", "loss-kind",
+         "mean squared error (mean); the reference has smooth L1 loss with beta = 0.1"),
+        ("entropy", "loss-kind",
+         "binary cross-entropy of probabilities (mean); the reference has smooth L1 loss"),
+    ])  # fmt: skip
+    def test_another_loss_of_the_same_tensors_is_named(
+        self, align_recorded: Align, fault: str, cause: str, sentence: str
+    ) -> None:
+        (finding,) = align_recorded(f"loss_{fault}", "loss_none").findings
+        assert finding.causes[0].name == cause
+        assert sentence in finding.causes[0].text
+
+    def test_two_losses_are_told_apart_in_either_direction(self, align_recorded: Align) -> None:
+        (finding,) = align_recorded("loss_squared", "loss_entropy").findings
+        assert finding.causes[0].name == "loss-kind"
