@@ -59,6 +59,7 @@ def plan_next_dump(
     """
     if not findings:
         raise DumpError("nothing to record: the comparison has no findings")
+    _check_formats(comparison)
     for side in ("target", "reference"):
         if (folder / side).exists():
             raise DumpError(
@@ -104,9 +105,22 @@ def _plan_side(side: str, flow: Flow, ops: tuple[int, ...], folder: Path) -> Nex
     )
 
 
+def _check_formats(comparison: Comparison) -> None:
+    """Raise DumpError if a recorder cannot be asked for single ops."""
+    alignment = comparison.alignment
+    for side, flow in (("target", alignment.target), ("reference", alignment.reference)):
+        format = flow.trace.source.format
+        if format not in _WRITERS:
+            raise DumpError(
+                f"the {side} is a dump of the format {format}, whose recorder cannot be asked for "
+                "single ops; record whole tensors of the step, for example with dumpdiff.record"
+            )
+
+
 _REPEAT_NUMBER = re.compile(r"#\d+$")  #: the suffix that the reader adds to a repeated name
 
 _DumpRequest = tuple[str, str, list[str]]  #: name of the configuration file, its text, instructions
+_RequestWriter = Callable[[str, Source, tuple[str, ...], Path], _DumpRequest]
 
 
 def _write_mindspore_config(
@@ -184,7 +198,7 @@ def _write_ptdbg_lines(
     ]  # fmt: skip
 
 
-_WRITERS: Mapping[str, Callable[[str, Source, tuple[str, ...], Path], _DumpRequest]] = {
+_WRITERS: Mapping[str, _RequestWriter] = {
     "mindspore": _write_mindspore_config,
     "msprobe": _write_msprobe_config,
     "ptdbg": _write_ptdbg_lines,

@@ -50,6 +50,9 @@ _TOKEN = re.compile(
     r"|(?P<comma>,)",
     re.ASCII,
 )
+_LOG_START = "  # {"
+#: A result whose shape is not complete: the line was cut off.
+_CUT_RESULT = re.compile(r"\b(?:dt|ft|t)(?:\$\d*)?(?:: ?\w*(?:\[[^\]]*)?)?$")
 _HASH = re.compile(r"(?<![\w.$'])[-+]?(?:nan|inf|\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?!\w)", re.ASCII)
 _MAX_DIGITS = 18  #: of an extent or an id
 _DTYPES = {
@@ -252,10 +255,11 @@ class _Log:
         self, number: int, depth: int, namespace: str, name: str, content: str
     ) -> None:
         call, _, rest = content.partition("  ->  ")
-        result, _, log = rest.rpartition("  # {") if "  # {" in rest else (rest, "", "")
+        result, _, log = rest.rpartition(_LOG_START) if _LOG_START in rest else (rest, "", "")
         if not rest:
-            call, _, log = content.partition("  # {")
-        if not call.endswith(")"):
+            call, _, log = content.partition(_LOG_START)
+        is_cut = not call.endswith(")") or (_LOG_START in content and content[-1] != "}")
+        if is_cut or _CUT_RESULT.search(result):
             self._unparsed_lines.append(number)
             return
         arguments = [*_parse_values(call[call.index("(") + 1 : -1])]

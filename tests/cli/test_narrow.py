@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import dumpdiff
+from dumpdiff import DumpError
+
 from .conftest import MovedResult, Run
 
 
@@ -91,3 +94,12 @@ def test_a_file_in_place_of_the_folder_is_an_error_before_the_work(
     outcome = run("narrow", "no result at all", "-o", tmp_path / "next")
     assert outcome.exit_code == 2
     assert outcome.stderr == f"dumpdiff: {tmp_path / 'next'}: is a file; give a folder to write\n"
+
+
+def test_a_recorder_that_cannot_be_asked_for_single_ops_is_named(
+    dump: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = dump("torchtitan")
+    dumpdiff.align(folder / "fault", folder / "clean", output=tmp_path / "result")
+    with pytest.raises(DumpError, match="the target is a dump of the format torchtitan"):
+        dumpdiff.narrow(tmp_path / "result", tmp_path / "next")

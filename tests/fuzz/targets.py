@@ -259,6 +259,13 @@ TARGETS = (
         mutations.mutate_json,
         _read_dump_in("polygraphy/clean"),
     ),
+    Target(
+        "msprobe_monitor",
+        _unpack("msprobe_monitor"),
+        "clean/v2/rank_0/weight_grad_step0-0.csv",
+        mutations.mutate_csv,
+        lambda f: read_norms(f / "msprobe_monitor/clean/v2"),
+    ),
     Target("align", _unpack("pt_gpt2"), "dump.json", mutations.mutate_json, _align),
     Target("align_csv", _unpack("ms_gpt2"), "statistic.csv", mutations.mutate_csv, _align),
     Target(
