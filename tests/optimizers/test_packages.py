@@ -28,8 +28,8 @@ from dumpdiff.optimizers.inputs import read_run
             "ademamix_odd",
             "AdEMAMix, decoupled decay",
             2e-3,
-            {"beta1": 0.8, "beta2": 0.99, "slow_share": 8e-3, "decay": 0.1},
-            ("epsilon",),
+            {"beta1": 0.8, "beta2": 0.99, "slow_share": 8e-3, "beta3": 0.999, "decay": 0.1},
+            (),
         ),
     ],
 )
