@@ -77,6 +77,28 @@ def test_a_correct_pair_is_identical(
         assert result.coverage == 1
 
 
+@pytest.mark.parametrize("family", ["Qwen3-Next", "Qwen2.5-VL"])
+def test_the_names_and_stacks_of_memory_are_those_of_the_files(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path, family: str
+) -> None:
+    """In memory, experts are stacked, and text and vision have other names than in the files."""
+    models, layouts = modules
+    model = models.build_model(family)
+    model.save_pretrained(tmp_path / "transformers")
+    memory = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    target = layouts.save_memory(tmp_path / "memory.pt", memory)
+    result = compare_folders(target, tmp_path / "transformers")
+    assert (result.verdict, result.relation, result.coverage) == ("agree", "identical", 1)
+    assert not result.missing
+    assert not result.unknown
+    roles, keys = layouts.read_memory(family, memory)
+    layer = max(layer for layer, role, _ in roles.weights if role == "out")
+    roles.weights[layer, "out", "weight"] = 2 * roles.weights[layer, "out", "weight"]
+    wrong = layouts.save_memory(tmp_path / "wrong.pt", layouts.write_memory(memory, roles, keys))
+    (pair,) = compare_folders(wrong, tmp_path / "transformers").mistakes
+    assert pair.mistake.kind == "scaled"
+
+
 def test_gemma_is_recognized_without_a_configuration(
     modules: tuple[ModuleType, ModuleType], tmp_path: Path
 ) -> None:

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,8 +26,8 @@ _HEAD = (
     " | Megatron and back | MindSpore and back |\n"
     "|---|---|--:|--:|---|---|\n"
 )
-#: Families whose other layout is not Megatron's: only the correct pair is compared.
-_OTHER_LAYOUTS = ("ViT", "T5")
+#: The family whose other layout is timm's: only the correct pair is compared.
+_TIMM = "ViT"
 
 
 @dataclass
@@ -74,12 +73,17 @@ def _measure_family(family: str, folder: Path) -> Row:
     config = json.loads((source / "config.json").read_text())
     weights = models.read_weights(source)
     row = Row(family)
-    target = _write_partner(
-        family, model, layouts.read_roles(family, weights, config), config, folder
-    )
+    if family in layouts.MEMORY_FAMILIES:
+        memory = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+        target = layouts.save_memory(folder / "memory.pt", memory)
+        wrong_files = _write_memory_mistakes(family, memory, config, folder)
+    else:
+        roles = layouts.read_roles(family, weights, config)
+        target = _write_partner(family, roles, config, folder)
+        wrong_files = _write_mistakes(family, weights, config, folder)
     row.is_silent = _is_identical(target, source) and _is_identical(source, target)
-    if family not in _OTHER_LAYOUTS:
-        for mistake, file in _write_mistakes(family, weights, config, folder):
+    if family != _TIMM:
+        for mistake, file in wrong_files:
             _judge_mistake(row, mistake, file, source)
     for framework in ("megatron", "mindspore"):
         outcome = conversions.convert_both_ways(model, source, framework, folder / framework)
@@ -87,16 +91,9 @@ def _measure_family(family: str, folder: Path) -> Row:
     return row
 
 
-def _write_partner(
-    family: str, model: Any, roles: layouts.Roles, config: layouts.Config, folder: Path
-) -> Path:
+def _write_partner(family: str, roles: layouts.Roles, config: layouts.Config, folder: Path) -> Path:
     """Write the correct weights as another framework stores them."""
-    if family == "T5":
-        import torch
-
-        torch.save(model.state_dict(), folder / "memory.pt")
-        return folder / "memory.pt"
-    if family == "ViT":
+    if family == _TIMM:
         from safetensors.numpy import save_file
 
         timm = layouts.write_timm(roles)
@@ -127,6 +124,21 @@ def _write_mistakes(
             continue  # with one query group, both orders of q, k and v are the same
         arguments = layouts.build_arguments(family, config, wrong)
         yield mistake, layouts.save_megatron(folder / f"mistake_{number}", wrong, arguments)
+
+
+def _write_memory_mistakes(
+    family: str, memory: layouts.Weights, config: layouts.Config, folder: Path
+) -> Iterator[tuple[mistakes.Mistake, Path]]:
+    """Yield the mistakes that change the memory of this family, each with its file."""
+    heads = config.get("text_config", config)
+    numbers = dict(zip(("heads", "groups"), layouts.read_heads(family, heads), strict=True))
+    for number, mistake in enumerate(mistakes.MISTAKES):
+        roles, keys = layouts.read_memory(family, memory)
+        if mistake.change is None or not mistake.applies_to(roles):
+            continue
+        mistake.change(roles, numbers)
+        wrong = layouts.write_memory(memory, roles, keys)
+        yield mistake, layouts.save_memory(folder / f"mistake_{number}.pt", wrong)
 
 
 def _judge_mistake(row: Row, mistake: mistakes.Mistake, target: Path, source: Path) -> None:

@@ -131,6 +131,37 @@ _CORE_MODEL = {
 }
 
 
+#: Of families that are compared with the memory of transformers: where the layers of each tower
+#: begin in memory, and roles below a layer that others do not have. Layers of the second tower
+#: count from 100.
+_TOWERS: dict[str, tuple[str, ...]] = {
+    "Qwen3-Next": (r"model\.layers\.(\d+)\.(.+)",),
+    "Qwen2.5-VL": (
+        r"model\.language_model\.layers\.(\d+)\.(.+)",
+        r"model\.visual\.blocks\.(\d+)\.(.+)",
+    ),
+    "T5": (
+        r"encoder\.block\.(\d+)\.layer\.\d+\.(.+)",
+        r"decoder\.block\.(\d+)\.layer\.\d+\.(.+)",
+    ),
+}
+_SECOND_TOWER = 100
+_MEMORY_ROLES = {
+    "attn.proj": "out",
+    "norm1": "input_norm",
+    "norm2": "mlp_norm",
+    "linear_attn.out_proj": "out",
+    "SelfAttention.q": "q",
+    "SelfAttention.k": "t5_k",  # no rows of RoPE
+    "SelfAttention.v": "v",
+    "SelfAttention.o": "out",
+    "EncDecAttention.o": "cross_out",
+    "DenseReluDense.wi": "fc1",
+    "DenseReluDense.wo": "down",
+}
+MEMORY_FAMILIES = tuple(_TOWERS)
+
+
 @dataclass
 class Roles:
     """The weights of a model by role. Keys are (layer, role, leaf); layer -1 is the whole model."""
@@ -202,6 +233,41 @@ def read_roles(family: str, weights: Weights, config: Config) -> Roles:
         else:
             result.others[layer, local_name] = value
     return result
+
+
+def read_memory(family: str, memory: Weights) -> tuple[Roles, dict[str, tuple[int, str, str]]]:
+    """Return the weights in memory by role, and the key of each name; for MEMORY_FAMILIES."""
+    roles, keys = Roles(), {}
+    known_roles = {**_ROLES, **_MEMORY_ROLES}
+    for name, value in memory.items():
+        for tower, pattern in enumerate(_TOWERS[family]):
+            match = re.fullmatch(pattern, name)
+            if match is None:
+                continue
+            module, _, leaf = match[2].rpartition(".")
+            if module in known_roles:
+                layer = int(match[1]) + tower * _SECOND_TOWER
+                keys[name] = (layer, known_roles[module], leaf)
+                roles.weights[keys[name]] = value
+    return roles, keys
+
+
+def write_memory(
+    memory: Weights, roles: Roles, keys: Mapping[str, tuple[int, str, str]]
+) -> Weights:
+    """Return the weights with the names of memory."""
+    return {
+        name: roles.weights[keys[name]] if name in keys else value for name, value in memory.items()
+    }
+
+
+def save_memory(file: Path, weights: Weights) -> Path:
+    """Write weights as ``torch.save(model.state_dict())`` does."""
+    import torch
+
+    tensors = {name: torch.from_numpy(value.copy()) for name, value in weights.items()}
+    torch.save(tensors, file)
+    return file
 
 
 def _add_role(

@@ -144,6 +144,39 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
             "patch_size": 8,
         },
     ),
+    "Qwen3-Next": (
+        "Qwen3NextForCausalLM",
+        "Qwen3NextConfig",
+        {
+            **_DECODER,
+            **_EXPERTS,
+            "num_hidden_layers": 8,  # every fourth has attention
+            "head_dim": 16,
+            "num_experts": 4,
+            "shared_expert_intermediate_size": 32,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+        },
+    ),
+    "Qwen2.5-VL": (
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen2_5_VLConfig",
+        {
+            "text_config": _DECODER,
+            "vision_config": {
+                "depth": 3,
+                "hidden_size": 32,
+                "intermediate_size": 48,
+                "num_heads": 4,
+                "out_hidden_size": 64,
+                "patch_size": 4,
+                "window_size": 16,
+                "fullatt_block_indexes": [1],
+            },
+        },
+    ),
     "T5": (
         "T5ForConditionalGeneration",
         "T5Config",

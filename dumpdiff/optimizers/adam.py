@@ -1,8 +1,9 @@
 """Adam and its variants: bias correction, kind of decay, and where epsilon is added.
 
 Sources: Kingma and Ba, arXiv:1412.6980, algorithm 1 and the remark below it; Loshchilov and
-Hutter, arXiv:1711.05101, algorithm 2; Reddi et al. 2018 (AMSGrad); the documentation of
-torch.optim.Adam and AdamW, mindspore.nn.Adam and AdamWeightDecay. docs/optimizer.md lists which
+Hutter, arXiv:1711.05101, algorithm 2; Reddi et al. 2018 (AMSGrad); Pagliardini et al.,
+arXiv:2409.03137 (AdEMAMix); the documentation of torch.optim.Adam and AdamW, mindspore.nn.Adam and
+AdamWeightDecay. docs/optimizer.md lists which
 framework does what.
 """
 
@@ -25,6 +26,7 @@ from .rule import (
     EPSILON_PLACE,
     L2,
     MOMENT_FORM,
+    MOMENTUM_KIND,
     NO_DECAY,
     UNCORRECTED,
     HyperparameterValues,
@@ -61,9 +63,11 @@ class Adam:
     decay: str = NO_DECAY
     epsilon: str = OUTSIDE
     keeps_largest: bool = False  #: divides by the largest second moment so far: AMSGrad
+    adds_slow_mean: bool = False  #: adds a second, slow mean to the first moment: AdEMAMix
 
     family = "Adam"
     elementwise = True
+    needs_matrix = False
     starts_from_zero = False
     needs_one_rate = False
     steps_to_identify = 1
@@ -73,6 +77,8 @@ class Adam:
         """Name in a framework, else a description."""
         if self.keeps_largest:
             return f"AMSGrad ({replace(self, keeps_largest=False).name})"
+        if self.adds_slow_mean:
+            return f"AdEMAMix{_DECAY_DESCRIPTIONS[self.decay]}"
         name = _NAMES.get((self.corrected, self.decay, self.epsilon))
         if name is not None:
             return name
@@ -93,18 +99,25 @@ class Adam:
             aspects[DECAY_KIND] = f"{self.decay} decay"
         if self.keeps_largest:
             aspects[MOMENT_FORM] = "the largest second moment (AMSGrad)"
+        if self.adds_slow_mean:
+            aspects[MOMENTUM_KIND] = "a second, slow mean (AdEMAMix)"
         return aspects
 
     @property
     def hyperparameters(self) -> tuple[str, ...]:
         """An L2 decay is one of them, because it enters the moments and is not linear."""
-        names = ("beta1", "beta2", "epsilon")
-        return (*names, "decay") if self.decay == L2 else names
+        names = ["beta1", "beta2", "epsilon"]
+        if self.adds_slow_mean:
+            names += ["slow_share", "beta3"]
+        if self.decay == L2:
+            names.append("decay")
+        return tuple(names)
 
     @property
     def complexity(self) -> int:
         """A variant of a framework is simpler than one that no framework has."""
-        complexity = (self.decay != NO_DECAY) + (self.epsilon != OUTSIDE) + self.keeps_largest
+        complexity = (self.decay != NO_DECAY) + (self.epsilon != OUTSIDE)
+        complexity += self.keeps_largest + self.adds_slow_mean
         if (self.corrected, self.decay, self.epsilon) not in _NAMES:
             complexity += _UNNAMED_COMPLEXITY
         return complexity
@@ -121,10 +134,12 @@ class Adam:
 
     @property
     def reductions(self) -> tuple[Rule, ...]:
-        """The rule without decay, and RMSprop: without bias correction and first moment."""
+        """The rule without decay or slow mean, and RMSprop: no bias correction, no first moment."""
         reductions: list[Rule] = []
         if self.decay != NO_DECAY:
             reductions.append(self.without_decay)
+        if self.adds_slow_mean:
+            reductions.append(replace(self, adds_slow_mean=False))
         if not self.corrected and self.decay != DECOUPLED:
             reductions.append(Adaptive("RMSprop", self.decay))
         return tuple(reductions)
@@ -138,6 +153,7 @@ class Adam:
         first = zeros if history.first_moment is None else history.first_moment
         second = zeros if history.second_moment is None else history.second_moment
         largest = second
+        slow = zeros
         directions = np.empty_like(history.gradients)
         for index, recorded_gradient in enumerate(history.gradients):
             gradient = factors[index] * recorded_gradient
@@ -147,15 +163,19 @@ class Adam:
             second = beta2 * second + (1 - beta2) * gradient**2
             largest = np.maximum(largest, second) if self.keeps_largest else second
             step = history.previous_steps + index + 1
-            directions[index] = self._compute_direction(first, largest, beta1, beta2, epsilon, step)
+            correction1, correction2 = 1.0, 1.0
+            if self.corrected:
+                correction1, correction2 = 1 - beta1**step, 1 - beta2**step
+            mean = first / correction1
+            if self.adds_slow_mean:
+                slow = values["beta3"] * slow + values["slow_share"] * gradient
+                mean = mean + slow
+            directions[index] = self._divide_by_root(mean, largest, correction2, epsilon)
         return UpdateTerms(directions, history.weights[:-1] if self.decay == DECOUPLED else None)
 
-    def _compute_direction(
-        self, first: Floats, second: Floats, beta1: float, beta2: float, epsilon: float, step: int
+    def _divide_by_root(
+        self, mean: Floats, second: Floats, correction2: float, epsilon: float
     ) -> Floats:
-        correction1, correction2 = 1.0, 1.0
-        if self.corrected:
-            correction1, correction2 = 1 - beta1**step, 1 - beta2**step
         denominator: Floats
         if self.epsilon == INSIDE:
             denominator = np.sqrt(second / correction2 + epsilon)
@@ -164,7 +184,7 @@ class Adam:
         else:
             denominator = np.sqrt(second / correction2) + epsilon
         direction: Floats = np.divide(
-            first / correction1, denominator, out=np.zeros_like(first), where=denominator > 0
+            mean, denominator, out=np.zeros_like(mean), where=denominator > 0
         )
         return direction
 
@@ -181,7 +201,8 @@ class Adam:
 def list_variants() -> tuple[Adam, ...]:
     """Return all variants. Without correction, epsilon has no place before the correction.
 
-    AMSGrad is kept as torch.optim has it: corrected, epsilon outside the root.
+    AMSGrad is kept as torch.optim has it, and AdEMAMix as its paper: corrected, epsilon outside
+    the root.
     """
     variants = []
     for corrected, decay, epsilon in product(
@@ -190,4 +211,5 @@ def list_variants() -> tuple[Adam, ...]:
         if corrected or epsilon != EARLY:
             variants.append(Adam(corrected, decay, epsilon))
     variants += [Adam(decay=decay, keeps_largest=True) for decay in (NO_DECAY, DECOUPLED, L2)]
+    variants += [Adam(decay=decay, adds_slow_mean=True) for decay in (NO_DECAY, DECOUPLED)]
     return tuple(variants)

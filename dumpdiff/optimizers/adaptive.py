@@ -143,6 +143,7 @@ class Adaptive:
     decay: str = NO_DECAY
 
     elementwise = True
+    needs_matrix = False
     starts_from_zero = True
 
     @property

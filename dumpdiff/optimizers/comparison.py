@@ -216,10 +216,13 @@ def _find_fewest_differences(target: ParameterGroup, reference: ParameterGroup) 
         undetermined.remove(DECAY.name)
     target_fits = [fit for fit in (target.fit, *target.equivalent_fits) if fit is not None]
     reference_fits = [fit for fit in (reference.fit, *reference.equivalent_fits) if fit is not None]
-    candidates = [
-        _list_differences(*fits, undetermined) for fits in product(target_fits, reference_fits)
-    ]
-    return min(candidates, key=len)
+    fit_pairs = list(product(target_fits, reference_fits))
+    differences = min((_list_differences(*fits, undetermined) for fits in fit_pairs), key=len)
+    if differences:
+        return differences
+    # The groups do not agree, so they differ in what only one side determines.
+    undetermined = set(target.undetermined) & set(reference.undetermined)
+    return min((_list_differences(*fits, undetermined) for fits in fit_pairs), key=len)
 
 
 def _has_other_decay(first: ParameterGroup, second: ParameterGroup) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from .fit import Attempt, Fit, UpdateData, fit_rule
 from .gradient_scaling import GLOBAL_NORM, GradientScaling
 from .history import SEARCH_SAMPLE_SIZE, History
-from .rule import HYPERPARAMETERS, NO_DECAY, Rule
+from .rule import DECAY, EPSILON, HYPERPARAMETERS, NO_DECAY, Rule
 from .search import (
     ROUNDED_TOLERANCE_SHARE,
     RULES,
@@ -219,11 +219,15 @@ def _find_members(
 
     members = select_explained(fit)
     outsider = next((history for history in other_histories if history not in members), None)
-    can_search = fit.rule.hyperparameters and fit.rule.elementwise
+    can_search = fit.rule.hyperparameters and not fit.rule.needs_matrix
     if outsider is None or not can_search:
         return fit, [seed, *members]
     by_step = len(set(fit.rates)) > 1
-    pair = replace(data, histories=(seed_sample, outsider)).take_search_sample()
+    pair = replace(data, histories=(seed_sample, outsider))
+    if not is_applicable(fit.rule, pair):
+        return fit, [seed, *members]
+    if fit.rule.elementwise:
+        pair = pair.take_search_sample()
     new_fit = find_best_fit(fit.rule, fit.scaling, by_step, pair, settings)
     # Common values are not replaced by unusual ones that explain one more parameter.
     if new_fit.explains and _count_choices(new_fit) <= _count_choices(fit):
@@ -362,17 +366,29 @@ def _split_off_undecayed(
         return group, None
     moved_members = _select_undecayed_members(undecayed_fit, members, undecayed, data)
     undecayed_data = replace(data, histories=(*undecayed, *moved_members))
+    undecayed_fit = apply_fit(undecayed_fit, undecayed_data)
+    runner_up = _find_undecayed_runner_up(
+        best_fit, undecayed_fit.rule, fits, undecayed_data, settings
+    )
+    undetermined = _find_undetermined(undecayed_fit, undecayed_data, settings)
+    if runner_up.rule == best_fit.rule and _are_as_good(runner_up, undecayed_fit):
+        undetermined = (*undetermined, DECAY.name)  # weights so small that a decay hardly shows
     names = tuple(history.name for history in undecayed_data.histories)
     undecayed_group = ParameterGroup(
         names,
         group.state,
-        apply_fit(undecayed_fit, undecayed_data),
-        _find_undecayed_runner_up(best_fit, undecayed_fit.rule, fits, undecayed_data, settings),
+        undecayed_fit,
+        runner_up,
         (),
-        _find_undetermined(undecayed_fit, undecayed_data, settings),
+        undetermined,
     )
     decayed_names = tuple(name for name in group.parameters if name not in names)
     return replace(group, parameters=decayed_names), undecayed_group
+
+
+def _are_as_good(fit: Fit, other: Fit) -> bool:
+    """Return whether a fit leaves no more than rounding allows, compared with another."""
+    return fit.residual <= _RIVAL_RATIO * max(other.residual, _RESIDUAL_FLOOR)
 
 
 def _select_explained(fit: Fit, histories: Sequence[History], data: UpdateData) -> list[History]:
@@ -447,12 +463,14 @@ def _find_undetermined(fit: Fit, data: UpdateData, settings: KnownSettings) -> t
 def _is_undetermined(name: str, fit: Fit, data: UpdateData, settings: KnownSettings) -> bool:
     if name not in HYPERPARAMETERS:
         return False
-    if name == "clip" and _is_limit_hidden(fit, data, settings):
-        return True
-    return all(
+    if _is_limit_hidden(fit, data, settings) and name in ("clip", EPSILON.name):
+        return True  # epsilon is known as a share of the limit only
+    are_as_good = [
         _is_as_good_with(fit, name, value, data, settings)
         for value in _list_other_values(name, fit)
-    )
+    ]
+    # A rate near one that may be nearer to one as well is known in one direction only.
+    return any(are_as_good) if _is_near_one(name, fit) else all(are_as_good)
 
 
 def _is_limit_hidden(fit: Fit, data: UpdateData, settings: KnownSettings) -> bool:
@@ -472,9 +490,14 @@ def _list_other_values(name: str, fit: Fit) -> tuple[float, ...]:
     """Return the values with which the fit is repeated: half and double, or an alternative."""
     hyperparameter = HYPERPARAMETERS[name]
     value = fit.values[name]
-    if hyperparameter.search_scale == "share":
+    if _is_near_one(name, fit):
         return 0.5 * value, 1 - 0.5 * (1 - value)
     return (0.5 * value, 2.0 * value) if value else (hyperparameter.alternatives[0],)
+
+
+def _is_near_one(name: str, fit: Fit) -> bool:
+    """Return whether a number is a share of which the distance from one matters, as of betas."""
+    return HYPERPARAMETERS[name].search_scale == "share" and fit.values[name] > 0.5
 
 
 def _is_as_good_with(
@@ -484,8 +507,7 @@ def _is_as_good_with(
     by_step = len(set(fit.rates)) > 1
     values, decay = {**fit.values, name: value}, fit.values["decay"]
     changed = fit_rule(Attempt(fit.rule, fit.scaling, data, values, settings.rates, decay, by_step))
-    limit = _RIVAL_RATIO * max(fit.residual, _RESIDUAL_FLOOR)
-    return changed.explains and changed.residual <= limit
+    return changed.explains and _are_as_good(changed, fit)
 
 
 def _build_unexplained_group(

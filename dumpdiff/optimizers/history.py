@@ -195,6 +195,31 @@ def detect_stored_dtype(weights: Floats, dtype: str) -> str:
     return "float16" if is_float16 else dtype
 
 
+def adopt_narrow_dtype(histories: Sequence[History]) -> list[History]:
+    """Return the histories; those with too few values to detect a type have that of the others.
+
+    This is only done if the others have one narrow type, and it holds all values.
+    """
+    narrow_dtypes = {history.stored_dtype for history in histories if history.is_narrow}
+    if len(narrow_dtypes) != 1:
+        return list(histories)
+    (narrow_dtype,) = narrow_dtypes
+    adopted_histories = []
+    for history in histories:
+        rounded = _round_to(history.weights, narrow_dtype)
+        has_narrow_values = not history.is_narrow and np.array_equal(rounded, history.weights)
+        adopted = replace(history, stored_dtype=narrow_dtype) if has_narrow_values else history
+        adopted_histories.append(adopted)
+    return adopted_histories
+
+
+def _round_to(values: Floats, dtype: str) -> Floats:
+    """Return the values rounded to multiples of their spacing in a type."""
+    spacing = 2.0 * compute_half_ulp(values, dtype)
+    rounded: Floats = np.round(values / np.where(spacing > 0, spacing, 1.0)) * spacing
+    return rounded
+
+
 def compute_norm(array: AnyArray, block: int = 1 << 20) -> float:
     """Return the L2 norm in float64, block by block, because the array may be mapped and large."""
     flat = np.ravel(array)

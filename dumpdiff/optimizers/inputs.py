@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from .. import checkpoints, readers
+from ..checkpoints import Checkpoint, Entry
 from ..model.arrays import AnyArray
 from ..model.dtypes import is_floating
 from ..model.errors import DumpError
 from ..model.trace import Trace
 from ..rulebook import load_rules
-from .history import History, build_history
+from .history import History, adopt_narrow_dtype, build_history
 from .script_settings import Settings, read_settings
 from .update_analysis import UpdateAnalysis, analyze_updates
 
@@ -141,7 +145,7 @@ def build_histories(
             "skipped, because weights or gradients are missing at a step: "
             f"{_format_names(incomplete_names)}"
         )
-    return histories, problems
+    return adopt_narrow_dtype(histories), problems
 
 
 def strip_wrappers(name: str) -> str:
@@ -167,18 +171,45 @@ def _read_moments(
 def open_tensors(path: Path) -> tuple[Tensors, list[str]]:
     """Return the floating-point tensors of a checkpoint, and its problems.
 
-    Pieces of parallel ranks are separate tensors. Raises DumpError if there is no checkpoint.
+    Pieces whose place the checkpoint states are joined, such as the shards of ZeRO; other pieces
+    of parallel ranks are separate tensors. Raises DumpError if there is no checkpoint.
     """
     checkpoint = checkpoints.open(path)
-    tensors = {}
-    for entry in checkpoint.entries:
-        if not is_floating(entry.dtype) and entry.name != _STEP_COUNTER:
+    tensors: dict[str, Callable[[], AnyArray]] = {}
+    for name, entries in checkpoint.entries_by_name.items():
+        if not is_floating(entries[0].dtype) and name != _STEP_COUNTER:
             continue
-        name = entry.name
-        if len(checkpoint.entries_by_name[name]) > 1:
-            name = f"{name} ({entry.rank})"
-        tensors[name] = partial(checkpoint.read_array, entry)
+        if all(entry.window is not None for entry in entries):
+            tensors[name] = partial(_join_pieces, checkpoint, name, entries)
+            continue
+        for entry in entries:
+            piece_name = name if len(entries) == 1 else f"{name} ({entry.rank})"
+            tensors[piece_name] = partial(checkpoint.read_array, entry)
     return tensors, [f"{path}: {problem}" for problem in checkpoint.problems]
+
+
+def _join_pieces(checkpoint: Checkpoint, name: str, entries: Sequence[Entry]) -> AnyArray:
+    """Return the full tensor of pieces with windows. Raises DumpError if some are missing."""
+    windows = [entry.window for entry in entries if entry.window is not None]
+    shape = windows[0].full_shape
+    is_inside = all(
+        start + length <= full_length
+        for entry, window in zip(entries, windows, strict=True)
+        for start, length, full_length in zip(window.start, entry.shape, shape, strict=True)
+    )
+    if not is_inside or sum(entry.size for entry in entries) != math.prod(shape):
+        raise DumpError(
+            f"{checkpoint.path}: {name}: {len(entries)} pieces do not make up the tensor of shape "
+            f"{shape}; give the checkpoint with the files of all ranks"
+        )
+    joined: AnyArray = np.empty(shape, checkpoint.read_array(entries[0]).dtype)
+    for entry, window in zip(entries, windows, strict=True):
+        place = tuple(
+            slice(start, start + length)
+            for start, length in zip(window.start, entry.shape, strict=True)
+        )
+        joined[place] = checkpoint.read_array(entry)
+    return joined
 
 
 def _read_listed_paths(paths: Sequence[Path], argument: str) -> RunSteps:

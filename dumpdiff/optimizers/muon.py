@@ -44,6 +44,7 @@ class Muon:
 
     family = "Muon"
     elementwise = False
+    needs_matrix = True
     starts_from_zero = False
     needs_one_rate = False
 

@@ -50,6 +50,20 @@ ACCUMULATOR = Hyperparameter(
 MOMENTUM_DECAY = Hyperparameter(
     "momentum_decay", 0.004, (0.0, 0.001, 0.01), 0.0, 1.0, "momentum decay"
 )
+#: A mean with a decay rate near one, which AdEMAMix adds. From a few steps only the share of a
+#: gradient in it is known, alpha (1 - beta3), and not its factor alpha and its decay rate beta3.
+SLOW_SHARE = Hyperparameter(
+    "slow_share", 5e-4, (5e-3, 8e-4, 8e-3, 0.05), 1e-6, 0.1, "alpha times 1 - beta3"
+)
+BETA3 = Hyperparameter("beta3", 0.9999, (0.999, 0.9995, 0.99), 0.98, 0.99999, "beta3")
+#: Of Adafactor: a new square counts t**-exponent at step t.
+MOMENT_EXPONENT = Hyperparameter(
+    "moment_exponent", 0.8, (0.5, 0.9, 0.7), 0.05, 3.0, "exponent of the second moment"
+)
+STEP_LIMIT = Hyperparameter("step_limit", 1.0, (0.5, 2.0, 0.1, 5.0), 0.01, 100.0, "step limit")
+SMALLEST_SIZE = Hyperparameter(
+    "smallest_size", 1e-3, (1e-2, 1e-4, 0.1), 1e-8, 1.0, "smallest size of a weight"
+)
 MOMENTUM = Hyperparameter("momentum", 0.9, (0.95, 0.99, 0.8, 0.5), 0.0, 0.999, "momentum")
 DAMPENING = Hyperparameter("dampening", 0.0, (0.1, 0.5, 0.9), 0.0, 0.999, "dampening")
 DECAY = Hyperparameter(
@@ -57,8 +71,8 @@ DECAY = Hyperparameter(
 )
 CLIP = Hyperparameter("clip", 1.0, (0.5, 0.1, 5.0, 10.0, 0.25, 2.0), 1e-12, 1e12, "norm limit")
 _ALL = (
-    BETA1, BETA2, EPSILON, ALPHA, LION_BETA2, ACCUMULATOR, MOMENTUM_DECAY, MOMENTUM, DAMPENING,
-    DECAY, CLIP,
+    BETA1, BETA2, EPSILON, ALPHA, LION_BETA2, ACCUMULATOR, MOMENTUM_DECAY, SLOW_SHARE, BETA3,
+    MOMENT_EXPONENT, STEP_LIMIT, SMALLEST_SIZE, MOMENTUM, DAMPENING, DECAY, CLIP,
 )  # fmt: skip
 HYPERPARAMETERS = {hyperparameter.name: hyperparameter for hyperparameter in _ALL}
 
@@ -96,6 +110,10 @@ class Rule(Protocol):
     @property
     def elementwise(self) -> bool:
         """Whether an element's update depends on its own gradients only. Then a sample suffices."""
+
+    @property
+    def needs_matrix(self) -> bool:
+        """Whether it updates matrices only."""
 
     @property
     def starts_from_zero(self) -> bool:

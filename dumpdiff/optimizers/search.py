@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from ..model.arrays import Floats
-from . import adam, adaptive, muon, sgd
+from . import adafactor, adam, adaptive, lamb, muon, sgd
 from .fit import Attempt, Fit, UpdateData, compute_residuals, fit_rule
 from .gradient_scaling import (
     GLOBAL_NORM,
@@ -25,6 +25,8 @@ RULES: tuple[Rule, ...] = (
     *sgd.list_variants(),
     *adam.list_variants(),
     *adaptive.list_variants(),
+    *lamb.list_variants(),
+    *adafactor.list_variants(),
     *muon.list_variants(),
 )
 
@@ -113,18 +115,18 @@ def _fit_level(
     search_sample: UpdateData,
     settings: KnownSettings,
 ) -> list[Fit]:
-    """Fit elementwise rules, then matrix rules if needed, then the variants of the good rules."""
+    """Fit elementwise rules, then those of tensors if needed, then variants of the good ones."""
 
-    matrix_rules = [rule for rule in rules if not rule.elementwise]
+    tensor_rules = [rule for rule in rules if not rule.elementwise]
     elementwise_rules = [rule for rule in rules if rule.elementwise]
     plain_rules = [rule for rule in elementwise_rules if rule == rule.essence]
     variants = [rule for rule in rules if rule != rule.essence]
 
     fits = _fit_rules(plain_rules, scalings, data, search_sample, settings)
     is_explained = any(fit.explains for fit in fits)
-    # Rules for matrices take seconds, and never explain as precisely.
+    # Rules of whole tensors take seconds, and none is another one's special case.
     if not is_explained:
-        fits += _fit_rules(matrix_rules, scalings, data, search_sample, settings)
+        fits += _fit_rules(tensor_rules, scalings, data, search_sample, settings)
     close_rules = _find_close_rules(fits)
     close_variants = [rule for rule in variants if rule.essence in close_rules]
     fits += _fit_rules(close_variants, scalings, data, search_sample, settings)
@@ -208,7 +210,7 @@ def is_applicable(rule: Rule, data: UpdateData) -> bool:
     """Return whether the data suit a rule.
 
     One that starts from zero needs the first step of the run, and one that is not elementwise
-    complete matrices.
+    complete tensors.
     """
     if rule.starts_from_zero and any(history.previous_steps for history in data.histories):
         return False
@@ -216,7 +218,7 @@ def is_applicable(rule: Rule, data: UpdateData) -> bool:
         return True
     for history in data.histories:
         is_matrix = len(history.shape) == 2 and min(history.shape) > 1
-        if not is_matrix or not history.is_complete:
+        if not history.is_complete or (rule.needs_matrix and not is_matrix):
             return False
     return True
 
@@ -372,5 +374,6 @@ def _from_unbounded(unknown: Hyperparameter, coordinate: float) -> float:
     """Invert :func:`_to_unbounded`."""
     limited = np.clip(coordinate, -_EXPONENT_LIMIT, _EXPONENT_LIMIT)
     if unknown.search_scale == "share":
-        return float(unknown.highest / (1 + np.exp(-limited)))
+        share = unknown.highest / (1 + np.exp(-limited))
+        return float(np.clip(share, unknown.lowest, unknown.highest))
     return float(np.clip(np.exp(limited), unknown.lowest, unknown.highest))

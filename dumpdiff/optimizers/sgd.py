@@ -49,6 +49,7 @@ class SGD:
 
     family = "SGD"
     elementwise = True
+    needs_matrix = False
     starts_from_zero = False
     needs_one_rate = False
 

@@ -70,6 +70,18 @@ RUNS = {
     "adam_weight_decay_one_step": Run(
         lambda w: nn.AdamWeightDecay(w, learning_rate=1e-3, eps=1e-8), steps=1
     ),
+    "adafactor": Run(lambda w: nn.AdaFactor(w)),
+    "adafactor_odd": Run(
+        lambda w: nn.AdaFactor(
+            w,
+            learning_rate=1e-3,
+            scale_parameter=False,
+            relative_step=False,
+            decay_rate=0.6,
+            beta1=0.9,
+            weight_decay=0.05,
+        )
+    ),
     "experimental_adamw": Run(lambda w: ms.experimental.optim.AdamW(w, lr=1e-3, weight_decay=0.1)),
     "experimental_sgd": Run(
         lambda w: ms.experimental.optim.SGD(w, lr=0.1, momentum=0.9, weight_decay=0.01)

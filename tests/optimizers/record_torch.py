@@ -74,16 +74,21 @@ def make_adamw(**settings: object) -> Callable[[Net], Optimizers]:
     return lambda net: (optim.AdamW(net.parameters(), **{"lr": 1e-3, **settings}),)
 
 
-def make_muon(net: Net) -> Optimizers:
+def make_muon(net: Net, **settings: object) -> Optimizers:
     named = dict(net.named_parameters())
     vectors = [weight for name, weight in named.items() if name not in small_model.MATRICES]
-    return optim.Muon([named[name] for name in small_model.MATRICES], lr=0.02), optim.AdamW(
-        vectors, lr=1e-3
-    )
+    matrices = [named[name] for name in small_model.MATRICES]
+    return optim.Muon(matrices, **{"lr": 0.02, **settings}), optim.AdamW(vectors, lr=1e-3)
 
 
 def make_sgd(**settings: object) -> Callable[[Net], Optimizers]:
     return lambda net: (optim.SGD(net.parameters(), **{"lr": 0.1, **settings}),)
+
+
+def make_transformers_adafactor(**settings: object) -> Callable[[Net], Optimizers]:
+    from transformers.optimization import Adafactor
+
+    return lambda net: (Adafactor(net.parameters(), **settings),)
 
 
 RUNS = {
@@ -132,7 +137,20 @@ RUNS = {
     ),
     "lion": Run(lambda net: (Lion(net.parameters(), lr=1e-4),)),
     "lion_decay": Run(lambda net: (Lion(net.parameters(), lr=1e-4, weight_decay=0.1),)),
+    "adafactor": Run(lambda net: (optim.Adafactor(net.parameters(), lr=1e-2),)),
+    "adafactor_odd": Run(
+        lambda net: (
+            optim.Adafactor(net.parameters(), lr=5e-3, beta2_decay=-0.6, d=1.5, weight_decay=0.1),
+        )
+    ),
+    "adafactor_transformers": Run(make_transformers_adafactor()),
+    "adafactor_transformers_odd": Run(
+        make_transformers_adafactor(
+            lr=1e-3, scale_parameter=False, relative_step=False, beta1=0.9, weight_decay=0.1
+        )
+    ),
     "muon": Run(make_muon),
+    "muon_odd": Run(lambda net: make_muon(net, lr=5e-3, momentum=0.9, nesterov=False)),
     "rprop": Run(lambda net: (optim.Rprop(net.parameters(), lr=1e-3),)),
 }
 

@@ -19,6 +19,8 @@ Analyze = Callable[..., UpdateAnalysis]
 ALL = ("first.weight", "first.bias", "norm.weight", "norm.bias", "second.weight", "second.bias")
 MATRICES = ("first.weight", "second.weight")
 OTHERS = tuple(name for name in ALL if name not in MATRICES)
+MUON_ODD = "Muon, no Nesterov momentum, decoupled decay"
+UNSCALED_ADAFACTOR = "Adafactor, not scaled by the weights, first moment, decoupled decay"
 NORM, DENSE = (
     ("norm.weight", "norm.bias"),
     tuple(name for name in ALL if not name.startswith("norm")),
@@ -93,6 +95,37 @@ def find_group(run: UpdateAnalysis, names: tuple[str, ...]) -> ParameterGroup:
         ("torch", "muon", OTHERS, "AdamW", 1e-3, {"decay": 0.01}),
         ("torch", "amsgrad", ALL, "AMSGrad (Adam)", 1e-3, {"beta2": 0.999}),
         ("torch", "amsgrad_decay", ALL, "AMSGrad (AdamW)", 1e-3, {"beta2": 0.95, "decay": 0.1}),
+        ("torch", "muon_odd", MATRICES, MUON_ODD, 5e-3, {"momentum": 0.9, "decay": 0.1}),
+        ("torch", "muon_odd", OTHERS, "AdamW", 1e-3, {"decay": 0.01}),
+        ("torch", "adafactor", ALL, "Adafactor", 1e-2, {"moment_exponent": 0.8}),
+        (
+            "torch",
+            "adafactor_odd",
+            ALL,
+            "Adafactor, decoupled decay",
+            5e-3,
+            {"moment_exponent": 0.6, "decay": 0.1},
+        ),
+        ("torch", "adafactor_transformers", ALL, "Adafactor", 1e-2, {"step_limit": 1.0}),
+        (
+            "torch",
+            "adafactor_transformers_odd",
+            ALL,
+            UNSCALED_ADAFACTOR,
+            1e-3,
+            {"moment_exponent": 0.8, "beta1": 0.9, "decay": 0.1},
+        ),
+        ("zero", "zero", ALL, "AdamW", 1e-3, {"beta1": 0.9, "beta2": 0.999, "decay": 0.01}),
+        ("zero", "zero_odd", ALL, "AdamW", 3e-4, {"beta1": 0.8, "beta2": 0.95, "decay": 0.1}),
+        ("mindspore", "adafactor", ALL, "Adafactor, first moment", 1e-2, {"beta1": 0.9}),
+        (
+            "mindspore",
+            "adafactor_odd",
+            ALL,
+            UNSCALED_ADAFACTOR,
+            1e-3,
+            {"moment_exponent": 0.6, "beta1": 0.9, "decay": 0.05},
+        ),
         ("torch", "nadam", ALL, "NAdam", 2e-3, {"beta1": 0.9, "momentum_decay": 0.004}),
         ("torch", "nadam_odd", ALL, "NAdam", 2e-3, {"beta1": 0.8, "beta2": 0.95}),
         ("torch", "radam", ALL, "RAdam", 1e-3, {"beta1": 0.9, "beta2": 0.999}),

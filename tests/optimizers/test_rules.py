@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dumpdiff.optimizers.adafactor import Adafactor
 from dumpdiff.optimizers.adam import EARLY, INSIDE, OUTSIDE, Adam
 from dumpdiff.optimizers.fit import Attempt, UpdateData, fit_rule
 from dumpdiff.optimizers.gradient_scaling import (
@@ -19,10 +20,12 @@ from dumpdiff.optimizers.gradient_scaling import (
 )
 from dumpdiff.optimizers.history import (
     History,
+    adopt_narrow_dtype,
     build_history,
     compute_half_ulp,
     detect_stored_dtype,
 )
+from dumpdiff.optimizers.lamb import NORM_LIMITED, RATIO_LIMITED, Lamb
 from dumpdiff.optimizers.muon import MATCHED, Muon, orthogonalize
 from dumpdiff.optimizers.rule import DECOUPLED, L2, HyperparameterValues, Rule
 from dumpdiff.optimizers.search import RULES
@@ -34,6 +37,11 @@ VALUES = {
     "lion_beta2": 0.99,
     "accumulator": 0.0,
     "momentum_decay": 0.004,
+    "slow_share": 5e-4,
+    "beta3": 0.9999,
+    "moment_exponent": 0.8,
+    "step_limit": 1.0,
+    "smallest_size": 1e-3,
     "beta1": 0.9,
     "beta2": 0.99,
     "epsilon": 1e-8,
@@ -138,7 +146,14 @@ def test_l2_decay_is_a_gradient_of_the_weights(seed: int, decay: float) -> None:
 @given(seeds)
 def test_rules_are_their_reductions_when_a_number_is_zero(seed: int) -> None:
     history = draw_history(seed)
-    zero = {"momentum": 0.0, "decay": 0.0, "dampening": 0.0, "beta1": 0.0, "epsilon": 0.0}
+    zero = {
+        "slow_share": 0.0,
+        "momentum": 0.0,
+        "decay": 0.0,
+        "dampening": 0.0,
+        "beta1": 0.0,
+        "epsilon": 0.0,
+    }
     for rule in [rule for rule in RULES if rule.family != "Muon"]:
         for simpler in rule.reductions:
             np.testing.assert_allclose(
@@ -146,6 +161,44 @@ def test_rules_are_their_reductions_when_a_number_is_zero(seed: int) -> None:
                 compute_directions(simpler, history, **zero),
                 rtol=1e-12,
             )
+
+
+@given(seeds, st.floats(1e-3, 1e3))
+def test_lamb_moves_each_tensor_by_the_norm_of_its_weights(seed: int, factor: float) -> None:
+    history = draw_history(seed)
+    norms = np.linalg.norm(history.weights[:-1], axis=1)
+    directions = compute_directions(Lamb(decay=DECOUPLED), history, factor * ONES)
+    np.testing.assert_allclose(np.linalg.norm(directions, axis=1), norms, rtol=1e-9)
+
+
+@given(seeds)
+def test_lamb_limits_the_norm_of_the_weights_or_the_ratio(seed: int) -> None:
+    history = draw_history(seed)
+    heavy = draw_history(seed, weights=100 * history.weights)
+    limited = compute_directions(Lamb(limit=NORM_LIMITED), heavy)
+    np.testing.assert_allclose(np.linalg.norm(limited, axis=1), 10.0, rtol=1e-9)
+    clipped = compute_directions(Lamb(limit=RATIO_LIMITED), heavy)
+    np.testing.assert_allclose(clipped, compute_directions(Adam(), heavy), rtol=1e-9)
+
+
+@given(seeds)
+def test_adafactor_of_a_matrix_of_rank_one_is_the_sign_at_first(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    rows, columns = generator.standard_normal(SHAPE[0]), generator.standard_normal(SHAPE[1])
+    gradient = np.outer(rows, columns).reshape(-1)
+    history = draw_history(seed, gradients=np.stack([gradient] * STEPS))
+    directions = compute_directions(Adafactor(is_relative=False), history)
+    np.testing.assert_allclose(directions, np.sign(history.gradients), rtol=1e-9)
+
+
+@given(seeds, st.floats(0.01, 10.0))
+def test_a_step_of_adafactor_has_a_limited_root_mean_square(seed: int, limit: float) -> None:
+    history = draw_history(seed)
+    directions = compute_directions(Adafactor(is_relative=False), history, step_limit=limit)
+    assert np.all(np.sqrt(np.mean(directions**2, axis=1)) <= limit * (1 + 1e-9))
+    sizes = np.sqrt(np.mean(history.weights[:-1] ** 2, axis=1, keepdims=True))
+    relative = compute_directions(Adafactor(), history, step_limit=limit)
+    np.testing.assert_allclose(relative, sizes * directions, rtol=1e-9)
 
 
 @given(seeds, st.floats(-10, 10))
@@ -266,6 +319,17 @@ def test_half_an_ulp(values: list[float]) -> None:
     array = np.array(values, dtype=np.float32)
     expected = np.spacing(np.abs(array)).astype(np.float64) / 2
     np.testing.assert_array_equal(compute_half_ulp(array.astype(np.float64), "float32"), expected)
+
+
+def test_a_parameter_of_few_values_has_the_narrow_type_of_the_others() -> None:
+    values = np.random.default_rng(0).standard_normal(100).astype(np.float32)
+    bfloat = (values.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    gradients = [np.ones(100, np.float32)]
+    narrow = build_history("narrow", [bfloat, 2 * bfloat], gradients)
+    few = build_history("few", [np.ones(100), np.full(100, 0.99609375)], gradients)
+    wide = build_history("wide", [np.ones(100), np.full(100, 0.999)], gradients)
+    dtypes = [history.stored_dtype for history in adopt_narrow_dtype([narrow, few, wide])]
+    assert dtypes == ["bfloat16", "bfloat16", "float64"]
 
 
 def test_the_stored_dtype_is_detected_from_the_values() -> None:

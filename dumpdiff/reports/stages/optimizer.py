@@ -129,6 +129,8 @@ def _list_notes(run: UpdateAnalysis) -> Iterator[str]:
 def _format_master_copy(run: UpdateAnalysis, index: int) -> str:
     copy = run.master_copies[index]
     dtype = run.data.select(run.groups[index].parameters[:1]).histories[0].stored_dtype
+    if copy.is_stochastic:
+        return f"stored in {dtype}, rounded stochastically, without a float32 master copy"
     shares = (
         f"rounding explains every step of {copy.with_master:.1%} of the weights with one, "
         f"of {copy.without_master:.1%} without"
