@@ -74,6 +74,7 @@ steps, dump.
     type=OUTPUT_FILE,
     help="Write JUnit XML: a test per stage.",
 )
+@options.language
 @options.quiet
 @click.option("-v", "--verbose", is_flag=True, help="Also print the evidence of each stage.")
 @click.pass_context
