@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import string
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,9 @@ from jinja2 import Environment
 from jinja2.ext import extract_from_ast
 
 import dumpdiff
+from dumpdiff.causes.hypotheses import HYPOTHESES
 from dumpdiff.comparison import new_weights
-from dumpdiff.diagnosis.decision import SYMPTOMS
+from dumpdiff.diagnosis.decision import _CAUSE_HEADLINES, SYMPTOMS
 from dumpdiff.diagnosis.evidence import STAGES
 from dumpdiff.diagnosis.likelihoods import PLACES
 from dumpdiff.divergence import tables
@@ -31,6 +33,15 @@ SCRIPTS = TEMPLATES.parent / "static"
 #: Titles and columns of the tables and lists of the stages of a triage, which are values.
 _BLOCK_FOLDERS = ("stages", "weights", "triage")
 
+
+def list_causes() -> set[str]:
+    """Return the names of all causes: those of the hypotheses, and of the tables of their page."""
+    page = (PACKAGE.parent / "docs" / "explain.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE)
+    documented = {name for cell in cells for name in re.findall("`([a-z0-9-]+)`", cell)}
+    return documented | {hypothesis.cause for hypothesis in HYPOTHESES}
+
+
 #: Words that are values of a result and are translated where they are shown.
 VOCABULARY = {
     *VALUE_STATES,
@@ -43,6 +54,8 @@ VOCABULARY = {
     *SYMPTOMS.values(),
     *CELL_STATES.values(),
     NOT_GIVEN,
+    *_CAUSE_HEADLINES.values(),
+    *list_causes(),
     new_weights.HIDDEN_STEP,
     new_weights.NOISE_STEP,
     *(name.replace("_", " ") for name in _METRIC_FORMATS),

@@ -62,7 +62,16 @@ def test_every_message_of_the_code_is_given_its_values() -> None:
 
 def test_every_translation_is_chinese_or_a_name_of_the_field() -> None:
     same = {message for message, text in read_catalog("zh").items() if not CHINESE.search(text)}
-    assert same == {"dtype", "id", "rank", "step", "{count} of {total}", "{kind} in {phase}"}
+    assert same == {
+        "dtype",
+        "id",
+        "rank",
+        "step",
+        "{count} of {total}",
+        "{kind} in {phase}",
+        "dropout",
+        "z-loss",
+    }
 
 
 def test_terms_are_those_of_the_chinese_glossary() -> None:

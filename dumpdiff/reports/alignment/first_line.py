@@ -118,7 +118,7 @@ def _format_cause(finding: Finding) -> str:
     """Return the name of the cause and the wrong side; without a cause, what differs."""
     words: list[str] = []
     if finding.causes:
-        words.append(finding.causes[0].name)
+        words.append(translate(finding.causes[0].name))
     elif finding.kind not in _PLAIN_KINDS:
         words.append(translate(finding.kind))
     if finding.side == "target":

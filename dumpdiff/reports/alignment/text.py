@@ -226,7 +226,7 @@ def _list_causes(finding: Finding, view: View) -> list[str]:
     lines = []
     for index, cause in enumerate(causes):
         word = translate("or") if index else translate("why")
-        lines.append(f"{word} ({cause.name}): {cause.text}")
+        lines.append(f"{word} ({translate(cause.name)}): {cause.text}")
     return lines
 
 

@@ -118,7 +118,7 @@ def _list_facts(finding: RunFinding, view: View) -> list[str]:
     if task_finding.source:
         lines.append(format_source_lines(task_finding))
     for cause in task_finding.causes[:1]:
-        lines.append(f"{translate('why')} ({cause.name}): {cause.text}")
+        lines.append(f"{translate('why')} ({translate(cause.name)}): {cause.text}")
     if view.verbose:
         lines.append(translate("evidence: {evidence}", evidence="; ".join(finding.evidence)))
         lines.append(translate("id: {id}, in {task}", id=finding.id, task=finding.task))

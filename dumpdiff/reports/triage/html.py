@@ -74,7 +74,7 @@ def build_page(triaged: TriageResult, markdown: str) -> Page:
     context = {
         "triaged": triaged,
         "decision": decision,
-        "answer": answer,
+        "answer": translate(answer),
         "explanation": explanation,
         "symptom": format_symptom(triaged),
         "reasons": {block.title: block.lines for block in build_conclusion(triaged)},

@@ -22,8 +22,9 @@ def write(
     With ``verbose``, also all of each stage.
     """
     decision = triaged.decision
-    answer = escape_control(f"{translate('triage')}: {decision.headline}")
-    headline = Text(answer, style=COLORS[decision.verdict])
+    answer, colon, explanation = decision.headline.partition(": ")
+    line = escape_control(f"{translate('triage')}: {translate(answer)}{colon}{explanation}")
+    headline = Text(line, style=COLORS[decision.verdict])
     console.print(headline, soft_wrap=True)
     if quiet:
         return
