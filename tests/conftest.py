@@ -28,6 +28,9 @@ settings.load_profile("same")
 # Columns are read-only, as they always are from pandas 3 on.
 pd.options.mode.copy_on_write = True
 
+# What is printed does not depend on the locale of the person who runs the tests.
+os.environ["DUMPDIFF_LANG"] = "en"
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 #: Framework -> a process that has imported it, with all that msprobe imports when its debugger is

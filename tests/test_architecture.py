@@ -171,6 +171,7 @@ READING_MODULES = {
     "dumpdiff.api.demo",
     "dumpdiff.capture.snippets",
     "dumpdiff.reports.page.assets",
+    "dumpdiff.reports.language",
 }
 
 

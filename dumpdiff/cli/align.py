@@ -143,6 +143,7 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
     multiple=True,
     help="Folder of 'dumpdiff narrow' whose dumps complete these two; may be repeated.",
 )
+@options.language
 @options.quiet
 @click.option(
     "-v", "--verbose", is_flag=True, help="Also print evidence, learned equivalences, all problems."

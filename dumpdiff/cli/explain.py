@@ -39,6 +39,7 @@ The two dumps are read again.
 @options.moved_reference
 @options.more_rules
 @options.json_file
+@options.language
 @click.pass_context
 @pause_gc()
 def explain(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
 import click
 
+from ..reports.language import LANGUAGES, VARIABLE
 from .writing_command import OUTPUT_FILE
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -113,6 +115,31 @@ junit_file = click.option(
 )
 brief = click.option(
     "--brief", is_flag=True, help="Shorten the JSON to at most 8 kB: the answer and what is next."
+)
+
+
+def _choose_language(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Set the language for this command and the processes that it starts."""
+    if value is None:
+        return
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = value
+
+    def restore() -> None:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+    ctx.call_on_close(restore)
+
+
+language = click.option(
+    "--lang",
+    type=click.Choice(LANGUAGES),
+    expose_value=False,
+    callback=_choose_language,
+    help="Language of the terminal and HTML.  [default: that of the locale, or English]",
 )
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print the first line only.")
 target_version = click.option(

@@ -45,6 +45,7 @@ further --rules, the comparison is repeated on the dumps.
 @options.moved_target
 @options.moved_reference
 @options.more_rules
+@options.language
 @pause_gc()
 def report(
     result: str,

@@ -84,6 +84,7 @@ steps, dump.
 @click.option(
     "--redact", is_flag=True, help="Shorten paths, and hide the names of users and of this host."
 )
+@options.language
 @options.quiet
 @click.option("-v", "--verbose", is_flag=True, help="Also print the evidence of each stage.")
 @click.pass_context

@@ -21,6 +21,7 @@ REGION_REASON = "region: between values that agree and values that differ"
 NO_PARTNER_REASON = "no partner, and nothing computed from it has one"
 NO_SIZE_REASON = "no value of its size on the other side"
 NO_WRITER_REASON = "no partner, and no recorded op wrote it"
+NO_TENSOR_REASON = "no tensor to compare"
 NO_NUMBERS_REASON = "no numbers on one side"
 NO_INFORMATION_REASON = "its tolerance allows any error"
 UNTRUSTED_REASON = "untrusted record: its recorder writes other numbers there"
@@ -269,7 +270,7 @@ def _explain_unmatched_ops(
             has_partner[ops],
         ],
         [
-            "no tensor to compare",
+            NO_TENSOR_REASON,
             RECONVERGED_REASON,
             NO_INFORMATION_REASON,
             REGION_REASON,

@@ -14,13 +14,13 @@ from typing import Final
 from ...model.finding import Finding
 from ...model.formatting import escape_control, format_number
 from ...model.result import Result
+from ..language import translate
 from .state_counts import list_state_rows
 
 MAX_LENGTH: Final = 100
 _MIN_NAME = 16  #: characters of a name that always remain
 #: Kinds of findings whose name says nothing that the verdict does not say.
 _PLAIN_KINDS = ("introduced", "region")
-_WRONG_SIDES = {"target": "target is wrong", "reference": "reference is wrong"}
 
 
 def format_first_line(result: Result) -> str:
@@ -31,26 +31,29 @@ def format_first_line(result: Result) -> str:
     """
     label = format_label(result.verdict, is_doubtful=bool(result.weaknesses))
     n_problems = len(result.target.problems) + len(result.reference.problems)
-    remarks = [format_count(n_problems, "problem")]
+    remarks = [format_problem_count(n_problems)]
     first = result.first_divergence
     if result.verdict == "diverged" and first is not None:
         return format_divergence(label, first, remarks)
     if result.verdict == "inconclusive" and result.notes:
         return format_sentence(label, result.notes[0], remarks)
     n_differing = sum(result.count_differing_values().values())
-    differing = f"{n_differing} beyond tolerance" if n_differing else ""
+    differing = translate("{count} beyond tolerance", count=n_differing) if n_differing else ""
     return format_shares(label, list_lowest_shares(result), [differing, *remarks])
 
 
 def format_label(verdict: str, *, is_doubtful: bool) -> str:
     """Return the verdict, and whether something makes it doubtful."""
-    return f"{verdict}, in doubt" if is_doubtful and verdict != "inconclusive" else verdict
+    if is_doubtful and verdict != "inconclusive":
+        return translate("{verdict}, in doubt", verdict=translate(verdict))
+    return translate(verdict)
 
 
-def format_count(number: int, noun: str) -> str:
+def format_problem_count(number: int) -> str:
     """Return '1 problem', '2 problems', '' for none."""
-    plural = "" if number == 1 else "s"
-    return f"{number} {noun}{plural}" if number else ""
+    if number == 1:
+        return translate("1 problem")
+    return translate("{count} problems", count=number) if number else ""
 
 
 def format_divergence(label: str, finding: Finding, remarks: Iterable[str], place: str = "") -> str:
@@ -76,16 +79,19 @@ def format_shares(
     ending = "".join(f"; {remark}" for remark in remarks if remark)
     head = f"{label}: {place}; " if place else f"{label}: "
     if not shares:
-        return f"{head}nothing compared{ending}"
+        return f"{head}{translate('nothing compared')}{ending}"
     # whole percents, rounded down: the sentence that follows has the tenths
-    phases = ", ".join(f"{phase} {math.floor(share * 100)} %" for phase, share in shares.items())
-    lowest = math.floor(min(shares.values()) * 100)
-    for words in (f"values compared: {phases}", f"{phases} compared"):
+    percents = {translate(phase): math.floor(share * 100) for phase, share in shares.items()}
+    phases = ", ".join(f"{phase} {percent} %" for phase, percent in percents.items())
+    for words in (
+        translate("values compared: {phases}", phases=phases),
+        translate("{phases} compared", phases=phases),
+    ):
         if len(f"{head}{words}{ending}") <= MAX_LENGTH:
             return f"{head}{words}{ending}"
-    return cut(
-        f"{head}at least {lowest} % of the values of each phase compared{ending}", MAX_LENGTH
-    )
+    lowest = min(percents.values())
+    words = translate("at least {lowest} % of the values of each phase compared", lowest=lowest)
+    return cut(f"{head}{words}{ending}", MAX_LENGTH)
 
 
 def shorten_name(name: str, length: int) -> str:
@@ -112,14 +118,16 @@ def _format_cause(finding: Finding) -> str:
     """Return the name of the cause and the wrong side; without a cause, what differs."""
     words: list[str] = []
     if finding.causes:
-        words.append(finding.causes[0].name)
+        words.append(translate(finding.causes[0].name))
     elif finding.kind not in _PLAIN_KINDS:
-        words.append(finding.kind)
-    if finding.side in _WRONG_SIDES:
-        words.append(_WRONG_SIDES[finding.side])
+        words.append(translate(finding.kind))
+    if finding.side == "target":
+        words.append(translate("target is wrong"))
+    elif finding.side == "reference":
+        words.append(translate("reference is wrong"))
     if not finding.causes and "error" in finding.metrics:
-        words.append(f"error {format_number(finding.metrics['error'])}")
-    return ", ".join(words) or finding.kind
+        words.append(translate("error {error}", error=format_number(finding.metrics["error"])))
+    return ", ".join(words) or translate(finding.kind)
 
 
 def _find_line(finding: Finding) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from ...model.formatting import escape_control, format_number, format_percent
 from ...model.result import Result, Side
 from ...model.trace import Source
+from ..language import translate
 from .state_counts import SIDES, StateRow, list_state_rows
 
 
@@ -21,28 +22,33 @@ def format_headline(result: Result) -> str:
     'aligned: values compared: forward 80 % (target), 98.2 % (reference); backward 94 %; noise 2e-7'
     """
     if result.verdict == "inconclusive" and result.notes:
-        return f"inconclusive: {escape_control(result.notes[0])}"
+        return f"{translate('inconclusive')}: {escape_control(result.notes[0])}"
     label, answer = _format_answer(result)
     if not result.weaknesses:
         return f"{label}: {answer}"
     # what makes an answer doubtful comes before it: the end of a long line is not read
     doubts = escape_control("; ".join(result.weaknesses))
     words = f"{label} {answer}" if result.verdict == "diverged" else answer
-    return f"{result.verdict}, but in doubt: {doubts}; {words}"
+    verdict = translate(result.verdict)
+    return translate(
+        "{verdict}, but in doubt: {doubts}; {answer}", verdict=verdict, doubts=doubts, answer=words
+    )
 
 
 def _format_answer(result: Result) -> tuple[str, str]:
     """Return the answer as a label and the words after the colon."""
     if result.verdict == "diverged" and result.first_divergence is not None:
-        return "first divergence", escape_control(result.first_divergence.title)
+        return translate("first divergence"), escape_control(result.first_divergence.title)
     shares = [format_shares(row) for row in list_state_rows(result) if row.unit == "values"]
-    clauses = [f"values compared: {'; '.join(shares)}" if shares else "nothing compared"]
+    clauses = [translate("nothing compared")]
+    if shares:
+        clauses = [translate("values compared: {phases}", phases="; ".join(shares))]
     differing_values = result.count_differing_values()
     if differing_values:
         clauses.append(format_differing_values(differing_values))
     if not math.isnan(result.noise_floor):
-        clauses.append(f"noise {format_number(result.noise_floor)}")
-    return result.verdict, "; ".join(clauses)
+        clauses.append(translate("noise {noise}", noise=format_number(result.noise_floor)))
+    return translate(result.verdict), "; ".join(clauses)
 
 
 def format_shares(row: StateRow) -> str:
@@ -53,13 +59,17 @@ def format_shares(row: StateRow) -> str:
     """
     for other_side, total in zip(reversed(SIDES), row.totals, strict=True):
         if not total:
-            return f"{row.phase} only recorded by the {other_side}"
+            return translate(
+                "{phase} only recorded by the {side}",
+                phase=translate(row.phase),
+                side=translate(other_side),
+            )
     sides = sorted(zip(row.shares, SIDES, strict=True), key=lambda pair: pair[0])
     percentages = [format_percent(share) for share, _ in sides]
     if percentages[0] == percentages[1]:
-        return f"{row.phase} {percentages[0]}"
-    parts = [f"{format_percent(share)} ({side})" for share, side in sides]
-    return f"{row.phase} {', '.join(parts)}"
+        return f"{translate(row.phase)} {percentages[0]}"
+    parts = [f"{format_percent(share)} ({translate(side)})" for share, side in sides]
+    return f"{translate(row.phase)} {', '.join(parts)}"
 
 
 def format_differing_values(counts: Mapping[str, int]) -> str:
@@ -68,8 +78,8 @@ def format_differing_values(counts: Mapping[str, int]) -> str:
     >>> format_differing_values({"introduced": 1, "reconverged": 3})
     'compared values beyond tolerance: 1 introduced, 3 reconverged'
     """
-    numbers = ", ".join(f"{count} {state}" for state, count in counts.items())
-    return f"compared values beyond tolerance: {numbers}"
+    counts_by_state = ", ".join(f"{count} {translate(state)}" for state, count in counts.items())
+    return translate("compared values beyond tolerance: {counts}", counts=counts_by_state)
 
 
 def label_sides(result: Result) -> tuple[tuple[str, Side], tuple[str, Side]]:
@@ -79,11 +89,12 @@ def label_sides(result: Result) -> tuple[tuple[str, Side], tuple[str, Side]]:
 
 def format_side(side: Side) -> str:
     """Describe a dump in one line: its format, its size, the files that were read, its path."""
-    size = f"{side.ops} ops, {side.tensors} tensors"
+    size = translate("{ops} ops, {tensors} tensors", ops=side.ops, tensors=side.tensors)
     if side.files_total:
-        size += f", {side.files_read:,} of {side.files_total:,} files read"
+        read, total = side.files_read, side.files_total
+        size += translate(", {read:,} of {total:,} files read", read=read, total=total)
     if side.files_read < side.files_total:
-        size += " (--verify reads all)"
+        size += translate(" (--verify reads all)")
     return f"{format_source(side.source)}: {size}, {escape_control(side.source.path)}"
 
 

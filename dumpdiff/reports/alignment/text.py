@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 import pandas as pd
 from rich import box
+from rich.cells import set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +17,7 @@ from ...model.finding import Finding
 from ...model.formatting import escape_control, format_number, format_percent
 from ...model.result import Baseline, Result
 from ..formats.wrapping import WrappedText
+from ..language import translate, use_chosen_language
 from .first_line import format_first_line
 from .state_counts import (
     SIDES,
@@ -34,11 +36,13 @@ from .summary import (
 
 COLORS = {"aligned": "bold green", "diverged": "bold red", "inconclusive": "bold yellow"}
 _FINDING_INDENT = 4  #: blanks before the lines of a finding, below its number
+_LABEL_WIDTH = 11  #: columns of a console, before the description of a dump
 _SHORT = 3  #: problems, and ops of a region, that are shown without -v
 _ANY_WIDTH = 10_000  #: columns; wider than any table
 _UNITS = ("values", "ops")
 #: Columns of the lists of what was not compared, see ``UNCOMPARED_COLUMNS``, ``UNMATCHED_COLUMNS``.
 _VALUE_COLUMNS = ("op", "slot", "phase", "scope", "state", "reason")
+_VOCABULARY_COLUMNS = ("phase", "state", "reason")  #: with words that are translated
 _OP_COLUMNS = ("op", "kind", "phase", "scope", "reason")
 
 
@@ -66,6 +70,7 @@ class View:
 ALL = View()
 
 
+@use_chosen_language()
 def write(result: Result, console: Console, view: View = ALL) -> None:
     """Print the report; the first line is the short answer, unbroken on any console."""
     first_line = Text(format_first_line(result), style=COLORS[result.verdict])
@@ -86,15 +91,17 @@ def write(result: Result, console: Console, view: View = ALL) -> None:
         console.print(part)
 
 
+@use_chosen_language()
 def write_finding(finding: Finding, console: Console) -> None:
     """Print one finding in full, with everything that explains it."""
-    console.print(Text(f"finding {finding.rank} ({finding.id})", style="bold"))
+    heading = translate("finding {number} ({id})", number=finding.rank, id=finding.id)
+    console.print(Text(heading, style="bold"))
     for line in _list_details(finding, View(verbose=True), indent=2):
         console.print(line)
 
 
 def _write_dump(side_name: str, description: str, console: Console) -> None:
-    console.print(Text.assemble((f"{side_name:<11}", "bold"), description), soft_wrap=True)
+    console.print(Text.assemble((label_line(side_name), "bold"), description), soft_wrap=True)
 
 
 def _build_parts(result: Result, view: View, console: Console) -> Iterator[RenderableType]:
@@ -110,15 +117,15 @@ def _build_parts(result: Result, view: View, console: Console) -> Iterator[Rende
     if len(uncompared) or len(unmatched):
         yield _count_reasons(uncompared, unmatched)
     if view.verbose and len(uncompared):
-        yield _list_rows("values not compared", uncompared, _VALUE_COLUMNS, view)
+        yield _list_rows(translate("values not compared"), uncompared, _VALUE_COLUMNS, view)
     if view.verbose and len(unmatched):
-        yield _list_rows("ops not compared", unmatched, _OP_COLUMNS, view)
+        yield _list_rows(translate("ops not compared"), unmatched, _OP_COLUMNS, view)
     if view.verbose and result.learned:
         yield _build_learned(result)
     if view.verbose and "layouts" in result.details:
         yield _build_layouts(result)
     if result.notes:
-        yield build_list("notes", result.notes)
+        yield build_list(translate("notes"), result.notes)
     if result.target.problems or result.reference.problems:
         yield _build_problems(result, view)
 
@@ -128,10 +135,15 @@ def _format_baseline(baseline: Baseline) -> str:
     if baseline.values:
         median, largest = format_number(baseline.median), format_number(baseline.largest)
         largest_op = escape_control(baseline.largest_op)
-        spread = f"spread of {baseline.values} values, median {median}, largest {largest}"
-        spread += f" ({largest_op})"
+        spread = translate(
+            "spread of {count:,} values, median {median}, largest {largest} ({op})",
+            count=baseline.values,
+            median=median,
+            largest=largest,
+            op=largest_op,
+        )
     else:
-        spread = "no value of the reference"
+        spread = translate("no value of the reference")
     return f"{format_source(baseline.source)}: {spread}, {escape_control(baseline.source.path)}"
 
 
@@ -144,23 +156,28 @@ def _build_findings(findings: Sequence[Finding], view: View) -> Iterator[Rendera
             WrappedText(heading, hanging=4), *_list_details(finding, view, indent=_FINDING_INDENT)
         )
     if len(printed_findings) < len(findings):
-        message = f"{len(printed_findings)} of {len(findings)} findings shown"
+        n_printed, n_all = len(printed_findings), len(findings)
+        message = translate("{shown} of {total} findings shown", shown=n_printed, total=n_all)
         n_filtered = len(findings) - len(matching_findings)
         if n_filtered:
-            message += f", {n_filtered} are of another phase or scope"
+            message += translate(", {count} are of another phase or scope", count=n_filtered)
         n_beyond = len(matching_findings) - len(printed_findings)
         if n_beyond:
-            message += f", {n_beyond} are beyond --limit {view.limit}"
+            message += translate(
+                ", {count} are beyond --limit {limit}", count=n_beyond, limit=view.limit
+            )
         yield Text(message)
 
 
 def format_measure(kind: str, finding: Finding) -> str:
     """Return what was found, how large it is, and how certain that is."""
-    clauses = [f"{kind} in {finding.phase}"]
+    clauses = [translate("{kind} in {phase}", kind=translate(kind), phase=translate(finding.phase))]
     if "error" in finding.metrics:
-        clauses.append(f"error {format_number(finding.metrics['error'])}")
-        clauses.append(f"tolerance {format_number(finding.tolerance)}")
-    clauses.append(f"{finding.confidence * 100:.0f} % sure that the runs diverge here")
+        clauses.append(translate("error {error}", error=format_number(finding.metrics["error"])))
+        tolerance = format_number(finding.tolerance)
+        clauses.append(translate("tolerance {tolerance}", tolerance=tolerance))
+    percent = finding.confidence * 100
+    clauses.append(translate("{percent:.0f} % sure that the runs diverge here", percent=percent))
     return ", ".join(clauses)
 
 
@@ -175,34 +192,41 @@ def _list_details(finding: Finding, view: View, indent: int) -> Iterator[Wrapped
 def _list_facts(finding: Finding, view: View) -> list[str]:
     lines = [finding.title]
     if finding.scope and finding.scope not in finding.title:
-        lines.append(f"scope: {finding.scope}")
+        lines.append(translate("scope: {scope}", scope=finding.scope))
     for side_name, ops in (("target", finding.target_ops), ("reference", finding.reference_ops)):
         if any(op not in finding.title for op in ops):
             listed_ops = ops if view.verbose else _shorten_ops(ops)
-            lines.append(f"{side_name}: {', '.join(listed_ops)}")
+            lines.append(f"{translate(side_name)}: {', '.join(listed_ops)}")
     if finding.slots:
         slots = [f"{target} vs {reference}" for target, reference in finding.slots]
-        lines.append(f"slots: {', '.join(slots)}")
+        lines.append(translate("slots: {slots}", slots=", ".join(slots)))
     if finding.source:
-        sources = [f"{side_name} {line}" for side_name, line in finding.source.items()]
-        lines.append(f"source: {', '.join(sources)}")
+        lines.append(format_source_lines(finding))
     lines += _list_causes(finding, view)
     if view.verbose:
         metrics = [f"{name} {format_number(value)}" for name, value in finding.metrics.items()]
         evidence = "; ".join(finding.evidence)
-        lines += [", ".join(metrics), f"evidence: {evidence}", f"id: {finding.id}"]
+        lines.append(", ".join(metrics))
+        lines.append(translate("evidence: {evidence}", evidence=evidence))
+        lines.append(f"id: {finding.id}")
     return lines
+
+
+def format_source_lines(finding: Finding) -> str:
+    """Return file and line of the code of each side that recorded them."""
+    sources = [f"{translate(side_name)} {line}" for side_name, line in finding.source.items()]
+    return translate("source: {lines}", lines=", ".join(sources))
 
 
 def _list_causes(finding: Finding, view: View) -> list[str]:
     """Return the best cause, all of them with -v; or why there is none."""
     if finding.unexplained:
-        return [f"why: {finding.unexplained}"]
+        return [translate("why: {reason}", reason=finding.unexplained)]
     causes = finding.causes if view.verbose else finding.causes[:1]
     lines = []
     for index, cause in enumerate(causes):
-        word = "why" if index == 0 else "or"
-        lines.append(f"{word} ({cause.name}): {cause.text}")
+        word = translate("or") if index else translate("why")
+        lines.append(f"{word} ({translate(cause.name)}): {cause.text}")
     return lines
 
 
@@ -210,7 +234,7 @@ def _shorten_ops(ops: Sequence[str]) -> list[str]:
     """Return a region's two ends and the number of ops between them."""
     if len(ops) <= _SHORT:
         return list(ops)
-    return [ops[0], f"... {len(ops) - 2} more ...", ops[-1]]
+    return [ops[0], translate("... {count} more ...", count=len(ops) - 2), ops[-1]]
 
 
 def _build_states(result: Result, view: View, console: Console) -> RenderableType:
@@ -220,16 +244,17 @@ def _build_states(result: Result, view: View, console: Console) -> RenderableTyp
     """
     rows = [row for row in list_state_rows(result) if view.phase in (None, row.phase)]
     states = list_occurring_states(tuple(rows))
-    title = "target / reference"
-    table = _build_table(title, "compared", *states, numeric=("compared", *states))
+    title, compared = translate("target / reference"), translate("compared")
+    headings = [translate(state) for state in states]
+    table = _build_table(title, compared, *headings, numeric=(compared, *headings))
     sentences = []
     for row in rows:
-        label = f"{row.phase} {row.unit}"
+        label = f"{translate(row.phase)} {translate(row.unit)}"
         shares = " / ".join(map(format_percent, row.shares))
         counts = [format_pair(row.counts[state]) for state in states]
         table.add_row(label, shares, *counts)
-        words = [f"{state} {count}" for state, count in zip(states, counts, strict=True) if count]
-        sentences.append(f"{label}: {', '.join([f'compared {shares}', *words])}")
+        words = [f"{state} {count}" for state, count in zip(headings, counts, strict=True) if count]
+        sentences.append(f"{label}: {', '.join([f'{compared} {shares}', *words])}")
     wide_options = console.options.update(max_width=_ANY_WIDTH)
     if console.measure(table, options=wide_options).maximum <= console.width:
         return table
@@ -244,32 +269,43 @@ def _select_places(table: pd.DataFrame, view: View) -> pd.DataFrame:
 
 def _count_reasons(uncompared: pd.DataFrame, unmatched: pd.DataFrame) -> Table:
     """Return a table of how many values and ops were not compared, and why."""
-    table = _build_table("not compared, target / reference", "values", "ops", numeric=_UNITS)
+    units = [translate(unit) for unit in _UNITS]
+    title = translate("not compared, target / reference")
+    table = _build_table(title, *units, numeric=units)
     for row in list_reasons(uncompared, unmatched):
         table.add_row(
-            WrappedText(escape_control(row.reason)), format_pair(row.values), format_pair(row.ops)
+            WrappedText(escape_control(translate(row.reason))),
+            format_pair(row.values),
+            format_pair(row.ops),
         )
     return table
 
 
 def _list_rows(title: str, rows: pd.DataFrame, columns: Sequence[str], view: View) -> Table:
     """Return a table of values or ops of each side that were not compared."""
-    names = ["why" if column == "reason" else column for column in columns]
+    names = [translate("why" if column == "reason" else column) for column in columns]
     table = _build_table(title, *names)
     for side in SIDES:
         side_rows = rows.loc[rows["side"] == side, list(columns)]
         for row in side_rows.head(view.limit).itertuples(index=False):
-            table.add_row(side, *(WrappedText(escape_control(str(cell))) for cell in row))
+            cells = []
+            for column, cell in zip(columns, map(str, row), strict=True):
+                text = translate(cell) if column in _VOCABULARY_COLUMNS else cell
+                cells.append(WrappedText(escape_control(text)))
+            table.add_row(translate(side), *cells)
         n_more = len(side_rows) - view.limit
         if n_more > 0:
-            table.add_row(side, f"... {n_more} more, --limit {len(side_rows)} shows them")
+            message = translate(
+                "... {count} more, --limit {limit} shows them", count=n_more, limit=len(side_rows)
+            )
+            table.add_row(translate(side), message)
     return table
 
 
 def _build_learned(result: Result) -> Table:
-    table = _build_table(
-        "learned equivalences: target", "reference", "occurrences", numeric=("occurrences",)
-    )
+    occurrences = translate("occurrences")
+    title = translate("learned equivalences: target")
+    table = _build_table(title, translate("reference"), occurrences, numeric=(occurrences,))
     for equivalence in result.learned:
         target_kinds = WrappedText(escape_control(", ".join(equivalence.target)))
         reference_kinds = WrappedText(escape_control(", ".join(equivalence.reference)))
@@ -284,8 +320,8 @@ def _build_layouts(result: Result) -> Group:
         for name, relation, count in rows:
             is_parameter = " " not in name
             if is_parameter or (": Module." in name and " output." in name):
-                lines.append(f"{side_name} {name}: {relation} ({count})")
-    return build_list("spread over ranks", lines)
+                lines.append(f"{translate(side_name)} {name}: {relation} ({count})")
+    return build_list(translate("spread over ranks"), lines)
 
 
 def _build_problems(result: Result, view: View) -> Group:
@@ -293,10 +329,16 @@ def _build_problems(result: Result, view: View) -> Group:
     for side_name, side in label_sides(result):
         # those that weaken the answer come first: only a few are shown
         problems = sorted(side.problems, key=lambda problem: not problem.weakens)
-        lines += [f"{side_name} {problem}" for problem in problems]
+        lines += [f"{translate(side_name)} {problem}" for problem in problems]
     if not view.verbose and len(lines) > _SHORT:
-        lines = [*lines[:_SHORT], f"... {len(lines) - _SHORT} more, -v shows them"]
-    return build_list("problems", lines)
+        more = translate("... {count} more, -v shows them", count=len(lines) - _SHORT)
+        lines = [*lines[:_SHORT], more]
+    return build_list(translate("problems"), lines)
+
+
+def label_line(word: str) -> str:
+    """Return a translated word as wide as the other labels of its column on a console."""
+    return set_cell_size(translate(word), _LABEL_WIDTH)
 
 
 def build_list(title: str, lines: Sequence[str]) -> Group:

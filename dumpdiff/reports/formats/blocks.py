@@ -6,11 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich import box
+from rich.cells import set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ...model.formatting import escape_control
+from ..language import translate
+
+_LABEL_WIDTH = 11  #: columns of a console, before the description of a side
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ def write_sides(console: Console, target: str, reference: str) -> None:
     """Print what the two sides are, one line each, after a blank line."""
     console.print()
     for side, description in (("target", target), ("reference", reference)):
-        line = Text.assemble((f"{side:<11}", "bold"), escape_control(description))
+        label = set_cell_size(translate(side), _LABEL_WIDTH)
+        line = Text.assemble((label, "bold"), escape_control(description))
         console.print(line, soft_wrap=True)
 
 
@@ -58,7 +63,7 @@ def _write_table(
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in (title, *columns):
-        table.add_column(column, overflow="fold")
+        table.add_column(translate(column), overflow="fold")
     for row in rows:
         table.add_row(*(Text(escape_control(cell), overflow="fold") for cell in row))
     console.print()
@@ -69,8 +74,9 @@ def _write_list(console: Console, title: str, lines: Sequence[str], limit: int |
     if not lines:
         return
     console.print()
-    console.print(Text(title, style="bold"))
+    console.print(Text(translate(title), style="bold"))
     for line in lines[:limit]:
         console.print(Text(f"  {escape_control(line)}", overflow="fold"), soft_wrap=True)
     if limit is not None and len(lines) > limit:
-        console.print(Text(f"  ... {len(lines) - limit} more, -v shows them"))
+        more = translate("... {count} more, -v shows them", count=len(lines) - limit)
+        console.print(Text(f"  {more}"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any
 
 from ... import __version__
 from ...model.formatting import escape_control, format_number, format_percent
+from ..language import get_language, translate
 from . import assets
 from .packed_tables import Table, pack
 
@@ -34,6 +36,7 @@ class Page:
     data: Mapping[str, Any] = field(default_factory=dict)  #: further plain values for scripts
     styles: tuple[str, ...] = ()  #: names of assets, in order
     scripts: tuple[str, ...] = ()  #: names of assets, in order
+    words: tuple[str, ...] = ()  #: from the tables and the data, which scripts translate
 
 
 def render(page: Page) -> bytes:
@@ -55,7 +58,7 @@ def render(page: Page) -> bytes:
         lstrip_blocks=True,
     )
     templates.filters.update(number=format_number, percent=format_percent, prose=_format_prose)
-    templates.globals.update(nan=float("nan"))
+    templates.globals.update(nan=float("nan"), _=translate)
     styles = [Markup(assets.read_asset(name)) for name in page.styles]
     scripts = [Markup(assets.read_asset(name)) for name in page.scripts]
     html = templates.get_template(page.template).render(
@@ -65,9 +68,24 @@ def render(page: Page) -> bytes:
         policy=_build_policy(styles, scripts),
         styles=styles,
         scripts=scripts,
-        packed=pack(page.tables, page.data),
+        language=get_language(),
+        packed=pack(page.tables, {**page.data, "words": _translate_words(page, scripts)}),
     )
     return html.encode("utf-8", errors="backslashreplace")
+
+
+def find_script_messages(script: str) -> list[str]:
+    """Return the messages that a script translates."""
+    return [json.loads(literal) for literal in re.findall(r'translate\(("[^"]+")', script)]
+
+
+def _translate_words(page: Page, scripts: Sequence[str]) -> dict[str, str]:
+    """Return the translation of everything that the scripts of a page translate."""
+    messages = dict.fromkeys(page.words)
+    for script in scripts:
+        messages |= dict.fromkeys(find_script_messages(script))
+    translations = {message: translate(message) for message in messages}
+    return {message: text for message, text in translations.items() if text != message}
 
 
 def _format_prose(sentence: str, names: Sequence[str] = ()) -> Any:

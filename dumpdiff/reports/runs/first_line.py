@@ -5,12 +5,13 @@ from __future__ import annotations
 from ...model.run_result import RunFinding, RunResult, format_place
 from ..alignment.first_line import (
     MAX_LENGTH,
-    format_count,
     format_divergence,
     format_label,
+    format_problem_count,
     format_sentence,
     format_shares,
 )
+from ..language import translate
 from .summary import format_scope, list_lowest_shares
 
 
@@ -23,8 +24,8 @@ def format_first_line(result: RunResult) -> str:
     label = format_label(result.verdict, is_doubtful=any(task.weaknesses for task in result.tasks))
     n_left_out = len(result.unpaired) + len(result.unread)
     remarks = [
-        f"{n_left_out} not read" if n_left_out else "",
-        format_count(count_problems(result), "problem"),
+        translate("{count} not read", count=n_left_out) if n_left_out else "",
+        format_problem_count(count_problems(result)),
     ]
     first = result.first_divergence
     if result.verdict == "diverged" and first is not None:
@@ -52,4 +53,6 @@ def count_problems(result: RunResult) -> int:
 def _shorten_place(finding: RunFinding) -> str:
     """Return ranks and step without the place of the ranks in the layout."""
     place = format_place(finding.ranks, (finding.step,))
-    return place if len(place) < MAX_LENGTH // 3 else format_count(len(finding.ranks), "rank")
+    if len(place) < MAX_LENGTH // 3:
+        return place
+    return translate("{count} ranks", count=len(finding.ranks))

@@ -13,6 +13,7 @@ from typing import IO
 from ...model.finding import Finding
 from ...model.run_result import RunResult, TaskResult, format_place
 from ..alignment.html.heat_map import get_ratio_class
+from ..language import translate, use_chosen_language
 from ..page.renderer import Page, render
 from .markdown import to_markdown
 from .summary import (
@@ -75,11 +76,13 @@ def write(result: RunResult, stream: IO[bytes]) -> None:
 
     Raises DumpError if the packages that only this report needs are not installed.
     """
-    stream.write(render(build_page(result)))
+    markdown = to_markdown(result)
+    with use_chosen_language():
+        stream.write(render(build_page(result, markdown)))
 
 
-def build_page(result: RunResult) -> Page:
-    """Return the page of a run."""
+def build_page(result: RunResult, markdown: str) -> Page:
+    """Return the page of a run; ``markdown`` is what its button copies."""
     first = result.first_divergence
     first_step = result.steps[0] if first is None else first.step
     first_rank = first.ranks[0] if first is not None and first.ranks else result.ranks[0]
@@ -105,12 +108,16 @@ def build_page(result: RunResult) -> Page:
         "ranks": [(_number(rank), label_rank(result, rank)) for rank in result.ranks],
     }
     return Page(
-        title=f"{result.verdict}: a run of {len(result.ranks)} ranks compared",
+        title=translate(
+            "{verdict}: a run of {count} ranks compared",
+            verdict=translate(result.verdict),
+            count=len(result.ranks),
+        ),
         template="run.html",
         context=context,
         tables={},
         data={
-            "markdown": to_markdown(result),
+            "markdown": markdown,
             "step": _number(first_step),
             "rank": _number(first_rank),
         },
@@ -179,9 +186,12 @@ def _draw_arcs(result: RunResult, step: int | None, ranks: list[int | None]) -> 
                 end = (ranks.index(rank) + 0.5) * _ROW_HEIGHT
                 path = f"M0 {start:g}C{bend} {start:g} {bend} {end:g} 5 {end:g}"
                 group = f" of {reception.group}" if reception.group else ""
-                tooltip = (
-                    f"rank {rank} receives finding {finding.number} from rank {finding.ranks[0]}"
-                    f" through {reception.kind}{group}: {reception.op}"
+                tooltip = translate(
+                    "rank {rank} receives finding {number} from rank {origin} through {exchange}",
+                    rank=rank,
+                    number=finding.number,
+                    origin=finding.ranks[0],
+                    exchange=f"{reception.kind}{group}: {reception.op}",
                 )
                 yield Arc(path, tooltip, _name_task(step, rank))
 
@@ -190,9 +200,15 @@ def _view_task(result: RunResult, task: TaskResult) -> TaskView:
     states = []
     for side, phases in task.states.items():
         for phase, units in phases.items():
-            counts = ", ".join(f"{count} {state}" for state, count in units["values"].items())
+            counts = ", ".join(
+                f"{count} {translate(state)}" for state, count in units["values"].items()
+            )
             if counts:
-                states.append((f"{phase} values of the {side}", counts))
+                phase_word, side_word = translate(phase), translate(side)
+                heading = translate(
+                    "{phase} values of the {side}", phase=phase_word, side=side_word
+                )
+                states.append((heading, counts))
     place = format_place((), (task.step,))
     title = ", ".join(filter(None, (label_rank(result, task.rank), place)))
     return TaskView(

@@ -15,6 +15,7 @@ from ...model.run_result import (
 )
 from ...model.trace import PHASES
 from ...model.verdict import AGREEING, DIFFERING_STATES, INTRODUCED, ISOLATED, RECONVERGED
+from ..language import translate
 
 #: States of a cell, worst first, and what they mean.
 CELL_STATES = {
@@ -59,25 +60,26 @@ def format_headline(result: RunResult) -> str:
 def _format_answer(result: RunResult) -> str:
     first = result.first_divergence
     if result.verdict == "diverged" and first is not None:
-        clauses = [f"diverged: {first.place}: {escape_control(first.title)}"]
+        clauses = [f"{translate('diverged')}: {first.place}: {escape_control(first.title)}"]
         clauses += [format_reception(reception) for reception in first.receptions]
         if len(first.steps) > 1:
-            clauses.append(f"again at {format_place((), first.steps[1:])}")
+            clauses.append(translate("again at {place}", place=format_place((), first.steps[1:])))
         return "; ".join(clauses)
     if result.verdict == "diverged":
         diverged_tasks = [task for task in result.tasks if task.verdict == "diverged"]
-        return f"diverged: {diverged_tasks[0].place}: {escape_control(diverged_tasks[0].headline)}"
+        task = diverged_tasks[0]
+        return f"{translate('diverged')}: {task.place}: {escape_control(task.headline)}"
     if result.verdict == "inconclusive" and result.notes:
-        return f"inconclusive: {escape_control(result.notes[0])}"
-    return f"{result.verdict}: {format_scope(result)}; {_format_lowest_coverage(result)}"
+        return f"{translate('inconclusive')}: {escape_control(result.notes[0])}"
+    return f"{translate(result.verdict)}: {format_scope(result)}; {_format_lowest_coverage(result)}"
 
 
 def format_scope(result: RunResult) -> str:
     """Return what was compared: '8 ranks of 2 steps'."""
     n_ranks, n_steps = len(result.ranks), len(result.steps)
-    ranks = f"{n_ranks} rank{'s' if n_ranks > 1 else ''}"
-    steps = f"{n_steps} step{'s' if n_steps > 1 else ''}"
-    return f"{ranks} of {steps} compared"
+    ranks = translate("{count} ranks", count=n_ranks) if n_ranks > 1 else translate("1 rank")
+    steps = translate("{count} steps", count=n_steps) if n_steps > 1 else translate("1 step")
+    return translate("{ranks} of {steps} compared", ranks=ranks, steps=steps)
 
 
 def list_lowest_shares(result: RunResult) -> dict[str, float]:
@@ -98,16 +100,21 @@ def list_lowest_shares(result: RunResult) -> dict[str, float]:
 def _format_lowest_coverage(result: RunResult) -> str:
     words = []
     for phase, share in list_lowest_shares(result).items():
-        words.append(f"{phase} at least {format_percent(share)}")
-    return f"values compared: {', '.join(words)}" if words else "nothing compared"
+        percent = format_percent(share)
+        words.append(translate("{phase} at least {share}", phase=translate(phase), share=percent))
+    if not words:
+        return translate("nothing compared")
+    return translate("values compared: {phases}", phases=", ".join(words))
 
 
 def format_reception(reception: Reception) -> str:
     """Return 'ranks 0 to 2 receive it through all_reduce of tp'."""
-    verb = "receive" if len(reception.ranks) > 1 else "receives"
     group = f" of {reception.group}" if reception.group else ""
+    exchange = f"{reception.kind}{escape_control(group)}"
     place = format_place(reception.ranks, ())
-    return f"{place} {verb} it through {reception.kind}{escape_control(group)}"
+    if len(reception.ranks) > 1:
+        return translate("{ranks} receive it through {exchange}", ranks=place, exchange=exchange)
+    return translate("{rank} receives it through {exchange}", rank=place, exchange=exchange)
 
 
 def format_ranks(finding: RunFinding) -> str:
@@ -144,7 +151,7 @@ def build_layer_matrix(result: RunResult, step: int | None, phase: str) -> Matri
             is_known = column in layers
             cells.append(_join_layers([layers[column]], is_origin=is_origin) if is_known else None)
         rows.append((label_rank(result, task.rank), tuple(cells)))
-    return Matrix(tuple(column or "elsewhere" for column in columns), tuple(rows))
+    return Matrix(tuple(column or translate("elsewhere") for column in columns), tuple(rows))
 
 
 def select_matrix(result: RunResult) -> tuple[int | None, str]:
@@ -199,13 +206,13 @@ def _join_layers(layers: Sequence[LayerState], *, is_origin: bool) -> Cell:
     ratios = [layer.ratio for layer in layers if layer.ratio == layer.ratio]
     differing = sum(layer.differing for layer in layers)
     values = sum(layer.values for layer in layers)
-    tooltip = f"{differing} of {values} values differ"
+    tooltip = translate("{count} of {total} values differ", count=differing, total=values)
     return Cell(state, max(ratios, default=float("nan")), tooltip)
 
 
 def label_matrix(step: int | None, phase: str) -> str:
     """Return 'step 0, forward'."""
-    return ", ".join(filter(None, ("" if step is None else f"step {step}", phase)))
+    return ", ".join(filter(None, ("" if step is None else f"step {step}", translate(phase))))
 
 
 def fold_matrix(matrix: Matrix, labels: Sequence[str]) -> Matrix:
@@ -221,12 +228,15 @@ def fold_matrix(matrix: Matrix, labels: Sequence[str]) -> Matrix:
     columns = []
     for start, end in column_runs:
         first, last = matrix.columns[start], matrix.columns[end - 1]
-        columns.append(first if end - start == 1 else f"{first} to {last}")
+        is_single = end - start == 1
+        columns.append(
+            first if is_single else translate("{first} to {last}", first=first, last=last)
+        )
     rows = []
     for start, end in row_runs:
-        label = (
-            matrix.rows[start][0] if end - start == 1 else f"{labels[start]} to {labels[end - 1]}"
-        )
+        label = matrix.rows[start][0]
+        if end - start > 1:
+            label = translate("{first} to {last}", first=labels[start], last=labels[end - 1])
         cells = tuple(matrix.rows[start][1][column] for column, _ in column_runs)
         rows.append((label, cells))
     return Matrix(tuple(columns), tuple(rows))
@@ -250,4 +260,4 @@ def get_sign(cell: Cell | None) -> str:
 
 def list_signs() -> str:
     """Return what the characters of a table mean."""
-    return ", ".join(f"{sign} {CELL_STATES[state]}" for state, sign in _SIGNS.items())
+    return ", ".join(f"{sign} {translate(CELL_STATES[state])}" for state, sign in _SIGNS.items())

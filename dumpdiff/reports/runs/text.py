@@ -11,8 +11,17 @@ from rich.text import Text
 
 from ...model.formatting import escape_control
 from ...model.run_result import RunFinding, RunResult, format_place
-from ..alignment.text import ALL, COLORS, View, build_list, format_measure
+from ..alignment.text import (
+    ALL,
+    COLORS,
+    View,
+    build_list,
+    format_measure,
+    format_source_lines,
+    label_line,
+)
 from ..formats.wrapping import WrappedText
+from ..language import translate, use_chosen_language
 from .first_line import format_first_line
 from .summary import (
     Matrix,
@@ -29,6 +38,7 @@ from .summary import (
 )
 
 
+@use_chosen_language()
 def write(result: RunResult, console: Console, view: View = ALL) -> None:
     """Print the report; the first line is the short answer, unbroken on any console."""
     first_line = Text(format_first_line(result), style=COLORS[result.verdict])
@@ -39,9 +49,9 @@ def write(result: RunResult, console: Console, view: View = ALL) -> None:
     console.print(WrappedText(format_headline(result)))
     console.print()
     for side, path in (("target", result.target), ("reference", result.reference)):
-        line = Text.assemble((f"{side:<11}", "bold"), escape_control(path))
+        line = Text.assemble((label_line(side), "bold"), escape_control(path))
         console.print(line, soft_wrap=True)
-    console.print(Text.assemble((f"{'compared':<11}", "bold"), format_scope(result)))
+    console.print(Text.assemble((label_line("compared"), "bold"), format_scope(result)))
     for part in _build_parts(result, view):
         console.print()
         console.print(part)
@@ -60,9 +70,9 @@ def _build_parts(result: RunResult, view: View) -> Iterator[RenderableType]:
         yield from _build_findings(result.findings, view)
     left_out = [*result.unpaired, *result.unread]
     if left_out:
-        yield build_list("not read", left_out)
+        yield build_list(translate("not read"), left_out)
     if result.notes:
-        yield build_list("notes", result.notes)
+        yield build_list(translate("notes"), result.notes)
 
 
 def _list_labels(result: RunResult) -> list[str]:
@@ -89,7 +99,8 @@ def _build_findings(findings: Sequence[RunFinding], view: View) -> Iterator[Rend
         lines = [WrappedText(line, indent=4, hanging=2) for line in details]
         yield Group(heading, WrappedText(title, "bold", indent=4), *lines)
     if len(printed_findings) < len(findings):
-        yield Text(f"{len(printed_findings)} of {len(findings)} findings shown")
+        n_printed, n_all = len(printed_findings), len(findings)
+        yield Text(translate("{shown} of {total} findings shown", shown=n_printed, total=n_all))
 
 
 def _list_facts(finding: RunFinding, view: View) -> list[str]:
@@ -97,21 +108,20 @@ def _list_facts(finding: RunFinding, view: View) -> list[str]:
     lines += [format_reception(reception) for reception in finding.receptions]
     task_finding = finding.finding
     if task_finding.scope and task_finding.scope not in finding.title:
-        lines.append(f"scope: {task_finding.scope}")
+        lines.append(translate("scope: {scope}", scope=task_finding.scope))
     for side, ops in (
         ("target", task_finding.target_ops),
         ("reference", task_finding.reference_ops),
     ):
         if ops and ops[-1] not in finding.title:
-            lines.append(f"{side}: {ops[-1]}")
+            lines.append(f"{translate(side)}: {ops[-1]}")
     if task_finding.source:
-        sources = [f"{side} {line}" for side, line in task_finding.source.items()]
-        lines.append(f"source: {', '.join(sources)}")
+        lines.append(format_source_lines(task_finding))
     for cause in task_finding.causes[:1]:
-        lines.append(f"why ({cause.name}): {cause.text}")
+        lines.append(f"{translate('why')} ({translate(cause.name)}): {cause.text}")
     if view.verbose:
-        lines.append(f"evidence: {'; '.join(finding.evidence)}")
-        lines.append(f"id: {finding.id}, in {finding.task}")
+        lines.append(translate("evidence: {evidence}", evidence="; ".join(finding.evidence)))
+        lines.append(translate("id: {id}, in {task}", id=finding.id, task=finding.task))
     return lines
 
 

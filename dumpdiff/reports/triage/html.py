@@ -13,6 +13,7 @@ from ...diagnosis.observations import list_observations
 from ...diagnosis.outcome import TriageResult
 from ...diagnosis.places import PlaceAnswer, answer_places
 from ..formats.blocks import Block, TableBlock
+from ..language import translate, use_chosen_language
 from ..page.renderer import Page, render
 from ..stages.curves import draw_figures
 from .markdown import to_markdown
@@ -59,17 +60,24 @@ def write(triaged: TriageResult, stream: IO[bytes]) -> None:
 
     Raises DumpError if the packages that only this report needs are not installed.
     """
-    stream.write(render(build_page(triaged)))
+    markdown = to_markdown(triaged)
+    with use_chosen_language():
+        stream.write(render(build_page(triaged, markdown)))
 
 
-def build_page(triaged: TriageResult, pages: Mapping[str, str] | None = None) -> Page:
-    """Return the page of a triage, with links to the pages of its stages (stage -> file)."""
+def build_page(
+    triaged: TriageResult, markdown: str, pages: Mapping[str, str] | None = None
+) -> Page:
+    """Return the page of a triage, with links to the pages of its stages (stage -> file).
+
+    ``markdown`` is what its button copies.
+    """
     evidence, decision = triaged.evidence, triaged.decision
     answer, _, explanation = decision.headline.partition(": ")
     context = {
         "triaged": triaged,
         "decision": decision,
-        "answer": answer,
+        "answer": translate(answer),
         "explanation": explanation,
         "symptom": format_symptom(triaged),
         "reasons": {block.title: block.lines for block in build_conclusion(triaged)},
@@ -81,11 +89,11 @@ def build_page(triaged: TriageResult, pages: Mapping[str, str] | None = None) ->
     }
     stage_ids = [f"stage-{stage.name}" for stage in evidence.stages]
     return Page(
-        title=f"{decision.outcome}: two trainings triaged",
+        title=translate("{outcome}: two trainings triaged", outcome=translate(decision.outcome)),
         template="triage.html",
         context=context,
         tables={},
-        data={"markdown": to_markdown(triaged), "stages": stage_ids},
+        data={"markdown": markdown, "stages": stage_ids},
         styles=("page.css", "comparison.css", "triage.css"),
         scripts=_SCRIPTS,
     )
@@ -113,16 +121,16 @@ def _list_steps(triaged: TriageResult) -> Iterator[Step]:
     for name in STAGES:
         stage = stages.get(name)
         if stage is None:
-            yield Step(name, "absent", NOT_GIVEN, triaged.evidence.skipped.get(name, ""))
+            yield Step(name, "absent", translate(NOT_GIVEN), triaged.evidence.skipped.get(name, ""))
         else:
-            yield Step(name, stage.verdict, stage.verdict, stage.headline)
+            yield Step(name, stage.verdict, translate(stage.verdict), stage.headline)
 
 
 def _build_tree(triaged: TriageResult) -> Iterator[Branch]:
     answers = answer_places(list_observations(triaged.evidence))
     for symptom, places in LEADS.items():
         yield Branch(
-            symptom=SYMPTOMS[symptom],
+            symptom=translate(SYMPTOMS[symptom]),
             is_taken=symptom == triaged.decision.symptom,
             leaves=tuple(_build_leaf(answers[place]) for place in places),
         )
@@ -130,8 +138,10 @@ def _build_tree(triaged: TriageResult) -> Iterator[Branch]:
 
 def _build_leaf(answer: PlaceAnswer) -> Leaf:
     if answer.verdict == "unseen":
-        return Leaf(answer.place, "absent", "not compared", "", "")
-    return Leaf(answer.place, answer.verdict, answer.verdict, answer.message, answer.stage)
+        return Leaf(answer.place, "absent", translate("not compared"), "", "")
+    return Leaf(
+        answer.place, answer.verdict, translate(answer.verdict), answer.message, answer.stage
+    )
 
 
 def _mark_safe(svg: str) -> object:

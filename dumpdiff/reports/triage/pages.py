@@ -9,9 +9,11 @@ from ...diagnosis.outcome import TriageResult
 from ...diagnosis.stages import PHASES
 from ...model.errors import DumpError
 from ...model.output_files import is_replaceable, open_output_file, write_output_file
+from ..language import translate, use_chosen_language
 from ..page.renderer import Page, render
 from ..weights import html as weights_html
 from .html import build_drawings, build_page
+from .markdown import to_markdown
 from .page_files import PAGE_FILES, STAGE_PAGES, TRIAGE_PAGE
 from .sections import Section, build_sections
 
@@ -27,6 +29,7 @@ def write(triaged: TriageResult, folder: Path) -> None:
     Pages of an earlier triage are replaced; those that this one does not have are removed.
     Raises DumpError that names the file if one cannot be written.
     """
+    markdown = to_markdown(triaged)
     pages = {stage.name: STAGE_PAGES[stage.name] for stage in triaged.evidence.stages}
     _prepare_folder(folder, keep={TRIAGE_PAGE, *pages.values()})
     written_files = set()
@@ -35,7 +38,9 @@ def write(triaged: TriageResult, folder: Path) -> None:
         if file not in written_files:
             _write_stage(triaged.evidence, section, file)
         written_files.add(file)
-    write_output_file(folder / TRIAGE_PAGE, render(build_page(triaged, pages)))
+    with use_chosen_language():
+        page = render(build_page(triaged, markdown, pages))
+    write_output_file(folder / TRIAGE_PAGE, page)
 
 
 def _prepare_folder(folder: Path, keep: set[str]) -> None:
@@ -58,12 +63,14 @@ def _write_stage(evidence: Evidence, section: Section, file: Path) -> None:
         with open_output_file(file) as stream:
             weights_html.write(evidence.weights, stream)
     else:
-        write_output_file(file, render(_build_stage_page(evidence, section)))
+        with use_chosen_language():
+            page = render(_build_stage_page(evidence, section))
+        write_output_file(file, page)
 
 
 def _build_stage_page(evidence: Evidence, section: Section) -> Page:
     return Page(
-        title=f"{section.stage.name}: {section.stage.verdict}",
+        title=f"{translate(section.stage.name)}: {translate(section.stage.verdict)}",
         template="stage.html",
         context={
             "section": section,

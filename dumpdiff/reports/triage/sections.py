@@ -16,6 +16,7 @@ from ...model.run_result import RunResult
 from ...model.stage import Stage
 from ..alignment.summary import format_side
 from ..formats.blocks import Block, ListBlock, TableBlock
+from ..language import translate
 from ..runs.summary import format_scope
 from ..stages import checklist, data, logs, norms, optimizer, settings
 from ..weights import text as weights
@@ -105,10 +106,15 @@ def _build_findings(dumps: DumpEvidence, phase: str) -> Iterator[Block]:
     yield TableBlock("finding", columns, tuple(map(_list_cells, findings[:_MAX_FINDINGS])))
     n_more = len(findings) - _MAX_FINDINGS
     if n_more > 0:
-        yield ListBlock("more", (f"{n_more} more findings: dumpdiff align shows them",))
+        yield ListBlock(
+            "more", (translate("{count} more findings: dumpdiff align shows them", count=n_more),)
+        )
     if findings:
         first = findings[0]
-        source = [f"called from {line} ({side})" for side, line in first.source.items()]
+        source = [
+            translate("called from {line} ({side})", line=line, side=translate(side))
+            for side, line in first.source.items()
+        ]
         yield ListBlock("the first of them", (*first.evidence, *source))
 
 
@@ -136,7 +142,8 @@ def build_overview(evidence: Evidence) -> TableBlock:
     headlines = {stage.name: stage.headline for stage in evidence.stages}
     rows = []
     for name, state in list_stage_states(evidence).items():
-        rows.append((name, state, headlines.get(name, evidence.skipped.get(name, ""))))
+        summary = headlines.get(name, evidence.skipped.get(name, ""))
+        rows.append((translate(name), translate(state), summary))
     return TableBlock("stage", ("", "what it found"), tuple(rows))
 
 
@@ -148,7 +155,13 @@ def build_conclusion(triaged: TriageResult) -> tuple[ListBlock, ...]:
     """
     decision = triaged.decision
     ruled_out = [
-        f"{place.place}, by {place.stage}: {place.summary}" for place in decision.ruled_out
+        translate(
+            "{place}, by {stage}: {summary}",
+            place=translate(place.place),
+            stage=translate(place.stage),
+            summary=place.summary,
+        )
+        for place in decision.ruled_out
     ]
     not_given = {f"{name}: {reason}" for name, reason in triaged.evidence.skipped.items()}
     unknown = [line for line in decision.missing if line not in not_given]
@@ -163,4 +176,4 @@ def build_conclusion(triaged: TriageResult) -> tuple[ListBlock, ...]:
 
 def format_symptom(triaged: TriageResult) -> str:
     """Describe what the runs show."""
-    return SYMPTOMS[triaged.decision.symptom]
+    return translate(SYMPTOMS[triaged.decision.symptom])

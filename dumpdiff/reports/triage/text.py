@@ -8,10 +8,12 @@ from rich.text import Text
 from ...diagnosis.outcome import TriageResult
 from ...model.formatting import escape_control
 from ..formats.blocks import write_blocks
+from ..language import translate, use_chosen_language
 from ..stages.stage import COLORS, write_stage
 from .sections import build_conclusion, build_overview, build_sections
 
 
+@use_chosen_language()
 def write(
     triaged: TriageResult, console: Console, *, quiet: bool = False, verbose: bool = False
 ) -> None:
@@ -20,7 +22,9 @@ def write(
     With ``verbose``, also all of each stage.
     """
     decision = triaged.decision
-    headline = Text(escape_control(f"triage: {decision.headline}"), style=COLORS[decision.verdict])
+    answer, colon, explanation = decision.headline.partition(": ")
+    line = escape_control(f"{translate('triage')}: {translate(answer)}{colon}{explanation}")
+    headline = Text(line, style=COLORS[decision.verdict])
     console.print(headline, soft_wrap=True)
     if quiet:
         return
@@ -31,7 +35,7 @@ def write(
         return
     for section in build_sections(triaged.evidence):
         console.print()
-        console.rule(section.stage.name, align="left", characters="-")
+        console.rule(translate(section.stage.name), align="left", characters="-")
         write_stage(section.stage, section.sides, section.blocks, console)
 
 
@@ -40,7 +44,7 @@ def _write_advice(triaged: TriageResult, console: Console) -> None:
     if not triaged.advice:
         return
     console.print()
-    console.print(Text("next", style="bold"))
+    console.print(Text(translate("next"), style="bold"))
     for advice in triaged.advice:
         console.print(Text(f"  {escape_control(advice.reason)}"), soft_wrap=True)
         for command in advice.commands:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import IO
 
 from ....model.result import Result
+from ...language import use_chosen_language
 from ...page.renderer import render
 from ..markdown import to_markdown
 from .document import build_page
@@ -18,4 +19,6 @@ __all__ = ["write"]
 
 def write(result: Result, stream: IO[bytes]) -> None:
     """Write the report; equal results give equal bytes."""
-    stream.write(render(build_page(result, to_markdown(result))))
+    markdown = to_markdown(result)
+    with use_chosen_language():
+        stream.write(render(build_page(result, markdown)))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ....model.finding_context import Edge, FindingContext, Neighborhood, Node
 from ....model.formatting import format_number
+from ...language import translate
 
 WIDTH, HEIGHT = 196, 44  #: of an op, in pixels like all lengths here
 _COLUMN_GAP, _ROW_GAP = 26, 50  #: between ops of one row, between rows
@@ -76,8 +77,10 @@ def draw_dataflow(context: FindingContext, rows: Mapping[str, Mapping[str, int]]
             side_boxes.append(Box(x_of_node[index], y_of_level[node.level], node, row))
         boxes.append(side_boxes)
         arrows += [_draw_arrow(edge, side_boxes) for edge in side.edges]
-        omitted = f", {side.omitted} more nearby" if side.omitted else ""
-        titles.append((side_left + width / 2, f"{name}{omitted}"))
+        title = translate(name)
+        if side.omitted:
+            title += translate(", {count} more nearby", count=side.omitted)
+        titles.append((side_left + width / 2, title))
         side_left += width + _SIDE_GAP
     return Diagram(
         width=side_left - _SIDE_GAP + 2 * _DETOUR,

@@ -6,10 +6,13 @@ import math
 from collections.abc import Iterator
 
 from ....model.formatting import format_number, format_percent
-from ....model.result import Baseline, Result, Side
+from ....model.result import PAIR_COLUMNS, Baseline, Result, Side
+from ....model.trace import PHASES
 from ....model.verdict import VALUE_STATES
+from ...language import translate
 from ...page.renderer import Page
 from ..state_counts import (
+    SIDES,
     format_pair,
     list_occurring_states,
     list_reasons,
@@ -83,7 +86,12 @@ def build_page(result: Result, markdown: str) -> Page:
         {"id": view.finding.id, "row": view.row, "first": view is first} for view in findings
     ]
     return Page(
-        title=f"{result.verdict}: {target.framework} and {reference.framework} runs compared",
+        title=translate(
+            "{verdict}: {target} and {reference} runs compared",
+            verdict=translate(result.verdict),
+            target=target.framework,
+            reference=reference.framework,
+        ),
         template="alignment.html",
         context=context,
         tables={
@@ -94,7 +102,16 @@ def build_page(result: Result, markdown: str) -> Page:
         data={"markdown": markdown, "findings": finding_rows},
         styles=_STYLES,
         scripts=_SCRIPTS,
+        words=_list_words(result),
     )
+
+
+def _list_words(result: Result) -> tuple[str, ...]:
+    """Return the words of the tables that are shown in the language of the page."""
+    columns = [name.removeprefix("target_").replace("_", " ") for name in PAIR_COLUMNS]
+    metrics = [metric.replace("_", " ") for metric in result.pairs["metric"].unique()]
+    reasons = {*result.uncompared["reason"], *result.unmatched["reason"]}
+    return (*VALUE_STATES, *PHASES, *SIDES, *columns, "ratio", *metrics, *sorted(reasons))
 
 
 def _list_facts(result: Result) -> Iterator[tuple[str, str, str]]:
@@ -103,7 +120,7 @@ def _list_facts(result: Result) -> Iterator[tuple[str, str, str]]:
     for name, target_value in target_facts.items():
         reference_value = reference_facts[name]
         if target_value or reference_value:
-            yield name, target_value, reference_value
+            yield translate(name), target_value, reference_value
 
 
 def _describe_dump(side: Side) -> dict[str, str]:
@@ -115,7 +132,7 @@ def _describe_dump(side: Side) -> dict[str, str]:
         "format": f"{source.format}, {source.format_variant}",
         "part": ", ".join(format_part(source)),
         "recorded": ", ".join(f"{name} {value}" for name, value in details.items() if value),
-        "size": f"{side.ops:,} ops, {side.tensors:,} tensors",
+        "size": translate("{ops:,} ops, {tensors:,} tensors", ops=side.ops, tensors=side.tensors),
     }
 
 
@@ -123,20 +140,30 @@ def _list_judgment(result: Result) -> Iterator[tuple[str, str]]:
     """Yield (name, value) of the numbers that the verdict depends on."""
     tolerances = result.pairs["tolerance"].dropna()
     if len(tolerances):
-        ends = dict.fromkeys((format_number(tolerances.min()), format_number(tolerances.max())))
-        yield "tolerances", f"{' to '.join(ends)}, by operator, dtype and length of sums"
+        lower, upper = format_number(tolerances.min()), format_number(tolerances.max())
+        span = lower
+        if upper != lower:
+            span = translate("{lower} to {upper}", lower=lower, upper=upper)
+        description = translate("{span}, by operator, dtype and length of sums", span=span)
+        yield translate("tolerances"), description
     if not math.isnan(result.noise_floor):
         noise = format_number(result.noise_floor)
-        yield "noise", f"{noise}, the median error of the pairs that agree"
+        description = translate("{noise}, the median error of the pairs that agree", noise=noise)
+        yield translate("noise"), description
     if "min_coverage" in result.details:
-        yield "required coverage", format_percent(float(result.details["min_coverage"]))
+        yield translate("required coverage"), format_percent(float(result.details["min_coverage"]))
     if result.baseline is not None:
-        yield "second run of the reference", _format_baseline(result.baseline)
+        yield translate("second run of the reference"), _format_baseline(result.baseline)
 
 
 def _format_baseline(baseline: Baseline) -> str:
     if baseline.unusable:
         return baseline.unusable
-    spread = f"spread of {baseline.values:,} values, median {format_number(baseline.median)}"
-    largest = f"largest {format_number(baseline.largest)} ({baseline.largest_op})"
-    return f"{spread}, {largest}, {baseline.source.path}"
+    spread = translate(
+        "spread of {count:,} values, median {median}, largest {largest} ({op})",
+        count=baseline.values,
+        median=format_number(baseline.median),
+        largest=format_number(baseline.largest),
+        op=baseline.largest_op,
+    )
+    return f"{spread}, {baseline.source.path}"

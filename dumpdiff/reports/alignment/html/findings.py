@@ -10,6 +10,7 @@ from ....model.finding import Finding
 from ....model.finding_context import FindingContext
 from ....model.formatting import format_number
 from ....model.result import Result
+from ...language import translate
 from .dataflow_diagram import Diagram, draw_dataflow
 from .tables import find_row, find_rows_of_ops
 from .tensor_charts import DifferenceChart, HistogramChart, draw_difference_map, draw_histogram
@@ -111,4 +112,7 @@ def _format_metrics(finding: Finding) -> Iterator[tuple[str, str]]:
         if math.isnan(value):
             continue
         form = _METRIC_FORMATS.get(name)
-        yield name.replace("_", " "), format_number(value) if form is None else format(value, form)
+        yield (
+            translate(name.replace("_", " ")),
+            format_number(value) if form is None else format(value, form),
+        )

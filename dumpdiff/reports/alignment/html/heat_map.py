@@ -11,6 +11,7 @@ import pandas as pd
 
 from ....model.formatting import format_number
 from ....model.verdict import DIFFERING_STATES
+from ...language import translate
 from .tables import compute_error_ratio
 
 _LAYER = re.compile(r"(layers\.\d+)(?:\.(.+))?")
@@ -110,9 +111,13 @@ def _parse_layer_number(layer: str) -> int:
 
 def _build_cell(worst: float, n_differing: int, n_pairs: int, introduced: bool) -> Cell:
     if np.isnan(worst):
-        return Cell("none", introduced, "nothing could be compared")
-    ratio = f"{format_number(worst)} × tolerance"
-    tooltip = f"{n_differing} of {n_pairs} pairs diverge, at worst {ratio}"
+        return Cell("none", introduced, translate("nothing could be compared"))
+    tooltip = translate(
+        "{count} of {total} pairs diverge, at worst {ratio} × tolerance",
+        count=n_differing,
+        total=n_pairs,
+        ratio=format_number(worst),
+    )
     return Cell(get_ratio_class(worst), introduced, tooltip)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ....model.finding_context import DifferenceMap, Histogram
 from ....model.formatting import format_number
+from ...language import translate
 
 _WIDTH, _HEIGHT = 320.0, 120.0  #: of a histogram, without its axis
 
@@ -91,11 +92,11 @@ def draw_difference_map(difference: DifferenceMap) -> DifferenceChart:
 
 
 def _label_classes(largest: float) -> dict[str, str]:
-    labels = {_EQUAL: "no difference", _NONFINITE: "not finite on one side"}
+    labels = {_EQUAL: translate("no difference"), _NONFINITE: translate("not finite on one side")}
     upper_bounds = [format_number(largest * 10 ** (-i / 2)) for i in range(len(_SHADES))]
     for shade, lower, upper in zip(_SHADES, upper_bounds[1:], upper_bounds, strict=False):
-        labels[shade] = f"{lower} to {upper}"
-    labels[_SHADES[-1]] = f"up to {upper_bounds[-1]}"
+        labels[shade] = translate("{lower} to {upper}", lower=lower, upper=upper)
+    labels[_SHADES[-1]] = translate("up to {upper}", upper=upper_bounds[-1])
     return labels
 
 

@@ -9,16 +9,16 @@ function pairColumns({ columns }) {
   const link = (row) => make("a", { href: `#pair=${row}` }, row.toLocaleString("en"));
   const value = (key, format) => (row) => format(columns[key].at(row));
   return [
-    { key: "row", title: "#", kind: "row", cell: link, help: "in the order of the target's execution" },
-    { key: "state", title: "state", kind: "state", cell: (row) => [mark(columns.state.at(row)), columns.state.at(row)] },
-    { key: "scope", title: "scope", kind: "scope", cell: (row) => make("bdi", {}, columns.scope.at(row)) },
-    { key: "target_op", title: "target", kind: "name", cell: name("target") },
-    { key: "reference_op", title: "reference", kind: "name", cell: name("reference") },
-    { key: "phase", title: "phase", kind: "phase", cell: value("phase", String) },
-    { key: "error", title: "error", kind: "number", cell: value("error", number) },
-    { key: "tolerance", title: "tolerance", kind: "number limit", cell: value("tolerance", number) },
-    { key: "ratio", title: "× tol.", kind: "number ratio", cell: value("ratio", multiple), help: "error over tolerance" },
-    { key: "confidence", title: "confidence", kind: "number confidence", cell: value("confidence", (share) => `${Math.floor(share * 100)} %`), help: "that both are the same value" },
+    { key: "row", title: "#", kind: "row", cell: link, help: translate("in the order of the target's execution") },
+    { key: "state", title: translate("state"), kind: "state", cell: (row) => [mark(columns.state.at(row)), translate(columns.state.at(row))] },
+    { key: "scope", title: translate("scope"), kind: "scope", cell: (row) => make("bdi", {}, columns.scope.at(row)) },
+    { key: "target_op", title: translate("target"), kind: "name", cell: name("target") },
+    { key: "reference_op", title: translate("reference"), kind: "name", cell: name("reference") },
+    { key: "phase", title: translate("phase"), kind: "phase", cell: value("phase", translate) },
+    { key: "error", title: translate("error"), kind: "number", cell: value("error", number) },
+    { key: "tolerance", title: translate("tolerance"), kind: "number limit", cell: value("tolerance", number) },
+    { key: "ratio", title: translate("× tol."), kind: "number ratio", cell: value("ratio", multiple), help: translate("error over tolerance") },
+    { key: "confidence", title: translate("confidence"), kind: "number confidence", cell: value("confidence", (share) => `${Math.floor(share * 100)} %`), help: translate("that both are the same value") },
   ];
 }
 
@@ -28,26 +28,28 @@ function textCell(columns, key) {
 
 function uncomparedColumns({ columns }) {
   const text = (key) => textCell(columns, key);
+  const translated = (key) => (row) => translate(columns[key].at(row));
   return [
-    { key: "side", title: "side", kind: "phase", cell: text("side") },
-    { key: "state", title: "state", kind: "state", cell: (row) => [mark(columns.state.at(row)), columns.state.at(row)] },
-    { key: "op", title: "op", kind: "name", cell: text("op") },
-    { key: "slot", title: "slot", kind: "slot", cell: text("slot") },
-    { key: "phase", title: "phase", kind: "phase", cell: text("phase") },
-    { key: "scope", title: "scope", kind: "scope", cell: text("scope") },
-    { key: "reason", title: "why", kind: "reason", cell: text("reason") },
+    { key: "side", title: translate("side"), kind: "phase", cell: translated("side") },
+    { key: "state", title: translate("state"), kind: "state", cell: (row) => [mark(columns.state.at(row)), translate(columns.state.at(row))] },
+    { key: "op", title: translate("op"), kind: "name", cell: text("op") },
+    { key: "slot", title: translate("slot"), kind: "slot", cell: text("slot") },
+    { key: "phase", title: translate("phase"), kind: "phase", cell: translated("phase") },
+    { key: "scope", title: translate("scope"), kind: "scope", cell: text("scope") },
+    { key: "reason", title: translate("why"), kind: "reason", cell: translated("reason") },
   ];
 }
 
 function unmatchedColumns({ columns }) {
   const text = (key) => textCell(columns, key);
+  const translated = (key) => (row) => translate(columns[key].at(row));
   return [
-    { key: "side", title: "side", kind: "phase", cell: text("side") },
-    { key: "op", title: "op", kind: "name", cell: text("op") },
-    { key: "kind", title: "kind", kind: "scope", cell: text("kind") },
-    { key: "phase", title: "phase", kind: "phase", cell: text("phase") },
-    { key: "scope", title: "scope", kind: "scope", cell: text("scope") },
-    { key: "reason", title: "why", kind: "reason", cell: text("reason") },
+    { key: "side", title: translate("side"), kind: "phase", cell: translated("side") },
+    { key: "op", title: translate("op"), kind: "name", cell: text("op") },
+    { key: "kind", title: translate("kind"), kind: "scope", cell: text("kind") },
+    { key: "phase", title: translate("phase"), kind: "phase", cell: translated("phase") },
+    { key: "scope", title: translate("scope"), kind: "scope", cell: text("scope") },
+    { key: "reason", title: translate("why"), kind: "reason", cell: translated("reason") },
   ];
 }
 

@@ -1,6 +1,14 @@
 "use strict";
 /* Elements and numbers. Names from a dump become text, never markup. */
 
+/* English message -> the language of the page; startPage() sets it. What has no translation is English. */
+let words = {};
+
+/* Returns a message in the language of the page; {name} is replaced by the value of that name. */
+function translate(message, values = {}) {
+  return (Object.hasOwn(words, message) ? words[message] : message).replace(/\{(\w+)\}/g, (_, name) => values[name]);
+}
+
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) if (value !== undefined) element.setAttribute(name, value);
@@ -23,7 +31,7 @@ function mark(state) {
 
 /* The head of a sheet: state, title, and the button that closes it. */
 function sheetHead(state, title, close) {
-  const button = make("button", { type: "button", class: "close", "aria-label": "Close" }, "×");
+  const button = make("button", { type: "button", class: "close", "aria-label": translate("Close") }, "×");
   button.addEventListener("click", close);
   return make("header", {}, mark(state), make("h2", {}, title), button);
 }

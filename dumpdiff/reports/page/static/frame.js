@@ -10,6 +10,7 @@ function startPage(build) {
   makeScrollable();
   unpack($("packed").textContent)
     .then((unpacked) => {
+      words = unpacked.data.words;
       const page = (window.report = build(unpacked));
       addEventListener("hashchange", () => page.show(true));
       addEventListener("keydown", (event) => handleKey(page, event));
@@ -20,7 +21,7 @@ function startPage(build) {
     })
     .catch((error) => {
       $("failure").hidden = false;
-      $("failure").textContent = `The data of this report cannot be shown: ${error.message}. A browser of 2023 or later is needed.`;
+      $("failure").textContent = translate("The data of this report cannot be shown: {error}. A browser of 2023 or later is needed.", { error: error.message });
       throw error;
     });
 }
@@ -90,7 +91,7 @@ function applySettings(table, inputs, settings, counter) {
   for (const [id, value] of Object.entries(values)) if ($(id).value !== value) $(id).value = value;
   const { search, ...equal } = values;
   const count = table.filter(search, equal);
-  $(counter).textContent = `${count.toLocaleString("en")} of ${table.table.rows.toLocaleString("en")}`;
+  $(counter).textContent = translate("{count} of {total}", { count: count.toLocaleString("en"), total: table.table.rows.toLocaleString("en") });
   return true;
 }
 
@@ -135,7 +136,7 @@ function enableCopying(button, text) {
   button.hidden = false;
   button.addEventListener("click", async () => {
     await copyText(text);
-    button.textContent = "Copied";
+    button.textContent = translate("Copied");
     setTimeout(() => (button.textContent = label), 1500);
   });
 }

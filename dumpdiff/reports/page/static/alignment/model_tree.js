@@ -17,13 +17,13 @@ function ratioClass(ratio) {
 
 /* A phase or a module, with what is below it. */
 class Branch {
-  constructor(name, scope) {
-    Object.assign(this, { name, scope, branches: new Map(), operators: new Map(), lone: [] });
+  constructor(name) {
+    Object.assign(this, { name, branches: new Map(), operators: new Map(), lone: [] });
     Object.assign(this, { pairs: 0, differing: 0, uncompared: 0, worst: NaN, begins: false, ops: { target: new Set(), reference: new Set() } });
   }
 
   child(name) {
-    if (!this.branches.has(name)) this.branches.set(name, new Branch(name, this.scope ? `${this.scope}.${name}` : name));
+    if (!this.branches.has(name)) this.branches.set(name, new Branch(name));
     return this.branches.get(name);
   }
 
@@ -39,25 +39,28 @@ class Branch {
 class ModelTree {
   constructor(element, pairs, unmatched, pick) {
     Object.assign(this, { element, pairs, pick });
-    this.root = new Branch("", "");
+    this.root = new Branch("");
+    this.paths = new Map();
     for (let row = 0; row < pairs.rows; row++) this.addPair(row);
     for (let row = 0; row < unmatched.rows; row++) this.addLone(unmatched.columns, row);
     element.append(...[...this.root.branches.values()].map((branch) => this.makeBranch(branch, 0)));
     element.addEventListener("keydown", (event) => this.handleKey(event));
   }
 
-  /* Returns the branches from the phase down to the module. */
-  path(phase, scope) {
-    const path = [this.root.child(phase)];
-    path[0].scope = ""; // names of modules begin below the phase
-    for (const name of scope ? scope.split(".") : []) path.push(path[path.length - 1].child(name));
+  /* Returns the branches from the phase down to the module of a row. */
+  path({ phase, scope }, row) {
+    const key = `${phase.values[row]} ${scope.values[row]}`; // both tables have the same codes
+    if (this.paths.has(key)) return this.paths.get(key);
+    const path = [this.root.child(phase.at(row))];
+    for (const name of scope.at(row) ? scope.at(row).split(".") : []) path.push(path[path.length - 1].child(name));
+    this.paths.set(key, path);
     return path;
   }
 
   addPair(row) {
     const { columns } = this.pairs;
     const [state, ratio] = [columns.state.at(row), columns.ratio.at(row)];
-    const path = this.path(columns.phase.at(row), columns.scope.at(row));
+    const path = this.path(columns, row);
     for (const branch of path) {
       branch.add(state, ratio);
       for (const side of ["target", "reference"]) branch.ops[side].add(columns[`${side}_op`].values[row]);
@@ -77,7 +80,7 @@ class ModelTree {
   /* Adds an operator without a compared value, unless a pair of its own shows it already. */
   addLone(columns, row) {
     const [side, op] = [columns.side.at(row), columns.op.values[row]];
-    const path = this.path(columns.phase.at(row), columns.scope.at(row));
+    const path = this.path(columns, row);
     const module = path[path.length - 1];
     if (module.ops[side].has(op)) return;
     for (const branch of path) {
@@ -89,12 +92,16 @@ class ModelTree {
 
   makeBranch(branch, depth) {
     const color = make("i", { class: `${ratioClass(branch.worst)}${branch.begins ? " first" : ""}` });
-    const count = (side) => make("span", { class: side }, `${branch.ops[side].size.toLocaleString("en")} ${branch.ops[side].size === 1 ? "op" : "ops"}`);
+    const count = (side) => make("span", { class: side }, this.countOps(branch.ops[side].size));
     const measure = make("span", { class: "size" }, this.measure(branch));
-    const summary = make("summary", {}, this.label(depth, color, make("bdi", {}, branch.name)), count("target"), count("reference"), measure);
-    const details = make("details", { class: "branch" }, summary);
-    details.addEventListener("toggle", () => this.fill(details, branch, depth));
-    return details;
+    const summary = make("summary", {}, this.label(depth, color, make("bdi", {}, depth ? branch.name : translate(branch.name))), count("target"), count("reference"), measure);
+    branch.details = make("details", { class: "branch" }, summary);
+    branch.details.addEventListener("toggle", () => this.fill(branch.details, branch, depth));
+    return branch.details;
+  }
+
+  countOps(count) {
+    return count === 1 ? translate("1 op") : translate("{count} ops", { count: count.toLocaleString("en") });
   }
 
   label(depth, ...content) {
@@ -104,11 +111,11 @@ class ModelTree {
   }
 
   measure({ pairs, differing, uncompared, worst }) {
-    if (Number.isNaN(worst)) return "not compared";
-    const words = [differing ? `${differing.toLocaleString("en")} of ${pairs.toLocaleString("en")} differ` : "agrees"];
-    if (differing) words.push(`${multiple(worst)} × tol.`);
-    if (uncompared) words.push(`${uncompared.toLocaleString("en")} not compared`);
-    return words.join(", ");
+    if (Number.isNaN(worst)) return translate("not compared");
+    const clauses = [differing ? translate("{count} of {total} differ", { count: differing.toLocaleString("en"), total: pairs.toLocaleString("en") }) : translate("agrees")];
+    if (differing) clauses.push(`${multiple(worst)} ${translate("× tol.")}`);
+    if (uncompared) clauses.push(translate("{count} not compared", { count: uncompared.toLocaleString("en") }));
+    return clauses.join(", ");
   }
 
   /* Puts what is below a branch into the document, once. */
@@ -119,16 +126,16 @@ class ModelTree {
     const lone = branch.lone.map((op) => this.makeLone(op, depth + 1));
     const leaves = [...operators, ...lone];
     const more = leaves.length - MAX_OPERATORS;
-    const hint = more > 0 ? [make("p", { class: "hint" }, `${more.toLocaleString("en")} more ops are in the tables below.`)] : [];
+    const hint = more > 0 ? [make("p", { class: "hint" }, translate("{count} more ops are in the tables below.", { count: more.toLocaleString("en") }))] : [];
     details.append(...modules, ...leaves.slice(0, MAX_OPERATORS), ...hint);
   }
 
   makeOperator(row, depth) {
     const { columns } = this.pairs;
     const [state, ratio] = [columns.state.at(row), columns.ratio.at(row)];
-    const link = make("a", { class: "leaf", href: `#pair=${row}` }, this.label(depth, make("i", { class: ratioClass(ratio) }), mark(state), state));
+    const link = make("a", { class: "leaf", href: `#pair=${row}` }, this.label(depth, make("i", { class: ratioClass(ratio) }), mark(state), translate(state)));
     for (const side of ["target", "reference"]) link.append(this.name(side, columns[`${side}_op`].at(row)));
-    link.append(make("span", { class: "size" }, Number.isNaN(ratio) ? "not compared" : `${number(columns.error.at(row))}, ${multiple(ratio)} × tol.`));
+    link.append(make("span", { class: "size" }, Number.isNaN(ratio) ? translate("not compared") : `${number(columns.error.at(row))}, ${multiple(ratio)} ${translate("× tol.")}`));
     link.addEventListener("click", (event) => {
       event.preventDefault();
       this.pick(row);
@@ -139,7 +146,7 @@ class ModelTree {
   makeLone({ side, name, reason }, depth) {
     const cells = { target: make("span", { class: "target" }), reference: make("span", { class: "reference" }) };
     cells[side] = this.name(side, name);
-    return make("div", { class: "leaf", title: reason }, this.label(depth, make("i", { class: "none" }), mark("unpaired"), "not compared"), cells.target, cells.reference, make("span", { class: "size" }, reason));
+    return make("div", { class: "leaf", title: translate(reason) }, this.label(depth, make("i", { class: "none" }), mark("unpaired"), translate("not compared")), cells.target, cells.reference, make("span", { class: "size" }, translate(reason)));
   }
 
   /* The end of a long name says most. */
@@ -166,14 +173,9 @@ class ModelTree {
 
   /* Opens the way to a pair. */
   reveal(row) {
-    const { columns } = this.pairs;
-    let level = this.element;
-    const names = [columns.phase.at(row), ...(columns.scope.at(row) ? columns.scope.at(row).split(".") : [])];
-    for (const [depth, branch] of this.path(columns.phase.at(row), columns.scope.at(row)).entries()) {
-      const details = [...level.children].find((item) => item.matches("details") && item.querySelector("summary bdi").textContent === names[depth]);
-      details.open = true;
-      this.fill(details, branch, depth);
-      level = details;
+    for (const [depth, branch] of this.path(this.pairs.columns, row).entries()) {
+      branch.details.open = true;
+      this.fill(branch.details, branch, depth);
     }
   }
 }

@@ -54,7 +54,7 @@ class Network {
   }
 
   tick(value) {
-    if (value < this.bottom * 2) return "equal";
+    if (value < this.bottom * 2) return translate("equal");
     return value >= 0.01 && value < 1e4 ? String(Number(value.toPrecision(1))) : `1e${Math.round(Math.log10(value))}`;
   }
 
@@ -83,7 +83,7 @@ class Network {
       ctx.fillRect(left, box.top, right - left, box.height);
       ctx.fillStyle = readColor("muted");
       const begin = left + 6 * devicePixelRatio;
-      if (right - begin > ctx.measureText(phase).width) ctx.fillText(phase, begin, box.top + 6 * devicePixelRatio);
+      if (right - begin > ctx.measureText(translate(phase)).width) ctx.fillText(translate(phase), begin, box.top + 6 * devicePixelRatio);
     }
   }
 
@@ -139,7 +139,7 @@ class Network {
     ctx.lineTo(x, y);
     ctx.stroke();
     ctx.setLineDash([]);
-    const label = "first divergence";
+    const label = translate("first divergence");
     ctx.font = `600 ${12 * devicePixelRatio}px ${readColor("font")}`;
     ctx.textBaseline = "top";
     ctx.textAlign = "left";
@@ -177,7 +177,7 @@ class Network {
     const { columns } = this.table;
     const [error, ratio] = [columns.error.at(row), columns.ratio.at(row)];
     this.tip.replaceChildren(
-      make("strong", {}, mark(columns.state.at(row)), ` ${columns.state.at(row)}, ${columns.metric.at(row).replace("_", " ")} ${number(error)}, ${multiple(ratio)} × tolerance`),
+      make("strong", {}, mark(columns.state.at(row)), ` ${translate(columns.state.at(row))}, ${translate(columns.metric.at(row).replace("_", " "))} ${number(error)}, ${multiple(ratio)} ${translate("× tolerance")}`),
       make("code", {}, columns.target_op.at(row)),
       make("code", {}, columns.reference_op.at(row)),
     );

@@ -1,0 +1,167 @@
+"""Chinese text: the catalog is complete, and only what people read is translated."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from jinja2 import Environment, nodes
+from results import FINDING, make_result
+from rich.console import Console
+
+import dumpdiff
+from dumpdiff.cli import main
+from dumpdiff.model.verdict import VALUE_STATES
+from dumpdiff.reports import outputs
+from dumpdiff.reports.alignment import text
+from dumpdiff.reports.language import (
+    VARIABLE,
+    find_language,
+    read_catalog,
+    translate,
+    use_chosen_language,
+)
+from dumpdiff.reports.page.assets import TEMPLATES
+
+from .messages import find_code_messages, find_messages, list_placeholders
+
+CHINESE = re.compile("[\u4e00-\u9fff]")
+
+#: Templates of pages that are translated; that of ``weights`` is not.
+TRANSLATED_TEMPLATES = [
+    file for file in sorted(TEMPLATES.rglob("*.html")) if file.name != "weights.html"
+]
+
+#: What stays as it is between the tags: the name of the program, keys.
+NAMES = {"dumpdiff", "Esc"}
+
+
+@pytest.fixture
+def chinese(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "zh")
+
+
+def test_the_catalog_has_every_message_and_no_other() -> None:
+    assert set(read_catalog("zh")) == find_messages()
+
+
+def test_a_translation_has_the_placeholders_of_its_message() -> None:
+    for message, translation in read_catalog("zh").items():
+        assert list_placeholders(translation) == list_placeholders(message), message
+
+
+def test_every_message_of_the_code_is_given_its_values() -> None:
+    for message, values in find_code_messages():
+        assert {name for name, _ in list_placeholders(message)} == values, message
+
+
+def test_every_translation_is_chinese_or_a_name_of_the_field() -> None:
+    same = {message for message, text in read_catalog("zh").items() if not CHINESE.search(text)}
+    assert same == {
+        "dtype",
+        "id",
+        "rank",
+        "step",
+        "{count} of {total}",
+        "{kind} in {phase}",
+        "dropout",
+        "z-loss",
+    }
+
+
+def test_terms_are_those_of_the_chinese_glossary() -> None:
+    glossary = (Path(__file__).parents[2] / "docs" / "glossary.zh.md").read_text(encoding="utf-8")
+    terms = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", glossary, re.MULTILINE))
+    catalog = read_catalog("zh")
+    common = terms.keys() & catalog.keys()
+    assert {*VALUE_STATES, "target", "reference", "op", "tolerance", "scope"} <= common
+    assert {word: catalog[word] for word in common} == {word: terms[word] for word in common}
+
+
+@pytest.mark.parametrize("file", TRANSLATED_TEMPLATES, ids=lambda file: file.stem)
+def test_a_template_has_no_text_that_is_not_translated(file: Path) -> None:
+    environment = Environment()
+    environment.filters.update(number=str, percent=str, prose=str)
+    tree = environment.parse(file.read_text(encoding="utf-8"))
+    markup = "\0".join(data.data for data in tree.find_all(nodes.TemplateData))
+    attributes = re.findall(r'(?:title|aria-label|placeholder)="([^"\0]+)"', markup)
+    between_tags = re.sub(r"<[^>]*>", " ", markup)
+    words = re.findall(r"[A-Za-z]{2,}", re.sub(r'\S*="[^"]*"?|\S*"', " ", between_tags))
+    assert set(words) <= NAMES
+    assert attributes == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "language"),
+    [
+        ({}, "en"),
+        ({"LANG": "zh_CN.UTF-8"}, "zh"),
+        ({"LANG": "de_DE.UTF-8"}, "en"),
+        ({"LC_ALL": "C", "LANG": "zh_CN.UTF-8"}, "en"),
+        ({"LC_MESSAGES": "zh_CN.UTF-8", "LANG": "en_US.UTF-8"}, "zh"),
+        ({"LC_ALL": "", "LANG": "zh_CN"}, "zh"),
+        ({VARIABLE: "en", "LC_ALL": "zh_CN.UTF-8"}, "en"),
+    ],
+)
+def test_the_locale_chooses_the_language(environment: Mapping[str, str], language: str) -> None:
+    assert find_language(environment) == language
+
+
+@pytest.mark.usefixtures("chinese")
+def test_only_the_body_is_translated() -> None:
+    with use_chosen_language():
+        assert translate("target") == "待验证侧"
+    assert translate("target") == "target"
+
+
+@pytest.mark.usefixtures("chinese")
+def test_a_message_without_a_translation_stays_english() -> None:
+    with use_chosen_language():
+        assert translate("no such message, {count}", count=3) == "no such message, 3"
+
+
+@pytest.mark.usefixtures("chinese")
+def test_the_terminal_is_chinese_and_names_of_the_dump_are_not() -> None:
+    stream = io.StringIO()
+    text.write(make_result(), Console(file=stream, width=160))
+    printed = stream.getvalue()
+    first_line = printed.splitlines()[0]
+    assert first_line.startswith("有偏差: layers.1.post_norm: ")
+    for words in ("待验证侧", "引入", "未比对", FINDING.title):
+        assert words in printed
+    for word in (" forward ", " introduced", "not compared", " tolerance "):
+        assert word not in printed
+
+
+@pytest.mark.parametrize("output", [name for name in outputs.OUTPUTS if name != "html"])
+def test_outputs_for_programs_do_not_depend_on_the_language(
+    output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    for language in ("en", "zh"):
+        monkeypatch.setenv(VARIABLE, language)
+        stream = io.BytesIO()
+        outputs.write(make_result(), output, stream)
+        written.append(stream.getvalue())
+    assert written[0] == written[1]
+
+
+def test_the_option_is_for_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code and the JSON are those of the English command."""
+    monkeypatch.setenv(VARIABLE, "en")
+    monkeypatch.chdir(dumpdiff.demo(tmp_path / "runs"))
+    results = {}
+    for language in ("zh", "en"):
+        dumps = ["mindformers/dump", "megatron/dump", "--json", f"{language}.json"]
+        outcome = CliRunner().invoke(main, ["align", *dumps, "--lang", language])
+        document = json.loads(Path(f"{language}.json").read_text(encoding="utf-8"))
+        document.pop("seconds", None)
+        results[language] = (outcome.exit_code, document)
+        assert bool(CHINESE.search(outcome.stdout)) == (language == "zh")
+    assert results["zh"] == results["en"]
+    assert not CHINESE.search(CliRunner().invoke(main, ["align", *dumps]).stdout)
