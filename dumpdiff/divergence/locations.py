@@ -10,7 +10,7 @@ from ..graph.module_paths import find_common_path
 from ..model.trace import COMMUNICATION
 from ..rulebook.names import split_segments
 from .joint_graph import GraphSide, JointGraph
-from .rearrangements import find_rearranging_ops
+from .rearrangements import find_exchanged_parts, find_rearranging_ops
 from .source_regions import find_source_nodes, select_roles
 from .states import States
 
@@ -146,7 +146,8 @@ class Location:
             for side in (self.target, self.reference)
             for op in side.rearranging_ops
         ]
-        return f"an input is in another order from {', '.join(names)} on" if names else ""
+        common_names = ", ".join(dict.fromkeys(names))
+        return f"an input is in another order from {common_names} on" if names else ""
 
 
 def build_location(
@@ -164,9 +165,11 @@ def build_location(
     computing_ops = [
         _list_ops(own, node, unpaired_nodes, parts[side]) for side, own in enumerate(graph.sides)
     ]
-    rearranging_ops = find_rearranging_ops(
-        graph, states.ancestry[node].ancestors, (computing_ops[0], computing_ops[1])
-    )
+    ancestors, own_ops = states.ancestry[node].ancestors, (computing_ops[0], computing_ops[1])
+    rearranging_ops = find_rearranging_ops(graph, ancestors, own_ops)
+    exchanging_ops = find_exchanged_parts(graph, ancestors, own_ops)
+    for side, exchanges in enumerate(exchanging_ops):
+        rearranging_ops[side].extend(exchanges)
     for side, own in enumerate(graph.sides):
         ops = sorted({*rearranging_ops[side], *computing_ops[side]})
         preceding_op = _find_op_before_omission(graph, unpaired_nodes, omitting_side=side)

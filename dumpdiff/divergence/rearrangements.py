@@ -1,5 +1,9 @@
 """Ops that put the numbers of a value in another order before a difference.
 
+Whole tensors show the order of numbers, statistics do not. But where an op cuts a value into parts,
+statistics of the parts show which is which: if both sides cut off the same parts in another order,
+what they cut is in another order.
+
 All tensors that hold the same numbers are one value, in whatever order. So a roll, a flip or a cut
 and join that only one side makes is no value of its own. It shows where an op computes with the
 rearranged numbers, and belongs to the difference there.
@@ -7,7 +11,10 @@ rearranged numbers, and belongs to the difference there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from ..comparison.layouts import has_common_order
 from ..model.arrays import AnyArray
@@ -16,6 +23,9 @@ from .joint_graph import GraphSide, JointGraph
 
 #: Elements of a tensor that is read. A larger one would take seconds.
 _MAX_ELEMENTS = 1 << 22
+#: Relative difference of the squared norm of a value, and of all its parts together. Statistics are
+#: float32 sums: up to 3e-6 was measured.
+_NORM_ERROR = 1e-4
 
 
 def find_rearranging_ops(
@@ -43,6 +53,74 @@ def find_rearranging_ops(
             if op >= 0 and op not in found_ops:
                 found_ops.append(op)
     return rearranging_ops
+
+
+def find_exchanged_parts(
+    graph: JointGraph, ancestors: Sequence[int], ops: tuple[Sequence[int], Sequence[int]]
+) -> tuple[list[int], list[int]]:
+    """Return the ops of both sides that computed a value whose parts ``ops`` read exchanged.
+
+    ``ancestors`` are the nodes of agreeing values that the ops read. Two of them are exchanged
+    parts if both sides cut them from one value, and ops of one kind read one of them on the target
+    and the other one on the reference.
+    """
+    nodes_of_whole: defaultdict[int, set[int]] = defaultdict(set)
+    for node in ancestors:
+        parents = set(graph.parents[node])
+        if len(parents) == 1:
+            nodes_of_whole[parents.pop()].add(node)
+    computing_ops: tuple[list[int], list[int]] = ([], [])
+    for whole, parts in nodes_of_whole.items():
+        if not all(_is_cut(side, sorted(parts), whole) for side in graph.sides):
+            continue
+        readers = [
+            _collect_readers(side, parts, side_ops)
+            for side, side_ops in zip(graph.sides, ops, strict=True)
+        ]
+        if not _are_exchanged(readers[0], readers[1]):
+            continue
+        for side, side_ops in zip(graph.sides, computing_ops, strict=True):
+            producer = int(side.flow.producers[side.classes[whole]])
+            if producer >= 0:
+                side_ops.append(producer)
+    return computing_ops
+
+
+def _is_cut(side: GraphSide, parts: Sequence[int], whole: int) -> bool:
+    """Return whether nodes are the parts that a value is cut into, all of them.
+
+    Their sizes and squared norms add up to those of the value.
+    """
+    values = side.classes[[whole, *parts]]
+    if (values < 0).any() or len(parts) < 2:
+        return False
+    sizes, squares = side.flow.sizes[values], np.square(side.flow.norms[values])
+    is_close = abs(float(squares[1:].sum() - squares[0])) <= _NORM_ERROR * float(squares[0])
+    return is_close and int(sizes[1:].sum()) == int(sizes[0])
+
+
+def _collect_readers(
+    side: GraphSide, nodes: Iterable[int], ops: Sequence[int]
+) -> dict[str, set[int]]:
+    """Return kind -> which of some nodes ops of that kind read."""
+    readers: defaultdict[str, set[int]] = defaultdict(set)
+    for op in ops:
+        operands = {int(side.nodes[value]) for value in side.flow.operands[op]}
+        readers[side.kinds[op]] |= operands.intersection(nodes)
+    return dict(readers)
+
+
+def _are_exchanged(target: Mapping[str, set[int]], reference: Mapping[str, set[int]]) -> bool:
+    """Return whether the same nodes are read on both sides, as many by each kind, but others.
+
+    Where one op of one side is several of the other, a kind may read more nodes on one side.
+    """
+    if set().union(*target.values()) != set().union(*reference.values()):
+        return False
+    kinds = target.keys() & reference.keys()
+    if any(len(target[kind]) != len(reference[kind]) for kind in kinds):
+        return False
+    return any(target[kind] != reference[kind] for kind in kinds)
 
 
 def _find_read_row(side: GraphSide, value: int, ops: Sequence[int]) -> int:

@@ -68,3 +68,45 @@ class TestRearrangedInput:
         ]
         (finding, *_) = locate_divergence(*sides).findings
         assert "another order" not in finding.title
+
+
+class TestExchangedParts:
+    """Gate and up are cut from one product; the cut itself is not recorded."""
+
+    PRODUCT, GATE, UP = (
+        "Functional.linear.2.forward",
+        "Functional.silu.0.forward",
+        "Tensor.__mul__.9.forward",
+    )
+
+    @pytest.fixture
+    def reference(self, trace):
+        """Statistics of a real run."""
+        return trace("parallel_pt_tp1")
+
+    @pytest.fixture
+    def wrong_gate(self, reference):
+        """What is computed from the gate is another value."""
+        return scale_tensors(reference, find_dependents(reference, self.GATE), 1.3)
+
+    @pytest.fixture
+    def exchanged(self, reference, wrong_gate):
+        """The activation gets the upper half, and the product the gate."""
+        gate = find_tensor(reference, self.GATE, "input.0")
+        up = find_tensor(reference, self.UP, "input.1")
+        tensors = wrong_gate.tensors.copy()
+        numbers = ["max", "min", "mean", "norm"]
+        tensors.loc[[gate, up], numbers] = tensors.loc[[up, gate], numbers].to_numpy()
+        return replace(wrong_gate, tensors=tensors)
+
+    def test_what_is_cut_is_in_another_order(self, exchanged, reference):
+        finding = locate_divergence(exchanged, reference).findings[0]
+        assert finding.target_ops[0] == finding.reference_ops[0] == self.PRODUCT
+        assert f"an input is in another order from {self.PRODUCT} on" in finding.title
+
+    def test_parts_that_are_read_alike_name_no_op(self, wrong_gate, reference):
+        finding = locate_divergence(wrong_gate, reference).findings[0]
+        assert finding.target_ops == finding.reference_ops == (self.GATE,)
+
+    def test_an_order_that_both_runs_undo_is_no_difference(self, exchanged):
+        assert locate_divergence(exchanged, exchanged).findings == ()
