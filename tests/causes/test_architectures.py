@@ -60,6 +60,36 @@ class TestElementLosses:
         assert finding.causes[0].name == cause
         assert sentence in finding.causes[0].text
 
+    def test_a_threshold_is_no_other_kind_although_one_form_has_two_names(
+        self, align_recorded: Align
+    ) -> None:
+        """Every explanation is another beta: no other kind of loss explains both values better."""
+        (finding,) = align_recorded("loss_beta", "loss_none").findings
+        assert {cause.name for cause in finding.causes} == {"loss-threshold"}
+
     def test_two_losses_are_told_apart_in_either_direction(self, align_recorded: Align) -> None:
         (finding,) = align_recorded("loss_squared", "loss_entropy").findings
         assert finding.causes[0].name == "loss-kind"
+
+
+class TestClassesOfPixels:
+    """Logits are (batch, classes, height, width), and pixels with the label 255 do not count."""
+
+    @pytest.mark.parametrize(("fault", "cause", "sentence"), [
+        ("weights", "loss-weight", "class weights 1, 1, 2, 0.5; the reference has 0.5, 1, 2, 1.5"),
+        ("unweighted", "loss-weight", "no class weights; the reference has class weights"),
+        ("mean", "loss-reduction", "the sum divided by 72; the reference has the mean"),
+    ])  # fmt: skip
+    def test_the_other_loss_is_named(
+        self, align_recorded: Align, fault: str, cause: str, sentence: str
+    ) -> None:
+        (finding,) = align_recorded(f"pixels_{fault}", "pixels_none").findings
+        assert finding.causes[0].name == cause
+        assert sentence in finding.causes[0].text
+
+
+def test_an_rms_norm_in_place_of_a_group_norm_is_named(align_recorded: Align) -> None:
+    (finding,) = align_recorded("groups_rms", "groups_none").findings
+    assert finding.causes[0].name == "norm-kind"
+    expected = "RMS norm over axis 1, without bias; the reference has group norm with 2 groups"
+    assert expected in finding.causes[0].text

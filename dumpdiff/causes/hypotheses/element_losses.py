@@ -110,22 +110,33 @@ def suggest_other_loss_kind(case: FaultCase) -> Iterator[Candidate]:
         float(array.reshape(-1)[0]) for array in (case.faithful, case.faulty)
     )
     for tensors in _list_tensors(case):
-        own_form = _find_form(tensors, own_value, case.limit)
-        if own_form is None:
-            continue
-        unchanged = np.full(case.faithful.shape, tensors.compute(own_form))
-        for form in tensors.list_forms(faulty_value):
-            if form == own_form or (
-                form.kind != own_form.kind and form.reduction != own_form.reduction
-            ):
-                continue
+        own_forms = _find_forms(tensors, own_value, case.limit)
+        other_forms = _find_forms(tensors, faulty_value, case.limit)
+        for own_form, form in _list_changes(own_forms, other_forms):
             yield Candidate(
                 np.full(case.faithful.shape, tensors.compute(form)),
                 form.describe(),
                 f"has {own_form.describe()}",
-                unchanged=unchanged,
+                unchanged=np.full(case.faithful.shape, tensors.compute(own_form)),
                 cause=_name_cause(form, own_form),
             )
+
+
+def _list_changes(own_forms: list[_Form], forms: list[_Form]) -> list[tuple[_Form, _Form]]:
+    """Return (own form, other form) that differ in one field, or in the kind and its threshold.
+
+    Some forms are equal: smooth L1 with beta 1 and Huber with delta 1. So if two of one kind
+    explain the values, the kind did not change.
+    """
+    pairs = [(own_form, form) for own_form in own_forms for form in forms]
+    of_one_kind = []
+    for own_form, form in pairs:
+        has_one_change = (
+            own_form.reduction == form.reduction or own_form.threshold == form.threshold
+        )
+        if own_form.kind == form.kind and has_one_change:
+            of_one_kind.append((own_form, form))
+    return of_one_kind or [pair for pair in pairs if pair[0].reduction == pair[1].reduction]
 
 
 def _name_cause(form: _Form, own_form: _Form) -> str:
@@ -134,13 +145,14 @@ def _name_cause(form: _Form, own_form: _Form) -> str:
     return "loss-reduction" if form.reduction != own_form.reduction else "loss-threshold"
 
 
-def _find_form(tensors: _Tensors, value: float, limit: float) -> _Form | None:
-    """Return the first form that gives a value; None if none does."""
-    for form in tensors.list_forms(value):
-        residual = compute_residual(np.asarray(tensors.compute(form)), np.asarray(value))
-        if residual <= limit:
-            return form
-    return None
+def _find_forms(tensors: _Tensors, value: float, limit: float) -> list[_Form]:
+    """Return the forms that give a value."""
+    expected = np.asarray(value)
+    return [
+        form
+        for form in tensors.list_forms(value)
+        if compute_residual(np.asarray(tensors.compute(form)), expected) <= limit
+    ]
 
 
 def _list_tensors(case: FaultCase) -> Iterator[_Tensors]:

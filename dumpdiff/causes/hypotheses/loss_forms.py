@@ -29,6 +29,8 @@ _MAX_ELEMENTS = 1 << 24
 _MIN_TOKENS, _MIN_SHARE = 6, 0.7
 #: Relative difference of weights that are equal.
 _EQUAL_WEIGHTS = 1e-3
+#: Losses that take a weight for each class, and weights that a sentence lists.
+_WEIGHTED_LOSSES, _MAX_LISTED = ("cross_entropy", "nll_loss"), 8
 #: Decimals of a label smoothing, as people choose it, and the largest one.
 _SMOOTHING_DECIMALS, _MAX_SMOOTHING = 2, 0.5
 
@@ -178,25 +180,52 @@ def _list_losses(case: FaultCase) -> Iterator[_CrossEntropy]:
         if labels.dtype.kind not in "iu" or not labels.size:
             continue
         for logit_operand in operands:
-            shape = logit_operand.shape
-            n_elements = int(np.prod(shape))
-            has_tokens = len(shape) > 1 and n_elements == labels.size * shape[-1]
-            if not has_tokens or n_elements > _MAX_ELEMENTS or labels.max() >= shape[-1]:
+            if int(np.prod(logit_operand.shape)) > _MAX_ELEMENTS or not logit_operand.is_floating:
                 continue
-            if not logit_operand.is_floating:
+            logits = _arrange_logits(logit_operand.array, labels)
+            if logits is None:
                 continue
-            other_labels = {
-                operand.name: operand.array.reshape(-1)
-                for operand in case.find_given_values(labels.size)
-                if operand.array.dtype.kind in "iu" and operand.array.max() < shape[-1]
-            }
-            all_labels = {"its labels": labels.reshape(-1)}
-            for name, array in other_labels.items():
+            n_classes = logits.shape[-1]
+            own_labels = _read_labels(labels, n_classes)
+            if own_labels is None:
+                continue
+            all_labels = {"its labels": own_labels}
+            for operand in case.find_given_values(labels.size):
+                array = _read_labels(operand.array, n_classes)
+                if array is None:
+                    continue
                 if not any(np.array_equal(array, known) for known in all_labels.values()):
-                    all_labels[name] = array
-            logits = logit_operand.array.reshape(-1, shape[-1])
-            constants = case.find_given_values(shape[-1])
-            yield _CrossEntropy(logits, all_labels, _find_class_weights(constants, shape[-1]))
+                    all_labels[operand.name] = array
+            constants = case.find_given_values(n_classes)
+            yield _CrossEntropy(logits, all_labels, _find_class_weights(constants, n_classes))
+
+
+def _arrange_logits(array: AnyArray, labels: AnyArray) -> AnyArray | None:
+    """Return logits as (tokens, classes); None if they are not of these labels.
+
+    Classes are the last axis, or axis 1 of images: (batch, classes, ...) for labels (batch, ...).
+    """
+    n_classes, remainder = divmod(array.size, labels.size)
+    if array.ndim < 2 or remainder or n_classes < 2:
+        return None
+    if array.ndim > 2 and (array.shape[0], *array.shape[2:]) == labels.shape:
+        return np.moveaxis(array, 1, -1).reshape(-1, n_classes)
+    return array.reshape(-1, n_classes) if array.shape[-1] == n_classes else None
+
+
+def _read_labels(array: AnyArray, n_classes: int) -> AnyArray | None:
+    """Return labels as a flat array, in which those that do not count are negative.
+
+    Segmentation marks pixels that do not count by one number that is no class, as 255. None for
+    other whole numbers, and for an array that is none.
+    """
+    if array.dtype.kind not in "iu":
+        return None
+    labels: AnyArray = array.reshape(-1).astype(np.int64)
+    is_class = labels < n_classes
+    if len(np.unique(labels[~is_class])) > 1 or not is_class.any():
+        return None
+    return np.where(is_class, labels, -1)
 
 
 def _find_class_weights(operands: Sequence[Operand], n_classes: int) -> AnyArray | None:
@@ -249,6 +278,33 @@ def _fit_smoothing(hard: float, uniform: float, value: AnyArray) -> float:
     share = (float(value.reshape(-1)[0]) - hard) / ((uniform - hard) or 1.0)
     rounded_share = round(share, _SMOOTHING_DECIMALS) + 0.0  # -0 becomes 0
     return rounded_share if 0 <= rounded_share <= _MAX_SMOOTHING else 0.0
+
+
+def suggest_other_class_weights(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest other weights of the classes: a vector of a cross-entropy that nothing computed."""
+    if not case.is_source or case.is_discrete or case.faithful.ndim != 1:
+        return
+    for kind, operands in case.consumers:
+        if kind not in _WEIGHTED_LOSSES:
+            continue
+        has_classes = any(
+            operand.is_floating and case.faithful.size in (operand.shape[-1:] + operand.shape[1:2])
+            for operand in operands
+            if len(operand.shape) > 1
+        )
+        if has_classes and min(case.faithful.min(), case.faulty.min()) >= 0:
+            yield Candidate(
+                case.faulty.copy(),
+                f"class weights {_format_numbers(case.faulty)}",
+                f"has {_format_numbers(case.faithful)}",
+                unchanged=case.faithful,
+            )
+            return
+
+
+def _format_numbers(array: AnyArray) -> str:
+    numbers = [f"{number:.4g}" for number in array.reshape(-1)[:_MAX_LISTED]]
+    return ", ".join([*numbers, "..."] if array.size > _MAX_LISTED else numbers)
 
 
 def suggest_shifted_labels_in_gradient(case: FaultCase) -> Iterator[Candidate]:
@@ -318,6 +374,7 @@ def _read_gradients(case: FaultCase) -> tuple[AnyArray, AnyArray] | None:
 
 HYPOTHESES = (
     Hypothesis("loss-reduction", suggest_other_form),
+    Hypothesis("loss-weight", suggest_other_class_weights),
     Hypothesis("label-shift", suggest_shifted_labels_in_gradient),
     Hypothesis("loss-weight", suggest_token_weights),
 )

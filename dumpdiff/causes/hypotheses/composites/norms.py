@@ -19,6 +19,8 @@ _LARGEST_EPS, _DEFAULT_EPS = 0.5, 1e-5
 _TOLERANCES = 4
 _KINDS = {"group_norm", "instance_norm", "batch_norm", "layer_norm", "rms_norm"}
 _GROUPED_KINDS = {"group norm", "instance norm"}
+#: Norms of the vector of each token or pixel: an RMS norm may take their place.
+_ONE_AXIS_NAMES = {"layer norm", "channel norm"}
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,14 @@ def list_norms(case: FaultCase, region: Region) -> Iterator[Change]:
             cause = "norm-groups" if is_grouped else "norm-kind"
             yield Change(number, norm.compute(form), cause, form.text, own)
         zero, one = np.zeros(()), np.ones(())
+        for form in _list_forms(norm.x.shape):
+            if form == norm.form or form.name not in _ONE_AXIS_NAMES:
+                continue
+            text = f"RMS norm over axis {form.axes[0]}"
+            output = norm.compute(form, is_centered=False)
+            yield Change(number, output, "norm-kind", text, own)
+            output = norm.compute(form, is_centered=False, bias=zero)
+            yield Change(number, output, "norm-kind", f"{text}, without bias", own)
         for weight, bias, cause, text in (
             (one, zero, "affine-missing", f"{norm.form.text} without weight and bias"),
             (one, None, "affine-missing", f"{norm.form.text} without its weight"),
