@@ -20,6 +20,7 @@ def record(
     steps: Collection[int] | None = None,
     ranks: Collection[int] | None = None,
     modules: Sequence[str] = (),
+    like: PathLike | None = None,
 ) -> AbstractContextManager[Any]:
     """Return a context manager that records the training steps that run inside it.
 
@@ -41,13 +42,20 @@ def record(
         Which are recorded, counted from 0; default: all.
     modules
         Names of modules to record, with all modules in them; default: all.
+    like
+        File that ``dumpdiff.narrow`` wrote (``target_record.json``): its step and rank are
+        recorded, with whole tensors of the calls that it asks for.
 
     Raises
     ------
     DumpError
-        If the model is of another kind, or the folder holds a recording of this rank.
+        If the model is of another kind, the folder holds a recording of this rank, or ``like`` is
+        no such file.
     """
     from ..recorder import RecordOptions, make_recorder
+    from ..recorder.request import read_request
 
     options = RecordOptions(Path(folder), tensors, steps, ranks, tuple(modules))
+    if like is not None:
+        options = options.narrow(read_request(Path(like)))
     return make_recorder(model, options)

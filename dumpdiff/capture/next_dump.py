@@ -13,6 +13,8 @@ from ..graph import Flow
 from ..model.errors import DumpError
 from ..model.finding import Finding
 from ..model.trace import Source
+from ..readers.manifest.document import read_manifest
+from ..recorder.request import RecordRequest
 from . import mindspore, msprobe
 from .cost import Cost, estimate_cost, flag_op_tensors, flag_recorded_tensors
 from .op_selection import select_ops
@@ -117,6 +119,7 @@ def _check_formats(comparison: Comparison) -> None:
             )
 
 
+_RECORDER = "dumpdiff "  #: how the recorder of a manifest begins that dumpdiff.record wrote
 _REPEAT_NUMBER = re.compile(r"#\d+$")  #: the suffix that the reader adds to a repeated name
 
 _DumpRequest = tuple[str, str, list[str]]  #: name of the configuration file, its text, instructions
@@ -198,10 +201,37 @@ def _write_ptdbg_lines(
     ]  # fmt: skip
 
 
+def _write_record_request(
+    side: str, source: Source, names: tuple[str, ...], folder: Path
+) -> _DumpRequest:
+    """Return a request for ``dumpdiff record --like``: the numbers of the tensors of the calls."""
+    if not source.format_variant.startswith(_RECORDER):
+        raise DumpError(
+            f"the {side} was recorded by {source.format_variant}, not by dumpdiff.record, and "
+            "cannot be asked for single ops; record whole tensors of the step"
+        )
+    manifest = read_manifest(Path(source.path) / "manifest.json")
+    chosen_names = set(names)
+    tensors = frozenset(
+        number
+        for call in manifest.calls
+        if call.name in chosen_names
+        for _, _, number in call.slots
+    )
+    file = f"{side}_record.json"
+    request = RecordRequest(source.step or 0, source.rank or 0, tensors)
+    command = ["python", "-m", "dumpdiff", "record", "--like", str(folder / file)]
+    return file, request.format(), [
+        shlex.join([*command, "-o", str(folder / side), "--", "train.py"]),
+        "# or dumpdiff.record(..., like=FILE) in the script, with the arguments of the first time",
+    ]  # fmt: skip
+
+
 _WRITERS: Mapping[str, _RequestWriter] = {
     "mindspore": _write_mindspore_config,
     "msprobe": _write_msprobe_config,
     "ptdbg": _write_ptdbg_lines,
+    "manifest": _write_record_request,
 }
 
 

@@ -17,6 +17,7 @@ Exit codes: that of the script, 2 wrong usage.
 Examples:
   python -m dumpdiff record -- train.py --steps 1
   python -m dumpdiff record -o pt_dump --steps 0-1 --tensors -- train.py
+  python -m dumpdiff record --like next/target_record.json -o next/target -- train.py
   torchrun --nproc-per-node 2 -m dumpdiff record --ranks 0 -- train.py
 """
 
@@ -47,6 +48,12 @@ Examples:
     multiple=True,
     help="Module to record, with all in it; may be repeated.  [default: all]",
 )
+@click.option(
+    "--like",
+    metavar="FILE",
+    help="What 'dumpdiff narrow' asks for (target_record.json): its step and rank, whole tensors "
+    "of its calls.",
+)
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def record(
@@ -55,6 +62,7 @@ def record(
     steps: tuple[int, ...],
     ranks: tuple[int, ...] | None,
     modules: tuple[str, ...],
+    like: str | None,
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
@@ -65,9 +73,12 @@ def record(
     torch.compile compiled runs eagerly. For a MindSpore script, use dumpdiff.record in it.
     """
     from ..recorder import RecordOptions
+    from ..recorder.request import read_request
     from ..recorder.script import run_script
 
     record_options = RecordOptions(Path(folder), tensors, steps, ranks, modules)
+    if like is not None:
+        record_options = record_options.narrow(read_request(Path(like)))
     try:
         run_script(script, arguments, record_options)
     except DumpError:

@@ -259,7 +259,7 @@ class MindSporeRecorder:
             finally:
                 self._is_paused = False
             step.recording.numbers[number] = _measure(array)
-            if self._options.has_whole_tensors:
+            if self._options.is_whole_tensor(number):
                 step.recording.write_array(number, array)
         return number
 

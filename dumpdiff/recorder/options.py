@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import __version__
 from ..model.errors import DumpError
 from ..model.output_files import check_output_folder
 from .recording import Recording
+from .request import RecordRequest
 
 #: Environment variables with the number of this process, as launchers set them.
 _RANK_VARIABLES = ("RANK", "RANK_ID", "OMPI_COMM_WORLD_RANK")
@@ -25,6 +26,7 @@ class RecordOptions:
     steps: Collection[int] | None = None  #: None: all
     ranks: Collection[int] | None = None
     modules: Sequence[str] = ()  #: names of modules, with all in them; all if empty
+    requested_tensors: Collection[int] = ()  #: numbers of tensors that are also written whole
 
     def check_folder(self) -> None:
         """Raise DumpError if the folder cannot be made, or holds a recording of this rank."""
@@ -46,6 +48,19 @@ class RecordOptions:
         if not self.modules:
             return True
         return any(f"{name}.".startswith(f"{chosen}.") for chosen in self.modules)
+
+    def narrow(self, request: RecordRequest) -> RecordOptions:
+        """Return options that record what was asked for."""
+        return replace(
+            self,
+            steps=(request.step,),
+            ranks=(request.rank,),
+            requested_tensors=request.tensors,
+        )
+
+    def is_whole_tensor(self, number: int) -> bool:
+        """Return whether the tensor of this number is also written whole."""
+        return self.has_whole_tensors or number in self.requested_tensors
 
     def has_chosen_step_after(self, step: int) -> bool:
         """Return whether a step that comes later is recorded."""

@@ -112,7 +112,7 @@ class PyTorchRecorder:
         if self._is_compiled:
             recording.details["compiled"] = "ran eagerly while it was recorded"
         recording.details |= self._describe_placements()
-        index = TensorIndex(recording, self._options.has_whole_tensors)
+        index = TensorIndex(recording, self._options.is_whole_tensor)
         index.parameters = self._locate_parameters()
         self._current = StepRecorder(recording, index, self._module_names, self._options)
 

@@ -7,6 +7,7 @@ what an operator reads is the tensor that an earlier operator wrote, and is meas
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ class TensorIndex:
     """The tensors of a recording by the memory that they are in."""
 
     recording: Recording
-    has_whole_tensors: bool
+    is_whole_tensor: Callable[[int], bool]  #: whether the tensor of a number is also written whole
     #: (storage, place) -> name of the parameter that lies there
     parameters: dict[tuple[Any, ...], str] = field(default_factory=dict)
     _storages: dict[int, _Storage] = field(default_factory=dict)
@@ -107,7 +108,7 @@ class TensorIndex:
             self._pending[number] = measure_on_device(tensor)
         if is_whole:
             storage.wholes.setdefault(order, number)
-        if self.has_whole_tensors:
+        if self.is_whole_tensor(number):
             self.recording.write_array(number, to_array(tensor))
 
     def _copy_numbers(self, source: int, number: int, count: int | None) -> None:
