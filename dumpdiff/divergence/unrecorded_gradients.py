@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from ..alignment import Alignment
@@ -18,18 +19,19 @@ def describe_unrecorded_gradients(alignment: Alignment) -> list[str]:
     has a gradient, so that it is trained on the other side.
     """
     sentences = []
+    trained_values_of_sides = [_find_trained_values(alignment, position) for position in (0, 1)]
     for side, other_side, position in (("target", "reference", 0), ("reference", "target", 1)):
         flow = (alignment.target, alignment.reference)[position]
         if not any(flow.list_column("gradient_of")):
             continue
         names = flow.parameter_values
-        trained_values = _find_trained_values(alignment, position)
-        trained_partners = _find_trained_values(alignment, 1 - position)
+        trained_values = trained_values_of_sides[position]
+        trained_partners = trained_values_of_sides[1 - position]
         partners = _map_partners(alignment, position)
         missing_names = []
         for name, value in names.items():
             is_trained = value in trained_values
-            if not is_trained and trained_partners & partners.get(value, frozenset()):
+            if not is_trained and not trained_partners.isdisjoint(partners.get(value, ())):
                 missing_names.append(name)
         if missing_names:
             count = f"{len(missing_names)} of {len(names)} parameters"
@@ -58,12 +60,12 @@ def _find_trained_values(alignment: Alignment, position: int) -> frozenset[int]:
     return frozenset(values)
 
 
-def _map_partners(alignment: Alignment, position: int) -> dict[int, frozenset[int]]:
+def _map_partners(alignment: Alignment, position: int) -> dict[int, set[int]]:
     """Return class of one side -> its partners, which are several for a fused parameter."""
-    partners: dict[int, frozenset[int]] = {}
+    partners: defaultdict[int, set[int]] = defaultdict(set)
     for value, partner in _iterate_partners(alignment):
         own, other = (value, partner) if position == 0 else (partner, value)
-        partners[own] = partners.get(own, frozenset()) | {other}
+        partners[own].add(other)
     return partners
 
 
