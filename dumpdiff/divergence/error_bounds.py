@@ -60,15 +60,17 @@ def compute_cancellation(graph: JointGraph) -> Floats:
     for row, side in enumerate(graph.sides):
         is_produced = _get_producers(side) >= 0
         sums[row, is_produced] = np.array(side.flow.rms)[side.classes[is_produced]]
+        nodes, side_totals = [], []
         for node, value, producer, kind in _iterate_productions(side, _flag_sums(side)):
-            totals[row, node] = _add_terms(graph, side, node, value, producer, kind)
+            nodes.append(node)
+            side_totals.append(_add_terms(graph, side, node, value, producer, kind))
+        totals[row, nodes] = side_totals
     totals[~np.isfinite(totals)] = np.nan
     ratios = np.fmin(*totals) / np.maximum(np.fmax(*sums), _TINY)
     factors: Floats = np.fmax(1.0, ratios)
     scaled_nodes = _find_scaled_nodes(graph)
-    for node in graph.order:
-        if node in scaled_nodes:
-            factors[node] = max(factors[node], factors[scaled_nodes[node]])
+    for node in filter(scaled_nodes.__contains__, graph.order):
+        factors[node] = max(factors[node], factors[scaled_nodes[node]])
     return factors
 
 
@@ -86,18 +88,18 @@ def _iterate_productions(side: GraphSide, is_chosen: Flags) -> Iterator[tuple[in
     producers = _get_producers(side)
     nodes = np.flatnonzero(producers >= 0)
     nodes = nodes[is_chosen[producers[nodes]]]
+    name_of_kind = {kind: kind.removeprefix("grad:") for kind in set(side.kinds)}
     columns = (nodes.tolist(), side.classes[nodes].tolist(), producers[nodes].tolist())
     for node, value, producer in zip(*columns, strict=True):
-        yield node, value, producer, side.kinds[producer].removeprefix("grad:")
+        yield node, value, producer, name_of_kind[side.kinds[producer]]
 
 
 def _flag_sums(side: GraphSide) -> Flags:
     """Return (ops,) true for ops whose results may be sums: all other terms are NaN."""
-    may_be_sum = [
-        call >= 0 or kind.removeprefix("grad:") in _SUMMING_KINDS
-        for call, kind in zip(side.flow.calls, side.kinds, strict=True)
-    ]
-    return np.array(may_be_sum, dtype=bool)
+    is_summing = {kind: kind.removeprefix("grad:") in _SUMMING_KINDS for kind in set(side.kinds)}
+    flags: Flags = np.array([is_summing[kind] for kind in side.kinds], dtype=bool)
+    flags |= np.asarray(side.flow.calls) >= 0
+    return flags
 
 
 def _find_scaled_nodes(graph: JointGraph) -> dict[int, int]:
@@ -231,12 +233,12 @@ def _sum_terms(flow: Flow, value: int, inputs: list[int], kind: str) -> float:
     inputs = [read for read in inputs if math.isfinite(rms[read])]
     if not inputs:
         return 0.0
+    if kind not in ("matmul", "sum"):
+        return sum([rms[read] for read in inputs])
     size = max(1, sizes[value])
     if kind == "matmul":
         # n products of random sign add up to sqrt(n) of one: that is no cancellation
         factor_sizes = (max(1.0, sizes[inputs[0]]), max(1.0, sizes[inputs[-1]]))
         length = math.sqrt(math.prod(factor_sizes) / size)
         return math.sqrt(length) * rms[inputs[0]] * rms[inputs[-1]]
-    if kind == "sum":
-        return sum(rms[read] * max(1.0, sizes[read] / size) for read in inputs)
-    return sum(rms[read] for read in inputs)
+    return sum([rms[read] * max(1.0, sizes[read] / size) for read in inputs])

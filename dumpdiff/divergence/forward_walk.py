@@ -270,4 +270,5 @@ def select_region_ends(graph: JointGraph, nodes: Sequence[int]) -> tuple[int, ..
 
 
 def _find_largest(errors: list[float]) -> float:
-    return max((error for error in errors if not math.isnan(error)), default=math.nan)
+    numbers = [error for error in errors if not math.isnan(error)]
+    return max(numbers, default=math.nan)

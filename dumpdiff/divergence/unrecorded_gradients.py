@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -37,19 +38,22 @@ def find_unrecorded_gradients(alignment: Alignment) -> tuple[UnrecordedGradients
     has a gradient, so that it is trained on the other side.
     """
     sides = []
+    trained_values_of_sides = [
+        _find_trained_values(alignment, position) for position in range(len(_SIDES))
+    ]
     for position in range(len(_SIDES)):
         flow, other_flow = _get_flow(alignment, position), _get_flow(alignment, 1 - position)
         if not any(flow.list_column("gradient_of")):
             continue
         parameters = flow.parameter_values
-        trained_values = _find_trained_values(alignment, position)
-        trained_partners = _find_trained_values(alignment, 1 - position)
+        trained_values = trained_values_of_sides[position]
+        trained_partners = trained_values_of_sides[1 - position]
         partners = _map_partners(alignment, position)
         has_updates = any(map(flow.is_read_by_update, parameters.values()))
         names: tuple[list[str], list[str]] = ([], [])
         for name, value in parameters.items():
-            partners_of_value = partners.get(value, frozenset())
-            if value in trained_values or not trained_partners & partners_of_value:
+            partners_of_value = partners.get(value, set())
+            if value in trained_values or trained_partners.isdisjoint(partners_of_value):
                 continue
             is_untrained = has_updates and not flow.is_read_by_update(value)
             is_untrained &= any(map(other_flow.is_read_by_update, partners_of_value))
@@ -164,12 +168,12 @@ def _find_trained_values(alignment: Alignment, position: int) -> frozenset[int]:
     return frozenset(values)
 
 
-def _map_partners(alignment: Alignment, position: int) -> dict[int, frozenset[int]]:
+def _map_partners(alignment: Alignment, position: int) -> dict[int, set[int]]:
     """Return class of one side -> its partners, which are several for a fused parameter."""
-    partners: dict[int, frozenset[int]] = {}
+    partners: defaultdict[int, set[int]] = defaultdict(set)
     for value, partner in _iterate_partners(alignment):
         own, other = (value, partner) if position == 0 else (partner, value)
-        partners[own] = partners.get(own, frozenset()) | {other}
+        partners[own].add(other)
     return partners
 
 

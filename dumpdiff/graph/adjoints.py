@@ -94,12 +94,18 @@ def find_returned_gradients(flow: Flow) -> dict[int, int]:
 
     So a bias is added later. The backward record of the module has the gradients of its outputs.
     """
-    parameters = {value for value, name in enumerate(flow.list_column("parameter")) if name}
+    is_parameter = (flow.classes["parameter"] != "").to_numpy()
+    is_output = (flow.tensors["slot_kind"] == "output").to_numpy() & (flow.tensor_class >= 0)
+    output_rows = np.flatnonzero(is_output)
+    returned_rows = output_rows[is_parameter[flow.tensor_class[output_rows]]]
+    if set(flow.tensors["op"].to_numpy()[returned_rows].tolist()).isdisjoint(flow.calls):
+        return {}
+    parameters = set(np.flatnonzero(is_parameter).tolist())
     outputs_of = _collect_arguments(flow, ("output",))
     inputs_of = _collect_arguments(flow, ("input",))
     gradient_of: dict[int, int] = {}
     for record, call in enumerate(flow.trace.ops["forward"].tolist()):
-        if call < 0 or not parameters.intersection(outputs_of[call]):
+        if call < 0 or parameters.isdisjoint(outputs_of[call]):
             continue
         gradients = [value for value in inputs_of[record] if value >= 0]
         pairs = _match_inputs_to_gradients(flow, outputs_of[call], gradients)

@@ -103,10 +103,20 @@ def _check_extents(*extents: Any) -> tuple[tuple[int, ...] | None, int]:
     return (None, -1) if shape is None else (shape, math.prod(shape))
 
 
+def parse_statistics(recorded: Iterable[Sequence[Any]]) -> Floats:
+    """Return (rows, 4) the numbers of the recorded columns max, min, mean and norm."""
+    return np.column_stack([to_float_array(column) for column in recorded])
+
+
 def build_statistic_columns(
-    recorded: Iterable[Sequence[Any]], dtypes: Sequence[str], sizes: Sequence[int]
+    recorded: Sequence[Sequence[Any]],
+    numbers: Floats,
+    dtypes: Sequence[str],
+    sizes: Sequence[int],
 ) -> dict[str, AnyArray]:
     """Return the columns max, min, mean, norm and nonfinite from the four recorded columns.
+
+    ``numbers`` is what :func:`parse_statistics` returns for them.
 
     - A float64 beyond the range of float32 is recorded as Infinity, because statistics go through
       float32: its value is unknown, not Inf.
@@ -114,10 +124,9 @@ def build_statistic_columns(
       in the recorder.
     - The mean and norm of a single element are known even if they are not recorded.
     """
-    columns = list(recorded)
-    table = np.column_stack([to_float_array(column) for column in columns])
+    table = numbers.copy()
     number_types = (int, float, bool)
-    is_recorded = np.array([type(value) in number_types for value in columns[0]], dtype=bool)
+    is_recorded = np.array([type(value) in number_types for value in recorded[0]], dtype=bool)
     is_finite = np.isfinite(table[:, :2]).all(axis=1)
     nonfinite = np.where(is_recorded, ~is_finite, -1).astype(np.int8)
     is_wide = np.array([dtype in ("float64", "complex128") for dtype in dtypes], dtype=bool)
@@ -133,19 +142,23 @@ def build_statistic_columns(
 
 
 def find_undefined_sums(
-    recorded: Iterable[Sequence[Any]], ops: Sequence[int], names: Sequence[str], file: str
+    recorded: Sequence[Sequence[Any]],
+    numbers: Floats,
+    ops: Sequence[int],
+    names: Sequence[str],
+    file: str,
 ) -> list[Problem]:
     """Return a problem if a mean or norm is NaN although max and min are finite numbers.
 
-    ``recorded`` has the four recorded columns, ``ops`` the op of every row, ``names`` the names of
-    the ops. A sum that overflows is infinite; no finite elements have a NaN as mean or norm.
+    ``recorded`` has the four recorded columns, ``numbers`` what :func:`parse_statistics` returns
+    for them, ``ops`` the op of every row, ``names`` the names of the ops. A sum that overflows is
+    infinite; no finite elements have a NaN as mean or norm.
     """
-    high, low, *sums = list(recorded)
-    extremes = np.column_stack([to_float_array(high), to_float_array(low)])
-    is_finite = np.isfinite(extremes).all(axis=1)
+    is_finite = np.isfinite(numbers[:, :2]).all(axis=1)
     rows: set[int] = set()
-    for column in sums:
-        is_undefined = np.isnan(to_float_array(column)) & is_finite
+    for position in (2, 3):
+        column = recorded[position]
+        is_undefined = np.isnan(numbers[:, position]) & is_finite
         for row in np.flatnonzero(is_undefined).tolist():
             if type(column[row]) is float:  # other values mean "not computed"
                 rows.add(row)
@@ -266,7 +279,7 @@ def find_trusted_rows(
       module calls are trusted.
     """
     trusted = np.ones(len(tensors), dtype=bool)
-    rows = _index_rows_by_slot(tensors)
+    index = _SlotIndex(tensors)
     op, slot, slot_kind, shape = (
         tensors[name].to_numpy() for name in ("op", "slot", "slot_kind", "shape")
     )
@@ -277,10 +290,10 @@ def find_trusted_rows(
     trusted[gradients] = modules
     gradients = gradients[~is_module[gradients]]
     input_slots = [name.replace("output", "input", 1) for name in slot[gradients]]
-    forward_inputs = _look_up_rows(rows, forward[gradients], input_slots)
+    forward_inputs = index.find_rows(forward[gradients], input_slots)
     trusted[gradients] = (forward_inputs >= 0) & (shape[forward_inputs] == shape[gradients])
     if not gradients_complete:
-        incoming = _look_up_rows(rows, op[gradients], ["input.0"] * len(gradients))
+        incoming = index.find_rows(op[gradients], ["input.0"] * len(gradients))
         is_equal = _have_equal_content(tensors, gradients, incoming, _SUMMATION_TOLERANCE)
         trusted[gradients] &= (incoming < 0) | ~is_equal
 
@@ -288,12 +301,12 @@ def find_trusted_rows(
         (phase != BACKWARD) & (slot_kind == "input") & (slot == "input.0")
     )
     sent = first_inputs[phase[first_inputs] == COMMUNICATION]
-    trusted[sent] = _look_up_rows(rows, op[sent], ["output.0"] * len(sent)) >= 0
+    trusted[sent] = index.find_rows(op[sent], ["output.0"] * len(sent)) >= 0
 
     overwritten = first_inputs[phase[first_inputs] != COMMUNICATION]
     in_place = np.fromiter(map(is_in_place, kind[overwritten]), dtype=bool, count=len(overwritten))
     overwritten = overwritten[in_place]
-    results = _look_up_rows(rows, op[overwritten], ["output.0"] * len(overwritten))
+    results = index.find_rows(op[overwritten], ["output.0"] * len(overwritten))
     is_equal = _have_equal_content(tensors, overwritten, results, 0.0)
     trusted[overwritten] = inputs_before & (results >= 0) & ~is_equal
     return trusted
@@ -305,20 +318,20 @@ def has_swapped_gradients(ops: pd.DataFrame, tensors: pd.DataFrame) -> bool:
     The recorders wrote them that way before 2023-02-27. Decided by a vote of the calls whose shapes
     tell the two apart: the gradient of an output has the output's shape.
     """
-    rows = _index_rows_by_slot(tensors)
-    shapes, forward = tensors["shape"].tolist(), ops["forward"].tolist()
+    index = _SlotIndex(tensors)
+    forward = ops["forward"].to_numpy()
+    calls = np.flatnonzero(forward >= 0)
 
-    def get_shape(op: int, slot: str) -> Any:
-        row = rows.get((op, slot))
-        return None if row is None else shapes[row]
+    def list_shapes(owners: Ints, slot: str) -> list[Any]:
+        rows = index.find_rows(owners, [slot] * len(owners))
+        shapes = tensors["shape"].to_numpy()[rows]
+        shapes[rows < 0] = None
+        return list(shapes)
 
+    result_shapes = list_shapes(forward[calls], "output.0")
+    own_shapes = list_shapes(calls, "input.0"), list_shapes(calls, "output.0")
     votes = 0
-    for op, forward_op in enumerate(forward):
-        if forward_op < 0:
-            continue
-        result_shape = get_shape(forward_op, "output.0")
-        input_shape = get_shape(op, "input.0")
-        output_shape = get_shape(op, "output.0")
+    for result_shape, input_shape, output_shape in zip(result_shapes, *own_shapes, strict=True):
         if result_shape is None or input_shape is None or output_shape is None:
             continue
         if input_shape != output_shape:
@@ -340,16 +353,25 @@ def swap_inputs_and_outputs(
     return new_slots, new_slot_kinds
 
 
-def _index_rows_by_slot(tensors: pd.DataFrame) -> dict[tuple[int, str], int]:
-    """Return (op, slot) -> tensor row."""
-    keys = zip(tensors["op"].tolist(), tensors["slot"].tolist(), strict=True)
-    return dict(zip(keys, range(len(tensors)), strict=True))
+class _SlotIndex:
+    """Finds the tensor rows of slots of ops."""
 
+    def __init__(self, tensors: pd.DataFrame) -> None:
+        slot_codes, slots = pd.factorize(tensors["slot"])
+        self.code_of_slot = {slot: code for code, slot in enumerate(slots)}
+        keys = tensors["op"].to_numpy() * (len(slots) + 1) + slot_codes
+        self.order = np.argsort(keys, kind="stable")
+        self.keys = keys[self.order]
 
-def _look_up_rows(rows: Mapping[tuple[int, str], int], ops: Ints, slots: Sequence[str]) -> Ints:
-    """Return the tensor row of each slot of each op, -1 where an op has no such slot."""
-    matches = [rows.get(key, -1) for key in zip(ops.tolist(), slots, strict=True)]
-    return np.array(matches, dtype=np.int64)
+    def find_rows(self, ops: Ints, slots: Sequence[str]) -> Ints:
+        """Return the last row of each slot of each op, -1 where an op has no such slot."""
+        unknown = len(self.code_of_slot)
+        codes = np.array([self.code_of_slot.get(slot, unknown) for slot in slots], dtype=np.int64)
+        keys = ops * (unknown + 1) + codes
+        positions = np.searchsorted(self.keys, keys, side="right") - 1
+        is_present = (positions >= 0) & (self.keys[positions] == keys)
+        rows: Ints = np.where(is_present, self.order[positions], -1)
+        return rows
 
 
 def _have_equal_content(

@@ -58,13 +58,13 @@ def _compute_shares_of_others(
 ) -> tuple[Floats, Floats]:
     """Return how many other ops of its kind have each slot, and the share that recorded it."""
     tensors = trace.tensors
-    kinds = trace.ops["kind"].to_numpy()[tensors["op"].to_numpy()[rows]]
-    table = pd.DataFrame({"kind": kinds, "slot": tensors["slot"].to_numpy()[rows]})
-    table["constant"] = tensors["constant"].to_numpy()[rows]
-    table["recorded"] = is_recorded[rows].astype(float)
-    slots_of_kind = table.groupby(["kind", "slot", "constant"], sort=False)["recorded"]
-    n_others: Floats = slots_of_kind.transform("size").to_numpy(dtype=float) - 1.0
-    n_recorded = slots_of_kind.transform("sum").to_numpy(dtype=float) - table["recorded"].to_numpy()
+    kind_codes, _ = pd.factorize(trace.ops["kind"])
+    slot_codes, slots = pd.factorize(tensors["slot"])
+    keys = kind_codes[tensors["op"].to_numpy()[rows]] * len(slots) + slot_codes[rows]
+    groups, _ = pd.factorize(2 * keys + tensors["constant"].to_numpy()[rows])
+    is_own = is_recorded[rows]
+    n_others: Floats = np.bincount(groups)[groups] - 1.0
+    n_recorded = np.bincount(groups, weights=is_own)[groups] - is_own
     return n_others, n_recorded / np.maximum(n_others, 1)
 
 

@@ -234,15 +234,15 @@ def _collect_ops(
     n_ops = len(op_table)
     op_ids = tensors["op"].to_numpy()
     is_output = (tensors["slot_kind"] == "output").to_numpy()
-    is_complex = tensors["dtype"].str.startswith("complex").to_numpy(dtype=bool)
+    is_complex = flag_words(tensors["dtype"], lambda dtype: dtype.startswith("complex"))
     is_real = flag_words(tensors["dtype"], is_floating) & ~is_complex
     is_number = tensors["constant"].to_numpy() & (tensors["dtype"] == "int").to_numpy()
     is_known = np.isfinite(numbers.high) & np.isfinite(numbers.low)
     is_known &= tensors["trusted"].to_numpy() & (numbers.sizes > 0)
     is_known[list(contradicted)] = False
-    raw_kinds = op_table["kind"].tolist()
+    raw_kinds = op_table["kind"]
     is_usable = (op_table["level"] == "op").to_numpy() & (op_table["forward"] < 0).to_numpy()
-    is_usable &= np.array([not kind.startswith("Assign") for kind in raw_kinds], dtype=bool)
+    is_usable &= flag_words(raw_kinds, lambda kind: not kind.startswith("Assign"))
     is_usable[op_ids[(is_real & ~is_known) | (tensors["update_of"] != "").to_numpy()]] = False
     n_outputs = np.bincount(op_ids[is_output], minlength=n_ops)
     is_usable &= n_outputs == 1
@@ -279,15 +279,14 @@ def _collect_ops(
     is_tensor = ~is_output & ~tensors["constant"].to_numpy()
     n_tensors = np.bincount(op_ids[is_tensor], minlength=n_ops)
     n_real_tensors = np.bincount(op_ids[is_tensor & is_real], minlength=n_ops)
-    is_plain = np.array([_has_usual_operands(kind) for kind in raw_kinds], dtype=bool)
-    kind_of = {kind: rules.resolve_kind(kind) for kind in set(raw_kinds)}
-    numbers_of_kinds = {kind: number for number, kind in enumerate(set(kind_of.values()))}
+    kind_codes, words = pd.factorize(raw_kinds)
+    kind_of_words = [rules.resolve_kind(kind) for kind in words]
+    numbers_of_kinds = {kind: number for number, kind in enumerate(set(kind_of_words))}
+    number_of_words = np.array([numbers_of_kinds[kind] for kind in kind_of_words], dtype=int)
     return _Ops(
         ids=ids,
         kinds=tuple(numbers_of_kinds),
-        kind_numbers=np.array(
-            [numbers_of_kinds[kind_of[raw_kinds[op]]] for op in ids.tolist()], dtype=int
-        ),
+        kind_numbers=number_of_words[kind_codes[ids]],
         outputs=output_rows,
         first=first[ids],
         second=second[ids],
@@ -301,9 +300,9 @@ def _collect_ops(
         lowest=extremes["low"].min().reindex(ids).to_numpy(),
         has_only_operands=(n_inputs == n_operands)[ids],
         has_one_tensor=((n_tensors == 1) & (n_real_tensors == 1))[ids],
-        is_sum_of_all=np.array([raw_kinds[op].endswith("AddN") for op in ids.tolist()], dtype=bool),
-        is_in_place=np.array([is_in_place(raw_kinds[op]) for op in ids.tolist()], dtype=bool),
-        is_plain=is_plain[ids],
+        is_sum_of_all=flag_words(raw_kinds, lambda kind: kind.endswith("AddN"))[ids],
+        is_in_place=flag_words(raw_kinds, is_in_place)[ids],
+        is_plain=flag_words(raw_kinds, _has_usual_operands)[ids],
     )
 
 

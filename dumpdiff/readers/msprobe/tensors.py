@@ -68,7 +68,8 @@ def read_call_tensors(
     parameters, gradients = _name_parameters(calls, op_ids, slots, slot_kinds)
     files, problems = _find_files(file_names, folder)
     names = ops["name"].tolist()
-    problems += call_records.find_undefined_sums(statistics, op_ids, names, "dump.json")
+    numbers = call_records.parse_statistics(statistics)
+    problems += call_records.find_undefined_sums(statistics, numbers, op_ids, names, "dump.json")
     columns: dict[str, Any] = {
         "op": op_ids,
         "slot": slots,
@@ -81,7 +82,7 @@ def read_call_tensors(
         "parameter": parameters,
         "gradient_of": gradients,
         "file": files,
-        **call_records.build_statistic_columns(statistics, dtypes, sizes),
+        **call_records.build_statistic_columns(statistics, numbers, dtypes, sizes),
     }
     table = build_tensor_table(columns)
     if any("grad_input" in entry for entry in entries):  # only 1.0 may have swapped them

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -112,11 +112,12 @@ def read_part(part: Part) -> Trace:
         details={"file": path.name, "task": _name_task(groups.records, files)},
     )
     recorded = _split_statistics([record.statistics for record in groups.records])
+    numbers = call_records.parse_statistics(recorded)
     problems = (
         *damage.list_problems(),
         *file_problems,
         *call_records.find_missing_calls(groups.names, path.name),
-        *call_records.find_undefined_sums(recorded, groups.ops, groups.names, path.name),
+        *call_records.find_undefined_sums(recorded, numbers, groups.ops, groups.names, path.name),
     )
     return Trace(source, ops, tensors, problems, partial(load_tensor, path.parent))
 
@@ -153,6 +154,7 @@ def _build_tensor_table(
         shapes.append(shape)
         sizes.append(size)
     recorded = _split_statistics([record.statistics for record in groups.records])
+    numbers = call_records.parse_statistics(recorded)
     columns: dict[str, Any] = {
         "op": groups.ops,
         "slot": groups.slots,
@@ -163,7 +165,7 @@ def _build_tensor_table(
         "hash": [record.hash for record in groups.records],
         "constant": [_is_scalar(record) for record in groups.records],
         "file": files,
-        **call_records.build_statistic_columns(recorded, dtypes, sizes),
+        **call_records.build_statistic_columns(recorded, numbers, dtypes, sizes),
     }
     table = build_tensor_table(columns)
     was_swapped = call_records.has_swapped_gradients(ops, table)
@@ -238,13 +240,13 @@ def _list_candidate_folders(path: Path) -> list[Path]:
     return sorted(entry for entry in path.parent.iterdir() if entry.is_dir())
 
 
-def _split_statistics(rows: list[list[Any]]) -> Iterable[list[Any]]:
+def _split_statistics(rows: list[list[Any]]) -> list[list[Any]]:
     """Return the columns max, min, mean and norm.
 
     Rows are [max, min, mean, norm], [max, min, mean] or [].
     """
     padded_rows = ((*row, None, None, None, None)[:4] for row in rows)
-    return (list(column) for column in zip(*padded_rows, strict=True))
+    return [list(column) for column in zip(*padded_rows, strict=True)]
 
 
 def _classify_call(api: str) -> tuple[str, str, str]:

@@ -10,7 +10,7 @@ import orjson
 import pandas as pd
 
 from ...model.result import PAIR_COLUMNS, Result
-from ..formats.csv import encode_lines, format_cell, format_rows
+from ..formats.csv import encode_lines, format_cell, format_rows, format_texts
 
 _ROWS_PER_BLOCK = 10_000  #: rows that are formatted and written at once
 
@@ -45,6 +45,13 @@ def _format_column(column: pd.Series[Any]) -> list[str]:
     values = column.to_numpy()
     if values.dtype.kind == "f":
         return _format_numbers(values.astype(np.float64))
+    if values.dtype.kind == "i":
+        return list(map(str, values.tolist()))
+    if values.dtype == object and isinstance(values[0], str):
+        try:
+            return format_texts(values.tolist())
+        except TypeError:
+            pass  # not only texts
     codes, distinct_values = pd.factorize(values, use_na_sentinel=False)
     cells = [format_cell(value) for value in distinct_values.tolist()]
     return [cells[code] for code in codes.tolist()]
