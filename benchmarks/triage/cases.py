@@ -61,6 +61,7 @@ _ANSWERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "dropout": (("forward",), ()),
     "half-probabilities": (("forward",), ("precision",)),
     "gradient-factor": (("backward",), ()),
+    "gradient-third": (("backward",), ()),
     "decay-vectors": (("optimizer",), ()),
     "adam-epsilon": (("optimizer",), ("settings",)),
     "beta": (("optimizer",), ("settings",)),

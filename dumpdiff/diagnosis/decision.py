@@ -30,11 +30,14 @@ _LOW_PRECISION = "low-precision"  #: name of the hypothesis that explains a find
 #: Stages whose doubts do not count once every place agrees: a setting that is not known acts at a
 #: place, and items of the checklist are left to a person.
 _ABOUT_NO_PLACE = ("settings", "checklist")
-#: A place is a cause if it is at least this probable: four to one against everything else.
-_DECIDED = 0.8
+#: A place is a cause if it is at least this probable: nine to one against everything else. With
+#: four to one, some selections of observations that one place explains well named another one.
+DECIDED = 0.9
 #: A place with less than this is not left. Everything that the stages overlook (one fault in fifty)
 #: is below it, everything that only a printed sum speaks against is above it.
 _LEFT = 0.05
+#: While the cause is not decided, places with less than this are not listed.
+POSSIBLE = 0.01
 #: A place of which less was read is not ruled out, whatever else explains the difference.
 _LEAST_SHARE = 0.5
 #: With less than this, it is certain that something differs.
@@ -111,7 +114,7 @@ def decide(evidence: Evidence) -> Decision:
     is_shown = any(item.stage != "settings" for item in differing)
     causes: list[Place] = []
     if is_shown and belief.nothing < _NOTHING_WRONG:
-        causes = [place for place in PLACES if belief.places[place] >= _DECIDED]
+        causes = [place for place in PLACES if belief.places[place] >= DECIDED]
     symptom = _find_symptom(evidence, causes[0] if causes else None)
     case = _Case(evidence, observations, belief, answers, symptom)
     if causes:
@@ -258,7 +261,7 @@ def _decide_by_settings(case: _Case, settings: Sequence[ComparedSetting]) -> Dec
 
 def _decide_by_symptom(case: _Case) -> Decision:
     """Decide if something differs, and several places explain it equally well."""
-    candidates = case.belief.rank_places(_LEFT)
+    candidates = case.belief.rank_places(POSSIBLE)
     first = next(item for item in case.observations if item.verdict == "differ")
     text, stage = first.message, first.stage
     if case.symptom in LEADS:

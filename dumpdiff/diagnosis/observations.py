@@ -18,6 +18,7 @@ from .evidence import Evidence
 from .likelihoods import PLACES, Observation, Place, qualify_kind
 from .log_observations import observe_logs
 from .stages import PHASES, compute_phase_coverage, select_phase_findings
+from .symptom import check_first_norm
 
 #: Kinds of findings in a dump that belong to a place before the forward pass.
 _PLACES_BEFORE_FORWARD: Mapping[str, Place] = {"input": "data", "parameter": "weights"}
@@ -27,6 +28,10 @@ _GRADIENT_PATTERNS = frozenset(
 )
 #: Inputs of the forward pass that a dump records, and what their observations are called.
 _RECORDED_INPUTS: Mapping[Place, str] = {"data": "recorded tokens", "weights": "recorded weights"}
+#: What a dump of the backward pass shows of its place: not what changes the gradients between it
+#: and the update (averages over micro-batches and ranks, loss scales). That is where about half of
+#: the faults are that change gradients and no value of the network.
+_SHARE_BEFORE_UPDATE = 0.5
 #: Settings whose product is the number of ranks of a run.
 _RANK_SETTINGS = ("data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel")
 
@@ -97,7 +102,7 @@ def _convert_stage(
 ) -> Observation:
     """Return the observation of a stage; an undecided stage observes nothing.
 
-    ``ranks`` says which ranks agree, if not all were compared.
+    ``ranks`` says which ranks agree, if not all were compared, and what else was not.
     """
     lines = (*stage.evidence, *stage.missing)
     if stage.verdict == "inconclusive":
@@ -199,8 +204,24 @@ def _observe_pass(evidence: Evidence, phase: Place, rank_share: float) -> Iterat
         return
     share = rank_share * compute_phase_coverage(evidence.dumps, phase)
     ranks = _format_ranks(evidence, _count_ranks(evidence.dumps))
+    if phase == "backward" and not _compares_final_gradients(evidence):
+        share *= _SHARE_BEFORE_UPDATE
+        ranks += "; the gradients that the optimizer gets were not compared"
     observation = _convert_stage(stage, phase, kind, share, ranks)
     yield replace(observation, kind=qualify_kind(observation.kind, evidence.has_half_precision))
+
+
+def _compares_final_gradients(evidence: Evidence) -> bool:
+    """Return whether gradients agree as the optimizer gets them: in saved steps, or in the logs."""
+    norms, logs = evidence.norms, evidence.logs
+    if norms is not None and norms.verdict == "agree" and not _is_recorded(norms):
+        return True
+    check = None if logs is None else check_first_norm(logs, evidence.settings)
+    return check is not None and check.verdict == "agree"
+
+
+def _is_recorded(norms: NormComparison) -> bool:
+    return norms.target.is_recorded or norms.reference.is_recorded
 
 
 def summarize_finding(finding: Finding) -> str:
@@ -232,7 +253,10 @@ def _observe_norms(evidence: Evidence) -> Iterator[Observation]:
         elif pattern == "factor":
             kind = "norms by a factor"
     observation = _convert_stage(stage, "backward", kind, 1.0)
-    if kind == "norms":
+    if stage.verdict == "agree" and evidence.norms is not None and _is_recorded(evidence.norms):
+        # The dumps' backward pass has the same values, and is counted once.
+        observation = replace(observation, kind="", share=_SHARE_BEFORE_UPDATE)
+    elif kind == "norms":
         is_half = stage.verdict == "differ" or evidence.has_half_precision
         observation = replace(observation, kind=qualify_kind(observation.kind, is_half))
     yield observation

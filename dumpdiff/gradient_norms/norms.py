@@ -35,6 +35,9 @@ class Norms:
     clip_limit: float = np.nan  #: limit of the global norm, if the log contains it
     clip_correction: float = 1.0  #: factor that turns clipped norms into norms before clipping
     precision: str = ""  #: dtype in which the model was computed, '' if unknown
+    #: Of the gradients in a dump of the backward pass. What changes them before the update, such as
+    #: an average over micro-batches, is not in them.
+    is_recorded: bool = False
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from . import triage_cases
-
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "triage"))
 
 import cases
@@ -21,12 +19,17 @@ pytestmark = pytest.mark.record
 CASES = {case.name: case for case in cases.list_cases()}
 
 
-@pytest.mark.parametrize("name", ["none", "weights", "backward", "optimizer"])
+#: Further faults that were once ruled out or called something else: a tripled row, which leaves
+#: the first loss as it is; a permuted batch; dropout on one side; decay of all weights.
+RULED_OUT_ONCE = ("weight-row", "sample-order", "dropout", "decay-vectors")
+
+
+@pytest.mark.parametrize("name", ["none", "weights", "backward", "optimizer", *RULED_OUT_ONCE])
 def test_more_evidence_makes_no_right_answer_wrong(
     name: str, triage_run: Callable[..., Path]
 ) -> None:
     case = CASES[name]
-    runs = triage_cases.train_pair(triage_run, name)
+    runs = [triage_run(*side, case.steps) for side in (case.target, case.reference)]
     all_scores = scores.score_case(case, evidence.compare_runs(*runs, case.steps))
     assert len(all_scores) == 63
     assert [score for score in all_scores if score.state == scores.WRONG] == []
@@ -41,5 +44,5 @@ def test_more_evidence_makes_no_right_answer_wrong(
 
 def test_a_third_of_the_cases_is_held_out() -> None:
     held_out = [case for case in CASES.values() if case.held_out]
-    assert len(CASES) == 34
+    assert len(CASES) == 35
     assert len(held_out) == 11

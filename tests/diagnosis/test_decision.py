@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from results import make_result
 
 from dumpdiff import run_settings
 from dumpdiff.batches import Batch, DataComparison, choose_comparison
@@ -19,6 +20,7 @@ from dumpdiff.batches import compare as compare_batches
 from dumpdiff.diagnosis.advice import advise
 from dumpdiff.diagnosis.case import Case
 from dumpdiff.diagnosis.decision import Decision, decide
+from dumpdiff.diagnosis.dump_evidence import DumpEvidence, summarize_dumps
 from dumpdiff.diagnosis.evidence import Evidence
 from dumpdiff.diagnosis.places import PLACE_NAMES
 from dumpdiff.model.stage import Stage
@@ -143,8 +145,11 @@ def test_other_learning_rates_come_before_the_optimizer(logs: Logs) -> None:
     assert decision.cause == "schedule"
 
 
-def test_a_later_loss_with_equal_rates_is_a_long_run(logs: Logs) -> None:
+def test_a_later_loss_with_equal_rates_and_rules_is_a_long_run(logs: Logs) -> None:
     decision = decide_from(logs=logs(LOWER))
+    assert (decision.cause, decision.symptom) == (None, "later")
+    assert decision.candidates[0] == "long run"
+    decision = decide_from(Stage("optimizer", "agree", ""), logs=logs(LOWER))
     assert (decision.cause, decision.symptom) == ("long run", "later")
 
 
@@ -168,10 +173,8 @@ def test_settings_alone_are_a_cause_that_nothing_shows(settings: SettingsOf) -> 
 def test_another_dtype_is_precision(settings: SettingsOf) -> None:
     comparison = settings("--grad-reduce-in-bf16")
     assert [row.effect for row in comparison.select_rows("differ", matters=True)] == ["precision"]
-    assert (
-        decide_from(*make_stages(settings="differ", norms="differ"), settings=comparison).cause
-        == "precision"
-    )
+    stages = make_stages(settings="differ", norms="differ", forward="agree")
+    assert decide_from(*stages, settings=comparison).cause == "precision"
 
 
 def test_a_seed_does_not_matter_where_the_weights_are_known_to_agree(
@@ -296,3 +299,29 @@ def compared_orders() -> DataComparison:
     comparison = choose_comparison(compare_batches(*dumped), compare_batches(*given))
     assert comparison.missing[-1].startswith("the batches that were given: agree")
     return comparison
+
+
+@pytest.fixture
+def recorded_pass() -> DumpEvidence:
+    """Dumps of a step that agree in every value of both passes."""
+    counts = {"ops": 100, "compared": 100, "reconverged": 0, "values": 100, "compared_values": 100}
+    phases = {"forward": counts, "backward": counts}
+    return summarize_dumps(
+        make_result(
+            verdict="aligned", findings=(), coverage={"target": phases, "reference": phases}
+        )
+    )
+
+
+def test_a_dump_does_not_show_what_scales_the_gradients_after_the_backward_pass(
+    recorded_pass: DumpEvidence, logs: Logs
+) -> None:
+    """Only the gradients that the optimizer gets rule out the rest of the backward pass."""
+    stages = make_stages(data="agree", weights="agree", forward="agree", backward="agree")
+    decision = decide_from(*stages, dumps=recorded_pass)
+    assert "backward" not in {place.place for place in decision.ruled_out}
+    assert "backward" in decision.candidates
+    (line,) = (line for line in decision.missing if line.startswith("the backward pass"))
+    assert line.endswith("; the gradients that the optimizer gets were not compared")
+    decision = decide_from(*stages, dumps=recorded_pass, logs=logs(LOSS))
+    assert "backward" in {place.place for place in decision.ruled_out}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+import math
+from itertools import combinations, product
 
 import pytest
 
+from dumpdiff.diagnosis.decision import DECIDED, POSSIBLE
 from dumpdiff.diagnosis.likelihoods import LIKELIHOODS, PLACES, PRIOR, Observation, Place, combine
 
 DATA_AGREE = Observation("batches agree", "data", "agree", "", "data")
@@ -69,3 +71,63 @@ def test_more_observations_never_exclude_the_place_that_explains_them(wrong_plac
             assert probability > 0.2
         previous = max(previous, probability)
     assert previous > 0.3
+
+
+#: What each stage may observe, with what it observes together; () without its input.
+STAGES: tuple[tuple[tuple[str, ...], ...], ...] = (
+    ((), ("batches agree",), ("saved batches agree",)),
+    ((), ("checkpoints agree",)),
+    (
+        (),
+        ("forward values agree", "backward values agree"),
+        ("forward values agree", "backward values differ"),
+        ("forward values agree", "explained backward values differ"),
+        ("forward values differ", "backward values differ"),
+        ("explained forward values differ",),
+    ),
+    (
+        (),
+        ("most norms differ",),
+        ("few norms differ",),
+        ("norms by a factor differ",),
+        ("norms agree",),
+    ),
+    (
+        (),
+        ("first loss differs",),
+        ("first loss agrees", "first gradients differ"),
+        ("first loss agrees", "first gradients agree", "second loss differs"),
+        ("first loss agrees", "first gradients agree", "second loss agrees", "later losses jump"),
+        ("first loss agrees", "first gradients agree", "second loss agrees", "later losses drift"),
+        ("losses differ early",),
+        ("losses differ late",),
+    ),
+    ((), ("rates agree",), ("rates agree", "update rules agree")),
+)
+LIKELY = 0.12  #: at least this probable, all together, if the place is wrong
+
+
+def observe(kind: str) -> Observation:
+    is_difference = any(word in kind for word in ("differ", "jump", "drift"))
+    return Observation(kind, None, "differ" if is_difference else "agree", "", kind)
+
+
+@pytest.mark.parametrize("wrong_place", PLACES)
+def test_no_likely_observations_name_another_place_or_leave_out_the_wrong_one(
+    wrong_place: Place,
+) -> None:
+    column = 1 + PLACES.index(wrong_place)
+    n_selections = 0
+    for observed in product(*STAGES):
+        kinds = [kind for stage in observed for kind in stage]
+        observations = [observe(kind) for kind in kinds]
+        if math.prod(LIKELIHOODS[kind][column] for kind in kinds) < LIKELY:
+            continue
+        if not any(item.verdict == "differ" for item in observations):
+            continue
+        belief = combine(observations)
+        named_places = set(belief.rank_places(DECIDED))
+        assert named_places <= {wrong_place}, kinds
+        assert named_places or belief.places[wrong_place] >= POSSIBLE, kinds
+        n_selections += 1
+    assert n_selections > 10

@@ -78,6 +78,7 @@ def read_dump_norms(path: str, parts: list[Part], step: int | None, rules: Rules
         dump_norms,
         step=None if part.step is None else part.step + 1,
         precision=flow.coarsest_dtype,
+        is_recorded=True,
         notes=tuple(notes),
         problems=trace.problems,
     )
