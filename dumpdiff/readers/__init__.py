@@ -63,7 +63,7 @@ __all__ = [
 
 _EXPECTED_FILES = (
     "a ptdbg_ascend .pkl (JSON Lines), an msprobe dump.json, a MindSpore statistic.csv "
-    "or a manifest.json"
+    "or a manifest.json; docs/formats.md lists all formats"
 )
 
 
@@ -107,7 +107,8 @@ def _explain_no_dump(path: Path) -> str:
     return (
         f"{path}: no dump in this folder; expected rank_*/net/graph/iteration with npy files or "
         "statistic.csv (MindSpore), dump.json (msprobe), *.pkl of JSON lines (ptdbg_ascend), "
-        "manifest.json (dumpdiff), or .npy, .npz, .safetensors and .pt files of tensors"
+        "manifest.json (dumpdiff), or .npy, .npz, .safetensors and .pt files of tensors; "
+        "docs/formats.md lists all formats"
     )
 
 

@@ -28,6 +28,7 @@ PRESENTATION = {
     "init",
     "json_file",
     "junit_file",
+    "lang",
     "limit",
     "markdown_file",
     "output_file",

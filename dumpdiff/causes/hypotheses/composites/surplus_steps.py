@@ -58,9 +58,11 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
         if is_mask(region.steps[number].output):
             continue  # what a mask hides says more
         for source, skipped_numbers in _list_sources(region, number, surplus_numbers):
+            output = source.array.reshape(region.steps[number].output.shape)
+            if np.array_equal(output, region.steps[number].output):
+                continue  # without them nothing changes
             steps = [region.steps[skipped] for skipped in skipped_numbers]
             omission = _describe_steps(case, region, number, steps, source)
-            output = source.array.reshape(region.steps[number].output.shape)
             change = Change(
                 number,
                 output,
