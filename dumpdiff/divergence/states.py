@@ -226,7 +226,7 @@ def _demote_unrecorded_gradients(graph: JointGraph, state: list[str]) -> None:
 
 
 def _is_unrecorded_gradient(flow: Flow, value: int) -> bool:
-    """Return whether the update reads a value that no recorded op wrote, and keeps it."""
+    """Return whether the update reads a value that no recorded op wrote, without overwriting it."""
     if value < 0 or flow.producers[value] >= 0 or flow.list_column("phase")[value] != OPTIMIZER:
         return False
     if len(flow.scaled_gradients.get(value, ())) > 1:

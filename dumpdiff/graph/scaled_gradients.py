@@ -46,6 +46,8 @@ def find_scaled_gradients(
     sizes = classes["size"].to_numpy()
     is_gradient = (classes["phase"] == BACKWARD).to_numpy() & (sizes > 1)
     gradients_of_size = _group_by_size(np.flatnonzero(is_gradient), sizes)
+    factors = statistics[coefficients, 0]
+    midpoints = (factors[1:] + factors[:-1]) / 2
     kinds = ops["kind"].tolist()
     uses = {leaf: (kinds[consumers[leaf][0]], slots[leaf]) for leaf in leaves}
     sources: dict[int, tuple[int, ...]] = {}
@@ -54,9 +56,8 @@ def find_scaled_gradients(
         gradients = gradients_of_size.get(int(sizes[leaf]))
         if gradients is None:
             continue
-        nearest = _find_nearest(
-            statistics[leaf, 3], statistics[gradients, 3], coefficients, classes
-        )
+        ratios = statistics[leaf, 3] / np.maximum(statistics[gradients, 3], _TINY)
+        nearest = coefficients[np.searchsorted(midpoints, ratios)]
         is_multiple = _flag_multiples(
             statistics[leaf], statistics[gradients], statistics[nearest, :1]
         )
@@ -96,20 +97,6 @@ def _list_coefficients(classes: pd.DataFrame, consumers: Sequence[Sequence[int]]
     return coefficients
 
 
-def _find_nearest(
-    norm: float, gradient_norms: Floats, coefficients: Ints, classes: pd.DataFrame
-) -> Ints:
-    """Return for each gradient the coefficient nearest to ``norm`` over its own norm."""
-    factors = classes["max"].to_numpy(dtype=float)[coefficients]
-    ratios = norm / np.maximum(gradient_norms, _TINY)
-    above = np.clip(np.searchsorted(factors, ratios), 1, max(1, len(factors) - 1))
-    below = above - 1
-    above = np.minimum(above, len(factors) - 1)
-    is_nearer_below = ratios - factors[below] < factors[above] - ratios
-    nearest: Ints = coefficients[np.where(is_nearer_below, below, above)]
-    return nearest
-
-
 def _group_by_size(values: Ints, sizes: Ints) -> dict[int, Ints]:
     """Return number of elements -> the values that have it."""
     groups: defaultdict[int, list[int]] = defaultdict(list)
@@ -126,7 +113,7 @@ def _flag_multiples(numbers: Floats, others: Floats, factors: Floats) -> Flags:
     """
     products = factors * others
     scales = np.abs(products[:, :2]).max(axis=1)
-    limits = np.stack([_PRODUCT_ERROR * scales, _SUMMATION_ERROR * scales], axis=1)[:, [0, 0, 1, 1]]
+    limits = np.outer(scales, (_PRODUCT_ERROR, _PRODUCT_ERROR, _SUMMATION_ERROR, 0.0))
     limits[:, 3] = _SUMMATION_ERROR * np.abs(products[:, 3])
     differences = np.abs(numbers - products)
     is_equal = differences <= limits
