@@ -424,7 +424,7 @@ def _parse_values(text: str) -> Iterator[_Tensor | _Scalar]:
                 slot,
                 int(token["id"]) if token["id"] else -1,
                 _DTYPES.get(token["dtype"], token["dtype"]),
-                _parse_shape(token["shape"]),
+                parse_shape(token["shape"]),
                 token["type"] == "dt",
             )
         elif kind == "key" and len(places) == 1:
@@ -444,10 +444,11 @@ def _parse_values(text: str) -> Iterator[_Tensor | _Scalar]:
             places[-1] = last + 1 if isinstance(last, int) else 0
 
 
-def _parse_shape(text: str) -> tuple[int, ...] | None:
+def parse_shape(text: str) -> tuple[int, ...] | None:
+    """Return the extents of '4, 8'; None if they are symbolic, or more than a tensor can have."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not all(word.isdecimal() and len(word) <= _MAX_DIGITS for word in words):
-        return None  # symbolic
+        return None
     return validate_shape(map(int, words))
 
 

@@ -18,7 +18,7 @@ from ..model.dtypes import normalize_dtype
 from ..model.errors import DumpError
 from ..model.input_files import open_input_text, read_head
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER, Problem, Source, Trace
-from ..tensor_files.npy import validate_shape
+from .debug_mode import parse_shape
 from .files import find_folder_number, find_text_files
 from .manifest import Manifest, ManifestCall, ManifestTensor, build_trace
 from .parts import Part
@@ -36,7 +36,7 @@ _FIELDS = (*_STATISTICS, "Shape", "L1 norm", "Output hash", "Input hashes", "Inp
 _NO_MODULE = "<none>"
 #: Numbers are printed with six decimals after the first digit.
 _RESOLUTION = 1e-6
-_MAX_DIGITS = 18  #: of an extent
+_MAX_DIGITS = 18  #: of the number of operators
 
 
 def find_parts(path: Path) -> list[Part]:
@@ -207,7 +207,7 @@ class _Builder:
                     Problem(self.file, message, block.line, op=block.key, weakens=True)
                 )
             return [(norm, self._add(_parse_norm(norm))) for norm in norms]
-        shape = _parse_shape(match["shape"])
+        shape = parse_shape(match["shape"])
         high, low, mean, l2 = statistics
         measured = ManifestTensor(normalize_dtype(match["dtype"]), shape, (high, low, mean, l2))
         if not norms:
@@ -259,13 +259,6 @@ def _parse_number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
-
-
-def _parse_shape(text: str) -> tuple[int, ...] | None:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if any(len(word) > _MAX_DIGITS or not word.isdecimal() for word in words):
-        return None
-    return validate_shape(map(int, words))
 
 
 def _split(text: str, separator: str) -> list[str]:
