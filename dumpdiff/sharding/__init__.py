@@ -4,6 +4,8 @@
 the trace of one device.
 """
 
+from .combined_tensors import Shards
+from .layout_rows import LayoutRow
 from .layouts import (
     Merged,
     RunOfRanks,
@@ -12,7 +14,6 @@ from .layouts import (
     list_changed_layouts,
     merge_runs,
 )
-from .merge import LayoutRow, Shards
 from .sibling_tensors import RankOps
 
 __all__ = [

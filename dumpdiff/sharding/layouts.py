@@ -11,7 +11,9 @@ from ..model.trace import Trace
 from ..rulebook import RelationRule
 from .batch_slices import BatchSlices, find_batch_slices
 from .call_alignment import align_siblings
-from .merge import LayoutRow, MergedRun, Shards, merge_ranks
+from .combined_tensors import Shards
+from .layout_rows import LayoutRow
+from .merge import MergedRun, merge_ranks
 from .micro_batches import count_micro_batches, split_micro_batches
 from .other_run import OtherRun
 from .relation_rules import refuse_unknown_names

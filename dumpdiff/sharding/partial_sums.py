@@ -13,6 +13,8 @@ from ..model.trace import COMMUNICATION, OPTIMIZER
 from .relation import Relation, add_arrays
 from .sibling_tensors import Siblings
 
+#: Relative difference up to which a sum over ranks is what the collective wrote.
+_REDUCTION_ERROR = 1e-4
 #: Partitions of the ranks that sums are tried for: tensor, data, context, expert parallel groups.
 _MAX_GROUPS = 4
 
@@ -97,3 +99,22 @@ def measure_parts(arrays: Sequence[AnyArray], relation: Relation) -> tuple[Float
     parts = [add_arrays(arrays, ranks).reshape(-1) for ranks in relation.parts]
     whole = np.concatenate(parts) * relation.factor
     return np.array(compute_statistics(whole)[:4]), whole.size
+
+
+def is_reduced(siblings: Siblings, row: int, relation: Relation, result: Floats) -> bool:
+    """Return whether a collective wrote the sum, mean or maximum of the values of a row.
+
+    ``result`` are its max, min, mean and norm. True if whole tensors are missing.
+    """
+    arrays = load_ranks(siblings, row)
+    if arrays is None:
+        return True
+    arrays = [array.astype(np.float64) for array in arrays]
+    total = np.concatenate([add_arrays(arrays, part).reshape(-1) for part in relation.parts])
+    highs = [np.max([arrays[rank] for rank in part], axis=0).reshape(-1) for part in relation.parts]
+    limit = _REDUCTION_ERROR * max(abs(result[0]), abs(result[1]), 1e-30)
+    for combined in (total, total / len(relation.parts[0]), np.concatenate(highs)):
+        numbers = np.array(compute_statistics(combined)[:3])
+        if bool(np.all(np.abs(numbers - result[:3]) <= limit)):
+            return True
+    return False
