@@ -10,11 +10,12 @@ from ..model.stage import Stage
 from ..model.trace import Problem, Source, Trace
 from ..model.verdict import Verdict
 from .calls import check_calls
-from .exchange_checks import check_copies, check_exchanges
+from .exchange_checks import check_exchanges
 from .gradient_norm import check_gradient_norm
 from .numbers import check_finite, check_zero_gradients
 from .parameters import check_parameters, list_parameters
 from .readings import check_readings
+from .reductions import check_copies
 from .replication import check_batches, check_loss, check_replication
 from .step import Step, build_step
 from .tokens import check_tokens

@@ -39,8 +39,10 @@ def test_every_collective_of_a_rank_with_its_group_and_reduction(
         ("send", None, ""),
         ("send", None, ""),
         ("recv", None, ""),
+        ("scatter", None, ""),
+        ("gather", None, ""),
     ]
-    assert table["asynchronous"].tolist() == [False, False, True] + [False] * 6 + [True, True]
+    assert table["asynchronous"].tolist() == [False, False, True] + [False] * 6 + [True, True, False, False]
 
 
 def test_what_a_rank_gives_and_gets(collectives: dict[int, Trace]) -> None:
