@@ -24,7 +24,7 @@ from types import ModuleType
 
 from ..model.errors import DumpError
 from ..model.gc_pause import pause_gc
-from ..model.input_files import check_input, open_input_file, read_head
+from ..model.input_files import check_input, iterate_folders, open_input_file, read_head
 from ..model.trace import Problem, Trace
 from . import (
     debug_mode,
@@ -60,6 +60,7 @@ __all__ = [
     "find_parts",
     "find_unreadable",
     "list_parts",
+    "measure_index",
     "read_part",
 ]
 
@@ -91,6 +92,15 @@ def list_parts(path: Path, *, accept_tensors: bool = False) -> list[Part]:
     listing = search(path, {reader.FORMAT: reader.is_index_file for reader in INDEXED_FORMATS})
     parts = [part for reader in FORMATS for part in reader.find_parts(listing)]
     return parts or (tensor_folder.find_parts(listing) if accept_tensors else [])
+
+
+def measure_index(part: Part) -> int:
+    """Return the bytes of the files that a reader parses as a whole: all but those of tensors."""
+    if part.path.is_file():
+        return part.path.stat().st_size
+    names = next((files for _, _, files in iterate_folders(part.path)), [])
+    files = [part.path / name for name in names if not name.endswith(TENSOR_SUFFIXES)]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def read_part(part: Part) -> Trace:
