@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from types import ModuleType
 
 from ..model.errors import DumpError
+from .processes import open_pool, submit_calls
 from .tasks import Task, TaskReply, compare_task, describe_problem
 
-#: Each worker computes in one thread: the pool already uses every core.
-_ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
-)
 _LOST_WORKER = "its process ended before it replied; out of memory?"
 #: How often a task is given to another worker of a cluster after its worker was lost.
 _RETRIES = 3
@@ -26,13 +17,6 @@ _CONNECTION_TIMEOUT = "10s"  #: for the scheduler to answer
 
 #: Number of the task, and its reply.
 Reply = tuple[int, TaskReply]
-
-
-def count_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
 
 
 def run_tasks(tasks: Sequence[Task], jobs: int, scheduler: str | None) -> Iterator[Reply]:
@@ -77,20 +61,14 @@ def _run_in_pool(
     tasks: Sequence[Task], numbers: Sequence[int], n_workers: int
 ) -> Iterator[tuple[int, TaskReply | None]]:
     """Run tasks in a pool; yield None for a reply when the pool breaks."""
-    children = set(multiprocessing.active_children())
-    # no fork: the library may be used in a process with threads
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(n_workers, mp_context=context, initializer=_ignore_interrupts)
-    try:
-        with _prepare_children():
-            futures = {pool.submit(compare_task, tasks[number]): number for number in numbers}
-        yield from _collect_replies(futures)
-        pool.shutdown()
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - children:
-            child.terminate()
-        raise
+    with open_pool(n_workers) as pool:
+        # no other reference to a future: each is forgotten once its reply was given
+        futures = zip(
+            submit_calls(pool, compare_task, [(tasks[number],) for number in numbers]),
+            numbers,
+            strict=True,
+        )
+        yield from _collect_replies(dict(futures))
 
 
 def _collect_replies(
@@ -109,33 +87,6 @@ def _collect_replies(
             del future
             yield number, reply
         finished.clear()
-
-
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the main process, which ends all workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-@contextmanager
-def _prepare_children() -> Iterator[None]:
-    """Give child processes one thread each, and keep them from importing the user's script.
-
-    A spawned process imports the main module again, which would run a script that calls
-    ``dumpdiff.align`` without a guard a second time. The workers need nothing of it.
-    """
-    saved_variables = {name: os.environ.get(name) for name in _ONE_THREAD}
-    main_module = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    os.environ.update(_ONE_THREAD)
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main_module
-        for name, value in saved_variables.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _run_on_cluster(tasks: Sequence[Task], scheduler: str) -> Iterator[Reply]:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from .. import readers
 from ..alignment import align
-from ..capture.completion import CompletedTrace, complete_trace, read_request
 from ..comparison import Comparison, Spread, compare_pairs, measure_spread
 from ..graph import Flow, build_flow
 from ..graph.statistics import choose_common_norm
 from ..model.errors import DumpError
-from ..model.trace import Trace
 from ..readers.parts import Part
 from ..rulebook import Rules
 from ..sharding import has_other_batches
-from ..verification import TraceChecks, attach_all_checks, attach_checks, find_identity
+from ..verification import TraceChecks, find_identity
 from .inputs import Candidates, Inputs, PathLike
 from .layouts import (
     Layouts,
@@ -27,6 +23,7 @@ from .layouts import (
     merge_micro_batches,
 )
 from .progress import Progress, narrow_progress, report_progress
+from .sides import read_sides
 
 #: What is identical on both sides -> what that means for the answer.
 _IDENTITIES = {
@@ -49,27 +46,9 @@ def read_flows(
 
     Narrowed dumps complete them, and checkpoints name the parameters, if there are any.
     """
-    checkpoints = (inputs.weights_target, inputs.weights_reference)
-    checks, remarks = [], []
-    for side, part, checkpoint in zip(("target", "reference"), parts, checkpoints, strict=True):
-        report_progress(progress, f"reading the {side}", 0.0)
-        trace = readers.read_part(part)
-        for folder in inputs.narrowed:
-            requested_ops = read_request(Path(folder), side)
-            if requested_ops:
-                completed = _complete_from_folder(trace, part, Path(folder) / side, requested_ops)
-                trace = completed.trace
-                remarks.append(completed.summarize(side, Path(folder)))
-        if checkpoint is not None:
-            trace = _name_parameters(
-                trace, checkpoint, narrow_progress(progress, f"weights of the {side}")
-            )
-        if inputs.verify:
-            move_bar = narrow_progress(progress, f"files of the {side}")
-            trace_checks = attach_all_checks(trace, inputs.book, move_bar)
-        else:
-            trace_checks = attach_checks(trace, inputs.book)
-        checks.append(trace_checks)
+    sides = read_sides(inputs, parts, progress)
+    checks = [side.checks for side in sides]
+    remarks = [remark for side in sides for remark in side.remarks]
     traces, norm_remark = choose_common_norm([side_checks.trace for side_checks in checks])
     if norm_remark:
         remarks.append(norm_remark)
@@ -78,21 +57,6 @@ def read_flows(
         move_bar = narrow_progress(progress, f"statistics of the {side}")
         flows.append(build_flow(trace, move_bar))
     return (flows[0], flows[1]), (checks[0], checks[1]), remarks
-
-
-def _complete_from_folder(
-    trace: Trace, part: Part, dump: Path, requested_ops: Sequence[str]
-) -> CompletedTrace:
-    """Complete a trace with the dump of the same step, rank and graph that was asked for."""
-    narrowed_part, _ = readers.choose_parts(
-        readers.find_parts(dump),
-        [part],
-        step=part.step,
-        rank=None if part.is_unranked else part.rank,
-        graph=part.graph,
-        side_names=(f"narrowed dump {dump}", "first dump"),
-    )
-    return complete_trace(trace, readers.read_part(narrowed_part), requested_ops)
 
 
 def compare_dumps(
@@ -184,15 +148,6 @@ def _describe_unread_parts(all_parts: Candidates, parts: tuple[Part, Part]) -> l
         if place:
             sentences.append(f"of the {side}, {place} was compared; the rest was not read")
     return sentences
-
-
-def _name_parameters(
-    trace: Trace, checkpoint: PathLike, progress: Callable[[float], None] | None
-) -> Trace:
-    from .. import checkpoints
-    from ..weight_comparison.dump_names import add_parameter_names
-
-    return add_parameter_names(trace, checkpoints.open(Path(checkpoint).absolute()), progress)
 
 
 def _read_baseline(baseline: PathLike, part: Part, progress: Progress | None) -> Flow:

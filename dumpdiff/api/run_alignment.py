@@ -13,9 +13,10 @@ from ..model.run_result import RunResult, TaskResult
 from ..readers.part_pairs import PartPair, PartPairs
 from ..readers.parts import Part
 from ..run_divergence import find_inheritance, locate_run
-from .executors import count_cores, run_tasks
+from .executors import run_tasks
 from .inputs import Inputs, PathLike
 from .layouts import describe_unrecorded_ranks
+from .processes import count_cores
 from .progress import Progress, report_progress
 from .run_backend import RunFolder
 from .run_folder import read_finished_task, write_run, write_task

@@ -2,10 +2,12 @@
 
 Each format has its own package; no other code knows a format.
 
-A format is a module with a name, ``FORMAT``, and two functions: ``find_parts(path)`` lists the
+A format is a module with a name, ``FORMAT``, and two functions: ``find_parts(listing)`` lists the
 parts (step, rank, graph) that a folder or file holds in that format, recognized by content, and
-``read_part(part)`` returns the :class:`~dumpdiff.model.trace.Trace` of one part. To add a format,
-write one module and add it to ``FORMATS``.
+``read_part(part)`` returns the :class:`~dumpdiff.model.trace.Trace` of one part. A folder is
+searched once for all formats. If one file is the index of a dump, ``is_index_file(head)``
+recognizes it, and ``listing.index_files`` has these files. To add a format, write one module and
+add it to ``INDEXED_FORMATS``, or to ``FORMATS`` if its dumps have no index file.
 
 The formats are ``mindspore`` (MindSpore's own dump), ``msprobe`` (mindstudio-probe, PyTorch and
 MindSpore), ``ptdbg`` (ptdbg_ascend, PyTorch), ``manifest`` (``dumpdiff.record``, and any folder of
@@ -22,7 +24,7 @@ from types import ModuleType
 
 from ..model.errors import DumpError
 from ..model.gc_pause import pause_gc
-from ..model.input_files import check_input, open_input_file, read_head
+from ..model.input_files import check_input, iterate_folders, open_input_file, read_head
 from ..model.trace import Problem, Trace
 from . import (
     debug_mode,
@@ -36,20 +38,19 @@ from . import (
     tensor_folder,
     torchtitan,
 )
-from .files import TENSOR_SUFFIXES, find_text_files, is_pickle
+from .files import TENSOR_SUFFIXES, find_text_files, is_pickle, search
 from .parts import Part, choose_parts, describe_unread_parts
 
-FORMATS: tuple[ModuleType, ...] = (
-    mindspore,
+INDEXED_FORMATS: tuple[ModuleType, ...] = (
     msprobe,
     ptdbg,
     manifest,
     huggingface,
     debug_mode,
     torchtitan,
-    sglang,
     polygraphy,
 )
+FORMATS: tuple[ModuleType, ...] = (mindspore, *INDEXED_FORMATS, sglang)
 
 __all__ = [
     "FORMATS",
@@ -58,6 +59,8 @@ __all__ = [
     "describe_unread_parts",
     "find_parts",
     "find_unreadable",
+    "list_parts",
+    "measure_index",
     "read_part",
 ]
 
@@ -78,12 +81,26 @@ def find_parts(path: str | Path, *, accept_tensors: bool = False) -> list[Part]:
     """
     path = Path(path)
     check_input(path)
-    parts = [part for reader in FORMATS for part in reader.find_parts(path)]
-    if not parts and accept_tensors:
-        parts = tensor_folder.find_parts(path)
+    parts = list_parts(path, accept_tensors=accept_tensors)
     if not parts:
         raise DumpError(_explain_no_dump(path))
     return parts
+
+
+def list_parts(path: Path, *, accept_tensors: bool = False) -> list[Part]:
+    """Return the parts of :func:`find_parts`, none if ``path`` holds no dump."""
+    listing = search(path, {reader.FORMAT: reader.is_index_file for reader in INDEXED_FORMATS})
+    parts = [part for reader in FORMATS for part in reader.find_parts(listing)]
+    return parts or (tensor_folder.find_parts(listing) if accept_tensors else [])
+
+
+def measure_index(part: Part) -> int:
+    """Return the bytes of the files that a reader parses as a whole: all but those of tensors."""
+    if part.path.is_file():
+        return part.path.stat().st_size
+    names = next((files for _, _, files in iterate_folders(part.path)), [])
+    files = [part.path / name for name in names if not name.endswith(TENSOR_SUFFIXES)]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def read_part(part: Part) -> Trace:

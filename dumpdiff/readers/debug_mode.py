@@ -16,15 +16,14 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 from ..model.dtypes import is_floating
 from ..model.errors import DumpError
-from ..model.input_files import open_input_text, read_head
+from ..model.input_files import open_input_text
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, Problem, Source, Trace
 from ..tensor_files.npy import validate_shape
-from .files import find_folder_number, find_text_files
+from .files import Listing, find_folder_number
 from .manifest import Manifest, ManifestCall, ManifestTensor, build_trace
 from .parts import Part
 from .stack_frames import Frame, build_site
@@ -84,15 +83,19 @@ _NO_CALLS = ("[", "# ", "redistribute_input", "-> output: ")
 _OPTIMIZER_TAG = "Optimizer."
 
 
-def find_parts(path: Path) -> list[Part]:
-    """List the logs at or below ``path``, recognized by the form of their operators.
+def is_index_file(head: bytes) -> bool:
+    """Whether a file that begins like this is a log, judged by the form of its operators."""
+    return _HEAD.search(head, 0, _HEAD_SIZE) is not None
+
+
+def find_parts(listing: Listing) -> list[Part]:
+    """List the logs.
 
     Step and rank are the numbers of the folders stepN and rankN.
     """
     return [
         Part(FORMAT, file, find_folder_number(file, "step"), find_folder_number(file, "rank"))
-        for file in find_text_files(path)
-        if _HEAD.search(read_head(file, _HEAD_SIZE))
+        for file in listing.index_files[FORMAT]
     ]
 
 

@@ -5,12 +5,13 @@ Nothing outside the dump folder is opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
-from ..model.input_files import ignore_error, iterate_folders, read_head
+from ..model.input_files import FolderEntries, ignore_error, iterate_folders, read_head
 from ..tensor_files import torch_pt
 from ..tensor_files.npy import open_array, resolve_inside
 
@@ -19,6 +20,35 @@ TENSOR_SUFFIXES = (".npy", ".pt", ".bin", ".pth", ".ckpt", ".safetensors")
 
 _MAX_TEXT_FILES = 300_000  #: each is opened; a run of 1,000 ranks and 50 steps has 200,000
 _MAX_LEVELS_UP = 4  #: folders above a file where its ``step`` or ``rank`` folder is looked for
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What one search of a folder, or of a single file, found for all formats."""
+
+    path: Path  #: that was searched
+    #: sorted; of a single file, its folder with no other file
+    folders: tuple[FolderEntries, ...]
+    index_files: Mapping[str, list[Path]]  #: format -> its index files, sorted by folder and name
+
+
+def search(path: Path, tests: Mapping[str, Callable[[bytes], bool]]) -> Listing:
+    """Search a folder once, or judge a single file, for all formats.
+
+    ``tests`` has, for each format with an index file, whether a file that begins like this is one.
+    Each file is opened once, and its first 64 KiB are what a test gets. Raises DumpError if there
+    are too many files.
+    """
+    is_file = path.is_file()
+    single_file = FolderEntries(path.parent, [], [path.name])
+    folders = (single_file,) if is_file else tuple(iterate_folders(path))
+    index_files: dict[str, list[Path]] = {name: [] for name in tests}
+    for file in [path] if is_file else _select_text_files(path, folders):
+        head = read_head(file)
+        for name, is_index_file in tests.items():
+            if is_index_file(head):
+                index_files[name].append(file)
+    return Listing(path, folders, index_files)
 
 
 def find_text_files(
@@ -30,10 +60,13 @@ def find_text_files(
     read. Raises DumpError if there are too many files.
     """
     if path.is_file():
-        yield path
-        return
+        return iter([path])
+    return _select_text_files(path, iterate_folders(path, on_error))
+
+
+def _select_text_files(path: Path, folders: Iterable[FolderEntries]) -> Iterator[Path]:
     n_files = 0
-    for folder, _, names in iterate_folders(path, on_error):
+    for folder, _, names in folders:
         for name in names:
             if name.endswith(TENSOR_SUFFIXES):
                 continue

@@ -18,10 +18,10 @@ from typing import Any
 
 from ..model.dtypes import normalize_dtype
 from ..model.errors import DumpError
-from ..model.input_files import is_plain_name, read_head, read_input_bytes
+from ..model.input_files import is_plain_name, read_input_bytes
 from ..model.trace import Problem, Source, Trace
 from ..tensor_files.npy import validate_shape
-from .files import find_text_files
+from .files import Listing
 from .manifest import Manifest, ManifestCall, ManifestTensor, build_trace
 from .parts import Part
 
@@ -37,9 +37,14 @@ _SIZE = re.compile(r"torch\.Size\(\[([\d, ]*)\]\)")
 _KEY = "data"  #: name of the tensor in its safetensors file
 
 
-def find_parts(path: Path) -> list[Part]:
-    """List the trees at or below ``path``; of two files of one tree the one with values."""
-    files = [file for file in find_text_files(path) if _HEAD.match(read_head(file, 256))]
+def is_index_file(head: bytes) -> bool:
+    """Whether a file that begins like this is a tree."""
+    return _HEAD.match(head, 0, 256) is not None
+
+
+def find_parts(listing: Listing) -> list[Part]:
+    """List the trees; of two files of one tree the one with values."""
+    files = listing.index_files[FORMAT]
     parts = []
     for file in files:
         full_file = file.with_name(file.name.removesuffix(_SUMMARY) + _FULL)

@@ -22,10 +22,10 @@ import orjson
 
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
-from ..model.input_files import read_head, read_input_bytes
+from ..model.input_files import read_input_bytes
 from ..model.trace import Problem, Source, Trace
 from ..tensor_files.npy import Header, decode_bfloat16, read_open_header
-from .files import find_folder_number, find_text_files
+from .files import Listing, find_folder_number
 from .manifest import Manifest, ManifestCall, ManifestTensor, build_trace
 from .parts import Part
 
@@ -37,15 +37,18 @@ _HEAD_SIZE = 4096
 _EXPORTED = re.compile(r"/(?:(?P<module>.+)/)?(?P<op>[A-Z][A-Za-z]*)(?:_\d+)?_output_\d+")
 
 
-def find_parts(path: Path) -> list[Part]:
-    """List the iterations of each runner in the files at or below ``path``.
+def is_index_file(head: bytes) -> bool:
+    """Whether a file that begins like this holds results of runners."""
+    return _HEAD.match(head, 0, _HEAD_SIZE) is not None
+
+
+def find_parts(listing: Listing) -> list[Part]:
+    """List the iterations of each runner in the files.
 
     An iteration is a step. If a file has several runners, the number of the runner is the graph.
     """
     parts = []
-    for file in find_text_files(path):
-        if not _HEAD.match(read_head(file, _HEAD_SIZE)):
-            continue
+    for file in listing.index_files[FORMAT]:
         rank = find_folder_number(file, "rank")
         try:
             runners = _read_runners(file)

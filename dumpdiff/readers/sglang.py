@@ -19,6 +19,7 @@ from ..model.errors import DumpError
 from ..model.input_files import iterate_folders, read_head
 from ..model.trace import BACKWARD, FORWARD, Problem, Source, Trace
 from ..tensor_files.pickles import get_mapping_items
+from .files import Listing
 from .manifest import Manifest, ManifestCall, ManifestTensor, build_trace
 from .parts import Part
 
@@ -53,10 +54,10 @@ class _File:
         return None
 
 
-def find_parts(path: Path) -> list[Part]:
-    """List the steps and ranks of the dumps at or below ``path``, by the names of their files."""
+def find_parts(listing: Listing) -> list[Part]:
+    """List the steps and ranks of the dumps, by the names of their files."""
     parts = []
-    for folder, file_names in _iterate_folders(path):
+    for folder, _, file_names in listing.folders:
         files = [file for name in file_names if (file := _parse_name(name)) is not None]
         if not files or read_head(folder / files[0].name, 4) != b"PK\x03\x04":
             continue
@@ -64,12 +65,6 @@ def find_parts(path: Path) -> list[Part]:
         for step, rank in sorted(places, key=lambda place: [n is not None and n for n in place]):
             parts.append(Part(FORMAT, folder, step, rank, has_whole_tensors=True))
     return parts
-
-
-def _iterate_folders(path: Path) -> list[tuple[Path, list[str]]]:
-    if path.is_file():
-        return [(path.parent, [path.name])]
-    return [(Path(folder), names) for folder, _, names in iterate_folders(path)]
 
 
 def _parse_name(name: str) -> _File | None:
@@ -87,7 +82,7 @@ def _parse_name(name: str) -> _File | None:
 
 def read_part(part: Part) -> Trace:
     """Return the trace of one step of one rank. Raises DumpError if no file of it can be read."""
-    names = dict(_iterate_folders(part.path))[part.path]
+    names = next((files for _, _, files in iterate_folders(part.path)), [])
     files = [file for name in names if (file := _parse_name(name)) is not None]
     files = [
         file

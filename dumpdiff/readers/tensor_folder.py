@@ -19,7 +19,7 @@ from ..model.errors import DumpError
 from ..model.input_files import iterate_folders
 from ..model.trace import Problem, Source, Trace, build_op_table, build_tensor_table
 from ..tensor_files.npy import resolve_inside
-from .files import find_folder_number, load_tensor
+from .files import Listing, find_folder_number, load_tensor
 from .parts import Part
 
 FORMAT = "tensors"
@@ -30,12 +30,13 @@ _PART_FOLDER = re.compile(r"(step|rank)_?\d+")
 _MAX_OPEN_FILES = 64
 
 
-def find_parts(path: Path) -> list[Part]:
-    """List the folders of tensors at or below ``path``: each folder stepN or rankN, else it."""
+def find_parts(listing: Listing) -> list[Part]:
+    """List the folders of tensors: each folder stepN or rankN, else the path that was searched."""
+    path = listing.path
     if path.is_file():
         return [Part(FORMAT, path, has_whole_tensors=True)] if _is_tensor_file(path) else []
     folders: dict[Path, None] = {}
-    for folder, _, names in iterate_folders(path):
+    for folder, _, names in listing.folders:
         for name in names:
             if _is_tensor_file(folder / name):
                 folders[_find_part_folder(folder, path)] = None

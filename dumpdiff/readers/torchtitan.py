@@ -12,14 +12,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ..model.dtypes import normalize_dtype
 from ..model.errors import DumpError
-from ..model.input_files import open_input_text, read_head
+from ..model.input_files import open_input_text
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER, Problem, Source, Trace
 from .debug_mode import parse_shape
-from .files import find_folder_number, find_text_files
+from .files import Listing, find_folder_number
 from .manifest import Manifest, ManifestCall, ManifestTensor, build_trace
 from .parts import Part
 
@@ -39,14 +38,18 @@ _RESOLUTION = 1e-6
 _MAX_DIGITS = 18  #: of the number of operators
 
 
-def find_parts(path: Path) -> list[Part]:
-    """List the logs at or below ``path``; the rank is in the name of the file."""
+def is_index_file(head: bytes) -> bool:
+    """Whether a file that begins like this is a log."""
+    return _HEAD.match(head, 0, 256) is not None
+
+
+def find_parts(listing: Listing) -> list[Part]:
+    """List the logs; the rank is in the name of the file."""
     parts = []
-    for file in find_text_files(path):
-        if _HEAD.match(read_head(file, 256)):
-            match = _RANK.search(file.name)
-            rank = int(match[1]) if match else find_folder_number(file, "rank")
-            parts.append(Part(FORMAT, file, find_folder_number(file, "step"), rank))
+    for file in listing.index_files[FORMAT]:
+        match = _RANK.search(file.name)
+        rank = int(match[1]) if match else find_folder_number(file, "rank")
+        parts.append(Part(FORMAT, file, find_folder_number(file, "step"), rank))
     return parts
 
 

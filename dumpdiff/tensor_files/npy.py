@@ -11,7 +11,7 @@ import ast
 import math
 import os
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -163,12 +163,12 @@ def make_loader(folder: str | Path) -> Callable[[str], NDArray[Any]]:
 
     The function raises DumpError for names that lead out of the folder.
     """
-    root = Path(folder).resolve()
+    # no function in a function: a trace that another process read comes with its loader
+    return partial(_open_inside, Path(folder).resolve())
 
-    def load(name: str) -> NDArray[Any]:
-        return open_array(resolve_inside(root, name))
 
-    return load
+def _open_inside(root: Path, name: str) -> NDArray[Any]:
+    return open_array(resolve_inside(root, name))
 
 
 def resolve_inside(folder: Path, name: str) -> Path:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dumpdiff import readers
 from dumpdiff.model.errors import DumpError
 from dumpdiff.model.trace import Trace
 from dumpdiff.readers import mindspore
@@ -79,22 +80,22 @@ class TestFind:
             shutil.copytree(
                 copy / ITERATION, many / f"rank_{rank}" / "net" / str(graph) / str(step)
             )
-        numbers = [(part.rank, part.graph, part.step) for part in mindspore.find_parts(many)]
+        numbers = [(part.rank, part.graph, part.step) for part in readers.list_parts(many)]
         assert numbers == [(0, 0, 0), (0, 0, 2), (0, 0, 10), (0, 3, 0), (1, 0, 0)]
 
     @pytest.mark.parametrize("other", ["v6.0_api_stack", "ms_mf_none"])
     def test_dumps_of_other_tools_are_not_taken(self, dump: Callable[[str], Path], other: str):
-        assert mindspore.find_parts(dump(other)) == []
+        assert "mindspore" not in {part.format for part in readers.list_parts(dump(other))}
 
     def test_a_name_alone_is_no_dump(self, tmp_path: Path):
         name = "Add.Default_Add-op0.0.0.1734008383669918.input.0.DefaultFormat.Float32.npy"
         (tmp_path / name).write_text("no array")
         (tmp_path / "statistic.csv").write_text("Op Type,Op Name,Count\nAdd,Add-op0,3\n")
-        assert mindspore.find_parts(tmp_path) == []
-        assert mindspore.find_parts(tmp_path / "statistic.csv") == []
+        assert readers.list_parts(tmp_path) == []
+        assert readers.list_parts(tmp_path / "statistic.csv") == []
 
     def test_an_empty_folder(self, tmp_path: Path):
-        assert mindspore.find_parts(tmp_path) == []
+        assert readers.list_parts(tmp_path) == []
 
 
 class TestGraphAndTensors:
@@ -405,7 +406,7 @@ class TestRecordedNow:
     def edge(self, recorded: Callable[..., Path]) -> Callable[[str], list[Trace]]:
         return lambda case: [
             mindspore.read_part(part)
-            for part in mindspore.find_parts(recorded("mindspore_edges", case))
+            for part in readers.list_parts(recorded("mindspore_edges", case))
         ]
 
     def test_bfloat16(self, edge: Callable[[str], list[Trace]]):

@@ -7,6 +7,7 @@ import pytest
 
 from dumpdiff import readers
 from dumpdiff.model.errors import DumpError
+from dumpdiff.readers import files
 from dumpdiff.readers.parts import Part, choose_parts
 
 
@@ -185,3 +186,17 @@ def test_an_empty_folder_and_a_missing_path(tmp_path: Path):
         readers.find_parts(tmp_path)
     with pytest.raises(DumpError, match="no such file or folder"):
         readers.find_parts(tmp_path / "absent")
+
+
+def test_a_folder_is_searched_once_for_all_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("a.json", "b.log", "c.npy"):
+        (tmp_path / name).write_text("{}")
+    opened_files: list[str] = []
+
+    def read_head(path: Path) -> bytes:
+        opened_files.append(path.name)
+        return b""
+
+    monkeypatch.setattr(files, "read_head", read_head)
+    assert readers.list_parts(tmp_path) == []
+    assert opened_files == ["a.json", "b.log"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dumpdiff import readers
 from dumpdiff.model.errors import DumpError
 from dumpdiff.readers import mindspore
 from dumpdiff.readers.mindspore.statistic_csv import (
@@ -227,7 +228,7 @@ def test_what_an_optimizer_overwrote_is_not_trusted_without_a_graph(tmp_path: Pa
     ]
     text = ASCEND.partition("\n")[0] + "\n" + "".join(rows)
     (folder / "statistic.csv").write_text(text)
-    (part,) = mindspore.find_parts(tmp_path)
+    (part,) = readers.list_parts(tmp_path)
     trace = mindspore.read_part(part)
     assert trace.ops["name"].tolist() == [
         "fc_weight", "Default_MatMul-op0", "Default_Momentum-op1"

@@ -21,7 +21,7 @@ _MAX_LISTED_STEPS = 12
 
 def find_dump_parts(path: str) -> list[Part]:
     """Return the dumps in a path; empty if it contains something else."""
-    return [part for reader in readers.FORMATS for part in reader.find_parts(Path(path))]
+    return readers.list_parts(Path(path))
 
 
 def read_dump_norms(path: str, parts: list[Part], step: int | None, rules: Rules) -> Norms:

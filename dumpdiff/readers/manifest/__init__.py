@@ -4,7 +4,7 @@
 """
 
 from .document import RECOGNITION_KEY, VERSION, Manifest, ManifestCall, ManifestTensor
-from .reader import FORMAT, build_trace, find_parts, read_part
+from .reader import FORMAT, build_trace, find_parts, is_index_file, read_part
 
 __all__ = [
     "FORMAT",
@@ -15,5 +15,6 @@ __all__ = [
     "ManifestTensor",
     "build_trace",
     "find_parts",
+    "is_index_file",
     "read_part",
 ]

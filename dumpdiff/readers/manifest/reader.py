@@ -12,7 +12,6 @@ import pandas as pd
 
 from ...model.arrays import AnyArray
 from ...model.errors import DumpError
-from ...model.input_files import read_head
 from ...model.sketches import LENGTH, VERSION
 from ...model.trace import (
     COMMUNICATION,
@@ -24,7 +23,7 @@ from ...model.trace import (
     build_tensor_table,
 )
 from ...tensor_files.npy import open_array, resolve_inside
-from ..files import find_folder_number, find_text_files
+from ..files import Listing, find_folder_number
 from ..parts import Part
 from ..reductions import normalize_reduction
 from ..tensor_folder import load_folder_tensor
@@ -35,17 +34,19 @@ FORMAT = "manifest"
 _HEAD_SIZE = 4096  #: bytes of a file that decide whether it is a manifest
 
 
-def find_parts(path: Path) -> list[Part]:
-    """List every manifest at or below ``path``, recognized by its first key.
+def is_index_file(head: bytes) -> bool:
+    """Whether a file that begins like this is a manifest, judged by its first key."""
+    head = head[:_HEAD_SIZE].lstrip()
+    return head.startswith(b"{") and f'"{RECOGNITION_KEY}"'.encode() in head
+
+
+def find_parts(listing: Listing) -> list[Part]:
+    """List every manifest.
 
     Step and rank are those that it states, else the numbers of the folders stepN and rankN.
     """
     parts = []
-    key = f'"{RECOGNITION_KEY}"'.encode()
-    for file in find_text_files(path):
-        head = read_head(file, _HEAD_SIZE)
-        if head.lstrip()[:1] != b"{" or key not in head:
-            continue
+    for file in listing.index_files[FORMAT]:
         step, rank = find_folder_number(file, "step"), find_folder_number(file, "rank")
         has_whole_tensors = any(file.parent.glob("tensors/*"))
         parts.append(Part(FORMAT, file, step, rank, has_whole_tensors=has_whole_tensors))

@@ -12,9 +12,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ...model.input_files import iterate_folders, read_input_text
+from ...model.input_files import read_input_text
 from ...model.trace import Problem, Source, Trace
 from ...tensor_files import npy
+from ..files import Listing
 from ..parts import Part
 from .graph import Dataflow, find_graph_files, read_dataflow
 from .join import Join, join_records
@@ -34,20 +35,17 @@ _FLOAT32_RESOLUTION = 1e-7  #: relative, of statistics computed from npy files
 _MAX_UNVERIFIED_SHARE = 0.01
 
 
-def find_parts(path: Path) -> list[Part]:
-    """List one part for each iteration folder at or below ``path``.
-
-    ``path`` may also be a statistic.csv.
-    """
+def find_parts(listing: Listing) -> list[Part]:
+    """List one part for each iteration folder, or the single file if it is a statistic.csv."""
+    path = listing.path
     if path.is_file():
         folder = path.resolve().parent
         return [_make_part(path, folder, has_whole_tensors=False)] if is_statistic_csv(path) else []
     parts = []
-    n_levels = len(path.parts)
-    for folder, subfolders, files in iterate_folders(path):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        if len(folder.parts) - n_levels >= _MAX_DEPTH:
-            subfolders.clear()
+    for folder, _, files in listing.folders:
+        levels = folder.parts[len(path.parts) :]
+        if len(levels) > _MAX_DEPTH or any(name.startswith(".") for name in levels):
+            continue
         has_whole_tensors = is_npy_folder(folder, files)
         if has_whole_tensors or (CSV in files and is_statistic_csv(folder / CSV)):
             parts.append(_make_part(folder, folder.resolve(), has_whole_tensors))

@@ -3,6 +3,7 @@
 Both frameworks, PyTorch and MindSpore, write the same files.
 """
 
+from .dump_json import is_index_file
 from .reader import FORMAT, find_parts, read_part
 
-__all__ = ["FORMAT", "find_parts", "read_part"]
+__all__ = ["FORMAT", "find_parts", "is_index_file", "read_part"]

@@ -16,6 +16,8 @@ from ...model.errors import DumpError
 from ...model.input_files import read_input_bytes
 from ...model.trace import Problem
 
+HEAD_SIZE = 4096  #: bytes of a file that decide whether it is a dump.json
+
 _HEAD = re.compile(rb'\s*\{\s*"(?:task|level|framework|dump_data_dir|data)"\s*:')
 #: Level "debug" holds values that the user saved by hand, not calls.
 _DEBUG_LEVEL = re.compile(rb'"level"\s*:\s*"debug"')
@@ -26,9 +28,9 @@ _NEXT_ENTRY = re.compile(r'^  "', re.MULTILINE)
 _END = re.compile(r"\s*\}")
 
 
-def is_dump(head: bytes) -> bool:
+def is_index_file(head: bytes) -> bool:
     """Whether a file that begins like this is a dump.json or debug.json of msprobe."""
-    return _HEAD.match(head) is not None and b'"data"' in head
+    return _HEAD.match(head) is not None and b'"data"' in head[:HEAD_SIZE]
 
 
 def holds_saved_values(head: bytes) -> bool:

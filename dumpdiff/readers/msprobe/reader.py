@@ -18,17 +18,16 @@ from ...model.errors import DumpError
 from ...model.input_files import read_head
 from ...model.trace import FORWARD, OPTIMIZER, Problem, Source, Trace, build_op_table
 from .. import call_records
-from ..files import find_folder_number, find_text_files, load_tensor
+from ..files import Listing, find_folder_number, load_tensor
 from ..parts import Part
 from ..stack_frames import NOWHERE, Site, parse_site
 from .communications import read_communications
-from .dump_json import holds_saved_values, is_dump, read_dump, read_side_file
+from .dump_json import HEAD_SIZE, holds_saved_values, read_dump, read_side_file
 from .names import Call, parse_name, parse_saved_name
 from .tensors import FOLDER, read_call_tensors
 
 FORMAT = "msprobe"
 
-_HEAD_SIZE = 4096  #: bytes of a file that decide whether it is a dump.json
 _MAX_NESTING = 1000  #: modules around a call; stops a construct.json that runs in a circle
 _MAX_SHOWN_NAME = 80  #: characters of an unknown name in a message
 
@@ -36,17 +35,16 @@ _MAX_SHOWN_NAME = 80  #: characters of an unknown name in a message
 _MINDSPORE_FAMILIES = ("Cell.", "Primitive.", "Mint", "mint.")
 
 
-def find_parts(path: Path) -> list[Part]:
-    """List every dump.json at or below ``path``, and every debug.json in a folder without one.
+def find_parts(listing: Listing) -> list[Part]:
+    """List every dump.json, and every debug.json in a folder without one.
 
     Step and rank (or process id) are the numbers of the folders stepN, rankR and procP.
     """
     calls: list[Path] = []
     saved_values: list[Path] = []
-    for file in find_text_files(path):
-        head = read_head(file, _HEAD_SIZE)
-        if is_dump(head):
-            (saved_values if holds_saved_values(head) else calls).append(file)
+    for file in listing.index_files[FORMAT]:
+        head = read_head(file, HEAD_SIZE)
+        (saved_values if holds_saved_values(head) else calls).append(file)
     folders = {file.parent for file in calls}
     files = [*calls, *(file for file in saved_values if file.parent not in folders)]
     parts = []

@@ -108,7 +108,7 @@ class Damage:
         return problems
 
 
-def is_dump(head: bytes) -> bool:
+def is_index_file(head: bytes) -> bool:
     """Whether a file that begins like this is a ptdbg_ascend dump, judged by its records."""
     return _START.search(head) is not None
 

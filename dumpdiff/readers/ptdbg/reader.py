@@ -19,18 +19,13 @@ import pandas as pd
 
 from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
-from ...model.input_files import is_plain_name, read_head
+from ...model.input_files import is_plain_name
 from ...model.trace import Problem, Source, Trace, build_op_table, build_tensor_table
 from .. import call_records
-from ..files import (
-    find_folder_number,
-    find_text_files,
-    is_pickle,
-    load_tensor,
-)
+from ..files import Listing, find_folder_number, is_pickle, load_tensor
 from ..parts import Part
 from .call_groups import CallGroups, group_lines
-from .lines import Damage, Record, is_dump, parse_name, read_lines
+from .lines import Damage, Record, parse_name, read_lines
 
 FORMAT = "ptdbg"
 
@@ -50,20 +45,17 @@ _VARIANTS = {
 _normalize_dtype = lru_cache(maxsize=None)(normalize_dtype)
 
 
-def find_parts(path: Path) -> list[Part]:
-    """List every ptdbg_ascend file at or below ``path``.
+def find_parts(listing: Listing) -> list[Part]:
+    """List every ptdbg_ascend file.
 
     Step and rank are the numbers of the folders ``stepN`` and ``rankR``.
     """
     parts = []
-    for file in find_text_files(path):
-        if is_dump(read_head(file)):
-            step = find_folder_number(file, "step")
-            rank, process = _find_rank(file)
-            has_whole_tensors = bool(_find_tensor_folders(file))
-            parts.append(
-                Part(FORMAT, file, step, rank, process, has_whole_tensors=has_whole_tensors)
-            )
+    for file in listing.index_files[FORMAT]:
+        step = find_folder_number(file, "step")
+        rank, process = _find_rank(file)
+        has_whole_tensors = bool(_find_tensor_folders(file))
+        parts.append(Part(FORMAT, file, step, rank, process, has_whole_tensors=has_whole_tensors))
     return parts
 
 
