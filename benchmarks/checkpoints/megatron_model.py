@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,21 @@ def compute_logits(folder: Path, tokens: Any) -> Any:
     _initialize()
     content = torch.load(folder / _FILE, weights_only=False)
     arguments: Namespace = content["args"]
-    model = _build_model(arguments)
-    missing, unexpected = model.load_state_dict(content["model"], strict=False)
-    lost = [name for name in missing if "_extra_state" not in name]
-    if lost or unexpected:
-        raise RuntimeError(f"missing {lost[:3]}, unexpected {unexpected[:3]}")
+    model = build_model(arguments)
+    load_strictly(model, content["model"])
     length = tokens.shape[1]
     positions = torch.arange(length).expand_as(tokens)
     mask = torch.triu(torch.ones(1, 1, length, length, dtype=torch.bool), 1)
     with torch.no_grad():
         return model.eval()(tokens, positions, mask)
+
+
+def load_strictly(model: Any, weights: Mapping[str, Any]) -> None:
+    """Load weights into a model. Raises RuntimeError if a name is missing or unknown."""
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    lost = [name for name in missing if "_extra_state" not in name]
+    if lost or unexpected:
+        raise RuntimeError(f"missing {lost[:3]}, unexpected {unexpected[:3]}")
 
 
 def _initialize() -> None:
@@ -41,11 +47,8 @@ def _initialize() -> None:
     if torch.distributed.is_initialized():
         return
     from megatron.core import parallel_state
-    from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
-    from megatron.core.transformer.moe import moe_utils
 
-    torch.cuda.synchronize = lambda *_: None
-    torch.cuda.current_device = lambda: "cpu"
+    _replace_device()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -53,14 +56,26 @@ def _initialize() -> None:
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1
     )
     parallel_state.initialize_model_parallel(1, 1)
+
+
+def _replace_device() -> None:
+    """Let the code for devices run without one."""
+    import torch
+    from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+    from megatron.core.transformer.moe import moe_utils
+
+    torch.cuda.synchronize = lambda *_: None
+    torch.cuda.current_device = lambda: "cpu"
     # The states of random numbers for dropout, which is zero here, are on a device.
     CudaRNGStatesTracker.fork = lambda *_: contextlib.nullcontext()
     # 0.16.1 reads this name, but defines it only with Transformer Engine.
     moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
 
 
-def _build_model(arguments: Namespace) -> Any:
+def build_model(arguments: Namespace, virtual_stage: int | None = None) -> Any:
+    """Return the model of this rank; of several virtual stages one."""
     import torch
+    from megatron.core import parallel_state
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.transformer_config import (
@@ -68,6 +83,7 @@ def _build_model(arguments: Namespace) -> Any:
         TransformerConfig,
     )
 
+    _replace_device()
     is_latent = arguments.multi_latent_attention
     config_class = MLATransformerConfig if is_latent else TransformerConfig
     values = {
@@ -94,8 +110,13 @@ def _build_model(arguments: Namespace) -> Any:
     }
     config = config_class(**values)
     spec = get_gpt_decoder_block_spec(
-        config, use_transformer_engine=False, normalization=arguments.normalization
+        config,
+        use_transformer_engine=False,
+        normalization=arguments.normalization,
+        vp_stage=virtual_stage,
     )
+    is_first = parallel_state.is_pipeline_first_stage(False, virtual_stage)
+    is_last = parallel_state.is_pipeline_last_stage(False, virtual_stage)
     return GPTModel(
         config=config,
         transformer_layer_spec=spec,
@@ -107,6 +128,9 @@ def _build_model(arguments: Namespace) -> Any:
         rotary_base=int(getattr(arguments, "rotary_base", 10000)),
         rope_scaling=getattr(arguments, "use_rope_scaling", False),
         rope_scaling_factor=getattr(arguments, "rope_scaling_factor", 8.0),
+        pre_process=is_first,
+        post_process=is_last,
+        vp_stage=virtual_stage,
     )
 
 

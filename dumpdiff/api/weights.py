@@ -67,6 +67,10 @@ def convert(
     model_type: str | None = None,
     tp: int = 1,
     pp: int = 1,
+    vpp: int = 1,
+    ep: int = 1,
+    etp: int | None = None,
+    stage_layers: Sequence[int] = (),
     transformer_impl: str = "local",
     true_vocab_size: int | None = None,
     make_vocab_size_divisible_by: int = 128,
@@ -107,8 +111,11 @@ def convert(
         Checkpoint whose names are used.
     model_type
         Hugging Face model type; default: derived from the source.
-    tp, pp
-        Megatron: tensor-parallel ranks and pipeline stages.
+    tp, pp, vpp, ep, etp
+        Megatron: ranks of tensor and pipeline parallelism, virtual stages on each pipeline rank,
+        ranks of expert parallelism, ranks that share an expert (default: ``tp``).
+    stage_layers
+        Megatron: layers of each stage, if they have different numbers; ``pp * vpp`` numbers.
     transformer_impl
         Megatron: ``local`` or ``transformer_engine`` layers, which name norms and experts
         differently.
@@ -136,7 +143,7 @@ def convert(
         If a rule file is wrong.
     """
     from .. import conversion
-    from ..conversion import SourceOptions, TargetOptions, plan_conversion
+    from ..conversion import ParallelSizes, SourceOptions, TargetOptions, plan_conversion
 
     book = load_rules([Path(file) for file in rules])
     opened = _open_checkpoint(source)
@@ -153,8 +160,7 @@ def convert(
     target_options = TargetOptions(
         framework=to,
         legacy=legacy,
-        tensor=tp,
-        stages=pp,
+        sizes=ParallelSizes(tp, pp, vpp, ep, etp, tuple(stage_layers)),
         divisible_by=make_vocab_size_divisible_by,
         padded_vocabulary=padded_vocab_size,
         transformer_engine=transformer_impl == "transformer_engine",

@@ -5,7 +5,15 @@ expects.
 """
 
 from .canonical import SourceOptions
+from .parallel_ranks import ParallelSizes
 from .pipeline import ConversionResult, convert, plan_conversion
 from .plan import TargetOptions
 
-__all__ = ["ConversionResult", "SourceOptions", "TargetOptions", "convert", "plan_conversion"]
+__all__ = [
+    "ConversionResult",
+    "ParallelSizes",
+    "SourceOptions",
+    "TargetOptions",
+    "convert",
+    "plan_conversion",
+]

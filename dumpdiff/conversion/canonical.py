@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..checkpoints import Checkpoint
+from ..checkpoints.elements import FLOAT8
 from ..model.errors import DumpError
 from ..rulebook import Arrangement, Rules
+from ..weight_comparison.block_scales import dequantize_weights
+from ..weight_comparison.computed_matrix import cast_matrix
 from ..weight_comparison.families import (
     HUGGINGFACE,
     META,
@@ -39,6 +42,8 @@ _GATE_UP_LAYOUTS: Mapping[str, FusionLayout] = {
     MINDFORMERS: "interleaved",
     MINDFORMERS_LEGACY: "interleaved",
 }
+#: dtypes that 8-bit weights with scales are written in.
+_DECODED_DTYPES = ("bfloat16", "float16", "float32")
 _FUSED = re.compile(r"^(.*\.)(qkv|gate_up_proj)\.(weight|bias)$")
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _STACKED_EXPERTS = re.compile(r"\.experts\.(gate_up_proj|gate_proj|up_proj|down_proj)\.")
@@ -71,6 +76,7 @@ class CanonicalCheckpoint:
     rules: Rules
     skipped: tuple[str, ...]  #: tensors that are no weights: optimizer states, counters, tables
     notes: tuple[str, ...] = ()
+    is_decoded: bool = False  #: some weights were 8-bit, with scales
 
     @property
     def n_layers(self) -> int:
@@ -97,15 +103,19 @@ def _count_layers(paths: Iterable[str]) -> int:
 
 
 def read_canonical(
-    checkpoint: Checkpoint, rules: Rules, options: SourceOptions
+    checkpoint: Checkpoint, rules: Rules, options: SourceOptions, dtype: str | None = None
 ) -> CanonicalCheckpoint:
-    """Return the canonical parameters of a checkpoint. Names and shapes are read, elements are not.
+    """Return the canonical parameters of a checkpoint. Names, shapes and scales are read.
 
-    Raises DumpError for a parameter that no rule knows, or a fused one whose parts are unknown.
+    8-bit weights with scales become the numbers that they represent, in ``dtype``; None: the dtype
+    in the settings. Raises DumpError for a parameter that no rule knows, a fused one whose parts
+    are unknown, and 8-bit weights whose scales are missing or impossible.
     """
-    model = join_shards(checkpoint, rules)
+    model = dequantize_weights(join_shards(checkpoint, rules))
     for problem in model.problems[len(checkpoint.problems) :]:
-        raise DumpError(f"{problem.file}: {problem.message}; fix the checkpoint first")
+        file = problem.file or checkpoint.path
+        raise DumpError(f"{file}: {problem.message}; fix the checkpoint first")
+    model, decoding = _decode_weights(model, dtype)
     model = replace(model, config=_override_config(model.config, options))
     parameters: dict[str, Rows] = {}
     sources: dict[str, str] = {}
@@ -132,8 +142,40 @@ def read_canonical(
         naming=model.naming,
         rules=rules,
         skipped=_list_states(model),
-        notes=(*map(str, checkpoint.problems), *assumptions),
+        notes=(*map(str, checkpoint.problems), *decoding, *assumptions),
+        is_decoded=bool(decoding),
     )
+
+
+def _decode_weights(model: WholeModel, dtype: str | None) -> tuple[WholeModel, tuple[str, ...]]:
+    """Return a model with 8-bit weights in another dtype, and a note if there were any.
+
+    The product of element and scale is rounded to float32 and then to ``dtype``, as by the decoder
+    that DeepSeek publishes (weight_dequant in inference/kernel.py).
+    """
+    tensors = dict(model.tensors)
+    n_decoded = 0
+    for name, tensor in model.tensors.items():
+        if tensor.matrix.precision not in FLOAT8:
+            continue
+        if tensor.dtype in FLOAT8:
+            raise DumpError(
+                f"{model.checkpoint.path}: {name} is {tensor.dtype} without {name}_scale_inv or"
+                f" {name}_scale, so its numbers are unknown; add the scales"
+            )
+        stated = model.checkpoint.settings
+        dtype = dtype or stated.get("torch_dtype") or stated.get("dtype")
+        if dtype not in _DECODED_DTYPES:
+            raise DumpError(
+                f"{model.checkpoint.path}: {name} is 8-bit with scales, and the settings state no"
+                " dtype for its numbers; give --dtype bfloat16, float16 or float32"
+            )
+        tensors[name] = replace(tensor, matrix=cast_matrix(tensor.matrix, dtype))
+        n_decoded += 1
+    if not n_decoded:
+        return model, ()
+    note = f"{n_decoded} 8-bit weights with scales are written as the numbers they represent"
+    return replace(model, tensors=tensors), (f"{note}, in {dtype}",)
 
 
 def _list_states(model: WholeModel) -> tuple[str, ...]:
@@ -170,10 +212,8 @@ def _check_convertible(model: WholeModel, name: str, path: str) -> None:
         raise DumpError(f"{file}: {name} belongs to multi-token prediction, which is not converted")
     if _STACKED_EXPERTS.search(path):
         raise DumpError(f"{file}: the number of experts in {name} is unknown; give --experts N")
-    if path.endswith("_scale_inv"):
-        raise DumpError(
-            f"{file}: {name} scales 8-bit weights, which are not converted; decode them first"
-        )
+    if path.endswith(("weight_scale_inv", "weight_scale")):
+        raise DumpError(f"{file}: {name} scales a weight that is missing or not 8-bit floating")
     if model.resolve_name(name) == name and path not in model.canonical:
         raise DumpError(f"{file}: no rule knows {name}; name it with --rules FILE")
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ..rulebook import ModelFamily
 from ..weight_comparison.families import find_model_family
 from .canonical import CanonicalCheckpoint
+from .parallel_ranks import ParallelSizes, build_size_arguments
 from .rope_scaling import build_megatron_scaling, read_rope_scaling
 
 
@@ -70,7 +71,7 @@ _CARRIED_SETTINGS = frozenset(
         "num_local_experts", "n_routed_experts", "num_experts", "first_k_dense_replace",
         "moe_layer_freq", "n_shared_experts", "tie_word_embeddings", "attention_bias", "mlp_bias",
         "norm_topk_prob", "rope_scaling", "rope_parameters", "head_dim", "qk_head_dim",
-        "decoder_sparse_step", "mlp_only_layers", "qkv_bias", "embd_pdrop",
+        "decoder_sparse_step", "mlp_only_layers", "qkv_bias", "embd_pdrop", "quantization_config",
     }
 )  # fmt: skip
 #: Settings that do not change what a forward and a backward pass compute.
@@ -181,7 +182,10 @@ def build_config(
     """
     facts = collect_facts(model)
     if model.settings.get("model_type"):
-        return _update_config(model.settings, facts, dtype)
+        settings = dict(model.settings)
+        if model.is_decoded:
+            settings.pop("quantization_config", None)
+        return _update_config(settings, facts, dtype)
     if "heads" not in facts:
         return None
     config: dict[str, Any] = {
@@ -238,8 +242,7 @@ def _add_expert_settings(
 
 def build_arguments(
     model: CanonicalCheckpoint,
-    n_ranks: int,
-    n_stages: int,
+    sizes: ParallelSizes,
     padded_vocabulary: int,
     transformer_engine: bool,
 ) -> dict[str, Any]:
@@ -253,8 +256,7 @@ def build_arguments(
     has_learned_positions = "position_embedding.weight" in model.parameters
     has_layer_norm = model.has_parameter("final_norm.bias")
     arguments |= {
-        "tensor_model_parallel_size": n_ranks,
-        "pipeline_model_parallel_size": n_stages,
+        **build_size_arguments(sizes, facts["layers"], 0),
         "vocab_size": model.config.vocabulary,
         "padded_vocab_size": padded_vocabulary,
         "group_query_attention": not model.has_mla and facts.get("groups") != facts.get("heads"),

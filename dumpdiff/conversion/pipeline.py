@@ -29,13 +29,14 @@ class ConversionResult:
     n_reused_files: int = 0  #: files that an interrupted conversion had written
     #: The written checkpoint compared with the source; None if they were not compared.
     verification: WeightsResult | None = None
-    exact: bool = True  #: no dtype was changed, so every bit must be the source's
+    exact: bool = True  #: every bit must be the source's: no dtype changed, no scale was applied
 
     @property
     def verified(self) -> bool | None:
         """Whether all weights are the source's; None if they were not compared.
 
-        They must be identical bit for bit, or rounded once if a dtype was given.
+        They must be identical bit for bit, or rounded once if a dtype was given or 8-bit weights
+        were decoded.
         """
         if self.verification is None:
             return None
@@ -58,10 +59,11 @@ def plan_conversion(
     ``like`` is a checkpoint whose names are used. Raises DumpError for what cannot be converted.
     """
     check_family(source, rules, target_options.framework)
-    model = read_canonical(source, rules, source_options)
+    model = read_canonical(source, rules, source_options, target_options.dtype)
     example = None if like is None else join_shards(like, rules)
     plan = build_plan(model, target_options, example)
-    return ConversionResult(plan, source.path, exact=target_options.dtype is None)
+    is_exact = target_options.dtype is None and not model.is_decoded
+    return ConversionResult(plan, source.path, exact=is_exact)
 
 
 def convert(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,12 +19,20 @@ from ..weight_comparison.whole_model import WholeModel
 from . import existing_names, huggingface, megatron, mindspore, model_config, safetensors_writer
 from .architecture import check_layers, check_target
 from .canonical import CanonicalCheckpoint, FusionLayout
+from .parallel_ranks import (
+    ParallelSizes,
+    build_folder_name,
+    check_sizes,
+    list_ranks,
+    list_stages,
+    select_experts,
+    select_stage,
+)
 from .rows import OutputTensor, Rows
 from .target_layout import TargetLayout, build_tensors, shard_parameters
 
 Framework = Literal["megatron", "huggingface", "mindspore"]
 _RELEASE = "release"  #: Megatron's name of the folder for weights that belong to no iteration
-_LAYER = re.compile(r"^layers\.(\d+)\.")
 #: Parameters with one row per token of the vocabulary, which are padded.
 _VOCABULARY_PARAMETERS = ("embedding.weight", "head.weight", "head.bias")
 #: Modules that ``--bias`` and ``--no-bias`` are about: the linear layers of attention and MLP.
@@ -40,10 +47,9 @@ class TargetOptions:
 
     framework: Framework
     legacy: bool = False  #: the framework's older names
-    tensor: int = 1  #: tensor-parallel ranks
-    stages: int = 1  #: pipeline stages
+    sizes: ParallelSizes = field(default_factory=ParallelSizes)
     divisible_by: int = 128
-    #: Rows of the embedding; None: the next multiple of ``divisible_by * tensor``.
+    #: Rows of the embedding; None: the next multiple of ``divisible_by * sizes.tensor``.
     padded_vocabulary: int | None = None
     transformer_engine: bool = False
     qkv: FusionLayout = "grouped"  #: of MindSpore Transformers, as its configuration states it
@@ -58,9 +64,15 @@ class File:
     """A file to write: tensors, or a text."""
 
     name: str  #: relative to the output folder
-    tensors: tuple[OutputTensor, ...] = ()
+    #: Tensors; of each virtual stage on a rank of Megatron, else all in one.
+    chunks: tuple[tuple[OutputTensor, ...], ...] = ()
     text: str | None = None
     arguments: Mapping[str, Any] | None = None  #: of a torch file of Megatron; None for safetensors
+
+    @property
+    def tensors(self) -> tuple[OutputTensor, ...]:
+        """The tensors of all chunks."""
+        return tuple(tensor for chunk in self.chunks for tensor in chunk)
 
     @cached_property
     def size(self) -> int:
@@ -99,9 +111,10 @@ def build_plan(
     model = _pad_vocabulary(model, options)
     if options.framework == "megatron":
         plan = _plan_megatron(model, options)
-    elif (options.tensor, options.stages) != (1, 1):
+    elif options.sizes != ParallelSizes():
         raise DumpError(
-            f"--tp and --pp are Megatron's; a checkpoint for {options.framework} is not split"
+            "--tp, --pp, --vpp, --ep, --etp and --stage-layers are Megatron's; a checkpoint for"
+            f" {options.framework} is not split"
         )
     else:
         plan = _plan_safetensors(model, options, example)
@@ -161,12 +174,12 @@ def _pad_vocabulary(model: CanonicalCheckpoint, options: TargetOptions) -> Canon
 
 def _compute_padded_size(vocabulary: int, options: TargetOptions) -> int:
     """Return the rows of the embedding to write. Raises DumpError for impossible options."""
-    step = options.divisible_by * options.tensor if options.framework == "megatron" else 1
+    step = options.divisible_by * options.sizes.tensor if options.framework == "megatron" else 1
     padded = options.padded_vocabulary or -(-vocabulary // step) * step
-    if padded < vocabulary or padded % options.tensor:
+    if padded < vocabulary or padded % options.sizes.tensor:
         raise DumpError(
             f"--padded-vocab-size {padded}: must be at least {vocabulary} and a multiple of "
-            f"--tp {options.tensor}"
+            f"--tp {options.sizes.tensor}"
         )
     return padded
 
@@ -184,7 +197,7 @@ def _plan_safetensors(
     if example is not None:
         existing_names.check_against_example(example, tensors)
     tensors_by_file = safetensors_writer.split_into_files(tensors)
-    files = [File(name, tuple(content)) for name, content in tensors_by_file.items()]
+    files = [File(name, (tuple(content),)) for name, content in tensors_by_file.items()]
     if len(files) > 1:
         index = safetensors_writer.build_index(tensors_by_file)
         files.append(File("model.safetensors.index.json", text=index))
@@ -223,65 +236,23 @@ def _plan_megatron(model: CanonicalCheckpoint, options: TargetOptions) -> Plan:
 def _plan_ranks(
     model: CanonicalCheckpoint, target: TargetLayout, options: TargetOptions
 ) -> Iterator[File]:
-    n_ranks, n_stages = options.tensor, options.stages
-    _check_divisible(model, n_ranks, n_stages)
+    sizes = options.sizes
+    check_sizes(model, sizes)
     arguments = model_config.build_arguments(
-        model, n_ranks, n_stages, _count_embedding_rows(model), options.transformer_engine
+        model, sizes, _count_embedding_rows(model), options.transformer_engine
     )
-    groups = (model.config.groups or 0) // n_ranks
-    for stage in range(n_stages):
-        parameters, sources = _select_stage(model, stage, n_stages)
-        for rank in range(n_ranks):
-            shard = shard_parameters(parameters, target, rank, n_ranks)
-            tensors = build_tensors(shard, sources, target, groups, options.dtype)
-            folder = f"mp_rank_{rank:02d}"
-            if n_stages > 1:
-                folder += f"_{stage:03d}"
-            name = f"{_RELEASE}/{folder}/model_optim_rng.pt"
-            yield File(name, tuple(tensors), arguments=arguments)
-
-
-def _check_divisible(model: CanonicalCheckpoint, n_ranks: int, n_stages: int) -> None:
-    """Raise DumpError if the layers do not divide by the stages, or the heads by the ranks."""
-    if model.n_layers % n_stages:
-        raise DumpError(
-            f"--pp {n_stages}: {model.n_layers} layers do not divide into {n_stages} stages of "
-            "equal size"
-        )
-    unit = "heads" if model.has_mla else "query groups"
-    count = (model.config.heads if model.has_mla else model.config.groups) or 0
-    if n_ranks > 1 and not count:
-        raise DumpError("--tp: the number of heads is unknown; give --heads N --query-groups N")
-    if count % n_ranks:
-        raise DumpError(f"--tp {n_ranks}: {count} {unit} do not divide by it")
+    groups = (model.config.groups or 0) // sizes.tensor
+    for rank in list_ranks(sizes):
+        chunks = []
+        for stage in list_stages(model.n_layers, rank, sizes):
+            selection = select_stage(model, stage, sizes.stages == 1)
+            parameters, sources = select_experts(*selection, rank, sizes)
+            shard = shard_parameters(parameters, target, rank, sizes)
+            chunks.append(tuple(build_tensors(shard, sources, target, groups, options.dtype)))
+        name = f"{_RELEASE}/{build_folder_name(rank, sizes)}/model_optim_rng.pt"
+        yield File(name, tuple(chunks), arguments=arguments)
 
 
 def _count_embedding_rows(model: CanonicalCheckpoint) -> int:
     embedding = model.parameters.get("embedding.weight")
     return 0 if embedding is None else embedding.shape[0]
-
-
-def _select_stage(
-    model: CanonicalCheckpoint, stage: int, n_stages: int
-) -> tuple[dict[str, Rows], dict[str, str]]:
-    """Return parameters and sources of one pipeline stage, with layers numbered from 0."""
-    layers_per_stage = model.n_layers // n_stages
-    parameters, sources = {}, {}
-    for path, rows in model.parameters.items():
-        local_path = path
-        match = _LAYER.match(path)
-        if match is not None:
-            path_stage, local_layer = divmod(int(match[1]), layers_per_stage)
-            local_path = _LAYER.sub(f"layers.{local_layer}.", path)
-        elif "embedding" in path:
-            path_stage = 0
-        else:
-            path_stage = n_stages - 1
-        if path_stage == stage:
-            parameters[local_path], sources[local_path] = rows, model.sources[path]
-    is_last_of_several = n_stages > 1 and stage == n_stages - 1
-    if is_last_of_several and "head.weight" not in parameters:
-        # The head is tied to the embedding: the last stage has a copy.
-        parameters["head.weight"] = model.parameters["embedding.weight"]
-        sources["head.weight"] = model.sources["embedding.weight"]
-    return parameters, sources

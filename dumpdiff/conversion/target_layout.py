@@ -10,6 +10,7 @@ from ..model.errors import DumpError
 from ..weight_comparison.row_permutation import build_fused_order
 from ..weight_comparison.shards import COLUMN_PARALLEL, ROW_PARALLEL
 from .canonical import FusionLayout
+from .parallel_ranks import ParallelSizes, Rank, is_expert
 from .rows import OutputTensor, Rows, join_rows
 
 _LAYER = re.compile(r"^layers\.(\d+)\.(.+)\.(\w+)$")
@@ -52,30 +53,32 @@ class TargetLayout:
 
 
 def shard_parameters(
-    parameters: Mapping[str, Rows], target: TargetLayout, rank: int, n_ranks: int
+    parameters: Mapping[str, Rows], target: TargetLayout, rank: Rank, sizes: ParallelSizes
 ) -> dict[str, Rows]:
-    """Return the share of one tensor-parallel rank. Raises DumpError if lengths do not divide."""
-    if n_ranks == 1:
-        return dict(parameters)
-    return {
-        path: _shard_parameter(path, rows, target, rank, n_ranks)
-        for path, rows in parameters.items()
-    }
+    """Return the shares of one rank. Raises DumpError if lengths do not divide."""
+    shares = {}
+    for path, rows in parameters.items():
+        number, n_ranks, option = rank.tensor, sizes.tensor, "--tp"
+        if is_expert(path):
+            number, n_ranks, option = rank.expert_tensor, sizes.tensor_of_experts, "--etp"
+        axis = None if n_ranks == 1 else _find_split_axis(path, target)
+        if axis is None:
+            shares[path] = rows
+            continue
+        if rows.shape[axis] % n_ranks:
+            raise DumpError(f"{path}: {rows.shape[axis]} does not divide by {option} {n_ranks}")
+        shares[path] = rows.take_share(axis, number, n_ranks)
+    return shares
 
 
-def _shard_parameter(path: str, rows: Rows, target: TargetLayout, rank: int, n_ranks: int) -> Rows:
+def _find_split_axis(path: str, target: TargetLayout) -> int | None:
+    """Return the axis that tensor parallelism splits; None if all ranks have the whole."""
     module, leaf = path.split(".")[-2:]
     if module in target.replicated:
-        return rows
+        return None
     if module in COLUMN_PARALLEL or module in target.sharded_by_rows:
-        axis = 0
-    elif module in ROW_PARALLEL and leaf == "weight":
-        axis = 1
-    else:
-        return rows
-    if rows.shape[axis] % n_ranks:
-        raise DumpError(f"{path}: {rows.shape[axis]} does not divide by --tp {n_ranks}")
-    return rows.take_share(axis, rank, n_ranks)
+        return 0
+    return 1 if module in ROW_PARALLEL and leaf == "weight" else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,27 +27,34 @@ _EXTRA_HEADER = 4  #: bytes before the content of an extra field
 
 def write_file(
     path: Path,
-    tensors: Sequence[OutputTensor],
+    chunks: Sequence[Sequence[OutputTensor]],
     state: Mapping[str, Any],
     arguments: Mapping[str, Any],
     report_bytes: Callable[[int], None],
 ) -> None:
     """Write ``{"args": Namespace(**arguments), **state, "model": {name: tensor}}``.
 
-    ``report_bytes`` is called with the size of every chunk.
+    Of several ``chunks`` (virtual stages) the models are ``model0``, ``model1``, ...
+    ``report_bytes`` is called with the size of every piece.
     """
-    model = {tensor.name: _describe_tensor(n, tensor) for n, tensor in enumerate(tensors)}
     namespace = Call(PythonName("argparse", Namespace.__name__), (), dict(arguments))
-    content = {"args": namespace, **state, "model": model}
+    content = {"args": namespace, **state}
+    tensors: list[OutputTensor] = []
+    for number, chunk in enumerate(chunks):
+        model = {}
+        for tensor in chunk:
+            model[tensor.name] = _describe_tensor(len(tensors), tensor)
+            tensors.append(tensor)
+        content["model" if len(chunks) == 1 else f"model{number}"] = model
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         _write_member(archive, "data.pkl", encode_pickle(content))
         _write_member(archive, "byteorder", b"little")
         for number, tensor in enumerate(tensors):
             info = _build_member_info(archive, f"data/{number}")
             with archive.open(info, "w", force_zip64=True) as stream:
-                for chunk in tensor.read_chunks():
-                    stream.write(chunk.data)
-                    report_bytes(chunk.nbytes)
+                for piece in tensor.read_chunks():
+                    stream.write(piece.data)
+                    report_bytes(piece.nbytes)
         _write_member(archive, "version", b"3\n")
 
 

@@ -109,7 +109,7 @@ def _write_file(file: File, path: Path, report_bytes: Callable[[int], None]) -> 
     if file.text is not None:
         path.write_text(file.text, encoding="utf-8")
     elif file.arguments is not None:
-        torch_writer.write_file(path, file.tensors, _MEGATRON_STATE, file.arguments, report_bytes)
+        torch_writer.write_file(path, file.chunks, _MEGATRON_STATE, file.arguments, report_bytes)
     else:
         safetensors_writer.write_file(path, file.tensors, report_bytes)
 

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ..checkpoints.elements import FLOAT8
 from ..model.trace import Problem
 from .computed_matrix import apply_block_scales
@@ -26,8 +28,8 @@ _DEFAULT_BLOCK = (128, 128)  #: of DeepSeek-V3, used if the settings give no blo
 def dequantize_weights(model: WholeModel) -> WholeModel:
     """Multiply the 8-bit weights of a model by their scales.
 
-    The scales are removed from its tensors. Scales that fit no weight are kept as tensors, and
-    reported as a problem.
+    The scales are removed from its tensors. Scales that fit no weight are kept as tensors. They,
+    and scales that no quantizer writes, are reported as problems.
     """
     tensors = dict(model.tensors)
     problems = list(model.problems)
@@ -41,6 +43,10 @@ def dequantize_weights(model: WholeModel) -> WholeModel:
             message = f"{name}: {scales.shape} scales do not fit {weight.name} of {weight.shape}"
             problems.append(Problem("", message))
             continue
+        n_impossible = _count_impossible(scales)
+        if n_impossible:
+            message = f"{name}: {n_impossible} of {scales.size} scales are negative or not finite"
+            problems.append(Problem("", message))
         matrix = apply_block_scales(weight.matrix, scales.matrix, block)
         tensors[weight.name] = replace(weight, matrix=matrix, stack=None)
         del tensors[name]
@@ -62,6 +68,12 @@ def _find_weight(model: WholeModel, scales_name: str) -> Tensor | None:
     if weight is None or weight.dtype not in FLOAT8:
         return None
     return weight
+
+
+def _count_impossible(scales: Tensor) -> int:
+    """Return how many scales no quantizer writes: negative, infinite or NaN."""
+    values = scales.matrix.read_values(slice(0, scales.matrix.shape[0]))
+    return int(np.count_nonzero(~((values >= 0) & np.isfinite(values))))
 
 
 def _find_block_size(

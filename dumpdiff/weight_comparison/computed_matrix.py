@@ -9,6 +9,7 @@ import numpy as np
 from ..checkpoints.elements import decode
 from ..model.arrays import AnyArray, Ints
 from ..model.dtypes import get_unit_roundoff
+from .casts import encode_elements
 from .matrix import Block, Matrix
 
 
@@ -118,6 +119,37 @@ def apply_block_scales(codes: Matrix, scales: Matrix, block: tuple[int, int]) ->
     of_column = np.arange(codes.shape[1]) // block[1]
     products = _Scaled(codes, _Scales(scales, of_row, of_column))
     return Matrix((products,), "float32", computed_from=codes.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class _Cast:
+    """The elements of a matrix in another dtype, rounded to nearest."""
+
+    matrix: Matrix
+    dtype: str
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns)."""
+        return self.matrix.shape
+
+    @property
+    def T(self) -> _Cast:
+        """The transpose."""
+        return _Cast(self.matrix.T, self.dtype)
+
+    def read_raw(self, rows: slice | Ints) -> AnyArray:
+        """Return (count, columns) raw elements of ``dtype``."""
+        return encode_elements(self.matrix.read_raw(rows), self.matrix.dtype, self.dtype)
+
+    def slice_rows(self, start: int, stop: int) -> _Cast:
+        """Return consecutive rows."""
+        return _Cast(self.matrix.slice_rows(start, stop), self.dtype)
+
+
+def cast_matrix(matrix: Matrix, dtype: str) -> Matrix:
+    """Return the elements of a matrix in another dtype, rounded to nearest when they are read."""
+    return Matrix((_Cast(matrix, dtype),), dtype)
 
 
 def extract_scales(matrix: Matrix) -> Matrix | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,12 +10,20 @@ import pytest
 from weight_comparison.conftest import hugging_face, megatron_files, models
 
 from dumpdiff import checkpoints
-from dumpdiff.conversion import ConversionResult, SourceOptions, TargetOptions, convert
+from dumpdiff.conversion import (
+    ConversionResult,
+    ParallelSizes,
+    SourceOptions,
+    TargetOptions,
+    convert,
+)
 from dumpdiff.rulebook import load_rules
 
 __all__ = ["hugging_face", "megatron_files", "models"]
 
 RULES = load_rules()
+
+SIZES = {field.name for field in dataclasses.fields(ParallelSizes)}
 
 Convert = Callable[..., Path]
 
@@ -54,7 +63,8 @@ def convert_to(tmp_path: Path) -> Convert:
         nonlocal n_folders
         n_folders += 1
         folder = tmp_path / f"{n_folders}_{framework}"
-        target_options = TargetOptions(framework, **options)
+        sizes = {key: options.pop(key) for key in SIZES & set(options)}
+        target_options = TargetOptions(framework, sizes=ParallelSizes(**sizes), **options)
         result = convert_folder(source, folder, target_options, source_options)
         assert result.verification is not None
         assert result.verification.mistakes == ()

@@ -99,7 +99,7 @@ def test_transformers_loads_what_comes_back(
     convert_to: Convert, models: Path, name: str, over: str
 ) -> None:
     """The configuration is restored from Megatron's arguments, so the logits are identical."""
-    options = {"tensor": 2, "stages": 2} if over == "megatron" else {}
+    options = {"tensor": 2, "pipeline": 2} if over == "megatron" else {}
     back = convert_to("huggingface", convert_to(over, models / name, **options))
     tokens = np.arange(24).reshape(2, 12)
     assert np.array_equal(compute_logits(back, tokens), compute_logits(models / name, tokens))

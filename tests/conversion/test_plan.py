@@ -11,7 +11,13 @@ from safetensors.numpy import save_file
 from weight_comparison.layouts import Weights
 
 from dumpdiff import checkpoints
-from dumpdiff.conversion import ConversionResult, SourceOptions, TargetOptions, plan_conversion
+from dumpdiff.conversion import (
+    ConversionResult,
+    ParallelSizes,
+    SourceOptions,
+    TargetOptions,
+    plan_conversion,
+)
 from dumpdiff.model.errors import DumpError
 
 from .conftest import RULES
@@ -25,7 +31,7 @@ def plan_folder(
 
 
 def test_a_plan_lists_sources_and_targets(models: Path) -> None:
-    result = plan_folder(models / "llama", TargetOptions("megatron", tensor=2, stages=2))
+    result = plan_folder(models / "llama", TargetOptions("megatron", sizes=ParallelSizes(2, 2)))
     assert result.folder is None
     assert [file.name for file in result.plan.files] == [
         *(f"release/mp_rank_{t:02d}_{p:03d}/model_optim_rng.pt" for p in (0, 1) for t in (0, 1)),
@@ -56,11 +62,49 @@ def test_large_models_are_written_in_several_files(
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("llama", TargetOptions("megatron", tensor=3), "--tp 3: 4 query groups do not divide"),
-        ("llama", TargetOptions("megatron", tensor=8), "--tp 8: 4 query groups do not divide"),
-        ("deepseek", TargetOptions("megatron", tensor=3), "--tp 3: 8 heads do not divide"),
-        ("llama", TargetOptions("megatron", stages=3), "--pp 3: 4 layers do not divide"),
-        ("llama", TargetOptions("huggingface", tensor=2), "--tp and --pp are Megatron's"),
+        (
+            "llama",
+            TargetOptions("megatron", sizes=ParallelSizes(3)),
+            "--tp 3: 4 query groups do not divide",
+        ),
+        (
+            "llama",
+            TargetOptions("megatron", sizes=ParallelSizes(8)),
+            "--tp 8: 4 query groups do not divide",
+        ),
+        (
+            "deepseek",
+            TargetOptions("megatron", sizes=ParallelSizes(3)),
+            "--tp 3: 8 heads do not divide",
+        ),
+        (
+            "llama",
+            TargetOptions("megatron", sizes=ParallelSizes(pipeline=3)),
+            "--pp 3: 4 layers do not divide",
+        ),
+        (
+            "llama",
+            TargetOptions("megatron", sizes=ParallelSizes(virtual=2)),
+            "--vpp 2: virtual stages need --pp",
+        ),
+        (
+            "llama",
+            TargetOptions("megatron", sizes=ParallelSizes(pipeline=2, stage_layers=(4,))),
+            "--stage-layers 4: expected 2 numbers",
+        ),
+        (
+            "llama",
+            TargetOptions("megatron", sizes=ParallelSizes(pipeline=2, stage_layers=(1, 2))),
+            "--stage-layers 1,2: the model has 4 layers",
+        ),
+        ("llama", TargetOptions("megatron", sizes=ParallelSizes(expert=2)), "has no experts"),
+        ("mixtral", TargetOptions("megatron", sizes=ParallelSizes(expert=3)), "--ep 3: 4 experts"),
+        (
+            "mixtral",
+            TargetOptions("megatron", sizes=ParallelSizes(expert_tensor=2)),
+            "--ep 1 --etp 2 --tp 1: Megatron names files",
+        ),
+        ("llama", TargetOptions("huggingface", sizes=ParallelSizes(2)), "are Megatron's"),
         (
             "llama",
             TargetOptions("megatron", padded_vocabulary=200),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -48,7 +50,7 @@ def test_megatron_and_back(
     stages: int,
 ) -> None:
     megatron = convert_to(
-        "megatron", models / name, tensor=tensor, stages=stages, transformer_engine=engine
+        "megatron", models / name, tensor=tensor, pipeline=stages, transformer_engine=engine
     )
     assert_same_bits(load_written(convert_to("huggingface", megatron)), hugging_face(name)[0])
 
@@ -70,7 +72,7 @@ def test_older_names_and_back(
     convert_to: Convert, models: Path, hugging_face: HuggingFace, name: str
 ) -> None:
     mindspore = convert_to("mindspore", models / name, legacy=True)
-    megatron = convert_to("megatron", mindspore, legacy=True, tensor=2, stages=2)
+    megatron = convert_to("megatron", mindspore, legacy=True, tensor=2, pipeline=2)
     assert_same_bits(load_written(convert_to("huggingface", megatron)), hugging_face(name)[0])
 
 
@@ -78,7 +80,7 @@ def test_older_names_and_back(
 def test_directly_from_megatron_to_mindspore(
     convert_to: Convert, models: Path, hugging_face: HuggingFace, name: str
 ) -> None:
-    megatron = convert_to("megatron", models / name, tensor=2, stages=2)
+    megatron = convert_to("megatron", models / name, tensor=2, pipeline=2)
     assert_same_bits(
         load_written(convert_to("huggingface", convert_to("mindspore", megatron))),
         hugging_face(name)[0],
@@ -111,7 +113,7 @@ def test_shards_are_those_of_megatron(
                 "embedding.word_embeddings.weight"
             ]
 
-    folder = convert_to("megatron", models / name, tensor=2, stages=2)
+    folder = convert_to("megatron", models / name, tensor=2, pipeline=2)
 
     assert (folder / "latest_checkpointed_iteration.txt").read_text() == "release"
     for (rank, stage), expected in ranks.items():
@@ -209,3 +211,60 @@ def test_padding_is_dropped_if_the_true_size_is_given(
     )
     back = convert_to("huggingface", tmp_path / "model.safetensors", SourceOptions(vocabulary=250))
     assert_same_bits(load_written(back), weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("llama", {"pipeline": 2, "stage_layers": (1, 3)}),
+        ("llama", {"tensor": 2, "pipeline": 2, "virtual": 2}),
+        ("llama", {"pipeline": 2, "virtual": 2, "stage_layers": (1, 2, 0, 1)}),
+        ("gpt2", {"pipeline": 2, "stage_layers": (2, 0)}),
+        ("mixtral", {"expert": 2}),
+        ("mixtral", {"tensor": 2, "pipeline": 2, "expert": 2}),
+        ("mixtral", {"tensor": 2, "expert": 4, "expert_tensor": 1}),
+        ("deepseek", {"tensor": 4, "pipeline": 2, "expert": 2, "expert_tensor": 2}),
+    ],
+)
+def test_every_split_of_layers_and_experts_and_back(
+    convert_to: Convert,
+    models: Path,
+    hugging_face: HuggingFace,
+    name: str,
+    sizes: Mapping[str, object],
+) -> None:
+    megatron = convert_to("megatron", models / name, **sizes)
+    assert_same_bits(load_written(convert_to("huggingface", megatron)), hugging_face(name)[0])
+
+
+@pytest.mark.record
+def test_megatron_core_loads_every_rank(convert_to: Convert, models: Path) -> None:
+    """Real GPTModels of all ranks, one after the other: names, shapes, layers and experts."""
+    folders = [
+        convert_to("megatron", models / "mixtral", tensor=2, expert=4, expert_tensor=1),
+        convert_to("megatron", models / "llama", tensor=2, pipeline=2, virtual=2),
+        convert_to("megatron", models / "llama", pipeline=2, virtual=2, stage_layers=(1, 2, 0, 1)),
+    ]
+    script = Path(__file__).parent / "megatron_ranks.py"
+    process = subprocess.run(
+        [sys.executable, script, *folders], capture_output=True, text=True, check=False, timeout=600
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
+
+    shared_experts, virtual_stages, uneven_stages = json.loads(process.stdout)
+    assert {place: rank["experts"] for place, rank in shared_experts.items()} == {
+        "mp_rank_00_000": [[0], [0]],
+        "mp_rank_01_001": [[1], [1]],
+        "mp_rank_00_002": [[2], [2]],
+        "mp_rank_01_003": [[3], [3]],
+    }
+    assert {place: rank["layers"] for place, rank in virtual_stages.items()} == {
+        "mp_rank_00_000": [[0], [2]],
+        "mp_rank_01_000": [[0], [2]],
+        "mp_rank_00_001": [[1], [3]],
+        "mp_rank_01_001": [[1], [3]],
+    }
+    assert {place: rank["layers"] for place, rank in uneven_stages.items()} == {
+        "mp_rank_00_000": [[0], []],
+        "mp_rank_00_001": [[1, 2], [3]],
+    }

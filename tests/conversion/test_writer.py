@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dumpdiff.conversion import TargetOptions, torch_writer, writer
+from dumpdiff.conversion import ParallelSizes, TargetOptions, torch_writer, writer
 from dumpdiff.model.errors import DumpError
 
 from .conftest import convert_folder
 
-OPTIONS = TargetOptions("megatron", tensor=2, stages=2)
+OPTIONS = TargetOptions("megatron", sizes=ParallelSizes(2, 2))
 
 
 class Interrupted(Exception):
@@ -68,7 +68,8 @@ def test_an_interrupted_conversion_is_resumed(interrupted: Path, models: Path) -
 
 
 @pytest.mark.parametrize(
-    "other_options", [TargetOptions("megatron", tensor=4, stages=2), TargetOptions("huggingface")]
+    "other_options",
+    [TargetOptions("megatron", sizes=ParallelSizes(4, 2)), TargetOptions("huggingface")],
 )
 def test_another_conversion_does_not_resume_an_interrupted_one(
     interrupted: Path, models: Path, other_options: TargetOptions

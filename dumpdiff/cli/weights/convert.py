@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
@@ -31,6 +32,16 @@ model_optim_rng.pt.
 
 _QKV_ORDER = click.Choice(["grouped", "concatenated"])
 _GATE_UP_ORDER = click.Choice(["interleaved", "concatenated"])
+
+
+def _read_counts(ctx: click.Context, option: click.Parameter, text: str) -> tuple[int, ...]:
+    """Return the numbers of ``N,N,...``; () for an empty text."""
+    if not text:
+        return ()
+    numbers = text.split(",")
+    if not all(re.fullmatch("[0-9]{1,6}", number) for number in numbers):
+        raise click.BadParameter(f"expected numbers separated by commas, as in 6,5,5; got {text}")
+    return tuple(map(int, numbers))
 
 
 @click.command(
@@ -88,6 +99,33 @@ _GATE_UP_ORDER = click.Choice(["interleaved", "concatenated"])
 )
 @click.option(
     "--pp", default=1, type=options.COUNT, show_default=True, help="Megatron: pipeline stages."
+)
+@click.option(
+    "--vpp",
+    default=1,
+    type=options.COUNT,
+    show_default=True,
+    help="Megatron: virtual stages on each pipeline rank.",
+)
+@click.option(
+    "--ep",
+    default=1,
+    type=options.COUNT,
+    show_default=True,
+    help="Megatron: expert-parallel ranks.",
+)
+@click.option(
+    "--etp",
+    metavar="N",
+    type=options.COUNT,
+    help="Megatron: tensor-parallel ranks of an expert.  [default: --tp]",
+)
+@click.option(
+    "--stage-layers",
+    metavar="N,N,...",
+    default="",
+    callback=_read_counts,
+    help="Megatron: layers of each stage, --pp times --vpp numbers.  [default: equal]",
 )
 @click.option(
     "--transformer-impl",
