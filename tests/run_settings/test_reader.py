@@ -195,6 +195,15 @@ def test_two_files_of_a_framework_differ_in_what_was_changed(
     assert list_differing(comparison) == differing
 
 
+def test_a_dtype_that_follows_from_the_model_is_not_float32(tmp_path: Path) -> None:
+    """LLaMA-Factory without bf16 and fp16 computes in the dtype of the model's config.json."""
+    plain = LLAMA_FACTORY.replace("bf16: true\n", "")
+    comparison = compare_texts(tmp_path, "sft.yaml", LLAMA_FACTORY, plain)
+    (row,) = [row for row in comparison.rows if row.setting == "compute_dtype"]
+    assert (row.state, row.target.value) == ("inconclusive", "bfloat16")
+    assert "config.json" in row.reference.reason
+
+
 def test_without_the_structure_of_the_model_nothing_agrees(tmp_path: Path) -> None:
     comparison = compare_texts(tmp_path, "sft.yaml", LLAMA_FACTORY, LLAMA_FACTORY)
     assert comparison.verdict == "inconclusive"

@@ -179,3 +179,24 @@ def test_a_default_of_a_further_framework_belongs_to_a_row(framework: Framework)
 )
 def test_an_option_may_be_cut_to_a_beginning_that_only_it_has(written: str, option: str) -> None:
     assert TABLE.resolve_option(written) == option
+
+
+@pytest.mark.parametrize(
+    ("framework", "key", "version", "value"),
+    [
+        ("msswift", "adam_beta2", "3.1.0", 0.999),
+        ("msswift", "adam_beta2", "4.5.2", 0.95),
+        ("msswift", "adam_beta2", "", None),
+        ("llamafactory", "cutoff_len", "0.9.0", 1024),
+        ("llamafactory", "cutoff_len", "0.9.5", 2048),
+        ("llamafactory", "bf16", "0.9.5", None),
+        ("deepspeed", "gradient_accumulation_steps", "", None),
+    ],
+)
+def test_a_default_that_changed_or_follows_from_something_else_is_no_fact(
+    framework: Framework, key: str, version: str, value: float | None
+) -> None:
+    default = TABLE.find_default(key, Settings("", framework, "", {}, version=version))
+    assert default is not None
+    assert default.value == value
+    assert bool(default.changed) == (value is None)

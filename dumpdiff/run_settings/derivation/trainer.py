@@ -19,9 +19,14 @@ _BATCH = ("per_device_train_batch_size", "train_batch_size")
 
 
 def derive_compute_dtype(lookup: SettingsLookup) -> str:
-    """Return the dtype of torch_dtype, of --bf16, of --fp16 or of none of them."""
+    """Return the dtype of torch_dtype, of --bf16, of --fp16 or of none of them.
+
+    The Trainer refuses --bf16 with --fp16, so that either leaves no doubt about the other.
+    """
     if lookup.is_set("torch_dtype"):
         return require(lookup.get_dtype("torch_dtype"), "torch_dtype")
+    if lookup.is_set("fp16") and lookup.get_boolean("fp16"):
+        return "float16"
     if lookup.get_boolean("bf16"):
         return "bfloat16"
     return "float16" if lookup.get_boolean("fp16") else "float32"
