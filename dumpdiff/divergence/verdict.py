@@ -21,7 +21,8 @@ from ..model.verdict import AGREEING, INTRODUCED, AlignmentVerdict
 from ..rulebook import Rules
 from .coverage import compute_coverage, count_states
 from .equivalences import learn_equivalences, match_parameter_names
-from .findings import build_findings, format_argument
+from .finding_words import format_argument
+from .findings import build_findings
 from .gradient_scales import insert_gradient_scales
 from .joint_graph import JointGraph, build_joint_graph
 from .misread_layouts import compare_as_stored, find_misread_layouts

@@ -1,0 +1,101 @@
+"""The kind of a divergence: what sort of thing differs at a location."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..model.arrays import Ints
+from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff, is_floating
+from ..model.finding import Kind
+from .joint_graph import JointGraph
+from .locations import Location, SideLocation
+from .model_constants import is_constant, is_immediate
+
+#: Kinds of what ops compute.
+COMPUTED_KINDS: frozenset[Kind] = frozenset({"introduced", "region", "missing"})
+#: Roundoffs of a dtype by which it explains an error.
+_DTYPE_ROUNDOFFS = 8
+
+
+def classify_kind(graph: JointGraph, location: Location) -> Kind:
+    """Return the kind of divergence at a location, see ``model.finding.Kind``."""
+    if graph.comparison.pairs["nonfinite_mismatch"].iat[location.node] > 0:
+        return "nonfinite"
+    if location.target.is_graph_input and location.reference.is_graph_input:
+        if not _belongs_to_model(location):
+            return "input"
+        alignment = graph.comparison.alignment
+        kinds = (alignment.target_kinds, alignment.reference_kinds)
+        return "constant" if is_constant(location, kinds) else "parameter"
+    if find_coarser_dtype(graph, location):
+        return "dtype"
+    if find_missing_kinds(location):
+        return "missing"
+    return "region" if location.unpaired_nodes else "introduced"
+
+
+def find_missing_kinds(location: Location) -> tuple[str, ...]:
+    """Return the operator kinds that only the reference has since the last agreement.
+
+    Empty if the target has kinds of its own there, too.
+    """
+    kinds_t = count_computing_kinds(location.target)
+    kinds_r = count_computing_kinds(location.reference)
+    if not location.unpaired_nodes or not kinds_t or kinds_t - kinds_r:
+        return ()
+    return tuple((kinds_r - kinds_t).elements())
+
+
+def count_computing_kinds(side: SideLocation) -> Counter[str]:
+    """Count the kinds of one side's ops that are no layout ops and no records of module calls."""
+    levels = side.flow.trace.ops["level"]
+    return Counter(
+        kind
+        for op, kind in zip(side.ops, side.kinds, strict=True)
+        if not side.flow.is_layout[op] and levels.iat[op] == "op"
+    )
+
+
+def _belongs_to_model(location: Location) -> bool:
+    """Return whether a graph input belongs to the model and not to the batch.
+
+    It does if it has a parameter's name, is a constant of the graph, or is floating and no op's
+    first input.
+    """
+    target, reference = location.target, location.reference
+    if target.parameter or reference.parameter:
+        return True
+    dtype = str(reference.flow.list_column("dtype")[reference.value])
+    if not is_floating(dtype):
+        return False
+    is_graph_constant = is_immediate(target) or is_immediate(reference)
+    is_first_input = "input.0" in reference.slots
+    return is_graph_constant or not is_first_input
+
+
+def find_coarser_dtype(graph: JointGraph, location: Location) -> str:
+    """Return the dtype that only one side computed in here, if its rounding explains the error.
+
+    '' if there is none.
+    """
+    dtype_t = _find_coarsest_dtype(location, location.target, graph.target_classes)
+    dtype_r = _find_coarsest_dtype(location, location.reference, graph.reference_classes)
+    roundoff_t = get_unit_roundoff(dtype_t) if dtype_t else 0.0
+    roundoff_r = get_unit_roundoff(dtype_r) if dtype_r else 0.0
+    if roundoff_t == roundoff_r:
+        return ""
+    error = float(graph.comparison.pairs["error"].iat[location.node])
+    if not error <= _DTYPE_ROUNDOFFS * max(roundoff_t, roundoff_r):
+        return ""
+    return dtype_t if roundoff_t > roundoff_r else dtype_r
+
+
+def _find_coarsest_dtype(location: Location, side: SideLocation, classes: Ints) -> str:
+    """Return the coarsest floating dtype of one side's values here, '' if there is none."""
+    dtypes = []
+    for node in (*location.unpaired_nodes, location.node):
+        value = int(classes[node])
+        if value >= 0:
+            dtypes.append(str(side.flow.list_column("dtype")[value]))
+    floating_dtypes = [dtype for dtype in dtypes if dtype in UNIT_ROUNDOFF]
+    return max(floating_dtypes, key=get_unit_roundoff, default="")
