@@ -159,11 +159,12 @@ def _find_weight_read(side: _Side, op: int) -> tuple[list[int], int]:
     weight = -1
     if flow.phases[op] != FORWARD:
         return computed_values, weight
+    producers, sizes = flow.list_column("producer"), flow.list_column("size")
     for value in flow.reads[op]:
-        if flow.producers[value] >= 0:
+        if producers[value] >= 0:
             if not side.is_unpaired(value):
                 computed_values.append(value)
-        elif flow.sizes[value] > 1 and (weight < 0 or flow.sizes[value] > flow.sizes[weight]):
+        elif sizes[value] > 1 and (weight < 0 or sizes[value] > sizes[weight]):
             weight = value
     return computed_values, weight
 

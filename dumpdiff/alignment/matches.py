@@ -61,15 +61,20 @@ class Matching:
         self.classes_r = np.full(len(self.reference.classes), -1)
         self.ops_t = np.full(len(self.target.trace.ops), -1)
         self.ops_r = np.full(len(self.reference.trace.ops), -1)
+        # Elements of these views are Python numbers, which loops look up several times faster.
+        self.partners_t, self.partners_r = self.classes_t.data, self.classes_r.data
+        self.op_partners_t, self.op_partners_r = self.ops_t.data, self.ops_r.data
         self.prints_t = Fingerprints.from_table(self.target.classes)
         self.prints_r = Fingerprints.from_table(self.reference.classes)
-        self.producer_t = self.target.classes["producer"].to_numpy()
-        self.producer_r = self.reference.classes["producer"].to_numpy()
+        self._sizes_t = self.prints_t.size.data
+        self._sizes_r = self.prints_r.size.data
+        self.producer_t: list[int] = self.target.list_column("producer")
+        self.producer_r: list[int] = self.reference.list_column("producer")
         self._positions_t = self.target.positions
         self._positions_r = self.reference.positions
         self._n_t, self._n_r = len(self.target.classes), len(self.reference.classes)
-        self._phase_t = self.target.classes["phase"].to_numpy()
-        self._phase_r = self.reference.classes["phase"].to_numpy()
+        self._phase_t = self.target.list_column("phase")
+        self._phase_r = self.reference.list_column("phase")
         self._named_t, self._terms_t = _find_gradient_terms(self.target, self.kinds_t)
         self._named_r, self._terms_r = _find_gradient_terms(self.reference, self.kinds_r)
 
@@ -122,8 +127,8 @@ class Matching:
         The gradient of a parameter is no term of a sum: that sum is the other side's gradient, and
         if it differs one side lacks a term.
         """
-        is_paired = self.classes_t[t] >= 0 or self.classes_r[r] >= 0
-        if is_paired or self.prints_t.size[t] != self.prints_r.size[r]:
+        is_paired = self.partners_t[t] >= 0 or self.partners_r[r] >= 0
+        if is_paired or self._sizes_t[t] != self._sizes_r[r]:
             return False
         if (t in self._terms_t and r in self._named_r) or (
             t in self._named_t and r in self._terms_r
@@ -162,8 +167,8 @@ class Matching:
 
     def pair_ops(self, t: int, r: int) -> bool:
         """Pair two ops. Return False if one has another partner."""
-        if self.ops_t[t] >= 0 or self.ops_r[r] >= 0:
-            return bool(self.ops_t[t] == r)
+        if self.op_partners_t[t] >= 0 or self.op_partners_r[r] >= 0:
+            return bool(self.op_partners_t[t] == r)
         self.ops_t[t], self.ops_r[r] = r, t
         return True
 
@@ -176,7 +181,7 @@ class Matching:
         levels = self.target.trace.ops["level"].tolist()
         counts: Counter[tuple[str, str]] = Counter()
         for t, evidence in self.evidence.items():
-            producer_t, producer_r = self.producer_t[t], self.producer_r[self.classes_t[t]]
+            producer_t, producer_r = self.producer_t[t], self.producer_r[self.partners_t[t]]
             if evidence != "value" or producer_t < 0 or producer_r < 0:
                 continue
             is_gradient = self._phase_t[t] == BACKWARD and levels[producer_t] == "op"

@@ -168,11 +168,13 @@ def _compute_class_roles(flow: Flow, labels: Hashes) -> Hashes:
 
     A role is the label of the producer and the position among its outputs.
     """
-    producers = flow.classes["producer"].to_numpy()
+    producers, producer_list = flow.producers, flow.list_column("producer")
     positions = np.zeros(len(producers), dtype=np.uint64)
     for op, writes in enumerate(flow.writes):
+        if len(writes) < 2:
+            continue
         for position, value in enumerate(writes[1:], 1):
-            if producers[value] == op:
+            if producer_list[value] == op:
                 positions[value] = position
     hashes = _hash_labels(labels[producers] + np.uint64(3) * positions)
     roles: Hashes = np.where(producers >= 0, hashes, np.uint64(0))

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..graph import Flow, Gradients
-from ..model.arrays import Ints
 from ..model.trace import FORWARD
 from .matches import Matching
 
@@ -166,8 +165,8 @@ def _pair_by_size(
     matching: Matching, values_t: Sequence[int], values_r: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
     """Yield the values without a partner on the other side whose size is unique on both sides."""
-    sizes_t = _index_by_size(matching.target, values_t, matching.classes_t, values_r)
-    sizes_r = _index_by_size(matching.reference, values_r, matching.classes_r, values_t)
+    sizes_t = _index_by_size(matching.target, values_t, matching.partners_t, values_r)
+    sizes_r = _index_by_size(matching.reference, values_r, matching.partners_r, values_t)
     for size, remaining_t in sizes_t.items():
         remaining_r = sizes_r.get(size, [])
         if len(remaining_t) == len(remaining_r) == 1:
@@ -175,7 +174,7 @@ def _pair_by_size(
 
 
 def _index_by_size(
-    flow: Flow, values: Sequence[int], partners: Ints, other_values: Sequence[int]
+    flow: Flow, values: Sequence[int], partners: memoryview, other_values: Sequence[int]
 ) -> dict[int, list[int]]:
     """Return size -> values whose partner is not among the other side's values."""
     values_of_size: dict[int, list[int]] = {}

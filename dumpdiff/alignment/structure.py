@@ -8,7 +8,6 @@ paired ops to the inputs they have in common, which finds the parameter or batch
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -135,8 +134,7 @@ def _pair_producers(matching: Matching) -> None:
     """Pair the producers of paired values: those of equal kind first, then the others."""
     producer_pairs: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
     for t, r in matching.list_class_pairs():
-        producer_t = int(matching.producer_t[t])
-        producer_r = int(matching.producer_r[r])
+        producer_t, producer_r = matching.producer_t[t], matching.producer_r[r]
         if producer_t >= 0 and producer_r >= 0:
             is_same_kind = matching.kinds_t[producer_t] == matching.kinds_r[producer_r]
             producer_pairs[is_same_kind].append((producer_t, producer_r))
@@ -155,15 +153,17 @@ class _Closure:
         self.kinds = kinds
         self.flows = (matching.target, matching.reference)
         self.phases = tuple(flow.trace.ops["phase"].tolist() for flow in self.flows)
-        self.classes = (matching.classes_t, matching.classes_r)
-        self.ops = (matching.ops_t, matching.ops_r)
-        self.is_informative = (matching.prints_t.evidence > 0, matching.prints_r.evidence > 0)
+        self.classes = (matching.partners_t, matching.partners_r)
+        self.ops = (matching.op_partners_t, matching.op_partners_r)
+        self.is_informative = (
+            (matching.prints_t.evidence > 0).data,
+            (matching.prints_r.evidence > 0).data,
+        )
         self.buckets: dict[Signature, tuple[set[int], set[int]]] = defaultdict(
             lambda: (set(), set())
         )
         self.dirty_ops: tuple[set[int], set[int]] = (set(), set())
-        for t, r in matching.list_class_pairs():
-            self._mark_consumers(t, r)
+        self._mark_half_known_ops()
         for t, r in matching.list_op_pairs():
             self._pair_remaining_inputs(t, r)
 
@@ -175,8 +175,7 @@ class _Closure:
         """
         progress = False
         if not complete:
-            for side in (0, 1):
-                self.dirty_ops[side].update(self._find_half_known_ops(side))
+            self._mark_half_known_ops()
         while self.dirty_ops[0] or self.dirty_ops[1]:
             for signature in sorted(self._fill_buckets(complete), key=self._rank_signature):
                 progress |= self._resolve(signature, complete)
@@ -211,14 +210,13 @@ class _Closure:
             if self.ops[side][op] < 0 and self._compute_signature(side, op, complete) == signature
         )
 
-    def _find_half_known_ops(self, side: int) -> Iterable[int]:
-        """Yield the unpaired ops that read at least one paired value."""
-        partners = self.classes[side]
-        for op, reads in enumerate(self.flows[side].reads):
-            if self.ops[side][op] >= 0:
-                continue
-            if any(partners[value] >= 0 for value in reads):
-                yield op
+    def _mark_half_known_ops(self) -> None:
+        """Mark the unpaired ops that read at least one paired value."""
+        for side, flow in enumerate(self.flows):
+            partners = self.classes[side]
+            for op in np.flatnonzero(np.asarray(self.ops[side]) < 0).tolist():
+                if any(partners[value] >= 0 for value in flow.reads[op]):
+                    self.dirty_ops[side].add(op)
 
     def _compute_signature(self, side: int, op: int, complete: bool) -> Signature | None:
         """Return the signature of an op, None if its known inputs carry no information."""
@@ -227,12 +225,12 @@ class _Closure:
             return None
         known_inputs, n_unknown, is_informative = [], 0, False
         for value in flow.reads[op]:
-            partner = int(self.classes[side][value])
+            partner = self.classes[side][value]
             if partner < 0:
                 n_unknown += 1
             else:
                 known_inputs.append(value if side == 0 else partner)
-                is_informative |= bool(self.is_informative[side][value])
+                is_informative = is_informative or bool(self.is_informative[side][value])
         if not is_informative or (n_unknown and complete):
             return None
         kind, phase = self.kinds[side][op], self.phases[side][op]
@@ -380,7 +378,7 @@ class _Closure:
         unpaired_r = [value for value in reads_r if self.classes[1][value] < 0]
         if len(unpaired_t) != len(unpaired_r):
             return []
-        paired_inputs_t = {int(self.classes[0][value]) for value in reads_t} - {-1}
+        paired_inputs_t = {self.classes[0][value] for value in reads_t} - {-1}
         paired_inputs_r = {value for value in reads_r if self.classes[1][value] >= 0}
         if paired_inputs_t != paired_inputs_r:
             return []

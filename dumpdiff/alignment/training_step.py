@@ -29,11 +29,11 @@ def pair_by_gradient(matching: Matching, target: Gradients, reference: Gradients
     """
     value_pairs, edge_pairs = [], []
     for value, gradient in target.by_value.items():
-        partner = reference.by_value.get(int(matching.classes_t[value]))
+        partner = reference.by_value.get(matching.partners_t[value])
         if partner is not None:
             value_pairs.append((gradient, partner))
     for (output, value, has_detour), gradient in target.by_edge.items():
-        edge = (int(matching.classes_t[output]), int(matching.classes_t[value]), has_detour)
+        edge = (matching.partners_t[output], matching.partners_t[value], has_detour)
         partner = reference.by_edge.get(edge)
         if partner is not None:
             edge_pairs.append((gradient, partner))

@@ -82,11 +82,12 @@ def find_weight_products(flow: Flow, kinds: Sequence[str]) -> dict[int, WeightPr
 
 def _read_product(flow: Flow, kinds: Sequence[str], op: int) -> WeightProduct | None:
     """Return the product that an op computes, None if it is not that of an input with a weight."""
-    leaves = [value for value in flow.operands[op] if flow.producers[value] < 0]
-    computed_inputs = [value for value in flow.operands[op] if flow.producers[value] >= 0]
+    producers, sizes = flow.list_column("producer"), flow.list_column("size")
+    leaves = [value for value in flow.operands[op] if producers[value] < 0]
+    computed_inputs = [value for value in flow.operands[op] if producers[value] >= 0]
     if len(computed_inputs) != 1 or len(flow.writes[op]) != 1 or len(leaves) not in (1, 2):
         return None
-    weight = max(leaves, key=lambda value: int(flow.sizes[value]))
+    weight = max(leaves, key=sizes.__getitem__)
     output = flow.writes[op][0]
     if len(leaves) == 2:
         bias = leaves[1] if weight == leaves[0] else leaves[0]
@@ -95,8 +96,8 @@ def _read_product(flow: Flow, kinds: Sequence[str], op: int) -> WeightProduct | 
     adding_users = [user for user in users if kinds[user] == "add" and flow.writes[user]]
     if len(users) == len(adding_users) == 1:
         terms = [value for value in flow.operands[users[0]] if value != output]
-        is_bias = len(terms) == 1 and flow.producers[terms[0]] < 0
-        if is_bias and 1 < flow.sizes[terms[0]] < flow.sizes[output]:
+        is_bias = len(terms) == 1 and producers[terms[0]] < 0
+        if is_bias and 1 < sizes[terms[0]] < sizes[output]:
             total = flow.writes[users[0]][0]
             return WeightProduct(weight, terms[0], computed_inputs[0], total)
     return WeightProduct(weight, -1, computed_inputs[0], output)

@@ -27,11 +27,12 @@ def learn_equivalences(graph: JointGraph, states: States) -> tuple[Equivalence, 
     alignment = graph.comparison.alignment
     counts: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
     is_agreeing = states.state[: len(graph.comparison.pairs)] == AGREEING
+    has_equal_kinds = _flag_equal_kinds(graph)
     for node in np.flatnonzero(is_agreeing).tolist():
         ancestry = states.ancestry[node]
         if ancestry.has_diverged:
             continue
-        if not ancestry.unpaired_nodes and _has_equal_kinds(graph, node):
+        if not ancestry.unpaired_nodes and has_equal_kinds[node]:
             continue
         nodes = [*ancestry.unpaired_nodes, node]
         ops_t = _find_producers(alignment.target, graph.target_classes[nodes].tolist())
@@ -47,14 +48,16 @@ def learn_equivalences(graph: JointGraph, states: States) -> tuple[Equivalence, 
     )
 
 
-def _has_equal_kinds(graph: JointGraph, node: int) -> bool:
-    """Return whether the producers of a pair are of equal kind: the most frequent case."""
-    alignment = graph.comparison.alignment
-    producer_t = alignment.target.producers[graph.target_classes[node]]
-    producer_r = alignment.reference.producers[graph.reference_classes[node]]
-    if producer_t < 0 or producer_r < 0:
-        return False
-    return bool(alignment.target_kinds[producer_t] == alignment.reference_kinds[producer_r])
+def _flag_equal_kinds(graph: JointGraph) -> list[bool]:
+    """Return (pairs,) whether both values have producers of equal kind: the most frequent case."""
+    alignment, n_pairs = graph.comparison.alignment, len(graph.comparison.pairs)
+    producers_t = alignment.target.producers[graph.target_classes[:n_pairs]].tolist()
+    producers_r = alignment.reference.producers[graph.reference_classes[:n_pairs]].tolist()
+    kinds_t, kinds_r = alignment.target_kinds, alignment.reference_kinds
+    return [
+        producer_t >= 0 and producer_r >= 0 and kinds_t[producer_t] == kinds_r[producer_r]
+        for producer_t, producer_r in zip(producers_t, producers_r, strict=True)
+    ]
 
 
 def match_parameter_names(graph: JointGraph, states: States) -> tuple[tuple[str, str], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,8 +48,7 @@ _MAX_REMEMBERED = 32
 MAX_REGION_END = 24
 
 
-@dataclass(frozen=True)
-class Ancestry:
+class Ancestry(NamedTuple):
     """The nearest comparable ancestors of a value, and the unpaired nodes in between.
 
     Errors are NaN if there is no such ancestor.
@@ -270,5 +270,7 @@ def select_region_ends(graph: JointGraph, nodes: Sequence[int]) -> tuple[int, ..
 
 
 def _find_largest(errors: list[float]) -> float:
+    if len(errors) == 1:
+        return errors[0]
     numbers = [error for error in errors if not math.isnan(error)]
     return max(numbers, default=math.nan)

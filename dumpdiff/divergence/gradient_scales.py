@@ -240,6 +240,8 @@ def _iterate_gradient_pairs(graph: JointGraph, states: States) -> Iterator[list[
     targets = {value_r: value_t for value_t, value_r in partners.items()}
     for weight_t, weight_r in partners.items():
         gradient_t, gradient_r = gradients_t.get(weight_t, -1), gradients_r.get(weight_r, -1)
+        if gradient_t < 0 and gradient_r < 0:
+            continue
         pairs = {
             (gradient_t, partners.get(gradient_t, -1)),
             (targets.get(gradient_r, -1), gradient_r),

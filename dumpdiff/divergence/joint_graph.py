@@ -207,8 +207,9 @@ def _collect_parents(flow: Flow) -> list[list[int]]:
     The gradient that a backward record was given comes from the gradients of what its value feeds.
     """
     parents: list[list[int]] = [[] for _ in range(len(flow.classes))]
-    for value in np.flatnonzero(flow.producers >= 0).tolist():
-        parents[value] = list(flow.operands[flow.producers[value]])
+    for value, producer in enumerate(flow.list_column("producer")):
+        if producer >= 0:
+            parents[value] = list(flow.operands[producer])
     for value, gradient in flow.recorded_gradients.items():
         if flow.producers[gradient] < 0:
             parents[gradient] += _find_next_gradients(flow, value, gradient)
@@ -464,9 +465,10 @@ def _move_forward_first(
     """
     first_nodes: list[int] = []
     later_nodes: dict[int, None] = {}
+    is_forward = (phase == FORWARD).tolist()
     for node in order:
         depends_on_later = any(parent in later_nodes for parent in parents[node])
-        if phase[node] != FORWARD or depends_on_later:
+        if depends_on_later or not is_forward[node]:
             later_nodes[node] = None
         else:
             first_nodes.append(node)

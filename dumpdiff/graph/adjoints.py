@@ -117,13 +117,14 @@ def _match_inputs_to_gradients(
     flow: Flow, inputs: Sequence[int], gradients: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
     """Yield (input, gradient) of equal size: by position if the counts are equal, else by size."""
+    sizes = flow.list_column("size")
     has_equal_counts = len(inputs) == len(gradients)
     for position, gradient in enumerate(gradients):
         candidates = inputs
         if has_equal_counts:
             candidates = inputs[position : position + 1]
-        size = flow.sizes[gradient]
-        fitting_inputs = [value for value in candidates if flow.sizes[value] == size]
+        size = sizes[gradient]
+        fitting_inputs = [value for value in candidates if sizes[value] == size]
         if len(fitting_inputs) == 1:
             yield fitting_inputs[0], gradient
 
@@ -182,10 +183,10 @@ def _has_detour(flow: Flow, output: int, value: int) -> bool:
 
     An example is x * sigmoid(x).
     """
-    output_producer = int(flow.producers[output])
-    todo = [other for other in flow.operands[output_producer] if other != value]
+    producers = flow.list_column("producer")
+    todo = [other for other in flow.operands[producers[output]] if other != value]
     for other in todo:  # grows on the way
-        producer = int(flow.producers[other])
+        producer = producers[other]
         if producer < 0:
             continue
         reads = flow.operands[producer]

@@ -30,7 +30,7 @@ def complete_statistics(
     with the same size is not read again: the reader verified that both hold the same bytes.
     Unreadable files become problems and their tensors keep NaN.
     """
-    tensors = trace.tensors.copy()
+    tensors = trace.tensors.copy(deep=False)  # columns are replaced, never written to
     lacks_numbers = tensors["norm"].isna() & tensors["max"].isna()
     is_missing = (lacks_numbers & (tensors["file"] != "")).to_numpy()
     copies = _find_copies(tensors, is_missing)

@@ -153,15 +153,15 @@ def _collect_module_records(trace: Trace, numbers: RecordedNumbers) -> _Records:
 def _build_records(trace: Trace, rows: Ints, calls: Ints) -> _Records:
     tensors, ops = trace.tensors, trace.ops
     phases = (ops["phase"] == BACKWARD).to_numpy()[tensors["op"].to_numpy()[rows]]
-    directions = (tensors["slot_kind"] == "output").to_numpy()[rows]
+    directions = tensors["slot_kind"].to_numpy()[rows] == "output"
     return _Records(rows, calls, phases.astype(np.int64), directions.astype(np.int64))
 
 
 def _flag_usable(trace: Trace, numbers: RecordedNumbers) -> Flags:
     """Return (tensors,) whether a tensor of forward or backward has a number to compare."""
     tensors = trace.tensors
-    phases = trace.ops["phase"].to_numpy()[tensors["op"].to_numpy()]
-    is_usable = np.isin(phases, (FORWARD, BACKWARD)) & tensors["trusted"].to_numpy()
+    is_chosen_phase = trace.ops["phase"].isin((FORWARD, BACKWARD)).to_numpy()
+    is_usable = is_chosen_phase[tensors["op"].to_numpy()] & tensors["trusted"].to_numpy()
     is_usable &= ~tensors["constant"].to_numpy() & (numbers.sizes > 0)
     has_numbers = ~np.isnan(numbers.high) | (tensors["nonfinite"] == 1).to_numpy()
     flags: Flags = is_usable & has_numbers

@@ -248,7 +248,7 @@ class TestConflict:
             find_value(pairs.target, name, "output.0")
             for name in ("Functional.linear.4.forward", "Functional.linear.5.forward")
         ]
-        for value in np.flatnonzero(pairs.producer_t < 0).tolist():
+        for value in np.flatnonzero(pairs.target.producers < 0).tolist():
             pairs.pair(value, value, "value", 0.9)
         assert anchors.has_conflicting_inputs(pairs, gate, up)
         assert not anchors.has_conflicting_inputs(pairs, gate, gate)
@@ -267,4 +267,4 @@ def test_pairs_by_value_tolerate_noise(trace):
     anchors.pair_by_value(pairs)
     paired = np.flatnonzero(pairs.classes_t >= 0)
     assert (pairs.classes_t[paired] == paired).all()
-    assert find_op(clean_trace, RESIDUAL) in pairs.producer_t[paired]
+    assert find_op(clean_trace, RESIDUAL) in pairs.target.producers[paired]

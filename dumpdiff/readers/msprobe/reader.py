@@ -24,7 +24,7 @@ from ..stack_frames import NOWHERE, Site, parse_site
 from .communications import read_communications
 from .dump_json import HEAD_SIZE, holds_saved_values, read_dump, read_side_file
 from .names import Call, parse_name, parse_saved_name
-from .tensors import FOLDER, read_call_tensors
+from .tensors import FOLDER, build_call_tensors, collect_leaf_columns
 
 FORMAT = "msprobe"
 
@@ -76,13 +76,19 @@ def read_part(part: Part) -> Trace:
     ops = _build_op_table(calls, entries, construct, sites)
     problems += _cut_circles(ops)
     framework = _find_framework(header, calls)
-    tensors, tensor_problems = read_call_tensors(
-        [entries[name] for name in calls], list(calls.values()), ops, folder, framework
+    format_variant = _describe_variant(header, entries, stacks, list(calls))
+    call_entries = [entries[name] for name in calls]
+    may_be_swapped = any("grad_input" in entry for entry in call_entries)  # only by 1.0
+    communications = read_communications(ops, call_entries)
+    leaf_columns = collect_leaf_columns(call_entries, list(calls.values()))
+    del entries, call_entries  # before the tables need memory
+    tensors, tensor_problems = build_call_tensors(
+        leaf_columns, list(calls.values()), ops, folder, framework, may_be_swapped=may_be_swapped
     )
     source = Source(
         path=str(folder),
         format=FORMAT,
-        format_variant=_describe_variant(header, entries, stacks, list(calls)),
+        format_variant=format_variant,
         framework=framework,
         step=part.step,
         rank=part.rank,
@@ -93,7 +99,6 @@ def read_part(part: Part) -> Trace:
     listed_names = [*sites, *_list_constructed_calls(construct, calls)]
     missing_calls = call_records.find_missing_calls(calls, part.path.name, listed_names)
     all_problems = (*problems, *tensor_problems, *missing_calls)
-    communications = read_communications(ops, [entries[name] for name in calls])
     loader = partial(load_tensor, folder)
     return Trace(source, ops, tensors, all_problems, loader, communications)
 

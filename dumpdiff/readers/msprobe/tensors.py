@@ -42,20 +42,21 @@ _normalize_dtype = lru_cache(maxsize=1 << 10)(normalize_dtype)
 _Leaf = tuple[Any, ...]
 
 
-def read_call_tensors(
-    entries: Sequence[dict[str, Any]],
+def build_call_tensors(
+    columns_of_leaves: Sequence[Sequence[Any]],
     calls: Sequence[Call],
     ops: pd.DataFrame,
     folder: Path,
     framework: str,
+    *,
+    may_be_swapped: bool,
 ) -> tuple[pd.DataFrame, list[Problem]]:
     """Return the tensor table, and problems with the tensor files in ``folder``.
 
-    ``entries`` has one entry for each op, ``calls`` the parts of their names.
+    The columns are those of :func:`collect_leaf_columns`, ``calls`` the parts of the names of the
+    ops. ``may_be_swapped`` says that inputs and outputs of backward calls may be exchanged.
     """
-    leaves = _collect_leaves(entries, calls)
-    leaf_columns = zip(*leaves, strict=True) if leaves else ((),) * (3 + len(_FIELDS))
-    op_ids, slots, slot_kinds, *record_columns = leaf_columns
+    op_ids, slots, slot_kinds, *record_columns = columns_of_leaves
     dtype_names, raw_shapes, *statistics, checksums, file_names, constants = record_columns
     dtypes = []
     for dtype_name, constant in zip(dtype_names, constants, strict=True):
@@ -85,7 +86,7 @@ def read_call_tensors(
         **call_records.build_statistic_columns(statistics, numbers, dtypes, sizes),
     }
     table = build_tensor_table(columns)
-    if any("grad_input" in entry for entry in entries):  # only 1.0 may have swapped them
+    if may_be_swapped:
         table = _correct_swapped_gradients(table, columns, ops)
     table["parameter"] = _complete_parameters(table, ops)
     is_trusted = call_records.find_trusted_rows(
@@ -109,7 +110,14 @@ def _correct_swapped_gradients(
     return build_tensor_table(columns)
 
 
-def _collect_leaves(entries: Sequence[dict[str, Any]], calls: Sequence[Call]) -> list[_Leaf]:
+def collect_leaf_columns(
+    entries: Sequence[dict[str, Any]], calls: Sequence[Call]
+) -> tuple[Sequence[Any], ...]:
+    """Return columns of all tensors and numbers in the entries, one entry for each op.
+
+    They are op, slot, kind of slot, and the fields of the record. The entries, which take several
+    times their memory, are not needed afterwards.
+    """
     leaves: list[_Leaf] = []
     for op, (entry, call) in enumerate(zip(entries, calls, strict=True)):
         if call.entry_type == "parameters_grad":
@@ -119,7 +127,7 @@ def _collect_leaves(entries: Sequence[dict[str, Any]], calls: Sequence[Call]) ->
         else:
             for key, slot_kind in _list_tensor_keys(tuple(entry)):
                 _add_leaves(entry[key], slot_kind, op, slot_kind, leaves)
-    return leaves
+    return tuple(zip(*leaves, strict=True)) if leaves else ((),) * (3 + len(_FIELDS))
 
 
 @lru_cache(maxsize=1 << 10)
