@@ -11,6 +11,8 @@ from fixed places.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -42,13 +44,16 @@ FLOOR = 2.0**-23
 
 #: Numbers before the sketch: maximum, minimum, mean and norm.
 N_STATISTICS = 4
-#: Elements that are measured at once; a whole number of them is a block. 512 KiB of float32.
-_CHUNK = 8 * CELLS
+_FIRST_SAMPLE = N_STATISTICS + BUCKETS
+_BUCKET_PLACES = slice(N_STATISTICS, _FIRST_SAMPLE)
+#: Rows of cells that are measured at once; a whole number of them is a block. 512 KiB of float32.
+_CHUNK_ROWS = 8
 #: Summed in float32: the result is right to a few units in the last place of float32.
 _SINGLE_DTYPES = tuple(map(np.dtype, (np.float16, np.float32)))
 
 _SIGN_STREAM, _BLOCK_STREAM, _BUCKET_STREAM, _SAMPLE_STREAM = range(4)
 _PADDED_CELLS = BUCKETS * (-(-CELLS // BUCKETS))
+_ONES = np.ones(_PADDED_CELLS // BUCKETS)
 
 
 def compute_sketch(array: AnyArray) -> NDArray[np.float32]:
@@ -60,34 +65,78 @@ def compute_sketch(array: AnyArray) -> NDArray[np.float32]:
 def measure_array(array: AnyArray) -> Floats:
     """Return (196,) the maximum, minimum, mean, norm and sketch of a tensor of any shape.
 
-    Numbers of float32 and narrower types are summed in float32 within chunks of 131,048 elements,
-    others in float64, and chunks are summed in float64, all in a fixed order. NaN and Inf show in
-    maximum and minimum, and count as 0 in the sketch. A tensor of at most 64 elements is in the
-    samples as a whole, the rest of the samples is 0. Without elements all is 0.
+    A tensor of one row of cells or less is measured by :func:`measure_rows`. Of larger ones,
+    numbers of float32 and narrower types are summed in float32 within chunks of eight rows of
+    cells, others in float64, and chunks are summed in float64, all in a fixed order. NaN and Inf
+    show in maximum and minimum, and count as 0 in the sketch.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
-    cells = np.zeros(_PADDED_CELLS if flat.size > CELLS else flat.size)
-    buffer = np.empty(min(flat.size, _CHUNK))  # used again by every chunk
-    high, low, total, squares = -np.inf, np.inf, 0.0, 0.0
+    if flat.size <= CELLS:
+        return measure_rows(flat[None]).reshape(-1)
+    cells = np.zeros(_PADDED_CELLS)
+    high, low, total, squares = flat[0], flat[0], 0.0, 0.0
     with np.errstate(all="ignore"):
-        for start in range(0, flat.size, _CHUNK):
-            chunk = flat[start : start + _CHUNK]
-            high, low = np.maximum(high, chunk.max()), np.minimum(low, chunk.min())
+        for start, end in _split_into_chunks(flat.size):
+            chunk = flat[start:end]
+            chunk_high, chunk_low = chunk.max(), chunk.min()
+            high, low = np.maximum(high, chunk_high), np.minimum(low, chunk_low)
+            if chunk_high == 0 and chunk_low == 0:
+                continue
             values, chunk_squares = _widen(chunk)
             total, squares = total + float(values.sum()), squares + chunk_squares
-            if not np.isfinite(chunk_squares):
-                values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-            _add_to_cells(cells, values, start, buffer.view(values.dtype))
-        statistics = (high, low, total / flat.size, np.sqrt(squares)) if flat.size else (0.0,) * 4
-    numbers = np.zeros(N_STATISTICS + LENGTH)
-    numbers[:N_STATISTICS] = statistics
-    numbers[N_STATISTICS : N_STATISTICS + BUCKETS] = _sum_buckets(cells)
-    samples = flat[compute_sample_positions(flat.size)].astype(np.float64)
-    first_sample = N_STATISTICS + BUCKETS
-    numbers[first_sample : first_sample + samples.size] = np.where(
-        np.isfinite(samples), samples, 0.0
-    )
+            if not math.isfinite(chunk_squares):
+                values = _clear_nonfinite(values)
+            _add_to_cells(cells, values, start)
+        samples = flat[compute_sample_positions(flat.size)].astype(np.float64)
+    ordered_cells = cells.take(compute_bucket_order(), mode="clip").reshape(BUCKETS, -1)
+    numbers = np.empty(N_STATISTICS + LENGTH)
+    numbers[:N_STATISTICS] = high, low, total / flat.size, math.sqrt(squares)
+    numbers[_BUCKET_PLACES] = ordered_cells @ _ONES
+    numbers[_FIRST_SAMPLE:] = samples if math.isfinite(squares) else _clear_nonfinite(samples)
     return numbers
+
+
+def measure_rows(rows: AnyArray) -> Floats:
+    """Return (tensors, 196) what :func:`measure_array` gives, of small tensors of one size.
+
+    ``rows`` is (tensors, elements), with at most 16,381 elements each, which are summed in float64.
+    Together they cost little more than one alone, and their numbers are the same. A tensor of at
+    most 64 elements is in the samples as a whole, the rest of the samples is 0. Without elements
+    all is 0.
+    """
+    n_tensors, size = rows.shape
+    numbers = np.zeros((n_tensors, N_STATISTICS + LENGTH))
+    if not size:
+        return numbers
+    with np.errstate(all="ignore"):
+        values = rows.astype(np.float64)
+        squares = np.square(values).sum(axis=1)  # einsum would depend on the number of tensors
+        numbers[:, 0], numbers[:, 1] = rows.max(axis=1), rows.min(axis=1)
+        numbers[:, 2], numbers[:, 3] = values.sum(axis=1) / size, np.sqrt(squares)
+        if not np.isfinite(squares).all():
+            values = _clear_nonfinite(values)
+    buckets = _compute_buckets()[:size] + BUCKETS * np.arange(n_tensors)[:, None]
+    signed = values * compute_row_signs(0)[:size]
+    sums = np.bincount(buckets.ravel(), signed.ravel(), BUCKETS * n_tensors)
+    numbers[:, _BUCKET_PLACES] = sums.reshape(n_tensors, BUCKETS)
+    samples = values[:, compute_sample_positions(size)]
+    numbers[:, _FIRST_SAMPLE : _FIRST_SAMPLE + samples.shape[1]] = samples
+    return numbers
+
+
+def _split_into_chunks(size: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) of the chunks; the last row of cells, which is not full, is in the last.
+
+    So a tensor of a power of two, a little more than some chunks, has no chunk of a few elements.
+    """
+    n_chunks = -(-(size // CELLS) // _CHUNK_ROWS)
+    for number in range(n_chunks):
+        start = number * _CHUNK_ROWS * CELLS
+        yield start, size if number == n_chunks - 1 else start + _CHUNK_ROWS * CELLS
+
+
+def _clear_nonfinite(values: AnyArray) -> AnyArray:
+    return np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _widen(chunk: AnyArray) -> tuple[AnyArray, float]:
@@ -104,27 +153,21 @@ def _widen(chunk: AnyArray) -> tuple[AnyArray, float]:
     return wide_values, float(np.dot(wide_values, wide_values))
 
 
-def _add_to_cells(cells: Floats, values: AnyArray, start: int, buffer: AnyArray) -> None:
-    """Add elements from place ``start`` on, with their signs, to their cells."""
-    block, offset = divmod(start, BLOCK_ROWS * CELLS)
-    signed = buffer[: values.size]
-    np.multiply(values, compute_signs()[offset : offset + values.size], out=signed)
-    block_signs = compute_block_signs(block)
-    n_rows = values.size // CELLS
-    if n_rows:
-        rows = signed[: n_rows * CELLS].reshape(n_rows, CELLS)
-        cells[:CELLS] += rows.sum(axis=0) * block_signs
-    rest = signed[n_rows * CELLS :]
-    cells[: rest.size] += rest * block_signs[: rest.size]
+def _add_to_cells(cells: Floats, values: AnyArray, start: int) -> None:
+    """Add elements from place ``start`` on, which begins a row of cells, to their cells.
 
-
-def _sum_buckets(cells: Floats) -> Floats:
-    """Return (128,) the sums of the cells of each bucket."""
-    if cells.size < _PADDED_CELLS:
-        sums = np.bincount(_compute_buckets()[: cells.size], cells, BUCKETS)
-        return np.asarray(sums, dtype=np.float64)
-    ordered_cells = cells[compute_bucket_order()].reshape(BUCKETS, -1)
-    return np.asarray(ordered_cells.sum(axis=1), dtype=np.float64)
+    Their signs are 1 or -1, so products are exact.
+    """
+    first_row = start // CELLS
+    n_rows, n_rest = divmod(values.size, CELLS)
+    n_full = values.size - n_rest
+    first_sign = first_row % BLOCK_ROWS * CELLS
+    signs = compute_signs()[first_sign : first_sign + n_full].reshape(n_rows, CELLS)
+    # einsum multiplies and adds in one pass over the elements
+    sums = np.einsum("rc,rc->c", values[:n_full].reshape(n_rows, CELLS), signs)
+    cells[:CELLS] += np.multiply(sums, compute_block_signs(first_row // BLOCK_ROWS), out=sums)
+    if n_rest:
+        cells[:n_rest] += values[n_full:] * compute_row_signs(first_row + n_rows)[:n_rest]
 
 
 def estimate_distances(target: AnyArray, reference: AnyArray) -> Floats:
@@ -159,9 +202,17 @@ def compute_signs() -> NDArray[np.float32]:
 
 
 @lru_cache(maxsize=256)
-def compute_block_signs(block: int) -> Floats:
+def compute_block_signs(block: int) -> NDArray[np.float32]:
     """Return (16381,) the signs by which the cells of one block are multiplied."""
-    return _draw_signs(_BLOCK_STREAM, block * CELLS, CELLS)
+    return _draw_signs(_BLOCK_STREAM, block * CELLS, CELLS).astype(np.float32)
+
+
+@lru_cache(maxsize=256)
+def compute_row_signs(row: int) -> NDArray[np.float32]:
+    """Return (16381,) the signs of the elements of a row of cells."""
+    block, row_in_block = divmod(row, BLOCK_ROWS)
+    signs = compute_signs()[row_in_block * CELLS : (row_in_block + 1) * CELLS]
+    return signs * compute_block_signs(block)
 
 
 @lru_cache(maxsize=1)

@@ -14,12 +14,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from ..model.arrays import AnyArray
 from ..model.dtypes import normalize_dtype
 from ..model.errors import DumpError
-from ..model.sketches import N_STATISTICS, measure_array
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from .call_sites import NOWHERE, find_call_site
 from .options import RecordOptions
@@ -258,7 +255,7 @@ class MindSporeRecorder:
                 array = _to_array(tensor)
             finally:
                 self._is_paused = False
-            step.recording.numbers[number] = _measure(array)
+            step.recording.measurements.add(number, array)
             if self._options.is_whole_tensor(number):
                 step.recording.write_array(number, array)
         return number
@@ -278,12 +275,6 @@ def _to_array(tensor: Any) -> AnyArray:
         tensor = tensor.astype(mindspore.float32)
     array: AnyArray = tensor.asnumpy()
     return array
-
-
-def _measure(array: AnyArray) -> AnyArray:
-    if array.dtype.kind == "c":  # only magnitudes are compared
-        return measure_array(np.abs(array))[:N_STATISTICS]
-    return measure_array(array)
 
 
 def _iterate_arguments(value: Any) -> Iterator[Any]:

@@ -21,6 +21,7 @@ from ..model.sketches import VERSION as SKETCH_VERSION
 from ..model.trace import BACKWARD
 from ..readers.manifest import RECOGNITION_KEY, VERSION
 from .call_sites import NOWHERE, CallSite
+from .measurements import Measurements
 
 #: Kind of a record of a gradient, as msprobe calls it.
 GRADIENT_KIND = "parameters_grad"
@@ -39,8 +40,7 @@ class Recording:
     details: dict[str, Any]  #: further keys of the manifest
     calls: list[dict[str, Any]] = field(default_factory=list)
     tensors: list[dict[str, Any]] = field(default_factory=list)
-    #: number of a tensor -> (196,) statistics and sketch, or (4,) statistics
-    numbers: dict[int, AnyArray] = field(default_factory=dict)
+    measurements: Measurements = field(default_factory=Measurements)
     #: lines of the user -> number of the stack
     stacks: dict[tuple[str, ...], int] = field(default_factory=dict)
 
@@ -103,18 +103,19 @@ class Recording:
 
     def _write_sketches(self) -> None:
         """Write the sketches, and set the statistics of all tensors."""
-        sketches = np.zeros((len(self.numbers), LENGTH), dtype=np.float32)
-        n_sketches = 0
-        for number, values in self.numbers.items():
+        numbers = self.measurements.finish()
+        sketches: list[AnyArray] = []
+        for number, values in numbers.items():
             entry = self.tensors[number]
-            entry["nonfinite"] = not np.isfinite(values[:2]).all()
-            for name, value in zip(_STATISTICS, values[:N_STATISTICS].tolist(), strict=True):
+            statistics = values[:N_STATISTICS].tolist()
+            entry["nonfinite"] = not all(map(math.isfinite, statistics[:2]))
+            for name, value in zip(_STATISTICS, statistics, strict=True):
                 if math.isfinite(value):
                     entry[name] = value
             if len(values) > N_STATISTICS:
-                with np.errstate(over="ignore"):
-                    sketches[n_sketches] = values[N_STATISTICS:]
-                entry["sketch"] = n_sketches
-                n_sketches += 1
+                entry["sketch"] = len(sketches)
+                sketches.append(values[N_STATISTICS:])
+        with np.errstate(over="ignore"):  # beyond float32 an element of a sketch is Inf
+            table = np.array(sketches).reshape(len(sketches), LENGTH).astype(np.float32)
         with open_output_file(self.folder / _SKETCHES) as stream:
-            np.save(stream, sketches[:n_sketches], allow_pickle=False)
+            np.save(stream, table, allow_pickle=False)

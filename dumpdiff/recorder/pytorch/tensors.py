@@ -6,7 +6,6 @@ what an operator reads is the tensor that an earlier operator wrote, and is meas
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ import numpy as np
 
 from ...model.arrays import AnyArray
 from ...model.dtypes import normalize_dtype
-from ...model.sketches import N_STATISTICS, measure_array
 from ..recording import Recording
 from .device_numbers import measure_on_device
 
@@ -32,8 +30,9 @@ class _Storage:
 
     reference: Any  #: keeps the storage's address from being used again, not its memory
     views: dict[tuple[Any, ...], int] = field(default_factory=dict)
-    #: (dtype, whether in the order of the memory) -> a tensor with each of its elements once
-    wholes: dict[tuple[torch.dtype, bool], int] = field(default_factory=dict)
+    #: (offset, elements, dtype) -> the first tensor with each element of that memory once: its
+    #: number, and whether they are in the order of the memory
+    dense_views: dict[tuple[int, int, torch.dtype], dict[bool, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -55,19 +54,19 @@ class TensorIndex:
 
     def add(self, tensor: torch.Tensor) -> int:
         """Return the number of a tensor; measure and add it if its content is new."""
-        number = self.find(tensor)
-        if number >= 0:
-            return number
-        key = tensor.untyped_storage()._cdata
+        key, place = tensor.untyped_storage()._cdata, get_place(tensor)
         storage = self._storages.get(key)
-        if storage is None:
+        if storage is not None:
+            known_number = storage.views.get(place)
+            if known_number is not None:
+                return known_number
+        else:
             from torch.multiprocessing.reductions import StorageWeakRef
 
             make_reference: Any = StorageWeakRef
             storage = self._storages[key] = _Storage(make_reference(tensor.untyped_storage()))
         dtype = normalize_dtype(str(tensor.dtype))
         number = self.recording.add_tensor(dtype, tuple(tensor.shape))
-        place = get_place(tensor)
         storage.views[place] = number
         name = self.parameters.get((key, *place), "")
         if name:
@@ -81,7 +80,7 @@ class TensorIndex:
         storage = self._storages.get(tensor.untyped_storage()._cdata)
         if storage is not None:
             storage.views.clear()
-            storage.wholes.clear()
+            storage.dense_views.clear()
 
     def fetch(self) -> None:
         """Copy what was measured on an accelerator."""
@@ -91,32 +90,31 @@ class TensorIndex:
             lengths = [len(values) for values in self._pending.values()]
             fetched = torch.cat(list(self._pending.values())).cpu().numpy()
             pieces = np.split(fetched, np.cumsum(lengths)[:-1])
-            self.recording.numbers.update(zip(self._pending, pieces, strict=True))
+            self.recording.measurements.numbers.update(zip(self._pending, pieces, strict=True))
             self._pending.clear()
 
     def _measure(self, number: int, tensor: torch.Tensor, storage: _Storage) -> None:
-        is_whole = _covers_storage(tensor)
-        order = (tensor.dtype, tensor.is_contiguous())
-        source = storage.wholes.get(order, -1)
-        if is_whole and source >= 0 and order[1]:
-            self._copy_numbers(source, number, None)
-        elif is_whole and storage.wholes and not order[1]:
-            self._copy_numbers(next(iter(storage.wholes.values())), number, N_STATISTICS)
+        """Measure a tensor, unless its memory was measured as another view of it.
+
+        A view in another order has the statistics of the memory, but another sketch.
+        """
+        in_order = tensor.is_contiguous()
+        dense_views: dict[bool, int] = {}
+        if in_order or _is_dense(tensor):
+            memory = (int(tensor.storage_offset()), tensor.numel(), tensor.dtype)
+            dense_views = storage.dense_views.setdefault(memory, dense_views)
+        measurements = self.recording.measurements
+        if in_order and True in dense_views:
+            measurements.copy(dense_views[True], number, has_sketch=True)
+        elif dense_views and not in_order:
+            measurements.copy(next(iter(dense_views.values())), number, has_sketch=False)
         elif tensor.device.type == "cpu":
-            self.recording.numbers[number] = _measure_on_cpu(tensor)
+            measurements.add(number, to_array(tensor))
         else:
             self._pending[number] = measure_on_device(tensor)
-        if is_whole:
-            storage.wholes.setdefault(order, number)
+        dense_views.setdefault(in_order, number)
         if self.is_whole_tensor(number):
             self.recording.write_array(number, to_array(tensor))
-
-    def _copy_numbers(self, source: int, number: int, count: int | None) -> None:
-        """Give a tensor the numbers of one with the same elements; of another order, statistics."""
-        if source in self._pending:
-            self._pending[number] = self._pending[source][:count]
-        else:
-            self.recording.numbers[number] = self.recording.numbers[source][:count]
 
 
 def get_place(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -129,27 +127,17 @@ def to_array(tensor: torch.Tensor) -> AnyArray:
     tensor = tensor.detach()
     if str(tensor.dtype).removeprefix("torch.").startswith(_NARROW_DTYPES):
         tensor = tensor.float()
-    array: AnyArray = tensor.cpu().resolve_conj().resolve_neg().numpy()
+    array: AnyArray = tensor.numpy(force=True)
     return array
 
 
-def _measure_on_cpu(tensor: torch.Tensor) -> AnyArray:
-    array = to_array(tensor)
-    if array.dtype.kind == "c":  # only magnitudes are compared
-        return measure_array(np.abs(array))[:N_STATISTICS]
-    return measure_array(array)
-
-
-def _covers_storage(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has each element of its storage once, in whatever order."""
-    if tensor.numel() * tensor.element_size() != tensor.untyped_storage().nbytes():
-        return False
-    extents = sorted(zip(tensor.stride(), tensor.shape, strict=True))
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has each element of a piece of memory once, in whatever order."""
     expected_stride = 1
-    for stride, extent in extents:
+    for stride, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if extent == 1:
             continue
         if stride != expected_stride:
             return False
         expected_stride *= extent
-    return expected_stride == math.prod(tensor.shape)
+    return True
