@@ -31,22 +31,21 @@ _ROW = "{:<28} {:>6} {:>9} {:>6}  {}"
 
 def main() -> None:
     args = _parse_arguments()
-    tuned: list[scores.Score] = []
-    held_out: list[scores.Score] = []
+    groups: dict[str, list[scores.Score]] = {}
     print(_ROW.format("case", "right", "undecided", "wrong", "with everything given"))
     for case in cases.list_cases():
         if not fnmatch(case.name, args.only):
             continue
         case_scores = _score(case, args.work)
-        if case.held_out:
-            held_out += case_scores
+        groups.setdefault(case.part, []).extend(case_scores)
+        if case.part != cases.TUNED:
             continue
-        tuned += case_scores
         (full,) = [score for score in case_scores if score.is_full]
         print(_format_row(case.name, case_scores, f"{full.outcome} ({full.state})"))
     print()
-    for title, group in (("tuned", tuned), ("held out", held_out)):
+    for title, group in groups.items():
         print(_format_row(title, group, _summarize(group)))
+        print(_format_row("", group, _format_growth(group)))
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -61,7 +60,8 @@ def _score(case: cases.Case, work: Path) -> list[scores.Score]:
     """Return the scores of a case; record its trainings if they are missing."""
     recordings.make_recordings([case], work, lambda text: print(text, file=sys.stderr))
     folders = [
-        recordings.find_recording(side, case.steps, work) for side in (case.target, case.reference)
+        recordings.find_recording(side, case.steps, case.size, work)
+        for side in (case.target, case.reference)
     ]
     return scores.score_case(case, evidence.compare_runs(*folders, case.steps))
 
@@ -89,6 +89,16 @@ def _summarize(group: Sequence[scores.Score]) -> str:
         f" fault: {n_missed}; a cause without a fault: {n_false}; right, then wrong with more"
         f" evidence: {n_reversals}"
     )
+
+
+def _format_growth(group: Sequence[scores.Score]) -> str:
+    """Return how many cases are right with the first inputs, then with one more after another."""
+    counts = []
+    for n_inputs in range(1, 1 + len(evidence.INPUTS)):
+        inputs = evidence.INPUTS[:n_inputs]
+        n_right = sum(score.inputs == inputs and score.state == scores.RIGHT for score in group)
+        counts.append(f"{'+ ' if n_inputs > 1 else ''}{inputs[-1]} {n_right}")
+    return f"right with {', '.join(counts)}"
 
 
 if __name__ == "__main__":

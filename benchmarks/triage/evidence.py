@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 
@@ -17,7 +18,14 @@ from dumpdiff.diagnosis.stages import (
     build_weights_stage,
 )
 from dumpdiff.gradient_norms import NormComparison
+from dumpdiff.optimizers import inputs as optimizer_inputs
+from dumpdiff.optimizers.comparison import compare_updates
+from dumpdiff.optimizers.update_analysis import UpdateAnalysis
 from dumpdiff.run_settings.checklist import check
+
+#: One run is a side of many cases, and read once.
+_read_batches = cache(batches.read_batches)
+_read_norms = cache(gradient_norms.read_norms)
 
 #: What a user may give, in the order in which it is easy to give.
 INPUTS = ("logs", "settings", "data", "weights", "dumps", "steps")
@@ -36,15 +44,23 @@ class Comparisons:
     dumped_norms: tuple[NormComparison, NormComparison]  #: ... without and with the precision
 
 
+@cache
+def _analyze_updates(steps: str) -> UpdateAnalysis:
+    return optimizer_inputs.read_run(steps)
+
+
 def compare_runs(target: Path, reference: Path, min_steps: int) -> Comparisons:
     """Return all comparisons of two folders of trainings."""
     runs = _build_run(target), _build_run(reference)
-    evidence = dumpdiff.triage(Case(*runs, min_steps=min_steps)).evidence
+    without_steps = [replace(run, steps="") for run in runs]
+    evidence = dumpdiff.triage(Case(*without_steps, min_steps=min_steps)).evidence
+    updates = compare_updates(*(_analyze_updates(run.steps) for run in runs))
+    evidence = replace(evidence, optimizer=updates)
     dumps = [run.dump for run in runs]
     return Comparisons(
         evidence,
-        batches.compare(*(batches.read_batches(run.data) for run in runs)),
-        batches.compare(*(batches.read_batches(path) for path in dumps)),
+        batches.compare(*(_read_batches(run.data) for run in runs)),
+        batches.compare(*(_read_batches(path) for path in dumps)),
         _compare_norms([run.steps for run in runs], evidence),
         _compare_norms(dumps, evidence),
     )
@@ -55,7 +71,7 @@ def _compare_norms(
 ) -> tuple[NormComparison, NormComparison]:
     """Return the comparison of gradients without the precision of the settings, and with it."""
     assert evidence.settings is not None
-    target, reference = (gradient_norms.read_norms(path) for path in paths)
+    target, reference = (_read_norms(path) for path in paths)
     dtype = evidence.settings.compute_dtype
     return (
         gradient_norms.compare(target, reference),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from .book import Rules
@@ -51,14 +52,29 @@ def load_rules(extra: Sequence[str | Path] = ()) -> Rules:
     :mod:`dumpdiff.rulebook.mappings`. Raises RuleError with file, line and reason at the first rule
     that cannot be used.
     """
-    shipped_files = list_shipped_files()
-    root = shipped_files[-1].parent
-    shown_names = {path: path.relative_to(root).as_posix() for path in shipped_files}
+    if not extra:
+        return _load_shipped_rules()
     named_pairs = NamedPairs()
-    sources = [_read_sections(shown_names, named_pairs)]
+    sources = [_read_shipped_sections()]
     sources += [_read_sections({Path(file): str(file)}, named_pairs) for file in extra]
     sections = {name: [source[name] for source in sources] for name in SECTIONS}
     return Rules(**sections, named_pairs=named_pairs)
+
+
+@cache
+def _load_shipped_rules() -> Rules:
+    """Load the shipped rules once: a triage needs them in six places."""
+    sections = {name: [entries] for name, entries in _read_shipped_sections().items()}
+    return Rules(**sections, named_pairs=NamedPairs())
+
+
+@cache
+def _read_shipped_sections() -> dict[str, list[Entry]]:
+    """Return the sections of the shipped files, which nobody changes."""
+    shipped_files = list_shipped_files()
+    root = shipped_files[-1].parent
+    shown_names = {path: path.relative_to(root).as_posix() for path in shipped_files}
+    return _read_sections(shown_names, NamedPairs())
 
 
 def _read_sections(files: dict[Path, str], named_pairs: NamedPairs) -> dict[str, list[Entry]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..model.arrays import Floats
+from ..model.arrays import Flags, Floats
 from .distance import compute_noise
 from .groups import Group, Member
 from .matrix import Matrix
@@ -18,11 +18,21 @@ _TOLERANCE = 2.0
 _TINY = 1e-30  #: absolute tolerance, for statistics that are zero
 _STATISTICS = 5  #: size, norm, minimum, maximum, sum of magnitudes
 
+#: Of a weight with some wrong rows, at least this share of a sample is that of its counterpart.
+_SAME_SHARE = 0.5
+_SAMPLED = 64  #: rows, and columns, of that sample
+_FEWEST_VALUES = 8  #: different values that must be equal: fewer may be so by coincidence
+#: Weights of one shape that are compared with each other: more would be single experts.
+_MOST_CANDIDATES = 64
+
 
 def pair_by_value(
     target: Sequence[Member], reference: Sequence[Member], report_bytes: Callable[[int], None]
 ) -> tuple[list[Group], list[Member], list[Member]]:
-    """Pair members that are each other's only match; return groups and unpaired members."""
+    """Pair members that are each other's only match; return groups and unpaired members.
+
+    A match has the same statistics; of what is left, most of the same elements in their places.
+    """
     target_sizes = {member.matrix.size for member in target}
     sizes = target_sizes & {member.matrix.size for member in reference}
     targets = [member for member in target if member.matrix.size in sizes]
@@ -42,7 +52,55 @@ def pair_by_value(
             paired_ids |= {id(member), id(counterpart)}
     unpaired_target = [member for member in target if id(member) not in paired_ids]
     unpaired_reference = [member for member in reference if id(member) not in paired_ids]
+    similar_groups = _pair_similar(unpaired_target, unpaired_reference)
+    groups += similar_groups
+    paired_ids |= {
+        id(member) for group in similar_groups for member in (*group.target, *group.reference)
+    }
+    unpaired_target = [member for member in unpaired_target if id(member) not in paired_ids]
+    unpaired_reference = [member for member in unpaired_reference if id(member) not in paired_ids]
     return groups, unpaired_target, unpaired_reference
+
+
+def _pair_similar(target: Sequence[Member], reference: Sequence[Member]) -> list[Group]:
+    """Pair members of one shape if most elements of a sample are equal, and of no other member."""
+    groups = []
+    shapes = {member.matrix.shape for member in target}
+    for shape in sorted(shapes & {member.matrix.shape for member in reference}):
+        targets = [member for member in target if member.matrix.shape == shape]
+        references = [member for member in reference if member.matrix.shape == shape]
+        if max(len(targets), len(references)) > _MOST_CANDIDATES:
+            continue
+        is_similar = _compare_samples(targets, references)
+        for row, column in np.argwhere(is_similar):
+            if is_similar[row].sum() == is_similar[:, column].sum() == 1:
+                groups.append(Group((targets[row],), (references[column],), "value"))
+    return groups
+
+
+def _compare_samples(targets: Sequence[Member], references: Sequence[Member]) -> Flags:
+    """Return (targets, references) whether most elements of the samples are equal."""
+    target_samples = [_read_sample(member.matrix) for member in targets]
+    reference_samples = [_read_sample(member.matrix) for member in references]
+    is_similar = np.zeros((len(targets), len(references)), dtype=bool)
+    for row, target_sample in enumerate(target_samples):
+        for column, sample in enumerate(reference_samples):
+            noise = compute_noise(
+                targets[row].matrix.precision, references[column].matrix.precision
+            )
+            scale = np.maximum(np.abs(target_sample), np.abs(sample))
+            is_equal = np.abs(target_sample - sample) <= _TOLERANCE * noise * scale
+            has_values = len(np.unique(sample[is_equal])) >= _FEWEST_VALUES
+            is_similar[row, column] = has_values and is_equal.mean() >= _SAME_SHARE
+    return is_similar
+
+
+def _read_sample(matrix: Matrix) -> Floats:
+    """Return elements of rows and columns that are evenly spread."""
+    n_rows, n_columns = matrix.shape
+    rows = np.unique(np.linspace(0, n_rows - 1, min(n_rows, _SAMPLED)).astype(int))
+    columns = np.unique(np.linspace(0, n_columns - 1, min(n_columns, _SAMPLED)).astype(int))
+    return matrix.read_values(rows)[:, columns]
 
 
 def _find_matches(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 
 from dumpdiff import align, read
 from dumpdiff.model.result import Result
+from dumpdiff.optimizers import inputs as optimizer_inputs
 
 from . import msprobe_form
 
@@ -26,6 +27,14 @@ Compared = Callable[[Path, Path], Result]
 def compared() -> Compared:
     """``compared(target, reference)``: the result without options, computed once per pair."""
     return cache(align)
+
+
+@pytest.fixture(scope="session")
+def shared_updates() -> Iterator[None]:
+    """Analyze the updates of each recorded run once: the sound run is a side of most pairs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimizer_inputs, "read_run", cache(optimizer_inputs.read_run))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from dumpdiff.cli import main
 
 from . import triage_cases
 
-pytestmark = pytest.mark.record
+pytestmark = [pytest.mark.record, pytest.mark.usefixtures("shared_updates")]
 
 #: Case -> exit code, and what the first line must contain.
 EXPECTED = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import cases
 import evidence
 import scores
 
-pytestmark = pytest.mark.record
+pytestmark = [pytest.mark.record, pytest.mark.usefixtures("shared_updates")]
 
 CASES = {case.name: case for case in cases.list_cases()}
 
@@ -43,6 +44,5 @@ def test_more_evidence_makes_no_right_answer_wrong(
 
 
 def test_a_third_of_the_cases_is_held_out() -> None:
-    held_out = [case for case in CASES.values() if case.held_out]
-    assert len(CASES) == 35
-    assert len(held_out) == 11
+    sizes = Counter(case.part for case in CASES.values())
+    assert sizes == {cases.TUNED: 24, cases.HELD_OUT: 11, cases.SECOND_HELD_OUT: 14}

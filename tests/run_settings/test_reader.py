@@ -204,6 +204,15 @@ def test_a_dtype_that_follows_from_the_model_is_not_float32(tmp_path: Path) -> N
     assert "config.json" in row.reference.reason
 
 
+def test_a_nemo_file_is_not_read_with_the_defaults_of_megatron(tmp_path: Path) -> None:
+    """Its 12 layers were once called '32 by default'."""
+    text = NEMO.replace("model:\n", "model:\n  num_layers: 12\n")
+    comparison = compare_texts(tmp_path, "gpt.yaml", text, text)
+    rows = {row.setting: row.target for row in comparison.rows}
+    assert (rows["layers"].value, rows["layers"].origin) == (12, "set")
+    assert not [name for name, value in rows.items() if value.origin == "default"]
+
+
 def test_without_the_structure_of_the_model_nothing_agrees(tmp_path: Path) -> None:
     comparison = compare_texts(tmp_path, "sft.yaml", LLAMA_FACTORY, LLAMA_FACTORY)
     assert comparison.verdict == "inconclusive"

@@ -434,3 +434,22 @@ def test_random_bits_are_compared_without_a_warning(
         torch.save({**weights, "turn": torch.ones(3, dtype=torch.complex64)}, tmp_path / file)
     result = compare_files(tmp_path / "t.pt", tmp_path / "r.pt")
     assert result.verdict == ("agree" if target == reference else "differ")
+
+
+def test_wrong_rows_of_a_weight_with_an_unknown_name_are_named(
+    tmp_path: Path, models: Path, hugging_face: HuggingFace
+) -> None:
+    """Not: one parameter is missing, and one is not in the reference."""
+    weights, _ = hugging_face("llama")
+    renamed = {
+        name.replace("model.layers", "trunk.segment").replace("self_attn", "mix"): value.copy()
+        for name, value in weights.items()
+    }
+    wrong = "trunk.segment.1.mix.k_proj.weight"
+    renamed[wrong][3] *= np.float32(3)
+    result = compare_files(save_weights(tmp_path / "m.safetensors", renamed), models / "llama")
+
+    assert (result.missing, result.unknown) == ((), ())
+    (pair,) = result.mistakes
+    assert (pair.target, pair.reference) == (wrong, "model.layers.1.self_attn.k_proj.weight")
+    assert "row" in pair.mistake.summary

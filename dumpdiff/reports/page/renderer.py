@@ -11,7 +11,9 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +25,19 @@ from .packed_tables import Table, pack
 
 #: A number such as 2.0e-7, inside which a line must not break.
 _NUMBER = r"-?\d[\d.,]*(?:e-?\d+)?"
+
+#: The page of a triage in the same folder, which all pages that are rendered now link to.
+_triage_page: ContextVar[str] = ContextVar("triage_page", default="")
+
+
+@contextmanager
+def link_to_triage(file: str) -> Iterator[None]:
+    """Give the pages that are rendered inside a link to that page of the same folder."""
+    token = _triage_page.set(file)
+    try:
+        yield
+    finally:
+        _triage_page.reset(token)
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,7 @@ def render(page: Page) -> bytes:
         styles=styles,
         scripts=scripts,
         language=get_language(),
+        triage_page=_triage_page.get(),
         packed=pack(page.tables, {**page.data, "words": _translate_words(page, scripts)}),
     )
     return html.encode("utf-8", errors="backslashreplace")

@@ -10,7 +10,7 @@ from ...diagnosis.stages import PHASES
 from ...model.errors import DumpError
 from ...model.output_files import is_replaceable, open_output_file, write_output_file
 from ..language import translate, use_chosen_language
-from ..page.renderer import Page, render
+from ..page.renderer import Page, link_to_triage, render
 from ..weights import html as weights_html
 from .html import build_drawings, build_page
 from .markdown import to_markdown
@@ -36,7 +36,8 @@ def write(triaged: TriageResult, folder: Path) -> None:
     for section in build_sections(triaged.evidence):
         file = folder / pages[section.stage.name]
         if file not in written_files:
-            _write_stage(triaged.evidence, section, file)
+            with link_to_triage(TRIAGE_PAGE):
+                _write_stage(triaged.evidence, section, file)
         written_files.add(file)
     with use_chosen_language():
         page = render(build_page(triaged, markdown, pages))
@@ -74,7 +75,6 @@ def _build_stage_page(evidence: Evidence, section: Section) -> Page:
         template="stage.html",
         context={
             "section": section,
-            "triage_page": TRIAGE_PAGE,
             "drawings": build_drawings(evidence, _MAX_ITEMS, _MAX_ITEMS),
         },
         tables={},
