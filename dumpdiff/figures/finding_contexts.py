@@ -11,6 +11,7 @@ from ..model.result import Result
 from .dataflow import build_dataflows
 from .neighborhood import ComparedSides, build_neighborhoods, map_scopes
 from .pair_tensors import load_pair_tensors
+from .source_excerpts import find_excerpts, list_source_folders
 from .tensor_figures import draw_tensors
 from .value_states import read_value_states
 
@@ -31,6 +32,7 @@ def collect_finding_contexts(comparison: Comparison, result: Result) -> tuple[Fi
         ops_by_name=index.ops_by_name,
         scopes=map_scopes(result),
     )
+    folders = list_source_folders(result)
     contexts = []
     for finding in findings:
         value_pair = index.find_value_pair(finding)
@@ -40,7 +42,10 @@ def collect_finding_contexts(comparison: Comparison, result: Result) -> tuple[Fi
         histogram, difference = None, None
         if value_pair is not None and arrays is not None:
             histogram, difference = draw_tensors(*arrays, value_pair.has_mask_fill)
-        contexts.append(FindingContext(finding.rank, target, reference, histogram, difference))
+        sources = tuple(find_excerpts(finding, (target, reference), folders))
+        contexts.append(
+            FindingContext(finding.rank, target, reference, histogram, difference, sources)
+        )
     return tuple(contexts)
 
 
