@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .api.next_dump import graft, narrow
     from .api.record import record
     from .api.runs import checklist, data, logs, norms, optimizer, settings
+    from .api.serve import serve
     from .api.triage import find_case, triage
     from .model.errors import DumpError
     from .model.finding import Cause, Finding
@@ -56,6 +57,7 @@ _OFFERS = {
     "api.invariants": ("check",),
     "api.runs": ("checklist", "data", "logs", "norms", "optimizer", "settings"),
     "api.record": ("record",),
+    "api.serve": ("serve",),
     "api.triage": ("find_case", "triage"),
     "api.capture": ("env", "snippet"),
     "api.completion": ("completion",),
@@ -101,6 +103,7 @@ __all__ = [
     "record",
     "report",
     "rules",
+    "serve",
     "settings",
     "snippet",
     "triage",

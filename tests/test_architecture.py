@@ -39,6 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnosis",),
     ("figures",),
     ("capture", "reports"),
+    ("page_server",),
     ("api",),
     ("cli",),
     ("__main__",),

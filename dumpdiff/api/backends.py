@@ -72,6 +72,9 @@ def redact(result: Result | RunResult) -> Result | RunResult:
     """Return a result whose reports have no paths, user names and host names."""
     if isinstance(result.backend, OpenDumps) and isinstance(result, Result):
         result = result.backend.add_drawings(result)  # of the dumps, whose names are not hidden
+    if isinstance(result, Result):  # lines of source code have no names that could be hidden
+        contexts = tuple(replace(context, sources=()) for context in result.finding_contexts)
+        result = replace(result, finding_contexts=contexts)
     redacted = redact_result(result)
     if isinstance(redacted, Result):
         return replace(redacted, backend=SavedDrawings())

@@ -101,6 +101,20 @@ class ComparisonIndex:
                 return self._make_value_pair(int(rows[0]))
         return None
 
+    def find_tensor_pair(self, target: int, reference: int) -> ValuePair | None:
+        """Return the pair of two tensors that a row of the result's table of pairs names.
+
+        ``target`` and ``reference`` are tensor ids. None if no pair has them.
+        """
+        for row, slot_pair in self.comparison.slot_pairs:
+            if (slot_pair.target_tensor, slot_pair.reference_tensor) == (target, reference):
+                return self._make_value_pair(row)
+        classes = []
+        for flow, tensor in zip(self.flows, (target, reference), strict=True):
+            classes.append(int(flow.tensor_class[tensor]) if tensor < len(flow.tensors) else -1)
+        class_row = self.pair_rows.get((classes[0], classes[1]))
+        return None if class_row is None else self._make_value_pair(class_row)
+
     def _make_value_pair(self, row: int) -> ValuePair:
         pair = self.comparison.pairs.iloc[row]
         return ValuePair(

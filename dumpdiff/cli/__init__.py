@@ -28,6 +28,7 @@ COMMANDS = {
     "align": ("dumpdiff.cli.align:align", "Find where two dumps of one model diverge."),
     "explain": ("dumpdiff.cli.explain:explain", "Say which side is wrong at a finding, and why."),
     "report": ("dumpdiff.cli.report:report", "Write reports of a result: HTML, Markdown, JUnit."),
+    "serve": ("dumpdiff.cli.serve:serve", "Serve the report with the values of every pair."),
     "narrow": ("dumpdiff.cli.narrow:narrow", "Write the next dump's configuration."),
     "mapping": ("dumpdiff.cli.mapping:mapping", "Write a mapping file for msprobe compare."),
     "inspect": ("dumpdiff.cli.inspect:inspect", "Say what a dump is and what it holds."),

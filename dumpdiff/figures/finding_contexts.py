@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..alignment import Alignment
-from ..causes.comparison_index import ComparisonIndex, ValuePair
-from ..causes.fault_case_builder import load_arrays
+from ..causes.comparison_index import ComparisonIndex
 from ..comparison import Comparison
-from ..comparison.layouts import find_common_layout
 from ..divergence.joint_graph import build_joint_graph
-from ..model.arrays import AnyArray
-from ..model.errors import DumpError
 from ..model.finding_context import FindingContext
-from ..model.recorded_shapes import load_shaped_tensor
 from ..model.result import Result
 from .dataflow import build_dataflows
 from .neighborhood import ComparedSides, build_neighborhoods, map_scopes
+from .pair_tensors import load_pair_tensors
+from .source_excerpts import find_excerpts, list_source_folders
 from .tensor_figures import draw_tensors
 from .value_states import read_value_states
 
 MAX_FINDINGS = 10  #: findings with a context: later ones mostly follow from these
-#: Elements of the largest tensor that is drawn, 512 MiB of float32: reading it takes two seconds.
-MAX_ELEMENTS = 1 << 27
 
 
 def collect_finding_contexts(comparison: Comparison, result: Result) -> tuple[FindingContext, ...]:
@@ -39,16 +32,20 @@ def collect_finding_contexts(comparison: Comparison, result: Result) -> tuple[Fi
         ops_by_name=index.ops_by_name,
         scopes=map_scopes(result),
     )
+    folders = list_source_folders(result)
     contexts = []
     for finding in findings:
         value_pair = index.find_value_pair(finding)
         classes = None if value_pair is None else value_pair.classes
         target, reference = build_neighborhoods(sides, finding, classes)
-        arrays = None if value_pair is None else _load_arrays(index, value_pair)
+        arrays = None if value_pair is None else load_pair_tensors(index, value_pair)
         histogram, difference = None, None
         if value_pair is not None and arrays is not None:
             histogram, difference = draw_tensors(*arrays, value_pair.has_mask_fill)
-        contexts.append(FindingContext(finding.rank, target, reference, histogram, difference))
+        sources = tuple(find_excerpts(finding, (target, reference), folders))
+        contexts.append(
+            FindingContext(finding.rank, target, reference, histogram, difference, sources)
+        )
     return tuple(contexts)
 
 
@@ -59,26 +56,3 @@ def _map_partners(alignment: Alignment) -> tuple[dict[int, int], dict[int, int]]
     to_reference = dict(zip(target_ops, reference_ops, strict=True))
     to_target = dict(zip(reference_ops, target_ops, strict=True))
     return to_reference, to_target
-
-
-def _load_arrays(index: ComparisonIndex, value_pair: ValuePair) -> tuple[AnyArray, AnyArray] | None:
-    """Return both whole tensors of a finding in one shape and order.
-
-    None if one of them is missing, unreadable or too large.
-    """
-    if value_pair.group is not None:
-        return load_arrays(index, value_pair)
-    sources = list(zip(index.flows, value_pair.tensors, strict=True))
-    sizes = [int(flow.tensors["size"].iat[tensor]) for flow, tensor in sources]
-    try:
-        if max(sizes) > MAX_ELEMENTS:
-            return None
-        target, reference = (load_shaped_tensor(flow.trace, tensor) for flow, tensor in sources)
-    except (DumpError, KeyError, OSError, ValueError):
-        return None
-    if target.size != reference.size:
-        return None
-    if value_pair.layout not in ("same", "reshape"):
-        with np.errstate(all="ignore"):
-            _, target, reference = find_common_layout(target, reference)
-    return target.reshape(reference.shape), reference

@@ -80,6 +80,17 @@ class DifferenceMap:
 
 
 @dataclass(frozen=True)
+class SourceExcerpt:
+    """The lines around the source line of a finding, of one side."""
+
+    side: str  #: target or reference
+    place: str  #: model.py:57
+    first_number: int  #: of the first line, counted from 1
+    number: int  #: of the finding's line
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class FindingContext:
     """The surroundings of one finding, on both sides."""
 
@@ -88,3 +99,5 @@ class FindingContext:
     reference: Neighborhood
     histogram: Histogram | None  #: None without whole tensors
     difference: DifferenceMap | None  #: None without whole tensors
+    #: of each side whose file is readable and has the recorded line
+    sources: tuple[SourceExcerpt, ...] = ()

@@ -58,6 +58,7 @@ LIBRARY_ONLY_OF = {
     "record": {"model"},
     "report": {"html", "markdown", "junit", "csv"},
     "rules suggest": set(),
+    "serve": {"ready"},
 }
 
 

@@ -149,3 +149,9 @@ def test_rules_out_is_what_align_takes(run: Run, reference: Path, tmp_path: Path
 def test_help(run: Run) -> None:
     assert "Exit codes:" in run("weights", "--help").stdout
     assert run("weights", "compare", "-h").stdout == run("weights", "-h").stdout
+
+
+def test_a_misspelled_command_is_suggested(run: Run) -> None:
+    result = run("weights", "convrt", "a.pt", "b.pt")
+    assert result.exit_code == 2
+    assert "'convrt' is neither a file nor a command. Did you mean 'convert'?" in result.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ class Browser:
 
     driver: Chrome
     folder: Path
+    servers: list[str] = field(default_factory=list)  #: addresses that pages may ask
 
     def open(
         self,
@@ -35,12 +36,22 @@ class Browser:
         """Open a page from a file, and wait until it can be used."""
         file = self.folder / "report.html"
         file.write_bytes(page)
+        self._load(f"{file.as_uri()}{hash_}", width, height, dark)
+
+    def visit(
+        self, address: str, hash_: str = "", *, width: int = 1440, dark: bool = False
+    ) -> None:
+        """Open a page of a server, which it may ask, and wait until it can be used."""
+        self.servers.append(address)
+        self._load(f"{address}{hash_}", width, 900, dark)
+
+    def _load(self, address: str, width: int, height: int, dark: bool) -> None:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.driver.get("about:blank")
-        self.driver.get(f"{file.as_uri()}{hash_}")
+        self.driver.get(address)
         self.wait_until("performance.getEntriesByName('interactive').length > 0")
 
     def run(self, script: str, *arguments: Any) -> Any:
@@ -86,7 +97,7 @@ class Browser:
         ]
 
     def take_requests(self) -> list[str]:
-        """Return the addresses that were fetched, other than the file, since the last call."""
+        """Return the addresses that were fetched since the last call, without file and servers."""
         events = (
             json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
         )
@@ -98,5 +109,5 @@ class Browser:
         return [
             url
             for url in urls
-            if not url.startswith((self.folder.as_uri(), "about:", "data:", "blob:"))
+            if not url.startswith((self.folder.as_uri(), *self.servers, "about:", "data:", "blob:"))
         ]

@@ -22,6 +22,7 @@ SWITCHES = (
     "--disable-component-update",
     "--disable-sync",
     "--force-color-profile=srgb",
+    "--no-proxy-server",
 )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from importlib import import_module
+from pathlib import Path
 
 import click
 
@@ -29,8 +31,17 @@ class _Weights(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put ``compare`` in front of anything that is not a command, also of --help."""
+        """Put ``compare`` in front of anything that is not a command, also of --help.
+
+        Raises click.UsageError for a word that is no file and looks like a command.
+        """
         if not args or args[0] not in COMMANDS:
+            similar_names = difflib.get_close_matches(args[0], COMMANDS, 1, 0.8) if args else []
+            if similar_names and not Path(args[0]).exists():
+                ctx.fail(
+                    f"'{args[0]}' is neither a file nor a command. "
+                    f"Did you mean '{similar_names[0]}'?"
+                )
             args = ["compare", *args]
         return super().parse_args(ctx, args)
 

@@ -1,4 +1,4 @@
-"""Tables packed for a page: binary columns and one table of strings, compressed, as base64.
+"""Tables packed for a page: binary columns and one table of strings, compressed.
 
 The packed bytes are, little endian: the length of the header (uint32), the header (JSON, padded
 with blanks to a multiple of four), then the columns one after the other. Every number has four
@@ -7,7 +7,6 @@ bytes. ``static/unpack.js`` reads them.
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
 from collections.abc import Mapping
@@ -27,8 +26,8 @@ Table: TypeAlias = Mapping[str, Column]
 _KINDS = {"<f4": "number", "<i4": "integer", "<u4": "text"}
 
 
-def pack(tables: Mapping[str, Table], data: Mapping[str, Any]) -> str:
-    """Return the tables and further plain ``data`` as base64 of gzip; equal input gives equal text.
+def pack(tables: Mapping[str, Table], data: Mapping[str, Any]) -> bytes:
+    """Return the tables and further plain ``data`` as gzip; equal input gives equal bytes.
 
     Control characters in names are escaped, so that a script may show any string as text. Raises
     ValueError if the columns of a table differ in length.
@@ -49,7 +48,7 @@ def pack(tables: Mapping[str, Table], data: Mapping[str, Any]) -> str:
     header_bytes = text.encode("utf-8")
     header_bytes += b" " * (-len(header_bytes) % 4)
     packed = b"".join((len(header_bytes).to_bytes(4, "little"), header_bytes, *blocks))
-    return base64.b64encode(gzip.compress(packed, 6, mtime=0)).decode("ascii")
+    return gzip.compress(packed, 6, mtime=0)
 
 
 def _encode_column(values: Column, strings: dict[str, int]) -> npt.NDArray[Any]:

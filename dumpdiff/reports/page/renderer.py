@@ -2,7 +2,7 @@
 
 The page loads nothing from outside itself and runs only its own scripts: its content security
 policy names their checksums and allows no network, no form and no style attribute. Every text that
-a template prints is escaped.
+a template prints is escaped. A served page is the same, but asks its server for its tables.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...model.formatting import escape_control, format_number, format_percent
 from ..language import get_language, translate
 from . import assets
 from .packed_tables import Table, pack
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 #: A number such as 2.0e-7, inside which a line must not break.
 _NUMBER = r"-?\d[\d.,]*(?:e-?\d+)?"
@@ -55,7 +58,48 @@ class Page:
 
 
 def render(page: Page) -> bytes:
-    """Return the page as UTF-8 HTML."""
+    """Return the page as UTF-8 HTML, with its tables in it."""
+    packed = pack(page.tables, _collect_data(page))
+    return _render_page(page, base64.b64encode(packed).decode("ascii"))
+
+
+def render_served(page: Page) -> tuple[bytes, bytes]:
+    """Return a page as UTF-8 HTML that asks its server for ``packed``, and what to answer then."""
+    return _render_page(page, ""), pack(page.tables, _collect_data(page))
+
+
+def render_fragment(template: str, context: Mapping[str, Any]) -> bytes:
+    """Return a part of a page as UTF-8 HTML, for a script that inserts it."""
+    html = _build_environment().get_template(template).render(context)
+    return html.encode("utf-8", errors="backslashreplace")
+
+
+def _render_page(page: Page, packed: str) -> bytes:
+    """Return the HTML of a page; without ``packed`` it asks its server for the tables."""
+    from markupsafe import Markup
+
+    styles = [Markup(assets.read_asset(name)) for name in page.styles]
+    scripts = [Markup(assets.read_asset(name)) for name in page.scripts]
+    html = (
+        _build_environment()
+        .get_template(page.template)
+        .render(
+            page.context,
+            title=page.title,
+            version=__version__,
+            policy=_build_policy(styles, scripts, is_served=not packed),
+            styles=styles,
+            scripts=scripts,
+            language=get_language(),
+            triage_page=_triage_page.get(),
+            packed=packed,
+        )
+    )
+    return html.encode("utf-8", errors="backslashreplace")
+
+
+def _build_environment() -> Environment:
+    """Return the templates, which escape everything that they print."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -74,20 +118,13 @@ def render(page: Page) -> bytes:
     )
     templates.filters.update(number=format_number, percent=format_percent, prose=_format_prose)
     templates.globals.update(nan=float("nan"), _=translate)
-    styles = [Markup(assets.read_asset(name)) for name in page.styles]
-    scripts = [Markup(assets.read_asset(name)) for name in page.scripts]
-    html = templates.get_template(page.template).render(
-        page.context,
-        title=page.title,
-        version=__version__,
-        policy=_build_policy(styles, scripts),
-        styles=styles,
-        scripts=scripts,
-        language=get_language(),
-        triage_page=_triage_page.get(),
-        packed=pack(page.tables, {**page.data, "words": _translate_words(page, scripts)}),
-    )
-    return html.encode("utf-8", errors="backslashreplace")
+    return templates
+
+
+def _collect_data(page: Page) -> dict[str, Any]:
+    """Return the plain values for the scripts, with the words that these translate."""
+    scripts = [assets.read_asset(name) for name in page.scripts]
+    return {**page.data, "words": _translate_words(page, scripts)}
 
 
 def find_script_messages(script: str) -> list[str]:
@@ -122,11 +159,15 @@ def _format_prose(sentence: str, names: Sequence[str] = ()) -> Any:
     return markup
 
 
-def _build_policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
-    """Return a Content-Security-Policy: no requests, and only these styles and scripts."""
+def _build_policy(styles: Sequence[str], scripts: Sequence[str], *, is_served: bool) -> str:
+    """Return a Content-Security-Policy: only these styles and scripts, and no requests.
+
+    A served page may ask its own server for tables and tensors.
+    """
     return "; ".join(
         (
             "default-src 'none'",
+            *(("connect-src 'self'",) if is_served else ()),
             f"style-src {' '.join(map(_compute_checksum, styles))}",
             f"script-src {' '.join(map(_compute_checksum, scripts))}",
             "base-uri 'none'",

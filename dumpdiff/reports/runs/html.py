@@ -81,6 +81,11 @@ def write(result: RunResult, stream: IO[bytes]) -> None:
         stream.write(render(build_page(result, markdown)))
 
 
+def build_served_run_page(result: RunResult) -> Page:
+    """Return the report for a server, which has a page for each task, too."""
+    return build_page(result, to_markdown(result))
+
+
 def build_page(result: RunResult, markdown: str) -> Page:
     """Return the page of a run; ``markdown`` is what its button copies."""
     first = result.first_divergence

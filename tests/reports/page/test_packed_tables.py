@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
 import struct
@@ -18,9 +17,9 @@ from dumpdiff.reports.page.packed_tables import Table, pack
 FORMS = {"number": "<f4", "integer": "<i4", "text": "<u4"}
 
 
-def unpack(packed: str) -> tuple[dict[str, dict[str, list[Any]]], Any]:
+def unpack(packed: bytes) -> tuple[dict[str, dict[str, list[Any]]], Any]:
     """Return the tables and the data, read as ``packed_tables`` describes."""
-    content = gzip.decompress(base64.b64decode(packed))
+    content = gzip.decompress(packed)
     (length,) = struct.unpack_from("<I", content)
     header = json.loads(content[4 : 4 + length])
     offset, tables = 4 + length, {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ....model.finding import Finding
-from ....model.finding_context import FindingContext
+from ....model.finding_context import FindingContext, SourceExcerpt
 from ....model.formatting import format_number
 from ....model.result import Result
 from ...language import translate
@@ -39,6 +39,7 @@ class FindingDrawings:
     histogram: HistogramChart | None
     difference: DifferenceChart | None
     stacks: tuple[tuple[str, str, tuple[str, ...]], ...]  #: side, op, frames
+    sources: tuple[SourceExcerpt, ...]
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def _draw_context(
         histogram=None if histogram is None else draw_histogram(histogram),
         difference=None if difference is None else draw_difference_map(difference),
         stacks=tuple(_list_stacks(context, finding)),
+        sources=context.sources,
     )
 
 

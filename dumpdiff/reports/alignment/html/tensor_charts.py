@@ -77,7 +77,7 @@ def draw_difference_map(difference: DifferenceMap) -> DifferenceChart:
     squares: dict[str, list[str]] = {}
     for y, row in enumerate(difference.values):
         for x, value in enumerate(row):
-            squares.setdefault(_classify(value, largest), []).append(f"M{x} {y}h1v1h-1z")
+            squares.setdefault(classify_difference(value, largest), []).append(f"M{x} {y}h1v1h-1z")
     labels = _label_classes(largest)
     paths = [(name, "".join(squares[name]), labels[name]) for name in sorted(squares)]
     return DifferenceChart(
@@ -100,7 +100,8 @@ def _label_classes(largest: float) -> dict[str, str]:
     return labels
 
 
-def _classify(value: float, largest: float) -> str:
+def classify_difference(value: float, largest: float) -> str:
+    """Return the CSS class of a difference; ``largest`` is the largest finite one."""
     if not math.isfinite(value):
         return _NONFINITE
     if value <= 0:

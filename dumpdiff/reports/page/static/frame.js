@@ -8,7 +8,8 @@ const $ = (id) => document.getElementById(id);
 function startPage(build) {
   $("help-button").addEventListener("click", () => $("help").showModal());
   makeScrollable();
-  unpack($("packed").textContent)
+  readPacked($("packed").textContent)
+    .then(unpack)
     .then((unpacked) => {
       words = unpacked.data.words;
       const page = (window.report = build(unpacked));
@@ -118,13 +119,13 @@ function listenToCells(open) {
 }
 
 /* What is wider than the screen can be scrolled with the keyboard. */
-function makeScrollable() {
+function makeScrollable(root = document) {
   const update = (element) => {
     if (element.scrollWidth > element.clientWidth) element.tabIndex = 0;
     else element.removeAttribute("tabindex");
   };
   const watcher = new ResizeObserver((entries) => entries.forEach(({ target }) => update(target)));
-  for (const element of document.querySelectorAll(".scroll, .command pre")) {
+  for (const element of root.querySelectorAll(".scroll, .command pre")) {
     update(element); // what is folded has no size that changes
     watcher.observe(element);
   }

@@ -1,8 +1,15 @@
 "use strict";
-/* Reads what packed_tables.py wrote: text -> {tables, data}. A column is {kind, values, at(row)}; at gives number or string. */
+/* Reads what packed_tables.py wrote: bytes -> {tables, data}. A column is {kind, values, at(row)}; at gives number or string. */
 
-async function unpack(packed) {
-  const bytes = fromBase64(packed);
+/* The bytes in the file; a served page has none and asks its server for them. */
+async function readPacked(text) {
+  if (text) return fromBase64(text);
+  const response = await fetch("packed");
+  if (!response.ok) throw new Error(await response.text());
+  return response.arrayBuffer();
+}
+
+async function unpack(bytes) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const buffer = await new Response(stream).arrayBuffer();
   const length = new DataView(buffer).getUint32(0, true);

@@ -428,3 +428,10 @@ def test_overflow_and_nan_can_be_selected(browser: Browser, demo: Result) -> Non
     assert browser.find("#values").text.split("\n")[-1].strip() == "overflow or NaN (2)"
     assert read_column(browser) == ["7", "9"]
     assert browser.find("#pairs-count").text == f"2 of {len(pairs)}"
+
+
+def test_a_window_without_room_for_the_chart_is_no_error(
+    browser: Browser, demo_page: bytes
+) -> None:
+    browser.open(demo_page, width=60)  # the fixture fails the test if the console has an error
+    assert browser.run("report.network.plot.width") <= 0

@@ -23,11 +23,14 @@ function pairSheet(table, row, close) {
     make("thead", {}, make("tr", {}, make("td"), make("th", { scope: "col" }, translate("target")), make("th", { scope: "col" }, translate("reference")))),
     make("tbody", {}, ...SIDE_FIELDS.map((name) => line(name, cell(name, format(`target_${name}`)), cell(name, format(`reference_${name}`))))),
   );
+  const isServed = typeof pairViews === "function"; // only the pages of a server have the script
   const numberRows = NUMBER_FIELDS.filter((name) => !Number.isNaN(columns[name].at(row))).map((name) => line(name, cell(name, format(name))));
   const textRows = TEXT_FIELDS.filter((name) => format(name)).map((name) => line(name, make("td", { class: "op" }, format(name))));
   return [
     sheetHead(state, translate("Pair {row}: {state}", { row, state: translate(state) }), close),
     sides,
+    ...(isServed ? pairViews(row) : []),
     make("table", {}, make("tbody", {}, ...numberRows, ...textRows)),
+    isServed ? "" : make("p", { class: "hint" }, translate("Values, histogram and difference map of every pair: dumpdiff serve RESULT")),
   ];
 }

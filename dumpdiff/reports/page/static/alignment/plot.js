@@ -65,7 +65,7 @@ class Plot {
   }
 
   draw() {
-    if (!this.whole) return;
+    if (!this.whole || this.width <= 0 || this.height <= 0) return; // no room for a chart
     const { ctx, canvas, frame } = this;
     canvas.width = frame.clientWidth * devicePixelRatio;
     canvas.height = frame.clientHeight * devicePixelRatio;
