@@ -66,6 +66,7 @@ def _replace_device() -> None:
 
     torch.cuda.synchronize = lambda *_: None
     torch.cuda.current_device = lambda: "cpu"
+    torch.Tensor.cuda = lambda tensor, *_: tensor
     # The states of random numbers for dropout, which is zero here, are on a device.
     CudaRNGStatesTracker.fork = lambda *_: contextlib.nullcontext()
     # 0.16.1 reads this name, but defines it only with Transformer Engine.
@@ -76,7 +77,10 @@ def build_model(arguments: Namespace, virtual_stage: int | None = None) -> Any:
     """Return the model of this rank; of several virtual stages one."""
     import torch
     from megatron.core import parallel_state
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+    from megatron.core.models.gpt.gpt_layer_specs import (
+        get_gpt_decoder_block_spec,
+        get_gpt_mtp_block_spec,
+    )
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.transformer_config import (
         MLATransformerConfig,
@@ -117,8 +121,14 @@ def build_model(arguments: Namespace, virtual_stage: int | None = None) -> Any:
     )
     is_first = parallel_state.is_pipeline_first_stage(False, virtual_stage)
     is_last = parallel_state.is_pipeline_last_stage(False, virtual_stage)
+    prediction_spec = None
+    if config.mtp_num_layers:
+        prediction_spec = get_gpt_mtp_block_spec(
+            config, spec, use_transformer_engine=False, vp_stage=virtual_stage
+        )
     return GPTModel(
         config=config,
+        mtp_block_spec=prediction_spec,
         transformer_layer_spec=spec,
         vocab_size=arguments.padded_vocab_size,
         max_sequence_length=arguments.max_position_embeddings,

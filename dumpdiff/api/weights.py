@@ -80,6 +80,11 @@ def convert(
     experts: int | None = None,
     swiglu: bool | None = None,
     bias: bool | None = None,
+    normalization: str | None = None,
+    position_embedding_type: str | None = None,
+    max_position_embeddings: int | None = None,
+    rotary_base: float | None = None,
+    norm_epsilon: float | None = None,
     from_qkv: FusionLayout | None = None,
     from_gate_up: FusionLayout | None = None,
     qkv: FusionLayout = "grouped",
@@ -128,6 +133,10 @@ def convert(
     bias
         Whether linear layers have biases (zeros where the source has none); default: as in the
         source.
+    normalization, position_embedding_type
+        ``RMSNorm`` or ``LayerNorm``, ``rope`` or ``learned_absolute``, checked by the weights.
+    max_position_embeddings, rotary_base, norm_epsilon
+        Numbers of the configuration, for a source that does not state them.
     from_qkv, from_gate_up
         MindSpore source: order of fused rows.
     qkv, gate_up
@@ -148,6 +157,11 @@ def convert(
     book = load_rules([Path(file) for file in rules])
     opened = _open_checkpoint(source)
     example = None if like is None else _open_checkpoint(like)
+    stated_numbers = {
+        "positions": max_position_embeddings,
+        "rope_theta": rotary_base,
+        "norm_epsilon": norm_epsilon,
+    }
     source_options = SourceOptions(
         heads=heads,
         groups=query_groups,
@@ -156,6 +170,9 @@ def convert(
         qkv=from_qkv,
         gate_up=from_gate_up,
         gated=swiglu,
+        norm=normalization,
+        position_embedding=position_embedding_type,
+        facts={fact: number for fact, number in stated_numbers.items() if number is not None},
     )
     target_options = TargetOptions(
         framework=to,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from ..checkpoints import Checkpoint
 from ..checkpoints.elements import FLOAT8
@@ -28,6 +26,7 @@ from ..weight_comparison.groups import collect_members, is_state
 from ..weight_comparison.row_permutation import build_fused_order, invert_order, swap_row_axes
 from ..weight_comparison.shards import join_shards
 from ..weight_comparison.whole_model import WholeModel
+from .redundant_parameters import drop_padding, drop_prediction_copies, drop_tied_head
 from .rows import Rows
 
 #: Order of the rows of a fused weight: by query group, part after part, or row by row in turn.
@@ -47,7 +46,7 @@ _DECODED_DTYPES = ("bfloat16", "float16", "float32")
 _FUSED = re.compile(r"^(.*\.)(qkv|gate_up_proj)\.(weight|bias)$")
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _STACKED_EXPERTS = re.compile(r"\.experts\.(gate_up_proj|gate_proj|up_proj|down_proj)\.")
-_MULTI_TOKEN_PREDICTION = re.compile(r"(^|\.)mtp\.|\.(enorm|hnorm|eh_proj)\.")
+_PREDICTION = re.compile(r"^mtp\.(\d+)\.")
 _LAYER_NUMBER = re.compile(r"layers\.(\d+)\.")
 
 
@@ -62,6 +61,10 @@ class SourceOptions:
     qkv: FusionLayout | None = None
     gate_up: FusionLayout | None = None
     gated: bool | None = None
+    norm: str | None = None  #: RMSNorm or LayerNorm
+    position_embedding: str | None = None  #: rope or learned_absolute
+    #: Facts that only a configuration contains: ``positions``, ``rope_theta``, ``norm_epsilon``.
+    facts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,8 @@ class CanonicalCheckpoint:
     skipped: tuple[str, ...]  #: tensors that are no weights: optimizer states, counters, tables
     notes: tuple[str, ...] = ()
     is_decoded: bool = False  #: some weights were 8-bit, with scales
+    #: Facts that the user states, see :class:`SourceOptions`.
+    stated_facts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def n_layers(self) -> int:
@@ -86,6 +91,12 @@ class CanonicalCheckpoint:
     def has_parameter(self, suffix: str) -> bool:
         """Return whether any parameter's canonical name ends with ``suffix``."""
         return any(path.endswith(suffix) for path in self.parameters)
+
+    @property
+    def n_predictions(self) -> int:
+        """Number of layers of multi-token prediction: ``mtp.0``, ``mtp.1``, ..."""
+        matches = (_PREDICTION.match(path) for path in self.parameters)
+        return len({match[1] for match in matches if match is not None})
 
     @property
     def has_mla(self) -> bool:
@@ -132,8 +143,10 @@ def read_canonical(
             parameters[path] = _convert_rope_pairs(path, part, model)
             sources[path] = member.label
     assumptions = _list_assumptions(model.naming.family, parameters, sources, options)
-    parameters = _drop_tied_head(parameters, model.config)
-    parameters = _drop_padding(parameters, model.config)
+    _check_statements(parameters, options)
+    parameters = drop_prediction_copies(parameters, sources)
+    parameters = drop_tied_head(parameters, model.config)
+    parameters = drop_padding(parameters, model.config)
     return CanonicalCheckpoint(
         parameters={path: parameters[path] for path in sorted(parameters, key=_get_natural_key)},
         sources=sources,
@@ -144,7 +157,22 @@ def read_canonical(
         skipped=_list_states(model),
         notes=(*map(str, checkpoint.problems), *decoding, *assumptions),
         is_decoded=bool(decoding),
+        stated_facts=options.facts,
     )
+
+
+def _check_statements(parameters: Mapping[str, Rows], options: SourceOptions) -> None:
+    """Raise DumpError if the parameters contradict what the user states about the model."""
+    norm = "LayerNorm" if "final_norm.bias" in parameters else "RMSNorm"
+    if options.norm not in (None, norm):
+        raise DumpError(f"--normalization {options.norm}: the norms of the source are {norm}")
+    embedding = "learned_absolute" if "position_embedding.weight" in parameters else "rope"
+    if options.position_embedding not in (None, embedding):
+        has = "an" if embedding == "learned_absolute" else "no"
+        raise DumpError(
+            f"--position-embedding-type {options.position_embedding}: the source has {has}"
+            " embedding of positions"
+        )
 
 
 def _decode_weights(model: WholeModel, dtype: str | None) -> tuple[WholeModel, tuple[str, ...]]:
@@ -208,8 +236,6 @@ def _override_config(config: ModelConfig, options: SourceOptions) -> ModelConfig
 def _check_convertible(model: WholeModel, name: str, path: str) -> None:
     """Raise DumpError for a tensor that cannot be converted; ``path`` is its canonical name."""
     file = model.checkpoint.path
-    if _MULTI_TOKEN_PREDICTION.search(path):
-        raise DumpError(f"{file}: {name} belongs to multi-token prediction, which is not converted")
     if _STACKED_EXPERTS.search(path):
         raise DumpError(f"{file}: the number of experts in {name} is unknown; give --experts N")
     if path.endswith(("weight_scale_inv", "weight_scale")):
@@ -359,40 +385,6 @@ def _convert_rope_pairs(path: str, rows: Rows, model: WholeModel) -> Rows:
             "give --heads N --query-groups N"
         )
     return rows.pick_rows(swap_row_axes(heads, rows.shape[0] // heads // 2, 2))
-
-
-def _drop_tied_head(parameters: dict[str, Rows], config: ModelConfig) -> dict[str, Rows]:
-    """Drop a head that is a copy of the embedding, if the settings say that the two are tied."""
-    head, embedding = parameters.get("head.weight"), parameters.get("embedding.weight")
-    if not config.tied or head is None or embedding is None:
-        return parameters
-    if head.shape != embedding.shape:
-        return parameters
-    for head_chunk, embedding_chunk in zip(
-        head.read_chunks(), embedding.read_chunks(), strict=True
-    ):
-        if not np.array_equal(head_chunk, embedding_chunk):
-            return parameters
-    remaining = dict(parameters)
-    del remaining["head.weight"]
-    return remaining
-
-
-def _drop_padding(parameters: dict[str, Rows], config: ModelConfig) -> dict[str, Rows]:
-    """Resize embedding and head to the vocabulary. Raises DumpError if they have fewer rows."""
-    vocabulary = config.vocabulary
-    if vocabulary is None:
-        return parameters
-    resized = dict(parameters)
-    for path in ("embedding.weight", "head.weight", "head.bias"):
-        if path not in resized:
-            continue
-        n_rows = resized[path].shape[0]
-        if n_rows < vocabulary:
-            raise DumpError(f"{path} has {n_rows} rows, less than a vocabulary of {vocabulary}")
-        if n_rows > vocabulary:
-            resized[path] = resized[path].resize(vocabulary)
-    return resized
 
 
 def _list_assumptions(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..model.errors import DumpError
-from ..rulebook import ModelFamily
+from ..rulebook import PREDICTION_MODULES, ModelFamily
 from .canonical import CanonicalCheckpoint
 from .target_layout import Fusion, TargetLayout
 
@@ -35,15 +37,30 @@ def find_family(model: CanonicalCheckpoint, model_type: str) -> ModelFamily:
     return family
 
 
-def build_layout(family: ModelFamily, model_type: str) -> TargetLayout:
-    """Return the layout of a family's files."""
+def add_prediction_copies(model: CanonicalCheckpoint) -> CanonicalCheckpoint:
+    """Return a model whose prediction layers have copies of embedding and head, as files have."""
+    parameters, sources = dict(model.parameters), dict(model.sources)
+    for depth in range(model.n_predictions):
+        for module in ("embedding", "head"):
+            original = f"{module}.weight"
+            if original not in parameters:
+                original = "embedding.weight"
+            path = f"mtp.{depth}.{module}.weight"
+            parameters[path], sources[path] = parameters[original], sources[original]
+    return replace(model, parameters=parameters, sources=sources)
+
+
+def build_layout(family: ModelFamily, model_type: str, n_layers: int) -> TargetLayout:
+    """Return the layout of a family's files; prediction layers come after the ``n_layers``."""
     fusions = []
     for module, (fused, parts) in _FUSED.items():
         if module in family.block:
             fusions.append(Fusion(fused, parts, family.rows.get(fused, "concatenated")))
+    layer = family.layer.replace("{layer}", "{}")
+    predictions = {module: f"{layer}.{name}" for module, name in PREDICTION_MODULES.items()}
     return TargetLayout(
         f"Hugging Face {model_type}",
-        family.layer.replace("{layer}", "{}") + ".",
+        f"{layer}.",
         {
             module.replace("{expert}", "{}"): name.replace("{expert}", "{}")
             for module, name in family.block.items()
@@ -51,4 +68,6 @@ def build_layout(family: ModelFamily, model_type: str) -> TargetLayout:
         family.model,
         fusions=tuple(fusions),
         transposed=family.transposed,
+        predictions={**predictions, "block": layer},
+        first_prediction=n_layers,
     )

@@ -65,6 +65,14 @@ _TE_MLA = {
     "attention.q_norm.weight": "self_attention.linear_q_up_proj.layer_norm_weight",
     "attention.k_norm.weight": "self_attention.linear_kv_up_proj.layer_norm_weight",
 }
+#: Layers of multi-token prediction: core/transformer/multi_token_prediction.py.
+_PREDICTIONS = {
+    "enorm": "mtp.layers.{}.enorm",
+    "hnorm": "mtp.layers.{}.hnorm",
+    "eh_proj": "mtp.layers.{}.eh_proj",
+    "final_norm": "mtp.layers.{}.final_layernorm",
+    "block": "mtp.layers.{}.transformer_layer",
+}
 _GATE_UP = Fusion("gate_up_proj", ("gate_proj", "up_proj"), "concatenated")
 _QKV = Fusion("qkv", ("q", "k", "v"), "grouped")
 
@@ -87,6 +95,7 @@ def build_core_layout(model: CanonicalCheckpoint, transformer_engine: bool) -> T
         fusions=(_QKV, _GATE_UP),
         replicated=down_projections if transformer_engine else frozenset(),
         sharded_by_rows=frozenset() if transformer_engine else down_projections,
+        predictions=_PREDICTIONS,
     )
 
 

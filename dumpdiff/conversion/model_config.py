@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..model.errors import DumpError
 from ..rulebook import ModelFamily
 from ..weight_comparison.families import find_model_family
 from .canonical import CanonicalCheckpoint
@@ -47,6 +48,7 @@ _SPELLINGS: Mapping[str, _Spelling] = {
     "nope_size": _Spelling("qk_nope_head_dim", "qk_head_dim"),
     "value_size": _Spelling("v_head_dim", "v_head_dim"),
     "qk_norm": _Spelling("", "qk_layernorm"),
+    "predictions": _Spelling("num_nextn_predict_layers", "mtp_num_layers"),
     "rotary_share": _Spelling("partial_rotary_factor", "rotary_percent"),
 }
 #: Fact -> suffix of a canonical name, and the axis whose length is the fact.
@@ -102,22 +104,36 @@ _IDLE_VALUES: Mapping[str, Any] = {
 def collect_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
     """Return fact -> value: keys of ``_SPELLINGS``, ``experts``, ``dense_layers`` and ``tied``.
 
-    Facts from shapes replace those from settings. Unknown facts are missing.
+    Facts from shapes replace those from settings. Unknown facts are missing. Raises DumpError if
+    the user states another value than the source.
     """
-    settings = dict(model.settings)
+    family = find_model_family(model.settings, model.rules)
+    facts = _read_facts(model.settings, family)
+    if model.n_predictions == 0:  # the settings may count layers that the files do not have
+        facts.pop("predictions", None)
+    measured_facts = _measure_facts(model)
+    facts |= {fact: value for fact, value in measured_facts.items() if value is not None}
+    for fact, value in model.stated_facts.items():
+        if facts.setdefault(fact, value) != value:
+            option = _SPELLINGS[fact].megatron.replace("_", "-")
+            raise DumpError(f"--{option} {value}: the source says {facts[fact]}")
+    return facts
+
+
+def _read_facts(settings: Mapping[str, Any], family: ModelFamily | None) -> dict[str, Any]:
+    """Return the facts that settings state, in the spelling of any framework."""
+    flat_settings = dict(settings)
     rope_parameters = settings.get("rope_parameters")  # of transformers 5
     if isinstance(rope_parameters, Mapping):
         for name in ("rope_theta", "partial_rotary_factor"):
-            settings.setdefault(name, rope_parameters.get(name))
-    family = find_model_family(settings, model.rules)
+            flat_settings.setdefault(name, rope_parameters.get(name))
     own_names = family.config if family is not None else {}
     facts = {}
     for fact, spelling in _SPELLINGS.items():
-        value = _read_number(settings, (own_names.get(fact, ""), *spelling))
+        value = _read_number(flat_settings, (own_names.get(fact, ""), *spelling))
         if value is not None:
             facts[fact] = value
-    measured_facts = _measure_facts(model)
-    return facts | {fact: value for fact, value in measured_facts.items() if value is not None}
+    return facts
 
 
 def _read_number(settings: Mapping[str, Any], names: Sequence[str]) -> int | float | None:
@@ -137,7 +153,8 @@ def _measure_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
         "heads": config.heads,
         "groups": config.groups,
         "qk_norm": model.has_parameter(".attention.q_norm.weight"),
-        "tied": not model.has_parameter("head.weight"),
+        "tied": "head.weight" not in model.parameters,
+        "predictions": model.n_predictions or None,
     }
     for fact, (suffix, axis) in _SHAPE_FACTS.items():
         shape = _find_shape(model, suffix)
@@ -182,10 +199,7 @@ def build_config(
     """
     facts = collect_facts(model)
     if model.settings.get("model_type"):
-        settings = dict(model.settings)
-        if model.is_decoded:
-            settings.pop("quantization_config", None)
-        return _update_config(settings, facts, dtype)
+        return _update_config(model, family, facts, dtype)
     if "heads" not in facts:
         return None
     config: dict[str, Any] = {
@@ -216,10 +230,16 @@ def build_config(
 
 
 def _update_config(
-    settings: Mapping[str, Any], facts: Mapping[str, Any], dtype: str | None
+    model: CanonicalCheckpoint, family: ModelFamily, facts: Mapping[str, Any], dtype: str | None
 ) -> dict[str, Any]:
     """Return the source's configuration with the properties that a conversion changes."""
-    config = dict(settings)
+    config = dict(model.settings)
+    if model.is_decoded:
+        config.pop("quantization_config", None)
+    known_facts = _read_facts(config, family)
+    for fact, value in model.stated_facts.items():
+        if fact not in known_facts:
+            config[family.config.get(fact, _SPELLINGS[fact].transformers)] = value
     config["vocab_size"] = facts["vocabulary"]
     config["tie_word_embeddings"] = facts["tied"]
     if dtype:
@@ -256,7 +276,7 @@ def build_arguments(
     has_learned_positions = "position_embedding.weight" in model.parameters
     has_layer_norm = model.has_parameter("final_norm.bias")
     arguments |= {
-        **build_size_arguments(sizes, facts["layers"], 0),
+        **build_size_arguments(sizes, facts["layers"], model.n_predictions),
         "vocab_size": model.config.vocabulary,
         "padded_vocab_size": padded_vocabulary,
         "group_query_attention": not model.has_mla and facts.get("groups") != facts.get("heads"),
@@ -313,6 +333,8 @@ def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
         lost.append(f"the scaling of RoPE ({numbers})")
     family = find_model_family(settings, model.rules)
     written = {name for spelling in _SPELLINGS.values() for name in spelling if name}
+    if model.n_predictions == 0:
+        written -= set(_SPELLINGS["predictions"])
     written.update(() if family is None else family.config.values())
     for key, value in settings.items():
         is_off = value in (None, False, 0, [], {})

@@ -163,9 +163,11 @@ def select_stage(
 ) -> tuple[dict[str, Rows], dict[str, str]]:
     """Return parameters and sources of one stage, with layers numbered from 0.
 
-    Unless the stage ``is_only`` one, the last has a copy of an embedding that is also the head.
+    Unless the stage ``is_only`` one, the last has a copy of an embedding that is also the head, or
+    that its layers of multi-token prediction read.
     """
     parameters, sources = {}, {}
+    has_embedding = stage.number == 0 or (stage.is_last and model.n_predictions > 0)
     for path, rows in model.parameters.items():
         local_path = path
         match = _LAYER.match(path)
@@ -174,7 +176,7 @@ def select_stage(
             is_here = 0 <= local_layer < stage.n_layers
             local_path = _LAYER.sub(f"layers.{local_layer}.", path)
         elif "embedding" in path:
-            is_here = stage.number == 0
+            is_here = has_embedding
         else:
             is_here = stage.is_last
         if is_here:

@@ -191,7 +191,9 @@ def _plan_safetensors(
     model_type = options.model_type or huggingface.detect_model_type(model)
     family = huggingface.find_family(model, model_type)
     check_target(model, family, model_type)
-    target = _choose_layout(family, model_type, options, example)
+    if options.framework == "huggingface" and example is None:
+        model = huggingface.add_prediction_copies(model)
+    target = _choose_layout(model, family, model_type, options, example)
     groups = model.config.groups or 0
     tensors = build_tensors(model.parameters, model.sources, target, groups, options.dtype)
     if example is not None:
@@ -212,12 +214,16 @@ def _plan_safetensors(
 
 
 def _choose_layout(
-    family: ModelFamily, model_type: str, options: TargetOptions, example: WholeModel | None
+    model: CanonicalCheckpoint,
+    family: ModelFamily,
+    model_type: str,
+    options: TargetOptions,
+    example: WholeModel | None,
 ) -> TargetLayout:
     if example is not None:
         return existing_names.build_layout(example, options.qkv, options.gate_up)
     if options.framework == "huggingface":
-        return huggingface.build_layout(family, model_type)
+        return huggingface.build_layout(family, model_type, model.n_layers)
     if options.legacy:
         return mindspore.build_legacy_layout()
     return mindspore.build_core_layout(options.qkv, options.gate_up)

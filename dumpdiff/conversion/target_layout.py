@@ -13,7 +13,8 @@ from .canonical import FusionLayout
 from .parallel_ranks import ParallelSizes, Rank, is_expert
 from .rows import OutputTensor, Rows, join_rows
 
-_LAYER = re.compile(r"^layers\.(\d+)\.(.+)\.(\w+)$")
+_LAYER = re.compile(r"^(layers\.(?P<layer>\d+)|mtp\.(?P<depth>\d+)\.block)\.(.+)\.(\w+)$")
+_PREDICTION = re.compile(r"^mtp\.(\d+)\.(\w+)\.(\w+)$")
 _EXPERT_NUMBER = re.compile(r"(?<=experts\.)\d+")
 _FLOATING = ("float64", "float32", "float16", "bfloat16")  #: dtypes that ``--dtype`` changes
 
@@ -46,6 +47,9 @@ class TargetLayout:
     stack_axes: int = 3  #: 2: the first two axes are merged into one
     stack_transposed: bool = False  #: each expert as [in, out]
     replicated: frozenset[str] = frozenset()  #: modules that tensor parallelism does not split
+    #: Module of a prediction layer -> name, with ``{}`` for its number; ``block``: its layer.
+    predictions: Mapping[str, str] = field(default_factory=dict)
+    first_prediction: int = 0  #: number of the first prediction layer
     #: Full canonical name -> name; looked up before all other tables.
     exact: Mapping[str, str] = field(default_factory=dict)
     #: Modules whose rows are split, in addition to all column-parallel layers.
@@ -176,6 +180,12 @@ def _find_name(path: str, target: TargetLayout, layers_with_router: set[str]) ->
     """Return the key in the tables and the name in the target. Raises DumpError without one."""
     if path in target.exact:
         return path, target.exact[path]
+    prediction_match = _PREDICTION.match(path)
+    if prediction_match is not None:
+        depth, module, leaf = prediction_match.groups()
+        if module in target.predictions:
+            number = target.first_prediction + int(depth)
+            return module, f"{target.predictions[module].format(number)}.{leaf}"
     number_match = _EXPERT_NUMBER.search(path)
     expert = number_match[0] if number_match else ""
     layer_match = _LAYER.match(path)
@@ -183,11 +193,14 @@ def _find_name(path: str, target: TargetLayout, layers_with_router: set[str]) ->
         module, _, leaf = path.rpartition(".")
         table, prefix = target.model, ""
     else:
-        layer, module, leaf = layer_match.groups()
+        layer_path, module, leaf = layer_match[1], layer_match[4], layer_match[5]
         table = target.block
-        if f"layers.{layer}" not in layers_with_router:
+        if layer_path not in layers_with_router:
             table = {**target.block, **target.dense}
-        prefix = target.layer_prefix.format(layer)
+        prefix = target.layer_prefix.format(layer_match["layer"])
+        if layer_match["depth"] is not None:
+            number = target.first_prediction + int(layer_match["depth"])
+            prefix = _get_prediction_prefix(path, target).format(number)
         module = _EXPERT_NUMBER.sub("{}", module)
     if module in target.stacked and leaf == "weight":
         return module, prefix + target.stacked[module]
@@ -196,7 +209,18 @@ def _find_name(path: str, target: TargetLayout, layers_with_router: set[str]) ->
         return module, prefix + full_name.format(expert)
     if module in table:
         return module, f"{prefix}{table[module].format(expert)}.{leaf}"
-    raise DumpError(
+    raise _make_name_error(path, target)
+
+
+def _get_prediction_prefix(path: str, target: TargetLayout) -> str:
+    prefix = target.predictions.get("block")
+    if prefix is None:
+        raise _make_name_error(path, target)
+    return f"{prefix}."
+
+
+def _make_name_error(path: str, target: TargetLayout) -> DumpError:
+    return DumpError(
         f"{target.name} has no name for {path}; convert to another format, or remove it from "
         "the source"
     )

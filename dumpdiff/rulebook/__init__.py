@@ -4,7 +4,7 @@ The files are those of the folder ``rules/`` and any that the user gives. :class
 what a name means. It knows neither dumps nor alignment. See ``docs/rules.md``.
 """
 
-from .book import Rules
+from .book import PREDICTION_MODULES, Rules
 from .document import RuleError
 from .explanation import Explanation
 from .files import list_shipped_files, load_rules
@@ -15,6 +15,7 @@ from .relations import CONCATENATED, LOCAL, REPLICATED, SUM, RelationRule
 __all__ = [
     "CONCATENATED",
     "LOCAL",
+    "PREDICTION_MODULES",
     "REPLICATED",
     "SUM",
     "Arrangement",

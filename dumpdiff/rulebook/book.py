@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from .arguments import ArgumentRules
 from .decompositions import DecompositionRules, Sequences
-from .document import Entry
+from .document import Entry, parse_entry
 from .explanation import Explanation, explain_name
 from .mappings import NamedPairs
 from .model_families import FamilyRules, ModelFamily
@@ -16,6 +16,17 @@ from .operators import OTHER, OperatorRules
 from .relations import read_relation_rules
 from .scopes import ScopeRules
 from .tolerances import ToleranceRules
+
+#: Module of a layer of multi-token prediction -> its name below the layer in files of transformers
+#: (DeepSeek-V3, GLM-4-MoE). Embedding and head are copies of those of the model.
+PREDICTION_MODULES: Mapping[str, str] = {
+    "enorm": "enorm",
+    "hnorm": "hnorm",
+    "eh_proj": "eh_proj",
+    "final_norm": "shared_head.norm",
+    "embedding": "embed_tokens",
+    "head": "shared_head.head",
+}
 
 
 class Rules:
@@ -48,16 +59,23 @@ class Rules:
         self.relations = read_relation_rules(relations)
         self._kind_of: dict[str, str] = {}
 
-    def for_family(self, family: ModelFamily | None) -> Rules:
+    def for_family(
+        self, family: ModelFamily | None, prediction_layers: Sequence[int] = ()
+    ) -> Rules:
         """Return the rules for the names of one model family.
 
         They have priority over the shipped names, and names of ``--rules`` over them.
+        ``prediction_layers`` are the numbers under which a file has the layers of multi-token
+        prediction, in the order of their depth: ``layers.61`` is ``mtp.0.block``.
         """
-        if family is None or not family.scopes:
+        sections = [] if family is None else [[section] for section in family.scopes]
+        if prediction_layers:
+            sections.append([_name_prediction_layers(prediction_layers)])
+        if not sections:
             return self
         shipped, *extra = self._scope_sources
         rules = copy.copy(self)
-        rules._scopes = ScopeRules([shipped, *([section] for section in family.scopes), *extra])
+        rules._scopes = ScopeRules([shipped, *sections, *extra])
         return rules
 
     def resolve_scope(self, name: str) -> str:
@@ -228,6 +246,18 @@ class Rules:
         if len(self.named_pairs):
             counts["named pairs"] = len(self.named_pairs)
         return counts
+
+
+def _name_prediction_layers(layers: Sequence[int]) -> Entry:
+    """Return the names of prediction layers in files of transformers, as a section of rules."""
+    blocks, modules = [], []
+    for depth, layer in enumerate(layers):
+        blocks.append(f'mtp.{depth}.block: ["model.layers.{layer}", "layers.{layer}"]')
+        for module, name in PREDICTION_MODULES.items():
+            names = f'["model.layers.{layer}.{name}", "layers.{layer}.{name}"]'
+            modules.append(f"mtp.{depth}.{module}: {names}")
+    text = f"{{layers: {{{', '.join(blocks)}}}, model: {{modules: {{{', '.join(modules)}}}}}}}"
+    return parse_entry(text, "names of prediction layers")
 
 
 def _count_common_segments(fronts: Iterable[tuple[str, ...]]) -> int:

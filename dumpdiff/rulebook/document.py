@@ -165,6 +165,11 @@ def read_document(path: Path, file: str) -> Entry | None:
     return Entry(file, node) if node is not None else None
 
 
+def parse_entry(text: str, file: str) -> Entry:
+    """Return the top-level value of a YAML text that is not empty; ``file`` is for messages."""
+    return Entry(file, yaml.compose(text, Loader=_LOADER))
+
+
 def collect_fields(
     entries: Collection[Entry], allowed: Collection[str]
 ) -> Mapping[str, list[Entry]]:

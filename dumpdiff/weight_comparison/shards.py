@@ -38,6 +38,7 @@ ROW_PARALLEL = frozenset({"out", "down_proj"})
 _MAYBE_SPLIT = ("q_a", "kv_a")
 _LAYER = re.compile(r"(?<![\w])(layers|layer|blocks|h)\.(\d+)(?=\.)")
 _EXPERT = re.compile(r"(local_experts\.|linear_fc[12]\.(?:weight|bias))(\d+)")
+_PREDICTION_LAYER = re.compile(r"^(?:model\.)?layers\.(\d+)\.eh_proj\.weight$")
 _MTP = re.compile(r"(^|\.)mtp\.")
 
 
@@ -60,7 +61,7 @@ def join_shards(checkpoint: Checkpoint, rules: Rules) -> WholeModel:
         pieces[name].append(_Piece(entry, entry.rank))
     config = read_model_config(checkpoint.settings, find_model_family(checkpoint.settings, rules))
     naming = read_naming(pieces, checkpoint.settings, checkpoint.format, rules)
-    rules = rules.for_family(naming.model)
+    rules = rules.for_family(naming.model, find_prediction_layers(pieces))
     joiner = _ShardJoiner(checkpoint, rules, pieces)
     tensors: dict[str, Tensor] = {}
     for name, own_pieces in pieces.items():
@@ -76,6 +77,15 @@ def join_shards(checkpoint: Checkpoint, rules: Rules) -> WholeModel:
         problems=(*checkpoint.problems, *joiner.problems),
         rules=rules,
     )
+
+
+def find_prediction_layers(names: Iterable[str]) -> tuple[int, ...]:
+    """Return the layers that files of transformers have after the last, for multi-token prediction.
+
+    They have the names of layers, and a projection of embedding and hidden state besides.
+    """
+    matches = (_PREDICTION_LAYER.search(name) for name in names)
+    return tuple(sorted(int(match[1]) for match in matches if match is not None))
 
 
 def compute_global_names(entries: Sequence[Entry]) -> list[str]:

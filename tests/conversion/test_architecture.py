@@ -216,3 +216,55 @@ def test_the_router_of_megatron_normalizes_as_the_source(
     arguments = read_arguments(convert_to("megatron", source))
     assert arguments["moe_router_pre_softmax"] is pre_softmax
     assert arguments["moe_router_score_function"] == "softmax"
+
+
+def test_numbers_that_the_source_does_not_state_are_options(
+    convert_to: Convert, models: Path
+) -> None:
+    """A file of weights without a configuration, as MindSpore Transformers saves it."""
+    facts = {"positions": 512, "rope_theta": 5e5, "norm_epsilon": 1e-6}
+    stated = SourceOptions(
+        heads=8, groups=4, facts=facts, norm="RMSNorm", position_embedding="rope"
+    )
+    arguments = read_arguments(convert_to("megatron", models / "llama.pt", stated))
+    assert arguments["max_position_embeddings"] == 512
+    assert arguments["rotary_base"] == 5e5
+    assert arguments["norm_epsilon"] == 1e-6
+    back = convert_to("huggingface", models / "llama.pt", stated)
+    config = json.loads((back / "config.json").read_text())
+    assert (config["max_position_embeddings"], config["rope_theta"]) == (512, 5e5)
+    assert config["rms_norm_eps"] == 1e-6
+
+
+def test_numbers_are_added_to_a_configuration_without_them(
+    tmp_path: Path, convert_to: Convert
+) -> None:
+    source = save_model(tmp_path / "llama", "Llama")
+    config = json.loads((source / "config.json").read_text())
+    del config["rms_norm_eps"]
+    (source / "config.json").write_text(json.dumps(config))
+    back = convert_to("huggingface", source, SourceOptions(facts={"norm_epsilon": 2e-6}))
+    assert json.loads((back / "config.json").read_text())["rms_norm_eps"] == 2e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            SourceOptions(facts={"rope_theta": 5e5}),
+            r"--rotary-base 500000.0: the source says 10000",
+        ),
+        (
+            SourceOptions(facts={"norm_epsilon": 1e-5}),
+            "--norm-epsilon 1e-05: the source says 1e-06",
+        ),
+        (SourceOptions(norm="LayerNorm"), "--normalization LayerNorm: the norms of the source are"),
+        (SourceOptions(position_embedding="learned_absolute"), "the source has no embedding of"),
+    ],
+)
+def test_what_contradicts_the_source_is_refused(
+    tmp_path: Path, options: SourceOptions, message: str
+) -> None:
+    source = checkpoints.open(save_model(tmp_path, "Llama"))
+    with pytest.raises(DumpError, match=message):
+        plan_conversion(source, options, TargetOptions("megatron"), RULES)

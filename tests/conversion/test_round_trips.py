@@ -16,6 +16,7 @@ from weight_comparison.layouts import Weights
 
 from dumpdiff import checkpoints
 from dumpdiff.conversion import SourceOptions
+from dumpdiff.model.errors import DumpError
 
 from .conftest import Convert
 
@@ -237,13 +238,77 @@ def test_every_split_of_layers_and_experts_and_back(
     assert_same_bits(load_written(convert_to("huggingface", megatron)), hugging_face(name)[0])
 
 
+@pytest.fixture(scope="session")
+def predicting_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GLM-4-MoE of two layers, and a third that predicts a further token.
+
+    transformers has no class for such a layer, so its weights are added to the file with the names
+    that the published files have.
+    """
+    from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
+
+    folder = tmp_path_factory.mktemp("predicting") / "model"
+    attention = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 250}
+    special_tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    config = Glm4MoeConfig(
+        **attention, **experts, **sizes, **special_tokens, use_qk_norm=True, first_k_dense_replace=1
+    )
+    torch.manual_seed(5)
+    Glm4MoeForCausalLM(config).save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    random = np.random.default_rng(5)
+    layer = {
+        name.replace(".1.", ".2.", 1): random.standard_normal(value.shape, np.float32)
+        for name, value in weights.items()
+        if name.startswith("model.layers.1.")
+    }
+    norms = ("enorm", "hnorm", "shared_head.norm")
+    layer |= {f"model.layers.2.{n}.weight": random.standard_normal(64, np.float32) for n in norms}
+    layer["model.layers.2.eh_proj.weight"] = random.standard_normal((64, 128), np.float32)
+    layer["model.layers.2.embed_tokens.weight"] = weights["model.embed_tokens.weight"]
+    layer["model.layers.2.shared_head.head.weight"] = weights["lm_head.weight"]
+    save_file({**weights, **layer}, folder / "model.safetensors")
+    settings = json.loads((folder / "config.json").read_text())
+    settings["num_nextn_predict_layers"] = 1
+    (folder / "config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize("engine", [False, True], ids=["local", "transformer engine"])
+@pytest.mark.parametrize("sizes", [{}, {"tensor": 2, "pipeline": 2, "expert": 2}])
+def test_layers_of_multi_token_prediction_and_back(
+    convert_to: Convert, predicting_model: Path, engine: bool, sizes: Mapping[str, object]
+) -> None:
+    megatron = convert_to("megatron", predicting_model, transformer_engine=engine, **sizes)
+    assert checkpoints.open(megatron).settings["mtp_num_layers"] == 1
+    back = convert_to("huggingface", megatron)
+    assert_same_bits(load_written(back), load_written(predicting_model))
+    assert json.loads((back / "config.json").read_text())["num_nextn_predict_layers"] == 1
+
+
+def test_a_prediction_layer_with_its_own_head_is_refused(
+    tmp_path: Path, convert_to: Convert, predicting_model: Path
+) -> None:
+    weights = load_written(predicting_model)
+    weights["model.layers.2.shared_head.head.weight"][0, 0] += 1
+    save_file(weights, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text((predicting_model / "config.json").read_text())
+    with pytest.raises(DumpError, match=r"layers\.2\.shared_head\.head\.weight is not the model's"):
+        convert_to("megatron", tmp_path)
+
+
 @pytest.mark.record
-def test_megatron_core_loads_every_rank(convert_to: Convert, models: Path) -> None:
+def test_megatron_core_loads_every_rank(
+    convert_to: Convert, models: Path, predicting_model: Path
+) -> None:
     """Real GPTModels of all ranks, one after the other: names, shapes, layers and experts."""
     folders = [
         convert_to("megatron", models / "mixtral", tensor=2, expert=4, expert_tensor=1),
         convert_to("megatron", models / "llama", tensor=2, pipeline=2, virtual=2),
         convert_to("megatron", models / "llama", pipeline=2, virtual=2, stage_layers=(1, 2, 0, 1)),
+        convert_to("megatron", predicting_model, pipeline=2),
     ]
     script = Path(__file__).parent / "megatron_ranks.py"
     process = subprocess.run(
@@ -251,7 +316,7 @@ def test_megatron_core_loads_every_rank(convert_to: Convert, models: Path) -> No
     )
     assert process.returncode == 0, process.stderr[-2000:]
 
-    shared_experts, virtual_stages, uneven_stages = json.loads(process.stdout)
+    shared_experts, virtual_stages, uneven_stages, predicting = json.loads(process.stdout)
     assert {place: rank["experts"] for place, rank in shared_experts.items()} == {
         "mp_rank_00_000": [[0], [0]],
         "mp_rank_01_001": [[1], [1]],
@@ -267,4 +332,8 @@ def test_megatron_core_loads_every_rank(convert_to: Convert, models: Path) -> No
     assert {place: rank["layers"] for place, rank in uneven_stages.items()} == {
         "mp_rank_00_000": [[0], []],
         "mp_rank_00_001": [[1, 2], [3]],
+    }
+    assert {place: rank["layers"] for place, rank in predicting.items()} == {
+        "mp_rank_00_000": [[0]],
+        "mp_rank_00_001": [[1]],
     }

@@ -164,6 +164,34 @@ def _read_counts(ctx: click.Context, option: click.Parameter, text: str) -> tupl
     help="Linear layers have biases, zeros where the source has none.",
 )
 @click.option(
+    "--normalization",
+    type=click.Choice(["RMSNorm", "LayerNorm"]),
+    help="Norms of the source; checked.",
+)
+@click.option(
+    "--position-embedding-type",
+    type=click.Choice(["rope", "learned_absolute"]),
+    help="Position embedding of the source; checked.",
+)
+@click.option(
+    "--max-position-embeddings",
+    metavar="N",
+    type=options.COUNT,
+    help="Longest sequence, if the source does not state it.",
+)
+@click.option(
+    "--rotary-base",
+    metavar="X",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Base of RoPE, if the source does not state it.",
+)
+@click.option(
+    "--norm-epsilon",
+    metavar="X",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Epsilon of the norms, if the source does not state it.",
+)
+@click.option(
     "--from-qkv",
     type=_QKV_ORDER,
     help="MindSpore source: q, k, v by query group, or one after the other.",
