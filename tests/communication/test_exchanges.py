@@ -42,7 +42,8 @@ def test_every_collective_of_a_rank_with_its_group_and_reduction(
         ("scatter", None, ""),
         ("gather", None, ""),
     ]
-    assert table["asynchronous"].tolist() == [False, False, True] + [False] * 6 + [True, True, False, False]
+    asynchronous_calls = table.index[table["asynchronous"]].tolist()
+    assert asynchronous_calls == [2, 9, 10]
 
 
 def test_what_a_rank_gives_and_gets(collectives: dict[int, Trace]) -> None:
