@@ -18,9 +18,9 @@ from .processes import count_cores, is_worker, open_pool, submit_calls
 from .progress import Progress, narrow_progress, report_progress
 
 _NAMES = ("target", "reference")
-#: Bytes of the index files of either side from which on two processes read them. Half of it is
-#: read in the time in which a process starts.
-_MIN_BYTES = 16 << 20
+#: Bytes of the index files of either side from which on two processes read them. To start one and
+#: to hand its tables over takes as long as to read and check some 25 MiB of msprobe's dump.json.
+_MIN_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
