@@ -14,7 +14,7 @@ from dumpdiff.recorder.recording import Recording
 
 torch = pytest.importorskip("torch")
 
-from dumpdiff.recorder.pytorch.tensors import TensorIndex  # noqa: E402
+from dumpdiff.recorder.pytorch.tensors import TensorIndex, to_array  # noqa: E402
 
 
 @pytest.fixture
@@ -73,3 +73,22 @@ def test_measured_tensors_are_not_kept_alive(index: TensorIndex) -> None:
         assert is_freed() is None
     numbers = index.recording.measurements.finish()
     assert np.array([values[0] for values in numbers.values()]).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(6.0).reshape(2, 3),
+        torch.arange(6.0).reshape(2, 3).t(),
+        torch.arange(8)[3:],
+        torch.tensor(3.0),
+        torch.tensor([True, False]),
+        torch.tensor([1 + 2j, 3 - 1j]).conj(),
+        torch.ones(3, requires_grad=True),
+        torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+        torch.tensor([1.5, -2.0], dtype=torch.float16),
+    ],
+)
+def test_to_read_a_tensor_leaves_its_memory_as_it_was(tensor: torch.Tensor) -> None:
+    assert to_array(tensor).tolist() == tensor.tolist()
+    assert tensor.untyped_storage().resizable()  # as FSDP needs it

@@ -22,7 +22,10 @@ _UNINITIALIZED = ("empty", "new_empty")
 _BOOKKEEPING = ("profiler", "prim", "rngprims")
 #: Frames between an operator and the function of autograd that makes the first gradient.
 _MAX_SEED_FRAMES = 8
-_COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional")
+_FUNCTIONAL_COLLECTIVES = ("_c10d_functional", "c10d_functional")
+_COLLECTIVES = ("c10d", *_FUNCTIONAL_COLLECTIVES)
+#: From one rank to another. To wait for one of them can keep the other from beginning.
+_POINT_TO_POINT = ("send", "recv_", "recv_any_source_")
 
 
 @dataclass
@@ -61,20 +64,22 @@ class StepRecorder:
             return self._run_unrecorded(func, args, kwargs)
         arguments = dict(_iterate_arguments(args, kwargs))
         written = _list_written(func, namespace, args, kwargs)
-        is_output_only = _is_overwritten(name)
-        inputs = {}
-        for slot, value in arguments.items():
-            if is_output_only and slot == "0":
-                continue
-            inputs[slot] = self._add_input(value)
+        overwritten = _list_overwritten(func, namespace, name)
+        inputs = {
+            slot: self._add_input(value)
+            for slot, value in arguments.items()
+            if slot.partition(".")[0] not in overwritten
+        }
         result = func(*args, **kwargs)
+        if namespace in _COLLECTIVES and name not in _POINT_TO_POINT:
+            _wait_for(namespace, result)
         for tensor in written:
             self.index.forget(tensor)
-        if name.startswith(_UNINITIALIZED):
+        if name.startswith(_UNINITIALIZED) or name in _POINT_TO_POINT:
             return result
         tensors = [*_iterate_tensors(result)] or written
-        if namespace in _COLLECTIVES:
-            tensors = [*written, *tensors]
+        if namespace == "c10d":
+            tensors = written
         if tensors and (written or any(self.index.find(tensor) < 0 for tensor in tensors)):
             outputs = [self._add_value(tensor) for tensor in tensors]
             self._add_call(
@@ -164,7 +169,7 @@ class StepRecorder:
         return self.recording
 
     def _run_unrecorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        written = _list_written(func, "", args, kwargs)
+        written = _list_written(func, func.namespace, args, kwargs)
         result = func(*args, **kwargs)
         for tensor in written:
             self.index.forget(tensor)
@@ -271,8 +276,9 @@ def _list_written(
     func: Any, namespace: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[torch.Tensor]:
     """Return the tensors among the arguments that an operator writes to."""
-    if namespace in _COLLECTIVES:  # their schemas do not say it
-        return [*_iterate_tensors(args)]
+    if namespace == "c10d":  # their schemas do not say it
+        outputs = _find_collective_outputs(func)
+        return [*_iterate_tensors([args[position] for position in outputs] or args)]
     if not func._schema.is_mutable:
         return []
     tensors: list[torch.Tensor] = []
@@ -284,9 +290,34 @@ def _list_written(
     return tensors
 
 
-def _is_overwritten(name: str) -> bool:
-    """Return whether an operator writes its first argument without reading it."""
-    return name in ("copy_", "zero_", "fill_", "normal_", "uniform_", "random_")
+def _list_overwritten(func: Any, namespace: str, name: str) -> set[str]:
+    """Return the slots of arguments that an operator writes without reading them."""
+    if namespace == "c10d":
+        return {str(position) for position in _find_collective_outputs(func)}
+    is_overwriting = name in ("copy_", "zero_", "fill_", "normal_", "uniform_", "random_")
+    return {"0"} if is_overwriting else set()
+
+
+def _find_collective_outputs(func: Any) -> list[int]:
+    """Return the places of the arguments that a collective fills; none if it works in place."""
+    return [
+        position
+        for position, argument in enumerate(func._schema.arguments)
+        if argument.name.startswith("output")
+    ]
+
+
+def _wait_for(namespace: str, result: Any) -> None:
+    """Wait until a collective has written its result; before, its memory has no content."""
+    import torch
+
+    if namespace in _FUNCTIONAL_COLLECTIVES:
+        for tensor in _iterate_tensors(result):
+            torch.ops._c10d_functional.wait_tensor(get_local(tensor))
+        return
+    for value in result if isinstance(result, list | tuple) else (result,):
+        if isinstance(value, torch.ScriptObject) and hasattr(value, "wait"):
+            value.wait()
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
@@ -297,6 +328,9 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 def get_local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the part of a distributed tensor that is on this rank."""
-    local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
-    return local
+    """Return the part of a distributed tensor that is on this rank, when it has arrived."""
+    local: Any = getattr(tensor, "_local_tensor", tensor)
+    if hasattr(local, "trigger_wait"):  # the result of a collective that may still run
+        local = local.trigger_wait()
+    result: torch.Tensor = local
+    return result

@@ -6,6 +6,7 @@ what an operator reads is the tensor that an earlier operator wrote, and is meas
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,8 @@ class TensorIndex:
 
     def add(self, tensor: torch.Tensor) -> int:
         """Return the number of a tensor; measure and add it if its content is new."""
-        key, place = tensor.untyped_storage()._cdata, get_place(tensor)
+        memory = tensor.untyped_storage()
+        key, place = memory._cdata, get_place(tensor)
         storage = self._storages.get(key)
         if storage is not None:
             known_number = storage.views.get(place)
@@ -64,14 +66,14 @@ class TensorIndex:
             from torch.multiprocessing.reductions import StorageWeakRef
 
             make_reference: Any = StorageWeakRef
-            storage = self._storages[key] = _Storage(make_reference(tensor.untyped_storage()))
+            storage = self._storages[key] = _Storage(make_reference(memory))
         dtype = normalize_dtype(str(tensor.dtype))
         number = self.recording.add_tensor(dtype, tuple(tensor.shape))
         storage.views[place] = number
         name = self.parameters.get((key, *place), "")
         if name:
             self.recording.tensors[number]["parameter"] = name
-        if tensor.numel():
+        if tensor.numel() and memory.nbytes():  # FSDP frees the memory of tensors that live on
             self._measure(number, tensor, storage)
         return number
 
@@ -123,12 +125,22 @@ def get_place(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def to_array(tensor: torch.Tensor) -> AnyArray:
-    """Return the elements of a tensor as an array, float32 where NumPy has no such dtype."""
-    tensor = tensor.detach()
-    if str(tensor.dtype).removeprefix("torch.").startswith(_NARROW_DTYPES):
-        tensor = tensor.float()
-    array: AnyArray = tensor.numpy(force=True)
-    return array
+    """Return the elements of a tensor as an array, float32 where NumPy has no such dtype.
+
+    The array may be the memory of the tensor: use it while the tensor lives. ``Tensor.numpy`` of
+    the user's tensor would forbid its memory to be resized, as FSDP does.
+    """
+    user_tensor = tensor.detach()
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    own_tensor = user_tensor.float() if dtype.startswith(_NARROW_DTYPES) else user_tensor
+    own_tensor = own_tensor.cpu().resolve_conj().resolve_neg().contiguous()
+    address = own_tensor.data_ptr()
+    if own_tensor is not user_tensor or not address:
+        array: AnyArray = own_tensor.numpy()
+        return array
+    memory = (ctypes.c_char * (tensor.numel() * tensor.element_size())).from_address(address)
+    elements: AnyArray = np.frombuffer(memoryview(memory), dtype)
+    return elements.reshape(tensor.shape)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
