@@ -44,7 +44,8 @@ def find_slot_pairs(
     Outputs of backward records of two frameworks are left out: of a call that consists of several
     differentiable functions, msprobe records the gradient that the last of them returns. So are
     their inputs where the result of the forward call is used differently: its gradient is another
-    one. The gradients of paired parameters correspond, too.
+    one. So are outputs where the forward calls read different values: z (h - n) and z h have other
+    gradients of z. The gradients of paired parameters correspond, too.
     """
     target, reference = matching.target, matching.reference
     calls_t = target.trace.ops["forward"].tolist()
@@ -65,6 +66,8 @@ def find_slot_pairs(
                     continue
                 calls = (calls_t[op_t], calls_r[op_r])
                 if slot_kind == "input" and not _has_same_users(matching, *calls):
+                    continue
+                if slot_kind == "output" and _reads_other_values(matching, *calls):
                     continue
                 tensor_t = _find_tensor(target, op_t, value_t, slot_kind)
                 tensor_r = _find_tensor(reference, op_r, value_r, slot_kind)
@@ -99,6 +102,21 @@ def _has_same_users(matching: Matching, call_t: int, call_r: int) -> bool:
     users_r = _list_users(matching.reference, call_r)
     partners_t = {int(matching.ops_t[user]) for user in users_t}
     return -1 not in partners_t and partners_t == users_r
+
+
+def _reads_other_values(matching: Matching, call_t: int, call_r: int) -> bool:
+    """Return whether a forward call reads a value whose partner the other call does not read."""
+    if call_t < 0 or call_r < 0:
+        return False
+    operands_t, operands_r = matching.target.operands[call_t], matching.reference.operands[call_r]
+    for partners, operands, other_operands in (
+        (matching.classes_t, operands_t, operands_r),
+        (matching.classes_r, operands_r, operands_t),
+    ):
+        for value in operands:
+            if partners[value] >= 0 and int(partners[value]) not in other_operands:
+                return True
+    return False
 
 
 def _list_users(flow: Flow, call: int) -> set[int]:

@@ -60,6 +60,12 @@ class ComparisonIndex:
         return set(agreeing_pairs["target"].tolist()), set(agreeing_pairs["reference"].tolist())
 
     @cached_property
+    def partners(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Per side: class -> class of its partner on the other side."""
+        partners = self.comparison.alignment.partners
+        return dict(partners), {reference: target for target, reference in partners.items()}
+
+    @cached_property
     def ops_by_name(self) -> tuple[dict[str, int], dict[str, int]]:
         """Per side: the dump's own op name -> op."""
         target, reference = self.flows

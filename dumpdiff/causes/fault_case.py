@@ -16,6 +16,7 @@ from ..model.trace import FORWARD
 from ..operators import Call, compute_interpretations
 from ..operators.call import Interpretations
 from ..operators.elementwise import ROUNDINGS
+from .moved_steps import MovedStep
 from .region import Region
 from .routing import Routing
 from .scalings import Scaling, describe_scalings, select_scalings
@@ -107,6 +108,9 @@ class FaultCase:
     find_parameters: Callable[[int], Sequence[Operand]] = lambda _: ()
     #: returns whether a value of the faithful side was computed from another one, by their classes
     depends_on: Callable[[int, int], bool] = lambda _value, _other: True
+    #: returns an op that some values of the faithful side need, and another one does not, and that
+    #: the faulty side applies to another value
+    find_moved_step: Callable[[Sequence[int], int], MovedStep | None] = lambda _omitted, _kept: None
     #: returns (kind, its other operands) of the faithful side's ops that read the value
     load_consumers: Callable[[], Sequence[tuple[str, Sequence[Operand]]]] = tuple
     #: returns the operators of the faithful side since the last agreement; None if unknown

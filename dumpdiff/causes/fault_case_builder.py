@@ -29,6 +29,7 @@ from .comparison_index import (
     list_op_inputs,
 )
 from .fault_case import FaultCase, Operand
+from .moved_steps import find_moved_step
 from .region import build_region
 from .routing import find_routings
 from .scaling_search import find_scalings
@@ -152,6 +153,7 @@ def build_fault_cases(
             find_parameters=partial(_list_parameters, index, faithful),
             find_given_values=partial(_list_given_values, index),
             depends_on=partial(depends_on, flow),
+            find_moved_step=partial(find_moved_step, index, faithful),
             load_consumers=partial(_list_consumers, index, faithful, values[faithful]),
             load_region=partial(
                 build_region,

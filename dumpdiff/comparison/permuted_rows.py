@@ -1,7 +1,9 @@
-"""Gradients of parameters that have the same rows on both sides, in another order.
+"""Gradients of parameters that have the same rows or columns on both sides, in another order.
 
 Checkpoints store rotary pairs next to each other or as halves, and the rows of the weights follow.
-The product of queries and keys undoes that order. Then the gradients of the weights have it, too.
+The product of queries and keys undoes that order. Where the heads of a group are next to each other
+or apart, the rows of the queries' weight and the columns of the output's weight follow. Then the
+gradients of the weights have that order, too.
 Whether the weights themselves are a difference depends on what is computed from them, see
 ``divergence.states``.
 """
@@ -16,12 +18,13 @@ from ..model.arrays import Ints
 from .metrics import compute_metrics
 from .whole_tensors import load_pair, replace_metrics
 
-#: Layout of a gradient whose rows are those of the other side in the order of the parameter's.
-_LAYOUT = "rows permuted"
+#: Layouts of a gradient whose rows, or columns, are those of the other side in the order of the
+#: parameter's, by the axis that has the order.
+_LAYOUTS = ("rows permuted", "columns permuted")
 
 
 def accept_permuted_rows(alignment: Alignment, pairs: pd.DataFrame) -> None:
-    """Compare the gradient of a parameter with permuted rows in the order of its parameter."""
+    """Compare the gradient of a parameter with permuted rows or columns in its order."""
     if alignment.gradients is None:
         return
     rows_of_targets = {value: row for row, value in enumerate(pairs["target"].tolist())}
@@ -34,9 +37,11 @@ def accept_permuted_rows(alignment: Alignment, pairs: pd.DataFrame) -> None:
         is_parameter = bool(alignment.target.producers[value] < 0)
         if not is_parameter or not (_differs(pairs, row) and _differs(pairs, gradient_row)):
             continue
-        order = _find_row_order(alignment, pairs, row)
-        if order is not None:
-            _compare_in_order(alignment, pairs, gradient_row, order)
+        for axis in range(len(_LAYOUTS)):
+            order = _find_order(alignment, pairs, row, axis)
+            if order is not None:
+                _compare_in_order(alignment, pairs, gradient_row, axis, order)
+                break
 
 
 def _map_named_gradients(alignment: Alignment) -> dict[int, int]:
@@ -63,29 +68,35 @@ def _differs(pairs: pd.DataFrame, row: int) -> bool:
     return bool(pairs["error"].iat[row] > pairs["tolerance"].iat[row])
 
 
-def _find_row_order(alignment: Alignment, pairs: pd.DataFrame, row: int) -> Ints | None:
-    """Return the rows of the reference in the order of the target's, None if they are others.
+def _find_order(alignment: Alignment, pairs: pd.DataFrame, row: int, axis: int) -> Ints | None:
+    """Return the rows (axis 0) or columns (1) of the reference in the order of the target's.
 
-    Rows are put in order by a fixed sum of their elements.
+    None if they are others. They are put in order by a fixed sum of their elements.
     """
     a, b = load_pair(alignment, pairs, row)
-    if a is None or b is None or a.shape != b.shape or not 1 <= a.ndim <= 2:
+    if a is None or b is None or a.shape != b.shape or not axis < a.ndim <= 2:
         return None
-    rows_a, rows_b = (array.reshape(len(array), -1).astype(np.float64) for array in (a, b))
-    weights = np.cos(np.arange(rows_a.shape[1]))
-    order_a, order_b = np.argsort(rows_a @ weights), np.argsort(rows_b @ weights)
+    lines_a, lines_b = (
+        np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1).astype(np.float64)
+        for array in (a, b)
+    )
+    weights = np.cos(np.arange(lines_a.shape[1]))
+    order_a, order_b = np.argsort(lines_a @ weights), np.argsort(lines_b @ weights)
     order: Ints = np.empty(len(order_a), dtype=np.int64)
     order[order_a] = order_b
-    error = compute_metrics(rows_a, rows_b[order], 0.0, False).relative_l2
+    error = compute_metrics(lines_a, lines_b[order], 0.0, False).relative_l2
     return order if error <= float(pairs["tolerance"].iat[row]) else None
 
 
-def _compare_in_order(alignment: Alignment, pairs: pd.DataFrame, row: int, order: Ints) -> None:
-    """Set the metrics of a pair whose rows agree in another order."""
+def _compare_in_order(
+    alignment: Alignment, pairs: pd.DataFrame, row: int, axis: int, order: Ints
+) -> None:
+    """Set the metrics of a pair whose rows or columns agree in another order."""
     a, b = load_pair(alignment, pairs, row)
-    if a is None or b is None or a.shape != b.shape or len(b) != len(order):
+    if a is None or b is None or a.shape != b.shape or b.shape[axis] != len(order):
         return
     tolerance = float(pairs["tolerance"].iat[row])
-    metrics = compute_metrics(a, b[order], tolerance, bool(pairs["has_mask_fill"].iat[row]))
+    has_mask_fill = bool(pairs["has_mask_fill"].iat[row])
+    metrics = compute_metrics(a, b.take(order, axis), tolerance, has_mask_fill)
     if metrics.relative_l2 <= tolerance:
-        replace_metrics(pairs, row, metrics, metrics.relative_l2, _LAYOUT)
+        replace_metrics(pairs, row, metrics, metrics.relative_l2, _LAYOUTS[axis])

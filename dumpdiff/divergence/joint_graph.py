@@ -22,6 +22,7 @@ from ..graph.joins import find_joined_parts
 from ..graph.missing_edges import (
     find_bridges,
     find_enclosing_inputs,
+    find_possible_parts,
     find_unrecorded_results,
     has_missing_producer,
 )
@@ -134,11 +135,12 @@ def build_joint_graph(comparison: Comparison) -> JointGraph:
             reference, classes_r, nodes_r, parents_r, recorded_parents_t, bridges
         ),
     }
+    agrees = comparison.pairs["agrees"].to_numpy(dtype=bool)
     for flow, classes, nodes, side_parents in (
         (target, classes_t, nodes_t, parents_t),
         (reference, classes_r, nodes_r, parents_r),
     ):
-        _bridge_unread_values(flow, classes, nodes, len(paired_t), side_parents)
+        _bridge_unread_values(flow, classes, nodes, agrees, side_parents)
     parents = tuple(tuple(dict.fromkeys(a + b)) for a, b in zip(parents_t, parents_r, strict=True))
     positions_t = _compute_positions(target, classes_t)
     positions_r = _compute_positions(reference, classes_r)
@@ -408,14 +410,30 @@ def _bridge_missing_edges(
 
 
 def _bridge_unread_values(
-    flow: Flow, classes: Ints, nodes: Ints, n_pairs: int, parents: list[list[int]]
+    flow: Flow, classes: Ints, nodes: Ints, agrees: Flags, parents: list[list[int]]
 ) -> None:
-    """Lead values without a partner that no recorded op reads to those that follow from them."""
-    for node in n_pairs + np.flatnonzero(classes[n_pairs:] >= 0):
-        for result in find_unrecorded_results(flow, int(classes[node])):
-            result_parents = parents[int(nodes[result])]
-            if node not in result_parents:
-                result_parents.append(int(node))
+    """Lead values that no recorded op reads to those that follow from them.
+
+    ``agrees`` is of the pairs, which are the first nodes. Two pairs are connected only if both
+    differ: then one difference follows from the other. That a pair agrees shows nothing about one
+    from which it may have been computed.
+    """
+    n_pairs = len(agrees)
+    for node in np.flatnonzero(classes >= 0).tolist():
+        value = int(classes[node])
+        if node >= n_pairs:
+            result_nodes = {int(nodes[result]) for result in find_unrecorded_results(flow, value)}
+        elif agrees[node]:
+            continue
+        else:
+            results = (*find_unrecorded_results(flow, value), *find_possible_parts(flow, value))
+            result_nodes = {int(nodes[result]) for result in results}
+            result_nodes = {
+                result for result in result_nodes if result < n_pairs and not agrees[result]
+            }
+        for result_node in sorted(result_nodes - {node}):
+            if node not in parents[result_node]:
+                parents[result_node].append(node)
 
 
 def _sort_topologically(

@@ -164,6 +164,34 @@ def find_unrecorded_results(flow: Flow, value: int) -> tuple[int, ...]:
     return ()
 
 
+def find_possible_parts(flow: Flow, value: int) -> tuple[int, ...]:
+    """Return the values that may be parts of a forward result which no recorded op reads.
+
+    As :func:`find_unrecorded_results`, but several ops may read them, as those of a recurrent cell
+    read its gates. The size of a part divides that of the whole, and its extremes are within those
+    of the whole.
+    """
+    producer = int(flow.producers[value])
+    is_used = value in flow.recorded_gradients and not flow.consumers[value]
+    if producer < 0 or not is_used or flow.phases[producer] != FORWARD:
+        return ()
+    high, low = (flow.list_column(name)[value] for name in ("max", "min"))
+    parts: list[int] = []
+    for op in range(producer + 1, min(producer + WINDOW, len(flow.reads))):
+        if flow.phases[op] != FORWARD:
+            break
+        for read in flow.reads[op]:
+            size = int(flow.sizes[read])
+            is_fraction = 1 < size < flow.sizes[value] and flow.sizes[value] % size == 0
+            is_within = (
+                flow.list_column("max")[read] <= high and flow.list_column("min")[read] >= low
+            )
+            is_first = flow.consumers[read][0] == op
+            if is_first and is_fraction and is_within and has_missing_producer(flow, read):
+                parts.append(read)
+    return tuple(parts)
+
+
 def find_enclosing_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
     """Return the inputs of the innermost module call around the consumer that lacks the value."""
     for call in flow.iterate_enclosing_calls(consumer):

@@ -234,7 +234,11 @@ def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
         order = _find_permutation_along(case, axis)
         if order is not None:
             description, cause = f"heads in the order {order.tolist()}", "heads-permuted"
-            if _joins_in_other_order(case, order):
+            is_batched = axis == 1 or "matmul" not in case.list_consumer_kinds()
+            is_exchange = _is_exchange(order)
+            if not is_batched and not is_exchange:
+                return  # the axis that a product sums over, or that of the tokens
+            if (is_exchange and not is_batched) or _joins_in_other_order(case, order):
                 description, cause = f"the two parts joined along axis {axis} exchanged", _EXCHANGED
             yield Candidate(
                 np.take(case.faithful, order, axis=axis),
@@ -356,8 +360,12 @@ def _make_permutation_candidate(
 def _joins_in_other_order(case: FaultCase, order: Ints) -> bool:
     """Return whether a value is joined of two parts, and ``order`` exchanges these."""
     is_joined = "concat" in (*case.kinds, *case.faulty_kinds)
-    is_exchange = np.array_equal(order, np.roll(np.arange(len(order)), -int(order[0])))
-    return is_joined and not case.is_source and is_exchange
+    return is_joined and not case.is_source and _is_exchange(order)
+
+
+def _is_exchange(order: Ints) -> bool:
+    """Return whether an order exchanges two parts, of one size or of two."""
+    return bool(np.array_equal(order, np.roll(np.arange(len(order)), -int(order[0]))))
 
 
 def _find_unit_shift(order: Ints) -> int:

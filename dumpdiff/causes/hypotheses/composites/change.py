@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -48,6 +48,9 @@ class Change:
     further_outputs: Mapping[int, AnyArray] = field(default_factory=dict)
     #: other values that steps read, by their classes; ``output`` is that of the record then
     replaced_values: Mapping[int, AnyArray] = field(default_factory=dict)
+    #: classes of the values that are left out, and of the value that takes their place (-1: none)
+    omitted_values: Sequence[int] = ()
+    kept_value: int = -1
 
 
 def make_search(
@@ -83,19 +86,41 @@ def make_search(
                 predicted = region.run_changes(outputs)
             if predicted is None:
                 continue
+            meaning = _correct_omission(case, change) if change.omitted_values else change
             yield Candidate(
                 predicted,
-                change.description,
-                change.contrast,
-                parameters=change.parameters,
+                meaning.description,
+                meaning.contrast,
+                parameters=meaning.parameters,
                 unchanged=unchanged,
-                cause=change.cause,
-                is_chaotic=change.is_chaotic,
-                is_evident=change.is_evident,
-                mirror=change.mirror,
+                cause=meaning.cause,
+                is_chaotic=meaning.is_chaotic,
+                is_evident=meaning.is_evident,
+                mirror=meaning.mirror,
             )
 
     return suggest
+
+
+def _correct_omission(case: FaultCase, change: Change) -> Change:
+    """Return the change as one of the order if what it leaves out is applied elsewhere.
+
+    A norm before a sublayer in place of after it, or sublayers in another order, look like a
+    missing norm and a missing sublayer as far as the first difference.
+    """
+    moved_step = case.find_moved_step(change.omitted_values, change.kept_value)
+    if moved_step is None:
+        return change
+    return replace(
+        change,
+        cause="layer-order",
+        description=(
+            f"{moved_step.kind} ({moved_step.parameter}) applied to {moved_step.other_source}"
+        ),
+        contrast=f"applies it to {moved_step.own_source}",
+        parameters={},
+        mirror=None,
+    )
 
 
 def count_safe_trials(case: FaultCase) -> float:

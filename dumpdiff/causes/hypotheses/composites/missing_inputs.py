@@ -40,7 +40,9 @@ def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
             neutral = np.ones_like(array) if step.kind in ("mul", "div") else np.zeros_like(array)
             output = compute_with(step, position, neutral)
             if output is not None:
-                yield Change(number, output, *_name_missing_input(case, region, number, step_input))
+                cause, description = _name_missing_input(case, region, number, step_input)
+                omitted = (step_input.value,)
+                yield Change(number, output, cause, description, omitted_values=omitted)
             if step.kind == "add" and len(inputs) > 1:
                 output = compute_with(step, position, 2 * array)
                 is_bias = step_input.is_parameter and array.ndim == 1
@@ -225,7 +227,14 @@ def list_bypassed_steps(case: FaultCase, region: Region) -> Iterator[Change]:
                 continue
             others = [other for _, other in list_floating_inputs(step) if other is not step_input]
             cause, description = name_bypass(case, region, number, others)
-            yield Change(number, step_input.array.reshape(step.output.shape), cause, description)
+            yield Change(
+                number,
+                step_input.array.reshape(step.output.shape),
+                cause,
+                description,
+                omitted_values=(step.value,),
+                kept_value=step_input.value,
+            )
 
 
 def name_bypass(

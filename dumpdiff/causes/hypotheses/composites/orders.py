@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import permutations
 
 import numpy as np
@@ -22,6 +22,8 @@ _MIN_SHIFTED = 4
 #: Axes of heads: batch, heads, tokens, size.
 _HEAD_AXES = 4
 _GATED_KINDS = {"sigmoid", "tanh"}
+#: Two chunks that change places are exchanged rather than rolled.
+_MIN_ROLLED_CHUNKS = 3
 
 
 def list_shifts(_case: FaultCase, region: Region) -> Iterator[Change]:
@@ -112,6 +114,9 @@ def _reorder(
                         changed = np.concatenate([pieces[i] for i in order], axis)
                         cause = _name_order(region, number, n_chunks)
                         text = f"the {n_chunks} parts of {name} in the order {list(order)}"
+                        shift = _find_token_shift(order, axis, array.shape)
+                        if cause == "heads-permuted" and shift:
+                            cause, text = "row-shift", f"{name} rolled by {shift} along axis {axis}"
                         yield cause, text, changed
     for first in range(array.ndim):
         for second in range(first + 1, array.ndim):
@@ -122,6 +127,20 @@ def _reorder(
             elif not step_input.is_parameter and _depends_on_distance(array, first, second):
                 cause = "relative-bias"
             yield cause, f"axes {first} and {second} of {name} exchanged", swapped
+
+
+def _find_token_shift(order: Sequence[int], axis: int, shape: tuple[int, ...]) -> int:
+    """Return by how many tokens an order of chunks rolls an axis; 0 of heads and other orders.
+
+    Heads are parts of the last axis, or the second of four axes.
+    """
+    has_heads = axis == len(shape) - 1 or (len(shape) == _HEAD_AXES and axis == 1)
+    n_chunks = len(order)
+    places = [(first + order[0]) % n_chunks for first in range(n_chunks)]
+    if has_heads or n_chunks < _MIN_ROLLED_CHUNKS or list(order) != places:
+        return 0
+    n_places = -order[0] if order[0] <= n_chunks // 2 else n_chunks - order[0]
+    return n_places * shape[axis] // n_chunks
 
 
 def _regroup_columns(step_input: StepInput) -> Iterator[tuple[str, AnyArray]]:

@@ -152,7 +152,8 @@ def _describe_replacement(
         return "missing-step", description, "has what an op that is not recorded computed"
     if name.startswith(SIBLING_PREFIX):
         return "split-order", f"{step.name} ({step.kind}) of {name}", contrast
-    return *_name_source(case, region, number, step_input, source), contrast
+    cause, description = _name_source(case, region, number, step_input, source)
+    return cause, description, "rolls them" if cause == "row-shift" else contrast
 
 
 def _describe_part(
@@ -269,8 +270,7 @@ def _name_source(
     if step.kind == "add" and feeds_softmax(case, region, number):
         return name_score_term(case, step_input)
     if _holds_same_elements(array, step_input.array):
-        cause = "heads-permuted" if is_attention(case.finding.scope) else "axes-swapped"
-        return cause, f"the elements of {name} in memory order, as if its axes were not exchanged"
+        return _name_rearrangement(case, step_input, source)
     if step.kind in LOSS_KINDS or (case.is_near_loss and step.kind == "sub"):
         return "loss-target", f"the loss against {name}"
     others = [item for _, item in list_floating_inputs(step) if item is not step_input]
@@ -295,6 +295,37 @@ def _list_replacements(case: FaultCase, region: Region) -> list[tuple[str, AnyAr
         if operand.shape and operand.is_floating
     ]
     return replacements
+
+
+def _name_rearrangement(
+    case: FaultCase, step_input: StepInput, source: tuple[str, AnyArray]
+) -> tuple[str, str]:
+    """Return (cause, description) of a value that is read in its own order, not in another one."""
+    name, array = source
+    roll = _find_roll(array, step_input.array)
+    if roll is not None:
+        length, shift = roll
+        return "row-shift", f"{name} without rolling each {length} of its rows by {shift}"
+    cause = "heads-permuted" if is_attention(case.finding.scope) else "axes-swapped"
+    return cause, f"the elements of {name} in memory order, as if its axes were not exchanged"
+
+
+def _find_roll(array: AnyArray, rolled: AnyArray) -> tuple[int, int] | None:
+    """Return (rows in a block, places) if one array has the rows of the other, rolled in blocks.
+
+    As a transformer with shifted windows rolls the tokens of each sequence, before it cuts them
+    into windows. None in all other cases; two rows that change places are exchanged, not rolled.
+    """
+    width = array.shape[-1]
+    rows, rolled_rows = array.reshape(-1, width), rolled.reshape(-1, width)
+    for first in np.flatnonzero((rows == rolled_rows[0]).all(axis=1)).tolist():
+        for length in range(max(first + 1, _MIN_SCANNED_LENGTH), len(rows) + 1):
+            if len(rows) % length or not first:
+                continue
+            blocks = np.roll(rows.reshape(-1, length, width), -first, axis=1)
+            if np.array_equal(blocks.reshape(rows.shape), rolled_rows):
+                return length, -first if first <= length // 2 else length - first
+    return None
 
 
 def _list_values_elsewhere(

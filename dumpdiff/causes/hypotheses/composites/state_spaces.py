@@ -21,6 +21,8 @@ from .change import Change, compute_with, list_floating_inputs
 _PRODUCT_KINDS = {"mul", "matmul", "einsum"}
 #: Kinds of ops that the gates of a cell have.
 _CELL_KINDS = {"sigmoid", "tanh"}
+#: Axes of a state at least: the batch, and the channels.
+_MIN_STATE_AXES = 2
 #: Below this magnitude of the decay the discretizations are equal to float32's rounding.
 _MIN_DECAY = 1e-7
 
@@ -42,6 +44,8 @@ def list_other_states(case: FaultCase, region: Region) -> Iterator[Change]:
         for position, step_input in list_floating_inputs(step):
             is_given = step_input.is_given or _is_unknown_state(case, region, number, step_input)
             is_state = step_input.is_state or _is_previous_state(region, number, step_input)
+            if step_input.array.ndim < _MIN_STATE_AXES:
+                is_given = False  # a vector of weights, one for each channel
             if not is_given and not is_state:
                 continue
             output = compute_with(step, position, np.zeros_like(step_input.array))

@@ -71,6 +71,8 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
                 omission.without.contrast,
                 omission.without.parameters,
                 mirror=omission.having,
+                omitted_values=[step.value for step in steps],
+                kept_value=source.value,
             )
             if omission.cause == "rope-missing":
                 rotations[number] = change

@@ -1,0 +1,104 @@
+"""Networks whose body has another form: sound forms are aligned, faulty ones have one finding.
+
+All pairs are compared in both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import dumpdiff
+from dumpdiff import Result
+
+Align = Callable[[str, str], Result]
+
+
+@pytest.fixture(scope="module")
+def align_forms(dump: Callable[[str], Path]) -> Align:
+    """Return the result of two recorded networks, by the names of their folders."""
+
+    @cache
+    def align(target: str, reference: str) -> Result:
+        is_of_keys = target.startswith(("latent", "window"))
+        folder = dump("pt_key_forms" if is_of_keys else "pt_forms")
+        return dumpdiff.align(folder / target, folder / reference)
+
+    return align
+
+
+def explain_both_ways(align: Align, faulty: str, clean: str) -> list[tuple[str, str]]:
+    """Return (cause, sentence) of the first finding, the fault in the target, then in the other."""
+    causes = []
+    for names in ((faulty, clean), (clean, faulty)):
+        cause = align(*names).findings[0].causes[0]
+        causes.append((cause.name, cause.text))
+    return causes
+
+
+class TestOrder:
+    """What one side applies elsewhere is moved, not missing."""
+
+    def test_a_norm_after_the_sum_in_place_of_before_the_sublayer_is_moved(
+        self, align_forms: Align
+    ) -> None:
+        (name, text), mirrored = explain_both_ways(align_forms, "order_post", "order_pre")
+        assert name == mirrored[0] == "layer-order"
+        assert (
+            "layer_norm (body.norm1.weight) applied to Tensor.__add__.0.forward; "
+            "the reference applies it to Functional.embedding.0.forward"
+        ) in text
+        assert "the target applies it to Functional.embedding.0.forward" in mirrored[1]
+
+    def test_sublayers_in_another_order_are_no_missing_term(self, align_forms: Align) -> None:
+        for name, _ in explain_both_ways(align_forms, "order_swapped", "order_pre"):
+            assert name == "layer-order"
+
+
+class TestGroups:
+    """Keys repeated one after the other, with the weights in that order, compute the same."""
+
+    @pytest.mark.parametrize("is_mirrored", [False, True])
+    def test_the_gradient_of_permuted_columns_is_compared_in_their_order(
+        self, align_forms: Align, is_mirrored: bool
+    ) -> None:
+        names = sorted(["groups_tile", "groups_interleave"], reverse=is_mirrored)
+        result = align_forms(*names)
+        assert result.verdict == "aligned"
+        layouts = set(result.pairs["layout"])
+        assert {"rows permuted", "columns permuted"} <= layouts
+
+
+class TestSteps:
+    """A difference reaches what was cut or joined from it unseen: it is one finding."""
+
+    def test_keys_that_were_joined_unseen_follow_from_the_norm(self, align_forms: Align) -> None:
+        for name, _ in explain_both_ways(align_forms, "latent_eps", "latent_norm"):
+            assert name == "epsilon"
+        for names in (("latent_eps", "latent_norm"), ("latent_norm", "latent_eps")):
+            assert len(align_forms(*names).findings) == 1
+
+
+class TestWords:
+    """The cause is that of the fault, not another one that explains the numbers as well."""
+
+    def test_parts_of_keys_in_another_order_are_no_heads(self, align_forms: Align) -> None:
+        for name, text in explain_both_ways(align_forms, "latent_order", "latent_norm"):
+            assert name == "input-order"
+            assert "the two parts joined along axis" in text
+
+    def test_tokens_that_are_not_rolled_have_no_exchanged_axes(self, align_forms: Align) -> None:
+        for name, text in explain_both_ways(align_forms, "window_bare", "window_roll"):
+            assert name == "row-shift"
+            assert "without rolling each 6 of its rows by -1" in text
+
+    def test_tokens_that_are_rolled_twice_are_no_heads_in_another_order(
+        self, align_forms: Align
+    ) -> None:
+        (name, text), mirrored = explain_both_ways(align_forms, "window_twice", "window_roll")
+        assert name == mirrored[0] == "row-shift"
+        assert "rolled by -2 along axis 1" in text
+        assert "rolled by 2 along axis 1" in mirrored[1]
