@@ -35,6 +35,8 @@ class ValuePair:
     layout: str = "same"  #: as in the pairs table
     group: FusedGroup | None = None  #: a fused tensor on one side and its components on the other
     has_mask_fill: bool = False  #: as in the pairs table
+    #: tensors of the two classes in the slots that the finding names; -1 where it names none
+    slot_tensors: tuple[int, int] = (-1, -1)
 
 
 class ComparisonIndex:
@@ -79,13 +81,14 @@ class ComparisonIndex:
         if not finding.slots:
             return None
         target_slot, reference_slot = finding.slots[0]
-        target_values = list(self._find_values(0, finding.target_ops, target_slot))
-        reference_values = list(self._find_values(1, finding.reference_ops, reference_slot))
-        for target_value in target_values:
-            for reference_value in reference_values:
+        target_tensors = self._find_tensors(0, finding.target_ops, target_slot)
+        reference_tensors = self._find_tensors(1, finding.reference_ops, reference_slot)
+        for target_value, target_tensor in target_tensors.items():
+            for reference_value, reference_tensor in reference_tensors.items():
                 row = self.pair_rows.get((target_value, reference_value))
                 if row is not None:
-                    return self._make_value_pair(row)
+                    return self._make_value_pair(row, (target_tensor, reference_tensor))
+        target_values, reference_values = list(target_tensors), list(reference_tensors)
         return self._find_unrecorded_output(target_values, target_slot, reference_slot) or (
             self._find_unrecorded_output(reference_values, reference_slot, target_slot, side=1)
         )
@@ -121,7 +124,7 @@ class ComparisonIndex:
         class_row = self.pair_rows.get((classes[0], classes[1]))
         return None if class_row is None else self._make_value_pair(class_row)
 
-    def _make_value_pair(self, row: int) -> ValuePair:
+    def _make_value_pair(self, row: int, slot_tensors: tuple[int, int] = (-1, -1)) -> ValuePair:
         pair = self.comparison.pairs.iloc[row]
         return ValuePair(
             classes=(int(pair["target"]), int(pair["reference"])),
@@ -129,12 +132,14 @@ class ComparisonIndex:
             layout=str(pair["layout"]),
             group=pair["group"],
             has_mask_fill=bool(pair["has_mask_fill"]),
+            slot_tensors=slot_tensors,
         )
 
-    def _find_values(self, side: int, op_names: Sequence[str], slot: str) -> Iterator[int]:
-        """Yield the values in a slot of the named ops, the last op first."""
+    def _find_tensors(self, side: int, op_names: Sequence[str], slot: str) -> dict[int, int]:
+        """Return value -> tensor in a slot of the named ops, the last op first."""
         flow = self.flows[side]
         slots = (slot or "output.0", slot)
+        tensors: dict[int, int] = {}
         for name in reversed(op_names):
             op = self.ops_by_name[side].get(name)
             if op is None:
@@ -142,7 +147,8 @@ class ComparisonIndex:
             for row in flow.get_tensor_ids(op).tolist():
                 value = int(flow.tensor_class[row])
                 if value >= 0 and str(flow.tensors["slot"].iat[row]) in slots:
-                    yield value
+                    tensors.setdefault(value, row)
+        return tensors
 
     def get_phases(self, value_pair: ValuePair) -> tuple[str, str]:
         """Return the phase of each of the two values."""

@@ -28,7 +28,7 @@ from .comparison_index import (
     find_whole_tensor,
     list_op_inputs,
 )
-from .fault_case import FaultCase, Operand
+from .fault_case import FaultCase, Operand, compute_residual
 from .moved_steps import find_moved_step
 from .region import build_region
 from .routing import find_routings
@@ -40,7 +40,7 @@ MAX_ELEMENTS = 1 << 23
 #: Values elsewhere in the model that are tried in place of an input.
 _MAX_OTHER_VALUES = 24
 #: Values of one side that are tried as labels, or as weights of classes.
-_MAX_GIVEN_VALUES = 12
+MAX_GIVEN_VALUES = 12
 #: Ops upstream of a value that are searched for its operands.
 MAX_DEPTH = 6
 #: Operands at which the search upstream stops.
@@ -57,6 +57,8 @@ _ROUTING_KINDS = {"topk", "router", "scatter_add", "index_add"}
 #: Relative L2 that weights of experts differ by from the same scores: softmax, sum and quotient in
 #: float32. The finding may be about the numbers of the experts, which have no tolerance.
 _ROUTING_TOLERANCE = 2e-6
+#: Relative difference of two errors of the same numbers in two orders: summation alone.
+_SAME_ERROR = 1e-9
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "log_softmax", "gather_elements"}
 
 
@@ -79,7 +81,36 @@ def load_arrays(index: ComparisonIndex, value_pair: ValuePair) -> tuple[Floats, 
         _, t, r = find_common_layout(t, r)
     if t.shape != r.shape:
         t = t.reshape(r.shape)
-    return t, r
+    return _load_slot_arrays(index, value_pair, r.shape, compute_residual(t, r)) or (t, r)
+
+
+def _load_slot_arrays(
+    index: ComparisonIndex, value_pair: ValuePair, shape: tuple[int, ...], error: float
+) -> tuple[Floats, Floats] | None:
+    """Return both tensors as the ops of the finding hold them; None if ``shape`` is that order.
+
+    A pair is compared in a shape that both sides recorded. In a dump of a few ops that may be the
+    one after a transposition, in which the arithmetic of the op is not seen. The order is used
+    only if the two tensors differ as much in it.
+    """
+    if min(value_pair.slot_tensors) < 0:
+        return None
+    slot_shape = tuple(index.flows[1].tensors["shape"].iat[value_pair.slot_tensors[1]] or ())
+    if _drop_unit_axes(slot_shape) == _drop_unit_axes(shape):
+        return None
+    t, r = (
+        load_readable_tensor(flow.trace, tensor)
+        for flow, tensor in zip(index.flows, value_pair.slot_tensors, strict=True)
+    )
+    if t is None or r is None or t.size != r.size:
+        return None
+    t, r = t.astype(np.float64).reshape(r.shape), r.astype(np.float64)
+    is_same_order = np.isclose(compute_residual(t, r), error, rtol=_SAME_ERROR, atol=0)
+    return (t, r) if is_same_order else None
+
+
+def _drop_unit_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(length for length in shape if length != 1)
 
 
 def _load_fused_arrays(index: ComparisonIndex, group: FusedGroup) -> tuple[Floats, Floats] | None:
@@ -176,11 +207,9 @@ def build_routing_cases(
 
     Empty unless experts are chosen next to the values, and are weighted differently.
     """
-    is_routed = any(
-        _ROUTING_KINDS & {*case.kinds, *case.consumer_kinds} and case.phase == FORWARD
-        for case in cases
-    )
-    routings = find_routings(index, value_pair.classes) if is_routed else None
+    if not cases or not is_routed(index, cases[0].finding, value_pair.classes):
+        return []
+    routings = find_routings(index, value_pair.classes)
     if routings is None:
         return []
     routing_cases = []
@@ -199,6 +228,17 @@ def build_routing_cases(
         if routing_case.error > routing_case.tolerance:
             routing_cases.append(routing_case)
     return routing_cases
+
+
+def is_routed(index: ComparisonIndex, finding: Finding, values: tuple[int, int]) -> bool:
+    """Return whether experts are chosen next to a finding in the forward pass."""
+    if finding.phase != FORWARD:
+        return False
+    for side in (0, 1):
+        kinds = {index.kinds[side][op] for op in list_finding_ops(index, side, finding)}
+        if _ROUTING_KINDS & (kinds | collect_consumer_kinds(index, side, values[side])):
+            return True
+    return False
 
 
 def _read_call(index: ComparisonIndex, side: int, value: int) -> Call | None:
@@ -449,20 +489,26 @@ def _list_given_values(index: ComparisonIndex, size: int) -> Sequence[Operand]:
     Labels, also shifted ones, and weights of classes are such values.
     """
     operands: list[Operand] = []
-    for side, flow in enumerate(index.flows):
-        phases, dtypes = flow.list_column("phase"), flow.list_column("dtype")
-        parameters = flow.list_column("parameter")
-        for value in np.flatnonzero(flow.sizes == size).tolist():
-            is_whole = str(dtypes[value]).startswith(("int", "uint"))
-            is_constant = flow.producers[value] < 0 and not parameters[value]
-            if phases[value] != FORWARD or not (is_whole or is_constant):
-                continue
+    for side in (0, 1):
+        for value in iterate_given_values(index, side, size):
             operand = _make_operand(index, side, value)
             if operand is not None:
                 operands.append(operand)
-            if len(operands) >= _MAX_GIVEN_VALUES * (side + 1):
+            if len(operands) >= MAX_GIVEN_VALUES * (side + 1):
                 break
     return operands
+
+
+def iterate_given_values(index: ComparisonIndex, side: int, size: int) -> Iterator[int]:
+    """Yield the forward values of one side and size that are whole numbers or constants."""
+    flow = index.flows[side]
+    phases, dtypes = flow.list_column("phase"), flow.list_column("dtype")
+    parameters = flow.list_column("parameter")
+    for value in np.flatnonzero(flow.sizes == size).tolist():
+        is_whole = str(dtypes[value]).startswith(("int", "uint"))
+        is_constant = flow.producers[value] < 0 and not parameters[value]
+        if phases[value] == FORWARD and (is_whole or is_constant):
+            yield value
 
 
 def _list_parameters(index: ComparisonIndex, side: int, size: int) -> Sequence[Operand]:

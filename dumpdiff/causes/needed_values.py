@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -15,8 +16,18 @@ from .comparison_index import (
     list_following_values,
     list_region_values,
 )
-from .fault_case_builder import MAX_DEPTH, MAX_OPERANDS, list_finding_ops, list_module_inputs
+from .fault_case_builder import (
+    MAX_DEPTH,
+    MAX_GIVEN_VALUES,
+    MAX_OPERANDS,
+    is_of_loss,
+    is_routed,
+    iterate_given_values,
+    list_finding_ops,
+    list_module_inputs,
+)
 from .recurrent_steps import iterate_step_values, list_agreeing_operands
+from .routing import list_routing_values
 
 _SIDES = (0, 1)
 #: Forward values elsewhere in the model that may stand in place of an input, nearest first.
@@ -61,8 +72,9 @@ def list_region_op_ids(comparison: Comparison, finding: Finding) -> tuple[list[i
 def iterate_needed_values(comparison: Comparison, finding: Finding) -> Iterator[NeededValue]:
     """Yield what the search for causes reads, the most important first; a value may repeat.
 
-    First come the two values that diverge and everything back to the last agreement, then what
-    these were computed from, then what follows, and last values that may have been read by mistake.
+    First come the two values that diverge and everything back to the last agreement, then the
+    choice of experts next to them and what these were computed from, then what follows, and last
+    values that may have been read by mistake.
     """
     index = ComparisonIndex(comparison)
     starts = [_list_starts(index, side, finding) for side in _SIDES]
@@ -72,7 +84,15 @@ def iterate_needed_values(comparison: Comparison, finding: Finding) -> Iterator[
     ]
     yield from _pair_with_side(regions)
     yield from _pair_with_side([_list_inputs(index, side, regions[side]) for side in _SIDES])
-    yield from _iterate_operands(index, starts)
+    value_pair = index.find_value_pair(finding)
+    if value_pair is not None and is_routed(index, finding, value_pair.classes):
+        yield from _pair_with_side(
+            [list_routing_values(index, side, value_pair.classes[side]) for side in _SIDES]
+        )
+    operands = list(_iterate_operands(index, starts))
+    yield from operands
+    if value_pair is not None and is_of_loss(index, finding, value_pair.classes):
+        yield from _iterate_labels(index, operands)
     yield from _pair_with_side([_list_module_inputs(index, side, finding) for side in _SIDES])
     following = [
         [
@@ -136,6 +156,24 @@ def _iterate_operands(index: ComparisonIndex, starts: list[list[int]]) -> Iterat
                         next_front.append(input_value)
                         yield side, input_value
             fronts[side] = next_front
+
+
+def _iterate_labels(
+    index: ComparisonIndex, operands: Sequence[NeededValue]
+) -> Iterator[NeededValue]:
+    """Yield the labels of a loss: whole numbers of the size of those that it reads.
+
+    The other side may have shifted them, or read those of other tokens.
+    """
+    sizes: dict[int, None] = {}
+    for side, value in operands:
+        flow = index.flows[side]
+        if str(flow.list_column("dtype")[value]).startswith(("int", "uint")):
+            sizes[int(flow.sizes[value])] = None
+    for size in sizes:
+        for side in _SIDES:
+            for value in islice(iterate_given_values(index, side, size), MAX_GIVEN_VALUES):
+                yield side, value
 
 
 def _list_other_values(index: ComparisonIndex, side: int, starts: Sequence[int]) -> list[int]:

@@ -27,6 +27,8 @@ _EQUAL_DISTANCE = 1e-4
 #: Share of the chosen experts that have a weight; with fewer, another table was read.
 _MIN_WEIGHTED = 0.5
 _PRODUCT_KINDS = ("matmul", "addmm")
+#: Choices of which the values are asked for: the last before a value and the first after it.
+_MAX_NEAREST_CHOICES = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,37 +60,109 @@ def find_routings(
     return None
 
 
-def _read_routings(index: ComparisonIndex, side: int, value: int) -> Iterator[Routing]:
-    """Yield the routing of the last choice before a value, then that of the first after it."""
+def list_routing_values(index: ComparisonIndex, side: int, value: int) -> list[int]:
+    """Return the values from which the routing next to a value is read, the scores first."""
     flow = index.flows[side]
-    phases = flow.trace.ops["phase"].to_numpy()
-    kinds = index.kinds[side]
-    choices = [op for op in range(len(kinds)) if kinds[op] == "topk" and phases[op] == FORWARD]
-    if not choices:
-        return
-    producer = int(flow.producers[value])
-    before = [op for op in choices if op <= producer][::-1]
-    after = [op for op in choices if op > producer]
-    for op in (*before[:1], *after[:1], *before[1:2], *after[1:2]):
+    routing_values: list[int] = []
+    for op in _list_choices(index, side, value)[:_MAX_NEAREST_CHOICES]:
+        inputs, outputs = _split_rows(flow, op)
+        size = _get_table_size(flow, inputs)
+        if size is None or not outputs:
+            continue
+        n_tokens, n_experts = size
+        for upstream_value in _iterate_upstream(flow, int(flow.tensor_class[inputs[0]])):
+            is_bias = flow.sizes[upstream_value] == n_experts
+            if is_bias or flow.sizes[upstream_value] == n_tokens * n_experts:
+                routing_values.append(upstream_value)
+            if _is_product(index, side, upstream_value, n_tokens * n_experts):
+                break
+        chosen_values = [int(flow.tensor_class[row]) for row in outputs]
+        sizes = {n_tokens * n_experts, *flow.tensors["size"].to_numpy()[outputs].tolist()}
+        following_values = _iterate_following(flow, chosen_values, n_tokens, n_experts)
+        routing_values += [value for value in following_values if flow.sizes[value] in sizes]
+    return list(dict.fromkeys(routing_values))
+
+
+def _read_routings(index: ComparisonIndex, side: int, value: int) -> Iterator[Routing]:
+    """Yield the routings of the choices next to a value."""
+    for op in _list_choices(index, side, value):
         routing = _read_routing(index, side, op)
         if routing is not None:
             yield routing
 
 
-def _read_routing(index: ComparisonIndex, side: int, op: int) -> Routing | None:
-    """Return the routing whose experts an op chooses; None if it chooses something else."""
+def _list_choices(index: ComparisonIndex, side: int, value: int) -> list[int]:
+    """Return the last choice before a value, the first after it, then the next of either."""
     flow = index.flows[side]
+    phases = flow.trace.ops["phase"].to_numpy()
+    kinds = index.kinds[side]
+    choices = [op for op in range(len(kinds)) if kinds[op] == "topk" and phases[op] == FORWARD]
+    producer = int(flow.producers[value])
+    before = [op for op in choices if op <= producer][::-1]
+    after = [op for op in choices if op > producer]
+    return [*before[:1], *after[:1], *before[1:2], *after[1:2]]
+
+
+def _split_rows(flow: Flow, op: int) -> tuple[list[int], list[int]]:
+    """Return the tensors that an op reads, and those that it writes."""
     rows = flow.get_tensor_ids(op).tolist()
     slot_kinds = flow.tensors["slot_kind"].to_numpy()[rows]
     inputs = [row for row, kind in zip(rows, slot_kinds, strict=True) if kind == "input"]
     outputs = [row for row, kind in zip(rows, slot_kinds, strict=True) if kind == "output"]
-    if not inputs or not outputs or flow.tensor_class[inputs[0]] < 0:
+    return inputs, outputs
+
+
+def _get_table_size(flow: Flow, inputs: Sequence[int]) -> tuple[int, int] | None:
+    """Return the numbers of tokens and experts of the first input; None if it is no table."""
+    if not inputs or flow.tensor_class[inputs[0]] < 0:
         return None
     shape = flow.tensors["shape"].iat[inputs[0]]
     if not shape or len(shape) < 2 or np.prod(shape) > _MAX_ELEMENTS:
         return None
     n_experts = int(shape[-1])
-    n_tokens = int(np.prod(shape)) // n_experts
+    return int(np.prod(shape)) // n_experts, n_experts
+
+
+def _iterate_upstream(flow: Flow, value: int) -> Iterator[int]:
+    """Yield a value and what it was computed from, the nearest first."""
+    values = [value]
+    for upstream_value in values:  # grows while it is read
+        yield upstream_value
+        for input_value, _ in find_inputs(flow, upstream_value):
+            if input_value not in values and len(values) < _MAX_VALUES:
+                values.append(input_value)
+
+
+def _iterate_following(
+    flow: Flow, chosen_values: Sequence[int], n_tokens: int, n_experts: int
+) -> Iterator[int]:
+    """Yield the values of a choice and the small forward values computed from them."""
+    phases = flow.list_column("phase")
+    values = [value for value in chosen_values if value >= 0]
+    for value in values:  # grows while it is read
+        yield value
+        for consumer in flow.users[value]:
+            for written_value in flow.writes[consumer]:
+                is_small = flow.sizes[written_value] <= n_tokens * n_experts * n_experts
+                is_new = written_value not in values and phases[written_value] == FORWARD
+                if is_small and is_new and len(values) < _MAX_VALUES:
+                    values.append(written_value)
+
+
+def _is_product(index: ComparisonIndex, side: int, value: int, size: int) -> bool:
+    producer = int(index.flows[side].producers[value])
+    is_product = producer >= 0 and index.kinds[side][producer] in _PRODUCT_KINDS
+    return is_product and int(index.flows[side].sizes[value]) == size
+
+
+def _read_routing(index: ComparisonIndex, side: int, op: int) -> Routing | None:
+    """Return the routing whose experts an op chooses; None if it chooses something else."""
+    flow = index.flows[side]
+    inputs, outputs = _split_rows(flow, op)
+    size = _get_table_size(flow, inputs)
+    if size is None or not outputs:
+        return None
+    n_tokens, n_experts = size
     scores = _find_scores(index, side, int(flow.tensor_class[inputs[0]]), n_tokens, n_experts)
     indices = _read_indices(flow, outputs, n_tokens, n_experts)
     if scores is None or indices is None:
@@ -121,24 +195,17 @@ def _find_scores(
 ) -> tuple[Floats, tuple[Floats, ...]] | None:
     """Return the product from which the chosen values follow, and the vectors added on the way."""
     flow = index.flows[side]
-    values = [value]
     biases: list[Floats] = []
-    for upstream_value in values:  # grows while it is read
-        producer = int(flow.producers[upstream_value])
-        size = int(flow.sizes[upstream_value])
-        is_product = producer >= 0 and index.kinds[side][producer] in _PRODUCT_KINDS
-        if is_product and size == n_tokens * n_experts:
+    for upstream_value in _iterate_upstream(flow, value):
+        if _is_product(index, side, upstream_value, n_tokens * n_experts):
             logits = _load_value(flow, upstream_value)
             if logits is None or logits.shape[-1] != n_experts:
                 return None
             return logits.reshape(n_tokens, n_experts), tuple(biases)
-        if size == n_experts and producer < 0:
+        if flow.sizes[upstream_value] == n_experts and flow.producers[upstream_value] < 0:
             bias = _load_value(flow, upstream_value)
             if bias is not None:
                 biases.append(bias.reshape(-1))
-        for input_value, _ in find_inputs(flow, upstream_value):
-            if input_value not in values and len(values) < _MAX_VALUES:
-                values.append(input_value)
     return None
 
 
@@ -151,23 +218,15 @@ def _find_weights(
 ) -> Floats | None:
     """Return the last table downstream of the choice that has a weight for each chosen expert."""
     flow = index.flows[side]
-    dtypes, phases = flow.list_column("dtype"), flow.list_column("phase")
-    n_tokens, n_experts = is_chosen.shape
-    values = [int(flow.tensor_class[row]) for row in outputs if flow.tensor_class[row] >= 0]
+    dtypes = flow.list_column("dtype")
+    chosen_values = [int(flow.tensor_class[row]) for row in outputs]
     tables: list[tuple[int, Floats]] = []
-    for value in values:  # grows while it is read
-        producer = int(flow.producers[value])
+    for value in _iterate_following(flow, chosen_values, *is_chosen.shape):
         is_floating_value = str(dtypes[value]).startswith(("float", "bfloat"))
         if is_floating_value and flow.sizes[value] in (indices.size, is_chosen.size):
             table = _load_table(flow, value, indices, is_chosen)
             if table is not None:
-                tables.append((producer, table))
-        for consumer in flow.users[value]:
-            for written_value in flow.writes[consumer]:
-                is_small = flow.sizes[written_value] <= n_tokens * n_experts * n_experts
-                is_new = written_value not in values and phases[written_value] == FORWARD
-                if is_small and is_new and len(values) < _MAX_VALUES:
-                    values.append(written_value)
+                tables.append((int(flow.producers[value]), table))
     return max(tables, key=lambda entry: entry[0])[1] if tables else None
 
 

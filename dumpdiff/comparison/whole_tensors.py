@@ -27,7 +27,10 @@ _PROGRESS_STEP = 64
 
 @dataclass(frozen=True)
 class Measurement:
-    """The metrics of one pair of whole tensors, or why one of them cannot be read."""
+    """The metrics of one pair of whole tensors, or why one of them cannot be read.
+
+    Without either, the two tensors do not show whether the values agree.
+    """
 
     row: int
     tensors: tuple[int, int]  #: of the target and of the reference
@@ -76,7 +79,7 @@ def _list_whole_tensors(flow: Flow) -> dict[int, dict[tuple[int, ...], int]]:
     shapes = tensors["shape"].to_numpy()
     table: dict[int, dict[tuple[int, ...], int]] = {}
     for row, value in zip(rows.tolist(), flow.tensor_class[rows].tolist(), strict=True):
-        shape = tuple(length for length in (shapes[row] or ()) if length != 1)
+        shape = _drop_unit_axes(shapes[row])
         table.setdefault(value, {}).setdefault(shape, row)
     return table
 
@@ -102,26 +105,31 @@ def measure_whole_tensors(
     reference_tensors = pairs["reference_tensor"].to_numpy(copy=True)
     tolerances = pairs["tolerance"].to_numpy(copy=True)
     has_mask_fill = pairs["has_mask_fill"].to_numpy()
+    statistic_errors = pairs["error"].to_numpy(copy=True)
     problems: list[Problem] = []
 
     def measure(row: int) -> Measurement:
         tensors = int(target_tensors[row]), int(reference_tensors[row])
         try:
             tolerance, may_have_fill = float(tolerances[row]), bool(has_mask_fill[row])
-            return _measure_class_pair(alignment, row, tensors, tolerance, may_have_fill)
+            has_equal_statistics = bool(statistic_errors[row] <= tolerance)
+            return _measure_class_pair(
+                alignment, row, tensors, tolerance, may_have_fill, has_equal_statistics
+            )
         except (DumpError, OSError, ValueError) as error:
             return Measurement(row, tensors, problem=str(error))
 
     sizes = target.tensors["size"].to_numpy()[target_tensors]
     for n_done, result in enumerate(map_in_threads(measure, rows.tolist(), sizes[rows].tolist())):
         row, metrics = result.row, result.metrics
+        target_tensors[row], reference_tensors[row] = result.tensors
         if metrics is None:
-            file = str(target.tensors["file"].iat[int(target_tensors[row])])
-            problems.append(Problem(file, result.problem))
+            if result.problem:
+                file = str(target.tensors["file"].iat[int(target_tensors[row])])
+                problems.append(Problem(file, result.problem))
             continue
         for name in METRIC_NAMES:
             metric_columns[name][row] = getattr(metrics, name)
-        target_tensors[row], reference_tensors[row] = result.tensors
         metric_columns["rounded_error"][row] = result.rounded_error
         judged_columns["layout"][row] = result.layout
         if is_discrete[row]:  # indices and masks are equal or not
@@ -145,11 +153,13 @@ def _measure_class_pair(
     tensors: tuple[int, int],
     tolerance: float,
     has_mask_fill: bool,
+    has_equal_statistics: bool,
 ) -> Measurement:
     """Measure a pair of classes by ``tensors``, else by what their producers wrote.
 
     The tensors of a class may hold its numbers in several orders: those before and after a roll.
-    Two of one shape need not be in one order.
+    Two of one shape need not be in one order. In a dump of a few ops they may even be two values:
+    a rotation keeps the norm and may keep the extremes. Then equal statistics count.
     """
     measurement = _measure_pair(alignment, row, tensors, tolerance, has_mask_fill)
     is_rearranged = _get_error(measurement) > max(tolerance, REARRANGED_ERROR)
@@ -159,13 +169,46 @@ def _measure_class_pair(
         int(alignment.target.classes["tensor"].iat[alignment.classes["target"].iat[row]]),
         int(alignment.reference.classes["tensor"].iat[alignment.classes["reference"].iat[row]]),
     )
+    if has_equal_statistics and _may_be_other_values(alignment, row, written_tensors):
+        return Measurement(row, written_tensors)
     if written_tensors == tensors:
         return measurement
     try:
         other = _measure_pair(alignment, row, written_tensors, tolerance, has_mask_fill)
     except (DumpError, KeyError, OSError, ValueError):
-        return measurement  # they were not recorded whole
+        return measurement  # they were not recorded whole, or a file is damaged
     return min(measurement, other, key=_get_error)
+
+
+def _may_be_other_values(alignment: Alignment, row: int, written_tensors: tuple[int, int]) -> bool:
+    """Return whether the whole tensors of a pair may be those of other values than the pair's.
+
+    That is so in a dump of a few ops, if what the producers wrote is missing in it, or if two ops
+    wrote values of the same statistics and one of them is missing.
+    """
+    sides = (
+        (alignment.target, int(alignment.classes["target"].iat[row]), written_tensors[0]),
+        (alignment.reference, int(alignment.classes["reference"].iat[row]), written_tensors[1]),
+    )
+    for flow, value, written_tensor in sides:
+        files = flow.tensors["file"].to_numpy()
+        outputs = _list_computed_outputs(flow, value)
+        is_missing = any(not files[output] for output in outputs)
+        if not files[written_tensor] or (len(outputs) > 1 and is_missing):
+            return True
+    return False
+
+
+def _list_computed_outputs(flow: Flow, value: int) -> list[int]:
+    """Return the tensors of a class that ops wrote which did not read it: no rearrangements."""
+    rows = np.flatnonzero(flow.tensor_class == value)
+    is_output = flow.tensors["slot_kind"].to_numpy()[rows] == "output"
+    ops = flow.tensors["op"].to_numpy()
+    return [row for row in rows[is_output].tolist() if value not in flow.reads[int(ops[row])]]
+
+
+def _drop_unit_axes(shape: tuple[int, ...] | None) -> tuple[int, ...]:
+    return tuple(length for length in shape or () if length != 1)
 
 
 def _get_error(measurement: Measurement) -> float:

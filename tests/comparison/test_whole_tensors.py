@@ -164,6 +164,29 @@ def damaged(trace):
     return compare_traces(replace_arrays(clean_trace, SILU, "output.0", refuse), clean_trace)
 
 
+class TestFewOpsRecordedWhole:
+    """Two values can have the same statistics: a rotation keeps the norm, and may the extremes."""
+
+    def compare_with_rolled_inputs(self, clean_trace, **columns):
+        """The ops that read a result hold its numbers in another order; it has no file itself."""
+        rows = find_tensors_like(clean_trace, SILU, "output.0")
+        outputs = [row for row in rows if clean_trace.tensors["slot_kind"].iat[row] == "output"]
+        assert len(outputs) < len(rows)
+        rolled = replace_arrays(clean_trace, SILU, "output.0", lambda array: np.roll(array, 3))
+        target = edit_tensors(edit_tensors(rolled, outputs, file=""), rows, **columns)
+        return find_pair(compare_traces(target, clean_trace), SILU)
+
+    def test_equal_statistics_count_if_what_the_op_wrote_is_not_recorded(self, trace):
+        pair = self.compare_with_rolled_inputs(trace("demo_pytorch"))
+        assert pair["metric"] == "statistics"
+        assert pair["agrees"]
+
+    def test_other_statistics_do_not_hide_what_the_whole_tensors_show(self, trace):
+        pair = self.compare_with_rolled_inputs(trace("demo_pytorch"), norm=1.0)
+        assert pair["metric"] == "relative_l2"
+        assert not pair["agrees"]
+
+
 class TestUnreadableFiles:
     def test_an_unreadable_file_is_a_problem_with_its_name(self, damaged):
         (problem,) = damaged.problems
