@@ -56,6 +56,7 @@ _ANSWERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "precision": (("backward",), ("precision",)),
     "sample-order": (("data",), ()),
     "wrong-token": (("data",), ()),
+    "labels-are-tokens": (("data",), ()),
     "weight-row": (("weights",), ()),
     "heads": (("weights",), ()),
     "transposed": (("weights",), ()),

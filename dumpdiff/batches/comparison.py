@@ -57,6 +57,14 @@ class DataComparison:
                 return verdict
         return "agree"
 
+    @property
+    def compares_labels(self) -> bool:
+        """Whether the labels of both sides are known, and equal or different."""
+        return any(
+            finding.name == "labels" and not finding.side and finding.state in ("agree", "differ")
+            for finding in self.findings
+        )
+
     def to_stage(self) -> Stage:
         """Return the comparison as one stage of a triage."""
         verdict = self.verdict
@@ -110,10 +118,15 @@ def compare(
 def choose_comparison(dumped: DataComparison, given: DataComparison) -> DataComparison:
     """Return the comparison that decides: the one of the dumps, if it is decided.
 
-    A dump holds what the network read; a file that was given holds what it should have read. What
-    the other comparison says becomes a line of ``missing``, if it is not the same.
+    A dump holds what the network read; a file that was given holds what it should have read. Dumps
+    that agree without their labels decide nothing against files that do not agree. What the other
+    comparison says becomes a line of ``missing``, if it is not the same.
     """
-    first, second = (given, dumped) if dumped.verdict == "inconclusive" else (dumped, given)
+    is_incomplete = (
+        dumped.verdict == "agree" and given.verdict != "agree" and not dumped.compares_labels
+    )
+    is_undecided = dumped.verdict == "inconclusive" or is_incomplete
+    first, second = (given, dumped) if is_undecided else (dumped, given)
     if first.verdict == second.verdict:
         return first
     other = "the dumps" if second is dumped else "the batches that were given"

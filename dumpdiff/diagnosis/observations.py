@@ -32,6 +32,11 @@ _RECORDED_INPUTS: Mapping[Place, str] = {"data": "recorded tokens", "weights": "
 #: and the update (averages over micro-batches and ranks, loss scales). That is where about half of
 #: the faults are that change gradients and no value of the network.
 _SHARE_BEFORE_UPDATE = 0.5
+#: Share of the batch that was compared if its labels were not.
+_SHARE_WITHOUT_LABELS = 0.5
+#: Causes of a finding that are about labels: the batch has them, or the code took others. They
+#: do not prove the code wrong.
+_LABEL_CAUSES = frozenset({"loss-target", "label-shift", "ignore-index"})
 #: Settings whose product is the number of ranks of a run.
 _RANK_SETTINGS = ("data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel")
 
@@ -134,6 +139,9 @@ def _observe_data(evidence: Evidence) -> Iterator[Observation]:
         if all(batch.kind == "dump" and batch.ranks is None for batch in batches):
             share = _compute_rank_share(evidence, 1)
             ranks = _format_ranks(evidence, 1)
+        if not evidence.data.compares_labels:
+            share *= _SHARE_WITHOUT_LABELS
+            ranks += "; the labels were not compared"
     yield _convert_stage(stage, "data", kind, share, ranks)
 
 
@@ -190,11 +198,11 @@ def _observe_pass(evidence: Evidence, phase: Place, rank_share: float) -> Iterat
         findings = select_findings(evidence, phase)
         if findings:
             kind = f"{kind} differ"
-            kind = (
-                f"explained {kind}"
-                if findings[0].causes
-                else qualify_kind(kind, evidence.has_half_precision)
-            )
+            causes = findings[0].causes
+            if causes and causes[0].name not in _LABEL_CAUSES:
+                kind = f"explained {kind}"
+            else:
+                kind = qualify_kind(kind, evidence.has_half_precision)
             lines = tuple(_list_evidence(findings))
             message = summarize_finding(findings[0])
             yield Observation(kind, phase, "differ", message, phase, lines)

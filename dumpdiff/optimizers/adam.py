@@ -183,6 +183,9 @@ class Adam:
             denominator = (np.sqrt(second) + epsilon) / np.sqrt(correction2)
         else:
             denominator = np.sqrt(second / correction2) + epsilon
+        if epsilon > 0:
+            quotient: Floats = mean / denominator
+            return quotient
         direction: Floats = np.divide(
             mean, denominator, out=np.zeros_like(mean), where=denominator > 0
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,7 @@ _BORDER = 0.05
 #: Rounds of approaching what rounding to a narrow type hides, and the factor by which the
 #: residual must shrink in each of them to continue.
 _ROUNDS, _GAIN = 40, 0.99
+_SINGULAR = 1e-12  #: of two eigenvalues, the share of the larger one that counts as zero
 _SMALLEST_VARIANCE = 1e-60  #: avoids a division by zero where weights have no noise
 
 
@@ -48,6 +50,11 @@ class UpdateData:
     def take_search_sample(self) -> UpdateData:
         """Return a sample of the elements, for searches."""
         histories = tuple(history.take_search_sample() for history in self.histories)
+        return replace(self, histories=histories)
+
+    def select_moving(self, size: int) -> UpdateData:
+        """Return the data of at most ``size`` moving elements of each parameter."""
+        histories = tuple(history.select_moving(size) for history in self.histories)
         return replace(self, histories=histories)
 
 
@@ -92,7 +99,7 @@ def fit_rule(attempt: Attempt) -> Fit:
     equations, rates, linear_decay = _solve_attempt(attempt)
     residuals = [equation.compute_residual(rates, linear_decay) for equation in equations]
     precision = rule.estimate_precision(values)
-    total = _compute_length([equation.updates for equation in equations])
+    total = _compute_update_length(equations)
     tolerance_shares = [
         equation.compare_to_tolerance(residual, precision)
         for equation, residual in zip(equations, residuals, strict=True)
@@ -118,7 +125,7 @@ def compute_residuals(attempt: Attempt) -> Floats:
     """
     equations, rates, decay = _solve_attempt(attempt)
     residuals = [equation.compute_residual(rates, decay).reshape(-1) for equation in equations]
-    total = _compute_length([equation.updates for equation in equations])
+    total = _compute_update_length(equations)
     joined = np.concatenate(residuals)
     shares: Floats = joined / total if total else joined
     return shares
@@ -145,6 +152,12 @@ def _solve_attempt(attempt: Attempt) -> tuple[list[_Equations], Floats, float]:
 def _compute_length(arrays: Sequence[Floats]) -> float:
     """Return the L2 norm of all arrays together."""
     square_sum = sum(float(np.vdot(array, array)) for array in arrays)
+    return float(np.sqrt(square_sum))
+
+
+def _compute_update_length(equations: Sequence[_Equations]) -> float:
+    """Return the L2 norm of all observed updates together."""
+    square_sum = sum(float(equation.history.update_squares.sum()) for equation in equations)
     return float(np.sqrt(square_sum))
 
 
@@ -180,13 +193,13 @@ class _Equations:
 
     def compare_to_tolerance(self, residual: Floats, precision: float) -> float:
         """Return the residual of the worst step, as a share of what noise and precision allow."""
-        noise = self.history.noise
+        noise_squares = self.history.noise_squares
         if self.history.is_narrow:
             noise = _BORDER * self.history.half_ulp
+            noise_squares = _multiply_steps(noise, noise)
         squares = _multiply_steps(residual, residual)
-        allowed_noise = ALLOWED_NOISE**2 * _multiply_steps(noise, noise)
-        allowed_rounding = precision**2 * _multiply_steps(self.updates, self.updates)
-        allowed = allowed_noise + allowed_rounding
+        allowed_rounding = precision**2 * self.history.update_squares
+        allowed = ALLOWED_NOISE**2 * noise_squares + allowed_rounding
         ratios = np.where(squares > 0, np.inf, 0.0)
         np.divide(squares, allowed, out=ratios, where=allowed > 0)
         return float(np.sqrt(np.max(ratios)))
@@ -266,7 +279,7 @@ def _sum_normal_equations(
     matrices = np.zeros((n_steps, 2, 2))
     sides = np.zeros((n_steps, 2))
     for equation, goal in zip(equations, goals, strict=True):
-        variance = np.mean(equation.history.noise**2, axis=1)
+        variance = equation.history.noise_squares / max(1, goal.shape[1])
         weight = 1 / np.maximum(variance, _SMALLEST_VARIANCE)
         if decay is not None:
             terms = [equation.combine_terms(decay)]
@@ -296,15 +309,22 @@ def _multiply_steps(first: Floats, second: Floats) -> Floats:
 
 
 def _solve_two_unknowns(matrix: Floats, side: Floats) -> Floats:
-    """Solve for two unknowns; one or both may be absent.
+    """Solve for two unknowns; one or both may be absent, or one may be a multiple of the other.
 
-    They are scaled, so that neither is lost.
+    They are scaled, so that neither is lost: the matrix is then [[1, c], [c, 1]], whose
+    eigenvectors are (1, 1) and (1, -1). What the equations leave open is as small as possible.
     """
-    scale = np.sqrt(np.diag(matrix))
-    scale[scale == 0] = 1.0
-    solution, *_ = np.linalg.lstsq(matrix / np.outer(scale, scale), side / scale, rcond=1e-12)
-    unknowns: Floats = solution / scale
-    return unknowns
+    scales = [math.sqrt(matrix[index, index]) or 1.0 for index in range(2)]
+    first, second = float(side[0]) / scales[0], float(side[1]) / scales[1]
+    if matrix[0, 0] == 0 or matrix[1, 1] == 0:
+        solution = (first if matrix[0, 0] else 0.0, second if matrix[1, 1] else 0.0)
+    else:
+        cosine = float(matrix[0, 1]) / (scales[0] * scales[1])
+        smallest = _SINGULAR * (1 + abs(cosine))
+        total = (first + second) / (1 + cosine) if 1 + cosine > smallest else 0.0
+        difference = (first - second) / (1 - cosine) if 1 - cosine > smallest else 0.0
+        solution = ((total + difference) / 2, (total - difference) / 2)
+    return np.array([solution[0] / scales[0], solution[1] / scales[1]])
 
 
 def _divide_or_zero(numerator: float, denominator: float) -> float:

@@ -20,6 +20,8 @@ from ..model.dtypes import UNIT_ROUNDOFF
 SAMPLE_SIZE = 1 << 14
 #: Elements of a parameter that the search for hyperparameters uses.
 SEARCH_SAMPLE_SIZE = 1 << 11
+#: Elements of a parameter that show whether a rule is hopeless.
+SCREENING_SAMPLE_SIZE = 1 << 8
 #: A matrix of at most this many elements is kept completely, because an update that
 #: orthogonalizes needs all of them.
 LARGEST_MATRIX = 1 << 20
@@ -81,6 +83,18 @@ class History:
         return noise
 
     @cached_property
+    def noise_squares(self) -> Floats:
+        """(n,): sum of the squares of :attr:`noise` over the elements, of each step."""
+        squares: Floats = np.einsum("ij,ij->i", self.noise, self.noise)
+        return squares
+
+    @cached_property
+    def update_squares(self) -> Floats:
+        """(n,): sum of the squares of :attr:`updates` over the elements, of each step."""
+        squares: Floats = np.einsum("ij,ij->i", self.updates, self.updates)
+        return squares
+
+    @cached_property
     def norms(self) -> Floats:
         """(n,): L2 norm of each step's gradient, of all elements if known."""
         if self.full_norms is not None:
@@ -101,8 +115,12 @@ class History:
         sample = self.sample
         if sample.weights.shape[1] <= SEARCH_SAMPLE_SIZE:
             return sample
-        moving = np.flatnonzero(sample.updates.any(axis=0))
-        return sample.select(draw_sample(moving, SEARCH_SAMPLE_SIZE))
+        return sample.select_moving(SEARCH_SAMPLE_SIZE)
+
+    def select_moving(self, size: int) -> History:
+        """Return at most ``size`` of the elements that moved, drawn at random."""
+        moving = np.flatnonzero(self.updates.any(axis=0))
+        return self.select(draw_sample(moving, size))
 
     def select(self, elements: Ints) -> History:
         """Return these elements of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -19,6 +20,7 @@ from .gradient_scaling import (
     UNSCALED,
     GradientScaling,
 )
+from .history import SCREENING_SAMPLE_SIZE
 from .rule import HYPERPARAMETERS, Hyperparameter, HyperparameterValues, Rule
 
 RULES: tuple[Rule, ...] = (
@@ -48,6 +50,9 @@ _GOOD_TOLERANCE_SHARE = 0.3
 _HOPEFUL_RATIO = 3.0
 #: Residual of a rule below which its variants are tried although it does not explain the data.
 _CLOSE_RESIDUAL = 0.1
+#: Share of what noise allows on SCREENING_SAMPLE_SIZE elements, beyond which a rule cannot explain
+#: eight times as many: even if all that it leaves there were in these, it would be the root of 8.
+_HOPELESS_TOLERANCE_SHARE = 10.0
 #: Share of what noise allows, up to which a rounded hyperparameter is accepted.
 ROUNDED_TOLERANCE_SHARE = 0.5
 #: A rounded hyperparameter is also accepted if the residual grows by at most this factor.
@@ -166,13 +171,33 @@ def rank_fit(candidate: Fit) -> tuple[bool, float]:
 def find_best_fit(
     rule: Rule, scaling: GradientScaling, by_step: bool, data: UpdateData, settings: KnownSettings
 ) -> Fit:
-    """Return the fit of a rule with the hyperparameters that leave the smallest residual."""
+    """Return the fit of a rule with the hyperparameters that leave the smallest residual.
+
+    An elementwise rule that is far from explaining a few elements explains no more of them: its
+    hyperparameters are those for these few.
+    """
+    n_elements = sum(history.weights.shape[1] for history in data.histories)
+    n_screened = SCREENING_SAMPLE_SIZE * len(data.histories)
+    if rule.elementwise and n_elements > n_screened:
+        sample = data.select_moving(SCREENING_SAMPLE_SIZE)
+        fit = _search_values(rule, scaling, by_step, sample, settings)
+        if fit.relative_to_tolerance > _HOPELESS_TOLERANCE_SHARE:
+            decay = settings.values.get("decay")
+            return fit_rule(
+                Attempt(rule, scaling, data, fit.values, settings.rates, decay, by_step)
+            )
+    return _search_values(rule, scaling, by_step, data, settings)
+
+
+def _search_values(
+    rule: Rule, scaling: GradientScaling, by_step: bool, data: UpdateData, settings: KnownSettings
+) -> Fit:
+    """Return the best fit of a rule to all of these elements."""
     # Without moments, the betas are part of the learning rate in the first step, or have no effect.
     is_first_step = data.n_steps == 1 and data.histories[0].second_moment is None
     fixed_betas = ("beta1", "beta2") if is_first_step else ()
-    best_fit = _Search(
-        rule, scaling, by_step, data, settings, ("epsilon", *fixed_betas)
-    ).find_best()
+    fixed_names = ("epsilon", *fixed_betas)
+    best_fit = _Search(rule, scaling, by_step, data, settings, fixed_names).find_best()
     needs_epsilon = "epsilon" in rule.hyperparameters and "epsilon" not in settings.values
     if not needs_epsilon or best_fit.explains:
         return best_fit
@@ -372,8 +397,9 @@ def _to_unbounded(unknown: Hyperparameter, value: float) -> float:
 
 def _from_unbounded(unknown: Hyperparameter, coordinate: float) -> float:
     """Invert :func:`_to_unbounded`."""
-    limited = np.clip(coordinate, -_EXPONENT_LIMIT, _EXPONENT_LIMIT)
+    limited = min(max(coordinate, -_EXPONENT_LIMIT), _EXPONENT_LIMIT)
     if unknown.search_scale == "share":
-        share = unknown.highest / (1 + np.exp(-limited))
-        return float(np.clip(share, unknown.lowest, unknown.highest))
-    return float(np.clip(np.exp(limited), unknown.lowest, unknown.highest))
+        value = unknown.highest / (1 + math.exp(-limited))
+    else:
+        value = math.exp(limited)
+    return min(max(value, unknown.lowest), unknown.highest)

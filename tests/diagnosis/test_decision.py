@@ -22,6 +22,7 @@ from dumpdiff.diagnosis.case import Case
 from dumpdiff.diagnosis.decision import Decision, decide
 from dumpdiff.diagnosis.dump_evidence import DumpEvidence, summarize_dumps
 from dumpdiff.diagnosis.evidence import Evidence
+from dumpdiff.diagnosis.observations import list_observations
 from dumpdiff.diagnosis.places import PLACE_NAMES
 from dumpdiff.model.stage import Stage
 from dumpdiff.model.verdict import Verdict
@@ -285,6 +286,25 @@ def test_what_the_network_read_counts_more_than_the_files(compared_orders: DataC
     decision = decide_from(compared_orders.to_stage(), *stages, data=compared_orders)
     assert decision.cause == "data"
     assert "in another order: 3, 1, 0, 2" in decision.headline
+
+
+def test_dumps_without_labels_do_not_hide_that_the_labels_in_the_files_differ() -> None:
+    """A loss that reads its tokens as labels has no labels to record."""
+    tokens, labels = np.arange(24).reshape(4, 6), np.arange(24)[::-1].reshape(4, 6)
+    dumped = [
+        Batch("ms", "dump", "a dump", {"tokens": tokens}),
+        Batch("pt", "dump", "a dump", {"tokens": tokens, "labels": labels}),
+    ]
+    given = [
+        Batch("ms", "file", "a saved batch", {"tokens": tokens, "labels": tokens}),
+        Batch("pt", "file", "a saved batch", {"tokens": tokens, "labels": labels}),
+    ]
+    comparison = choose_comparison(compare_batches(*dumped), compare_batches(*given))
+    assert (comparison.verdict, comparison.target.kind) == ("differ", "file")
+    data = compare_batches(*dumped)
+    (observation,) = list_observations(Evidence(stages=(data.to_stage(),), data=data))
+    assert observation.share == 0.5
+    assert observation.message.endswith("; the labels were not compared")
 
 
 @pytest.fixture
