@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from .progress import Progress
 
 if TYPE_CHECKING:
     from ..checkpoints import Checkpoint
-    from ..conversion import ConversionResult
+    from ..conversion import ConversionResult, TargetOptions
     from ..conversion.canonical import FusionLayout
     from ..conversion.plan import Framework
     from ..weight_comparison import WeightsResult
@@ -58,6 +59,7 @@ def convert(
     to: Framework,
     output: PathLike | None = None,
     *,
+    huggingface_output: PathLike | None = None,
     plan: bool = False,
     resume: bool = False,
     verify: bool = True,
@@ -102,6 +104,8 @@ def convert(
         ``megatron``, ``huggingface`` or ``mindspore``.
     output
         Folder to write, new or empty.
+    huggingface_output
+        Second folder, for the same weights as files of Hugging Face transformers.
     plan
         Return what would become what, and write nothing.
     resume
@@ -187,18 +191,51 @@ def convert(
         dtype=dtype,
         model_type=model_type,
     )
-    if plan or output is None:
-        return plan_conversion(opened, source_options, target_options, book, example)
-    return conversion.convert(
-        opened,
-        Path(output),
-        source_options,
-        target_options,
-        book,
-        like=example,
-        resume=resume,
-        verify=verify,
-        progress=progress,
+    folders = {target_options: (output, example)}
+    if huggingface_output is not None:
+        further_options = _build_further_options(target_options)
+        folders[further_options] = (huggingface_output, None)
+    results = [
+        plan_conversion(opened, source_options, options, book, names)
+        for options, (_, names) in folders.items()
+    ]
+    if not plan and output is not None:
+        for folder, _ in folders.values():
+            if folder is not None:
+                conversion.check_folder_is_free(Path(folder), resume)
+        results = [
+            conversion.convert(
+                opened,
+                Path(folder),
+                source_options,
+                options,
+                book,
+                like=names,
+                resume=resume,
+                verify=verify,
+                progress=progress,
+            )
+            for options, (folder, names) in folders.items()
+            if folder is not None
+        ]
+    return replace(results[0], huggingface=results[1] if len(results) > 1 else None)
+
+
+def _build_further_options(options: TargetOptions) -> TargetOptions:
+    """Return the options that write the same weights for transformers.
+
+    Raises DumpError if they are written for transformers already.
+    """
+    from ..conversion import ParallelSizes
+
+    if options.framework == "huggingface":
+        raise DumpError("--huggingface-output: --to huggingface writes these files already")
+    return replace(
+        options,
+        framework="huggingface",
+        legacy=False,
+        sizes=ParallelSizes(),
+        padded_vocabulary=None,
     )
 
 

@@ -8,12 +8,14 @@ from .canonical import SourceOptions
 from .parallel_ranks import ParallelSizes
 from .pipeline import ConversionResult, convert, plan_conversion
 from .plan import TargetOptions
+from .writer import check_folder_is_free
 
 __all__ = [
     "ConversionResult",
     "ParallelSizes",
     "SourceOptions",
     "TargetOptions",
+    "check_folder_is_free",
     "convert",
     "plan_conversion",
 ]

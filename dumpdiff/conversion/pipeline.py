@@ -30,6 +30,13 @@ class ConversionResult:
     #: The written checkpoint compared with the source; None if they were not compared.
     verification: WeightsResult | None = None
     exact: bool = True  #: every bit must be the source's: no dtype changed, no scale was applied
+    #: The same weights for transformers, if they were asked for besides.
+    huggingface: ConversionResult | None = None
+
+    @property
+    def parts(self) -> tuple[ConversionResult, ...]:
+        """This conversion, and the one for transformers if there is one."""
+        return (self,) if self.huggingface is None else (self, self.huggingface)
 
     @property
     def verified(self) -> bool | None:

@@ -220,8 +220,9 @@ def _get_prediction_prefix(path: str, target: TargetLayout) -> str:
 
 
 def _make_name_error(path: str, target: TargetLayout) -> DumpError:
+    kind = " of multi-token prediction" if path.startswith("mtp.") else ""
     return DumpError(
-        f"{target.name} has no name for {path}; convert to another format, or remove it from "
+        f"{target.name} has no name for {path}{kind}; convert to another format, or remove it from "
         "the source"
     )
 

@@ -118,3 +118,32 @@ def test_help(run: Run) -> None:
     outcome = run("weights", "convert", "-h")
     assert outcome.exit_code == 0
     assert "--make-vocab-size-divisible-by" in outcome.stdout
+
+
+def test_files_for_transformers_in_the_same_run(run: Run, source: Path, tmp_path: Path) -> None:
+    outcome = run(
+        "weights", "convert", source, "--to", "megatron", *HEADS, "-o", tmp_path / "megatron",
+        "--huggingface-output", tmp_path / "hf", "--json", tmp_path / "result.json",
+    )  # fmt: skip
+    assert outcome.exit_code == 0
+    lines = [line for line in outcome.stdout.splitlines() if line.startswith("written: ")]
+    assert [line.rpartition("same weights, ")[2][:11] for line in lines] == ["bit for bit"] * 2
+    returned, original = load_file(tmp_path / "hf" / "model.safetensors"), load_file(source)
+    assert all(np.array_equal(returned[name], value) for name, value in original.items())
+    document = json.loads((tmp_path / "result.json").read_text())
+    check(document, "convert")
+    assert document["huggingface"]["verified"] is True
+
+
+def test_nothing_is_written_if_the_second_folder_is_in_use(
+    run: Run, source: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "file").touch()
+    outcome = run(
+        "weights", "convert", source, "--to", "megatron", *HEADS, "-o", tmp_path / "megatron",
+        "--huggingface-output", tmp_path / "hf",
+    )  # fmt: skip
+    assert outcome.exit_code == 2
+    assert "hf: exists, nothing is overwritten" in outcome.stderr
+    assert not (tmp_path / "megatron").exists()

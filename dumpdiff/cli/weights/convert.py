@@ -58,6 +58,11 @@ def _read_counts(ctx: click.Context, option: click.Parameter, text: str) -> tupl
     help="Framework of the checkpoint to write.",
 )
 @click.option("-o", "--output", type=OUTPUT_FOLDER, help="Folder to write; new or empty.")
+@click.option(
+    "--huggingface-output",
+    type=OUTPUT_FOLDER,
+    help="Second folder, for the same weights as files of transformers.",
+)
 @click.option("--plan", is_flag=True, help="Print what would become what, and write nothing.")
 @click.option(
     "--resume",
@@ -246,8 +251,10 @@ def convert(
         result = dumpdiff.weights.convert(
             source, to, output, plan=plan, progress=progress, **choices
         )
-    text.write(result, build_console(json_file), quiet=quiet)
+    console = build_console(json_file)
+    for part in result.parts:
+        text.write(part, console, quiet=quiet)
     if json_file is not None:
         with open_output(json_file) as stream:
             json.write(result, stream)
-    ctx.exit(1 if result.verified is False else 0)
+    ctx.exit(1 if any(part.verified is False for part in result.parts) else 0)

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 #:   1.0  first published form
 #:   2.0  renamed keys: left_out -> skipped, of a tensor source -> sources; ``comparison`` is of
 #:        version 2.0 of the comparison of weights
-SCHEMA_VERSION = "2.0"
+#:   2.1  huggingface
+SCHEMA_VERSION = "2.1"
 
 
 def to_json(result: ConversionResult) -> dict[str, Any]:
     """Return the result as plain dicts, lists, strings and numbers."""
-    verification = result.verification
+    verification, huggingface = result.verification, result.huggingface
     return {
         "schema_version": SCHEMA_VERSION,
         "dumpdiff_version": __version__,
@@ -35,6 +36,7 @@ def to_json(result: ConversionResult) -> dict[str, Any]:
         "skipped": list(result.plan.skipped),
         "notes": list(result.plan.notes),
         "comparison": None if verification is None else weights_json.to_json(verification),
+        "huggingface": None if huggingface is None else to_json(huggingface),
     }
 
 
