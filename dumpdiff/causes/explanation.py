@@ -20,7 +20,8 @@ from .comparison_index import (
     find_region_pairs,
 )
 from .fault_case import FaultCase, compute_residual
-from .fault_case_builder import MAX_ELEMENTS, build_fault_cases, build_routing_cases
+from .fault_case_builder import build_fault_cases, build_routing_cases
+from .finding_arrays import MAX_ELEMENTS
 from .hypotheses import (
     COMPOSITE_HYPOTHESES,
     HYPOTHESES,

@@ -16,18 +16,16 @@ from .comparison_index import (
     list_following_values,
     list_region_values,
 )
-from .fault_case_builder import (
+from .operands import (
     MAX_DEPTH,
     MAX_GIVEN_VALUES,
     MAX_OPERANDS,
-    is_of_loss,
-    is_routed,
     iterate_given_values,
-    list_finding_ops,
     list_module_inputs,
 )
 from .recurrent_steps import iterate_step_values, list_agreeing_operands
 from .routing import list_routing_values
+from .surroundings import is_of_loss, is_routed, list_finding_ops
 
 _SIDES = (0, 1)
 #: Forward values elsewhere in the model that may stand in place of an input, nearest first.

@@ -18,12 +18,12 @@ from ..model.finding import Cause, Finding
 from ..model.trace import FORWARD, OPTIMIZER
 from .cause_search import format_cause_text
 from .comparison_index import ComparisonIndex, ValuePair
-from .fault_case_builder import collect_consumer_kinds, is_of_loss
 from .hypotheses.factors import choose_factor_cause, describe_factor
 from .hypotheses.optimizers import describe_decay
 from .scaling_search import find_scalings
 from .scalings import describe_scalings, select_scalings
 from .statistics_factor import StatisticsFactor, find_statistics_factor
+from .surroundings import collect_consumer_kinds, is_of_loss
 from .update_steps import has_equal_step
 
 _STATISTICS = ("max", "min", "mean", "norm")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..causes.comparison_index import ComparisonIndex, ValuePair
-from ..causes.fault_case_builder import load_arrays
+from ..causes.finding_arrays import load_arrays
 from ..comparison.layouts import find_common_layout
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError

@@ -9,7 +9,7 @@ from traces import compare_traces, find_tensors_like, replace_arrays
 
 from dumpdiff import Trace
 from dumpdiff.causes.comparison_index import ComparisonIndex, ValuePair
-from dumpdiff.causes.fault_case_builder import load_arrays
+from dumpdiff.causes.finding_arrays import load_arrays
 
 QUERY = "Functional.linear.0.forward"
 

@@ -1,0 +1,103 @@
+"""Places of elements: which element of one tensor each element of another is, by value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+
+import numpy as np
+
+from ..model.arrays import AnyArray, Ints
+from ..operators import compute_relative_distance
+
+#: Relative L2 within which two records of one value are equal: a cast to bfloat16 and back.
+CAST_DISTANCE = 1e-2
+#: Share of elements that must be unique for their places to be recognized by value.
+_MIN_UNIQUE_SHARE = 0.99
+#: Axes of a tensor whose transpositions are tried.
+_MAX_TRANSPOSED_AXES = 5
+#: Elements that rule out most orders.
+_ORDER_SAMPLE = 64
+#: Place of an element that is no element of an input: a zero of padding.
+_PADDING = -1
+
+
+def find_places(inputs: Sequence[AnyArray], output: AnyArray) -> Ints | None:
+    """Return where the output's elements are among the inputs' elements; None if they are not.
+
+    Zeros may be padding. Elements are recognized by value, so nearly all must be unique.
+    """
+    if output.dtype.kind != "f" or not any(array.dtype.kind == "f" for array in inputs):
+        return None
+    source = _join_elements(inputs)
+    order = np.argsort(source, kind="stable")
+    sorted_source = source[order]
+    is_repeated = np.diff(sorted_source) == 0
+    if is_repeated.mean() > 1 - _MIN_UNIQUE_SHARE if len(is_repeated) else False:
+        return None
+    flat = output.reshape(-1)
+    rows = np.searchsorted(sorted_source, flat).clip(max=len(source) - 1)
+    is_found = sorted_source[rows] == flat
+    if not np.all(is_found | (flat == 0)) or not is_found.any():
+        return None
+    places: Ints = np.where(is_found, order[rows], _PADDING)
+    return places
+
+
+def take_places(inputs: Sequence[AnyArray], places: Ints, shape: tuple[int, ...]) -> AnyArray:
+    """Return the elements at these places among the inputs' elements, in a shape."""
+    source = _join_elements(inputs)
+    taken: AnyArray = np.where(places == _PADDING, 0.0, source[places])
+    return taken.reshape(shape)
+
+
+def find_order(source: AnyArray, array: AnyArray) -> tuple[bool, Ints | None]:
+    """Return (whether the elements of ``array`` are those of ``source``, their places there).
+
+    The places are None if both have one order. Small differences, as after a cast, do not count.
+    """
+    flat_source, flat = source.reshape(-1), array.reshape(-1)
+    if flat_source.size == flat.size and np.array_equal(flat_source, flat, equal_nan=False):
+        return True, None
+    if flat_source.size != flat.size or source.dtype.kind != "f" or flat.size < 2:
+        return False, None
+    if compute_relative_distance(flat_source, flat) < CAST_DISTANCE:
+        return True, None
+    transposed_order = _find_transposition(source, flat)
+    if transposed_order is not None:
+        return True, transposed_order
+    order = np.argsort(flat_source, kind="stable")
+    sorted_source = flat_source[order]
+    is_unique = np.mean(np.diff(sorted_source) == 0) <= 1 - _MIN_UNIQUE_SHARE
+    rows = np.searchsorted(sorted_source, flat).clip(max=len(order) - 1)
+    if not is_unique or not np.array_equal(sorted_source[rows], flat):
+        return False, None
+    return True, order[rows]
+
+
+def _find_transposition(source: AnyArray, flat: AnyArray) -> Ints | None:
+    """Return the places of the elements of a transposed tensor; None if it is no transposition.
+
+    Also of repeated elements, which are not recognized by value.
+    """
+    if not 1 < source.ndim <= _MAX_TRANSPOSED_AXES:
+        return None
+    flat_source = source.reshape(-1)
+    places = np.arange(source.size).reshape(source.shape)
+    for axes in permutations(range(source.ndim)):
+        order: Ints = places.transpose(axes).reshape(-1)
+        sample = order[:_ORDER_SAMPLE]
+        is_likely = np.array_equal(flat_source[sample], flat[:_ORDER_SAMPLE])
+        if is_likely and np.array_equal(flat_source[order], flat):
+            return order
+    return None
+
+
+def _join_elements(arrays: Sequence[AnyArray]) -> AnyArray:
+    """Return the elements of all floating tensors, one after the other; masks become NaN."""
+    parts = []
+    for array in arrays:
+        is_tensor = array.dtype.kind == "f" and array.ndim > 0
+        parts.append(array.reshape(-1) if is_tensor else np.full(array.size, np.nan))
+    joined: AnyArray = np.concatenate(parts)
+    return joined

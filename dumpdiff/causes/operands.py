@@ -1,0 +1,188 @@
+"""Operands: the values around a finding that a cause may be computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from ..graph import Flow
+from ..model.arrays import AnyArray
+from ..model.dtypes import is_floating
+from ..model.recorded_shapes import load_readable_tensor
+from ..model.trace import FORWARD
+from .comparison_index import ComparisonIndex, find_inputs, find_whole_tensor, list_op_inputs
+from .fault_case import Operand
+from .finding_arrays import MAX_ELEMENTS
+from .scaling_search import find_scalings
+from .surroundings import find_consumers
+
+#: Values elsewhere in the model that are tried in place of an input.
+_MAX_OTHER_VALUES = 24
+#: Values of one side that are tried as labels, or as weights of classes.
+MAX_GIVEN_VALUES = 12
+#: Ops upstream of a value that are searched for its operands.
+MAX_DEPTH = 6
+#: Operands at which the search upstream stops.
+MAX_OPERANDS = 40
+
+
+def collect_operands(
+    index: ComparisonIndex, side: int, value: int, ops: Sequence[int]
+) -> tuple[Operand, ...]:
+    """Return the operands of a value, each in the layout in which the op that leads here read it.
+
+    Values upstream come first, breadth first, then the inputs and outputs of ``ops`` and the inputs
+    of the module calls around them.
+    """
+    flow = index.flows[side]
+    operands: dict[int, Operand | None] = {value: None}
+    front = [value]
+    for _ in range(MAX_DEPTH):
+        next_front = []
+        for front_value in front:
+            for input_value, tensor in find_inputs(flow, front_value):
+                if input_value not in operands:
+                    operands[input_value] = _make_operand(index, side, input_value, tensor)
+                    next_front.append(input_value)
+        front = next_front
+        if len(operands) >= MAX_OPERANDS:
+            break
+    for op in ops:
+        other_values = (*list_module_inputs(flow, op), *flow.writes[op])
+        others = [(other_value, -1) for other_value in other_values]
+        for input_value, tensor in (*list_op_inputs(flow, op), *others):
+            if input_value not in operands:
+                operands[input_value] = _make_operand(index, side, input_value, tensor)
+    return tuple(operand for operand in operands.values() if operand is not None)
+
+
+def list_module_inputs(flow: Flow, op: int) -> Sequence[int]:
+    """Return the input values of the nearest module call around an op."""
+    parent = int(flow.trace.ops["parent"].iat[op])
+    return flow.reads[parent] if parent >= 0 else ()
+
+
+def find_other_values(
+    index: ComparisonIndex, side: int, value: int, shape: tuple[int, ...]
+) -> Sequence[Operand]:
+    """Return forward values of this shape that both sides have, the nearest before ``value`` first.
+
+    Inputs of the run, such as the batch, come last.
+    """
+    flow = index.flows[side]
+    size = int(np.prod(shape))
+    phases, parameters = flow.list_column("phase"), flow.list_column("parameter")
+    dtypes = flow.list_column("dtype")
+    last_op = int(flow.producers[value])
+    candidates = []
+    for other in sorted(index.agreed_classes[side]):
+        producer = int(flow.producers[other])
+        is_earlier = phases[other] == FORWARD and producer < last_op
+        if flow.sizes[other] != size or not is_earlier or parameters[other]:
+            continue
+        if is_floating(str(dtypes[other])):
+            candidates.append((-producer, other))
+    operands = []
+    for _, other in sorted(candidates)[:_MAX_OTHER_VALUES]:
+        operand = _make_operand(index, side, other)
+        if operand is not None:
+            operands.append(operand)
+    return operands
+
+
+def list_consumers(
+    index: ComparisonIndex, side: int, value: int
+) -> Sequence[tuple[str, Sequence[Operand]]]:
+    """Return (kind, other operands) of the ops that read a value."""
+    flow, kinds = index.flows[side], index.kinds[side]
+    consumers = []
+    for op in sorted(find_consumers(index, side, {value})):
+        operands = []
+        for other_value, tensor in list_op_inputs(flow, op):
+            operand = None
+            if other_value != value:
+                operand = _make_operand(index, side, other_value, tensor)
+            if operand is not None:
+                operands.append(operand)
+        consumers.append((kinds[op], operands))
+    return consumers
+
+
+def list_given_values(index: ComparisonIndex, size: int) -> Sequence[Operand]:
+    """Return the forward values of both sides that have a size, and are whole numbers or constants.
+
+    Labels, also shifted ones, and weights of classes are such values.
+    """
+    operands: list[Operand] = []
+    for side in (0, 1):
+        for value in iterate_given_values(index, side, size):
+            operand = _make_operand(index, side, value)
+            if operand is not None:
+                operands.append(operand)
+            if len(operands) >= MAX_GIVEN_VALUES * (side + 1):
+                break
+    return operands
+
+
+def iterate_given_values(index: ComparisonIndex, side: int, size: int) -> Iterator[int]:
+    """Yield the forward values of one side and size that are whole numbers or constants."""
+    flow = index.flows[side]
+    phases, dtypes = flow.list_column("phase"), flow.list_column("dtype")
+    parameters = flow.list_column("parameter")
+    for value in np.flatnonzero(flow.sizes == size).tolist():
+        is_whole = str(dtypes[value]).startswith(("int", "uint"))
+        is_constant = flow.producers[value] < 0 and not parameters[value]
+        if phases[value] == FORWARD and (is_whole or is_constant):
+            yield value
+
+
+def list_parameters(index: ComparisonIndex, side: int, size: int) -> Sequence[Operand]:
+    """Return the forward parameters of one side that have a size."""
+    flow = index.flows[side]
+    parameters, phases = flow.list_column("parameter"), flow.list_column("phase")
+    operands = []
+    for value in np.flatnonzero(flow.sizes == size).tolist():
+        if parameters[value] and phases[value] == FORWARD:
+            operands.append(_make_operand(index, side, value))
+    return [operand for operand in operands if operand is not None]
+
+
+def _make_operand(
+    index: ComparisonIndex, side: int, value: int, tensor: int = -1
+) -> Operand | None:
+    """Return the operand; None if it has no whole tensor, or a too large one."""
+    flow = index.flows[side]
+    if tensor < 0 or not flow.tensors["file"].iat[tensor]:
+        tensor = find_whole_tensor(flow, value)
+    if tensor < 0 or flow.sizes[value] > MAX_ELEMENTS:
+        return None
+    producer = int(flow.producers[value])
+    parameter = str(flow.list_column("parameter")[value])
+    name = parameter
+    if not parameter:
+        name = str(flow.trace.ops["name"].iat[producer]) if producer >= 0 else "an input"
+    return Operand(
+        name=name,
+        kind=index.get_producer_kind(side, value),
+        parameter=parameter,
+        agrees=value in index.agreed_classes[side],
+        shape=tuple(flow.tensors["shape"].iat[tensor] or ()),
+        load=_make_loader(flow, tensor),
+        load_scalings=partial(find_scalings, index, side, value),
+        value=value,
+    )
+
+
+def _make_loader(flow: Flow, tensor: int) -> Callable[[], AnyArray]:
+    """Return a function that reads a tensor; an unreadable one gives NaN."""
+
+    def load() -> AnyArray:
+        array = load_readable_tensor(flow.trace, tensor)
+        if array is not None:
+            return array
+        shape = tuple(flow.tensors["shape"].iat[tensor] or ())
+        return np.full(shape, np.nan)
+
+    return load
