@@ -142,10 +142,11 @@ def list_parameters(index: ComparisonIndex, side: int, size: int) -> Sequence[Op
     """Return the forward parameters of one side that have a size."""
     flow = index.flows[side]
     parameters, phases = flow.list_column("parameter"), flow.list_column("phase")
-    operands = []
-    for value in np.flatnonzero(flow.sizes == size).tolist():
-        if parameters[value] and phases[value] == FORWARD:
-            operands.append(_make_operand(index, side, value))
+    operands = [
+        _make_operand(index, side, value)
+        for value in np.flatnonzero(flow.sizes == size).tolist()
+        if parameters[value] and phases[value] == FORWARD
+    ]
     return [operand for operand in operands if operand is not None]
 
 
