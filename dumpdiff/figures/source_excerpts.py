@@ -18,6 +18,7 @@ from ..model.result import Result
 
 _LINES_BEFORE, _LINES_AFTER = 5, 4  #: ten lines with the finding's own
 _MAX_BYTES = 4 << 20  #: of a file of source code
+_MAX_DIGITS = 8  #: of the number of a line
 _LEVELS_ABOVE = 2  #: from ``runs/target/dump`` to the script that made it
 
 
@@ -50,7 +51,8 @@ def _read_excerpt(
 ) -> SourceExcerpt | None:
     """Return the lines around ``place`` (model.py:57); None if no file has the recorded line."""
     name, _, number = place.rpartition(":")
-    if not (is_plain_name(name) and name.endswith(".py") and number.isdecimal()):
+    is_number = number.isdecimal() and len(number) <= _MAX_DIGITS
+    if not (is_plain_name(name) and name.endswith(".py") and is_number):
         return None
     row = int(number) - 1
     for folder in folders:
@@ -59,7 +61,7 @@ def _read_excerpt(
         except (DumpError, OSError):
             continue
         code = lines[row].strip() if 0 <= row < len(lines) else ""
-        if code and recorded_line.removeprefix(f"{place} ").endswith(code):
+        if code and recorded_line.endswith(f": {code}"):  # after the name of the function
             first_row = max(0, row - _LINES_BEFORE)
             shown_lines = tuple(lines[first_row : row + _LINES_AFTER + 1])
             return SourceExcerpt(side, place, first_row + 1, int(number), shown_lines)

@@ -49,7 +49,9 @@ def test_fewer_lines_are_shown_at_an_end_of_the_file(folder: Path, number: int) 
     ("source", "code"),
     [
         ("model.py:12", "line_12 = 13"),  # another version of the file
+        ("model.py:12", "no_line_12 = 12"),  # its end is a line of the file
         ("model.py:99", "line_99 = 99"),
+        (f"model.py:{'9' * 5000}", "line_99 = 99"),
         ("secret.txt:12", "line_12 = 12"),
         ("../model.py:12", "line_12 = 12"),
         ("other.py:12", "line_12 = 12"),
