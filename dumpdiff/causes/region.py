@@ -7,7 +7,7 @@ recorded in between. Module ``region_builder`` reads regions from a dump.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -159,6 +159,35 @@ class Region:
         numbers = [number for number, step in enumerate(self.steps) if step.value not in values]
         return self._run_steps(numbers, outputs)
 
+    def replace_output(self, number: int, output: AnyArray) -> Region | None:
+        """Return the region with an output of another shape, which broadcasts where it is read.
+
+        The steps that follow must work element by element, until one has its shape again, and the
+        compared value must keep its size. None otherwise.
+        """
+        steps = list(self.steps)
+        steps[number] = replace(steps[number], output=output)
+        shapes = {steps[number].value: output.shape}
+        for follower in sorted(self._find_followers(number)):
+            step = steps[follower]
+            inputs = tuple(_reshape_input(item, shapes) for item in step.inputs)
+            if all(item is own for item, own in zip(inputs, step.inputs, strict=True)):
+                continue
+            shape = _broadcast(inputs)
+            if shape is None or _broadcast(step.inputs) != step.output.shape:
+                return None
+            places = step.places
+            if places is not None:  # a copy, or the elements move
+                if not np.array_equal(places, np.arange(step.output.size)):
+                    return None
+                places = np.arange(int(np.prod(shape)))
+            if shape != step.output.shape:
+                shapes[step.value] = shape
+            new_output = np.broadcast_to(step.output.dtype.type(0), shape)
+            steps[follower] = replace(step, inputs=inputs, output=new_output, places=places)
+        fits = steps[-1].output.size == self.steps[-1].output.size
+        return replace(self, steps=tuple(steps)) if fits else None
+
     @cached_property
     def unchanged(self) -> AnyArray | None:
         """The compared value, computed from the values that enter the region.
@@ -184,6 +213,22 @@ class Region:
             return None
         ordered = flat.reshape(-1) if self.order is None else flat.reshape(-1)[self.order]
         return ordered.reshape(self.shape)
+
+
+def _reshape_input(step_input: StepInput, shapes: Mapping[int, tuple[int, ...]]) -> StepInput:
+    """Return an input of a step with the shape that its value has now."""
+    if step_input.value not in shapes or step_input.order is not None:
+        return step_input
+    array = np.broadcast_to(step_input.array.dtype.type(0), shapes[step_input.value])
+    return replace(step_input, array=array)
+
+
+def _broadcast(inputs: Sequence[StepInput]) -> tuple[int, ...] | None:
+    """Return the common shape of the inputs of a step that works element by element, if any."""
+    try:
+        return np.broadcast_shapes(*(item.array.shape for item in inputs))
+    except ValueError:
+        return None
 
 
 def _read_input(step_input: StepInput, outputs: Mapping[int, AnyArray]) -> AnyArray:

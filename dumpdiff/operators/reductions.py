@@ -10,7 +10,7 @@ import numpy as np
 from ..model.arrays import AnyArray, Floats
 from .call import Call, Interpretations, list_reduced_axes
 
-_REDUCTIONS: Mapping[str, Callable[..., Any]] = {
+REDUCTIONS: Mapping[str, Callable[..., Any]] = {
     "sum": np.sum,
     "mean": np.mean,
     "max": np.max,
@@ -46,7 +46,7 @@ def compute_reduction(call: Call) -> Interpretations:
         yield "of two tensors", _PAIRWISE[call.kind](x, call.tensors[1]).astype(np.float64)
     keepdims = call.output_shape is not None and len(call.output_shape) == x.ndim
     for axes in _list_axes(call, x):
-        reduced = _REDUCTIONS[call.kind](x, axis=axes, keepdims=keepdims)
+        reduced = REDUCTIONS[call.kind](x, axis=axes, keepdims=keepdims)
         yield "", np.asarray(reduced, dtype=np.float64)
         if call.kind in _BIASED_REDUCTIONS:
             biased = _BIASED_REDUCTIONS[call.kind](x, axis=axes, keepdims=keepdims)
@@ -75,6 +75,6 @@ def _list_axes(call: Call, x: AnyArray) -> list[tuple[int, ...]]:
 
 
 FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
-    **dict.fromkeys(_REDUCTIONS, compute_reduction),
+    **dict.fromkeys(REDUCTIONS, compute_reduction),
     **dict.fromkeys(_CUMULATIVE, compute_cumulative),
 }

@@ -15,6 +15,10 @@ import dumpdiff
 from dumpdiff import Result
 
 Align = Callable[[str, str], Result]
+ARCHIVES = {
+    "order": "pt_forms", "groups": "pt_forms", "latent": "pt_key_forms", "window": "pt_key_forms",
+    "quantize": "pt_axis_forms", "direction": "pt_axis_forms",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +27,7 @@ def align_forms(dump: Callable[[str], Path]) -> Align:
 
     @cache
     def align(target: str, reference: str) -> Result:
-        is_of_keys = target.startswith(("latent", "window"))
-        folder = dump("pt_key_forms" if is_of_keys else "pt_forms")
+        folder = dump(ARCHIVES[target.partition("_")[0]])
         return dumpdiff.align(folder / target, folder / reference)
 
     return align
@@ -102,3 +105,24 @@ class TestWords:
         assert name == mirrored[0] == "row-shift"
         assert "rolled by -2 along axis 1" in text
         assert "rolled by 2 along axis 1" in mirrored[1]
+
+
+class TestAxes:
+    """What follows from a reduction over other axes is computed with the other shape."""
+
+    @pytest.mark.parametrize(
+        ("form", "axes"), [("quantize_channel", "over axes 0, 1"), ("quantize_tensor", "over all")]
+    )
+    def test_scales_of_channels_or_of_all_are_named(
+        self, align_forms: Align, form: str, axes: str
+    ) -> None:
+        (name, text), mirrored = explain_both_ways(align_forms, form, "quantize_token")
+        assert name == mirrored[0] == "quantization-axis"
+        assert f"max (Tensor.amax.0.forward) {axes}" in text
+        assert "reduces over axis 2" in text
+        assert "max (Tensor.amax.0.forward) over axis 2" in mirrored[1]
+
+    def test_norms_of_columns_are_no_transposed_weight(self, align_forms: Align) -> None:
+        for name, text in explain_both_ways(align_forms, "direction_columns", "direction_rows"):
+            assert name == "reduction-axis"
+            assert "norm (Tensor.norm.0.forward) over axis" in text

@@ -21,6 +21,7 @@ from .other_inputs import list_other_targets, list_replaced_inputs
 from .other_tables import has_unpaired_tables, list_other_tables
 from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
+from .reduction_axes import list_reduction_axes
 from .rotations import list_exchanged_inputs, list_rotations
 from .roundings import list_roundings
 from .split_orders import list_split_orders
@@ -41,6 +42,7 @@ HYPOTHESES = (
     Hypothesis("quantization-scale", make_search(list_quantizers)),
     Hypothesis("quantization-range", make_search(list_step_limits)),
     Hypothesis("quantization-axis", make_search(list_scale_axes)),
+    Hypothesis("reduction-axis", make_search(list_reduction_axes)),
     Hypothesis("loss-target", make_search(list_other_targets)),
     Hypothesis("rope-missing", make_search(list_rotations)),
     Hypothesis("input-order", make_search(list_exchanged_inputs)),

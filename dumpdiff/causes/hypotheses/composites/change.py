@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ....model.arrays import AnyArray
+from ....model.trace import BACKWARD
+from ....operators.elementwise import ROUNDINGS
 from ...fault_case import FaultCase
 from ...hypothesis import Candidate, Statement
 from ...region import Region, Step, StepInput
@@ -51,6 +53,7 @@ class Change:
     #: classes of the values that are left out, and of the value that takes their place (-1: none)
     omitted_values: Sequence[int] = ()
     kept_value: int = -1
+    region: Region | None = None  #: in place of the region: with values of other shapes
 
 
 def make_search(
@@ -83,10 +86,11 @@ def make_search(
                 predicted = region.run_with_values(change.replaced_values)
             else:
                 outputs = {change.number: change.output, **change.further_outputs}
-                predicted = region.run_changes(outputs)
+                predicted = (change.region or region).run_changes(outputs)
             if predicted is None:
                 continue
-            meaning = _correct_omission(case, change) if change.omitted_values else change
+            is_omission = bool(change.omitted_values) and case.phase != BACKWARD
+            meaning = _correct_omission(case, change) if is_omission else change
             yield Candidate(
                 predicted,
                 meaning.description,
@@ -106,7 +110,8 @@ def _correct_omission(case: FaultCase, change: Change) -> Change:
     """Return the change as one of the order if what it leaves out is applied elsewhere.
 
     A norm before a sublayer in place of after it, or sublayers in another order, look like a
-    missing norm and a missing sublayer as far as the first difference.
+    missing norm and a missing sublayer as far as the first difference. A gradient is different: an
+    order that is another one differs in the forward pass first.
     """
     moved_step = case.find_moved_step(change.omitted_values, change.kept_value)
     if moved_step is None:
@@ -199,3 +204,8 @@ def belongs_to_formula(case: FaultCase, region: Region, number: int) -> bool:
 def feeds_softmax(case: FaultCase, region: Region, number: int) -> bool:
     """Return whether the output of a step becomes the scores of a softmax."""
     return bool((region.find_kinds_after(number) | case.consumer_kinds) & SCORE_KINDS)
+
+
+def is_rounded(case: FaultCase, region: Region, number: int) -> bool:
+    """Return whether what follows from a step is rounded, as by a quantization."""
+    return bool((case.consumer_kinds | region.find_kinds_after(number)) & set(ROUNDINGS))

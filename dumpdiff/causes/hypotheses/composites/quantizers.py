@@ -12,7 +12,7 @@ from ...fault_case import FaultCase
 from ...quantizer_fit import Quantizer, fit_quantizer, list_other_quantizers
 from ...region import Region
 from ..quantization import compare_with_faulty, describe_difference, describe_missing_quantizer
-from .change import Change, compute_with, find_inputs_before, list_floating_inputs
+from .change import Change, compute_with, find_inputs_before, is_rounded, list_floating_inputs
 
 _ROUNDING_KINDS = set(ROUNDINGS)
 _SCALING_KINDS = ("mul", "div")
@@ -102,15 +102,10 @@ def list_scale_axes(case: FaultCase, region: Region) -> Iterator[Change]:
                     yield Change(
                         number,
                         output,
-                        _name_axis_cause(case, region, number),
+                        "quantization-axis" if is_rounded(case, region, number) else "axes-swapped",
                         f"the numbers of {step.name} ({step.kind}) along axis {axis}",
                         f"has them along axis {long_axes[0]}",
                     )
-
-
-def _name_axis_cause(case: FaultCase, region: Region, number: int) -> str:
-    kinds = case.consumer_kinds | region.find_kinds_after(number)
-    return "quantization-axis" if kinds & _ROUNDING_KINDS else "axes-swapped"
 
 
 def _find_quantizers(region: Region) -> list[tuple[int, AnyArray, Quantizer]]:
