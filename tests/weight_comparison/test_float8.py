@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dumpdiff.checkpoints.elements import decode
-from dumpdiff.model.errors import DumpError
 from dumpdiff.weight_comparison import casts
 from dumpdiff.weight_comparison.computed_matrix import (
     add_matrices,
@@ -133,13 +132,6 @@ def test_scales_that_do_not_fit_are_a_problem(tmp_path: Path, float8: Path) -> N
     )
     assert any("(3, 8) scales do not fit" in str(problem) for problem in result.problems)
     assert result.verdict == "differ"
-
-
-def test_a_conversion_of_8_bit_weights_is_refused(tmp_path: Path, float8: Path) -> None:
-    from dumpdiff.api.weights import convert
-
-    with pytest.raises(DumpError, match="scales 8-bit weights, which are not converted"):
-        convert(float8 / "float8", "megatron", tmp_path / "out")
 
 
 @given(
