@@ -30,12 +30,12 @@ demo: .venv/core.stamp $(DEMO)/unpacked.stamp
 	@echo 'Report:   $(CURDIR)/$(DEMO)/result/report.html'
 
 # Two halves at the same time, because a framework that records a dump keeps one core busy half of the time. The second
-# half is everything that is not in the first, which has the optimizers so that both take equally long. Each prints when
+# half is everything that is not in the first, which has the last three so that both take equally long. Each prints when
 # it ends.
 test: .venv/test.stamp browser
 	@$(MAKE) --no-print-directory -j2 -O test-dump-path test-others
 
-DUMP_PATH := $(addprefix tests/,acceptance alignment causes divergence comparison graph optimizers)
+DUMP_PATH := $(addprefix tests/,acceptance alignment api causes divergence comparison graph optimizers reports)
 
 test-dump-path:
 	$(BIN)/python -m pytest --no-skip $(DUMP_PATH)

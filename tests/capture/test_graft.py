@@ -58,8 +58,10 @@ def isolate(script: str, faults: Sequence[int], folder: Path) -> tuple[list[int]
 
 
 @pytest.mark.record
-@pytest.mark.parametrize("faults", [[1, 4], [0, 2, 4]])
-@pytest.mark.parametrize("script", ["run_pytorch_faults.py", "run_mindspore_faults.py"])
+@pytest.mark.parametrize(
+    ("script", "faults"),
+    [("run_pytorch_faults.py", [0, 2, 4]), ("run_mindspore_faults.py", [1, 4])],
+)
 def test_every_fault_is_found_in_as_many_rounds_plus_one(
     script: str, faults: list[int], tmp_path: Path
 ) -> None:
