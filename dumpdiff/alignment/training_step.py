@@ -13,6 +13,7 @@ import numpy as np
 
 from ..graph import Flow, Gradients, Update
 from ..model.arrays import Ints
+from ..model.recorded_shapes import drop_unit_axes
 from ..model.trace import BACKWARD
 from . import confidence
 from .matches import Matching, NewWeight
@@ -106,8 +107,8 @@ def _find_remaining_gradients(
 
 def _get_lengths(flow: Flow, value: int) -> tuple[int, ...]:
     """Return the lengths of the axes of a value in ascending order: it may be transposed."""
-    shape = flow.tensors["shape"].iat[int(flow.list_column("tensor")[value])] or ()
-    return tuple(sorted(length for length in shape if length != 1))
+    shape = flow.tensors["shape"].iat[int(flow.list_column("tensor")[value])]
+    return tuple(sorted(drop_unit_axes(shape)))
 
 
 def pair_step_counts(matching: Matching) -> bool:

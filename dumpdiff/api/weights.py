@@ -191,32 +191,21 @@ def convert(
         dtype=dtype,
         model_type=model_type,
     )
-    folders = {target_options: (output, example)}
+    results = [plan_conversion(opened, source_options, target_options, book, example)]
+    folders = [output]
     if huggingface_output is not None:
         further_options = _build_further_options(target_options)
-        folders[further_options] = (huggingface_output, None)
-    results = [
-        plan_conversion(opened, source_options, options, book, names)
-        for options, (_, names) in folders.items()
-    ]
+        results.append(plan_conversion(opened, source_options, further_options, book))
+        folders.append(huggingface_output)
     if not plan and output is not None:
-        for folder, _ in folders.values():
-            if folder is not None:
-                conversion.check_folder_is_free(Path(folder), resume)
+        paths = [Path(folder) for folder in folders if folder is not None]
+        for path in paths:
+            conversion.check_folder_is_free(path, resume)
         results = [
-            conversion.convert(
-                opened,
-                Path(folder),
-                source_options,
-                options,
-                book,
-                like=names,
-                resume=resume,
-                verify=verify,
-                progress=progress,
+            conversion.write_conversion(
+                planned, opened, path, book, resume=resume, verify=verify, progress=progress
             )
-            for options, (folder, names) in folders.items()
-            if folder is not None
+            for planned, path in zip(results, paths, strict=True)
         ]
     return replace(results[0], huggingface=results[1] if len(results) > 1 else None)
 

@@ -75,6 +75,15 @@ def find_order(source: AnyArray, array: AnyArray) -> tuple[bool, Ints | None]:
     return True, order[rows]
 
 
+def is_rotation(order: Sequence[int] | Ints) -> bool:
+    """Return whether an order exchanges two parts, of one size or of two.
+
+    >>> is_rotation([2, 3, 0, 1]), is_rotation([1, 0, 3, 2])
+    (True, False)
+    """
+    return np.array_equal(order, np.roll(np.arange(len(order)), -int(order[0])))
+
+
 def _find_transposition(source: AnyArray, flat: AnyArray) -> Ints | None:
     """Return the places of the elements of a transposed tensor; None if it is no transposition.
 

@@ -11,7 +11,7 @@ from ..comparison.fused_tensors import join_parts
 from ..comparison.layouts import find_common_layout
 from ..graph import Flow
 from ..model.arrays import Floats
-from ..model.recorded_shapes import load_readable_tensor
+from ..model.recorded_shapes import drop_unit_axes, load_readable_tensor
 from .comparison_index import ComparisonIndex, ValuePair, find_whole_tensor
 from .fault_case import compute_residual
 
@@ -55,7 +55,7 @@ def _load_slot_arrays(
     if min(value_pair.slot_tensors) < 0:
         return None
     slot_shape = tuple(index.flows[1].tensors["shape"].iat[value_pair.slot_tensors[1]] or ())
-    if _drop_unit_axes(slot_shape) == _drop_unit_axes(shape):
+    if drop_unit_axes(slot_shape) == drop_unit_axes(shape):
         return None
     t, r = (
         load_readable_tensor(flow.trace, tensor)
@@ -66,10 +66,6 @@ def _load_slot_arrays(
     t, r = t.astype(np.float64).reshape(r.shape), r.astype(np.float64)
     is_same_order = np.isclose(compute_residual(t, r), error, rtol=_SAME_ERROR, atol=0)
     return (t, r) if is_same_order else None
-
-
-def _drop_unit_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(length for length in shape if length != 1)
 
 
 def _load_fused_arrays(index: ComparisonIndex, group: FusedGroup) -> tuple[Floats, Floats] | None:

@@ -8,6 +8,7 @@ from itertools import permutations
 import numpy as np
 
 from ..model.arrays import AnyArray, Floats
+from ..model.recorded_shapes import drop_unit_axes
 from ..model.scaled_sums import compute_norm
 
 #: Elements on which a layout is tried.
@@ -28,7 +29,7 @@ def find_common_layout(target: AnyArray, reference: AnyArray) -> tuple[str, AnyA
     ``layout`` is 'same', 'reshape', 'transpose(0,2,1)' (of the target's axes) or
     'reference transpose(...)'.
     """
-    has_same_shape = _drop_unit_axes(target.shape) == _drop_unit_axes(reference.shape)
+    has_same_shape = drop_unit_axes(target.shape) == drop_unit_axes(reference.shape)
     nearest = ("same" if has_same_shape else "reshape", target, reference)
     least = _MAX_DISTANCE_SHARE * _compute_distance(target, reference)
     if least == 0:
@@ -49,10 +50,6 @@ def has_common_order(target: AnyArray, reference: AnyArray) -> bool:
     _, target_array, reference_array = find_common_layout(target, reference)
     scale = max(_compute_norm(target_array), _compute_norm(reference_array))
     return _compute_distance(target_array, reference_array) <= REARRANGED_ERROR * scale
-
-
-def _drop_unit_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(length for length in shape if length != 1)
 
 
 def _iterate_transposes(array: AnyArray) -> Iterator[tuple[str, AnyArray]]:

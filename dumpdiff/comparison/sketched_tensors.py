@@ -12,6 +12,7 @@ import pandas as pd
 from ..alignment import Alignment
 from ..graph import Flow
 from ..model.arrays import Flags, Floats, Ints
+from ..model.recorded_shapes import drop_unit_axes
 from ..model.sketches import STANDARD_ERROR, compute_cosines, estimate_distances
 from .layouts import REARRANGED_ERROR
 from .statistics import StatisticErrors
@@ -83,4 +84,4 @@ def _have_same_shape(target: Flow, rows_t: Ints, reference: Flow, rows_r: Ints) 
 
 def _list_shapes(flow: Flow, rows: Ints) -> list[tuple[int, ...]]:
     shapes = flow.tensors["shape"].to_numpy()[rows].tolist()
-    return [tuple(extent for extent in shape or () if extent != 1) for shape in shapes]
+    return [drop_unit_axes(shape) for shape in shapes]

@@ -13,7 +13,7 @@ from ..graph import Flow
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import get_unit_roundoff
 from ..model.errors import DumpError
-from ..model.recorded_shapes import load_readable_tensor, load_shaped_tensor
+from ..model.recorded_shapes import drop_unit_axes, load_readable_tensor, load_shaped_tensor
 from ..model.threads import map_in_threads
 from ..model.trace import Problem
 from .layouts import REARRANGED_ERROR, find_common_layout
@@ -79,7 +79,7 @@ def _list_whole_tensors(flow: Flow) -> dict[int, dict[tuple[int, ...], int]]:
     shapes = tensors["shape"].to_numpy()
     table: dict[int, dict[tuple[int, ...], int]] = {}
     for row, value in zip(rows.tolist(), flow.tensor_class[rows].tolist(), strict=True):
-        shape = _drop_unit_axes(shapes[row])
+        shape = drop_unit_axes(shapes[row])
         table.setdefault(value, {}).setdefault(shape, row)
     return table
 
@@ -205,10 +205,6 @@ def _list_computed_outputs(flow: Flow, value: int) -> list[int]:
     is_output = flow.tensors["slot_kind"].to_numpy()[rows] == "output"
     ops = flow.tensors["op"].to_numpy()
     return [row for row in rows[is_output].tolist() if value not in flow.reads[int(ops[row])]]
-
-
-def _drop_unit_axes(shape: tuple[int, ...] | None) -> tuple[int, ...]:
-    return tuple(length for length in shape or () if length != 1)
 
 
 def _get_error(measurement: Measurement) -> float:

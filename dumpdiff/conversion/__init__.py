@@ -6,7 +6,7 @@ expects.
 
 from .canonical import SourceOptions
 from .parallel_ranks import ParallelSizes
-from .pipeline import ConversionResult, convert, plan_conversion
+from .pipeline import ConversionResult, plan_conversion, write_conversion
 from .plan import TargetOptions
 from .writer import check_folder_is_free
 
@@ -16,6 +16,6 @@ __all__ = [
     "SourceOptions",
     "TargetOptions",
     "check_folder_is_free",
-    "convert",
     "plan_conversion",
+    "write_conversion",
 ]

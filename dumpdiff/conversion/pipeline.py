@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import checkpoints
@@ -73,31 +73,25 @@ def plan_conversion(
     return ConversionResult(plan, source.path, exact=is_exact)
 
 
-def convert(
+def write_conversion(
+    planned: ConversionResult,
     source: Checkpoint,
     folder: Path,
-    source_options: SourceOptions,
-    target_options: TargetOptions,
     rules: Rules,
     *,
-    like: Checkpoint | None = None,
     resume: bool = False,
     verify: bool = True,
     progress: Progress | None = None,
 ) -> ConversionResult:
-    """Write a checkpoint for another framework, a few megabytes at a time, and compare the two.
+    """Write what was planned, a few megabytes at a time, and compare it with the source.
 
-    Raises DumpError for what cannot be converted, a folder that is in use, or a file that cannot be
-    written.
+    Raises DumpError for a folder that is in use, or a file that cannot be written.
     """
     report: Progress = progress or (lambda stage, share: None)
-    planned = plan_conversion(source, source_options, target_options, rules, like)
     n_reused_files = write_plan(
         planned.plan, source, folder, resume, lambda share: report("writing", share)
     )
     verification = None
     if verify:
         verification = compare(checkpoints.open(folder), source, rules, report)
-    return ConversionResult(
-        planned.plan, source.path, folder, n_reused_files, verification, planned.exact
-    )
+    return replace(planned, folder=folder, n_reused_files=n_reused_files, verification=verification)

@@ -8,7 +8,7 @@ order of execution.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -144,14 +144,7 @@ def find_unrecorded_results(flow: Flow, value: int) -> tuple[int, ...]:
     one op reads all of them. A single number, such as a loss of its own, flows to numbers only.
     () if the value is read, or nothing follows from it.
     """
-    producer = int(flow.producers[value])
-    if producer < 0 or flow.consumers[value] or flow.phases[producer] != FORWARD:
-        return ()
-    if value not in flow.recorded_gradients:
-        return ()
-    for op in range(producer + 1, min(producer + WINDOW, len(flow.reads))):
-        if flow.phases[op] != FORWARD:
-            return ()
+    for op in _iterate_ops_after_unread(flow, value):
         results = tuple(
             read
             for read in flow.reads[op]
@@ -171,25 +164,33 @@ def find_possible_parts(flow: Flow, value: int) -> tuple[int, ...]:
     read its gates. The size of a part divides that of the whole, and its extremes are within those
     of the whole.
     """
-    producer = int(flow.producers[value])
-    is_used = value in flow.recorded_gradients and not flow.consumers[value]
-    if producer < 0 or not is_used or flow.phases[producer] != FORWARD:
-        return ()
-    high, low = (flow.list_column(name)[value] for name in ("max", "min"))
+    highs, lows = flow.list_column("max"), flow.list_column("min")
     parts: list[int] = []
-    for op in range(producer + 1, min(producer + WINDOW, len(flow.reads))):
-        if flow.phases[op] != FORWARD:
-            break
+    for op in _iterate_ops_after_unread(flow, value):
         for read in flow.reads[op]:
             size = int(flow.sizes[read])
             is_fraction = 1 < size < flow.sizes[value] and flow.sizes[value] % size == 0
-            is_within = (
-                flow.list_column("max")[read] <= high and flow.list_column("min")[read] >= low
-            )
+            is_within = highs[read] <= highs[value] and lows[read] >= lows[value]
             is_first = flow.consumers[read][0] == op
             if is_first and is_fraction and is_within and has_missing_producer(flow, read):
                 parts.append(read)
     return tuple(parts)
+
+
+def _iterate_ops_after_unread(flow: Flow, value: int) -> Iterator[int]:
+    """Yield the forward ops in the window after a forward result that no recorded op reads.
+
+    No op if the record of its gradient does not prove that the loss depends on it.
+    """
+    producer = int(flow.producers[value])
+    if producer < 0 or flow.consumers[value] or flow.phases[producer] != FORWARD:
+        return
+    if value not in flow.recorded_gradients:
+        return
+    for op in range(producer + 1, min(producer + WINDOW, len(flow.reads))):
+        if flow.phases[op] != FORWARD:
+            return
+        yield op
 
 
 def find_enclosing_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:

@@ -94,12 +94,14 @@ def load_all(step: Step, rank: int, tensors: tuple[int, ...]) -> AnyArray | None
     return joined
 
 
-def has_tensors(members: Sequence[Member]) -> bool:
-    """Return whether every rank has an input and an output."""
-    return all(member.inputs and member.outputs for member in members)
+def explain_missing_arrays(members: Sequence[Member]) -> str:
+    """Return why not every input and output of an exchange can be loaded."""
+    is_recorded = all(member.inputs and member.outputs for member in members)
+    return STATISTICS_ONLY if is_recorded else NO_RECORD
 
 
-def build_violation(
+def add_violation(
+    tally: Tally,
     step: Step,
     exchange: Exchange,
     invariant: str,
@@ -107,12 +109,14 @@ def build_violation(
     recorded: str,
     expected: str,
     slot: str = "output.0",
-) -> Violation:
-    """Return what some members of an exchange contradict."""
+) -> None:
+    """Add to the tally what some members of an exchange contradict."""
     first = wrong[0]
     op = step.traces[first.rank].ops.iloc[first.op]
     ranks = tuple(sorted(member.rank for member in wrong))
     group = str(step.exchanges.groups[exchange.group])
-    return Violation(
-        invariant, step.number, ranks, op["name"], slot, op["scope"], recorded, expected, group
+    tally.violations.append(
+        Violation(
+            invariant, step.number, ranks, op["name"], slot, op["scope"], recorded, expected, group
+        )
     )

@@ -12,12 +12,11 @@ from ..model.arrays import AnyArray
 from .exchange import (
     INCOMPLETE,
     NO_RECORD,
-    STATISTICS_ONLY,
     Exchange,
     Member,
     Tally,
-    build_violation,
-    has_tensors,
+    add_violation,
+    explain_missing_arrays,
     is_incomplete,
     load_all,
 )
@@ -49,16 +48,15 @@ def check_equal_outputs(step: Step, exchange: Exchange, tally: Tally) -> None:
         tally.unchecked[INCOMPLETE] += 1
         return
     right = members[keys.index(most_common)]
-    tally.violations.append(
-        build_violation(
-            step,
-            exchange,
-            "equal outputs",
-            wrong,
-            step.describe(wrong[-1].rank, wrong[-1].outputs[0]),
-            step.describe(right.rank, right.outputs[0]),
-            slot="output",
-        )
+    add_violation(
+        tally,
+        step,
+        exchange,
+        "equal outputs",
+        wrong,
+        step.describe(wrong[-1].rank, wrong[-1].outputs[0]),
+        step.describe(right.rank, right.outputs[0]),
+        slot="output",
     )
 
 
@@ -67,7 +65,7 @@ def check_gather(step: Step, exchange: Exchange, tally: Tally) -> None:
     members = exchange.members
     inputs = [load_all(step, member.rank, member.inputs) for member in members]
     if any(array is None for array in inputs):
-        tally.unchecked[STATISTICS_ONLY if has_tensors(members) else NO_RECORD] += 1
+        tally.unchecked[explain_missing_arrays(members)] += 1
         return
     expected = np.concatenate([array for array in inputs if array is not None])
     for member in members:
@@ -79,15 +77,14 @@ def check_gather(step: Step, exchange: Exchange, tally: Tally) -> None:
             continue
         tally.checked += 1
         if not _are_equal(output, expected) and not is_incomplete(step, member):
-            tally.violations.append(
-                build_violation(
-                    step,
-                    exchange,
-                    "gathered",
-                    [member],
-                    step.describe(member.rank, member.outputs[0]),
-                    f"the ranks gave parts of norm {float(np.linalg.norm(expected)):.9g} together",
-                )
+            add_violation(
+                tally,
+                step,
+                exchange,
+                "gathered",
+                [member],
+                step.describe(member.rank, member.outputs[0]),
+                f"the ranks gave parts of norm {float(np.linalg.norm(expected)):.9g} together",
             )
             return
 
@@ -95,11 +92,14 @@ def check_gather(step: Step, exchange: Exchange, tally: Tally) -> None:
 def check_scatter(step: Step, exchange: Exchange, tally: Tally) -> None:
     """Check that every rank gets its part of what the root gave."""
     members = exchange.members
-    roots = [member for member in members if member.rank == member.root]
-    given = load_all(step, roots[0].rank, roots[0].inputs) if roots else None
-    parts = _split(step, roots[0], given, roots[0].inputs, "input", len(members)) if roots else None
+    root = next((member for member in members if member.rank == member.root), None)
+    if root is None:
+        tally.unchecked[_NO_ROOT] += 1
+        return
+    given = load_all(step, root.rank, root.inputs)
+    parts = _split(step, root, given, root.inputs, "input", len(members))
     if parts is None:
-        tally.unchecked[_NO_ROOT if not roots else NO_RECORD] += 1
+        tally.unchecked[NO_RECORD] += 1
         return
     for part, member in zip(parts, members, strict=True):
         output = load_all(step, member.rank, member.outputs)
@@ -108,15 +108,14 @@ def check_scatter(step: Step, exchange: Exchange, tally: Tally) -> None:
             continue
         tally.checked += 1
         if not _are_equal(output, part) and not is_incomplete(step, member):
-            tally.violations.append(
-                build_violation(
-                    step,
-                    exchange,
-                    "scattered",
-                    [member],
-                    step.describe(member.rank, member.outputs[0]),
-                    f"rank {member.root} gave norm {float(np.linalg.norm(part)):.9g}",
-                )
+            add_violation(
+                tally,
+                step,
+                exchange,
+                "scattered",
+                [member],
+                step.describe(member.rank, member.outputs[0]),
+                f"rank {member.root} gave norm {float(np.linalg.norm(part)):.9g}",
             )
 
 
@@ -136,15 +135,14 @@ def check_broadcast(step: Step, exchange: Exchange, tally: Tally) -> None:
             continue
         tally.checked += 1
         if got != given and not is_incomplete(step, member):
-            tally.violations.append(
-                build_violation(
-                    step,
-                    exchange,
-                    "broadcast",
-                    [member],
-                    step.describe(member.rank, member.outputs[0]),
-                    step.describe(root.rank, root.inputs[0]),
-                )
+            add_violation(
+                tally,
+                step,
+                exchange,
+                "broadcast",
+                [member],
+                step.describe(member.rank, member.outputs[0]),
+                step.describe(root.rank, root.inputs[0]),
             )
 
 
@@ -154,7 +152,7 @@ def check_all_to_all(step: Step, exchange: Exchange, tally: Tally) -> None:
     inputs = [load_all(step, member.rank, member.inputs) for member in members]
     outputs = [load_all(step, member.rank, member.outputs) for member in members]
     if any(array is None for array in (*inputs, *outputs)):
-        tally.unchecked[STATISTICS_ONLY if has_tensors(members) else NO_RECORD] += 1
+        tally.unchecked[explain_missing_arrays(members)] += 1
         return
     sent: dict[tuple[int, int], AnyArray] = {}
     received: dict[tuple[int, int], AnyArray] = {}
@@ -173,15 +171,14 @@ def check_all_to_all(step: Step, exchange: Exchange, tally: Tally) -> None:
         if not _are_equal(part, received[sender, receiver]):
             wrong = members[receiver]
             got_norm = float(np.linalg.norm(received[sender, receiver]))
-            tally.violations.append(
-                build_violation(
-                    step,
-                    exchange,
-                    "exchanged",
-                    [wrong],
-                    f"norm {got_norm:.9g} from rank {members[sender].rank} on rank {wrong.rank}",
-                    f"rank {members[sender].rank} gave norm {float(np.linalg.norm(part)):.9g}",
-                )
+            add_violation(
+                tally,
+                step,
+                exchange,
+                "exchanged",
+                [wrong],
+                f"norm {got_norm:.9g} from rank {members[sender].rank} on rank {wrong.rank}",
+                f"rank {members[sender].rank} gave norm {float(np.linalg.norm(part)):.9g}",
             )
             return
 

@@ -17,8 +17,8 @@ from .exchange import (
     Exchange,
     Member,
     Tally,
-    build_violation,
-    has_tensors,
+    add_violation,
+    explain_missing_arrays,
     is_incomplete,
     list_exchanges,
     load_all,
@@ -61,15 +61,14 @@ def check_reduction(step: Step, exchange: Exchange, tally: Tally) -> None:
         return
     name = min(errors, key=lambda name: errors[name])
     expected = _reduce(name, inputs)
-    tally.violations.append(
-        build_violation(
-            step,
-            exchange,
-            "reduction",
-            exchange.members,
-            step.describe(receiver.rank, receiver.outputs[0]),
-            f"the {name} of the inputs has norm {float(np.linalg.norm(expected.ravel())):.9g}",
-        )
+    add_violation(
+        tally,
+        step,
+        exchange,
+        "reduction",
+        exchange.members,
+        step.describe(receiver.rank, receiver.outputs[0]),
+        f"the {name} of the inputs has norm {float(np.linalg.norm(expected.ravel())):.9g}",
     )
 
 
@@ -79,7 +78,7 @@ def check_reduce_scatter(step: Step, exchange: Exchange, tally: Tally) -> None:
     inputs = [load_all(step, member.rank, member.inputs) for member in members]
     arrays = [array for array in inputs if array is not None]
     if len(arrays) < len(members) or len({array.size for array in arrays}) != 1:
-        tally.unchecked[STATISTICS_ONLY if has_tensors(members) else NO_RECORD] += 1
+        tally.unchecked[explain_missing_arrays(members)] += 1
         return
     size = arrays[0].size // len(members)
     for position, member in enumerate(members):
@@ -93,15 +92,14 @@ def check_reduce_scatter(step: Step, exchange: Exchange, tally: Tally) -> None:
         name = member.reduction or "sum"
         if _measure_reduction_error(name, parts, output, dtype) > 1:
             expected = _reduce(name, parts)
-            tally.violations.append(
-                build_violation(
-                    step,
-                    exchange,
-                    "scattered",
-                    [member],
-                    step.describe(member.rank, member.outputs[0]),
-                    f"its part of the {name} has norm {float(np.linalg.norm(expected)):.9g}",
-                )
+            add_violation(
+                tally,
+                step,
+                exchange,
+                "scattered",
+                [member],
+                step.describe(member.rank, member.outputs[0]),
+                f"its part of the {name} has norm {float(np.linalg.norm(expected)):.9g}",
             )
 
 
@@ -125,16 +123,15 @@ def check_copies(step: Step) -> InvariantCheck:
             tally.checked += 1
             if len(keys) == 1 and keys <= reduced[exchange.group]:
                 copy = step.describe(members[0].rank, members[0].inputs[0])
-                tally.violations.append(
-                    build_violation(
-                        step,
-                        exchange,
-                        "reduced once",
-                        exchange.members,
-                        f"the sum adds copies of {copy}",
-                        "an earlier sum of the same group gave that value",
-                        slot="input.0",
-                    )
+                add_violation(
+                    tally,
+                    step,
+                    exchange,
+                    "reduced once",
+                    exchange.members,
+                    f"the sum adds copies of {copy}",
+                    "an earlier sum of the same group gave that value",
+                    slot="input.0",
                 )
         for member in members:
             reduced[exchange.group].update(
@@ -182,15 +179,14 @@ def _check_reduced_statistics(
     tally.checked += 1
     for statistic, excess in excesses.items():
         if excess > 0:
-            tally.violations.append(
-                build_violation(
-                    step,
-                    exchange,
-                    "reduction",
-                    exchange.members,
-                    f"{statistic} {float(output[statistic]):.9g} on rank {receiver.rank}",
-                    f"the {statistic}s of the inputs have the {name} {sums[statistic]:.9g}",
-                )
+            add_violation(
+                tally,
+                step,
+                exchange,
+                "reduction",
+                exchange.members,
+                f"{statistic} {float(output[statistic]):.9g} on rank {receiver.rank}",
+                f"the {statistic}s of the inputs have the {name} {sums[statistic]:.9g}",
             )
             return
 

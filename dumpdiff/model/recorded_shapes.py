@@ -9,6 +9,15 @@ from .errors import DumpError
 from .trace import Trace
 
 
+def drop_unit_axes(shape: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the lengths of the axes of more than one element; () for an unknown shape.
+
+    >>> drop_unit_axes((2, 1, 3))
+    (2, 3)
+    """
+    return tuple(length for length in shape or () if length != 1)
+
+
 def load_shaped_tensor(trace: Trace, tensor: int) -> AnyArray:
     """Return the whole tensor in its recorded shape.
 

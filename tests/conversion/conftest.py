@@ -15,7 +15,8 @@ from dumpdiff.conversion import (
     ParallelSizes,
     SourceOptions,
     TargetOptions,
-    convert,
+    plan_conversion,
+    write_conversion,
 )
 from dumpdiff.rulebook import load_rules
 
@@ -38,15 +39,11 @@ def convert_folder(
     **flags: bool,
 ) -> ConversionResult:
     """Convert a checkpoint of a folder or file."""
-    return convert(
-        checkpoints.open(source),
-        folder,
-        source_options or SourceOptions(),
-        target_options,
-        RULES,
-        like=None if like is None else checkpoints.open(like),
-        **flags,
-    )
+    opened = checkpoints.open(source)
+    example = None if like is None else checkpoints.open(like)
+    source_options = source_options or SourceOptions()
+    planned = plan_conversion(opened, source_options, target_options, RULES, example)
+    return write_conversion(planned, opened, folder, RULES, **flags)
 
 
 @pytest.fixture

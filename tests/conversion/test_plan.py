@@ -20,7 +20,7 @@ from dumpdiff.conversion import (
 )
 from dumpdiff.model.errors import DumpError
 
-from .conftest import RULES
+from .conftest import RULES, convert_folder
 
 
 def plan_folder(
@@ -133,12 +133,8 @@ def test_an_impossible_conversion_is_refused(
 
 
 def test_biases_of_zeros_are_added_and_removed(tmp_path: Path, models: Path) -> None:
-    from dumpdiff.conversion import convert
-
-    source = checkpoints.open(models / "llama")
-    result = convert(
-        source, tmp_path / "with", SourceOptions(), TargetOptions("megatron", bias=True), RULES
-    )
+    options = TargetOptions("megatron", bias=True)
+    result = convert_folder(models / "llama", tmp_path / "with", options)
     names = {entry.name for entry in checkpoints.open(tmp_path / "with").entries}
     assert "decoder.layers.3.self_attention.linear_qkv.bias" in names
     assert "decoder.layers.3.mlp.linear_fc1.bias" in names
@@ -184,15 +180,7 @@ def test_heads_are_requested_if_they_are_unknown(
 
 
 def test_assumptions_are_reported(tmp_path: Path, models: Path) -> None:
-    from dumpdiff.conversion import convert
-
-    convert(
-        checkpoints.open(models / "llama"),
-        tmp_path / "ms",
-        SourceOptions(),
-        TargetOptions("mindspore"),
-        RULES,
-    )
+    convert_folder(models / "llama", tmp_path / "ms", TargetOptions("mindspore"))
     notes = plan_folder(tmp_path / "ms", TargetOptions("huggingface")).plan.notes
     assert [note.split(";")[0] for note in notes] == [
         "q, k and v were read by query group",

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...comparison.narrow_dtypes import round_to_dtype
 from ...model.arrays import AnyArray, Ints
+from ..element_places import is_rotation
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
@@ -235,7 +236,7 @@ def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
         if order is not None:
             description, cause = f"heads in the order {order.tolist()}", "heads-permuted"
             is_batched = axis == 1 or "matmul" not in case.list_consumer_kinds()
-            is_exchange = _is_exchange(order)
+            is_exchange = is_rotation(order)
             if not is_batched and not is_exchange:
                 return  # the axis that a product sums over, or that of the tokens
             if (is_exchange and not is_batched) or _joins_in_other_order(case, order):
@@ -360,12 +361,7 @@ def _make_permutation_candidate(
 def _joins_in_other_order(case: FaultCase, order: Ints) -> bool:
     """Return whether a value is joined of two parts, and ``order`` exchanges these."""
     is_joined = "concat" in (*case.kinds, *case.faulty_kinds)
-    return is_joined and not case.is_source and _is_exchange(order)
-
-
-def _is_exchange(order: Ints) -> bool:
-    """Return whether an order exchanges two parts, of one size or of two."""
-    return bool(np.array_equal(order, np.roll(np.arange(len(order)), -int(order[0]))))
+    return is_joined and not case.is_source and is_rotation(order)
 
 
 def _find_unit_shift(order: Ints) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ... import __version__
@@ -98,6 +99,7 @@ def _render_page(page: Page, packed: str) -> bytes:
     return html.encode("utf-8", errors="backslashreplace")
 
 
+@cache
 def _build_environment() -> Environment:
     """Return the templates, which escape everything that they print."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

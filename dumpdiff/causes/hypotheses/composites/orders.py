@@ -8,6 +8,7 @@ from itertools import permutations
 import numpy as np
 
 from ....model.arrays import AnyArray
+from ...element_places import is_rotation
 from ...fault_case import FaultCase
 from ...region import Region, Step, StepInput
 from ..attention import is_attention
@@ -136,8 +137,7 @@ def _find_token_shift(order: Sequence[int], axis: int, shape: tuple[int, ...]) -
     """
     has_heads = axis == len(shape) - 1 or (len(shape) == _HEAD_AXES and axis == 1)
     n_chunks = len(order)
-    places = [(first + order[0]) % n_chunks for first in range(n_chunks)]
-    if has_heads or n_chunks < _MIN_ROLLED_CHUNKS or list(order) != places:
+    if has_heads or n_chunks < _MIN_ROLLED_CHUNKS or not is_rotation(order):
         return 0
     n_places = -order[0] if order[0] <= n_chunks // 2 else n_chunks - order[0]
     return n_places * shape[axis] // n_chunks
