@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,10 +94,9 @@ def load_all(step: Step, rank: int, tensors: tuple[int, ...]) -> AnyArray | None
     return joined
 
 
-def explain_missing_arrays(members: Sequence[Member]) -> str:
-    """Return why not every input and output of an exchange can be loaded."""
-    is_recorded = all(member.inputs and member.outputs for member in members)
-    return STATISTICS_ONLY if is_recorded else NO_RECORD
+def explain_missing_arrays(slots: Iterable[tuple[int, ...]]) -> str:
+    """Return why not all tensors can be loaded: those of each slot, none where it has no record."""
+    return STATISTICS_ONLY if all(slots) else NO_RECORD
 
 
 def add_violation(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -65,28 +66,16 @@ def check_gather(step: Step, exchange: Exchange, tally: Tally) -> None:
     members = exchange.members
     inputs = [load_all(step, member.rank, member.inputs) for member in members]
     if any(array is None for array in inputs):
-        tally.unchecked[explain_missing_arrays(members)] += 1
+        tally.unchecked[explain_missing_arrays(member.inputs for member in members)] += 1
         return
     expected = np.concatenate([array for array in inputs if array is not None])
-    for member in members:
-        if member.kind == GATHER and member.rank != member.root:
-            continue
-        output = load_all(step, member.rank, member.outputs)
-        if output is None or output.size != expected.size:
-            tally.unchecked[NO_RECORD] += 1
-            continue
-        tally.checked += 1
-        if not _are_equal(output, expected) and not is_incomplete(step, member):
-            add_violation(
-                tally,
-                step,
-                exchange,
-                "gathered",
-                [member],
-                step.describe(member.rank, member.outputs[0]),
-                f"the ranks gave parts of norm {float(np.linalg.norm(expected)):.9g} together",
-            )
-            return
+    receivers = [
+        (member, expected)
+        for member in members
+        if member.kind != GATHER or member.rank == member.root
+    ]
+    origin = "the ranks gave parts of {norm} together"
+    _check_received(step, exchange, tally, "gathered", receivers, origin)
 
 
 def check_scatter(step: Step, exchange: Exchange, tally: Tally) -> None:
@@ -97,26 +86,16 @@ def check_scatter(step: Step, exchange: Exchange, tally: Tally) -> None:
         tally.unchecked[_NO_ROOT] += 1
         return
     given = load_all(step, root.rank, root.inputs)
+    if given is None:
+        tally.unchecked[explain_missing_arrays([root.inputs])] += 1
+        return
     parts = _split(step, root, given, root.inputs, "input", len(members))
     if parts is None:
-        tally.unchecked[NO_RECORD] += 1
+        tally.unchecked[_UNSPLIT] += 1
         return
-    for part, member in zip(parts, members, strict=True):
-        output = load_all(step, member.rank, member.outputs)
-        if output is None:
-            tally.unchecked[NO_RECORD] += 1
-            continue
-        tally.checked += 1
-        if not _are_equal(output, part) and not is_incomplete(step, member):
-            add_violation(
-                tally,
-                step,
-                exchange,
-                "scattered",
-                [member],
-                step.describe(member.rank, member.outputs[0]),
-                f"rank {member.root} gave norm {float(np.linalg.norm(part)):.9g}",
-            )
+    receivers = list(zip(members, parts, strict=True))
+    origin = f"rank {root.rank} gave {{norm}}"
+    _check_received(step, exchange, tally, "scattered", receivers, origin)
 
 
 def check_broadcast(step: Step, exchange: Exchange, tally: Tally) -> None:
@@ -133,8 +112,11 @@ def check_broadcast(step: Step, exchange: Exchange, tally: Tally) -> None:
         if given < 0 or got < 0:
             tally.unchecked[NO_RECORD] += 1
             continue
+        if is_incomplete(step, member):
+            tally.unchecked[INCOMPLETE] += 1
+            continue
         tally.checked += 1
-        if got != given and not is_incomplete(step, member):
+        if got != given:
             add_violation(
                 tally,
                 step,
@@ -149,17 +131,17 @@ def check_broadcast(step: Step, exchange: Exchange, tally: Tally) -> None:
 def check_all_to_all(step: Step, exchange: Exchange, tally: Tally) -> None:
     """Check that each rank gets from every other what that one gave to it."""
     members = exchange.members
-    inputs = [load_all(step, member.rank, member.inputs) for member in members]
-    outputs = [load_all(step, member.rank, member.outputs) for member in members]
-    if any(array is None for array in (*inputs, *outputs)):
-        tally.unchecked[explain_missing_arrays(members)] += 1
-        return
     sent: dict[tuple[int, int], AnyArray] = {}
     received: dict[tuple[int, int], AnyArray] = {}
     n_members = len(members)
     for position, member in enumerate(members):
-        given = _split(step, member, inputs[position], member.inputs, "input", n_members)
-        got = _split(step, member, outputs[position], member.outputs, "output", n_members)
+        input_array = load_all(step, member.rank, member.inputs)
+        output_array = load_all(step, member.rank, member.outputs)
+        if input_array is None or output_array is None:
+            tally.unchecked[explain_missing_arrays([member.inputs, member.outputs])] += 1
+            return
+        given = _split(step, member, input_array, member.inputs, "input", n_members)
+        got = _split(step, member, output_array, member.outputs, "output", n_members)
         if given is None or got is None:
             tally.unchecked[_UNSPLIT] += 1
             return
@@ -218,17 +200,54 @@ def check_transfer(step: Step, exchange: Exchange, tally: Tally) -> None:
         )
 
 
+def _check_received(
+    step: Step,
+    exchange: Exchange,
+    tally: Tally,
+    invariant: str,
+    receivers: Sequence[tuple[Member, AnyArray]],
+    origin: str,
+) -> None:
+    """Check that each member got its array; one violation names all that did not.
+
+    ``origin`` says where the array comes from, with the norm of the array in place of ``{norm}``.
+    """
+    wrong: list[tuple[Member, AnyArray]] = []
+    for member, expected in receivers:
+        output = load_all(step, member.rank, member.outputs)
+        if output is None or output.size != expected.size:
+            tally.unchecked[NO_RECORD] += 1
+        elif is_incomplete(step, member):
+            tally.unchecked[INCOMPLETE] += 1
+        else:
+            tally.checked += 1
+            if not _are_equal(output, expected):
+                wrong.append((member, expected))
+    if wrong:
+        first, expected = wrong[0]
+        add_violation(
+            tally,
+            step,
+            exchange,
+            invariant,
+            [member for member, _ in wrong],
+            step.describe(first.rank, first.outputs[0]),
+            origin.format(norm=f"norm {float(np.linalg.norm(expected)):.9g}"),
+        )
+
+
 def _split(
     step: Step,
     member: Member,
-    array: AnyArray | None,
+    array: AnyArray,
     tensors: tuple[int, ...],
     side: str,
     n_members: int,
 ) -> list[AnyArray] | None:
-    """Return the parts of a tensor for each rank, by the recorded sizes or in equal parts."""
-    if array is None:
-        return None
+    """Return the parts of a tensor for each rank, by the recorded sizes or in equal parts.
+
+    None if these do not add up to the tensor.
+    """
     table = step.traces[member.rank].tensors
     if len(tensors) == n_members:
         sizes = table["size"].to_numpy()[list(tensors)].tolist()

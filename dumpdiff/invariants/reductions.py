@@ -66,7 +66,7 @@ def check_reduction(step: Step, exchange: Exchange, tally: Tally) -> None:
         step,
         exchange,
         "reduction",
-        exchange.members,
+        members,
         step.describe(receiver.rank, receiver.outputs[0]),
         f"the {name} of the inputs has norm {float(np.linalg.norm(expected.ravel())):.9g}",
     )
@@ -78,7 +78,7 @@ def check_reduce_scatter(step: Step, exchange: Exchange, tally: Tally) -> None:
     inputs = [load_all(step, member.rank, member.inputs) for member in members]
     arrays = [array for array in inputs if array is not None]
     if len(arrays) < len(members) or len({array.size for array in arrays}) != 1:
-        tally.unchecked[explain_missing_arrays(members)] += 1
+        tally.unchecked[explain_missing_arrays(member.inputs for member in members)] += 1
         return
     size = arrays[0].size // len(members)
     for position, member in enumerate(members):
@@ -128,7 +128,7 @@ def check_copies(step: Step) -> InvariantCheck:
                     step,
                     exchange,
                     "reduced once",
-                    exchange.members,
+                    members,
                     f"the sum adds copies of {copy}",
                     "an earlier sum of the same group gave that value",
                     slot="input.0",
@@ -184,7 +184,7 @@ def _check_reduced_statistics(
                 step,
                 exchange,
                 "reduction",
-                exchange.members,
+                members,
                 f"{statistic} {float(output[statistic]):.9g} on rank {receiver.rank}",
                 f"the {statistic}s of the inputs have the {name} {sums[statistic]:.9g}",
             )
