@@ -19,20 +19,12 @@ if TYPE_CHECKING:
     from .api.capture import env, snippet
     from .api.completion import completion
     from .api.demo import demo
-    from .api.dumps import (
-        align,
-        explain,
-        inspect,
-        load,
-        mapping,
-        read,
-        report,
-        verify,
-    )
+    from .api.dumps import align, inspect, read, verify
     from .api.invariants import check
     from .api.next_dump import graft, narrow
     from .api.record import record
     from .api.runs import checklist, data, logs, norms, optimizer, settings
+    from .api.saved_results import explain, load, mapping, report
     from .api.serve import serve
     from .api.triage import find_case, triage
     from .model.errors import DumpError
@@ -43,16 +35,8 @@ if TYPE_CHECKING:
 
 #: Module -> the names that it offers here.
 _OFFERS = {
-    "api.dumps": (
-        "align",
-        "explain",
-        "inspect",
-        "load",
-        "mapping",
-        "read",
-        "report",
-        "verify",
-    ),
+    "api.dumps": ("align", "inspect", "read", "verify"),
+    "api.saved_results": ("explain", "load", "mapping", "report"),
     "api.next_dump": ("graft", "narrow"),
     "api.invariants": ("check",),
     "api.runs": ("checklist", "data", "logs", "norms", "optimizer", "settings"),

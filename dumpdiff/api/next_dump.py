@@ -25,11 +25,11 @@ from ..divergence import locate
 from ..model.finding import Finding
 from ..model.gc_pause import pause_gc
 from ..model.output_files import write_output_file
-from .dumps import enter_task, find_finding
 from .inputs import Inputs, PathLike, format_align_command
 from .pipeline import compare_dumps
 from .progress import Progress, report_progress
 from .result_folder import read_saved, restore_inputs
+from .saved_results import enter_task, find_finding
 
 _MAX_FINDINGS = 3  #: that a dump is narrowed to by default; later ones mostly follow from these
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from ..comparison import Comparison
 from ..model.errors import DumpError
 from ..model.result import Result
-from .dumps import load, load_single
 from .inputs import PathLike
 from .pipeline import compare_dumps
 from .result_folder import read_saved, restore_inputs
+from .saved_results import load, load_single
 
 
 def serve(
