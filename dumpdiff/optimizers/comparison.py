@@ -12,8 +12,9 @@ from ..model.verdict import Verdict
 from ..rulebook import load_rules
 from .fit import Fit
 from .gradient_scaling import STEP_FACTORS, UNSCALED
-from .groups import AMBIGUOUS, UNEXPLAINED, UNMOVED, ParameterGroup, apply_fit
+from .groups import AMBIGUOUS, UNEXPLAINED, UNMOVED, ParameterGroup
 from .history import History
+from .refits import apply_fit
 from .rule import (
     CORRECTION,
     DECAY,

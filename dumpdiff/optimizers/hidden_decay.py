@@ -14,13 +14,14 @@ from dataclasses import replace
 import numpy as np
 
 from .fit import UpdateData
-from .groups import EXPLAINED, ParameterGroup, apply_fit
+from .groups import EXPLAINED, ParameterGroup
 from .master_copy import (
     CONVINCING_SHARE,
     DECISIVE_SHARE,
     MasterCopyShares,
     measure_master_copy,
 )
+from .refits import apply_fit
 from .rule import DECAY, DECOUPLED, Rule
 
 _NAME = DECAY.name

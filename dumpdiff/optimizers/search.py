@@ -79,9 +79,12 @@ def find_candidates(
 ) -> list[Fit]:
     """Return the best fit of every rule, best first.
 
-    Levels are tried until a rule explains the data. A variant that differs from another rule in
-    details only is tried if that rule explains the data, or is close and no rule explains them.
+    Levels are tried until a rule explains the data. Rounding to a narrow type allows so much that
+    wrong values explain it, too, so there the scaled gradients are always tried. A variant that
+    differs from another rule in details only is tried if that rule explains the data, or is close
+    and no rule explains them.
     """
+    is_narrow = any(history.is_narrow for history in data.histories)
     search_sample = data.take_search_sample()
     candidate_rules = [rule for rule in rules if is_applicable(rule, data)]
     candidates: list[Fit] = []
@@ -95,7 +98,7 @@ def find_candidates(
             candidate_rules = _select_hopeful_rules(candidate_rules, candidates)
         fits = _fit_level(candidate_rules, scalings, data, search_sample, settings)
         candidates += fits
-        if any(fit.explains for fit in fits):
+        if any(fit.explains for fit in fits) and not (is_narrow and level is LEVELS[0]):
             break
     return sorted(candidates, key=rank_fit)
 

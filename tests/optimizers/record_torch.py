@@ -114,13 +114,16 @@ RUNS = {
     "adamw_master_decay": Run(
         make_adamw(lr=1e-2, weight_decay=0.1), dtype=torch.bfloat16, master=True
     ),
+    "adamw_master_clipped": Run(
+        make_adamw(lr=3e-3, betas=(0.9, 0.95)), clip=0.1, dtype=torch.bfloat16, master=True
+    ),
     "adamw_master_undecayed": Run(
         make_adamw(lr=1e-2, weight_decay=0.0), dtype=torch.bfloat16, master=True
     ),
     "amsgrad": Run(lambda net: (optim.Adam(net.parameters(), lr=1e-3, amsgrad=True),)),
     "amsgrad_decay": Run(make_adamw(amsgrad=True, weight_decay=0.1, betas=(0.9, 0.95))),
     "nadam": Run(lambda net: (optim.NAdam(net.parameters(), lr=2e-3),)),
-    "nadam_odd": Run(lambda net: (optim.NAdam(net.parameters(), lr=2e-3, betas=(0.8, 0.95)),)),
+    "nadam_odd": Run(lambda net: (optim.NAdam(net.parameters(), lr=2e-3, betas=(0.5, 0.95)),)),
     "radam": Run(lambda net: (optim.RAdam(net.parameters(), lr=1e-3),), steps=8),
     "radam_odd": Run(
         lambda net: (optim.RAdam(net.parameters(), lr=1e-3, betas=(0.8, 0.99)),), steps=8
