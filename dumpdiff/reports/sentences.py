@@ -23,11 +23,13 @@ text from left to right, once each, so the time is linear in the length of a cla
 
 from __future__ import annotations
 
+import re
 import string
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Final
 
 from .language import ENGLISH, get_language, read_catalog, translate
@@ -43,8 +45,8 @@ _SEPARATORS: Final[Mapping[str, Sequence[str]]] = {
 _MAX_DEPTH: Final = 4  #: of clauses in clauses
 _MAX_CACHED: Final = 10_000
 _NUMBER_STARTS: Final = (*"0123456789-+.", "inf", "nan")
-#: So many lower-case words are English: a name with its kind has one.
-_MIN_ENGLISH_WORDS: Final = 2
+#: A word of a sentence; single letters are names, and "and" also joins names.
+_ENGLISH_WORD: Final = re.compile("(?!and$)[a-z]{2,}")
 _FIRST_CHINESE: Final = "\u2e80"  #: characters from here on are Chinese, or their punctuation
 
 
@@ -155,16 +157,17 @@ def _translate_values(
             translated_value = translate(value)
         elif kind in ("clause", "word"):
             translated_value = _translate_clause(value, _JOINTS, language, depth)
-        if translated_value == value and _is_english(value):
+        is_message = value in read_catalog(f"{language}_sentences")
+        if not is_message and _has_english_words(translated_value):
             return None
         translated_values[placeholder] = translated_value
     return translated_values
 
 
-def _is_english(text: str) -> bool:
-    """Return whether a text has words of a sentence, and so is no name and no list of names."""
-    n_words = sum(word.isalpha() and word.islower() for word in text.split())
-    return n_words >= _MIN_ENGLISH_WORDS
+def _has_english_words(text: str) -> bool:
+    """Return whether two lower-case words follow each other: names and numbers do not."""
+    is_word = [_ENGLISH_WORD.fullmatch(word) is not None for word in text.split(" ")]
+    return any(map(all, pairwise(is_word)))
 
 
 def _list_candidates(clause: str, language: str) -> list[_Message]:

@@ -92,6 +92,12 @@ def test_a_translation_has_the_placeholders_of_its_message() -> None:
             "layers.1 的行为相当于：缺少偏置（b.weight）",
         ),
         (
+            "last op recomputed in float64 from its own inputs: the reference differs by 3.0e-8, "
+            "the target differs by 2.4e-8",
+            "用各自的输入以 float64 重算最后一个算子：标杆侧的误差为 3.0e-8，"
+            "待验证侧的误差为 2.4e-8",
+        ),
+        (
             "missing edges were bridged: 6 by the other side's dump",
             "已补上缺失的边：6 条依据另一侧的 dump",
         ),
