@@ -14,8 +14,9 @@ still has no match stays English. The name of a placeholder says what it may hol
 - ``{list}``: names or numbers with joints between them
 - ``{name}``: one, without a blank
 - ``{number}``: one, as the code formats it
+- ``{text}``: anything; not translated, such as the message of a problem
 
-No placeholder stands for English that is not known: a sentence is then not half translated.
+No other placeholder stands for English that is not known: a sentence is then not half translated.
 
 Names come from dumps and may hold anything. A message is matched by searching its pieces of literal
 text from left to right, once each, so the time is linear in the length of a clause.
@@ -40,7 +41,8 @@ _JOINTS: Final = ("; ", ": ", ", ", " and ")
 _MAX_LENGTH: Final = 2_000
 #: Kind of placeholder -> what the text that it stands for does not hold.
 _SEPARATORS: Final[Mapping[str, Sequence[str]]] = {
-    "clause": (), "list": (), "word": _JOINTS, "term": (" ",), "name": (" ",), "number": (" ",),
+    "clause": (), "list": (), "text": (), "word": _JOINTS, "term": (" ",), "name": (" ",),
+    "number": (" ",),
 }  # fmt: skip
 _MAX_DEPTH: Final = 4  #: of clauses in clauses
 _MAX_CACHED: Final = 10_000
@@ -158,7 +160,7 @@ def _translate_values(
         elif kind in ("clause", "word"):
             translated_value = _translate_clause(value, _JOINTS, language, depth)
         is_message = value in read_catalog(f"{language}_sentences")
-        if not is_message and _has_english_words(translated_value):
+        if kind != "text" and not is_message and _has_english_words(translated_value):
             return None
         translated_values[placeholder] = translated_value
     return translated_values

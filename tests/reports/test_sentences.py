@@ -98,6 +98,22 @@ def test_a_translation_has_the_placeholders_of_its_message() -> None:
             "待验证侧的误差为 2.4e-8",
         ),
         (
+            "2 records of the target cannot be relied on (damaged entry skipped)",
+            "待验证侧的 2 条记录不可信（damaged entry skipped）",
+        ),
+        (
+            "wrong rows (1 of 16: 3), 0.9 times the reference's",
+            "部分行有误（16 行中 1 行：3），为标杆侧的 0.9 倍",
+        ),
+        (
+            "hard sigmoid, clip(x / 6 + 0.5, 0, 1) for the gates; the reference has sigmoid",
+            "各个门使用 hard sigmoid，即 clip(x / 6 + 0.5, 0, 1)；标杆侧为 sigmoid",
+        ),
+        (
+            "smooth L1 loss with beta = 0.25 (mean); the reference has smooth L1 loss",
+            "平滑 L1 损失（beta = 0.25）（均值）；标杆侧为平滑 L1 损失",
+        ),
+        (
             "missing edges were bridged: 6 by the other side's dump",
             "已补上缺失的边：6 条依据另一侧的 dump",
         ),
