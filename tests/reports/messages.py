@@ -83,7 +83,7 @@ def find_code_messages() -> Iterator[tuple[str, set[str]]]:
 
 def find_template_messages() -> Iterator[str]:
     environment = Environment(autoescape=True)
-    environment.filters.update(number=str, percent=str, prose=str)
+    environment.filters.update(number=str, percent=str, prose=str, sentence=str)
     for file in sorted(TEMPLATES.rglob("*.html")):
         tree = environment.parse(file.read_text(encoding="utf-8"))
         for _, _, message in extract_from_ast(tree, ("_",)):

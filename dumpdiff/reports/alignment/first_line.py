@@ -15,6 +15,7 @@ from ...model.finding import Finding
 from ...model.formatting import escape_control, format_number
 from ...model.result import Result
 from ..language import translate
+from ..sentences import translate_sentence
 from .state_counts import list_state_rows
 
 MAX_LENGTH: Final = 100
@@ -36,7 +37,7 @@ def format_first_line(result: Result) -> str:
     if result.verdict == "diverged" and first is not None:
         return format_divergence(label, first, remarks)
     if result.verdict == "inconclusive" and result.notes:
-        return format_sentence(label, result.notes[0], remarks)
+        return format_sentence(label, translate_sentence(result.notes[0]), remarks)
     n_differing = sum(result.count_differing_values().values())
     differing = translate("{count} beyond tolerance", count=n_differing) if n_differing else ""
     return format_shares(label, list_lowest_shares(result), [differing, *remarks])

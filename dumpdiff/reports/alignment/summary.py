@@ -9,6 +9,7 @@ from ...model.formatting import escape_control, format_number, format_percent
 from ...model.result import Result, Side
 from ...model.trace import Source
 from ..language import translate
+from ..sentences import translate_sentence
 from .state_counts import SIDES, StateRow, list_state_rows
 
 
@@ -22,12 +23,12 @@ def format_headline(result: Result) -> str:
     'aligned: values compared: forward 80 % (target), 98.2 % (reference); backward 94 %; noise 2e-7'
     """
     if result.verdict == "inconclusive" and result.notes:
-        return f"{translate('inconclusive')}: {escape_control(result.notes[0])}"
+        return f"{translate('inconclusive')}: {escape_control(translate_sentence(result.notes[0]))}"
     label, answer = _format_answer(result)
     if not result.weaknesses:
         return f"{label}: {answer}"
     # what makes an answer doubtful comes before it: the end of a long line is not read
-    doubts = escape_control("; ".join(result.weaknesses))
+    doubts = escape_control("; ".join(map(translate_sentence, result.weaknesses)))
     words = f"{label} {answer}" if result.verdict == "diverged" else answer
     verdict = translate(result.verdict)
     return translate(
@@ -38,7 +39,8 @@ def format_headline(result: Result) -> str:
 def _format_answer(result: Result) -> tuple[str, str]:
     """Return the answer as a label and the words after the colon."""
     if result.verdict == "diverged" and result.first_divergence is not None:
-        return translate("first divergence"), escape_control(result.first_divergence.title)
+        title = translate_sentence(result.first_divergence.title)
+        return translate("first divergence"), escape_control(title)
     shares = [format_shares(row) for row in list_state_rows(result) if row.unit == "values"]
     clauses = [translate("nothing compared")]
     if shares:

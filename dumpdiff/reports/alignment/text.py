@@ -18,6 +18,7 @@ from ...model.formatting import escape_control, format_number, format_percent
 from ...model.result import Baseline, Result
 from ..formats.wrapping import WrappedText
 from ..language import translate, use_chosen_language
+from ..sentences import translate_sentence
 from .first_line import format_first_line
 from .state_counts import (
     SIDES,
@@ -125,7 +126,7 @@ def _build_parts(result: Result, view: View, console: Console) -> Iterator[Rende
     if view.verbose and "layouts" in result.details:
         yield _build_layouts(result)
     if result.notes:
-        yield build_list(translate("notes"), result.notes)
+        yield build_list(translate("notes"), list(map(translate_sentence, result.notes)))
     if result.target.problems or result.reference.problems:
         yield _build_problems(result, view)
 
@@ -190,7 +191,7 @@ def _list_details(finding: Finding, view: View, indent: int) -> Iterator[Wrapped
 
 
 def _list_facts(finding: Finding, view: View) -> list[str]:
-    lines = [finding.title]
+    lines = [translate_sentence(finding.title)]
     if finding.scope and finding.scope not in finding.title:
         lines.append(translate("scope: {scope}", scope=finding.scope))
     for side_name, ops in (("target", finding.target_ops), ("reference", finding.reference_ops)):
@@ -205,7 +206,7 @@ def _list_facts(finding: Finding, view: View) -> list[str]:
     lines += _list_causes(finding, view)
     if view.verbose:
         metrics = [f"{name} {format_number(value)}" for name, value in finding.metrics.items()]
-        evidence = "; ".join(finding.evidence)
+        evidence = "; ".join(map(translate_sentence, finding.evidence))
         lines.append(", ".join(metrics))
         lines.append(translate("evidence: {evidence}", evidence=evidence))
         lines.append(f"id: {finding.id}")
@@ -221,12 +222,12 @@ def format_source_lines(finding: Finding) -> str:
 def _list_causes(finding: Finding, view: View) -> list[str]:
     """Return the best cause, all of them with -v; or why there is none."""
     if finding.unexplained:
-        return [translate("why: {reason}", reason=finding.unexplained)]
+        return [translate("why: {reason}", reason=translate_sentence(finding.unexplained))]
     causes = finding.causes if view.verbose else finding.causes[:1]
     lines = []
     for index, cause in enumerate(causes):
         word = translate("or") if index else translate("why")
-        lines.append(f"{word} ({translate(cause.name)}): {cause.text}")
+        lines.append(f"{word} ({translate(cause.name)}): {translate_sentence(cause.text)}")
     return lines
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ... import __version__
 from ...model.formatting import escape_control, format_number, format_percent
 from ..language import get_language, translate
+from ..sentences import translate_sentence
 from . import assets
 from .packed_tables import Table, pack
 
@@ -118,7 +119,12 @@ def _build_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters.update(number=format_number, percent=format_percent, prose=_format_prose)
+    templates.filters.update(
+        number=format_number,
+        percent=format_percent,
+        prose=_format_prose,
+        sentence=translate_sentence,
+    )
     templates.globals.update(nan=float("nan"), _=translate)
     return templates
 

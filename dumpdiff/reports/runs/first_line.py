@@ -12,6 +12,7 @@ from ..alignment.first_line import (
     format_shares,
 )
 from ..language import translate
+from ..sentences import translate_sentence
 from .summary import format_scope, list_lowest_shares
 
 
@@ -35,9 +36,10 @@ def format_first_line(result: RunResult) -> str:
         return line
     if result.verdict == "diverged":
         task = next(task for task in result.tasks if task.verdict == "diverged")
-        return format_sentence(f"{label}: {task.place}", task.headline, remarks)
+        headline = translate_sentence(task.headline)
+        return format_sentence(f"{label}: {task.place}", headline, remarks)
     if result.verdict == "inconclusive" and result.notes:
-        return format_sentence(label, result.notes[0], remarks)
+        return format_sentence(label, translate_sentence(result.notes[0]), remarks)
     return format_shares(label, list_lowest_shares(result), remarks, format_scope(result))
 
 

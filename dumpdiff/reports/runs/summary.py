@@ -16,6 +16,7 @@ from ...model.run_result import (
 from ...model.trace import PHASES
 from ...model.verdict import AGREEING, DIFFERING_STATES, INTRODUCED, ISOLATED, RECONVERGED
 from ..language import translate
+from ..sentences import translate_sentence
 
 #: States of a cell, worst first, and what they mean.
 CELL_STATES = {
@@ -53,14 +54,15 @@ def format_headline(result: RunResult) -> str:
     parts = [_format_answer(result)]
     left_out = [*result.unpaired, *result.unread]
     if left_out and result.verdict != "inconclusive":
-        parts.append("; ".join(left_out))
+        parts.append("; ".join(map(translate_sentence, left_out)))
     return "; ".join(parts)
 
 
 def _format_answer(result: RunResult) -> str:
     first = result.first_divergence
     if result.verdict == "diverged" and first is not None:
-        clauses = [f"{translate('diverged')}: {first.place}: {escape_control(first.title)}"]
+        title = escape_control(translate_sentence(first.title))
+        clauses = [f"{translate('diverged')}: {first.place}: {title}"]
         clauses += [format_reception(reception) for reception in first.receptions]
         if len(first.steps) > 1:
             clauses.append(translate("again at {place}", place=format_place((), first.steps[1:])))
@@ -68,9 +70,10 @@ def _format_answer(result: RunResult) -> str:
     if result.verdict == "diverged":
         diverged_tasks = [task for task in result.tasks if task.verdict == "diverged"]
         task = diverged_tasks[0]
-        return f"{translate('diverged')}: {task.place}: {escape_control(task.headline)}"
+        headline = escape_control(translate_sentence(task.headline))
+        return f"{translate('diverged')}: {task.place}: {headline}"
     if result.verdict == "inconclusive" and result.notes:
-        return f"{translate('inconclusive')}: {escape_control(result.notes[0])}"
+        return f"{translate('inconclusive')}: {escape_control(translate_sentence(result.notes[0]))}"
     return f"{translate(result.verdict)}: {format_scope(result)}; {_format_lowest_coverage(result)}"
 
 

@@ -22,6 +22,7 @@ from ..alignment.text import (
 )
 from ..formats.wrapping import WrappedText
 from ..language import translate, use_chosen_language
+from ..sentences import translate_sentence
 from .first_line import format_first_line
 from .summary import (
     Matrix,
@@ -70,9 +71,9 @@ def _build_parts(result: RunResult, view: View) -> Iterator[RenderableType]:
         yield from _build_findings(result.findings, view)
     left_out = [*result.unpaired, *result.unread]
     if left_out:
-        yield build_list(translate("not read"), left_out)
+        yield build_list(translate("not read"), list(map(translate_sentence, left_out)))
     if result.notes:
-        yield build_list(translate("notes"), result.notes)
+        yield build_list(translate("notes"), list(map(translate_sentence, result.notes)))
 
 
 def _list_labels(result: RunResult) -> list[str]:
@@ -104,7 +105,7 @@ def _build_findings(findings: Sequence[RunFinding], view: View) -> Iterator[Rend
 
 
 def _list_facts(finding: RunFinding, view: View) -> list[str]:
-    lines = [finding.title]
+    lines = [translate_sentence(finding.title)]
     lines += [format_reception(reception) for reception in finding.receptions]
     task_finding = finding.finding
     if task_finding.scope and task_finding.scope not in finding.title:
@@ -118,9 +119,11 @@ def _list_facts(finding: RunFinding, view: View) -> list[str]:
     if task_finding.source:
         lines.append(format_source_lines(task_finding))
     for cause in task_finding.causes[:1]:
-        lines.append(f"{translate('why')} ({translate(cause.name)}): {cause.text}")
+        text = translate_sentence(cause.text)
+        lines.append(f"{translate('why')} ({translate(cause.name)}): {text}")
     if view.verbose:
-        lines.append(translate("evidence: {evidence}", evidence="; ".join(finding.evidence)))
+        evidence = "; ".join(map(translate_sentence, finding.evidence))
+        lines.append(translate("evidence: {evidence}", evidence=evidence))
         lines.append(translate("id: {id}, in {task}", id=finding.id, task=finding.task))
     return lines
 

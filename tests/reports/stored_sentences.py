@@ -1,0 +1,144 @@
+"""The sentences that results store, found in the code that makes them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import dumpdiff
+
+PACKAGE = Path(dumpdiff.__file__).parent
+
+#: Where findings, causes, evidence and notes are put into words. The reasons of
+#: ``divergence/tables.py`` are translated where tables are shown.
+SOURCES = (
+    *sorted((PACKAGE / "causes").rglob("*.py")),
+    *(file for file in sorted((PACKAGE / "divergence").glob("*.py")) if file.stem != "tables"),
+    *(
+        PACKAGE / path
+        for path in (
+            "api/layouts.py",
+            "api/pipeline.py",
+            "api/shard_evidence.py",
+            "comparison/baseline.py",
+            "comparison/new_weights.py",
+            "comparison/permuted_rows.py",
+            "graph/statistics.py",
+            "run_divergence/run.py",
+            "sharding/layouts.py",
+            "sharding/merge.py",
+        )
+    ),
+)
+
+#: Strings that no result stores: messages of the progress bar, names of interpretations.
+OTHER_STRINGS = {
+    "comparing the baseline",
+    "merging the ranks",
+    "reading rank {part.rank} of the {side}",
+    "reading the baseline",
+    "statistics of the baseline",
+    "statistics of the {side}",
+    "a value without consumers",
+    "batch first",
+    "{description}; the {faithful_side} {contrast}",
+}
+
+#: Parts that are no clauses -> a clause that holds them.
+EXAMPLES = {
+    "; the {other_side} {statement.contrast}": "the target has softmax",
+    "{place} of the reference": "x of the reference behaves as all zeros",
+    "a causal mask shifted by {shift} diagonal{plural}, which hides from diagonal "
+    "{first_hidden + shift} on": "a causal mask shifted by 2 diagonals, which hides from diagonal "
+    "3 on",
+    "{description} (effective scale {scale} against {faithful_scale})": "attention scores 4 times "
+    "the target's (effective scale 1 against 4)",
+    "without the factor of {step.name} ({step.kind} {factor})": "without the factor of Mul (mul 2)",
+    "without the number of {step.name} ({step.kind} {addend})": "without the number of A (add 1)",
+    "{region.steps[number].name} ({region.steps[number].kind}) of part {other_number} of the "
+    "{own.n_parts} {whole} {own.name}": "Mul (mul) of part 1 of the 4 gates x",
+    "{'an' if is_given else 'a'} {state} of zeros in {step.name}": "an initial state of zeros in A",
+    "{steps} without {text}": "layer norm of x without its weight",
+    "{word} the bias {operand.parameter}": "twice the bias b",
+    "layer {layer} {('forward', 'backward')[direction]}": "layer 1 backward",
+    "weight_hh{words} transposed, gate by gate": "weight_hh of layer 1 transposed, gate by gate",
+    "{thing} {factor} times the {case.faithful_side}'s": "a weight 2 times the target's",
+    "the {self.reduction}": "the sum divided by 8",
+    "a label smoothing that is {abs(share)} {'larger' if share > 0 else 'smaller'}": "a label "
+    "smoothing that is 0.1 larger",
+    "{more_or_fewer} tokens counted: {int(faulty.sum())}": "more tokens counted: 8",
+    "columns ": "columns 0 to 7 of w",
+    "{step_input.name} as ": "x as columns 0 to 7 of w",
+    "{count}elements are NaN, Inf or masked on one side only": "3 elements are NaN, Inf or masked "
+    "on one side only",
+    "{format_argument(str(row.argument))} {row.target} against {row.reference}": "scalar argument "
+    "eps 1 against 2",
+    "at least {2 * MAX_REGION_END} {side}": "at least 8 target",
+    "{ops_t[0]} vs {ops_r[0]}{n_norms}: momentum {momentum_t} against {momentum_r}; the running "
+    "statistics after the step differ": "a vs b and 3 more: momentum 1 against 2",
+    "both sides recorded {subject} could be compared. {advice}": "both sides recorded the "
+    "optimizer, but none of it could be compared. ",
+    "both sides recorded new weights, but the step changes none of them by more than the "
+    "tolerance{_ADVICE_FOR_STEPS}": "both sides recorded new weights, but the step changes none "
+    "of them by more than the tolerance",
+    "the {own} does not train {subject}; the {other} does": "the target does not train 1 of 2 "
+    "parameters: w; the reference does",
+    "the {len(merged.ranks)} {kind} of the {side} were merged to one run": "the 2 ranks of the "
+    "target were merged to one run",
+}
+
+
+def find_sentences() -> Iterator[tuple[str, str]]:
+    """Yield (place, sentence) for the strings of the code that have words, an example for each."""
+    for file in SOURCES:
+        for line, text in _find_strings(ast.parse(file.read_text(encoding="utf-8"))):
+            sentence = EXAMPLES.get(text)
+            if sentence is None:
+                is_part = text != text.strip(" ,;") or text in OTHER_STRINGS
+                sentence = "" if is_part else _PLACEHOLDER.sub("7", text)
+            if sentence:
+                yield f"{file.relative_to(PACKAGE)}:{line}", sentence
+
+
+_PLACEHOLDER = re.compile(r"\{(?:[^{}]|\{[^}]*\})*\}")
+
+
+def list_strings() -> set[str]:
+    """Return all strings of the code, with placeholders as they are written there."""
+    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in SOURCES)
+    return {text for tree in trees for _, text in _find_strings(tree)}
+
+
+def _find_strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of strings of several words; no docstrings and no error messages."""
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            skipped.add(id(node.value))
+        elif isinstance(node, ast.Raise):
+            skipped.update(map(id, ast.walk(node)))
+        elif isinstance(node, ast.JoinedStr):
+            skipped.update(id(part) for part in node.values if isinstance(part, ast.Constant))
+        elif isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+            skipped.update(map(id, ast.walk(node.format_spec)))
+    for node in ast.walk(tree):
+        if id(node) in skipped or not isinstance(node, ast.Constant | ast.JoinedStr):
+            continue
+        text = _read_string(node)
+        if " " in text and re.search("[a-z]{2}", _PLACEHOLDER.sub("", text)):
+            yield node.lineno, text
+
+
+def _read_string(node: ast.Constant | ast.JoinedStr) -> str:
+    """Return a string with its placeholders as they are written; '' for other constants."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    text = ""
+    for part in node.values:
+        if isinstance(part, ast.FormattedValue):
+            text += f"{{{ast.unparse(part.value)}}}"
+        elif isinstance(part, ast.Constant):
+            text += str(part.value)
+    return text
