@@ -92,9 +92,11 @@ def _find_other_values(
     ``positions`` are those of the outer records whose value the ``inner_rows`` hold.
     """
     tensors = trace.tensors
-    kinds = trace.ops["kind"].to_numpy()[tensors["op"].to_numpy()]
-    is_op = (trace.ops["level"] == "op").to_numpy()[tensors["op"].to_numpy()]
-    slots, sizes = tensors["slot"].to_numpy(), tensors["size"].to_numpy()
+    op_ids = tensors["op"].to_numpy()
+    # tables of numbers are joined several times as fast as those of words
+    kinds, slots = pd.factorize(trace.ops["kind"])[0][op_ids], pd.factorize(tensors["slot"])[0]
+    is_op = (trace.ops["level"] == "op").to_numpy()[op_ids]
+    sizes = tensors["size"].to_numpy()
     places = pd.DataFrame(
         {"group": groups[positions], "kind": kinds[inner_rows], "slot": slots[inner_rows]}
     )
@@ -110,18 +112,20 @@ def _find_other_values(
             "size": sizes[outer.rows[lacking]],
         }
     ).merge(places, on="group")
+    # few calls lack a value, and the tables of all records would be large
+    is_candidate = is_op[inner.rows] & np.isin(inner.calls, wanted["call"].to_numpy())
+    rows = inner.rows[is_candidate]
     candidates = pd.DataFrame(
         {
-            "row": inner.rows,
-            "call": inner.calls,
-            "phase": inner.phases,
-            "direction": inner.directions,
-            "size": sizes[inner.rows],
-            "kind": kinds[inner.rows],
-            "slot": slots[inner.rows],
+            "row": rows,
+            "call": inner.calls[is_candidate],
+            "phase": inner.phases[is_candidate],
+            "direction": inner.directions[is_candidate],
+            "size": sizes[rows],
+            "kind": kinds[rows],
+            "slot": slots[rows],
         }
     )
-    candidates = candidates[is_op[inner.rows]]
     keys = ["call", "phase", "direction", "size", "kind", "slot"]
     matches = wanted.merge(candidates, on=keys).drop_duplicates("position")
     others = np.full(len(outer.rows), -1)

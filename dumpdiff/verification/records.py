@@ -10,6 +10,7 @@ import pandas as pd
 from ..graph.value_classes import count_evidence
 from ..model.arrays import Flags, Floats, Ints
 from ..model.trace import BACKWARD, FORWARD, Trace
+from ..readers.call_records import SlotIndex
 from ..rulebook import Rules
 from .contradictions import Check, Contradiction
 from .descriptions import build_contradiction, format_statistics, get_op_name
@@ -382,20 +383,24 @@ def check_gradient_shapes(trace: Trace) -> Check:
     forward = ops["forward"].to_numpy()[tensors["op"].to_numpy()]
     is_gradient = (forward >= 0) & (tensors["slot_kind"] == "input").to_numpy()
     is_gradient &= tensors["trusted"].to_numpy()
-    slots, op_ids = tensors["slot"].tolist(), tensors["op"].tolist()
-    rows_by_slot = dict(zip(zip(op_ids, slots, strict=True), range(len(tensors)), strict=True))
-    shapes = tensors["shape"].tolist()
+    slots, shapes = tensors["slot"].to_numpy(), tensors["shape"].to_numpy()
+    rows = np.flatnonzero(is_gradient)
+    output_slots = [slot.replace("input", "output", 1) for slot in slots[rows].tolist()]
+    outputs = SlotIndex(tensors).find_rows(forward[rows], output_slots)
+    rows, outputs = rows[outputs >= 0], outputs[outputs >= 0]
     n_checked = 0
     contradictions = []
-    for row in np.flatnonzero(is_gradient).tolist():
-        output = rows_by_slot.get((int(forward[row]), slots[row].replace("input", "output", 1)))
-        if output is None or shapes[row] is None or shapes[output] is None:
+    shape_pairs = zip(shapes[rows].tolist(), shapes[outputs].tolist(), strict=True)
+    for row, output, (shape, output_shape) in zip(
+        rows.tolist(), outputs.tolist(), shape_pairs, strict=True
+    ):
+        if shape is None or output_shape is None:
             continue
         n_checked += 1
-        if shapes[row] != shapes[output]:
-            recorded = f"a gradient of shape {shapes[row]}"
+        if shape != output_shape:
             value = f"{get_op_name(trace, output)} {slots[output]}"
-            computed = f"{value} has shape {shapes[output]}"
+            computed = f"{value} has shape {output_shape}"
+            recorded = f"a gradient of shape {shape}"
             item = build_contradiction(trace, "gradient", row, recorded, computed)
             contradictions.append(item)
     return Check("shapes of gradients and of their values", n_checked, tuple(contradictions))
