@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,12 +127,13 @@ class Flow:
         Of one op, the results come before what it reads. Gradients that a backward record was given
         are computed, too.
         """
-        records = [
-            (op, value)
-            for op in range(len(self.reads) - 1, -1, -1)
-            for value in (*self.writes[op], *self.reads[op])
+        values_of_ops = [
+            written + read for written, read in zip(self.writes, self.reads, strict=True)
         ]
-        ops, values = np.array(records, dtype=np.int64).reshape(-1, 2).T
+        values_of_ops.reverse()
+        counts = np.fromiter(map(len, values_of_ops), dtype=np.int64, count=len(values_of_ops))
+        ops = np.repeat(np.arange(len(counts))[::-1], counts)
+        values = np.fromiter(chain.from_iterable(values_of_ops), np.int64, count=len(ops))
         is_computed = (self.producers >= 0) | (self.classes["phase"] != FORWARD).to_numpy()
         is_kept = is_computed[values]
         return ops[is_kept], values[is_kept]
@@ -156,9 +158,9 @@ class Flow:
         outputs = self._index_by_position(output_rows, ops)
         gradients = self._index_by_position(gradient_rows, calls)
         gradient_of: dict[int, int] = {}
-        for position, gradient in gradients.items():
-            if position in outputs:
-                gradient_of.setdefault(outputs[position], gradient)
+        for place, gradient in gradients.items():
+            if place in outputs:
+                gradient_of.setdefault(outputs[place], gradient)
         return gradient_of
 
     @cached_property
@@ -183,19 +185,28 @@ class Flow:
         """Return whether an op of the optimizer reads a class."""
         return any(self.phases[op] == OPTIMIZER for op in self.consumers[value])
 
-    def _index_by_position(self, rows: Ints, ops: Ints) -> dict[tuple[int, int], int]:
-        """Return (op, position among its inputs or outputs) -> class of some tensor rows.
+    def _index_by_position(self, rows: Ints, ops: Ints) -> dict[int, int]:
+        """Return place -> class of some tensor rows, of several at a place the first.
 
-        ``ops`` has the op of every tensor. A slot without a number is position 0.
+        A place is an op and a position among its inputs or outputs, as one number. ``ops`` has the
+        op of every tensor. A slot without a number is position 0.
         """
-        classes: dict[tuple[int, int], int] = {}
-        slots = self.tensors["slot"].to_numpy()[rows].tolist()
-        values = self.tensor_class[rows].tolist()
-        for op, slot, value in zip(ops[rows].tolist(), slots, values, strict=True):
-            number = slot.partition(".")[2]
-            position = int(number) if number.isdecimal() else 0
-            classes.setdefault((op, position), value)
-        return classes
+        places = self._slot_positions[rows] * len(self.trace.ops) + ops[rows]
+        first_places, first_rows = np.unique(places, return_index=True)
+        order = np.argsort(first_rows)
+        values = self.tensor_class[rows[first_rows[order]]]
+        return dict(zip(first_places[order].tolist(), values.tolist(), strict=True))
+
+    @cached_property
+    def _slot_positions(self) -> Ints:
+        """(tensors,) the number in the slot, 0 if it has none, numbered anew: 0, 1, 2, ..."""
+        codes, slots = pd.factorize(self.tensors["slot"])
+        numbers = [slot.partition(".")[2] for slot in slots]
+        positions = [int(number) if number.isdecimal() else 0 for number in numbers]
+        new_numbers = {position: index for index, position in enumerate(dict.fromkeys(positions))}
+        renumbered = np.array([new_numbers[position] for position in positions], dtype=int)
+        slot_positions: Ints = renumbered[codes]
+        return slot_positions
 
     def iterate_enclosing_calls(self, op: int) -> Iterator[int]:
         """Yield the module calls that an op ran in, innermost first."""
@@ -335,9 +346,10 @@ class Flow:
         """'max' or 'min' -> (phase, number) -> the computed values that have it, in order."""
         phases = self.list_column("phase")
         values_of: dict[str, dict[tuple[str, float], list[int]]] = {"max": {}, "min": {}}
-        for value in self._computed_values:
-            for name, values in values_of.items():
-                values.setdefault((phases[value], self.list_column(name)[value]), []).append(value)
+        for name, values in values_of.items():
+            numbers = self.list_column(name)
+            for value in self._computed_values:
+                values.setdefault((phases[value], numbers[value]), []).append(value)
         return values_of
 
     @cached_property
@@ -533,8 +545,9 @@ def _build_class_table(
     rows = np.flatnonzero(tensor_class >= 0)
     is_new = np.zeros(len(tensors), dtype=bool)
     computed_rows = rows[is_computed[rows]]
+    values, producing_ops = tensor_class[computed_rows].tolist(), ops[computed_rows].tolist()
     is_new[computed_rows] = [
-        tensor_class[row] not in reads[ops[row]] for row in computed_rows.tolist()
+        value not in reads[op] for value, op in zip(values, producing_ops, strict=True)
     ]
     # a module call repeats what an op inside it produced: prefer the op, then the earliest
     new_rows = np.flatnonzero(is_new)
