@@ -270,6 +270,8 @@ def select_region_ends(graph: JointGraph, nodes: Sequence[int]) -> tuple[int, ..
 
 
 def _find_largest(errors: list[float]) -> float:
+    if not errors:
+        return math.nan
     if len(errors) == 1:
         return errors[0]
     numbers = [error for error in errors if not math.isnan(error)]

@@ -509,7 +509,10 @@ def _collect_values_of_ops(
             reads[op][value] = None
     new_values = []
     for read_values, written_values in zip(reads, writes, strict=True):
-        new_values.append(tuple(value for value in written_values if value not in read_values))
+        if written_values.keys().isdisjoint(read_values):
+            new_values.append(tuple(written_values))
+        else:
+            new_values.append(tuple(v for v in written_values if v not in read_values))
     return tuple(map(tuple, reads)), tuple(new_values)
 
 
