@@ -122,7 +122,7 @@ def _find_partner_tensors(graph: JointGraph, rows_r: Ints, nodes: Ints) -> Ints:
 
 def _find_first_tensors(flow: Flow, slot_kind: str, ops: Ints, values: Ints) -> Ints:
     """Return for each (op, class) its first tensor in a kind of slot, -1 if there is none."""
-    is_chosen = (flow.tensor_class >= 0) & (flow.tensors["slot_kind"] == slot_kind).to_numpy()
+    is_chosen = (flow.tensor_class >= 0) & (flow.tensors["slot_kind"].to_numpy() == slot_kind)
     rows = np.flatnonzero(is_chosen)
     n_classes = len(flow.classes)
     keys = flow.tensors["op"].to_numpy()[rows] * n_classes + flow.tensor_class[rows]

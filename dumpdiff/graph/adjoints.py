@@ -97,7 +97,7 @@ def find_returned_gradients(flow: Flow) -> dict[int, int]:
     So a bias is added later. The backward record of the module has the gradients of its outputs.
     """
     is_parameter = (flow.classes["parameter"] != "").to_numpy()
-    is_output = (flow.tensors["slot_kind"] == "output").to_numpy() & (flow.tensor_class >= 0)
+    is_output = (flow.tensors["slot_kind"].to_numpy() == "output") & (flow.tensor_class >= 0)
     output_rows = np.flatnonzero(is_output)
     returned_rows = output_rows[is_parameter[flow.tensor_class[output_rows]]]
     if set(flow.tensors["op"].to_numpy()[returned_rows].tolist()).isdisjoint(flow.calls):

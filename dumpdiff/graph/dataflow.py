@@ -60,7 +60,7 @@ class Flow:
     @cached_property
     def has_whole_tensor(self) -> Flags:
         """(tensors,) whether there is a whole tensor that may stand for the class."""
-        lacks_file = (self.tensors["file"] == "").to_numpy()
+        lacks_file = self.tensors["file"].to_numpy() == ""
         flags: Flags = ~lacks_file & (self.tensor_class >= 0)
         return flags & ~_flag_doubtful_files(
             self.tensors, self.tensor_class, self.producers, lacks_file
@@ -276,7 +276,7 @@ class Flow:
     def is_result(self) -> Flags:
         """(tensors,) true for outputs, and for the gradients that a backward record was given."""
         is_backward_record = self.trace.ops["forward"].to_numpy()[self.tensors["op"]] >= 0
-        is_given = is_backward_record & (self.tensors["slot_kind"] == "input").to_numpy()
+        is_given = is_backward_record & (self.tensors["slot_kind"].to_numpy() == "input")
         is_result: Flags = self.is_computed | is_given
         return is_result
 
@@ -408,7 +408,7 @@ class Flow:
 def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) -> Flow:
     """Complete the statistics of a trace and collapse it by value."""
     tensors, problems = complete_statistics(trace, progress)
-    updates = (trace.ops["phase"] == OPTIMIZER).to_numpy()[tensors["op"]]
+    updates = (trace.ops["phase"].to_numpy() == OPTIMIZER)[tensors["op"]]
     counters = updates & _flag_counters(trace, tensors)
     low_precision = trace.source.low_precision_statistics
     tensor_class = assign_classes(tensors, low_precision, updates, counters)
@@ -439,7 +439,7 @@ def mark_shape_reads(flow: Flow, rules: Rules) -> Flow:
     # a backward record has gradients in its slots, and the output of no op is read by it
     is_call = (flow.trace.ops["forward"] < 0).to_numpy()
     ops = flow.tensors["op"].to_numpy()
-    is_input = (flow.tensors["slot_kind"] != "output").to_numpy()
+    is_input = flow.tensors["slot_kind"].to_numpy() != "output"
     rows = np.flatnonzero((is_reader & is_call)[ops] & is_input & (flow.tensor_class >= 0))
     slots = flow.tensors["slot"].to_numpy()
     shape_reads: set[tuple[int, int]] = set()
@@ -454,10 +454,10 @@ def mark_shape_reads(flow: Flow, rules: Rules) -> Flow:
 def _flag_counters(trace: Trace, tensors: pd.DataFrame) -> Flags:
     """Return (tensors,) true for single whole numbers that are updated in memory."""
     is_api_update = flag_words(trace.ops["kind"], is_in_place)[tensors["op"]]
-    is_update = is_api_update | (tensors["update_of"] != "").to_numpy()
+    is_update = is_api_update | (tensors["update_of"].to_numpy() != "")
     numbers = tensors["max"].to_numpy()
     is_count = (tensors["size"] == 1).to_numpy() & (numbers > 0) & (numbers == np.floor(numbers))
-    flags: Flags = is_update & is_count & (tensors["slot_kind"] == "output").to_numpy()
+    flags: Flags = is_update & is_count & (tensors["slot_kind"].to_numpy() == "output")
     return flags
 
 
@@ -467,10 +467,10 @@ def _flag_computed(trace: Trace, tensors: pd.DataFrame) -> Flags:
     MindSpore writes parameters as ops of kind Parameter; these compute nothing. Neither does an
     update that leaves one repeated number: MindSpore's SGD keeps zeros if it has no momentum.
     """
-    is_parameter = (trace.ops["kind"] == "Parameter").to_numpy()[tensors["op"]]
-    is_update = (tensors["update_of"] != "") & (tensors["size"] > 1)
-    is_unused_state = (is_update & (tensors["max"] == tensors["min"])).to_numpy()
-    is_output = (tensors["slot_kind"] == "output").to_numpy()
+    is_parameter = (trace.ops["kind"].to_numpy() == "Parameter")[tensors["op"]]
+    is_update = (tensors["update_of"].to_numpy() != "") & (tensors["size"] > 1).to_numpy()
+    is_unused_state = is_update & (tensors["max"] == tensors["min"]).to_numpy()
+    is_output = tensors["slot_kind"].to_numpy() == "output"
     is_computed: Flags = is_output & ~is_parameter & ~is_unused_state
     return is_computed
 
@@ -482,7 +482,7 @@ def _find_overwritten_values(tensors: pd.DataFrame, tensor_class: Ints) -> Ints:
     """
     read_class = tensor_class.copy()
     names = tensors["parameter"].to_numpy()
-    is_output = (tensors["slot_kind"] == "output").to_numpy()
+    is_output = tensors["slot_kind"].to_numpy() == "output"
     last_values: dict[str, int] = {}
     for row in np.flatnonzero(names != "").tolist():
         if tensor_class[row] >= 0:
@@ -498,7 +498,7 @@ def _collect_values_of_ops(
     """Return per op the classes that it reads, and those that it writes and does not read."""
     reads: list[dict[int, None]] = [{} for _ in range(n_ops)]
     writes: list[dict[int, None]] = [{} for _ in range(n_ops)]
-    is_input = (tensors["slot_kind"] != "output").to_numpy()
+    is_input = tensors["slot_kind"].to_numpy() != "output"
     value_of_row = np.where(is_input, read_class, tensor_class)
     rows = np.flatnonzero((value_of_row >= 0) & (is_computed | is_input))
     ops, values = tensors["op"].to_numpy()[rows].tolist(), value_of_row[rows].tolist()
@@ -528,7 +528,7 @@ def _flag_doubtful_files(
     is_mixed = np.zeros(len(producers) + 1, dtype=bool)  # the last one: no class
     is_mixed[tensor_class[lacks_file]] = True
     is_mixed[:-1] &= producers < 0
-    is_mixed[tensor_class[(tensors["parameter"] != "").to_numpy()]] = False
+    is_mixed[tensor_class[tensors["parameter"].to_numpy() != ""]] = False
     is_mixed[-1] = False
     flags: Flags = is_mixed[tensor_class]
     return flags
@@ -544,7 +544,7 @@ def _build_class_table(
     """Return the table described by CLASS_COLUMNS."""
     count = int(tensor_class.max(initial=-1)) + 1
     ops = tensors["op"].to_numpy()
-    is_module = (trace.ops["level"] == "module").to_numpy()
+    is_module = trace.ops["level"].to_numpy() == "module"
     rows = np.flatnonzero(tensor_class >= 0)
     is_new = np.zeros(len(tensors), dtype=bool)
     computed_rows = rows[is_computed[rows]]
@@ -559,7 +559,7 @@ def _build_class_table(
     producers[tensor_class[new_rows]] = ops[new_rows]
     is_new[new_rows] = ops[new_rows] == producers[tensor_class[new_rows]]
     # the last assignment wins: sort the producer's output, then tensors with a file, to the end
-    lacks_file = (tensors["file"] == "").to_numpy()
+    lacks_file = tensors["file"].to_numpy() == ""
     lacks_file = lacks_file ^ _flag_doubtful_files(tensors, tensor_class, producers, lacks_file)
     best_last = rows[np.lexsort((rows, lacks_file[rows], ~is_new[rows]))][::-1]
     representatives = np.full(count, -1)

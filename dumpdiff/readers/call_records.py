@@ -284,7 +284,7 @@ def find_trusted_rows(
     op, slot, slot_kind, shape = (
         tensors[name].to_numpy() for name in ("op", "slot", "slot_kind", "shape")
     )
-    kind, is_module = ops["kind"].to_numpy()[op], (ops["level"] == "module").to_numpy()[op]
+    kind, is_module = ops["kind"].to_numpy()[op], (ops["level"].to_numpy() == "module")[op]
     phase, forward = ops["phase"].to_numpy()[op], ops["forward"].to_numpy()[op]
 
     gradients = np.flatnonzero((phase == BACKWARD) & (slot_kind == "output") & (forward >= 0))

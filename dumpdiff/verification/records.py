@@ -68,7 +68,7 @@ def check_possibility(trace: Trace, numbers: RecordedNumbers) -> Check:
         mean_error = errors * magnitude + floors
         lower, upper = _bound_norms(numbers, mean_error)
         is_judged = is_finite & (magnitude > _MIN_MAGNITUDE) & np.isfinite(norm)
-        is_judged &= ~((tensors["dtype"] == "float16").to_numpy() & (norm >= _FLOAT16_MAX))
+        is_judged &= ~((tensors["dtype"].to_numpy() == "float16") & (norm >= _FLOAT16_MAX))
         reasons: list[tuple[Flags, str]] = [
             (is_finite & (high < low), "max is below min"),
             (is_finite & (numbers.sizes == 1) & (high != low), "max and min of one element differ"),
@@ -186,7 +186,7 @@ def _flag_updates(
 def _hold_own_output(trace: Trace, numbers: RecordedNumbers, rows: Ints) -> Flags:
     """Return which inputs equal an output of their own op, as after an update in place."""
     tensors = trace.tensors
-    outputs = np.flatnonzero((tensors["slot_kind"] == "output").to_numpy())
+    outputs = np.flatnonzero(tensors["slot_kind"].to_numpy() == "output")
     ops = tensors["op"].to_numpy()
     output_table = pd.DataFrame({"op": ops[outputs], "output": outputs})
     pairs = pd.DataFrame({"op": ops[rows], "position": np.arange(len(rows))})
@@ -307,8 +307,8 @@ def check_parameters(trace: Trace, numbers: RecordedNumbers) -> Check:
     tensors = trace.tensors
     ops = tensors["op"].to_numpy()
     phases = trace.ops["phase"].to_numpy()[ops]
-    is_read = (tensors["slot_kind"] != "output").to_numpy() & tensors["trusted"].to_numpy()
-    is_read &= (tensors["parameter"] != "").to_numpy() & np.isin(phases, (FORWARD, BACKWARD))
+    is_read = (tensors["slot_kind"].to_numpy() != "output") & tensors["trusted"].to_numpy()
+    is_read &= (tensors["parameter"].to_numpy() != "") & np.isin(phases, (FORWARD, BACKWARD))
     rows = np.flatnonzero(is_read)
     is_known, is_different = _compare_rows(
         trace, numbers, rows, _find_most_frequent_reads(trace, rows)
@@ -381,7 +381,7 @@ def check_gradient_shapes(trace: Trace) -> Check:
     """Check that the gradient that a backward call receives has the shape of the call's output."""
     tensors, ops = trace.tensors, trace.ops
     forward = ops["forward"].to_numpy()[tensors["op"].to_numpy()]
-    is_gradient = (forward >= 0) & (tensors["slot_kind"] == "input").to_numpy()
+    is_gradient = (forward >= 0) & (tensors["slot_kind"].to_numpy() == "input")
     is_gradient &= tensors["trusted"].to_numpy()
     slots, shapes = tensors["slot"].to_numpy(), tensors["shape"].to_numpy()
     rows = np.flatnonzero(is_gradient)

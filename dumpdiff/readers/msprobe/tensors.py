@@ -91,7 +91,7 @@ def build_call_tensors(
     is_trusted = call_records.find_trusted_rows(
         ops, table, inputs_before=True, gradients_complete=framework == "mindspore", modules=True
     )
-    table["trusted"] = is_trusted | (table["gradient_of"] != "")
+    table["trusted"] = is_trusted | (table["gradient_of"].to_numpy() != "")
     return table, problems
 
 
@@ -102,7 +102,7 @@ def _correct_swapped_gradients(
     if not call_records.has_swapped_gradients(ops, table):
         return table
     is_backward = (ops["phase"].to_numpy() == BACKWARD)[table["op"].to_numpy()]
-    is_parameter_gradient = (table["gradient_of"] != "").to_numpy()
+    is_parameter_gradient = table["gradient_of"].to_numpy() != ""
     columns["slot"], columns["slot_kind"] = call_records.swap_inputs_and_outputs(
         columns["slot"], columns["slot_kind"], is_backward & ~is_parameter_gradient
     )
