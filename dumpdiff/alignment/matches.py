@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -96,7 +97,10 @@ class Matching:
 
         Where one pair excludes another, the earlier one counts, whichever side is the target.
         """
-        targets, references = np.array(list(pairs), dtype=np.int64).reshape(-1, 2).T
+        flat_pairs = np.fromiter(chain.from_iterable(pairs), dtype=np.int64)
+        return self._sort_columns(*flat_pairs.reshape(-1, 2).T)
+
+    def _sort_columns(self, targets: Ints, references: Ints) -> list[tuple[int, int]]:
         places_t, places_r = self._positions_t[targets], self._positions_r[references]
         order = np.lexsort(
             (
@@ -110,8 +114,7 @@ class Matching:
     def list_class_pairs(self) -> list[tuple[int, int]]:
         """Return the pairs of classes so far in the order of the two runs."""
         targets = np.flatnonzero(self.classes_t >= 0)
-        pairs = zip(targets.tolist(), self.classes_t[targets].tolist(), strict=True)
-        return self.sort_pairs(pairs)
+        return self._sort_columns(targets, self.classes_t[targets])
 
     def list_op_pairs(self) -> list[tuple[int, int]]:
         """Return the pairs of ops so far in the order of the two runs."""

@@ -119,8 +119,8 @@ def _collect_leaf_names(matching: Matching) -> tuple[list[str], list[str]]:
 def _mask_leaf_names(names: list[str], partners: Ints, partner_names: list[str]) -> list[str]:
     masked_names = []
     for name, partner in zip(names, partners.tolist(), strict=True):
-        borrowed_name = partner_names[partner] if partner >= 0 else ""
-        masked_names.append(_DIGITS.sub("*", name or borrowed_name))
+        known_name = name or (partner_names[partner] if partner >= 0 else "")
+        masked_names.append(_DIGITS.sub("*", known_name) if known_name else "")
     return masked_names
 
 
@@ -132,16 +132,19 @@ def _compute_labels(flow: Flow, kinds: list[str], names: list[str]) -> list[Hash
     """
     producers = flow.classes["producer"].tolist()
     sizes = flow.classes["size"].tolist()
-    first_labels, edges = [], []
+    first_labels: list[int] = []
+    producing_ops, consuming_ops = [], []  # an edge each
     for op, (kind, reads) in enumerate(zip(kinds, flow.reads, strict=True)):
         leaves = []
         for value in reads:
             if producers[value] < 0:
                 leaves.append(names[value] or f"leaf {sizes[value]}")
             else:
-                edges.append((producers[value], op))
+                producing_ops.append(producers[value])
+                consuming_ops.append(op)
         first_labels.append(hash((kind, tuple(sorted(leaves)))))
-    producer_ends, consumer_ends = np.array(edges, dtype=int).reshape(-1, 2).T
+    producer_ends = np.array(producing_ops, dtype=int)
+    consumer_ends = np.array(consuming_ops, dtype=int)
     labels = [np.array(first_labels, dtype=np.int64).view(np.uint64)]
     for _ in range(RADIUS):
         hashes = _hash_labels(labels[-1])

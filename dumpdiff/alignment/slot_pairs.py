@@ -184,6 +184,8 @@ def _pair_by_size(
 ) -> Iterator[tuple[int, int]]:
     """Yield the values without a partner on the other side whose size is unique on both sides."""
     sizes_t = _index_by_size(matching.target, values_t, matching.partners_t, values_r)
+    if not sizes_t:
+        return
     sizes_r = _index_by_size(matching.reference, values_r, matching.partners_r, values_t)
     for size, remaining_t in sizes_t.items():
         remaining_r = sizes_r.get(size, [])

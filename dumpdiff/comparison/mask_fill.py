@@ -97,7 +97,7 @@ def _flag_equal_masks(flow: Flow, flags: Flags) -> Flags:
 def _flag_forward_ops(flow: Flow) -> Flags:
     """Return (ops,) true for all ops but those that compute gradients."""
     ops = flow.trace.ops
-    is_forward: Flags = (ops["phase"] != BACKWARD).to_numpy() | ops["recomputed"].to_numpy()
+    is_forward: Flags = (ops["phase"].to_numpy() != BACKWARD) | ops["recomputed"].to_numpy()
     return is_forward
 
 

@@ -194,7 +194,7 @@ def _flag_mask_fill(alignment: Alignment, rules: Rules, ids_t: Ints, ids_r: Ints
 
 
 def _has_file(flow: Flow, tensors: Ints) -> Flags:
-    flags: Flags = (flow.tensors["file"] != "").to_numpy()[tensors]
+    flags: Flags = (flow.tensors["file"].to_numpy() != "")[tensors]
     return flags
 
 

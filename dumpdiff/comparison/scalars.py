@@ -43,10 +43,14 @@ def find_scalar_differences(alignment: Alignment, rules: Rules) -> pd.DataFrame:
     kinds_t = alignment.target.trace.ops["kind"].tolist()
     kinds_r = alignment.reference.trace.ops["kind"].tolist()
     rows = []
-    for op_t, op_r in alignment.ops.itertuples(index=False):
-        if alignment.target_kinds[op_t] != alignment.reference_kinds[op_r]:
-            continue
+    op_pairs = zip(
+        alignment.ops["target"].tolist(), alignment.ops["reference"].tolist(), strict=True
+    )
+    for op_t, op_r in op_pairs:
         scalars_t, scalars_r = target_scalars.get(op_t, ()), reference_scalars.get(op_r, ())
+        is_same_kind = alignment.target_kinds[op_t] == alignment.reference_kinds[op_r]
+        if not scalars_t or not scalars_r or not is_same_kind:
+            continue
         is_same_call = kinds_t[op_t] == kinds_r[op_r]
         for scalar_t, scalar_r in pair_different_scalars(
             scalars_t, scalars_r, is_same_call=is_same_call

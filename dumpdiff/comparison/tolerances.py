@@ -85,7 +85,9 @@ def compute_tolerances(
         tolerance = 0.0
         for kind, length in productions or [("identity", 1)]:
             tolerance = max(tolerance, compute_tolerance(dtype, dtype, kind, length))
-        if is_graph_input(target, value_t) and is_graph_input(reference, value_r):
+        if not productions and (
+            is_graph_input(target, value_t) and is_graph_input(reference, value_r)
+        ):
             units = max(get_unit_roundoff(dtype_t), get_unit_roundoff(dtype_r))
             if units > 0:
                 if has_narrow_statistics and not has_file:

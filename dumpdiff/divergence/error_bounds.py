@@ -191,11 +191,13 @@ def build_share_function(graph: JointGraph) -> Callable[[int, int], float]:
     differs by.
     """
     rms = _average_class_column(graph, lambda flow: np.asarray(flow.rms, dtype=float)).tolist()
-    is_sum = [False] * graph.n_nodes
+    is_sum_node = np.zeros(graph.n_nodes, dtype=bool)
     for side in graph.sides:
         is_sum_op = np.array([kind in _SUM_KINDS for kind in side.kinds], dtype=bool)
-        for node, *_ in _iterate_productions(side, is_sum_op):
-            is_sum[node] = True
+        producers = _get_producers(side)
+        is_produced = producers >= 0
+        is_sum_node[is_produced] |= is_sum_op[producers[is_produced]]
+    is_sum = is_sum_node.tolist()
 
     def compute_share(node: int, child: int) -> float:
         has_share = is_sum[child] and rms[child] > 0

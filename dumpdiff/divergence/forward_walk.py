@@ -70,6 +70,10 @@ class Ancestry(NamedTuple):
         return not math.isnan(self.worst_diverged_error)
 
 
+#: Of values without parents: one object for all of them.
+_NO_ANCESTRY = Ancestry()
+
+
 @dataclass(frozen=True)
 class Walk:
     """What the walk from inputs to outputs finds out."""
@@ -103,7 +107,7 @@ def walk_forwards(
     allowed_errors = list(tolerances)
     max_cancellations = _list_max_cancellations(graph)
     new_weight_rows = frozenset(find_new_weight_rows(graph.comparison.alignment))
-    ancestry = [Ancestry()] * graph.n_nodes
+    ancestry = [_NO_ANCESTRY] * graph.n_nodes
     recomputations: dict[int, Recomputation] = {}
     forward_has_diverged = False
     ranks = np.argsort(graph.order).tolist()
@@ -222,6 +226,8 @@ def _collect_ancestry(
 
     ``ranks`` are the places of the nodes in the order of the graph.
     """
+    if not graph.parents[node]:
+        return _NO_ANCESTRY
     agreeing_errors, diverged_errors, carried_errors = [], [], []
     cancellation = 1.0
     ancestors: dict[int, None] = {}
@@ -270,6 +276,8 @@ def select_region_ends(graph: JointGraph, nodes: Sequence[int]) -> tuple[int, ..
 
 
 def _find_largest(errors: list[float]) -> float:
+    if not errors:
+        return math.nan
     if len(errors) == 1:
         return errors[0]
     numbers = [error for error in errors if not math.isnan(error)]

@@ -267,36 +267,30 @@ def _iterate_contributions(flow: Flow) -> Iterator[tuple[int, int]]:
     for op, call in enumerate(calls):
         if call < 0 or flow.phases[op] == FORWARD:
             continue
-        yield from _iterate_partial_gradients(flow, op, call)
-        unread_gradients = []
-        for value in flow.writes[op]:
-            is_final = flow.consumers[value] or parameter_names[value]
-            if not is_final:
-                unread_gradients.append(value)
+        unread_gradients = [
+            value
+            for value in flow.writes[op]
+            if not flow.consumers[value] and not parameter_names[value]
+        ]
         if not unread_gradients:
             continue
+        yield from _iterate_partial_gradients(flow, unread_gradients, call)
         for source in _find_gradient_sources(flow, call):
             total = flow.recorded_gradients[source]
             yield from ((gradient, total) for gradient in unread_gradients)
 
 
-def _iterate_partial_gradients(flow: Flow, op: int, call: int) -> Iterator[tuple[int, int]]:
+def _iterate_partial_gradients(
+    flow: Flow, unread_gradients: Sequence[int], call: int
+) -> Iterator[tuple[int, int]]:
     """Yield (unread result of a backward record, named gradient of a parameter that it adds to).
 
     A parameter that several calls read, as the steps of a recurrence, has a part from each. The
     gradient of one parameter is no part of that of another.
     """
-    parameter_names = flow.list_column("gradient_of")
-    unread_values = [
-        value
-        for value in flow.writes[op]
-        if not flow.consumers[value] and not parameter_names[value]
-    ]
-    if not unread_values:
-        return
     for parameter in flow.operands[call]:
         total = flow.gradients_of_parameters.get(flow.list_column("parameter")[parameter], -1)
-        for value in unread_values:
+        for value in unread_gradients:
             if total >= 0 and flow.sizes[value] == flow.sizes[total]:
                 yield value, total
 

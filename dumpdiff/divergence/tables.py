@@ -25,6 +25,8 @@ NO_TENSOR_REASON = "no tensor to compare"
 NO_NUMBERS_REASON = "no numbers on one side"
 NO_INFORMATION_REASON = "its tolerance allows any error"
 UNTRUSTED_REASON = "untrusted record: its recorder writes other numbers there"
+#: Kinds of slot in which the partner of a tensor is looked for, the most likely first.
+_SLOT_KINDS = ("output", "input", "parameter")
 _TENSOR_COLUMNS = ("slot", "dtype", "shape", "max", "min", "mean", "norm")
 _METRIC_COLUMNS = (
     "layout", "error", "metric", "tolerance", "relative_l2", "cosine", "max_absolute",
@@ -99,31 +101,39 @@ def _find_partner_tensors(graph: JointGraph, rows_r: Ints, nodes: Ints) -> Ints:
         alignment.ops["reference"].tolist(), alignment.ops["target"].tolist(), strict=True
     )
     partner_ops = dict(paired_ops)
-    tensors_at: dict[tuple[int, int, str], int] = {}  # (op, class, kind of slot) -> first tensor
-    known_rows = np.flatnonzero(target.tensor_class >= 0)
-    rows = zip(
-        known_rows.tolist(),
-        target.tensors["op"].to_numpy()[known_rows].tolist(),
-        target.tensor_class[known_rows].tolist(),
-        target.tensors["slot_kind"].to_numpy()[known_rows].tolist(),
-        strict=True,
-    )
-    for row, op, value, slot_kind in rows:
-        tensors_at.setdefault((op, value, slot_kind), row)
-    representatives = target.list_column("tensor")
-    ops_r = reference.tensors["op"].to_numpy()[rows_r].tolist()
-    slot_kinds_r = reference.tensors["slot_kind"].to_numpy()[rows_r].tolist()
-    values_t = graph.target_classes[nodes].tolist()
-    partners = []
-    for op_r, slot_kind, value in zip(ops_r, slot_kinds_r, values_t, strict=True):
-        op_t = partner_ops.get(op_r, -1)
-        partner = int(representatives[value])
-        for candidate_kind in (slot_kind, "output", "input", "parameter"):
-            if (op_t, value, candidate_kind) in tensors_at:
-                partner = tensors_at[op_t, value, candidate_kind]
-                break
-        partners.append(partner)
-    return np.array(partners, dtype=np.int64)
+    ops_r = reference.tensors["op"].to_numpy()[rows_r]
+    ops_t = np.array([partner_ops.get(op, -1) for op in ops_r.tolist()], dtype=np.int64)
+    slot_kinds_r = reference.tensors["slot_kind"].to_numpy()[rows_r]
+    values_t = graph.target_classes[nodes]
+    partners: Ints = target.classes["tensor"].to_numpy()[values_t].astype(np.int64)
+    candidates = {
+        slot_kind: _find_first_tensors(target, slot_kind, ops_t, values_t)
+        for slot_kind in _SLOT_KINDS
+    }
+    # the last assignment wins: a tensor in the kind of slot that the reference's has
+    for slot_kind in reversed(_SLOT_KINDS):
+        tensors = candidates[slot_kind]
+        partners = np.where(tensors >= 0, tensors, partners)
+    for slot_kind, tensors in candidates.items():
+        is_same_kind = (slot_kinds_r == slot_kind) & (tensors >= 0)
+        partners[is_same_kind] = tensors[is_same_kind]
+    return partners
+
+
+def _find_first_tensors(flow: Flow, slot_kind: str, ops: Ints, values: Ints) -> Ints:
+    """Return for each (op, class) its first tensor in a kind of slot, -1 if there is none."""
+    is_chosen = (flow.tensor_class >= 0) & (flow.tensors["slot_kind"].to_numpy() == slot_kind)
+    rows = np.flatnonzero(is_chosen)
+    n_classes = len(flow.classes)
+    keys = flow.tensors["op"].to_numpy()[rows] * n_classes + flow.tensor_class[rows]
+    known_keys, first_rows = np.unique(keys, return_index=True)
+    if not len(known_keys):
+        return np.full(len(ops), -1)
+    wanted_keys = ops * n_classes + values
+    places = np.minimum(np.searchsorted(known_keys, wanted_keys), len(known_keys) - 1)
+    is_present = (known_keys[places] == wanted_keys) & (ops >= 0)
+    tensors: Ints = np.where(is_present, rows[first_rows[places]], -1)
+    return tensors
 
 
 def build_uncompared_table(

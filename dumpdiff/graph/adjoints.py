@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..model.arrays import Flags
 from ..model.dtypes import is_floating
 from ..model.trace import BACKWARD, FORWARD, flag_words
 from .dataflow import Flow
@@ -64,8 +65,9 @@ def collect_recorded_gradients(flow: Flow) -> Gradients:
     # value -> gradient that flows back to it -> the calls it flows back through
     calls_of: defaultdict[int, defaultdict[int, list[int]]]
     calls_of = defaultdict(lambda: defaultdict(list))
-    inputs_of = _collect_arguments(flow, ("input", "parameter"))
-    outputs_of = _collect_arguments(flow, ("output",))
+    is_argument = _flag_arguments(flow)
+    inputs_of = _collect_arguments(flow, is_argument, ("input", "parameter"))
+    outputs_of = _collect_arguments(flow, is_argument, ("output",))
     for record, call in enumerate(flow.calls):
         if call < 0 or not flow.writes[record] or not outputs_of[call]:
             continue
@@ -95,14 +97,15 @@ def find_returned_gradients(flow: Flow) -> dict[int, int]:
     So a bias is added later. The backward record of the module has the gradients of its outputs.
     """
     is_parameter = (flow.classes["parameter"] != "").to_numpy()
-    is_output = (flow.tensors["slot_kind"] == "output").to_numpy() & (flow.tensor_class >= 0)
+    is_output = (flow.tensors["slot_kind"].to_numpy() == "output") & (flow.tensor_class >= 0)
     output_rows = np.flatnonzero(is_output)
     returned_rows = output_rows[is_parameter[flow.tensor_class[output_rows]]]
     if set(flow.tensors["op"].to_numpy()[returned_rows].tolist()).isdisjoint(flow.calls):
         return {}
     parameters = set(np.flatnonzero(is_parameter).tolist())
-    outputs_of = _collect_arguments(flow, ("output",))
-    inputs_of = _collect_arguments(flow, ("input",))
+    is_argument = _flag_arguments(flow)
+    outputs_of = _collect_arguments(flow, is_argument, ("output",))
+    inputs_of = _collect_arguments(flow, is_argument, ("input",))
     gradient_of: dict[int, int] = {}
     for record, call in enumerate(flow.trace.ops["forward"].tolist()):
         if call < 0 or parameters.isdisjoint(outputs_of[call]):
@@ -150,16 +153,24 @@ def _contains_all(flow: Flow, module: int, calls: Sequence[int]) -> bool:
     return all(call == module or module in flow.iterate_enclosing_calls(call) for call in calls)
 
 
-def _collect_arguments(flow: Flow, slot_kinds: tuple[str, ...]) -> list[list[int]]:
-    """Return per op the classes of its positional floating tensors of these kinds of slot.
+def _flag_arguments(flow: Flow) -> Flags:
+    """Return (tensors,) true for the positional floating tensors of ops."""
+    tensors = flow.tensors
+    is_argument = ~tensors["constant"].to_numpy()
+    is_argument &= flag_words(tensors["slot"], lambda slot: slot.rpartition(".")[2].isdecimal())
+    is_argument &= flag_words(tensors["dtype"], is_floating)
+    return is_argument
+
+
+def _collect_arguments(
+    flow: Flow, is_argument: Flags, slot_kinds: tuple[str, ...]
+) -> list[list[int]]:
+    """Return per op the classes of its arguments of these kinds of slot.
 
     Those of which it reads only the shape are left out: no gradient flows back to them.
     """
     tensors = flow.tensors
-    is_argument = tensors["slot_kind"].isin(slot_kinds) & ~tensors["constant"]
-    is_argument &= flag_words(tensors["slot"], lambda slot: slot.rpartition(".")[2].isdecimal())
-    is_argument &= flag_words(tensors["dtype"], is_floating)
-    rows = np.flatnonzero(is_argument)
+    rows = np.flatnonzero(is_argument & tensors["slot_kind"].isin(slot_kinds).to_numpy())
     arguments: list[list[int]] = [[] for _ in range(len(flow.trace.ops))]
     ops, values = tensors["op"].to_numpy()[rows].tolist(), flow.tensor_class[rows].tolist()
     for op, value in zip(ops, values, strict=True):

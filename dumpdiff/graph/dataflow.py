@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class Flow:
     @cached_property
     def has_whole_tensor(self) -> Flags:
         """(tensors,) whether there is a whole tensor that may stand for the class."""
-        lacks_file = (self.tensors["file"] == "").to_numpy()
+        lacks_file = self.tensors["file"].to_numpy() == ""
         flags: Flags = ~lacks_file & (self.tensor_class >= 0)
         return flags & ~_flag_doubtful_files(
             self.tensors, self.tensor_class, self.producers, lacks_file
@@ -126,12 +127,13 @@ class Flow:
         Of one op, the results come before what it reads. Gradients that a backward record was given
         are computed, too.
         """
-        records = [
-            (op, value)
-            for op in range(len(self.reads) - 1, -1, -1)
-            for value in (*self.writes[op], *self.reads[op])
+        values_of_ops = [
+            written + read for written, read in zip(self.writes, self.reads, strict=True)
         ]
-        ops, values = np.array(records, dtype=np.int64).reshape(-1, 2).T
+        values_of_ops.reverse()
+        counts = np.fromiter(map(len, values_of_ops), dtype=np.int64, count=len(values_of_ops))
+        ops = np.repeat(np.arange(len(counts))[::-1], counts)
+        values = np.fromiter(chain.from_iterable(values_of_ops), np.int64, count=len(ops))
         is_computed = (self.producers >= 0) | (self.classes["phase"] != FORWARD).to_numpy()
         is_kept = is_computed[values]
         return ops[is_kept], values[is_kept]
@@ -156,9 +158,9 @@ class Flow:
         outputs = self._index_by_position(output_rows, ops)
         gradients = self._index_by_position(gradient_rows, calls)
         gradient_of: dict[int, int] = {}
-        for position, gradient in gradients.items():
-            if position in outputs:
-                gradient_of.setdefault(outputs[position], gradient)
+        for place, gradient in gradients.items():
+            if place in outputs:
+                gradient_of.setdefault(outputs[place], gradient)
         return gradient_of
 
     @cached_property
@@ -183,19 +185,28 @@ class Flow:
         """Return whether an op of the optimizer reads a class."""
         return any(self.phases[op] == OPTIMIZER for op in self.consumers[value])
 
-    def _index_by_position(self, rows: Ints, ops: Ints) -> dict[tuple[int, int], int]:
-        """Return (op, position among its inputs or outputs) -> class of some tensor rows.
+    def _index_by_position(self, rows: Ints, ops: Ints) -> dict[int, int]:
+        """Return place -> class of some tensor rows, of several at a place the first.
 
-        ``ops`` has the op of every tensor. A slot without a number is position 0.
+        A place is an op and a position among its inputs or outputs, as one number. ``ops`` has the
+        op of every tensor. A slot without a number is position 0.
         """
-        classes: dict[tuple[int, int], int] = {}
-        slots = self.tensors["slot"].to_numpy()[rows].tolist()
-        values = self.tensor_class[rows].tolist()
-        for op, slot, value in zip(ops[rows].tolist(), slots, values, strict=True):
-            number = slot.partition(".")[2]
-            position = int(number) if number.isdecimal() else 0
-            classes.setdefault((op, position), value)
-        return classes
+        places = self._slot_positions[rows] * len(self.trace.ops) + ops[rows]
+        first_places, first_rows = np.unique(places, return_index=True)
+        order = np.argsort(first_rows)
+        values = self.tensor_class[rows[first_rows[order]]]
+        return dict(zip(first_places[order].tolist(), values.tolist(), strict=True))
+
+    @cached_property
+    def _slot_positions(self) -> Ints:
+        """(tensors,) the number in the slot, 0 if it has none, numbered anew: 0, 1, 2, ..."""
+        codes, slots = pd.factorize(self.tensors["slot"])
+        numbers = [slot.partition(".")[2] for slot in slots]
+        positions = [int(number) if number.isdecimal() else 0 for number in numbers]
+        new_numbers = {position: index for index, position in enumerate(dict.fromkeys(positions))}
+        renumbered = np.array([new_numbers[position] for position in positions], dtype=int)
+        slot_positions: Ints = renumbered[codes]
+        return slot_positions
 
     def iterate_enclosing_calls(self, op: int) -> Iterator[int]:
         """Yield the module calls that an op ran in, innermost first."""
@@ -265,7 +276,7 @@ class Flow:
     def is_result(self) -> Flags:
         """(tensors,) true for outputs, and for the gradients that a backward record was given."""
         is_backward_record = self.trace.ops["forward"].to_numpy()[self.tensors["op"]] >= 0
-        is_given = is_backward_record & (self.tensors["slot_kind"] == "input").to_numpy()
+        is_given = is_backward_record & (self.tensors["slot_kind"].to_numpy() == "input")
         is_result: Flags = self.is_computed | is_given
         return is_result
 
@@ -335,9 +346,10 @@ class Flow:
         """'max' or 'min' -> (phase, number) -> the computed values that have it, in order."""
         phases = self.list_column("phase")
         values_of: dict[str, dict[tuple[str, float], list[int]]] = {"max": {}, "min": {}}
-        for value in self._computed_values:
-            for name, values in values_of.items():
-                values.setdefault((phases[value], self.list_column(name)[value]), []).append(value)
+        for name, values in values_of.items():
+            numbers = self.list_column(name)
+            for value in self._computed_values:
+                values.setdefault((phases[value], numbers[value]), []).append(value)
         return values_of
 
     @cached_property
@@ -396,7 +408,7 @@ class Flow:
 def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) -> Flow:
     """Complete the statistics of a trace and collapse it by value."""
     tensors, problems = complete_statistics(trace, progress)
-    updates = (trace.ops["phase"] == OPTIMIZER).to_numpy()[tensors["op"]]
+    updates = (trace.ops["phase"].to_numpy() == OPTIMIZER)[tensors["op"]]
     counters = updates & _flag_counters(trace, tensors)
     low_precision = trace.source.low_precision_statistics
     tensor_class = assign_classes(tensors, low_precision, updates, counters)
@@ -427,7 +439,7 @@ def mark_shape_reads(flow: Flow, rules: Rules) -> Flow:
     # a backward record has gradients in its slots, and the output of no op is read by it
     is_call = (flow.trace.ops["forward"] < 0).to_numpy()
     ops = flow.tensors["op"].to_numpy()
-    is_input = (flow.tensors["slot_kind"] != "output").to_numpy()
+    is_input = flow.tensors["slot_kind"].to_numpy() != "output"
     rows = np.flatnonzero((is_reader & is_call)[ops] & is_input & (flow.tensor_class >= 0))
     slots = flow.tensors["slot"].to_numpy()
     shape_reads: set[tuple[int, int]] = set()
@@ -442,10 +454,10 @@ def mark_shape_reads(flow: Flow, rules: Rules) -> Flow:
 def _flag_counters(trace: Trace, tensors: pd.DataFrame) -> Flags:
     """Return (tensors,) true for single whole numbers that are updated in memory."""
     is_api_update = flag_words(trace.ops["kind"], is_in_place)[tensors["op"]]
-    is_update = is_api_update | (tensors["update_of"] != "").to_numpy()
+    is_update = is_api_update | (tensors["update_of"].to_numpy() != "")
     numbers = tensors["max"].to_numpy()
     is_count = (tensors["size"] == 1).to_numpy() & (numbers > 0) & (numbers == np.floor(numbers))
-    flags: Flags = is_update & is_count & (tensors["slot_kind"] == "output").to_numpy()
+    flags: Flags = is_update & is_count & (tensors["slot_kind"].to_numpy() == "output")
     return flags
 
 
@@ -455,10 +467,10 @@ def _flag_computed(trace: Trace, tensors: pd.DataFrame) -> Flags:
     MindSpore writes parameters as ops of kind Parameter; these compute nothing. Neither does an
     update that leaves one repeated number: MindSpore's SGD keeps zeros if it has no momentum.
     """
-    is_parameter = (trace.ops["kind"] == "Parameter").to_numpy()[tensors["op"]]
-    is_update = (tensors["update_of"] != "") & (tensors["size"] > 1)
-    is_unused_state = (is_update & (tensors["max"] == tensors["min"])).to_numpy()
-    is_output = (tensors["slot_kind"] == "output").to_numpy()
+    is_parameter = (trace.ops["kind"].to_numpy() == "Parameter")[tensors["op"]]
+    is_update = (tensors["update_of"].to_numpy() != "") & (tensors["size"] > 1).to_numpy()
+    is_unused_state = is_update & (tensors["max"] == tensors["min"]).to_numpy()
+    is_output = tensors["slot_kind"].to_numpy() == "output"
     is_computed: Flags = is_output & ~is_parameter & ~is_unused_state
     return is_computed
 
@@ -470,7 +482,7 @@ def _find_overwritten_values(tensors: pd.DataFrame, tensor_class: Ints) -> Ints:
     """
     read_class = tensor_class.copy()
     names = tensors["parameter"].to_numpy()
-    is_output = (tensors["slot_kind"] == "output").to_numpy()
+    is_output = tensors["slot_kind"].to_numpy() == "output"
     last_values: dict[str, int] = {}
     for row in np.flatnonzero(names != "").tolist():
         if tensor_class[row] >= 0:
@@ -486,7 +498,7 @@ def _collect_values_of_ops(
     """Return per op the classes that it reads, and those that it writes and does not read."""
     reads: list[dict[int, None]] = [{} for _ in range(n_ops)]
     writes: list[dict[int, None]] = [{} for _ in range(n_ops)]
-    is_input = (tensors["slot_kind"] != "output").to_numpy()
+    is_input = tensors["slot_kind"].to_numpy() != "output"
     value_of_row = np.where(is_input, read_class, tensor_class)
     rows = np.flatnonzero((value_of_row >= 0) & (is_computed | is_input))
     ops, values = tensors["op"].to_numpy()[rows].tolist(), value_of_row[rows].tolist()
@@ -497,7 +509,10 @@ def _collect_values_of_ops(
             reads[op][value] = None
     new_values = []
     for read_values, written_values in zip(reads, writes, strict=True):
-        new_values.append(tuple(value for value in written_values if value not in read_values))
+        if written_values.keys().isdisjoint(read_values):
+            new_values.append(tuple(written_values))
+        else:
+            new_values.append(tuple(v for v in written_values if v not in read_values))
     return tuple(map(tuple, reads)), tuple(new_values)
 
 
@@ -513,7 +528,7 @@ def _flag_doubtful_files(
     is_mixed = np.zeros(len(producers) + 1, dtype=bool)  # the last one: no class
     is_mixed[tensor_class[lacks_file]] = True
     is_mixed[:-1] &= producers < 0
-    is_mixed[tensor_class[(tensors["parameter"] != "").to_numpy()]] = False
+    is_mixed[tensor_class[tensors["parameter"].to_numpy() != ""]] = False
     is_mixed[-1] = False
     flags: Flags = is_mixed[tensor_class]
     return flags
@@ -529,12 +544,13 @@ def _build_class_table(
     """Return the table described by CLASS_COLUMNS."""
     count = int(tensor_class.max(initial=-1)) + 1
     ops = tensors["op"].to_numpy()
-    is_module = (trace.ops["level"] == "module").to_numpy()
+    is_module = trace.ops["level"].to_numpy() == "module"
     rows = np.flatnonzero(tensor_class >= 0)
     is_new = np.zeros(len(tensors), dtype=bool)
     computed_rows = rows[is_computed[rows]]
+    values, producing_ops = tensor_class[computed_rows].tolist(), ops[computed_rows].tolist()
     is_new[computed_rows] = [
-        tensor_class[row] not in reads[ops[row]] for row in computed_rows.tolist()
+        value not in reads[op] for value, op in zip(values, producing_ops, strict=True)
     ]
     # a module call repeats what an op inside it produced: prefer the op, then the earliest
     new_rows = np.flatnonzero(is_new)
@@ -543,7 +559,7 @@ def _build_class_table(
     producers[tensor_class[new_rows]] = ops[new_rows]
     is_new[new_rows] = ops[new_rows] == producers[tensor_class[new_rows]]
     # the last assignment wins: sort the producer's output, then tensors with a file, to the end
-    lacks_file = (tensors["file"] == "").to_numpy()
+    lacks_file = tensors["file"].to_numpy() == ""
     lacks_file = lacks_file ^ _flag_doubtful_files(tensors, tensor_class, producers, lacks_file)
     best_last = rows[np.lexsort((rows, lacks_file[rows], ~is_new[rows]))][::-1]
     representatives = np.full(count, -1)

@@ -105,12 +105,16 @@ def _find_parameter_paths(flow: Flow, modules: Mapping[str, str]) -> list[str]:
     """Return per op the module of the parameter that it reads or whose gradient it produces."""
     read_modules = [modules[name] for name in flow.list_column("parameter")]
     gradient_modules = [modules[name] for name in flow.list_column("gradient_of")]
+    parameters = {value for value, module in enumerate(read_modules) if module}
+    gradients = {value for value, module in enumerate(gradient_modules) if module}
     paths = []
     for reads, writes in zip(flow.reads, flow.writes, strict=True):
-        op_modules = {read_modules[value] for value in reads} - {""}
-        if not op_modules:
-            op_modules = {gradient_modules[value] for value in writes} - {""}
-        paths.append(find_common_path(sorted(op_modules)))
+        op_modules: set[str] = set()
+        if not parameters.isdisjoint(reads):
+            op_modules = {read_modules[value] for value in reads}
+        elif not gradients.isdisjoint(writes):
+            op_modules = {gradient_modules[value] for value in writes}
+        paths.append(find_common_path(sorted(op_modules - {""})))
     return paths
 
 

@@ -200,7 +200,8 @@ def _list_skipped_calls(names: Iterable[str]) -> list[str]:
     for name in names:
         if "forward" not in name:  # the patterns search long for it
             continue
-        match = _FORWARD_CALL.fullmatch(name) or _FORWARD_MODULE.fullmatch(name)
+        pattern = _FORWARD_CALL if name.endswith("forward") else _FORWARD_MODULE
+        match = pattern.fullmatch(name)
         if match is not None:
             numbers_of[match["front"], match["end"]].add(int(match["number"]))
     n_calls = sum(map(len, numbers_of.values()))
@@ -279,11 +280,11 @@ def find_trusted_rows(
       module calls are trusted.
     """
     trusted = np.ones(len(tensors), dtype=bool)
-    index = _SlotIndex(tensors)
+    index = SlotIndex(tensors)
     op, slot, slot_kind, shape = (
         tensors[name].to_numpy() for name in ("op", "slot", "slot_kind", "shape")
     )
-    kind, is_module = ops["kind"].to_numpy()[op], (ops["level"] == "module").to_numpy()[op]
+    kind, is_module = ops["kind"].to_numpy()[op], (ops["level"].to_numpy() == "module")[op]
     phase, forward = ops["phase"].to_numpy()[op], ops["forward"].to_numpy()[op]
 
     gradients = np.flatnonzero((phase == BACKWARD) & (slot_kind == "output") & (forward >= 0))
@@ -318,7 +319,7 @@ def has_swapped_gradients(ops: pd.DataFrame, tensors: pd.DataFrame) -> bool:
     The recorders wrote them that way before 2023-02-27. Decided by a vote of the calls whose shapes
     tell the two apart: the gradient of an output has the output's shape.
     """
-    index = _SlotIndex(tensors)
+    index = SlotIndex(tensors)
     forward = ops["forward"].to_numpy()
     calls = np.flatnonzero(forward >= 0)
 
@@ -353,7 +354,7 @@ def swap_inputs_and_outputs(
     return new_slots, new_slot_kinds
 
 
-class _SlotIndex:
+class SlotIndex:
     """Finds the tensor rows of slots of ops."""
 
     def __init__(self, tensors: pd.DataFrame) -> None:

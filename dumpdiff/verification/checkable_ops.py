@@ -48,17 +48,17 @@ def collect_ops(
     tensors, op_table = trace.tensors, trace.ops
     n_ops = len(op_table)
     op_ids = tensors["op"].to_numpy()
-    is_output = (tensors["slot_kind"] == "output").to_numpy()
+    is_output = tensors["slot_kind"].to_numpy() == "output"
     is_complex = flag_words(tensors["dtype"], lambda dtype: dtype.startswith("complex"))
     is_real = flag_words(tensors["dtype"], is_floating) & ~is_complex
-    is_number = tensors["constant"].to_numpy() & (tensors["dtype"] == "int").to_numpy()
+    is_number = tensors["constant"].to_numpy() & (tensors["dtype"].to_numpy() == "int")
     is_known = np.isfinite(numbers.high) & np.isfinite(numbers.low)
     is_known &= tensors["trusted"].to_numpy() & (numbers.sizes > 0)
     is_known[list(contradicted)] = False
     raw_kinds = op_table["kind"]
-    is_usable = (op_table["level"] == "op").to_numpy() & (op_table["forward"] < 0).to_numpy()
+    is_usable = (op_table["level"].to_numpy() == "op") & (op_table["forward"] < 0).to_numpy()
     is_usable &= flag_words(raw_kinds, lambda kind: not kind.startswith("Assign"))
-    is_usable[op_ids[(is_real & ~is_known) | (tensors["update_of"] != "").to_numpy()]] = False
+    is_usable[op_ids[(is_real & ~is_known) | (tensors["update_of"].to_numpy() != "")]] = False
     n_outputs = np.bincount(op_ids[is_output], minlength=n_ops)
     is_usable &= n_outputs == 1
     is_operand = ~is_output & is_known & (is_real | is_number)

@@ -86,7 +86,7 @@ def check_graph_inputs(trace: Trace) -> Check:
     tensors = trace.tensors
     kinds = trace.ops["kind"].to_numpy()[tensors["op"].to_numpy()]
     sources = tensors["source_tensor"].to_numpy()
-    is_read = (tensors["slot_kind"] == "input").to_numpy() & ~tensors["constant"].to_numpy()
+    is_read = (tensors["slot_kind"].to_numpy() == "input") & ~tensors["constant"].to_numpy()
     is_own = np.zeros(len(tensors), dtype=bool)
     has_source = sources >= 0
     is_own[has_source] = kinds[sources[has_source]] == "Parameter"

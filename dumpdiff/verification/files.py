@@ -43,7 +43,7 @@ def check_file_sizes(trace: Trace) -> Check:
     tensors = trace.tensors
     n_bytes = {dtype: _count_bytes(dtype) for dtype in tensors["dtype"].unique()}
     expected = tensors["size"].to_numpy() * tensors["dtype"].map(n_bytes).to_numpy()
-    is_open = (tensors["file"] != "").to_numpy() & (tensors["content"] == 0).to_numpy()
+    is_open = (tensors["file"].to_numpy() != "") & (tensors["content"] == 0).to_numpy()
     rows = np.flatnonzero(is_open & (expected > 0))
     files = tensors["file"].tolist()
     contradictions = []

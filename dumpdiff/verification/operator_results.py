@@ -79,7 +79,7 @@ def _find_lost_nans(trace: Trace, numbers: RecordedNumbers, rules: Rules) -> lis
     tensors, op_table = trace.tensors, trace.ops
     ops = tensors["op"].to_numpy()
     is_trusted = tensors["trusted"].to_numpy()
-    is_output = (tensors["slot_kind"] == "output").to_numpy()
+    is_output = tensors["slot_kind"].to_numpy() == "output"
     is_nan = np.isnan(numbers.high) & (tensors["nonfinite"] == 1).to_numpy()
     inputs = np.flatnonzero(is_nan & is_trusted & ~is_output)
     is_finite = np.isfinite(numbers.high) & np.isfinite(numbers.low) & np.isfinite(numbers.norm)

@@ -194,7 +194,7 @@ class OutputChecks:
             is_eligible &= ops["phase"].isin((FORWARD, OPTIMIZER)).to_numpy()
         has_input = np.zeros(len(ops), dtype=bool)
         tensors = self._trace.tensors
-        has_input[tensors["op"].to_numpy()[(tensors["slot_kind"] != "output").to_numpy()]] = True
+        has_input[tensors["op"].to_numpy()[tensors["slot_kind"].to_numpy() != "output"]] = True
         flags: list[bool] = (is_eligible & has_input).tolist()
         return flags
 

@@ -10,6 +10,7 @@ import pandas as pd
 from ..graph.value_classes import count_evidence
 from ..model.arrays import Flags, Floats, Ints
 from ..model.trace import BACKWARD, FORWARD, Trace
+from ..readers.call_records import SlotIndex
 from ..rulebook import Rules
 from .contradictions import Check, Contradiction
 from .descriptions import build_contradiction, format_statistics, get_op_name
@@ -67,7 +68,7 @@ def check_possibility(trace: Trace, numbers: RecordedNumbers) -> Check:
         mean_error = errors * magnitude + floors
         lower, upper = _bound_norms(numbers, mean_error)
         is_judged = is_finite & (magnitude > _MIN_MAGNITUDE) & np.isfinite(norm)
-        is_judged &= ~((tensors["dtype"] == "float16").to_numpy() & (norm >= _FLOAT16_MAX))
+        is_judged &= ~((tensors["dtype"].to_numpy() == "float16") & (norm >= _FLOAT16_MAX))
         reasons: list[tuple[Flags, str]] = [
             (is_finite & (high < low), "max is below min"),
             (is_finite & (numbers.sizes == 1) & (high != low), "max and min of one element differ"),
@@ -185,7 +186,7 @@ def _flag_updates(
 def _hold_own_output(trace: Trace, numbers: RecordedNumbers, rows: Ints) -> Flags:
     """Return which inputs equal an output of their own op, as after an update in place."""
     tensors = trace.tensors
-    outputs = np.flatnonzero((tensors["slot_kind"] == "output").to_numpy())
+    outputs = np.flatnonzero(tensors["slot_kind"].to_numpy() == "output")
     ops = tensors["op"].to_numpy()
     output_table = pd.DataFrame({"op": ops[outputs], "output": outputs})
     pairs = pd.DataFrame({"op": ops[rows], "position": np.arange(len(rows))})
@@ -306,8 +307,8 @@ def check_parameters(trace: Trace, numbers: RecordedNumbers) -> Check:
     tensors = trace.tensors
     ops = tensors["op"].to_numpy()
     phases = trace.ops["phase"].to_numpy()[ops]
-    is_read = (tensors["slot_kind"] != "output").to_numpy() & tensors["trusted"].to_numpy()
-    is_read &= (tensors["parameter"] != "").to_numpy() & np.isin(phases, (FORWARD, BACKWARD))
+    is_read = (tensors["slot_kind"].to_numpy() != "output") & tensors["trusted"].to_numpy()
+    is_read &= (tensors["parameter"].to_numpy() != "") & np.isin(phases, (FORWARD, BACKWARD))
     rows = np.flatnonzero(is_read)
     is_known, is_different = _compare_rows(
         trace, numbers, rows, _find_most_frequent_reads(trace, rows)
@@ -380,22 +381,26 @@ def check_gradient_shapes(trace: Trace) -> Check:
     """Check that the gradient that a backward call receives has the shape of the call's output."""
     tensors, ops = trace.tensors, trace.ops
     forward = ops["forward"].to_numpy()[tensors["op"].to_numpy()]
-    is_gradient = (forward >= 0) & (tensors["slot_kind"] == "input").to_numpy()
+    is_gradient = (forward >= 0) & (tensors["slot_kind"].to_numpy() == "input")
     is_gradient &= tensors["trusted"].to_numpy()
-    slots, op_ids = tensors["slot"].tolist(), tensors["op"].tolist()
-    rows_by_slot = dict(zip(zip(op_ids, slots, strict=True), range(len(tensors)), strict=True))
-    shapes = tensors["shape"].tolist()
+    slots, shapes = tensors["slot"].to_numpy(), tensors["shape"].to_numpy()
+    rows = np.flatnonzero(is_gradient)
+    output_slots = [slot.replace("input", "output", 1) for slot in slots[rows].tolist()]
+    outputs = SlotIndex(tensors).find_rows(forward[rows], output_slots)
+    rows, outputs = rows[outputs >= 0], outputs[outputs >= 0]
     n_checked = 0
     contradictions = []
-    for row in np.flatnonzero(is_gradient).tolist():
-        output = rows_by_slot.get((int(forward[row]), slots[row].replace("input", "output", 1)))
-        if output is None or shapes[row] is None or shapes[output] is None:
+    shape_pairs = zip(shapes[rows].tolist(), shapes[outputs].tolist(), strict=True)
+    for row, output, (shape, output_shape) in zip(
+        rows.tolist(), outputs.tolist(), shape_pairs, strict=True
+    ):
+        if shape is None or output_shape is None:
             continue
         n_checked += 1
-        if shapes[row] != shapes[output]:
-            recorded = f"a gradient of shape {shapes[row]}"
+        if shape != output_shape:
             value = f"{get_op_name(trace, output)} {slots[output]}"
-            computed = f"{value} has shape {shapes[output]}"
+            computed = f"{value} has shape {output_shape}"
+            recorded = f"a gradient of shape {shape}"
             item = build_contradiction(trace, "gradient", row, recorded, computed)
             contradictions.append(item)
     return Check("shapes of gradients and of their values", n_checked, tuple(contradictions))

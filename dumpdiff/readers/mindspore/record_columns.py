@@ -52,23 +52,21 @@ def read_csv_columns(statistics: Statistics) -> RecordColumns:
 
     The same op recorded again (in a loop, or by a second run) gets the next occurrence.
     """
-    time = np.array(statistics.time, dtype=np.int64)
-    order = np.argsort(time, kind="stable")
-    name_codes, names = pd.factorize(_build_objects(statistics.name))
+    order = np.argsort(statistics.time, kind="stable")
+    name_codes, names = pd.factorize(statistics.name[order])
     encoded_names = _build_objects([encode_op_name(name) for name in names])
-    name = encoded_names[name_codes][order]
-    io = _build_objects(statistics.io)[order]
-    slot = np.array(statistics.slot, dtype=np.int64)[order]
+    io, slot = statistics.io[order], statistics.slot[order]
+    op_codes = pd.factorize(encoded_names)[0][name_codes]
     nothing = np.full(len(order), "", dtype=object)
     return RecordColumns(
-        kind=_build_objects(statistics.kind)[order],
-        name=name,
+        kind=statistics.kind[order],
+        name=encoded_names[name_codes],
         io=io,
         slot=slot,
-        occurrence=_count_occurrences(name, io, slot),
-        time=time[order],
-        dtype=_build_objects(statistics.dtype)[order],
-        shape=_build_objects(statistics.shape)[order],
+        occurrence=_count_occurrences(op_codes, io, slot),
+        time=statistics.time[order],
+        dtype=statistics.dtype[order],
+        shape=statistics.shape[order],
         file=nothing,
         full_name=nothing,
         row=order,
@@ -76,13 +74,16 @@ def read_csv_columns(statistics: Statistics) -> RecordColumns:
     )
 
 
-def _count_occurrences(name: Objects, io: Objects, slot: Ints) -> Ints:
-    """Return for each row how many rows before it are of the same slot of the same op."""
-    places = pd.DataFrame({"name": pd.factorize(name)[0], "io": io == "input", "slot": slot})
+def _count_occurrences(op: Ints, io: Objects, slot: Ints) -> Ints:
+    """Return for each row how many rows before it are of the same slot of the same op.
+
+    ``op`` has a number for each name of an op.
+    """
+    places = pd.DataFrame({"op": op, "io": io == "input", "slot": slot})
     is_repeated = places.duplicated().to_numpy()
     if not is_repeated.any():
         return np.zeros(len(slot), dtype=np.int64)
-    counts: Ints = places.groupby(["name", "io", "slot"]).cumcount().to_numpy()
+    counts: Ints = places.groupby(["op", "io", "slot"]).cumcount().to_numpy()
     return counts
 
 

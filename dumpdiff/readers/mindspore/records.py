@@ -225,8 +225,9 @@ def compute_content(values: tuple[float, ...] | None, dtype: str) -> Hashable:
 
 def _list_csv_records(statistics: Statistics) -> list[Record]:
     columns = zip(
-        statistics.kind, statistics.name, statistics.io, statistics.slot, statistics.time,
-        statistics.dtype, statistics.shape, zip(*statistics.printed, strict=True), strict=True,
+        statistics.kind, statistics.name, statistics.io,
+        statistics.slot.tolist(), statistics.time.tolist(), statistics.dtype,
+        statistics.shape, zip(*statistics.printed, strict=True), strict=True,
     )  # fmt: skip
     encoded_names = {name: encode_op_name(name) for name in set(statistics.name)}
     return [
@@ -260,7 +261,7 @@ def _find_reruns(
     if npy_records or statistics is None:
         times = np.array([record.time for record in npy_records], dtype=np.int64)
     else:
-        times = np.array(statistics.time, dtype=np.int64)
+        times = statistics.time
     sorted_times = np.sort(times)
     pauses = np.flatnonzero(np.diff(sorted_times) > _RERUN_PAUSE)
     if len(pauses) == 0:

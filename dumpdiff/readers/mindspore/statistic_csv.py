@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...model.arrays import AnyArray, Floats, Objects
+from ...model.arrays import AnyArray, Floats, Ints, Objects
 from ...model.dtypes import normalize_dtype
 from ...model.errors import DumpError
 from ...model.input_files import open_input_text, read_input_bytes
@@ -60,20 +60,20 @@ _IO = {"input", "output"}
 class Statistics(NamedTuple):
     """The rows of one file, as columns of equal length."""
 
-    kind: list[str]
-    name: list[str]  #: encoded op name
-    io: list[str]
-    slot: list[int]
-    time: list[int]  #: microseconds since 1970
-    bytes: list[int]  #: -1 if unreadable
-    dtype: list[str]
-    shape: list[tuple[int, ...] | None]
+    kind: Objects
+    name: Objects  #: encoded op name
+    io: Objects
+    slot: Ints
+    time: Ints  #: microseconds since 1970
+    bytes: Ints  #: -1 if unreadable
+    dtype: Objects
+    shape: Objects  #: tuples of ints, None where unknown
     max: NDArray[Any]  #: float64, NaN where not recorded
     min: NDArray[Any]
     mean: NDArray[Any]
     norm: NDArray[Any]
     nonfinite: NDArray[Any]  #: int8: 1, 0, or -1 where it is unknown
-    hash: list[str]
+    hash: Objects
     #: columns of size, dtype and all statistics as printed; equal tensors are printed the same
     printed: tuple[Objects, ...]
     format_variant: str
@@ -311,17 +311,17 @@ def _build_statistics(
     byte_codes, byte_texts = pd.factorize(_strip_texts(columns["bytes"]))
     sizes = [int(text) if _is_count(text) else -1 for text in byte_texts]
     return Statistics(
-        kind=_strip_texts(columns["kind"]).tolist(),
-        name=columns["name"].tolist(),
-        io=_strip_texts(columns["io"]).tolist(),
-        slot=columns["slot"].tolist(),
-        time=columns["time"].tolist(),
-        bytes=np.array(sizes, dtype=np.int64)[byte_codes].tolist(),
-        dtype=_map_texts(columns["dtype"], _normalize_printed_dtype).tolist(),
-        shape=shapes[shape_codes].tolist(),
+        kind=_strip_texts(columns["kind"]),
+        name=columns["name"],
+        io=_strip_texts(columns["io"]),
+        slot=columns["slot"],
+        time=columns["time"],
+        bytes=np.array(sizes, dtype=np.int64)[byte_codes],
+        dtype=_map_texts(columns["dtype"], _normalize_printed_dtype),
+        shape=shapes[shape_codes],
         **numbers,
         nonfinite=_classify_nonfinite(is_finite, counts),
-        hash=np.where(md5 != "", md5, sha1).tolist(),
+        hash=np.where(md5 != "", md5, sha1),
         printed=tuple(
             values for column, values in columns.items() if column not in _IDENTITY_COLUMNS
         ),

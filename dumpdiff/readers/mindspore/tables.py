@@ -176,7 +176,7 @@ class _Rows:
         statistics = self.records.statistics
         n_bytes = -1
         if statistics is not None and record.row >= 0:
-            n_bytes = statistics.bytes[record.row]
+            n_bytes = int(statistics.bytes[record.row])
         recorded_size = count_elements(record.shape, record.dtype, n_bytes)
         has_other_size = recorded_size not in (-1, size)
         has_other_dtype = bool(dtype and record.dtype) and dtype != record.dtype
@@ -222,7 +222,7 @@ class _Rows:
             for name, column in numbers.items():
                 column[has_row] = getattr(statistics, name)[row[has_row]]
             nonfinite[has_row] = statistics.nonfinite[row[has_row]]
-            hashes[has_row] = np.array(statistics.hash, dtype=object)[row[has_row]]
+            hashes[has_row] = statistics.hash[row[has_row]]
         for tensor, values in enumerate(constants):
             if values:
                 _fill_statistics(numbers, tensor, np.asarray(values, dtype=np.float64))

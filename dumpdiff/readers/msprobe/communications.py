@@ -31,7 +31,7 @@ def read_communications(ops: pd.DataFrame, entries: Sequence[Mapping[str, Any]])
     """Return the table of communications. ``entries`` has one entry for each op."""
     rows: list[_Row] = []
     kinds = ops["kind"].tolist()
-    for op in np.flatnonzero((ops["phase"] == COMMUNICATION).to_numpy()).tolist():
+    for op in np.flatnonzero(ops["phase"].to_numpy() == COMMUNICATION).tolist():
         api = kinds[op].rpartition(".")[2]
         transfers = list(_list_transfers(entries[op]))
         if transfers:

@@ -38,8 +38,10 @@ _MAX_SHOWN_NAME = 80  #: characters of a file name in a message
 
 _normalize_dtype = lru_cache(maxsize=1 << 10)(normalize_dtype)
 
-#: A tensor or number as recorded: op, slot, kind of slot, then the values of _FIELDS.
-_Leaf = tuple[Any, ...]
+#: Tensors and numbers as recorded, all in one list: of each the op, slot and kind of slot, then the
+#: values of _FIELDS. A tuple for each would take more memory than all that is in them.
+_Leaves = list[Any]
+_N_COLUMNS = 3 + len(_FIELDS)
 
 
 def build_call_tensors(
@@ -61,11 +63,8 @@ def build_call_tensors(
     dtypes = []
     for dtype_name, constant in zip(dtype_names, constants, strict=True):
         dtypes.append(dtype_name if constant else _normalize_dtype(str(dtype_name)))
-    shapes, sizes = [], []
-    for raw_shape in raw_shapes:
-        shape, size = call_records.parse_shape_and_size(raw_shape)
-        shapes.append(shape)
-        sizes.append(size)
+    extents = list(map(call_records.parse_shape_and_size, raw_shapes))
+    shapes, sizes = [shape for shape, _ in extents], [size for _, size in extents]
     parameters, gradients = _name_parameters(calls, op_ids, slots, slot_kinds)
     files, problems = _find_files(file_names, folder)
     names = ops["name"].tolist()
@@ -92,7 +91,7 @@ def build_call_tensors(
     is_trusted = call_records.find_trusted_rows(
         ops, table, inputs_before=True, gradients_complete=framework == "mindspore", modules=True
     )
-    table["trusted"] = is_trusted | (table["gradient_of"] != "")
+    table["trusted"] = is_trusted | (table["gradient_of"].to_numpy() != "")
     return table, problems
 
 
@@ -103,7 +102,7 @@ def _correct_swapped_gradients(
     if not call_records.has_swapped_gradients(ops, table):
         return table
     is_backward = (ops["phase"].to_numpy() == BACKWARD)[table["op"].to_numpy()]
-    is_parameter_gradient = (table["gradient_of"] != "").to_numpy()
+    is_parameter_gradient = table["gradient_of"].to_numpy() != ""
     columns["slot"], columns["slot_kind"] = call_records.swap_inputs_and_outputs(
         columns["slot"], columns["slot_kind"], is_backward & ~is_parameter_gradient
     )
@@ -118,7 +117,7 @@ def collect_leaf_columns(
     They are op, slot, kind of slot, and the fields of the record. The entries, which take several
     times their memory, are not needed afterwards.
     """
-    leaves: list[_Leaf] = []
+    leaves: _Leaves = []
     for op, (entry, call) in enumerate(zip(entries, calls, strict=True)):
         if call.entry_type == "parameters_grad":
             for name, value in entry.items():
@@ -127,7 +126,7 @@ def collect_leaf_columns(
         else:
             for key, slot_kind in _list_tensor_keys(tuple(entry)):
                 _add_leaves(entry[key], slot_kind, op, slot_kind, leaves)
-    return tuple(zip(*leaves, strict=True)) if leaves else ((),) * (3 + len(_FIELDS))
+    return tuple(leaves[position::_N_COLUMNS] for position in range(_N_COLUMNS))
 
 
 @lru_cache(maxsize=1 << 10)
@@ -137,7 +136,7 @@ def _list_tensor_keys(keys: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _add_leaves(
-    value: Any, slot: str, op: int, slot_kind: str, leaves: list[_Leaf], depth: int = 0
+    value: Any, slot: str, op: int, slot_kind: str, leaves: _Leaves, depth: int = 0
 ) -> None:
     """Add every tensor and number in ``value`` to ``leaves``, with its slot.
 
@@ -148,18 +147,24 @@ def _add_leaves(
     if type(value) is not list:
         return
     for index, item in enumerate(value):
-        item_slot = f"{slot}.{index}"
+        item_slot = _name_item(slot, index)
         if type(item) is dict and "dtype" in item:
-            leaves.append((op, item_slot, slot_kind, *map(item.get, _FIELDS)))
+            leaves.extend((op, item_slot, slot_kind, *map(item.get, _FIELDS)))
         elif item is not None and depth < _MAX_DEPTH:
             _add_leaves(item, item_slot, op, slot_kind, leaves, depth + 1)
 
 
+@lru_cache(maxsize=1 << 12)
+def _name_item(slot: str, index: int) -> str:
+    """Return the slot of an item in a list: one string for all ops that have such a slot."""
+    return f"{slot}.{index}"
+
+
 def _add_object_leaves(
-    value: dict[str, Any], slot: str, op: int, slot_kind: str, leaves: list[_Leaf], depth: int
+    value: dict[str, Any], slot: str, op: int, slot_kind: str, leaves: _Leaves, depth: int
 ) -> None:
     if "dtype" in value:
-        leaves.append((op, slot, slot_kind, *map(value.get, _FIELDS)))
+        leaves.extend((op, slot, slot_kind, *map(value.get, _FIELDS)))
     elif type(value.get("tensor")) is dict and "peer" in value:  # an argument of a P2POp
         _add_leaves(value["tensor"], slot, op, slot_kind, leaves, depth + 1)
     elif "type" not in value:
@@ -168,7 +173,7 @@ def _add_object_leaves(
                 _add_leaves(item, f"{slot}.{key}", op, slot_kind, leaves, depth + 1)
     elif isinstance(value.get("value"), int | float):
         record = _make_scalar_record(value["value"])
-        leaves.append((op, slot, slot_kind, *map(record.get, _FIELDS)))
+        leaves.extend((op, slot, slot_kind, *map(record.get, _FIELDS)))
 
 
 def _make_scalar_record(number: float) -> dict[str, Any]:

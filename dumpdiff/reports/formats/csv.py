@@ -29,9 +29,9 @@ def encode_lines(lines: Iterable[str]) -> bytes:
 def format_texts(texts: Sequence[str]) -> list[str]:
     """Format cells of text. Raises TypeError if one of them is no text.
 
-    Most columns have nothing to escape, which one look at all cells shows.
+    Most columns have nothing to escape, which one look at all different cells shows.
     """
-    joined_texts = "\0" + "\0".join(texts)
+    joined_texts = "\0" + "\0".join(set(texts))
     # substrings are found many times as fast as patterns
     special_texts = (*_QUOTED, *(f"\0{start}" for start in _FORMULA_STARTS))
     if any(special_text in joined_texts for special_text in special_texts):
