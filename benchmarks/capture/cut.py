@@ -72,7 +72,11 @@ def _cut_recorder(recording: Path, ops: set[str], folder: Path) -> int:
 
 
 def _cut_msprobe(recording: Path, ops: set[str], folder: Path) -> int:
-    """Keep the records and the files of the calls in ``list``."""
+    """Keep the records and the files of the calls in ``list``.
+
+    With a module's backward call come the gradients of its parameters.
+    """
+    backward_modules = {name.rpartition(".backward.")[0] for name in ops} - {""}
     for file in recording.rglob("*.json"):
         copy = folder / file.relative_to(recording)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +84,11 @@ def _cut_msprobe(recording: Path, ops: set[str], folder: Path) -> int:
             os.link(file, copy)
             continue
         content = json.loads(file.read_text())
-        content["data"] = {name: entry for name, entry in content["data"].items() if name in ops}
+        content["data"] = {
+            name: entry
+            for name, entry in content["data"].items()
+            if name in ops or name.partition(".parameters_grad")[0] in backward_modules
+        }
         copy.write_text(json.dumps(content))
         tensors = copy.parent / "dump_tensor_data"
         tensors.mkdir()
