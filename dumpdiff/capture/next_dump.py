@@ -17,7 +17,7 @@ from ..readers.manifest.document import read_manifest
 from ..recorder.request import RecordRequest
 from . import mindspore, msprobe
 from .cost import Cost, estimate_cost, flag_op_tensors, flag_recorded_tensors
-from .op_selection import select_ops
+from .op_selection import flag_nameable_ops, select_ops
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,9 @@ def plan_next_dump(
 
 def _plan_side(side: str, flow: Flow, ops: tuple[int, ...], folder: Path) -> NextDump:
     trace = flow.trace
-    names = tuple(dict.fromkeys(_REPEAT_NUMBER.sub("", trace.ops["name"].iat[op]) for op in ops))
+    can_be_named = flag_nameable_ops(trace)
+    full_names = [trace.ops["name"].iat[op] for op in ops if can_be_named[op]]
+    names = tuple(dict.fromkeys(_REPEAT_NUMBER.sub("", name) for name in full_names))
     request: _DumpRequest = "", "", []
     if names:
         request = _WRITERS[trace.source.format](side, trace.source, names, folder)

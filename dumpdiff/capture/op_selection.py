@@ -12,10 +12,12 @@ from ..graph import Flow
 from ..model.arrays import Flags
 from ..model.defaults import NARROWED_SHARE
 from ..model.finding import Finding
+from ..model.trace import Trace
 from .cost import count_op_bytes, flag_recorded_tensors
 
-#: Kinds of records that are values without an op: a dumper cannot select them.
-_VALUE_KINDS = ("Parameter", "parameters_grad")
+_GRADIENT_KIND = "parameters_grad"
+#: Kinds of records that are values without an op: a dumper cannot select them by name.
+_VALUE_KINDS = ("Parameter", _GRADIENT_KIND)
 
 
 class _SideSelection:
@@ -27,6 +29,7 @@ class _SideSelection:
         self.max_ops = len(flow.trace.ops) if max_ops is None else max_ops
         self.is_recordable = _flag_recordable_ops(flow)
         self.op_bytes = count_op_bytes(flow.trace)
+        self.gradient_calls = find_gradient_calls(flow)
         self.budget = float(self.op_bytes.sum())
         if max_bytes is not None:
             self.budget = max_bytes
@@ -39,13 +42,24 @@ class _SideSelection:
         """Select an op if it fits, or is required, and is not recorded as a whole."""
         rows = self.flow.get_tensor_ids(op)
         is_recorded = self.has_whole_tensor[rows] | (self.flow.tensor_class[rows] < 0)
-        is_new = op not in self.ops and self.is_recordable[op] and not is_recorded.all()
-        is_allowed = is_required or self.op_bytes[op] <= self.budget
+        is_new = op not in self.ops and self.can_record(op) and not is_recorded.all()
+        is_allowed = is_required or self.count_bytes(op) <= self.budget
         if not is_new or not is_allowed or len(self.ops) >= self.max_ops:
             return
-        self.ops[op] = None
-        self.budget -= self.op_bytes[op]
-        self.covered_values.update(self.flow.tensor_class[rows].tolist())
+        self.budget -= self.count_bytes(op)
+        for recorded_op in (*self.gradient_calls.get(op, ()), op):
+            self.ops[recorded_op] = None
+            values = self.flow.tensor_class[self.flow.get_tensor_ids(recorded_op)]
+            self.covered_values.update(values.tolist())
+
+    def can_record(self, op: int) -> bool:
+        """Return whether a dumper can be asked for an op, or for a call that brings its record."""
+        return bool(self.is_recordable[op]) or op in self.gradient_calls
+
+    def count_bytes(self, op: int) -> int:
+        """Return the bytes of an op, and of the calls that bring its record."""
+        ops = {op, *self.gradient_calls.get(op, ())} - self.ops.keys()
+        return int(self.op_bytes[list(ops)].sum())
 
     def add_value(self, value: int) -> None:
         """Select the cheapest op that records a value, if there is none yet and it fits."""
@@ -56,11 +70,11 @@ class _SideSelection:
         candidates = [
             op
             for op in (producer, *self.flow.consumers[value])
-            if op >= 0 and self.is_recordable[op] and self.flow.phases[op] == phase
+            if op >= 0 and self.can_record(op) and self.flow.phases[op] == phase
         ]
-        candidates = [op for op in candidates if self.op_bytes[op] <= self.budget]
+        candidates = [op for op in candidates if self.count_bytes(op) <= self.budget]
         if candidates:
-            self.add_op(min(candidates, key=lambda op: (self.op_bytes[op], op != producer)))
+            self.add_op(min(candidates, key=lambda op: (self.count_bytes(op), op != producer)))
 
 
 def select_ops(
@@ -74,7 +88,8 @@ def select_ops(
     The ops of the first finding are always among them. Others are added while the bytes of a side
     stay within ``max_bytes``, by default (without ``max_ops``) :data:`NARROWED_SHARE` of all ops.
     Values that the dumps hold already as whole tensors are left out, so that a second round asks
-    for what the first did not.
+    for what the first did not. Among the ops are records that come with others, and cannot be named
+    (:func:`flag_nameable_ops`).
     """
     alignment = comparison.alignment
     sides = [
@@ -107,5 +122,46 @@ def _flag_recordable_ops(flow: Flow) -> Flags:
     """Return (ops,) whether a dumper can select an op: no module call around other records."""
     ops = flow.trace.ops
     is_inner = ~np.isin(np.arange(len(ops)), ops["parent"].to_numpy())
-    flags: Flags = (ops["level"] == "op").to_numpy() | is_inner
-    return flags & ~ops["kind"].isin(_VALUE_KINDS).to_numpy()
+    return ((ops["level"] == "op").to_numpy() | is_inner) & flag_nameable_ops(flow.trace)
+
+
+def flag_nameable_ops(trace: Trace) -> Flags:
+    """Return (ops,) whether a dumper can be asked for an op by its name.
+
+    The recorder of dumpdiff is asked for tensors, also those of gradients.
+    """
+    is_value: Flags = trace.ops["kind"].isin(_VALUE_KINDS).to_numpy()
+    if trace.source.format == "manifest":
+        is_value = (trace.ops["kind"] == "Parameter").to_numpy()
+    return ~is_value
+
+
+def find_gradient_calls(flow: Flow) -> dict[int, tuple[int, ...]]:
+    """Return the record of a module's parameter gradients -> the calls that bring it.
+
+    msprobe records the gradients of a module's parameters if its backward call is asked for, and
+    with it the backward calls inside (``params_data_collect`` of mindstudio-probe 26.2). Modules
+    that hold other modules are left out: all of these would be recorded, too.
+    """
+    ops = flow.trace.ops
+    names, parents, forward_calls = (ops[key].tolist() for key in ("name", "parent", "forward"))
+    if flow.trace.source.format != "msprobe":
+        return {}
+    modules = np.flatnonzero((ops["level"] == "module").to_numpy()).tolist()
+    holding_modules = {parents[op] for op in modules}
+    backward_calls: dict[str, list[int]] = {}
+    for op in modules:
+        module, is_backward, _ = names[op].rpartition(".backward.")
+        if is_backward and forward_calls[op] not in holding_modules:
+            backward_calls.setdefault(module, []).append(op)
+    inner_calls: dict[int, list[int]] = {}
+    for op, forward_call in enumerate(forward_calls):
+        if forward_call >= 0 and parents[forward_call] >= 0:
+            inner_calls.setdefault(parents[forward_call], []).append(op)
+    gradient_calls = {}
+    for record in np.flatnonzero((ops["kind"] == _GRADIENT_KIND).to_numpy()).tolist():
+        module = names[record].partition(f".{_GRADIENT_KIND}")[0]
+        for call in backward_calls.get(module, ())[:1]:
+            inside = inner_calls.get(forward_calls[call], ())
+            gradient_calls[record] = (call, *(op for op in inside if op != record))
+    return gradient_calls

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-import numpy as np
-
 from ..comparison import Comparison
+from ..model.dtypes import is_floating
 from ..model.finding import Finding
 from ..model.trace import FORWARD
 from .comparison_index import (
@@ -22,14 +21,18 @@ from .operands import (
     MAX_OPERANDS,
     iterate_given_values,
     list_module_inputs,
+    list_other_values,
+    list_parameter_values,
 )
 from .recurrent_steps import iterate_step_values, list_agreeing_operands
 from .routing import list_routing_values
 from .surroundings import is_of_loss, is_routed, list_finding_ops
 
 _SIDES = (0, 1)
-#: Forward values elsewhere in the model that may stand in place of an input, nearest first.
+#: Values or parameters of one size elsewhere in the model that may stand in place of another.
 _MAX_OTHER_VALUES = 8
+#: Kinds of ops that may read the parameter of another module, as ``other_inputs`` suggests.
+_PARAMETER_KINDS = ("gather_rows", "mul")
 
 #: (0 target or 1 reference, class of a value)
 NeededValue = tuple[int, int]
@@ -72,7 +75,7 @@ def iterate_needed_values(comparison: Comparison, finding: Finding) -> Iterator[
 
     First come the two values that diverge and everything back to the last agreement, then the
     choice of experts next to them and what these were computed from, then what follows, and last
-    values that may have been read by mistake.
+    values and parameters that may have been read by mistake. Of a parameter, these come first.
     """
     index = ComparisonIndex(comparison)
     starts = [_list_starts(index, side, finding) for side in _SIDES]
@@ -80,7 +83,10 @@ def iterate_needed_values(comparison: Comparison, finding: Finding) -> Iterator[
         [value for start in starts[side] for value in list_region_values(index, side, start)]
         for side in _SIDES
     ]
+    other_parameters = [_list_other_parameters(index, side, regions[side]) for side in _SIDES]
     yield from _pair_with_side(regions)
+    if finding.is_given:
+        yield from _pair_with_side(other_parameters)
     yield from _pair_with_side([_list_inputs(index, side, regions[side]) for side in _SIDES])
     value_pair = index.find_value_pair(finding)
     if value_pair is not None and is_routed(index, finding, value_pair.classes):
@@ -107,7 +113,10 @@ def iterate_needed_values(comparison: Comparison, finding: Finding) -> Iterator[
             for other_value in other_values:
                 yield 1 - side, other_value
         yield from list_agreeing_operands(index)
-    yield from _pair_with_side([_list_other_values(index, side, starts[side]) for side in _SIDES])
+    for side in _SIDES:
+        for value in _list_other_values(index, side, starts[side], regions[side]):
+            yield side, value
+    yield from _pair_with_side(other_parameters)
 
 
 def _pair_with_side(values_by_side: Sequence[Sequence[int]]) -> Iterator[NeededValue]:
@@ -174,16 +183,47 @@ def _iterate_labels(
                 yield side, value
 
 
-def _list_other_values(index: ComparisonIndex, side: int, starts: Sequence[int]) -> list[int]:
-    """Return agreeing forward values of the size of the first start, the nearest first."""
-    if not starts:
-        return []
-    flow, start = index.flows[side], starts[0]
-    phases, producers = flow.list_column("phase"), flow.producers
-    candidates = [
-        value
-        for value in np.flatnonzero(flow.sizes == flow.sizes[start]).tolist()
-        if value != start and phases[value] == FORWARD and value in index.agreed_classes[side]
+def _list_other_parameters(index: ComparisonIndex, side: int, region: Sequence[int]) -> list[int]:
+    """Return parameters of the sizes of those in a region, which may have been taken for these.
+
+    They are of the region if they are compared themselves, or select or scale in it. Those that are
+    read next to it come first.
+    """
+    flow = index.flows[side]
+    names = flow.list_column("parameter")
+    own_parameters = [value for value in region if names[value]]
+    for value in region:
+        if index.get_producer_kind(side, value) in _PARAMETER_KINDS:
+            own_parameters += [item for item, _ in find_inputs(flow, value) if names[item]]
+    others: dict[int, None] = {}
+    for parameter in dict.fromkeys(own_parameters):
+        place = min(flow.consumers[parameter], default=0)
+        distances = [
+            (abs(min(flow.consumers[value], default=0) - place), value)
+            for value in list_parameter_values(flow, int(flow.sizes[parameter]))
+            if value != parameter
+        ]
+        others.update(dict.fromkeys(value for _, value in sorted(distances)[:_MAX_OTHER_VALUES]))
+    return list(others)
+
+
+def _list_other_values(
+    index: ComparisonIndex, side: int, starts: Sequence[int], region: Sequence[int]
+) -> list[int]:
+    """Return agreeing forward values that may have been read in a region, the nearest first.
+
+    They have the size of the first start, or of what the region reads of agreeing values.
+    """
+    flow = index.flows[side]
+    names, dtypes = flow.list_column("parameter"), flow.list_column("dtype")
+    sizes = {int(flow.sizes[start]): start for start in starts[:1]}
+    for value in region:
+        for input_value, _ in find_inputs(flow, value):
+            is_source = input_value in index.agreed_classes[side] and not names[input_value]
+            if is_source and is_floating(str(dtypes[input_value])) and flow.sizes[input_value] > 1:
+                sizes.setdefault(int(flow.sizes[input_value]), value)
+    return [
+        other
+        for size, value in sizes.items()
+        for other in list_other_values(index, side, value, size)[:_MAX_OTHER_VALUES]
     ]
-    candidates.sort(key=lambda value: abs(int(producers[value]) - int(producers[start])))
-    return candidates[:_MAX_OTHER_VALUES]

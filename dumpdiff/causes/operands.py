@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ..graph import Flow
 from ..model.arrays import AnyArray
 from ..model.dtypes import is_floating
 from ..model.recorded_shapes import load_readable_tensor
-from ..model.trace import FORWARD
+from ..model.trace import BACKWARD, FORWARD
 from .comparison_index import ComparisonIndex, find_inputs, find_whole_tensor, list_op_inputs
 from .fault_case import Operand
 from .finding_arrays import MAX_ELEMENTS
@@ -67,43 +68,58 @@ def list_module_inputs(flow: Flow, op: int) -> Sequence[int]:
 def find_other_values(
     index: ComparisonIndex, side: int, value: int, shape: tuple[int, ...]
 ) -> Sequence[Operand]:
-    """Return forward values of this shape that both sides have, the nearest before ``value`` first.
+    """Return forward values of this shape that both sides have, as :func:`list_other_values`.
 
-    Inputs of the run, such as the batch, come last.
+    Those without whole tensors are left out: of a narrowed dump, the others count.
+    """
+    values = list_other_values(index, side, value, int(np.prod(shape)))
+    operands = (_make_operand(index, side, other) for other in values)
+    recorded_operands = (operand for operand in operands if operand is not None)
+    return list(islice(recorded_operands, _MAX_OTHER_VALUES))
+
+
+def list_other_values(index: ComparisonIndex, side: int, value: int, size: int) -> list[int]:
+    """Return agreeing forward values of a size that are no parameters, the nearest first.
+
+    They were there before ``value``; before a gradient, the nearest are those around the value that
+    it is the gradient of. Inputs of the run, such as the batch, come last.
     """
     flow = index.flows[side]
-    size = int(np.prod(shape))
     phases, parameters = flow.list_column("phase"), flow.list_column("parameter")
     dtypes = flow.list_column("dtype")
-    last_op = int(flow.producers[value])
+    last_op = place = int(flow.producers[value])
+    if phases[value] == BACKWARD:
+        forward_values = [key for key, item in flow.recorded_gradients.items() if item == value]
+        place = max((int(flow.producers[key]) for key in forward_values), default=place)
     candidates = []
-    for other in sorted(index.agreed_classes[side]):
+    for other in np.flatnonzero(flow.sizes == size).tolist():
         producer = int(flow.producers[other])
         is_earlier = phases[other] == FORWARD and producer < last_op
-        if flow.sizes[other] != size or not is_earlier or parameters[other]:
-            continue
-        if is_floating(str(dtypes[other])):
-            candidates.append((-producer, other))
-    operands = []
-    for _, other in sorted(candidates)[:_MAX_OTHER_VALUES]:
-        operand = _make_operand(index, side, other)
-        if operand is not None:
-            operands.append(operand)
-    return operands
+        is_shared = other in index.agreed_classes[side] and not parameters[other]
+        if is_earlier and is_shared and is_floating(str(dtypes[other])):
+            candidates.append((producer < 0, abs(place - producer), other))
+    return [other for *_, other in sorted(candidates)]
 
 
 def list_consumers(
     index: ComparisonIndex, side: int, value: int
 ) -> Sequence[tuple[str, Sequence[Operand]]]:
-    """Return (kind, other operands) of the ops that read a value."""
+    """Return (kind, other operands) of the ops that read a value.
+
+    They tell what the value is for, also where only their statistics are recorded: then their
+    elements are NaN.
+    """
     flow, kinds = index.flows[side], index.kinds[side]
     consumers = []
     for op in sorted(find_consumers(index, side, {value})):
         operands = []
         for other_value, tensor in list_op_inputs(flow, op):
-            operand = None
-            if other_value != value:
-                operand = _make_operand(index, side, other_value, tensor)
+            if other_value == value:
+                continue
+            operand = _make_operand(index, side, other_value, tensor)
+            is_small = flow.sizes[other_value] <= MAX_ELEMENTS
+            if operand is None and is_small and is_floating(str(flow.tensors["dtype"].iat[tensor])):
+                operand = _describe_operand(index, side, other_value, tensor)
             if operand is not None:
                 operands.append(operand)
         consumers.append((kinds[op], operands))
@@ -140,14 +156,19 @@ def iterate_given_values(index: ComparisonIndex, side: int, size: int) -> Iterat
 
 def list_parameters(index: ComparisonIndex, side: int, size: int) -> Sequence[Operand]:
     """Return the forward parameters of one side that have a size."""
-    flow = index.flows[side]
+    values = list_parameter_values(index.flows[side], size)
+    operands = [_make_operand(index, side, value) for value in values]
+    return [operand for operand in operands if operand is not None]
+
+
+def list_parameter_values(flow: Flow, size: int) -> list[int]:
+    """Return the classes of the forward parameters that have a size."""
     parameters, phases = flow.list_column("parameter"), flow.list_column("phase")
-    operands = [
-        _make_operand(index, side, value)
+    return [
+        value
         for value in np.flatnonzero(flow.sizes == size).tolist()
         if parameters[value] and phases[value] == FORWARD
     ]
-    return [operand for operand in operands if operand is not None]
 
 
 def _make_operand(
@@ -159,6 +180,12 @@ def _make_operand(
         tensor = find_whole_tensor(flow, value)
     if tensor < 0 or flow.sizes[value] > MAX_ELEMENTS:
         return None
+    return _describe_operand(index, side, value, tensor)
+
+
+def _describe_operand(index: ComparisonIndex, side: int, value: int, tensor: int) -> Operand:
+    """Return the operand, as recorded in one tensor."""
+    flow = index.flows[side]
     producer = int(flow.producers[value])
     parameter = str(flow.list_column("parameter")[value])
     name = parameter

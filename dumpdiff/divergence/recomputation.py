@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..comparison.layouts import find_common_layout
+from ..comparison.mask_fill import find_fill_limit
 from ..graph import Flow
-from ..model.arrays import AnyArray, Floats
+from ..model.arrays import AnyArray, Flags, Floats
 from ..model.dtypes import get_unit_roundoff, is_floating
 from ..model.recorded_shapes import load_readable_tensor
 from ..operators import (
@@ -103,6 +104,17 @@ class _ExactOp:
     execution: Execution
     interpretation: int  #: which interpretation of the call explains the recorded output best
     output: Floats
+    #: elements of the output that count; None if all do. Mask fill does not: its size would hide
+    #: every error of the others
+    counted: Flags | None
+
+    def measure(self, array: AnyArray, exact: AnyArray) -> float:
+        """Return the relative L2 distance of two outputs over the elements that count."""
+        if self.counted is None or {array.size, exact.size} != {self.counted.size}:
+            return compute_relative_distance(array, exact)
+        return compute_relative_distance(
+            array.reshape(-1)[self.counted], exact.reshape(-1)[self.counted]
+        )
 
 
 def recompute_op(graph: JointGraph, node: int) -> Recomputation | None:
@@ -126,8 +138,8 @@ def recompute_op(graph: JointGraph, node: int) -> Recomputation | None:
     is_wide = op.output.size < _SMALL_TENSOR or _has_narrow_dtype(graph, node)
     return Recomputation(
         _measure_amplification(graph, op),
-        compute_relative_distance(op.execution.output, op.output),
-        compute_relative_distance(target_output, op.output),
+        op.measure(op.execution.output, op.output),
+        op.measure(target_output, op.output),
         _WIDE_ERROR_FACTOR if is_wide else _ERROR_FACTOR,
         _compute_own_error(graph, op, target_output),
     )
@@ -147,7 +159,7 @@ def _compute_own_error(graph: JointGraph, op: _ExactOp, target_output: AnyArray)
             return float("nan")
         inputs[position] = after.reshape(before.shape)
     output = _compute_output(op, inputs)
-    return float("nan") if output is None else compute_relative_distance(target_output, output)
+    return float("nan") if output is None else op.measure(target_output, output)
 
 
 def _agrees(graph: JointGraph, node: int, after: AnyArray, before: AnyArray) -> bool:
@@ -183,7 +195,12 @@ def _run_op(graph: JointGraph, node: int) -> _ExactOp | None:
         return None
     distances = [compute_relative_distance(output, execution.output) for output in outputs]
     interpretation = int(np.argmin(distances))
-    return _ExactOp(kind, tuple(rows), execution, interpretation, outputs[interpretation])
+    counted = None
+    if graph.comparison.pairs["has_mask_fill"].iat[node]:
+        recorded = execution.output.reshape(-1)
+        limit = find_fill_limit(recorded)
+        counted = recorded > limit if limit else None
+    return _ExactOp(kind, tuple(rows), execution, interpretation, outputs[interpretation], counted)
 
 
 def _has_narrow_dtype(graph: JointGraph, node: int) -> bool:
@@ -280,7 +297,7 @@ def _measure_enlargement(
     output = _compute_output(op, inputs)
     if output is None or not input_change > 0:
         return float("nan")
-    return compute_relative_distance(output, op.output) / input_change
+    return op.measure(output, op.output) / input_change
 
 
 def _compute_output(op: _ExactOp, inputs: Sequence[Any]) -> Floats | None:

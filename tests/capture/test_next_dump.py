@@ -19,11 +19,12 @@ from traces import select_ops as select_ops_of_trace
 
 import dumpdiff
 from dumpdiff.capture import mindspore
-from dumpdiff.capture.cost import count_op_bytes
+from dumpdiff.capture.cost import count_op_bytes, flag_op_tensors
 from dumpdiff.capture.mindspore.kernels import parse_kernel
 from dumpdiff.capture.next_dump import NextDumps, build_loop, plan_next_dump
-from dumpdiff.capture.op_selection import select_ops
+from dumpdiff.capture.op_selection import find_gradient_calls, select_ops
 from dumpdiff.comparison import Comparison
+from dumpdiff.graph import build_flow
 from dumpdiff.model.errors import DumpError
 from dumpdiff.model.finding import Finding
 from dumpdiff.model.trace import Trace
@@ -121,6 +122,44 @@ def test_a_dump_of_modules_alone_is_asked_for_modules(trace: Callable[[str], Tra
     finding = Finding(1, "introduced", "forward", "", "", (linear,), (), (), {}, 0.0, 1.0, ())
     target, _ = select_ops(compare_traces(only, only), [finding], max_ops=3)
     assert list_names(only, target)[0] == linear
+
+
+def test_the_gradient_of_a_parameter_comes_with_the_backward_call_of_its_module(
+    pair, comparison: Comparison, finding: Finding
+) -> None:
+    """Msprobe cannot be asked for the record of a gradient; it writes it with that call."""
+    record = "Module.model.layers.0.mlp.gate_proj.Linear.parameters_grad.0"
+    gradient = replace(finding, phase="backward", target_ops=(), reference_ops=(record,), slots=())
+    selected = list_names(pair[1], select_ops(comparison, [gradient])[1])
+    calls = [
+        "Module.model.layers.0.mlp.gate_proj.Linear.backward.0",
+        "Functional.linear.4.backward",
+    ]
+    assert selected[:3] == [*calls, record]
+    side = plan(comparison, gradient).reference
+    assert side.ops[:2] == tuple(calls)
+    assert record not in side.ops
+    assert record not in json.loads(side.text)["tensor"]["list"]
+    assert flag_op_tensors(pair[1], select_ops(comparison, [gradient])[1]).sum() == (
+        side.cost.tensors
+    )
+
+
+def test_a_module_that_holds_others_is_not_opened_for_a_gradient(
+    trace: Callable[[str], Trace],
+) -> None:
+    """With its backward call, everything inside would be recorded."""
+    flow = build_flow(trace("demo_pytorch"))
+    names, parents = flow.trace.ops["name"].tolist(), flow.trace.ops["parent"].tolist()
+    holding_modules = {
+        names[parent]
+        for name, parent in zip(names, parents, strict=True)
+        if parent >= 0 and name.startswith("Module.")
+    }
+    calls = {names[call] for calls in find_gradient_calls(flow).values() for call in calls}
+    assert calls
+    assert holding_modules
+    assert holding_modules.isdisjoint(name.replace(".backward.", ".forward.") for name in calls)
 
 
 def test_what_a_round_recorded_is_not_asked_for_again(

@@ -21,6 +21,7 @@ LINEAR, SILU, SOFTMAX = (
     "Functional.silu.1.forward",
     "Functional.softmax.1.forward",
 )
+MASKED = "Tensor.__add__.3.forward"
 RESIDUAL, RSQRT, MEAN = "Tensor.__add__.4.forward", "Torch.rsqrt.2.forward", "Tensor.mean.2.forward"
 
 
@@ -79,6 +80,17 @@ class TestError:
         )
         assert recomputation.target_error == pytest.approx(1e-4, rel=0.1)
         assert recomputation.ratio > 100
+
+    def test_mask_fill_hides_no_error_of_the_scores_beside_it(self, trace):
+        """The fill is -1e9: as a share of all elements' norm, wrong scores would be rounding."""
+        clean = trace("demo_pytorch")
+        masked_scores = load_array(clean, MASKED, "output.0")
+        scaled_scores = np.where(masked_scores > -1e8, 1.5 * masked_scores, masked_scores)
+        target = set_array(clean, MASKED, "output.0", scaled_scores)
+        recomputation = recompute(target, clean, MASKED)
+        assert recomputation.reference_error < 1e-6
+        assert recomputation.target_error == pytest.approx(0.5)
+        assert not recomputation.is_explained(1e-6, 0.0)
 
     def test_cannot_be_told_from_statistics(self, trace):
         summary = trace("v6.0_api_stack_summary")
