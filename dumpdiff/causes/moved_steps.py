@@ -76,6 +76,11 @@ def _find_moved_producer(index: ComparisonIndex, side: int, value: int) -> Moved
             continue
         readers = _list_readers(index, side, parameter, kind)
         other_readers = _list_readers(index, 1 - side, other_parameter, kind)
+        if not readers or not other_readers:  # one op, or a module, here; written out there
+            readers = readers or [op]
+            other_readers = _list_forward_readers(other_flow, other_parameter)
+            if not other_readers or value in index.agreed_classes[side]:
+                continue
         other_sources = [_divide_inputs(other_flow, reader)[1] for reader in other_readers]
         if len(readers) != len(other_readers) or not all(other_sources):
             continue
@@ -104,6 +109,16 @@ def _list_readers(index: ComparisonIndex, side: int, parameter: int, kind: str) 
         op
         for op in flow.consumers[parameter]
         if index.kinds[side][op] == kind and levels.iat[op] == "op" and flow.phases[op] == FORWARD
+    ]
+
+
+def _list_forward_readers(flow: Flow, parameter: int) -> list[int]:
+    """Return the forward ops of any kind that read a parameter and another value."""
+    levels = flow.trace.ops["level"]
+    return [
+        op
+        for op in flow.consumers[parameter]
+        if levels.iat[op] == "op" and flow.phases[op] == FORWARD and _divide_inputs(flow, op)[1]
     ]
 
 

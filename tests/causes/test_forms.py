@@ -18,6 +18,7 @@ Align = Callable[[str, str], Result]
 ARCHIVES = {
     "order": "pt_forms", "groups": "pt_forms", "latent": "pt_key_forms", "window": "pt_key_forms",
     "quantize": "pt_axis_forms", "direction": "pt_axis_forms",
+    "modulate": "pt_attention_forms", "masked": "pt_attention_forms",
 }  # fmt: skip
 
 
@@ -126,3 +127,30 @@ class TestAxes:
         for name, text in explain_both_ways(align_forms, "direction_columns", "direction_rows"):
             assert name == "reduction-axis"
             assert "norm (Tensor.norm.0.forward) over axis" in text
+
+
+class TestFusedForms:
+    """One side is fused, the other is written out: masks, norms and parts are still recognized."""
+
+    @pytest.mark.parametrize(
+        ("faulty", "clean", "cause", "sentence"),
+        [
+            ("modulate_exchanged", "modulate_fused", "split-order", "of the 2 parts"),
+            ("modulate_after", "modulate_fused", "layer-order", "layer_norm (body.norm.weight)"),
+            ("masked_exchanged", "masked_fused", "split-order", "keys and values exchanged"),
+            ("masked_later", "masked_fused", "mask-shifted", "hides from diagonal 2 on"),
+            ("masked_unbiased", "masked_fused", "relative-bias", "no bias of the scores"),
+            (
+                "masked_other",
+                "masked_fused",
+                "weight-swapped",
+                "body.query_norm.weight in its place",
+            ),
+        ],
+    )
+    def test_the_cause_is_named_in_both_directions(
+        self, align_forms: Align, faulty: str, clean: str, cause: str, sentence: str
+    ) -> None:
+        for name, text in explain_both_ways(align_forms, faulty, clean):
+            assert name == cause
+            assert sentence in text

@@ -3,6 +3,7 @@
 from . import (
     activations,
     attention,
+    attention_masks,
     composites,
     element_losses,
     experts,
@@ -44,6 +45,7 @@ HYPOTHESES = (
     *quantization.HYPOTHESES,
     *activations.HYPOTHESES,
     *attention.HYPOTHESES,
+    *attention_masks.HYPOTHESES,
     *linear.HYPOTHESES,
     *experts.HYPOTHESES,
     *residual_sums.HYPOTHESES,

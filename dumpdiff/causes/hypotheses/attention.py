@@ -13,20 +13,23 @@ from ...model.arrays import AnyArray, Flags, Floats
 from ...model.trace import FORWARD
 from ...operators.attention import attention, make_causal_mask, repeat_groups
 from ...operators.softmax import softmax
-from ..fault_case import FaultCase, compute_residual, find_masked
+from ..fault_case import FaultCase, Operand, compute_residual, find_masked
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import minimize
 
 #: Kinds that make probabilities of attention scores.
 SCORE_KINDS = {"softmax", "scaled_masked_softmax"}
 #: Value of a masked score; ``find_masked`` recognizes it.
-_MASKED_SCORE = -1e30
+MASKED_SCORE = -1e30
 #: Products of a score matrix beyond which whole attention is not tried at all, and beyond which it
 #: is tried in few orders of the operands only.
 _MAX_COST, _MAX_COST_OF_ALL_ORDERS = 3e7, 3e5
 _COMMON_ORDERS: list[tuple[int, ...]] = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
 #: Operands that may be q, k and v.
 _MAX_OPERANDS = 4
+#: Recorded masks that are tried, and kinds whose outputs are scores or probabilities.
+_MAX_MASKS = 3
+_SCORE_PRODUCERS = {"matmul", "einsum", *SCORE_KINDS}
 #: First hidden diagonals tried for whole attention; a causal mask hides from diagonal 1 on.
 _DIAGONALS = (0, 2, 3, -1)
 #: Shifts of the causal mask tried for scores, probabilities and masks.
@@ -131,18 +134,18 @@ def _apply_mask(case: FaultCase, hidden: Flags, new_hidden: Flags) -> Iterator[A
         for scores in case.find_same_size_arrays():  # the array holds masked scores
             if find_masked(scores).any():
                 continue
-            masked_scores = np.where(hidden, _MASKED_SCORE, scores)
+            masked_scores = np.where(hidden, MASKED_SCORE, scores)
             if compute_residual(masked_scores, case.faithful) <= case.limit:
-                yield np.where(new_hidden, _MASKED_SCORE, scores)
-        yield np.where(new_hidden, _MASKED_SCORE, 0.0)  # the array is a mask to add
+                yield np.where(new_hidden, MASKED_SCORE, scores)
+        yield np.where(new_hidden, MASKED_SCORE, 0.0)  # the array is a mask to add
         return
     if _holds_zeros_and_ones(case.faithful):
         yield np.where(new_hidden, 0.0, 1.0)  # find_hidden() takes zeros for hidden
         return
     for scores in case.find_same_size_arrays():  # the array holds probabilities
-        for logits in (scores, np.where(hidden, _MASKED_SCORE, scores)):
+        for logits in (scores, np.where(hidden, MASKED_SCORE, scores)):
             if case.matches_faithful(softmax(logits)):
-                yield softmax(np.where(new_hidden, _MASKED_SCORE, scores))
+                yield softmax(np.where(new_hidden, MASKED_SCORE, scores))
 
 
 def _holds_zeros_and_ones(array: AnyArray) -> bool:
@@ -191,27 +194,30 @@ def _replace_softmax(
 
 
 @dataclass(frozen=True, eq=False)
-class _AttentionCall:
+class AttentionCall:
     """Attention that gives the value of the faithful side."""
 
     q: AnyArray
     k: AnyArray
     v: AnyArray
     scale: float
-    hidden: Flags | None
+    hidden: AnyArray | None  #: flags, or numbers that are added to the scores
     output: Floats
+    is_recorded: bool = False  #: the mask is a recorded one, not a causal one that fits
 
     @property
     def score_shape(self) -> tuple[int, int]:
+        """Numbers of queries and keys."""
         return self.q.shape[-2], self.k.shape[-2]
 
-    def compute(self, scale: float, hidden: Flags | None, axis: int = -1) -> Floats:
+    def compute(self, scale: float, hidden: AnyArray | None, axis: int = -1) -> Floats:
+        """Return the output with another scale, mask (as ``hidden``) or axis of the softmax."""
         return attention(self.q, self.k, self.v, scale, hidden, axis)
 
 
 def suggest_whole_attention(case: FaultCase) -> Iterator[Candidate]:
     """Suggest softmax(q k^T scale + mask) v with another scale, mask or axis."""
-    call = _find_attention_call(case)
+    call = find_attention_call(case)
     if call is None:
         return
 
@@ -230,7 +236,8 @@ def suggest_whole_attention(case: FaultCase) -> Iterator[Candidate]:
         unchanged=call.output,
         cause="scale",
     )
-    yield from _change_mask(call)
+    if not call.is_recorded:
+        yield from _change_mask(call)
     yield Candidate(
         call.compute(call.scale, call.hidden, -2),
         "softmax along axis -2",
@@ -253,7 +260,7 @@ def _describe_scale(case: FaultCase, scale: float, faithful_scale: float) -> str
     return f"{description} (effective scale {scale:.4g} against {faithful_scale:.4g})"
 
 
-def _change_mask(call: _AttentionCall) -> Iterator[Candidate]:
+def _change_mask(call: AttentionCall) -> Iterator[Candidate]:
     if call.hidden is None:
         yield Candidate(
             call.compute(call.scale, make_causal_mask(*call.score_shape)),
@@ -280,12 +287,13 @@ def _change_mask(call: _AttentionCall) -> Iterator[Candidate]:
         )
 
 
-def _find_attention_call(case: FaultCase) -> _AttentionCall | None:
+def find_attention_call(case: FaultCase) -> AttentionCall | None:
     """Return attention over three operands that gives the faithful side's value."""
     faithful = case.faithful
     if not case.is_forward_value or faithful.ndim < 3:
         return None
-    if not is_attention(case.finding.scope):
+    has_scores = bool({"attention", *SCORE_KINDS} & set(case.kinds))
+    if not has_scores and not is_attention(case.finding.scope):
         return None
     arrays = [
         operand.array for operand in case.operands if _has_head_shape(operand.array, faithful)
@@ -296,12 +304,48 @@ def _find_attention_call(case: FaultCase) -> _AttentionCall | None:
         if q.shape != faithful.shape or k.shape != v.shape:
             continue
         k, v = repeat_groups(k, q.shape[-3]), repeat_groups(v, q.shape[-3])
-        for hidden in (make_causal_mask(q.shape[-2], k.shape[-2]), None):
+        n_scores = q.shape[-2], k.shape[-2]
+        recorded_masks: list[AnyArray] = []
+        for mask in list_masks(case.operands, faithful, n_scores)[:_MAX_MASKS]:
+            recorded_masks.append(mask.array)
+            if mask.array.dtype == bool:
+                recorded_masks.append(~mask.array)
+        for number, hidden in enumerate((make_causal_mask(*n_scores), None, *recorded_masks)):
             for scale in (q.shape[-1] ** -0.5, 1.0):
                 output = attention(q, k, v, scale, hidden)
                 if case.matches_faithful(output):
-                    return _AttentionCall(q, k, v, scale, hidden, output)
+                    return AttentionCall(q, k, v, scale, hidden, output, is_recorded=number > 1)
     return None
+
+
+def list_masks(
+    operands: Sequence[Operand], output: AnyArray, score_shape: tuple[int, int]
+) -> list[Operand]:
+    """Return the operands that may be masks or biases of scores, the smallest first.
+
+    ``output``: of attention (..., heads, length, size); ``score_shape``: queries and keys. Products
+    of queries and keys are none.
+    """
+    masks = [
+        operand
+        for operand in operands
+        if operand.shape[-2:] == score_shape
+        and len(operand.shape) <= output.ndim
+        and operand.kind not in _SCORE_PRODUCERS
+        and not operand.parameter
+        and operand.array.dtype.kind in "bf"
+        and _broadcasts(operand.shape[:-2], output.shape[:-2])
+    ]
+    return sorted(masks, key=lambda mask: mask.array.size)
+
+
+def _broadcasts(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """Return whether the axes before queries and keys fit those of an output."""
+    if not shape:
+        return True
+    return all(
+        length in (1, other) for length, other in zip(shape, expected[-len(shape) :], strict=True)
+    )
 
 
 def _list_operand_orders(n_arrays: int, cost: float) -> list[tuple[int, ...]]:

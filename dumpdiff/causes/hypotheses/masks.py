@@ -38,7 +38,7 @@ def suggest_other_mask(case: FaultCase) -> Iterator[Candidate]:
                 f"a mask that {describe_hidden(faulty_hidden)}",
                 describe_hidden(hidden),
                 unchanged=unchanged,
-                cause=_name_change(case, faulty_hidden, hidden),
+                cause=name_mask_change(case, faulty_hidden, hidden),
             )
             continue
         offset = float(np.median((faulty - scores)[hidden]))
@@ -70,7 +70,7 @@ def _list_scores(case: FaultCase, hidden: Flags) -> Iterator[AnyArray]:
             yield scores
 
 
-def _name_change(case: FaultCase, hidden: Flags, faithful_hidden: Flags) -> str:
+def name_mask_change(case: FaultCase, hidden: Flags, faithful_hidden: Flags) -> str:
     """Return the cause of another mask."""
     if is_cross_attention(case.finding.scope) or hidden.shape[-1] != hidden.shape[-2]:
         return "cross-mask"

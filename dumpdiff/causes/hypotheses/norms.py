@@ -1,4 +1,4 @@
-"""Normalizations: another epsilon, or the other kind of norm."""
+"""Normalizations: another epsilon, the other kind of norm, or the weight of another norm."""
 
 from __future__ import annotations
 
@@ -115,6 +115,7 @@ def suggest_whole_norm(case: FaultCase) -> Iterator[Candidate]:
                 continue
             norm, eps = fit
             yield from _change_norm(case, norm, eps)
+            yield from _change_weight(case, norm, eps)
             return
 
 
@@ -141,6 +142,45 @@ def _change_norm(case: FaultCase, norm: _Norm, faithful_eps: float) -> Iterator[
                 unchanged=unchanged,
                 cause="norm-kind",
             )
+
+
+def _change_weight(case: FaultCase, norm: _Norm, eps: float) -> Iterator[Candidate]:
+    """Suggest the norm with the weight of another norm, and its bias if it has one.
+
+    The faulty side read it here, and both sides hold it.
+    """
+    own_name = _find_parameter_name(case, norm.weight)
+    if not own_name:
+        return
+    others = [
+        operand
+        for operand in case.faulty_operands
+        if operand.parameter and operand.agrees and operand.shape == (norm.weight.size,)
+    ]
+    for weight in others:
+        if weight.parameter == own_name:
+            continue
+        biases = [norm.bias]
+        if norm.bias is not ZERO:
+            biases += [item.array.reshape(norm.bias.shape) for item in others]
+        for bias in biases:
+            shaped_weight = weight.array.reshape(norm.weight.shape)
+            changed_norm = _Norm(norm.kind, norm.x, norm.axes, shaped_weight, bias)
+            yield Candidate(
+                changed_norm.compute(eps),
+                f"{weight.parameter} in its place",
+                f"multiplies by {own_name}",
+                unchanged=norm.compute(eps),
+                cause="weight-swapped",
+            )
+
+
+def _find_parameter_name(case: FaultCase, weight: AnyArray) -> str:
+    """Return the name of the parameter that a weight is; '' if it is none."""
+    for operand in case.find_vector_operands():
+        if operand.parameter and np.array_equal(operand.array, weight.reshape(-1)):
+            return operand.parameter
+    return ""
 
 
 def _fit_norm(

@@ -28,6 +28,8 @@ _MAX_WAVE_OPERANDS = 8
 #: Kinds of recurrent cells and of the activations of their gates; cells have three or four gates.
 #: Cause of two parts that are joined in the other order.
 _EXCHANGED = "input-order"
+#: Axes of a computed value: batch or windows, tokens, width.
+_TOKEN_AXES = 3
 _CELL_KINDS, _GATE_COUNTS = {"lstm", "gru", "sigmoid", "tanh"}, (3, 4)
 #: Words in names of experts and of gates.
 _EXPERT_WORDS = ("expert", "moe")
@@ -336,7 +338,7 @@ def _make_permutation_candidate(
     elif shift:
         description, cause = f"{axis_name} shifted by {shift}", "row-shift"
         parameters = {"shift": float(shift)}
-    elif case.finding.kind == "input":
+    elif case.finding.kind == "input" or (axis_name == "rows" and _holds_tokens(case)):
         cause = "row-shift"
     else:
         block = _find_block_length(order)
@@ -356,6 +358,12 @@ def _make_permutation_candidate(
         unchanged=case.faithful,
         cause=cause,
     )
+
+
+def _holds_tokens(case: FaultCase) -> bool:
+    """Return whether a value is a computed one of (batch or windows, tokens, width): no heads."""
+    is_joined = "concat" in (*case.kinds, *case.faulty_kinds)
+    return case.is_forward_value and case.faithful.ndim == _TOKEN_AXES and not is_joined
 
 
 def _joins_in_other_order(case: FaultCase, order: Ints) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....model.arrays import AnyArray, Floats
 from ...fault_case import FaultCase, compute_residual
-from ...region import Region, Step
+from ...region import Region, Step, StepInput
 from .change import Change, list_floating_inputs
 
 #: Numbers of groups that are tried, at most.
@@ -17,6 +17,8 @@ _MAX_GROUP_COUNTS = 12
 _LARGEST_EPS, _DEFAULT_EPS = 0.5, 1e-5
 #: Tolerances within which a norm gives a recorded output.
 _TOLERANCES = 4
+#: Fewest rows that show that a value is a norm of another, and relative L2 that is rounding.
+_MIN_NORM_ROWS, _EQUAL_DISTANCE = 8, 1e-3
 _KINDS = {"group_norm", "instance_norm", "batch_norm", "layer_norm", "rms_norm"}
 _GROUPED_KINDS = {"group norm", "instance norm"}
 #: Norms of the vector of each token or pixel: an RMS norm may take their place.
@@ -158,3 +160,28 @@ def _list_forms(shape: tuple[int, ...]) -> list[_Form]:
     ]
     forms += [_Form("group norm", f"group norm with {n} groups", n_groups=n) for n in counts]
     return forms
+
+
+def is_norm_of(step_input: StepInput, array: AnyArray) -> bool:
+    """Return whether an input is a norm of an array over its last axis, times a weight or plus one.
+
+    Each column is fitted as a multiple of the normalized array plus a number.
+    """
+    output = step_input.array
+    if not step_input.producer_kind or array.shape != output.shape:
+        return False
+    width = array.shape[-1] if array.ndim > 1 else 0
+    if not width or array.size // width < _MIN_NORM_ROWS:
+        return False
+    rows, expected = array.reshape(-1, width), output.reshape(-1, width)
+    for center in (0.0, rows.mean(axis=1, keepdims=True)):
+        centered = rows - center
+        with np.errstate(all="ignore"):
+            normalized = centered / np.sqrt((centered**2).mean(axis=1, keepdims=True))
+        columns = normalized - normalized.mean(axis=0)
+        with np.errstate(all="ignore"):
+            slopes = (columns * expected).sum(axis=0) / (columns**2).sum(axis=0)
+        fitted = expected.mean(axis=0) + slopes * columns
+        if compute_residual(fitted, expected) <= _EQUAL_DISTANCE:
+            return True
+    return False

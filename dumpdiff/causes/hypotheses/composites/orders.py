@@ -96,6 +96,8 @@ def list_orders(case: FaultCase, region: Region) -> Iterator[Change]:
                         case, region, number
                     )
                     cause = "heads-permuted" if has_heads else "axes-swapped"
+                    if has_heads and step.kind == "gather_rows" and step_input.is_parameter:
+                        cause = "relative-bias"  # rows of a table of distances
                     yield Change(number, output, cause, description)
 
 

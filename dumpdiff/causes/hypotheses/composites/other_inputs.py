@@ -14,6 +14,7 @@ from ..attention import is_attention
 from .activations import ACTIVATION_KINDS
 from .change import LOSS_KINDS, Change, compute_with, feeds_softmax, list_floating_inputs
 from .missing_inputs import name_score_term
+from .norms import is_norm_of
 from .parts import (
     SIBLING_PREFIX,
     describe_other_columns,
@@ -63,7 +64,11 @@ def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                     cause, description, contrast = _describe_replacement(
                         case, region, number, step_input, (name, array)
                     )
-                yield Change(number, output, cause, description, contrast)
+                is_norm = cause == "norm-missing"
+                omitted_values = [step_input.value] if is_norm else ()
+                yield Change(
+                    number, output, cause, description, contrast, omitted_values=omitted_values
+                )
 
 
 def list_other_targets(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -146,6 +151,9 @@ def _describe_replacement(
     other_part = _describe_part(case, region, number, step_input, source)
     if other_part is not None:
         return other_part
+    if is_norm_of(step_input, array):
+        description = f"without {step_input.name} ({step_input.producer_kind})"
+        return "norm-missing", description, ""
     contrast = f"has {step_input.name}"
     if _has_unknown_origin(region, step_input):
         description = f"{step.name} ({step.kind}) of {name} itself"

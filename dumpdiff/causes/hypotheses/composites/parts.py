@@ -22,7 +22,7 @@ _GATE_KINDS = {"sigmoid", "tanh", "hard_sigmoid"}
 
 @dataclass(frozen=True)
 class Part:
-    """One of the equal parts of a value along its last axis."""
+    """One of the equal parts of a value along one of its axes."""
 
     name: str  #: of the value
     number: int
@@ -38,16 +38,38 @@ def _list_parts(case: FaultCase, array: AnyArray) -> Iterator[tuple[Part, list[A
     """Yield (part, all parts of its value) of the values of which an array is a part."""
     if array.ndim == 0:
         return
-    width = array.shape[-1]
     for operand in (*case.operands, *case.faulty_operands):
         n_parts, rest = divmod(int(np.prod(operand.shape)), array.size)
-        is_multiple = operand.shape and operand.shape[-1] == n_parts * width and not rest
-        if not is_multiple or not 1 < n_parts <= _MAX_PARTS or not operand.is_floating:
+        if rest or not 1 < n_parts <= _MAX_PARTS or not operand.is_floating:
             continue
-        parts = np.split(operand.array.reshape(-1, n_parts * width), n_parts, axis=1)
+        parts = _split_like(operand.array, array, n_parts)
         for number, part in enumerate(parts):
             if compute_residual(array.reshape(part.shape), part) <= _EQUAL_DISTANCE:
                 yield Part(operand.name, number, n_parts), parts
+
+
+def _split_like(whole: AnyArray, array: AnyArray, n_parts: int) -> list[AnyArray]:
+    """Return equal parts of a value, of which an array has the shape; [] if it has another.
+
+    They lie along the last axis, whatever the axes before it, or along the only axis in which the
+    shapes differ: the channels of an image. Axes of length one at the end do not count.
+    """
+    whole_shape, shape = _trim_shape(whole.shape), _trim_shape(array.shape)
+    if whole_shape and shape and whole_shape[-1] == n_parts * shape[-1]:
+        return np.split(whole.reshape(-1, whole_shape[-1]), n_parts, axis=1)
+    if len(whole_shape) != len(shape):
+        return []
+    axes = [axis for axis, length in enumerate(shape) if length != whole_shape[axis]]
+    if len(axes) != 1 or axes[0] == 0:
+        return []
+    return np.split(whole.reshape(whole_shape), n_parts, axis=axes[0])
+
+
+def _trim_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape without the axes of length one at its end."""
+    while shape and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
 
 
 def list_sibling_parts(case: FaultCase, array: AnyArray) -> list[tuple[str, AnyArray, bool]]:

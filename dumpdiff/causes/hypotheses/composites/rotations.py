@@ -6,7 +6,7 @@ not matter where the region ends: after the rotation, or at the scores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -27,6 +27,10 @@ _LOG_FACTORS = np.log(np.logspace(-2, 2, 41))
 _SEARCHED_DIGITS = 4
 #: Fewest positions of a table, and difference from cosine and sine that is rounding.
 _MIN_POSITIONS, _MAX_DIFFERENCE = 3, 1e-5
+#: Name of a value whose producer was not recorded.
+_UNKNOWN_SOURCE = "an input"
+#: Relative L2 between the sorted elements of a projection and of its parts: rounding.
+_SAME_ELEMENTS_DISTANCE = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,8 +276,8 @@ def list_exchanged_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
             yield Change(
                 number,
                 step.output,
-                _name_exchange(case, (q, k, v)),
-                f"keys and values exchanged ({k.name}, {v.name})",
+                _name_exchange(case, (q, k, v), (k, v)),
+                _describe_exchange(k, v),
                 replaced_values={k.value: np.swapaxes(v.array, -1, -2), v.value: transposed_k},
             )
 
@@ -288,16 +292,31 @@ def _exchange_fused(case: FaultCase, number: int, step: Step) -> Iterator[Change
         inputs[first], inputs[second] = inputs[second], inputs[first]
         output = step.compute(inputs)
         if output is not None:
-            cause = _name_exchange(case, [item for _, item in tensors])
+            cause = _name_exchange(case, [item for _, item in tensors], (a, b))
             yield Change(number, output, cause, f"{names[i]} and {names[j]} exchanged")
 
 
-def _name_exchange(case: FaultCase, inputs: list[StepInput] | tuple[StepInput, ...]) -> str:
-    """Return split-order if one projection computes all inputs, else input-order."""
+def _describe_exchange(k: StepInput, v: StepInput) -> str:
+    if _UNKNOWN_SOURCE in (k.name, v.name):
+        return "keys and values exchanged"
+    return f"keys and values exchanged ({k.name}, {v.name})"
+
+
+def _name_exchange(
+    case: FaultCase, inputs: Sequence[StepInput], exchanged: Sequence[StepInput]
+) -> str:
+    """Return split-order if one projection computes all inputs, or the two; else input-order."""
     size = sum(item.array.size for item in inputs)
-    operands = (*case.operands, *case.faulty_operands)
-    is_fused = any(int(np.prod(operand.shape)) == size for operand in operands)
-    return "split-order" if is_fused else "input-order"
+    elements = np.sort(np.concatenate([item.array.reshape(-1) for item in exchanged]))
+    for operand in (*case.operands, *case.faulty_operands):
+        n_elements = int(np.prod(operand.shape))
+        if n_elements == size:
+            return "split-order"
+        if n_elements == elements.size and operand.is_floating:
+            whole = np.sort(operand.array, axis=None)
+            if compute_residual(whole, elements) <= _SAME_ELEMENTS_DISTANCE:
+                return "split-order"
+    return "input-order"
 
 
 def _find_probabilities(region: Region, scores: Step) -> set[int]:
