@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from schemas import check
 
+import dumpdiff
 from dumpdiff.cli import main
 
 from . import triage_cases
@@ -55,6 +56,15 @@ def test_the_cause_of_a_recorded_case(
     check(written)
     assert len(written["stages"]) == 9, "every stage had inputs"
     assert all((tmp_path / form).stat().st_size > 0 for form in ("html", "markdown", "junit"))
+
+
+def test_a_run_agrees_with_itself(tmp_path: Path) -> None:
+    """Its dump has its recorder's config.json, which says nothing about the training."""
+    dumpdiff.demo(tmp_path / "demo")
+    run = str(tmp_path / "demo" / "megatron")
+    result = CliRunner().invoke(main, ["triage", run, run, "--min-steps", "4"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("triage: no cause found: the data, the weights, the forward pass")
 
 
 def test_a_constant_that_differs_between_dumps_is_no_weight(
