@@ -19,6 +19,7 @@ from .operands import (
     MAX_DEPTH,
     MAX_GIVEN_VALUES,
     MAX_OPERANDS,
+    PARAMETER_KINDS,
     iterate_given_values,
     list_module_inputs,
     list_other_values,
@@ -31,8 +32,6 @@ from .surroundings import is_of_loss, is_routed, list_finding_ops
 _SIDES = (0, 1)
 #: Values or parameters of one size elsewhere in the model that may stand in place of another.
 _MAX_OTHER_VALUES = 8
-#: Kinds of ops that may read the parameter of another module, as ``other_inputs`` suggests.
-_PARAMETER_KINDS = ("gather_rows", "mul")
 
 #: (0 target or 1 reference, class of a value)
 NeededValue = tuple[int, int]
@@ -193,7 +192,7 @@ def _list_other_parameters(index: ComparisonIndex, side: int, region: Sequence[i
     names = flow.list_column("parameter")
     own_parameters = [value for value in region if names[value]]
     for value in region:
-        if index.get_producer_kind(side, value) in _PARAMETER_KINDS:
+        if index.get_producer_kind(side, value) in PARAMETER_KINDS:
             own_parameters += [item for item, _ in find_inputs(flow, value) if names[item]]
     others: dict[int, None] = {}
     for parameter in dict.fromkeys(own_parameters):

@@ -27,6 +27,8 @@ MAX_GIVEN_VALUES = 12
 MAX_DEPTH = 6
 #: Operands at which the search upstream stops.
 MAX_OPERANDS = 40
+#: Kinds whose parameter may be another one of its shape: embeddings, and weights of norms.
+PARAMETER_KINDS = ("gather_rows", "mul")
 
 
 def collect_operands(

@@ -25,11 +25,11 @@ _PROJECTION_SEED = 7
 _MIN_PAIRED_SIZE = 4
 #: Nearest operands among which sines and cosines of a time embedding are.
 _MAX_WAVE_OPERANDS = 8
-#: Kinds of recurrent cells and of the activations of their gates; cells have three or four gates.
 #: Cause of two parts that are joined in the other order.
 _EXCHANGED = "input-order"
 #: Axes of a computed value: batch or windows, tokens, width.
 _TOKEN_AXES = 3
+#: Kinds of recurrent cells and of the activations of their gates; cells have three or four gates.
 _CELL_KINDS, _GATE_COUNTS = {"lstm", "gru", "sigmoid", "tanh"}, (3, 4)
 #: Words in names of experts and of gates.
 _EXPERT_WORDS = ("expert", "moe")

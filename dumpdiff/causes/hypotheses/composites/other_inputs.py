@@ -9,6 +9,7 @@ import numpy as np
 from ....model.arrays import AnyArray
 from ....operators import compute_interpretations
 from ...fault_case import FaultCase, compute_residual
+from ...operands import PARAMETER_KINDS
 from ...region import Region, Step, StepInput
 from ..attention import is_attention
 from .activations import ACTIVATION_KINDS
@@ -34,8 +35,6 @@ _RECOMPUTED_DISTANCE = 1e-5
 _SAME_ELEMENTS_DISTANCE = 1e-5
 #: Fewest axes of a value that a recurrence runs along, and fewest steps.
 _MIN_SCANNED_AXES, _MIN_SCANNED_LENGTH = 3, 3
-#: Kinds whose parameter may be another one of its shape: embeddings, and weights of norms.
-_PARAMETER_KINDS = ("gather_rows", "mul")
 _GATE_KINDS = {"sigmoid", "hardsigmoid"}
 #: Kinds whose inputs may come from anywhere in the model.
 _SOURCE_KINDS = {"concat", "add", "sub", "convolution", "matmul", *LOSS_KINDS}
@@ -111,7 +110,7 @@ def _list_fitting(
     ]
     fitting = fitting[:_MAX_REPLACEMENTS]
     if step_input.is_parameter:
-        if step.kind in _PARAMETER_KINDS:
+        if step.kind in PARAMETER_KINDS:
             fitting += _list_other_parameters(case, step_input)
         return fitting
     fitting += list_sibling_parts(case, step_input.array)
