@@ -29,21 +29,21 @@ def classify_kind(graph: JointGraph, location: Location) -> Kind:
         return "constant" if is_constant(location, kinds) else "parameter"
     if find_coarser_dtype(graph, location):
         return "dtype"
-    if find_missing_kinds(location):
+    if count_missing_kinds(location):
         return "missing"
     return "region" if location.unpaired_nodes else "introduced"
 
 
-def find_missing_kinds(location: Location) -> tuple[str, ...]:
-    """Return the operator kinds that only the reference has since the last agreement.
+def count_missing_kinds(location: Location) -> Counter[str]:
+    """Count the operator kinds that only the reference has since the last agreement.
 
     Empty if the target has kinds of its own there, too.
     """
     kinds_t = count_computing_kinds(location.target)
     kinds_r = count_computing_kinds(location.reference)
     if not location.unpaired_nodes or not kinds_t or kinds_t - kinds_r:
-        return ()
-    return tuple((kinds_r - kinds_t).elements())
+        return Counter()
+    return kinds_r - kinds_t
 
 
 def count_computing_kinds(side: SideLocation) -> Counter[str]:

@@ -12,7 +12,7 @@ from ..comparison.mask_fill import STATISTICS_SET_ASIDE
 from ..model.finding import Kind
 from ..model.formatting import format_number
 from ..model.sketches import SKETCH
-from .finding_kinds import find_coarser_dtype, find_missing_kinds
+from .finding_kinds import count_missing_kinds, find_coarser_dtype
 from .forward_walk import MAX_REGION_END
 from .joint_graph import JointGraph
 from .locations import Location
@@ -72,10 +72,19 @@ def format_title(
     if location.rearrangement:
         clauses.append(location.rearrangement)
     if kind == "missing":
-        clauses.append(f"only the reference has {', '.join(find_missing_kinds(location))}")
+        clauses.append(_describe_missing_kinds(location))
     if kind == "dtype":
         clauses.append(f"one side computes in {find_coarser_dtype(graph, location)}")
     return "; ".join(clauses)
+
+
+def _describe_missing_kinds(location: Location) -> str:
+    """Return which ops only the reference has: "2 add, mul"."""
+    counts = count_missing_kinds(location)
+    names = [kind if count == 1 else f"{count} {kind}" for kind, count in counts.items()]
+    n_more = len(names) - _MAX_NAMES
+    more = f" and {n_more} more" if n_more > 0 else ""
+    return f"only the reference has {', '.join(names[:_MAX_NAMES])}{more}"
 
 
 def _describe_slot(graph: JointGraph, location: Location) -> str:
@@ -149,7 +158,7 @@ def describe_evidence(
     if masked == STATISTICS_SET_ASIDE:
         facts.append("only the maximum compared: mask fill decides minimum, mean and norm")
     if kind == "missing":
-        facts.append(f"only the reference has {', '.join(find_missing_kinds(location))}")
+        facts.append(_describe_missing_kinds(location))
     if np.isfinite(row["rounded_error"]):
         rounded_error = format_number(float(row["rounded_error"]))
         facts.append(f"error after rounding both sides to the narrower type: {rounded_error}")
