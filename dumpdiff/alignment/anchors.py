@@ -317,8 +317,10 @@ def _find_unpaired_classes(matching: Matching) -> tuple[Ints, Ints]:
 def has_conflicting_inputs(matching: Matching, t: int, r: int) -> bool:
     """Return whether the producers read paired values but none in common, or other parameters.
 
-    It is also a conflict if only one of the two classes has a producer, or if none has and the
-    values are farther apart than a cast from one dtype to the other explains.
+    A number in common, such as a bias correction, is read by the ops of all layers: it counts only
+    where one producer reads no paired tensor. It is also a conflict if only one of the two classes
+    has a producer, or if none has and the values are farther apart than a cast from one dtype to
+    the other explains.
     """
     has_producer_t = bool(matching.producer_t[t] >= 0)
     has_producer_r = bool(matching.producer_r[r] >= 0)
@@ -329,6 +331,10 @@ def has_conflicting_inputs(matching: Matching, t: int, r: int) -> bool:
     if _has_other_parameters(matching, t, r):
         return True
     inputs_t, inputs_r = _find_paired_inputs(matching, t, r)
+    sizes = matching.reference.sizes
+    tensors_t, tensors_r = ({v for v in values if sizes[v] > 1} for values in (inputs_t, inputs_r))
+    if tensors_t and tensors_r:
+        return tensors_t.isdisjoint(tensors_r)
     return bool(inputs_t and inputs_r and inputs_t.isdisjoint(inputs_r))
 
 

@@ -234,6 +234,21 @@ class TestConflict:
             pairs, find_value(pairs.target, RESIDUAL, "output.0"), other
         )
 
+    def test_a_number_that_all_read_is_nothing_in_common(self, trace):
+        """The gradients of two weights, both multiplied by the factor of the clipping."""
+        pairs = start_matching(trace("parallel_ms_tp2"), trace("parallel_ms_tp2"))
+        first, second = [
+            find_value(
+                pairs.target, f"Default/clip_grad_norm-ClipGradNorm/Mul-op{number}", "output.0"
+            )
+            for number in (0, 1)
+        ]
+        is_number = pairs.target.sizes == 1
+        for value in np.flatnonzero(is_number | (pairs.target.producers >= 0)).tolist():
+            pairs.pair(value, value, "value", 0.9)
+        assert anchors.has_conflicting_inputs(pairs, first, second)
+        assert not anchors.has_conflicting_inputs(pairs, first, first)
+
     def test_a_value_that_only_one_side_produced_conflicts(self, trace):
         pairs = start_matching(trace("pt_none"), trace("pt_none"))
         weight = find_value(pairs.reference, "Functional.linear.7.forward", "input.1")
