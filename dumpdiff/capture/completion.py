@@ -17,6 +17,7 @@ import pandas as pd
 
 from ..model.arrays import AnyArray, Ints
 from ..model.errors import DumpError
+from ..model.formatting import format_names
 from ..model.input_files import MAX_WRITTEN_BYTES, read_input_text
 from ..model.trace import Problem, Trace
 
@@ -44,9 +45,7 @@ class CompletedTrace:
         )
         if not self.missing_ops:
             return text
-        names = ", ".join(self.missing_ops[:_MAX_NAMES])
-        n_more = len(self.missing_ops) - _MAX_NAMES
-        return f"{text}; missing: {names}{f' and {n_more} more' if n_more > 0 else ''}"
+        return f"{text}; missing: {format_names(self.missing_ops, _MAX_NAMES)}"
 
 
 def format_request(ops_by_side: Mapping[str, Sequence[str]]) -> str:

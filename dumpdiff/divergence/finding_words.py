@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..comparison.mask_fill import STATISTICS_SET_ASIDE
 from ..model.finding import Kind
-from ..model.formatting import format_number
+from ..model.formatting import format_names, format_number
 from ..model.sketches import SKETCH
 from .finding_kinds import count_missing_kinds, find_coarser_dtype
 from .forward_walk import MAX_REGION_END
@@ -82,9 +82,7 @@ def _describe_missing_kinds(location: Location) -> str:
     """Return which ops only the reference has: "2 add, mul"."""
     counts = count_missing_kinds(location)
     names = [kind if count == 1 else f"{count} {kind}" for kind, count in counts.items()]
-    n_more = len(names) - _MAX_NAMES
-    more = f" and {n_more} more" if n_more > 0 else ""
-    return f"only the reference has {', '.join(names[:_MAX_NAMES])}{more}"
+    return f"only the reference has {format_names(names, _MAX_NAMES)}"
 
 
 def _describe_slot(graph: JointGraph, location: Location) -> str:
@@ -169,13 +167,9 @@ def _describe_unread_parameters(location: Location) -> list[str]:
     """Return a sentence for each side that reads parameters here that the other does not."""
     facts = []
     for reader, side in (("reference", location.target), ("target", location.reference)):
-        names = side.unread_parameters[:_MAX_NAMES]
-        if names:
-            n_more = len(side.unread_parameters) - len(names)
-            more = f" and {n_more} more" if n_more else ""
-            facts.append(
-                f"only the {reader} reads {', '.join(names)}{more} here, or a partner of it"
-            )
+        if side.unread_parameters:
+            names = format_names(side.unread_parameters, _MAX_NAMES)
+            facts.append(f"only the {reader} reads {names} here, or a partner of it")
     return facts
 
 
@@ -213,13 +207,11 @@ def format_argument(argument: str) -> str:
 def describe_others(others: Sequence[Location]) -> str:
     """Return a sentence with the first further places of a difference."""
     places = []
-    for location in others[:_MAX_NAMES]:
+    for location in others:
         op_t = location.target.op_names[-1] if location.target.op_names else "nothing"
         op_r = location.reference.op_names[-1] if location.reference.op_names else "nothing"
         places.append(f"{op_t} vs {op_r}")
-    n_more = len(others) - len(places)
-    more = f" and {n_more} more" if n_more else ""
-    return f"the same difference shows at {', '.join(places)}{more}"
+    return f"the same difference shows at {format_names(places, _MAX_NAMES)}"
 
 
 def compute_norm_ratio(location: Location) -> float:

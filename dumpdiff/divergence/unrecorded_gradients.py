@@ -10,6 +10,7 @@ from ..alignment import Alignment
 from ..graph import Flow, find_returned_gradients
 from ..graph.module_paths import find_common_path
 from ..model.finding import Cause, Finding
+from ..model.formatting import format_names
 from ..model.trace import BACKWARD, FORWARD
 from .locations import MAX_NAMED_OPS
 
@@ -70,7 +71,7 @@ def describe_unrecorded_gradients(sides: Sequence[UnrecordedGradients]) -> list[
     return [
         f"the {_SIDES[side.position]} has no gradient of {len(side.names)} of "
         f"{side.n_parameters} parameters that the {_SIDES[1 - side.position]} has one of: "
-        f"{_list_names(side.names)}; frozen, detached, or not recorded"
+        f"{format_names(side.names, _MAX_NAMES)}; frozen, detached, or not recorded"
         for side in sides
         if side.names
     ]
@@ -105,7 +106,8 @@ def _build_finding(alignment: Alignment, side: UnrecordedGradients) -> Finding:
         _name_readers(_get_flow(alignment, 1 - side.position), partner_values),
     )
     scope = find_common_path([name.rpartition(".")[0] for name in names])
-    subject = f"{len(names)} of {side.n_parameters} parameters: {_list_names(names)}"
+    first_names = format_names(names, _MAX_NAMES)
+    subject = f"{len(names)} of {side.n_parameters} parameters: {first_names}"
     return Finding(
         rank=0,
         kind="missing",
@@ -127,7 +129,7 @@ def _build_finding(alignment: Alignment, side: UnrecordedGradients) -> Finding:
         causes=(
             Cause(
                 "gradient-stopped",
-                f"no gradient reaches {_list_names(names)} in the {own}: detached or frozen; "
+                f"no gradient reaches {first_names} in the {own}: detached or frozen; "
                 f"the {other} updates them",
                 0.0,
             ),
@@ -141,13 +143,6 @@ def _name_readers(flow: Flow, values: Sequence[int]) -> tuple[str, ...]:
     forward_readers = [op for op in sorted(readers) if flow.phases[op] == FORWARD]
     names = flow.trace.ops["name"]
     return tuple(str(names.iat[op]) for op in forward_readers[:MAX_NAMED_OPS])
-
-
-def _list_names(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    n_more = len(names) - _MAX_NAMES
-    more = f" and {n_more} more" if n_more > 0 else ""
-    return f"{', '.join(names[:_MAX_NAMES])}{more}"
 
 
 def _get_flow(alignment: Alignment, position: int) -> Flow:

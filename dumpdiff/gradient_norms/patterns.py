@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..model.formatting import format_number
+from ..model.formatting import format_names, format_number
 from ..rulebook import Rules
 from .parameter_path import FIRST_IN_BACKWARD, LAST_IN_BACKWARD
 from .row import Row
@@ -88,13 +88,6 @@ def _build_pattern(kind: Kind, summary: str, layer: int | None = None) -> Patter
     return Pattern(kind, summary, _CAUSES[kind].format(layer), layer)
 
 
-def _format_names(names: Sequence[str]) -> str:
-    text = ", ".join(names[:_MAX_NAMES])
-    if len(names) > _MAX_NAMES:
-        text += f" and {len(names) - _MAX_NAMES} more"
-    return text
-
-
 def _find_value_patterns(rows: Sequence[Row], factor: float) -> Iterator[Pattern]:
     """Yield patterns of the values: not finite, one factor, no gradient."""
     for side, other_side in (("target", "reference"), ("reference", "target")):
@@ -117,7 +110,7 @@ def _find_value_patterns(rows: Sequence[Row], factor: float) -> Iterator[Pattern
     for side in ("target", "reference"):
         zero_names = [row.label for row in differing_rows if row.get_norm(side) == 0]
         if zero_names:
-            summary = f"no gradient on the {side} for {_format_names(zero_names)}"
+            summary = f"no gradient on the {side} for {format_names(zero_names, _MAX_NAMES)}"
             yield _build_pattern("no-gradient", summary)
 
 
@@ -276,13 +269,13 @@ def _find_layer_patterns(
     n_differing_below = len(_select_below(differing_rows, top))
     only_top_layer = {row.layer for row in differing_rows} == {top}
     if rows_below and not n_differing_below and only_top_layer:
-        kinds = _format_names([row.kind for row in differing_rows])
+        kinds = format_names([row.kind for row in differing_rows], _MAX_NAMES)
         yield _build_pattern("one-layer", f"only layer {top} differs: {kinds}", top)
     elif n_differing_below and n_differing_below >= _MIN_SHARE_BELOW * len(rows_below):
         summary = f"from layer {top} down to the embedding, those above it agree"
         agreeing_kinds = sorted(row.kind for row in agreeing_rows if row.layer == top)
         if agreeing_kinds:
-            summary += f"; of layer {top} still agree: {_format_names(agreeing_kinds)}"
+            summary += f"; of layer {top} still agree: {format_names(agreeing_kinds, _MAX_NAMES)}"
         yield _build_pattern("layer", summary, top)
 
 

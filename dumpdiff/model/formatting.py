@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 #: Added before rounding down to tenths of a percent: more than the rounding error of a double near
 #: 1000 (1e-13), far less than a tenth.
@@ -65,6 +65,17 @@ def format_number_ranges(numbers: Iterable[int]) -> str:
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def format_names(names: Sequence[str], limit: int) -> str:
+    """Return the first names, and how many more there are.
+
+    >>> format_names(["a", "b", "c"], 3), format_names(["a", "b", "c"], 2)
+    ('a, b, c', 'a, b and 1 more')
+    """
+    n_more = len(names) - limit
+    more = f" and {n_more} more" if n_more > 0 else ""
+    return f"{', '.join(names[:limit])}{more}"
 
 
 def escape_control(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..communication.collectives import TRANSFERS
 from ..model.finding import Finding
-from ..model.formatting import format_number
+from ..model.formatting import format_names, format_number
 from ..model.run_result import (
     UPDATE,
     CollectiveState,
@@ -378,10 +378,7 @@ def _describe_unseen(giver: int, source: Source) -> str:
 
 def _describe_gap(gap: UpdateGap) -> str:
     """Return the title of an update that diverges."""
-    names = ", ".join(gap.parameters[:_MAX_NAMES])
-    n_more = len(gap.parameters) - _MAX_NAMES
-    if n_more > 0:
-        names += f" and {n_more} more"
+    names = format_names(gap.parameters, _MAX_NAMES)
     if gap.has_agreeing_updates:
         return f"weights change after the update of step {gap.earlier.step}: {names}"
     gradients = "gradients agree" if _has_gradients(gap) else "no difference was found in the step"
