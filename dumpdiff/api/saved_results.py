@@ -39,8 +39,7 @@ def load(result: PathLike) -> Result | RunResult:
     DumpError
         If there is no complete result in the folder.
     """
-    path = Path(result)
-    folder = path if path.is_dir() else path.parent
+    folder = _get_folder(Path(result))
     if is_run_folder(folder):
         from .run_backend import RunFolder
         from .run_folder import read_run
@@ -66,7 +65,7 @@ def enter_task(result: PathLike, finding: int | str | None) -> tuple[Path, int |
     The result of a single task is returned unchanged. Raises DumpError if there is no such finding.
     """
     path = Path(result)
-    folder = path if path.is_dir() else path.parent
+    folder = _get_folder(path)
     if not is_run_folder(folder) or (path.is_file() and path.name not in RUN_FILES):
         return path, finding
     from .run_folder import read_run
@@ -252,3 +251,8 @@ def _repeat(
     inputs = restore_inputs(saved, target, reference, rules)
     result, _ = build_result(inputs, saved.min_coverage, explained, progress)
     return result
+
+
+def _get_folder(result: Path) -> Path:
+    """Return the folder of a result that is given by its folder or by a file in it."""
+    return result if result.is_dir() else result.parent

@@ -143,17 +143,17 @@ def find_gradient_calls(flow: Flow) -> dict[int, tuple[int, ...]]:
     with it the backward calls inside (``params_data_collect`` of mindstudio-probe 26.2). Modules
     that hold other modules are left out: all of these would be recorded, too.
     """
-    ops = flow.trace.ops
-    names, parents, forward_calls = (ops[key].tolist() for key in ("name", "parent", "forward"))
     if flow.trace.source.format != "msprobe":
         return {}
+    ops = flow.trace.ops
+    names, parents, forward_calls = (ops[key].tolist() for key in ("name", "parent", "forward"))
     modules = np.flatnonzero((ops["level"] == "module").to_numpy()).tolist()
     holding_modules = {parents[op] for op in modules}
-    backward_calls: dict[str, list[int]] = {}
+    backward_calls: dict[str, int] = {}
     for op in modules:
         module, is_backward, _ = names[op].rpartition(".backward.")
         if is_backward and forward_calls[op] not in holding_modules:
-            backward_calls.setdefault(module, []).append(op)
+            backward_calls.setdefault(module, op)
     inner_calls: dict[int, list[int]] = {}
     for op, forward_call in enumerate(forward_calls):
         if forward_call >= 0 and parents[forward_call] >= 0:
@@ -161,7 +161,8 @@ def find_gradient_calls(flow: Flow) -> dict[int, tuple[int, ...]]:
     gradient_calls = {}
     for record in np.flatnonzero((ops["kind"] == _GRADIENT_KIND).to_numpy()).tolist():
         module = names[record].partition(f".{_GRADIENT_KIND}")[0]
-        for call in backward_calls.get(module, ())[:1]:
+        call = backward_calls.get(module)
+        if call is not None:
             inside = inner_calls.get(forward_calls[call], ())
             gradient_calls[record] = (call, *(op for op in inside if op != record))
     return gradient_calls

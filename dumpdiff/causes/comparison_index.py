@@ -24,6 +24,8 @@ _MAX_REGION_PAIRS = 8
 _MAX_FOLLOWING_STEPS = 4
 #: Values upstream of a value among which another one is searched.
 _MAX_UPSTREAM_VALUES = 256
+#: Name of a value whose producer was not recorded.
+UNKNOWN_SOURCE = "an input"
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,11 @@ class ComparisonIndex:
         """Return the canonical kind of the op that produced a value, '' if none was recorded."""
         producer = int(self.flows[side].producers[value])
         return self.kinds[side][producer] if producer >= 0 else ""
+
+
+def name_producer(flow: Flow, op: int) -> str:
+    """Return the name of the op that makes a value; ``UNKNOWN_SOURCE`` if none was recorded."""
+    return str(flow.trace.ops["name"].iat[op]) if op >= 0 else UNKNOWN_SOURCE
 
 
 def _index_names(flow: Flow) -> dict[str, int]:

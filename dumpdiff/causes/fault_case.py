@@ -30,6 +30,8 @@ _LIMIT_TOLERANCES = 2
 _LIMIT_ERROR_SHARE = 0.1
 #: An element below this share of the smallest masking constant is masked.
 _MASK_SHARE = 0.5
+#: Relative L2 between the sorted elements of one value in two layouts, or on both sides: rounding.
+_SAME_ELEMENTS_DISTANCE = 1e-5
 
 #: Arrays without axes, for "no bias" and "no weight".
 ZERO, ONE = np.zeros(()), np.ones(())
@@ -311,3 +313,14 @@ def compute_residual(array: AnyArray, expected: AnyArray) -> float:
     if size:
         return difference / size
     return 0.0 if difference == 0 else float("inf")
+
+
+def have_same_elements(array: AnyArray, other: AnyArray) -> bool:
+    """Return whether two arrays hold the same numbers in any order: another layout of one value.
+
+    They may be the values of both sides, so rounding does not count.
+    """
+    if array.size != other.size:
+        return False
+    sorted_array, sorted_other = np.sort(array, axis=None), np.sort(other, axis=None)
+    return compute_residual(sorted_array, sorted_other) <= _SAME_ELEMENTS_DISTANCE

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..graph import Flow
 from ..model.dtypes import is_floating
 from ..model.trace import FORWARD
-from .comparison_index import ComparisonIndex, find_inputs
+from .comparison_index import ComparisonIndex, find_inputs, name_producer
 
 #: Values upstream of one that is left out, among which a moved op is searched.
 _MAX_UPSTREAM_VALUES = 256
@@ -128,4 +128,4 @@ def _name_value(flow: Flow, value: int) -> str:
     if producer < 0:
         for parent, _ in find_inputs(flow, value):
             producer = max(producer, int(flow.producers[parent]))
-    return str(flow.trace.ops["name"].iat[producer]) if producer >= 0 else "an input"
+    return name_producer(flow, producer)

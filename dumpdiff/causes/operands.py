@@ -13,7 +13,13 @@ from ..model.arrays import AnyArray
 from ..model.dtypes import is_floating
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import BACKWARD, FORWARD
-from .comparison_index import ComparisonIndex, find_inputs, find_whole_tensor, list_op_inputs
+from .comparison_index import (
+    ComparisonIndex,
+    find_inputs,
+    find_whole_tensor,
+    list_op_inputs,
+    name_producer,
+)
 from .fault_case import Operand
 from .finding_arrays import MAX_ELEMENTS
 from .scaling_search import find_scalings
@@ -188,13 +194,9 @@ def _make_operand(
 def _describe_operand(index: ComparisonIndex, side: int, value: int, tensor: int) -> Operand:
     """Return the operand, as recorded in one tensor."""
     flow = index.flows[side]
-    producer = int(flow.producers[value])
     parameter = str(flow.list_column("parameter")[value])
-    name = parameter
-    if not parameter:
-        name = str(flow.trace.ops["name"].iat[producer]) if producer >= 0 else "an input"
     return Operand(
-        name=name,
+        name=parameter or name_producer(flow, int(flow.producers[value])),
         kind=index.get_producer_kind(side, value),
         parameter=parameter,
         agrees=value in index.agreed_classes[side],

@@ -14,7 +14,13 @@ from ..graph.missing_edges import find_bridge
 from ..model.arrays import AnyArray
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD, OPTIMIZER
-from .comparison_index import ComparisonIndex, depends_on, find_inputs, find_whole_tensor
+from .comparison_index import (
+    ComparisonIndex,
+    depends_on,
+    find_inputs,
+    find_whole_tensor,
+    name_producer,
+)
 from .element_places import find_order
 from .interpretation import interpret_step
 from .region import Region, Step, StepInput
@@ -195,10 +201,7 @@ class _RegionBuilder:
         if value < 0:
             return StepInput(-1, array, "an argument", False, False)
         parameter = str(flow.list_column("parameter")[value])
-        producer = int(flow.producers[value])
-        name = parameter
-        if not parameter:
-            name = str(flow.trace.ops["name"].iat[producer]) if producer >= 0 else "an input"
+        name = parameter or name_producer(flow, int(flow.producers[value]))
         agrees = value in self.index.agreed_classes[self.side]
         kind = self.index.get_producer_kind(self.side, value)
         is_given = not parameter and self._is_given(value)

@@ -3,7 +3,6 @@
 from . import (
     activations,
     attention,
-    attention_masks,
     composites,
     element_losses,
     experts,
@@ -25,6 +24,7 @@ from . import (
     row_selection,
     wave_tables,
     weights,
+    whole_attention,
 )
 
 #: In the order in which causes are listed that explain a finding equally well: the simplest first.
@@ -45,7 +45,7 @@ HYPOTHESES = (
     *quantization.HYPOTHESES,
     *activations.HYPOTHESES,
     *attention.HYPOTHESES,
-    *attention_masks.HYPOTHESES,
+    *whole_attention.HYPOTHESES,
     *linear.HYPOTHESES,
     *experts.HYPOTHESES,
     *residual_sums.HYPOTHESES,

@@ -8,7 +8,7 @@ import numpy as np
 
 from ....model.arrays import AnyArray
 from ....operators import compute_interpretations
-from ...fault_case import FaultCase, compute_residual
+from ...fault_case import FaultCase, compute_residual, have_same_elements
 from ...operands import PARAMETER_KINDS
 from ...region import Region, Step, StepInput
 from ..attention import is_attention
@@ -31,8 +31,6 @@ _MAX_REPLACEMENTS = 10
 _EQUAL_DISTANCE = 1e-3
 #: Relative L2 within which an op, computed again, gives a recorded value.
 _RECOMPUTED_DISTANCE = 1e-5
-#: Relative L2 between the sorted elements of one value on both sides: rounding.
-_SAME_ELEMENTS_DISTANCE = 1e-5
 #: Fewest axes of a value that a recurrence runs along, and fewest steps.
 _MIN_SCANNED_AXES, _MIN_SCANNED_LENGTH = 3, 3
 _GATE_KINDS = {"sigmoid", "hardsigmoid"}
@@ -106,7 +104,7 @@ def _list_fitting(
         entry
         for entry in replacements
         if _fits(entry[1].shape, step_input.array.shape, step.kind)
-        and not _holds_same_elements(entry[1], step_input.array)
+        and not have_same_elements(entry[1], step_input.array)
     ]
     fitting = fitting[:_MAX_REPLACEMENTS]
     if step_input.is_parameter:
@@ -276,7 +274,7 @@ def _name_source(
     name, array = source
     if step.kind == "add" and feeds_softmax(case, region, number):
         return name_score_term(case, step_input)
-    if _holds_same_elements(array, step_input.array):
+    if have_same_elements(array, step_input.array):
         return _name_rearrangement(case, step_input, source)
     if step.kind in LOSS_KINDS or (case.is_near_loss and step.kind == "sub"):
         return "loss-target", f"the loss against {name}"
@@ -372,14 +370,3 @@ def _is_bypass(region: Region, step_input: StepInput, array: AnyArray) -> bool:
             if item.array.size == array.size and item.value not in upstream_values:
                 upstream_values.append(item.value)
     return False
-
-
-def _holds_same_elements(array: AnyArray, other: AnyArray) -> bool:
-    """Return whether two arrays hold the same numbers in any order: another layout of one value.
-
-    They may be the values of both sides, so small differences do not count.
-    """
-    if array.size != other.size:
-        return False
-    sorted_array, sorted_other = np.sort(array, axis=None), np.sort(other, axis=None)
-    return compute_residual(sorted_array, sorted_other) <= _SAME_ELEMENTS_DISTANCE

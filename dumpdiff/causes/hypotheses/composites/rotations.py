@@ -14,7 +14,8 @@ import numpy as np
 
 from ....model.arrays import AnyArray, Floats
 from ....model.trace import FORWARD
-from ...fault_case import FaultCase, compute_residual
+from ...comparison_index import UNKNOWN_SOURCE
+from ...fault_case import FaultCase, compute_residual, have_same_elements
 from ...parameter_fit import minimize
 from ...region import Region, Step, StepInput
 from .change import Change, list_floating_inputs
@@ -27,10 +28,6 @@ _LOG_FACTORS = np.log(np.logspace(-2, 2, 41))
 _SEARCHED_DIGITS = 4
 #: Fewest positions of a table, and difference from cosine and sine that is rounding.
 _MIN_POSITIONS, _MAX_DIFFERENCE = 3, 1e-5
-#: Name of a value whose producer was not recorded.
-_UNKNOWN_SOURCE = "an input"
-#: Relative L2 between the sorted elements of a projection and of its parts: rounding.
-_SAME_ELEMENTS_DISTANCE = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,7 +294,7 @@ def _exchange_fused(case: FaultCase, number: int, step: Step) -> Iterator[Change
 
 
 def _describe_exchange(k: StepInput, v: StepInput) -> str:
-    if _UNKNOWN_SOURCE in (k.name, v.name):
+    if UNKNOWN_SOURCE in (k.name, v.name):
         return "keys and values exchanged"
     return f"keys and values exchanged ({k.name}, {v.name})"
 
@@ -307,15 +304,14 @@ def _name_exchange(
 ) -> str:
     """Return split-order if one projection computes all inputs, or the two; else input-order."""
     size = sum(item.array.size for item in inputs)
-    elements = np.sort(np.concatenate([item.array.reshape(-1) for item in exchanged]))
+    elements = np.concatenate([item.array.reshape(-1) for item in exchanged])
     for operand in (*case.operands, *case.faulty_operands):
         n_elements = int(np.prod(operand.shape))
         if n_elements == size:
             return "split-order"
-        if n_elements == elements.size and operand.is_floating:
-            whole = np.sort(operand.array, axis=None)
-            if compute_residual(whole, elements) <= _SAME_ELEMENTS_DISTANCE:
-                return "split-order"
+        is_part = n_elements == elements.size and operand.is_floating
+        if is_part and have_same_elements(operand.array, elements):
+            return "split-order"
     return "input-order"
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ....model.arrays import AnyArray, Floats
 from ....model.trace import FORWARD
+from ...comparison_index import UNKNOWN_SOURCE
 from ...fault_case import FaultCase
 from ...region import Region, Step, StepInput
 from .change import Change, compute_with, list_floating_inputs
@@ -63,7 +64,7 @@ def list_other_states(case: FaultCase, region: Region) -> Iterator[Change]:
 def _is_unknown_state(case: FaultCase, region: Region, number: int, step_input: StepInput) -> bool:
     """Return whether an input of unknown origin enters the gates of a cell."""
     kinds = region.find_kinds_after(number) | case.consumer_kinds
-    return step_input.name == "an input" and kinds >= _CELL_KINDS
+    return step_input.name == UNKNOWN_SOURCE and kinds >= _CELL_KINDS
 
 
 def _is_previous_state(region: Region, number: int, step_input: StepInput) -> bool:
