@@ -31,6 +31,7 @@ from . import (
     huggingface,
     manifest,
     mindspore,
+    monitor,
     msprobe,
     polygraphy,
     ptdbg,
@@ -49,6 +50,7 @@ INDEXED_FORMATS: tuple[ModuleType, ...] = (
     debug_mode,
     torchtitan,
     polygraphy,
+    monitor,
 )
 FORMATS: tuple[ModuleType, ...] = (mindspore, *INDEXED_FORMATS, sglang)
 

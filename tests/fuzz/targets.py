@@ -266,6 +266,13 @@ TARGETS = (
         mutations.mutate_csv,
         lambda f: read_norms(f / "msprobe_monitor/clean/v2"),
     ),
+    Target(
+        "monitor",
+        _unpack("msprobe_monitor"),
+        "modules/v1/*/actv_0-0.csv",
+        mutations.mutate_csv,
+        _read_dump_in("msprobe_monitor/modules/v1"),
+    ),
     Target("align", _unpack("pt_gpt2"), "dump.json", mutations.mutate_json, _align),
     Target("align_csv", _unpack("ms_gpt2"), "statistic.csv", mutations.mutate_csv, _align),
     Target(

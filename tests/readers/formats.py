@@ -17,6 +17,7 @@ class FormatCase:
     fault_note: str
     place: str  #: an op of the target that the first finding names
     damaged_file: str  #: pattern of a file below ``dump`` that is cut off in the middle
+    step: int | None = None  #: that is compared, of a dump with several
 
 
 CASES = (
@@ -99,6 +100,18 @@ CASES = (
         "scale of the scores",
         "layers.1/attention",
         "outputs.json",
+        step=0,
+    ),
+    FormatCase(
+        "monitor",
+        "msprobe_monitor/modules/v1",
+        "msprobe_monitor/modules_rewritten/v1",
+        "attention in another form",
+        "msprobe_monitor/modules_fault/v1",
+        "epsilon of a norm",
+        "layers.1.post_attention_layernorm",
+        "actv_0-0.csv",
+        step=0,
     ),
 )
 

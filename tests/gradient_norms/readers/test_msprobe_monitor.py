@@ -60,7 +60,7 @@ def test_damaged_files(folder: Path, tmp_path: Path) -> None:
     file.write_text("\n".join([*lines[:3], "-1,0,model.x,reduced,1,0,0,0,none,0"]))
     (problem,) = read_norms(file).problems
     assert (problem.file, problem.line) == (file.name, 4)
-    assert "expected a name, a step and a norm" in problem.message
+    assert "expected a name, a step and numbers" in problem.message
     file.write_text(lines[0] + "\n")
     with pytest.raises(DumpError, match="holds no norm of a gradient"):
         read_norms(file)
