@@ -10,7 +10,8 @@ from .adjoints import (
     find_gradients,
     find_returned_gradients,
 )
-from .dataflow import Flow, build_flow, mark_shape_reads
+from .dataflow import Flow
+from .flow_builder import build_flow, mark_shape_reads
 from .precision import find_common_dtype
 from .updates import Update, find_updates
 

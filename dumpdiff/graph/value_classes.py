@@ -30,6 +30,24 @@ _TYPED_DISTANCE = 1e-5
 _NAN_KEY = 9.87e300
 
 
+def flag_doubtful_files(
+    tensors: pd.DataFrame, tensor_class: Ints, producers: Ints, lacks_file: Flags
+) -> Flags:
+    """Return (tensors,) where a whole tensor must not represent its class.
+
+    Values that were given to the run and have no name are one class if their statistics are equal,
+    which a table in another order has too. If statistics are all that is recorded of some of them,
+    the whole tensor of one says nothing about the others.
+    """
+    is_mixed = np.zeros(len(producers) + 1, dtype=bool)  # the last one: no class
+    is_mixed[tensor_class[lacks_file]] = True
+    is_mixed[:-1] &= producers < 0
+    is_mixed[tensor_class[tensors["parameter"].to_numpy() != ""]] = False
+    is_mixed[-1] = False
+    flags: Flags = is_mixed[tensor_class]
+    return flags
+
+
 def count_evidence(tensors: pd.DataFrame) -> Ints:
     """Return how many of a tensor's statistics carry information, 0 to 4 per row.
 

@@ -1,0 +1,181 @@
+"""Build the dataflow of one side: complete its statistics, and collapse its tensors by value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from ..model.arrays import Flags, Ints
+from ..model.trace import FORWARD, OPTIMIZER, Trace, flag_words
+from ..readers.call_records import is_in_place
+from ..rulebook import Rules
+from .dataflow import Flow
+from .statistics import complete_statistics
+from .value_classes import assign_classes, count_evidence, flag_doubtful_files
+
+
+def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) -> Flow:
+    """Complete the statistics of a trace and collapse it by value."""
+    tensors, problems = complete_statistics(trace, progress)
+    updates = (trace.ops["phase"].to_numpy() == OPTIMIZER)[tensors["op"]]
+    counters = updates & _flag_counters(trace, tensors)
+    low_precision = trace.source.low_precision_statistics
+    tensor_class = assign_classes(tensors, low_precision, updates, counters)
+    is_computed = _flag_computed(trace, tensors)
+    read_class = _find_overwritten_values(tensors, tensor_class)
+    reads, writes = _collect_values_of_ops(
+        len(trace.ops), tensors, tensor_class, read_class, is_computed
+    )
+    classes = _build_class_table(trace, tensors, tensor_class, reads, is_computed)
+    counter_classes = frozenset(tensor_class[counters].tolist()) - {-1}
+    return Flow(
+        trace, tensors, classes, tensor_class, is_computed, reads, writes, problems, counter_classes
+    )
+
+
+def mark_shape_reads(flow: Flow, rules: Rules) -> Flow:
+    """Return the flow with the reads marked that take only the shape or the dtype of a value.
+
+    A value that an op also reads the numbers of, in another slot, is not marked.
+    """
+    positions_of = {
+        kind: rules.get_shape_positions(kind) for kind in set(flow.trace.ops["kind"].tolist())
+    }
+    is_reader = flag_words(flow.trace.ops["kind"], lambda kind: bool(positions_of[kind]))
+    if not is_reader.any():
+        return flow
+    kinds = flow.trace.ops["kind"].tolist()
+    # a backward record has gradients in its slots, and the output of no op is read by it
+    is_call = (flow.trace.ops["forward"] < 0).to_numpy()
+    ops = flow.tensors["op"].to_numpy()
+    is_input = flow.tensors["slot_kind"].to_numpy() != "output"
+    rows = np.flatnonzero((is_reader & is_call)[ops] & is_input & (flow.tensor_class >= 0))
+    slots = flow.tensors["slot"].to_numpy()
+    shape_reads: set[tuple[int, int]] = set()
+    number_reads: set[tuple[int, int]] = set()
+    for row in rows.tolist():
+        op, argument = int(ops[row]), str(slots[row]).partition(".")[2]
+        is_shape = argument.isdecimal() and int(argument) in positions_of[kinds[op]]
+        (shape_reads if is_shape else number_reads).add((op, int(flow.tensor_class[row])))
+    return replace(flow, shape_reads=frozenset(shape_reads - number_reads))
+
+
+def _flag_counters(trace: Trace, tensors: pd.DataFrame) -> Flags:
+    """Return (tensors,) true for single whole numbers that are updated in memory."""
+    is_api_update = flag_words(trace.ops["kind"], is_in_place)[tensors["op"]]
+    is_update = is_api_update | (tensors["update_of"].to_numpy() != "")
+    numbers = tensors["max"].to_numpy()
+    is_count = (tensors["size"] == 1).to_numpy() & (numbers > 0) & (numbers == np.floor(numbers))
+    flags: Flags = is_update & is_count & (tensors["slot_kind"].to_numpy() == "output")
+    return flags
+
+
+def _flag_computed(trace: Trace, tensors: pd.DataFrame) -> Flags:
+    """Return (tensors,) true for outputs of ops that compute.
+
+    MindSpore writes parameters as ops of kind Parameter; these compute nothing. Neither does an
+    update that leaves one repeated number: MindSpore's SGD keeps zeros if it has no momentum.
+    """
+    is_parameter = (trace.ops["kind"].to_numpy() == "Parameter")[tensors["op"]]
+    is_update = (tensors["update_of"].to_numpy() != "") & (tensors["size"] > 1).to_numpy()
+    is_unused_state = is_update & (tensors["max"] == tensors["min"]).to_numpy()
+    is_output = tensors["slot_kind"].to_numpy() == "output"
+    is_computed: Flags = is_output & ~is_parameter & ~is_unused_state
+    return is_computed
+
+
+def _find_overwritten_values(tensors: pd.DataFrame, tensor_class: Ints) -> Ints:
+    """Return (tensors,) the class that an op read, also where it overwrote it before it was dumped.
+
+    Such an input is not trusted. If it is a parameter, it was what the last op before read of it.
+    """
+    read_class = tensor_class.copy()
+    names = tensors["parameter"].to_numpy()
+    is_output = tensors["slot_kind"].to_numpy() == "output"
+    last_values: dict[str, int] = {}
+    for row in np.flatnonzero(names != "").tolist():
+        if tensor_class[row] >= 0:
+            last_values[names[row]] = int(tensor_class[row])
+        elif not is_output[row]:
+            read_class[row] = last_values.get(names[row], -1)
+    return read_class
+
+
+def _collect_values_of_ops(
+    n_ops: int, tensors: pd.DataFrame, tensor_class: Ints, read_class: Ints, is_computed: Flags
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Return per op the classes that it reads, and those that it writes and does not read."""
+    reads: list[dict[int, None]] = [{} for _ in range(n_ops)]
+    writes: list[dict[int, None]] = [{} for _ in range(n_ops)]
+    is_input = tensors["slot_kind"].to_numpy() != "output"
+    value_of_row = np.where(is_input, read_class, tensor_class)
+    rows = np.flatnonzero((value_of_row >= 0) & (is_computed | is_input))
+    ops, values = tensors["op"].to_numpy()[rows].tolist(), value_of_row[rows].tolist()
+    for op, value, is_output in zip(ops, values, is_computed[rows].tolist(), strict=True):
+        if is_output:
+            writes[op][value] = None
+        else:
+            reads[op][value] = None
+    new_values = []
+    for read_values, written_values in zip(reads, writes, strict=True):
+        if written_values.keys().isdisjoint(read_values):
+            new_values.append(tuple(written_values))
+        else:
+            new_values.append(tuple(v for v in written_values if v not in read_values))
+    return tuple(map(tuple, reads)), tuple(new_values)
+
+
+def _build_class_table(
+    trace: Trace,
+    tensors: pd.DataFrame,
+    tensor_class: Ints,
+    reads: tuple[tuple[int, ...], ...],
+    is_computed: Flags,
+) -> pd.DataFrame:
+    """Return the table described by CLASS_COLUMNS."""
+    count = int(tensor_class.max(initial=-1)) + 1
+    ops = tensors["op"].to_numpy()
+    is_module = trace.ops["level"].to_numpy() == "module"
+    rows = np.flatnonzero(tensor_class >= 0)
+    is_new = np.zeros(len(tensors), dtype=bool)
+    computed_rows = rows[is_computed[rows]]
+    values, producing_ops = tensor_class[computed_rows].tolist(), ops[computed_rows].tolist()
+    is_new[computed_rows] = [
+        value not in reads[op] for value, op in zip(values, producing_ops, strict=True)
+    ]
+    # a module call repeats what an op inside it produced: prefer the op, then the earliest
+    new_rows = np.flatnonzero(is_new)
+    new_rows = new_rows[np.lexsort((ops[new_rows], is_module[ops[new_rows]]))][::-1]
+    producers = np.full(count, -1)
+    producers[tensor_class[new_rows]] = ops[new_rows]
+    is_new[new_rows] = ops[new_rows] == producers[tensor_class[new_rows]]
+    # the last assignment wins: sort the producer's output, then tensors with a file, to the end
+    lacks_file = tensors["file"].to_numpy() == ""
+    lacks_file = lacks_file ^ flag_doubtful_files(tensors, tensor_class, producers, lacks_file)
+    best_last = rows[np.lexsort((rows, lacks_file[rows], ~is_new[rows]))][::-1]
+    representatives = np.full(count, -1)
+    representatives[tensor_class[best_last]] = best_last
+    first_rows = np.full(count, -1)
+    first_rows[tensor_class[rows[::-1]]] = rows[::-1]
+    columns = ["size", "max", "min", "mean", "norm", "nonfinite", "dtype"]
+    table = tensors.iloc[representatives][columns].reset_index(drop=True)
+    table.insert(0, "tensor", representatives)
+    table["evidence"] = count_evidence(table)
+    table["producer"] = producers
+    phases = trace.ops["phase"].to_numpy()
+    table["phase"] = (
+        np.where(producers >= 0, phases[producers], phases[ops[first_rows]]) if count else []
+    )
+    for column in ("parameter", "gradient_of", "update_of"):
+        tensor_names = tensors[column].to_numpy()
+        named_rows = rows[tensor_names[rows] != ""]
+        if column == "parameter" and len(named_rows):
+            # a parameter that the optimizer reads is another value already
+            named_rows = named_rows[phases[ops[named_rows]] == FORWARD]
+        names = np.full(count, "", dtype=object)
+        names[tensor_class[named_rows[::-1]]] = tensor_names[named_rows[::-1]]
+        table[column] = pd.Series(names, dtype=object)
+    return table
