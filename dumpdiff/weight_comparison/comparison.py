@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..checkpoints import Checkpoint
+from ..checkpoints.memory_map import RELEASE_AFTER
 from ..model.arrays import Ints
 from ..model.verdict import Verdict
 from ..rulebook import Rules
@@ -39,8 +40,6 @@ from .zero_centered_norms import is_norm
 
 Progress = Callable[[str, float], None]
 
-#: After this many bytes are read, the memory of mapped files is released.
-_RELEASE = 64 << 20
 #: A cast through a third dtype must explain more than this share of the elements that differ.
 _MIN_DETOUR_SHARE = 0.5
 #: Kind of row order -> the mistake that it is if the family reads another order.
@@ -113,7 +112,7 @@ class _ReadMeter:
         """Add ``count`` bytes that were read."""
         self._n_read += count
         self._n_unreleased += count
-        if self._n_unreleased > _RELEASE:
+        if self._n_unreleased > RELEASE_AFTER:
             self._n_unreleased = 0
             for model in self._models:
                 model.release()
