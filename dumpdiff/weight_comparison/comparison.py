@@ -33,6 +33,7 @@ from .result import (
 )
 from .shards import join_shards
 from .sums import find_sums
+from .transposition import judge_transposed
 from .unpaired import UnpairedParameters, explain_unpaired
 from .value_pairs import pair_by_value
 from .whole_model import WholeModel
@@ -83,7 +84,8 @@ def compare(
             pairs.append(_build_mismatch_pair(group, comparison.reason))
         else:
             comparisons.append(comparison)
-    comparisons = _reject_lone_detours(_resolve_unknown_layouts(comparisons))
+    comparisons = judge_transposed(_resolve_unknown_layouts(comparisons), *models)
+    comparisons = _reject_lone_detours(comparisons)
     components = [
         (comparison, number, parameter)
         for comparison in comparisons
@@ -141,7 +143,9 @@ def _resolve_unknown_layouts(comparisons: list[GroupComparison]) -> list[GroupCo
     for comparison in comparisons:
         if comparison.is_correct is None:
             is_correct = id(comparison) in uniform_ids
-            decided_comparisons.append(replace(comparison, is_correct=is_correct))
+            decided_comparisons.append(
+                replace(comparison, is_correct=is_correct, is_arrangement_correct=is_correct)
+            )
         else:
             decided_comparisons.append(comparison)
     return decided_comparisons
@@ -299,7 +303,8 @@ def _name_layout_mistake(comparison: GroupComparison, number: int) -> Mistake | 
         order = layout.component_orders[number]
     if order.kind != "same":
         return Mistake(_ORDER_MISTAKES.get(order.kind, "rows-permuted"), order.description)
-    if comparison.is_arrangement_correct and len(layout.component_orders) > 1:
+    is_arrangement_wrong = comparison.is_arrangement_correct is False  # None: unknown
+    if not is_arrangement_wrong and len(layout.component_orders) > 1:
         return None
     module_names = comparison.group.path.split(".")
     module = module_names[-2] if len(module_names) > 1 else comparison.group.path
