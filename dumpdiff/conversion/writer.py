@@ -15,7 +15,7 @@ from ..checkpoints import Checkpoint
 from ..checkpoints.memory_map import RELEASE_AFTER
 from ..model.errors import DumpError
 from ..model.input_files import read_input_text
-from . import safetensors_writer, torch_writer
+from . import mindspore_writer, safetensors_writer, torch_writer
 from .plan import File, Plan
 
 #: File in a folder that is being written, with a fingerprint of the conversion; removed at the end.
@@ -110,6 +110,8 @@ def _write_file(file: File, path: Path, report_bytes: Callable[[int], None]) -> 
         path.write_text(file.text, encoding="utf-8")
     elif file.arguments is not None:
         torch_writer.write_file(path, file.chunks, _MEGATRON_STATE, file.arguments, report_bytes)
+    elif file.name.endswith(mindspore_writer.SUFFIX):
+        mindspore_writer.write_file(path, file.tensors, report_bytes)
     else:
         safetensors_writer.write_file(path, file.tensors, report_bytes)
 
