@@ -106,16 +106,30 @@ for file in sorted(Path({safetensors!r}).glob("*.safetensors")):
 }
 
 
-def measure_step(program: str) -> tuple[float, float]:
-    """Return seconds and peak megabytes of a program that runs in a separate process."""
-    program += "\nimport resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+class Measurement(NamedTuple):
+    """The cost of a step."""
+
+    seconds: float
+    processor_seconds: float
+    megabytes: float  #: peak
+
+
+def measure_step(program: str) -> Measurement:
+    """Return the cost of a program that runs in a separate process."""
+    program += """
+import resource
+usage = resource.getrusage(resource.RUSAGE_SELF)
+print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
+"""
     begin = time.perf_counter()
     completed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     if completed.returncode:
         raise SystemExit(completed.stderr)
-    return time.perf_counter() - begin, int(completed.stdout.split()[-1]) / 1024
+    seconds = time.perf_counter() - begin
+    processor_seconds, kilobytes = map(float, completed.stdout.split()[-2:])
+    return Measurement(seconds, processor_seconds, kilobytes / 1024)
 
 
 def compute_size(path: Path) -> int:
@@ -126,7 +140,9 @@ def compute_size(path: Path) -> int:
 def measure_steps(steps: dict[str, Step], folder: Path, layers: int, times: int) -> None:
     """Measure the steps one after the other and print a line for each: the best of several runs."""
     print(
-        f"{'':<54} {'read':>8} {'written':>8} {'seconds':>8} {'GB/s':>6} {'peak MB':>8}", flush=True
+        f"{'':<54} {'read':>8} {'written':>8} {'seconds':>8} {'GB/s':>6} {'CPU s':>7}"
+        f" {'peak MB':>8}",
+        flush=True,
     )
     pending_steps = list(steps.values())
     out = folder / "out"
@@ -145,16 +161,16 @@ def measure_steps(steps: dict[str, Step], folder: Path, layers: int, times: int)
         names = {
             kind: str(folder / kind) for kind in ("megatron", "safetensors", "copy", "wide", "out")
         }
-        fastest, written = (float("inf"), float("inf")), 0.0
+        fastest, written = Measurement(float("inf"), float("inf"), float("inf")), 0.0
         for _ in range(times):
             fastest = min(fastest, measure_step(step.program.format(**names)))
             written = compute_size(out) / 1e9
             shutil.rmtree(out, ignore_errors=True)
         read = sum(compute_size(folder / kind) for kind in step.reads) / 1e9
-        speed = (read + written) / fastest[0]
+        speed = (read + written) / fastest.seconds
         print(
-            f"{title:<54} {read:>5.2f} GB {written:>5.2f} GB {fastest[0]:>8.1f} {speed:>6.2f} "
-            f"{fastest[1]:>8.0f}",
+            f"{title:<54} {read:>5.2f} GB {written:>5.2f} GB {fastest.seconds:>8.1f} {speed:>6.2f}"
+            f" {fastest.processor_seconds:>7.1f} {fastest.megabytes:>8.0f}",
             flush=True,
         )
         pending_steps.remove(step)

@@ -9,7 +9,6 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 import torch
 
@@ -112,19 +111,48 @@ def test_gemma_is_recognized_without_a_configuration(
 def test_vit_of_timm_has_one_weight_for_query_key_and_value(
     modules: tuple[ModuleType, ModuleType], tmp_path: Path
 ) -> None:
-    from safetensors.numpy import save_file
-
     models, layouts = modules
     models.build_model("ViT").save_pretrained(tmp_path / "transformers")
     weights = models.read_weights(tmp_path / "transformers")
-    timm = layouts.write_timm(layouts.read_roles("ViT", weights, {}))
-    (tmp_path / "timm").mkdir()
-    save_file(
-        {name: np.ascontiguousarray(value) for name, value in timm.items()},
-        tmp_path / "timm" / "model.safetensors",
-    )
-    result = compare_folders(tmp_path / "timm", tmp_path / "transformers")
+    roles = layouts.read_roles("ViT", weights, {})
+    timm = layouts.save_timm(tmp_path / "timm.safetensors", layouts.write_timm(roles))
+    result = compare_folders(timm, tmp_path / "transformers")
     assert (result.verdict, result.relation) == ("agree", "identical")
+    by_head = layouts.write_timm(roles, 8, layouts.fuse_by_group)
+    wrong = layouts.save_timm(tmp_path / "by_head.safetensors", by_head)
+    result = compare_folders(wrong, tmp_path / "transformers")
+    assert {pair.mistake.kind for pair in result.mistakes} == {"qkv-order"}
+
+
+@pytest.mark.parametrize(
+    ("transposed", "wrong"),
+    [
+        ((2,), (2,)),
+        ((0, 1), (2,)),
+        ((0, 1, 2), ()),  # an unknown family may store all of them so
+    ],
+)
+def test_a_layer_that_is_transposed_unlike_the_others_is_a_mistake(
+    modules: tuple[ModuleType, ModuleType],
+    tmp_path: Path,
+    transposed: tuple[int, ...],
+    wrong: tuple[int, ...],
+) -> None:
+    models, layouts = modules
+    models.build_model("Mamba 2").save_pretrained(tmp_path / "transformers")
+    config = json.loads((tmp_path / "transformers" / "config.json").read_text())
+    weights = models.read_weights(tmp_path / "transformers")
+    roles = layouts.read_roles("Mamba 2", weights, config)
+    for layer in transposed:
+        roles.weights[layer, "out", "weight"] = roles.weights[layer, "out", "weight"].T
+    megatron = layouts.write_megatron("Mamba 2", roles, config)
+    layouts.save_megatron(
+        tmp_path / "megatron", megatron, layouts.build_arguments("Mamba 2", config, megatron)
+    )
+    result = compare_folders(tmp_path / "megatron", tmp_path / "transformers")
+    assert {(pair.path, pair.mistake.kind) for pair in result.mistakes} == {
+        (f"layers.{layer}.mixer.out_proj.weight", "transposed") for layer in wrong
+    }
 
 
 def test_copies_of_a_shared_embedding_are_no_other_weights(

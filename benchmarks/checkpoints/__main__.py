@@ -26,7 +26,7 @@ _HEAD = (
     " | Megatron and back | MindSpore and back |\n"
     "|---|---|--:|--:|---|---|\n"
 )
-#: The family whose other layout is timm's: only the correct pair is compared.
+#: The family whose other layout is timm's.
 _TIMM = "ViT"
 
 
@@ -80,11 +80,11 @@ def _measure_family(family: str, folder: Path) -> Row:
     else:
         roles = layouts.read_roles(family, weights, config)
         target = _write_partner(family, roles, config, folder)
-        wrong_files = _write_mistakes(family, weights, config, folder)
+        write_mistakes = _write_timm_mistakes if family == _TIMM else _write_mistakes
+        wrong_files = write_mistakes(family, weights, config, folder)
     row.is_silent = _is_identical(target, source) and _is_identical(source, target)
-    if family != _TIMM:
-        for mistake, file in wrong_files:
-            _judge_mistake(row, mistake, file, source)
+    for mistake, file in wrong_files:
+        _judge_mistake(row, mistake, file, source)
     for framework in ("megatron", "mindspore"):
         outcome = conversions.convert_both_ways(model, source, framework, folder / framework)
         row.conversions.append(outcome)
@@ -94,12 +94,7 @@ def _measure_family(family: str, folder: Path) -> Row:
 def _write_partner(family: str, roles: layouts.Roles, config: layouts.Config, folder: Path) -> Path:
     """Write the correct weights as another framework stores them."""
     if family == _TIMM:
-        from safetensors.numpy import save_file
-
-        timm = layouts.write_timm(roles)
-        arrays = {name: np.ascontiguousarray(value) for name, value in timm.items()}
-        save_file(arrays, folder / "timm.safetensors")
-        return folder / "timm.safetensors"
+        return layouts.save_timm(folder / "correct.safetensors", layouts.write_timm(roles))
     weights = layouts.write_megatron(family, roles, config)
     arguments = layouts.build_arguments(family, config, weights)
     return layouts.save_megatron(folder / "correct", weights, arguments)
@@ -124,6 +119,27 @@ def _write_mistakes(
             continue  # with one query group, both orders of q, k and v are the same
         arguments = layouts.build_arguments(family, config, wrong)
         yield mistake, layouts.save_megatron(folder / f"mistake_{number}", wrong, arguments)
+
+
+def _write_timm_mistakes(
+    family: str, weights: layouts.Weights, config: layouts.Config, folder: Path
+) -> Iterator[tuple[mistakes.Mistake, Path]]:
+    """Yield the mistakes that change timm's file of this family, each with its file."""
+    correct = layouts.write_timm(layouts.read_roles(family, weights, config))
+    heads, groups = layouts.read_heads(family, config)
+    for number, mistake in enumerate(mistakes.MISTAKES):
+        roles = layouts.read_roles(family, weights, config)
+        if not mistake.applies_to(roles):
+            continue
+        if mistake.change is not None:
+            mistake.change(roles, {"heads": heads, "groups": groups})
+        fuse = layouts.concatenate_qkv
+        if mistake.fusions is not layouts.CORRECT:
+            fuse = mistake.fusions.qkv
+        wrong = layouts.write_timm(roles, heads, fuse)
+        if any(not np.array_equal(wrong[name], value) for name, value in correct.items()):
+            file = folder / f"mistake_{number}.safetensors"
+            yield mistake, layouts.save_timm(file, wrong)
 
 
 def _write_memory_mistakes(

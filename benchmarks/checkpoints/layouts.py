@@ -76,6 +76,13 @@ _SANDWICH = {
     "pre_feedforward_layernorm": "mlp_norm",
     "post_feedforward_layernorm": "mlp_out_norm",
 }
+#: The modules of Mamba 2 have the same names in Megatron.
+_MAMBA = {
+    "norm": "input_norm",
+    "mixer.in_proj": "in",
+    "mixer.conv1d": "conv",
+    "mixer.out_proj": "out",
+}
 _OTHER_ROLES = {
     "Gemma 2": _SANDWICH,
     "Gemma 3": _SANDWICH,
@@ -84,6 +91,7 @@ _OTHER_ROLES = {
         "post_self_attn_layernorm": "attention_out_norm",
         "post_mlp_layernorm": "mlp_out_norm",
     },
+    "Mamba 2": _MAMBA,
 }
 _MODEL_ROLES = {
     "model.embed_tokens": "embedding",
@@ -141,8 +149,9 @@ _TOWERS: dict[str, tuple[str, ...]] = {
         r"model\.visual\.blocks\.(\d+)\.(.+)",
     ),
     "T5": (
-        r"encoder\.block\.(\d+)\.layer\.\d+\.(.+)",
-        r"decoder\.block\.(\d+)\.layer\.\d+\.(.+)",
+        # the norms of a layer differ in the number only
+        r"encoder\.block\.(\d+)\.(?:layer\.\d+\.(?!layer_norm))?(.+)",
+        r"decoder\.block\.(\d+)\.(?:layer\.\d+\.(?!layer_norm))?(.+)",
     ),
 }
 _SECOND_TOWER = 100
@@ -156,6 +165,7 @@ _MEMORY_ROLES = {
     "SelfAttention.v": "v",
     "SelfAttention.o": "out",
     "EncDecAttention.o": "cross_out",
+    "layer.0.layer_norm": "input_norm",
     "DenseReluDense.wi": "fc1",
     "DenseReluDense.wo": "down",
 }
@@ -367,6 +377,9 @@ def _build_name(family: str, layer: int, role: str, leaf: str) -> str:
     if layer < 0:
         return f"{_CORE_MODEL[role]}.{leaf}"
     prefix = f"decoder.layers.{layer}."
+    if family == "Mamba 2":
+        module = next(module for module, other in _MAMBA.items() if other == role)
+        return f"{prefix}{module}.{leaf}"
     if role == "sinks":
         return prefix + "self_attention.core_attention.softmax_offset"
     if role == "router" and leaf == "e_score_correction_bias":
@@ -416,8 +429,15 @@ def save_megatron(folder: Path, weights: Weights, arguments: Mapping[str, object
     return folder
 
 
-def write_timm(roles: Roles) -> Weights:
-    """Return a ViT with the names of timm, q, k and v fused one after the other."""
+def concatenate_qkv(q: np.ndarray, k: np.ndarray, v: np.ndarray, groups: int) -> np.ndarray:
+    """Fuse q, k and v one after the other, as timm does."""
+    return np.concatenate([q, k, v])
+
+
+def write_timm(
+    roles: Roles, heads: int = 1, fuse: Callable[..., np.ndarray] = concatenate_qkv
+) -> Weights:
+    """Return a ViT with the names of timm; ``fuse`` joins q, k and v."""
     names = {
         "out": "attn.proj",
         "fc1": "mlp.fc1",
@@ -439,7 +459,15 @@ def write_timm(roles: Roles) -> Weights:
     for (layer, role, leaf), value in roles.weights.items():
         if role == "q":
             parts = [roles.weights[layer, part, leaf] for part in "qkv"]
-            result[f"blocks.{layer}.attn.qkv.{leaf}"] = np.concatenate(parts)
+            result[f"blocks.{layer}.attn.qkv.{leaf}"] = fuse(*parts, heads)
         elif role not in ("k", "v"):
             result[f"blocks.{layer}.{names[role]}.{leaf}"] = value
     return result
+
+
+def save_timm(file: Path, weights: Weights) -> Path:
+    """Write weights as timm does."""
+    from safetensors.numpy import save_file
+
+    save_file({name: np.ascontiguousarray(value) for name, value in weights.items()}, file)
+    return file

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,25 @@ def _replace_device() -> None:
     torch.cuda.synchronize = lambda *_: None
     torch.cuda.current_device = lambda: "cpu"
     torch.Tensor.cuda = lambda tensor, *_: tensor
+    _replace_cuda_ones(torch)
     # The states of random numbers for dropout, which is zero here, are on a device.
     CudaRNGStatesTracker.fork = lambda *_: contextlib.nullcontext()
     # 0.16.1 reads this name, but defines it only with Transformer Engine.
     moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
+
+
+def _replace_cuda_ones(torch: Any) -> None:
+    """Make masks of sliding windows on the CPU, for which Megatron names the device."""
+    from megatron.core.fusions import fused_softmax
+    from megatron.core.transformer import utils
+
+    def make_mask(n_queries: int, n_keys: int, window: tuple[int, int]) -> Any:
+        ones = torch.ones(n_queries, n_keys, dtype=torch.bool)
+        offset = n_keys - n_queries
+        return ~torch.tril(torch.triu(ones, offset - window[0]), offset + window[1])
+
+    utils.get_sliding_window_causal_mask = make_mask
+    fused_softmax.get_sliding_window_causal_mask = make_mask
 
 
 def build_model(arguments: Namespace, virtual_stage: int | None = None) -> Any:
@@ -95,11 +110,11 @@ def build_model(arguments: Namespace, virtual_stage: int | None = None) -> Any:
         for name, value in vars(arguments).items()
         if name in config_class.__dataclass_fields__ and value is not None
     }
-    is_gated = arguments.swiglu
+    is_gated = arguments.swiglu or getattr(arguments, "quick_geglu", False)
     values |= {
         "layernorm_epsilon": arguments.norm_epsilon,
         "gated_linear_unit": is_gated,
-        "activation_func": torch.nn.functional.silu if is_gated else _gelu_tanh,
+        "activation_func": _choose_activation(arguments),
         "num_moe_experts": getattr(arguments, "num_experts", None),
         "use_cpu_initialization": True,
         "bias_activation_fusion": False,
@@ -113,6 +128,9 @@ def build_model(arguments: Namespace, virtual_stage: int | None = None) -> Any:
         "attention_dropout": 0.0,
     }
     config = config_class(**values)
+    for name, value in vars(arguments).items():
+        if name.startswith("yarn_"):  # GPTModel reads them, and the class has no fields for them
+            setattr(config, name, value)
     spec = get_gpt_decoder_block_spec(
         config,
         use_transformer_engine=False,
@@ -142,6 +160,16 @@ def build_model(arguments: Namespace, virtual_stage: int | None = None) -> Any:
         post_process=is_last,
         vp_stage=virtual_stage,
     )
+
+
+def _choose_activation(arguments: Namespace) -> Callable[..., Any]:
+    """Return the activation that core_transformer_config_from_args chooses."""
+    import torch
+    from megatron.core.activations import quick_gelu
+
+    if getattr(arguments, "quick_geglu", False):
+        return quick_gelu
+    return torch.nn.functional.silu if arguments.swiglu else _gelu_tanh
 
 
 def _gelu_tanh(values: Any) -> Any:

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .layouts import CORRECT, Fusions, Roles, concatenate_pair, fuse_by_group
+from .layouts import (
+    CORRECT,
+    Fusions,
+    Roles,
+    concatenate_pair,
+    concatenate_qkv,
+    fuse_by_group,
+)
 
 _STEP = 1e-3  #: of one optimizer step
 
@@ -89,6 +96,12 @@ def _exchange_rows(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
+def _exchange_quarters(rows: np.ndarray) -> np.ndarray:
+    """Exchange the first two quarters of the rows."""
+    size = rows.shape[0] // 4
+    return np.concatenate([rows[size : 2 * size], rows[:size], rows[2 * size :]])
+
+
 def _add_step(rows: np.ndarray) -> np.ndarray:
     signs = np.sign(np.random.default_rng(0).standard_normal(rows.shape))
     return (rows + _STEP * signs).astype(rows.dtype)
@@ -104,10 +117,6 @@ def _clear_rows(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
-def _concatenate_qkv(q: np.ndarray, k: np.ndarray, v: np.ndarray, groups: int) -> np.ndarray:
-    return np.concatenate([q, k, v])
-
-
 def _fuse_kqv(q: np.ndarray, k: np.ndarray, v: np.ndarray, groups: int) -> np.ndarray:
     return fuse_by_group(k, q, v, groups)
 
@@ -121,7 +130,7 @@ MISTAKES = (
         "q, k, v one after the other",
         "k",
         ("qkv-order",),
-        fusions=Fusions(_concatenate_qkv, concatenate_pair),
+        fusions=Fusions(concatenate_qkv, concatenate_pair),
     ),
     Mistake("RoPE rows in pairs", "k", ("rope",), _undo_rope_order),
     Mistake(
@@ -137,6 +146,19 @@ MISTAKES = (
         ("swapped",),
         _exchange_layers("down"),
         n_layers=2,
+    ),
+    Mistake(
+        "output projections exchanged",
+        "out",
+        ("swapped",),
+        _exchange_layers("out"),
+        n_layers=2,
+    ),
+    Mistake(
+        "quarters of the input projection exchanged",
+        "in",
+        ("blocks-permuted", "rows-permuted", "rows-shifted", "part-order"),
+        _edit("in", _exchange_quarters),
     ),
     Mistake("half of the rows zero", "out", ("rows-zero",), _edit("out", _clear_rows)),
     Mistake(
@@ -171,6 +193,14 @@ MISTAKES = (
         "input_norm",
         ("swapped",),
         _exchange_layers("input_norm"),
+        n_layers=2,
+        is_held_out=True,
+    ),
+    Mistake(
+        "convolutions of two layers exchanged",
+        "conv",
+        ("swapped",),
+        _exchange_layers("conv"),
         n_layers=2,
         is_held_out=True,
     ),

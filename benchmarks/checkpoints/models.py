@@ -117,7 +117,13 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt-oss": (
         "GptOssForCausalLM",
         "GptOssConfig",
-        {**_DECODER, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+        {
+            **_DECODER,
+            "head_dim": 8,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 4,  # shorter than the tokens of the comparison of logits
+        },
     ),
     "Mamba 2": (
         "Mamba2ForCausalLM",

@@ -65,6 +65,7 @@ def convert(
     verify: bool = True,
     dtype: str | None = None,
     legacy: bool = False,
+    ckpt: bool = False,
     like: PathLike | None = None,
     model_type: str | None = None,
     tp: int = 1,
@@ -116,6 +117,8 @@ def convert(
         Round to ``float32``, ``float16`` or ``bfloat16``; default: keep each dtype.
     legacy
         Use the older names: before Megatron-core, before MindSpore Transformers 1.5.
+    ckpt
+        MindSpore: one ``.ckpt`` file instead of safetensors.
     like
         Checkpoint whose names are used.
     model_type
@@ -190,6 +193,7 @@ def convert(
         bias=bias,
         dtype=dtype,
         model_type=model_type,
+        is_ckpt=ckpt,
     )
     results = [plan_conversion(opened, source_options, target_options, book, example)]
     folders = [output]
@@ -223,6 +227,7 @@ def _build_further_options(options: TargetOptions) -> TargetOptions:
         options,
         framework="huggingface",
         legacy=False,
+        is_ckpt=False,
         sizes=ParallelSizes(),
         padded_vocabulary=None,
     )

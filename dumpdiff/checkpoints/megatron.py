@@ -124,7 +124,10 @@ def _check_complete(folder: Path, ranks: set[Rank]) -> None:
 
 
 def extract_arguments(value: Any) -> dict[str, Any]:
-    """Return the plain values of an ``argparse.Namespace`` in a pickle; empty for anything else."""
+    """Return the plain values of an ``argparse.Namespace`` in a pickle; empty for anything else.
+
+    Lists and tuples of plain values are lists.
+    """
     if isinstance(value, PickledCall) and value.function == Global("argparse Namespace"):
         value = value.state
     items = get_mapping_items(value)
@@ -134,4 +137,6 @@ def extract_arguments(value: Any) -> dict[str, Any]:
     for name, item in items.items():
         if type(item) in _PLAIN_TYPES:
             plain_items[str(name)] = item
+        elif type(item) in (list, tuple) and {type(part) for part in item} <= set(_PLAIN_TYPES):
+            plain_items[str(name)] = list(item)
     return plain_items

@@ -26,7 +26,7 @@ from .protobuf import BYTES, Field, iterate_fields, read_text
 FORMAT = "mindspore"
 
 #: Field numbers of the messages above.
-_VALUE, _TAG, _TENSOR, _DIMS, _TYPE, _CONTENT = 1, 1, 2, 1, 2, 3
+VALUE, TAG, TENSOR, DIMS, TYPE, CONTENT = 1, 1, 2, 1, 2, 3
 _CHECKSUM = b"crc_num"
 _LONGEST_CHECKSUM = len(_CHECKSUM) + 10
 
@@ -100,24 +100,24 @@ def _find_end(data: mmap.mmap) -> int:
 
 def _parse_piece(data: mmap.mmap, value: Field, file: str) -> _Piece | None:
     """Return a value as a piece; None if the field is no value, or holds no tensor."""
-    if value.number != _VALUE or value.wire != BYTES:
+    if value.number != VALUE or value.wire != BYTES:
         return None
     name, tensor = "", None
     for field in iterate_fields(data, value.begin, value.end):
-        if field.number == _TAG and field.wire == BYTES:
+        if field.number == TAG and field.wire == BYTES:
             name = read_text(data, field)
-        elif field.number == _TENSOR and field.wire == BYTES:
+        elif field.number == TENSOR and field.wire == BYTES:
             tensor = field
     if tensor is None:
         return None
     dims: list[int] = []
     dtype, extent = "", Extent(file, 0, 0)
     for field in iterate_fields(data, tensor.begin, tensor.end):
-        if field.number == _DIMS:
+        if field.number == DIMS:
             dims.append(field.value)
-        elif field.number == _TYPE:
+        elif field.number == TYPE:
             dtype = normalize_dtype(read_text(data, field))
-        elif field.number == _CONTENT:
+        elif field.number == CONTENT:
             extent = Extent(file, field.begin, field.end - field.begin)
     shape = validate_shape(dims)
     if not dtype or shape is None:

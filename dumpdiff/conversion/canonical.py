@@ -36,7 +36,7 @@ FusionLayout = Arrangement
 #: family does not say (docs/weights.md).
 _QKV_LAYOUTS: Mapping[str, FusionLayout] = {HUGGINGFACE: "concatenated"}
 #: Family of names -> layout of gate and up in a dense layer, where it is not 'concatenated'. In
-#: experts it always is.
+#: experts it always is, unless the model's family says otherwise.
 _GATE_UP_LAYOUTS: Mapping[str, FusionLayout] = {
     MINDFORMERS: "interleaved",
     MINDFORMERS_LEGACY: "interleaved",
@@ -291,10 +291,11 @@ def _find_fused_parts(
     if not _has_gate(path, prefix, rows, model, options):
         return None
     size = rows.shape[0] // 2
-    layout = options.gate_up or _get_layout(
-        model.naming, "gate_up_proj", _GATE_UP_LAYOUTS, "concatenated"
-    )
-    is_interleaved = layout == "interleaved" and not _EXPERT.search(path)
+    layouts = {} if _EXPERT.search(path) else _GATE_UP_LAYOUTS
+    layout = _get_layout(model.naming, "gate_up_proj", layouts, "concatenated")
+    if options.gate_up and not _EXPERT.search(path):
+        layout = options.gate_up
+    is_interleaved = layout == "interleaved"
     return _FusedParts(("gate_proj", "up_proj"), (size, size), size if is_interleaved else 1)
 
 

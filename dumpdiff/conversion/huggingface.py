@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from ..model.errors import DumpError
@@ -11,11 +12,14 @@ from .target_layout import Fusion, TargetLayout
 
 _DEFAULT_TYPE = "llama"
 _FRAMEWORK = "huggingface"
+_GATE_AND_UP = ("gate_proj", "up_proj")
 #: Fused module of a block -> its parts.
 _FUSED = {
     "attention.qkv": ("qkv", ("q", "k", "v")),
-    "mlp.gate_up_proj": ("gate_up_proj", ("gate_proj", "up_proj")),
+    "mlp.gate_up_proj": ("gate_up_proj", _GATE_AND_UP),
 }
+#: A weight or bias of all experts of a layer, in a family's names: there is no number.
+_STACKED = re.compile(r"^(.*\.experts)\.(\w+)\.(weight|bias)$")
 
 
 def detect_model_type(model: CanonicalCheckpoint) -> str:
@@ -56,6 +60,14 @@ def build_layout(family: ModelFamily, model_type: str, n_layers: int) -> TargetL
     for module, (fused, parts) in _FUSED.items():
         if module in family.block:
             fusions.append(Fusion(fused, parts, family.rows.get(fused, "concatenated")))
+    stacked = {}
+    for path, name in family.block.items():
+        match = _STACKED.match(path)
+        if match is not None:
+            stacked[f"{match[1]}.{{}}.{match[2]}.{match[3]}"] = name
+    if any(".gate_up_proj." in path for path in stacked):
+        arrangement = family.rows.get("gate_up_proj", "concatenated")
+        fusions.append(Fusion("gate_up_proj", _GATE_AND_UP, arrangement, r".*\.experts\.\d+"))
     layer = family.layer.replace("{layer}", "{}")
     predictions = {module: f"{layer}.{name}" for module, name in PREDICTION_MODULES.items()}
     return TargetLayout(
@@ -68,6 +80,8 @@ def build_layout(family: ModelFamily, model_type: str, n_layers: int) -> TargetL
         family.model,
         fusions=tuple(fusions),
         transposed=family.transposed,
+        stacked=stacked,
+        stack_transposed=any(".experts." in module for module in family.transposed),
         predictions={**predictions, "block": layer},
         first_prediction=n_layers,
     )

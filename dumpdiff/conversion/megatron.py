@@ -33,6 +33,7 @@ MODEL = {
 }
 _LOCAL = {
     **BLOCK,
+    "attention.sinks": "self_attention.core_attention.softmax_offset",
     "mlp.shared_gate.weight": "mlp.shared_experts.gate_weight",
     "mlp.experts.{}.gate_up_proj": "mlp.experts.local_experts.{}.linear_fc1",
     "mlp.experts.{}.down_proj": "mlp.experts.local_experts.{}.linear_fc2",

@@ -42,8 +42,8 @@ def build_core_layout(qkv: FusionLayout, gate_up: FusionLayout) -> TargetLayout:
             Fusion("gate_up_proj", ("gate_proj", "up_proj"), gate_up),
         ),
         stacked={
-            "mlp.experts.{}.gate_up_proj": "mlp.experts.weight1",
-            "mlp.experts.{}.down_proj": "mlp.experts.weight2",
+            "mlp.experts.{}.gate_up_proj.weight": "mlp.experts.weight1",
+            "mlp.experts.{}.down_proj.weight": "mlp.experts.weight2",
         },
         stack_axes=2,
         stack_transposed=True,
@@ -84,8 +84,8 @@ def build_legacy_layout() -> TargetLayout:
             "head": "lm_head",
         },
         stacked={
-            "mlp.experts.{}.gate_proj": "feed_forward.routed_experts.ffn.w1.weight",
-            "mlp.experts.{}.up_proj": "feed_forward.routed_experts.ffn.w3.weight",
-            "mlp.experts.{}.down_proj": "feed_forward.routed_experts.ffn.w2.weight",
+            "mlp.experts.{}.gate_proj.weight": "feed_forward.routed_experts.ffn.w1.weight",
+            "mlp.experts.{}.up_proj.weight": "feed_forward.routed_experts.ffn.w3.weight",
+            "mlp.experts.{}.down_proj.weight": "feed_forward.routed_experts.ffn.w2.weight",
         },
     )

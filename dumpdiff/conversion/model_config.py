@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,9 +10,10 @@ from typing import Any, NamedTuple
 from ..model.errors import DumpError
 from ..rulebook import ModelFamily
 from ..weight_comparison.families import find_model_family
+from . import attention_windows
 from .canonical import CanonicalCheckpoint
 from .parallel_ranks import ParallelSizes, build_size_arguments
-from .rope_scaling import build_megatron_scaling, read_rope_scaling
+from .rope_scaling import build_megatron_scaling, has_argument, read_rope_scaling
 
 
 class _Spelling(NamedTuple):
@@ -50,6 +52,7 @@ _SPELLINGS: Mapping[str, _Spelling] = {
     "qk_norm": _Spelling("", "qk_layernorm"),
     "predictions": _Spelling("num_nextn_predict_layers", "mtp_num_layers"),
     "rotary_share": _Spelling("partial_rotary_factor", "rotary_percent"),
+    "glu_limit": _Spelling("swiglu_limit", "activation_func_clamp_value"),
 }
 #: Fact -> suffix of a canonical name, and the axis whose length is the fact.
 _SHAPE_FACTS = {
@@ -76,6 +79,12 @@ _CARRIED_SETTINGS = frozenset(
         "decoder_sparse_step", "mlp_only_layers", "qkv_bias", "embd_pdrop", "quantization_config",
     }
 )  # fmt: skip
+#: Megatron's arguments about the model's computation that no fact above is about.
+_MODEL_ARGUMENTS = re.compile(
+    r"(moe|rotary|rope|yarn|window|qk|apply)_|(mscale|mscale_all_dim|beta_fast|beta_slow|softmax_type"
+    r"|original_max_position_embeddings|quick_geglu|glu_linear_offset|squared_relu|openai_gelu"
+    r"|no_rope_freq|use_rope_scaling|attention_softmax_in_fp32)$"
+)
 #: Settings that do not change what a forward and a backward pass compute.
 _EFFECTLESS_SETTINGS = frozenset(
     {
@@ -219,6 +228,9 @@ def build_config(
     scaling = read_rope_scaling(model.settings)
     if scaling:
         config["rope_scaling"] = scaling
+    windows = attention_windows.read_windows(model.settings, model.n_layers)
+    if windows is not None:
+        config.update(attention_windows.build_window_settings(windows))
     config["attention_bias"] = model.has_parameter(".attention.q.bias")
     if "experts" in facts:
         _add_expert_settings(config, facts, family)
@@ -268,10 +280,11 @@ def build_arguments(
 ) -> dict[str, Any]:
     """Return Megatron's ``args`` for the model (names: megatron/training/arguments.py)."""
     facts = collect_facts(model)
-    arguments: dict[str, Any] = {}
-    for fact, spelling in _SPELLINGS.items():
-        if fact in facts:
-            arguments[spelling.megatron] = facts[fact]
+    arguments = _carry_arguments(model.settings)
+    stated_arguments = {
+        spelling.megatron: facts[fact] for fact, spelling in _SPELLINGS.items() if fact in facts
+    }
+    arguments |= stated_arguments
     arguments.setdefault("ffn_hidden_size", arguments.get("moe_ffn_hidden_size"))
     has_learned_positions = "position_embedding.weight" in model.parameters
     has_layer_norm = model.has_parameter("final_norm.bias")
@@ -281,7 +294,6 @@ def build_arguments(
         "padded_vocab_size": padded_vocabulary,
         "group_query_attention": not model.has_mla and facts.get("groups") != facts.get("heads"),
         "untie_embeddings_and_output_weights": not facts["tied"],
-        "swiglu": model.has_parameter("gate_proj.weight"),
         "add_bias_linear": model.has_parameter(".attention.out.bias"),
         "add_qkv_bias": model.has_parameter(".attention.q.bias"),
         "normalization": "LayerNorm" if has_layer_norm else "RMSNorm",
@@ -290,16 +302,33 @@ def build_arguments(
         "transformer_impl": "transformer_engine" if transformer_engine else "local",
         "use_checkpoint_args": False,
     }
+    windows = attention_windows.read_windows(model.settings, model.n_layers)
+    if windows is not None:
+        arguments |= attention_windows.build_window_arguments(windows)
     scaling = read_rope_scaling(model.settings)
     if not has_learned_positions:
         arguments |= build_megatron_scaling(scaling, has_mla=model.has_mla) or {}
     if "experts" in facts:
         n_dense = facts["dense_layers"]
-        arguments |= _build_router_arguments(model)
+        for name, value in _build_router_arguments(model).items():
+            if name not in stated_arguments:
+                arguments[name] = value
         arguments["num_experts"] = facts["experts"]
         arguments["moe_layer_freq"] = [0] * n_dense + [1] * (facts["layers"] - n_dense)
         arguments["moe_router_enable_expert_bias"] = model.has_parameter(".expert_bias")
+    is_gated = model.has_parameter("gate_proj.weight")
+    arguments["swiglu"] = is_gated and not arguments.get("quick_geglu")
     return arguments
+
+
+def _carry_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a run of Megatron that say what its model computes; none for others.
+
+    Those that the parameters or the sizes of the target decide are replaced later.
+    """
+    if settings.get("model_type"):
+        return {}
+    return {name: value for name, value in settings.items() if _MODEL_ARGUMENTS.match(name)}
 
 
 def _build_router_arguments(model: CanonicalCheckpoint) -> dict[str, Any]:
@@ -328,7 +357,7 @@ def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
         return ()
     lost = []
     scaling = read_rope_scaling(settings)
-    if build_megatron_scaling(scaling, has_mla=model.has_mla) is None:
+    if not has_argument(scaling, has_mla=model.has_mla):
         numbers = ", ".join(f"{key} {value}" for key, value in scaling.items())
         lost.append(f"the scaling of RoPE ({numbers})")
     family = find_model_family(settings, model.rules)
@@ -336,6 +365,8 @@ def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
     if model.n_predictions == 0:
         written -= set(_SPELLINGS["predictions"])
     written.update(() if family is None else family.config.values())
+    if attention_windows.read_windows(settings, model.n_layers) is not None:
+        written |= attention_windows.SETTINGS
     for key, value in settings.items():
         is_off = value in (None, False, 0, [], {})
         if key in written or key in _CARRIED_SETTINGS or key in _EFFECTLESS_SETTINGS or is_off:

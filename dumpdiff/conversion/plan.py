@@ -16,7 +16,15 @@ from ..model.errors import DumpError
 from ..rulebook import ModelFamily
 from ..weight_comparison.matrix import Matrix
 from ..weight_comparison.whole_model import WholeModel
-from . import existing_names, huggingface, megatron, mindspore, model_config, safetensors_writer
+from . import (
+    existing_names,
+    huggingface,
+    megatron,
+    mindspore,
+    mindspore_writer,
+    model_config,
+    safetensors_writer,
+)
 from .architecture import check_layers, check_target
 from .canonical import CanonicalCheckpoint, FusionLayout
 from .parallel_ranks import (
@@ -57,6 +65,8 @@ class TargetOptions:
     bias: bool | None = None  #: every linear layer with a bias, or none; None: as in the source
     dtype: str | None = None
     model_type: str | None = None  #: Hugging Face's model_type
+    #: Of MindSpore's files: ``ckpt`` instead of safetensors.
+    is_ckpt: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,8 @@ def build_plan(
     Raises DumpError for a parameter or a split that the target cannot have.
     """
     check_layers(model)
+    if options.is_ckpt and options.framework != "mindspore":
+        raise DumpError(f"--ckpt: only MindSpore has such files, not {options.framework}")
     if options.bias is not None:
         change_biases = _add_zero_biases if options.bias else _drop_zero_biases
         parameters = change_biases(model.parameters)
@@ -187,7 +199,7 @@ def _compute_padded_size(vocabulary: int, options: TargetOptions) -> int:
 def _plan_safetensors(
     model: CanonicalCheckpoint, options: TargetOptions, example: WholeModel | None
 ) -> Plan:
-    """Plan safetensors files and config.json, for Hugging Face and MindSpore."""
+    """Plan files of weights and config.json, for Hugging Face and MindSpore."""
     model_type = options.model_type or huggingface.detect_model_type(model)
     family = huggingface.find_family(model, model_type)
     check_target(model, family, model_type)
@@ -198,7 +210,10 @@ def _plan_safetensors(
     tensors = build_tensors(model.parameters, model.sources, target, groups, options.dtype)
     if example is not None:
         existing_names.check_against_example(example, tensors)
-    tensors_by_file = safetensors_writer.split_into_files(tensors)
+    if options.is_ckpt:
+        tensors_by_file = {f"model{mindspore_writer.SUFFIX}": tensors}
+    else:
+        tensors_by_file = safetensors_writer.split_into_files(tensors)
     files = [File(name, (tuple(content),)) for name, content in tensors_by_file.items()]
     if len(files) > 1:
         index = safetensors_writer.build_index(tensors_by_file)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ..model.errors import DumpError
 from ..weight_comparison.row_permutation import build_fused_order
-from ..weight_comparison.shards import COLUMN_PARALLEL, ROW_PARALLEL
+from ..weight_comparison.shards import COLUMN_PARALLEL, ROW_PARALLEL, SINKS
 from .canonical import FusionLayout
 from .parallel_ranks import ParallelSizes, Rank, is_expert
 from .rows import OutputTensor, Rows, join_rows
@@ -42,7 +42,7 @@ class TargetLayout:
     dense: Mapping[str, str] = field(default_factory=dict)
     fusions: tuple[Fusion, ...] = ()
     transposed: frozenset[str] = frozenset()  #: written as [in, out]
-    #: module of an expert -> full name of the tensor that stacks all experts of a layer
+    #: parameter of an expert -> full name of the tensor that stacks all experts of a layer
     stacked: Mapping[str, str] = field(default_factory=dict)
     stack_axes: int = 3  #: 2: the first two axes are merged into one
     stack_transposed: bool = False  #: each expert as [in, out]
@@ -80,6 +80,8 @@ def _find_split_axis(path: str, target: TargetLayout) -> int | None:
     module, leaf = path.split(".")[-2:]
     if module in target.replicated:
         return None
+    if leaf == SINKS:
+        return 0
     if module in COLUMN_PARALLEL or module in target.sharded_by_rows:
         return 0
     return 1 if module in ROW_PARALLEL and leaf == "weight" else None
@@ -132,10 +134,10 @@ def _build_tensor(
     name: str, key: str, path: str, parameter: _Parameter, target: TargetLayout, dtype: str | None
 ) -> OutputTensor:
     rows = parameter.rows
-    if key in target.stacked:
-        transposed = target.stack_transposed
-    else:
-        transposed = key in target.transposed and not rows.vector
+    is_stored_transposed = (
+        target.stack_transposed if key in target.stacked else key in target.transposed
+    )
+    transposed = is_stored_transposed and not rows.vector
     shape: tuple[int, ...] = rows.shape[::-1] if transposed else rows.shape
     if rows.vector:
         shape = shape[:1]
@@ -202,9 +204,10 @@ def _find_name(path: str, target: TargetLayout, layers_with_router: set[str]) ->
             number = target.first_prediction + int(layer_match["depth"])
             prefix = _get_prediction_prefix(path, target).format(number)
         module = _EXPERT_NUMBER.sub("{}", module)
-    if module in target.stacked and leaf == "weight":
-        return module, prefix + target.stacked[module]
-    full_name = table.get(f"{module}.{leaf}")
+    parameter = f"{module}.{leaf}"
+    if parameter in target.stacked:
+        return parameter, prefix + target.stacked[parameter]
+    full_name = table.get(parameter)
     if full_name is not None:
         return module, prefix + full_name.format(expert)
     if module in table:

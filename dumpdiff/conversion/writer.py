@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..checkpoints import Checkpoint
+from ..checkpoints.memory_map import RELEASE_AFTER
 from ..model.errors import DumpError
 from ..model.input_files import read_input_text
-from . import safetensors_writer, torch_writer
+from . import mindspore_writer, safetensors_writer, torch_writer
 from .plan import File, Plan
 
 #: File in a folder that is being written, with a fingerprint of the conversion; removed at the end.
@@ -22,7 +23,6 @@ JOURNAL = ".dumpdiff-convert.json"
 _PART_SUFFIX = ".part"
 #: Entries next to the model in a file of Megatron-LM: megatron/training/checkpointing.py.
 _MEGATRON_STATE = {"checkpoint_version": 3.0, "iteration": 0}
-_RELEASE_AFTER = 64 << 20  #: bytes read after which the memory of mapped files is released
 
 
 def check_folder_is_free(folder: Path, resume: bool) -> None:
@@ -87,7 +87,7 @@ def _write_files(
         nonlocal n_written, n_held
         n_written += n_bytes
         n_held += n_bytes
-        if n_held > _RELEASE_AFTER:
+        if n_held > RELEASE_AFTER:
             n_held = 0
             source.release()
         report_share(n_written / max(1, plan.size))
@@ -110,6 +110,8 @@ def _write_file(file: File, path: Path, report_bytes: Callable[[int], None]) -> 
         path.write_text(file.text, encoding="utf-8")
     elif file.arguments is not None:
         torch_writer.write_file(path, file.chunks, _MEGATRON_STATE, file.arguments, report_bytes)
+    elif file.name.endswith(mindspore_writer.SUFFIX):
+        mindspore_writer.write_file(path, file.tensors, report_bytes)
     else:
         safetensors_writer.write_file(path, file.tensors, report_bytes)
 

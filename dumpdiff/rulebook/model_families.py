@@ -7,6 +7,7 @@ the norm of attention's output in Gemma 2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -24,7 +25,8 @@ _ARRANGEMENTS: Mapping[str, Arrangement] = {
     "interleaved": "interleaved",
 }
 NORMS = ("RMSNorm", "LayerNorm")
-Value = str | bool
+_NUMBER = re.compile(r"-?[0-9]+\.[0-9]+$")
+Value = str | bool | float
 _FIELDS = (
     "extends", "model_types", "converts_to", "reason", "norm", "norms_minus_one", "rows",
     "transposed", "recognized_by", "scopes", "config", "values", "megatron",
@@ -200,9 +202,13 @@ def _read_words(entry: Entry | None) -> dict[str, str]:
 
 
 def _read_values(entry: Entry | None) -> dict[str, Value]:
-    """Return texts, and flags as truth values."""
+    """Return texts; flags as truth values, and numbers with a decimal point as numbers."""
     flags: Mapping[str, Value] = {"true": True, "false": False}
-    return {key: flags.get(text, text) for key, text in _read_words(entry).items()}
+    values: dict[str, Value] = {}
+    for key, text in _read_words(entry).items():
+        is_number = _NUMBER.match(text) is not None
+        values[key] = float(text) if is_number else flags.get(text, text)
+    return values
 
 
 def _read_set(entry: Entry | None) -> frozenset[str]:

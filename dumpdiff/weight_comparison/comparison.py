@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..checkpoints import Checkpoint
+from ..checkpoints.memory_map import RELEASE_AFTER
 from ..model.arrays import Ints
 from ..model.verdict import Verdict
 from ..rulebook import Rules
@@ -32,6 +33,7 @@ from .result import (
 )
 from .shards import join_shards
 from .sums import find_sums
+from .transposition import judge_transposed
 from .unpaired import UnpairedParameters, explain_unpaired
 from .value_pairs import pair_by_value
 from .whole_model import WholeModel
@@ -39,8 +41,6 @@ from .zero_centered_norms import is_norm
 
 Progress = Callable[[str, float], None]
 
-#: After this many bytes are read, the memory of mapped files is released.
-_RELEASE = 64 << 20
 #: A cast through a third dtype must explain more than this share of the elements that differ.
 _MIN_DETOUR_SHARE = 0.5
 #: Kind of row order -> the mistake that it is if the family reads another order.
@@ -84,7 +84,8 @@ def compare(
             pairs.append(_build_mismatch_pair(group, comparison.reason))
         else:
             comparisons.append(comparison)
-    comparisons = _reject_lone_detours(_resolve_unknown_layouts(comparisons))
+    comparisons = judge_transposed(_resolve_unknown_layouts(comparisons), *models)
+    comparisons = _reject_lone_detours(comparisons)
     components = [
         (comparison, number, parameter)
         for comparison in comparisons
@@ -113,7 +114,7 @@ class _ReadMeter:
         """Add ``count`` bytes that were read."""
         self._n_read += count
         self._n_unreleased += count
-        if self._n_unreleased > _RELEASE:
+        if self._n_unreleased > RELEASE_AFTER:
             self._n_unreleased = 0
             for model in self._models:
                 model.release()
@@ -142,7 +143,9 @@ def _resolve_unknown_layouts(comparisons: list[GroupComparison]) -> list[GroupCo
     for comparison in comparisons:
         if comparison.is_correct is None:
             is_correct = id(comparison) in uniform_ids
-            decided_comparisons.append(replace(comparison, is_correct=is_correct))
+            decided_comparisons.append(
+                replace(comparison, is_correct=is_correct, is_arrangement_correct=is_correct)
+            )
         else:
             decided_comparisons.append(comparison)
     return decided_comparisons
@@ -300,7 +303,8 @@ def _name_layout_mistake(comparison: GroupComparison, number: int) -> Mistake | 
         order = layout.component_orders[number]
     if order.kind != "same":
         return Mistake(_ORDER_MISTAKES.get(order.kind, "rows-permuted"), order.description)
-    if comparison.is_arrangement_correct and len(layout.component_orders) > 1:
+    is_arrangement_wrong = comparison.is_arrangement_correct is False  # None: unknown
+    if not is_arrangement_wrong and len(layout.component_orders) > 1:
         return None
     module_names = comparison.group.path.split(".")
     module = module_names[-2] if len(module_names) > 1 else comparison.group.path

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..model.arrays import Ints
 from .distance import Distance, measure_distance
-from .families import OTHER, ModelConfig, Naming
+from .families import ModelConfig, Naming
 from .family_layouts import (
     check_layout,
     differs_in_rope_order,
@@ -39,7 +39,6 @@ _ROPE_NOT_REORDERED = RowOrder(
     "rope",
     "rows of each head as in the reference, though this family keeps them in another RoPE layout",
 )
-_TRANSPOSED = RowOrder("transposed", "the reference's transposed, in another shape")
 _PADDED = ("embedding", "head")  #: modules whose rows may be padded
 
 
@@ -94,31 +93,12 @@ def compare_group(
         norm = recenter_norm(target_matrix, reference_matrix, settings)
     if norm is None:
         matrices = target_matrix, reference_matrix
-        comparison = _compare_matrices(group, *matrices, target, reference, report_bytes)
-        if isinstance(comparison, GroupComparison) and _is_wrongly_transposed(
-            comparison, target, reference
-        ):
-            layout = RowLayout(SAME, (_TRANSPOSED,) * len(group.components))
-            return replace(comparison, layout=layout, is_correct=False)
-        return comparison
+        return _compare_matrices(group, *matrices, target, reference, report_bytes)
     matrices = norm.target, norm.reference
     comparison = _compare_matrices(group, *matrices, target, reference, report_bytes)
     if isinstance(comparison, ShapeMismatch):
         return comparison
     return replace(comparison, layout=RowLayout(SAME, (norm.order,)), is_correct=norm.is_correct)
-
-
-def _is_wrongly_transposed(
-    comparison: GroupComparison, target: WholeModel, reference: WholeModel
-) -> bool:
-    """Whether equal matrices are each other's transposed although both families are known.
-
-    What a known family stores as [in, out] is transposed before it is compared.
-    """
-    stored_shape = join_members(comparison.group.reference).shape
-    is_turned = comparison.reference.shape != stored_shape and min(stored_shape) > 1
-    is_unknown = OTHER in (target.naming.family, reference.naming.family)
-    return is_turned and not is_unknown and not len(comparison.distance.wrong_rows)
 
 
 def _compare_matrices(

@@ -33,6 +33,8 @@ COLUMN_PARALLEL = frozenset({
 })  # fmt: skip
 #: Last module of the canonical names of row-parallel layers: tensor parallelism splits columns.
 ROW_PARALLEL = frozenset({"out", "down_proj"})
+#: Last part of the canonical name of attention sinks, one for each head: split with the heads.
+SINKS = "sinks"
 #: Down projections of MLA: the local spec of Megatron-core splits their rows, Transformer Engine
 #: does not.
 _MAYBE_SPLIT = ("q_a", "kv_a")
@@ -212,7 +214,7 @@ class _ShardJoiner:
         path_parts = (self._rules.resolve_parameter(name) or name).split(".")
         module = path_parts[-2] if len(path_parts) > 1 else ""
         is_row_parallel = module in ROW_PARALLEL and path_parts[-1] == "weight"
-        is_split = is_row_parallel or module in COLUMN_PARALLEL
+        is_split = is_row_parallel or module in COLUMN_PARALLEL or path_parts[-1] == SINKS
         if not shape or not is_split:
             return self._join_copies(name, module, entries, raws)
         if is_row_parallel:

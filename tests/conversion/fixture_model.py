@@ -26,7 +26,7 @@ def main(command: str, *paths: str) -> None:
     if command == "save":
         ms.save_checkpoint(net, str(folder / "model.ckpt"))
     else:
-        saved = ms.load_checkpoint(paths[0], format="safetensors")
+        saved = ms.load_checkpoint(paths[0], format=Path(paths[0]).suffix[1:])
         missing, unused = ms.load_param_into_net(net, saved, strict_load=True)
         assert (missing, unused) == ([], []), (missing, unused)
     tokens = ms.Tensor(model.batch()[0])

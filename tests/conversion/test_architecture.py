@@ -75,7 +75,6 @@ def read_arguments(folder: Path) -> Mapping[str, object]:
         ),
         ("Olmo2", "olmo2", "Megatron-core does not have its norms"),
         ("Glm4", "glm4", "Megatron-core does not have its norms"),
-        ("GptOss", "gpt_oss", "its experts, with biases"),
     ],
 )
 def test_what_no_target_computes_is_refused_with_the_reason(

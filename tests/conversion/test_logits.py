@@ -70,7 +70,8 @@ def test_mindspore_to_hugging_face(tmp_path: Path, mindspore_model: Path) -> Non
     assert_close(hf_logits, np.load(mindspore_model / "logits.npy"))
 
 
-def test_hugging_face_to_mindspore(tmp_path: Path, mindspore_model: Path) -> None:
+@pytest.mark.parametrize("file", ["model.safetensors", "model.ckpt"])
+def test_hugging_face_to_mindspore(tmp_path: Path, mindspore_model: Path, file: str) -> None:
     """Another Llama of transformers, with the names of the MindSpore model."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -81,12 +82,12 @@ def test_hugging_face_to_mindspore(tmp_path: Path, mindspore_model: Path) -> Non
     result = convert_folder(
         tmp_path / "hf",
         tmp_path / "ms",
-        TargetOptions("mindspore"),
+        TargetOptions("mindspore", is_ckpt=file.endswith(".ckpt")),
         like=mindspore_model / "model.ckpt",
     )
     assert result.verified
 
-    run_fixture("load", tmp_path / "ms" / "model.safetensors", tmp_path)
+    run_fixture("load", tmp_path / "ms" / file, tmp_path)
     assert_close(
         np.load(tmp_path / "loaded.npy"),
         compute_logits(tmp_path / "hf", np.load(tmp_path / "tokens.npy")),

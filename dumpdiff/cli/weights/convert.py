@@ -26,8 +26,8 @@ Examples:
   dumpdiff weights convert llama_hf/ --to mindspore --like initial.ckpt -o mine/
   dumpdiff weights convert llama_hf/ --to megatron --plan
 
-Nothing is ever overwritten. Hugging Face and MindSpore get safetensors, Megatron-LM gets
-model_optim_rng.pt.
+Nothing is ever overwritten. Hugging Face and MindSpore get safetensors (or .ckpt with --ckpt),
+Megatron-LM gets model_optim_rng.pt.
 """
 
 _QKV_ORDER = click.Choice(["grouped", "concatenated"])
@@ -84,6 +84,9 @@ def _read_counts(ctx: click.Context, option: click.Parameter, text: str) -> tupl
     "--legacy",
     is_flag=True,
     help="Older names: before Megatron-core, before MindSpore Transformers 1.5.",
+)
+@click.option(
+    "--ckpt", is_flag=True, help="MindSpore target: one .ckpt file instead of safetensors."
 )
 @click.option(
     "--like",
