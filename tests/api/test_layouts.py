@@ -32,6 +32,7 @@ def align(dump: Dumps, target: str, reference: str) -> Result:
         ("parallel_pt_tp2_dp2", "parallel_pt_tp1"),
         ("parallel_pt_tp2_dp2", "parallel_pt_tp2"),
         ("parallel_ms_tp2", "parallel_pt_tp1"),
+        ("parallel_pt_padded_tp2", "parallel_pt_padded_tp1"),
     ],
 )
 def test_correct_runs_of_other_layouts_are_aligned(
