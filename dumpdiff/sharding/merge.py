@@ -40,6 +40,8 @@ class MergedRun:
     #: merged tensor -> ranks whose copy of a replicated value differs
     deviations: dict[int, tuple[str, ...]]
     find_shards: Callable[[str], Shards | None]  #: of a file of the trace
+    #: op of the trace -> the rank that holds what it writes, if others hold other numbers
+    holders: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,25 @@ def merge_ranks(
         ),
         deviations,
         find_shards,
+        _find_holders(siblings, relations),
     )
+
+
+def _find_holders(siblings: Siblings, relations: Sequence[Relation | None]) -> dict[str, str]:
+    """Return op -> the rank whose values were taken for what it writes, where ranks differ."""
+    flow = siblings.flows[siblings.base]
+    names = flow.trace.ops["name"].to_numpy()[flow.tensors["op"].to_numpy()]
+    is_output = (flow.tensors["slot_kind"] == "output").to_numpy()
+    holders: dict[str, str] = {}
+    for row in np.flatnonzero(is_output & ~siblings.is_constant).tolist():
+        relation = relations[row]
+        if relation is None or relation.is_sum or len(relation.parts) > 1:
+            continue
+        labels = siblings.labels[row]
+        holder = relation.parts[0][0]
+        if holder != siblings.base and labels[holder] != labels[siblings.base]:
+            holders[names[row]] = siblings.names[holder]
+    return holders
 
 
 def _combine_statistics(siblings: Siblings, relations: Sequence[Relation | None]) -> _Columns:

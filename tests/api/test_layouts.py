@@ -73,7 +73,7 @@ def test_gradients_that_are_zeroed_between_micro_batches_are_found(dump: Dumps) 
     result = align(dump, "parallel_pt_acc2_batch_lost", "parallel_pt_tp1")
     assert result.verdict == "diverged"
     assert result.findings[0].target_ops == (
-        "Module.decoder.final_layernorm.RMSNorm.parameters_grad.0",
+        "Module.decoder.final_layernorm.RMSNorm.parameters_grad.1 (micro-batch 1 of rank 0)",
     )
 
 
