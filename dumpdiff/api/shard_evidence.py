@@ -71,7 +71,8 @@ def _rename_ops(finding: Finding, side: int, merged: Merged, ranks: Sequence[str
     ops_of_side = (finding.target_ops, finding.reference_ops)
     for merged_name in ops_of_side[side]:
         rank_ops = merged.find_rank_ops(merged_name)
-        own_name = _choose_name(merged_name, rank_ops, ranks)
+        own_ranks = ranks or ([rank_ops.holder] if rank_ops.holder else [])
+        own_name = _choose_name(merged_name, rank_ops, own_ranks)
         names.append(own_name)
         if own_name != merged_name:
             is_shared = merged_name in ops_of_side[1 - side]

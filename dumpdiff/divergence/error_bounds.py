@@ -28,6 +28,16 @@ _SUMMING_KINDS = _CANCELING_KINDS | {_PARAMETER_GRADIENT}
 _SUM_KINDS = frozenset({"add", "sub"})
 #: Kinds that keep relative errors where all inputs but one are single numbers.
 SCALING_KINDS = frozenset({"mul", "div"})
+#: Kinds that square each element, and the condition number of a square: |x f'(x) / f(x)|.
+_SQUARE_KINDS = frozenset({"square", "pow"})
+_SQUARE = 2.0
+#: Kinds of monotonic functions of one value, and whether they rise.
+_MONOTONIC_FUNCTIONS: dict[str, tuple[Callable[[float], float], bool]] = {
+    "sqrt": (np.sqrt, True),
+    "exp": (np.exp, True),
+    "log": (np.log, True),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), False),
+}
 #: Takes the place of a root mean square of 0 in a division.
 _TINY = 1e-300
 
@@ -72,6 +82,108 @@ def compute_cancellation(graph: JointGraph) -> Floats:
     for node in filter(scaled_nodes.__contains__, graph.order):
         factors[node] = max(factors[node], factors[scaled_nodes[node]])
     return factors
+
+
+def compute_elementwise_errors(graph: JointGraph) -> Floats:
+    """Return (pairs,) how far statistics may differ because those of the input do; 0: unknown.
+
+    A relative L2 error of the input says nothing about single elements, but its extremes do. They
+    bound what follows for squares, and give what follows for monotonic functions.
+    """
+    pairs = graph.comparison.pairs
+    is_statistical = (pairs["metric"] == "statistics").to_numpy()
+    elementwise_errors = np.zeros(len(pairs))
+    for node, root in _iterate_roots(graph, _flag_squares, is_statistical):
+        elementwise_errors[node] = _bound_square(graph, root)
+    for node, root in _iterate_roots(graph, _flag_monotonic, is_statistical):
+        elementwise_errors[node] = _apply_to_extremes(graph, node, root)
+    return elementwise_errors
+
+
+def _iterate_roots(
+    graph: JointGraph, flag_ops: Callable[[GraphSide], Flags], is_chosen: Flags
+) -> Iterator[tuple[int, int]]:
+    """Yield (pair, pair of the one value of its size that both sides compute it from).
+
+    ``flag_ops`` says of a side which ops count.
+    """
+    roots: list[dict[int, int]] = []
+    for side in graph.sides:
+        flow = side.flow
+        producers = _get_producers(side)[: len(is_chosen)]
+        is_flagged = is_chosen & (producers >= 0) & flag_ops(side)[producers]
+        root_of: dict[int, int] = {}
+        for node in np.flatnonzero(is_flagged).tolist():
+            value = flow.reads[int(producers[node])][0]
+            if flow.sizes[value] == flow.sizes[side.classes[node]]:
+                root_of[node] = int(side.nodes[value])
+        roots.append(root_of)
+    for node, root in roots[0].items():
+        if roots[1].get(node) == root and root < len(is_chosen):
+            yield node, root
+
+
+def _bound_square(graph: JointGraph, root: int) -> float:
+    """Return how far the norm of the squares of a pair may differ.
+
+    A square has twice the relative error of what it is the square of (Higham, Accuracy and
+    Stability of Numerical Algorithms, 2nd ed., section 1.6). Its norm weighs elements by their
+    squares: it shows the error of the largest ones. What the statistics of the input differ by, an
+    extreme among them, is the error of such elements.
+    """
+    difference = float(graph.comparison.pairs["statistic_error"].iat[root])
+    return _SQUARE * difference if difference > 0 else 0.0
+
+
+def _apply_to_extremes(graph: JointGraph, node: int, root: int) -> float:
+    """Return what the error of an extreme is if it is that of the input, put in the function.
+
+    The root of numbers near zero differs by far more than they do. 0 if another statistic decides,
+    or if mean or norm differ by more than the tolerance.
+    """
+    pair = graph.comparison.pairs.iloc[node]
+    column = str(pair["statistic"])
+    if column not in ("max", "min"):
+        return 0.0
+    kind = graph.sides[0].kinds[int(_get_producers(graph.sides[0])[node])]
+    function, is_rising = _MONOTONIC_FUNCTIONS[kind]
+    input_column = column if is_rising else {"max": "min", "min": "max"}[column]
+    inputs, outputs, scales, means = [], [], [], []
+    for side in graph.sides:
+        classes = side.flow.classes
+        inputs.append(float(classes[input_column].iat[int(side.classes[root])]))
+        outputs.append(float(classes[column].iat[int(side.classes[node])]))
+        scales.append(side.flow.rms[int(side.classes[node])])
+        means.append(float(classes["mean"].iat[int(side.classes[node])]))
+    with np.errstate(all="ignore"):
+        expected = abs(float(function(inputs[0])) - float(function(inputs[1])))
+    limit = float(pair["tolerance"]) * max(scales)
+    is_rest_equal = abs(scales[0] - scales[1]) <= limit and abs(means[0] - means[1]) <= limit
+    difference = abs(outputs[0] - outputs[1])
+    if not is_rest_equal or not difference > 0 or not math.isfinite(expected):
+        return 0.0
+    return float(pair["error"]) * expected / difference + float(pair["tolerance"])
+
+
+def _flag_monotonic(side: GraphSide) -> Flags:
+    """Return (ops,) whether each op applies a monotonic function to the one value it reads."""
+    flags: Flags = np.zeros(len(side.kinds), dtype=bool)
+    for op, kind in enumerate(side.kinds):
+        flags[op] = kind in _MONOTONIC_FUNCTIONS and len(side.flow.reads[op]) == 1
+    return flags
+
+
+def _flag_squares(side: GraphSide) -> Flags:
+    """Return (ops,) whether each op squares the one value that it reads."""
+    flow = side.flow
+    table = flow.tensors
+    is_read = (table["slot_kind"] != "output").to_numpy() & (flow.tensor_class >= 0)
+    n_inputs = np.bincount(table["op"].to_numpy()[is_read], minlength=len(side.kinds))
+    flags: Flags = np.zeros(len(side.kinds), dtype=bool)
+    for op, kind in enumerate(side.kinds):
+        is_own_product = kind == _PRODUCT and n_inputs[op] > 1
+        flags[op] = len(flow.reads[op]) == 1 and (kind in _SQUARE_KINDS or is_own_product)
+    return flags
 
 
 def _get_producers(side: GraphSide) -> Ints:

@@ -24,7 +24,7 @@ from ..model.verdict import (
     UNPAIRED,
 )
 from ..rulebook import Rules
-from .error_bounds import build_share_function, compute_conditioning
+from .error_bounds import build_share_function, compute_conditioning, compute_elementwise_errors
 from .joint_graph import JointGraph
 from .recomputation import Recomputation, recompute_op
 
@@ -101,6 +101,7 @@ def walk_forwards(
     is_comparable = (pairs["comparable"] & pairs["slot_pair"].isna() & ~is_excused).tolist()
     is_broken = (pairs["nonfinite_mismatch"] > 0).tolist()
     conditioning = compute_conditioning(graph, rules) * cancellation[: len(pairs)]
+    elementwise_errors = compute_elementwise_errors(graph).tolist()
     factors, cancellations = conditioning.tolist(), cancellation.tolist()
     compute_share = build_share_function(graph)
     state = [INCOMPARABLE] * len(pairs) + [UNPAIRED] * (graph.n_nodes - len(pairs))
@@ -133,7 +134,10 @@ def walk_forwards(
                     continue
             if node not in new_weight_rows:  # its tolerance includes what the gradient's error does
                 allowed_error = _extend_allowed_error(
-                    allowed_error, factors[node], own_ancestry.carried_error, recomputation
+                    allowed_error,
+                    max(factors[node] * own_ancestry.carried_error, elementwise_errors[node]),
+                    own_ancestry.carried_error,
+                    recomputation,
                 )
         allowed_errors[node] = allowed_error
         if error <= allowed_error and not is_broken[node]:
@@ -199,17 +203,20 @@ def _exclude_casts(graph: JointGraph, errors: list[float]) -> list[float]:
 
 
 def _extend_allowed_error(
-    allowed_error: float, factor: float, input_error: float, recomputation: Recomputation | None
+    allowed_error: float,
+    enlarged_error: float,
+    input_error: float,
+    recomputation: Recomputation | None,
 ) -> float:
     """Return what is allowed where inputs agree only to ``input_error``.
 
-    Their error is enlarged as measured, else by the ``factor`` of the rules.
+    Their error is enlarged as measured, else to the ``enlarged_error`` of the rules.
     """
     if not input_error > 0:
         return allowed_error
     if recomputation is not None and np.isfinite(recomputation.amplification):
         return max(allowed_error, recomputation.amplification * input_error)
-    return max(allowed_error, min(_MAX_EXPLAINED_TOLERANCES * allowed_error, factor * input_error))
+    return max(allowed_error, min(_MAX_EXPLAINED_TOLERANCES * allowed_error, enlarged_error))
 
 
 def _collect_ancestry(

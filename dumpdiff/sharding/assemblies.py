@@ -19,7 +19,7 @@ _SAMPLES = 2
 #: Share of the values of a kind that are joined alike, from which on all others should be.
 _CLEAR_MAJORITY = 0.5
 #: Unit roundoff from which on numbers count as of half precision.
-_NARROW = 2.0**-12
+NARROW = 2.0**-12
 
 
 def find_assemblies(
@@ -122,7 +122,7 @@ def _search_assembly(
     dtype = siblings.flows[rank].tensors["dtype"].iat[int(siblings.rows[row, rank])]
     if relation.factor != 1.0:
         parts = [part * relation.factor for part in parts]
-    return find_assembly(parts, whole, is_narrow=get_unit_roundoff(dtype) > _NARROW)
+    return find_assembly(parts, whole, is_narrow=get_unit_roundoff(dtype) > NARROW)
 
 
 def load_parts(siblings: Siblings, row: int, relation: Relation) -> list[AnyArray] | None:

@@ -54,6 +54,8 @@ def _describe_relation(
     if relation is None:
         return "local to a rank"
     factor = "" if relation.factor == 1.0 else f", times {relation.factor:g}"
+    if assembly is not None and assembly.kept is not None:
+        factor += f", the first {assembly.kept[1]} of axis {assembly.kept[0]}"
     n_parts = len(relation.parts)
     n_summands = len(relation.parts[0])
     if n_parts == 1:

@@ -161,7 +161,12 @@ def _merge_stage(
         merged = Merged(replace(flow.trace, tensors=flow.tensors))
     else:
         merged_run = merge_ranks(siblings, other, slices, rules)
-        merged = replace(_describe_merged(merged_run), find_rank_ops=siblings.find_rank_ops)
+
+        def find_rank_ops(name: str) -> RankOps:
+            holder = merged_run.holders.get(name, "")
+            return replace(siblings.find_rank_ops(name), holder=holder)
+
+        merged = replace(_describe_merged(merged_run), find_rank_ops=find_rank_ops)
     if not stage.crossing_ops:
         return merged
     trace, n_parts = leave_out_summands(merged.trace, stage.crossing_ops)

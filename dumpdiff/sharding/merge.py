@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..graph.statistics import compute_statistics
 from ..model.arrays import AnyArray, Flags, Floats, Hashes, Ints, Objects
 from ..model.trace import Problem, Trace
 from ..rulebook import RelationRule
@@ -15,6 +16,7 @@ from .batch_slices import BatchSlices
 from .combined_tensors import CombinedTensor, Shards, combine_tensor
 from .layout_rows import LayoutRow, describe_layout
 from .other_run import OtherRun
+from .padding import find_padded_rows, format_paddings
 from .partial_sums import is_reduced, list_reductions
 from .relation import Relation, combine_statistics
 from .relation_rules import apply_relation_rules
@@ -38,6 +40,8 @@ class MergedRun:
     #: merged tensor -> ranks whose copy of a replicated value differs
     deviations: dict[int, tuple[str, ...]]
     find_shards: Callable[[str], Shards | None]  #: of a file of the trace
+    #: op of the trace -> the rank that holds what it writes, if others hold other numbers
+    holders: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class _Columns:
     hashes: Objects
     content: Hashes
     is_trusted: Flags
+    nonfinite: Ints  #: 1 if an element is NaN or Inf, 0 if none, -1 if unknown
 
 
 def merge_ranks(
@@ -70,7 +75,8 @@ def merge_ranks(
     )
     relations, deviations = take_ranks(siblings, other.index, all_relations)
     assemblies = find_assemblies(siblings, other, found.kinds, found.matches, relations)
-    assemblies |= ruled_assemblies
+    padded_rows = find_padded_rows(siblings, other, relations, found.matches, assemblies)
+    assemblies |= {**padded_rows.assemblies, **ruled_assemblies}
     whole_shapes = [
         None if match < 0 else other.get_shape(match) for match in found.matches.tolist()
     ]
@@ -86,10 +92,31 @@ def merge_ranks(
         _build_trace(siblings, columns, tensors),
         siblings.names,
         describe_layout(siblings, found.kinds, relations, assemblies),
-        _list_notes(siblings, relations, columns.is_trusted, complete.separate_modules),
+        (
+            *_list_notes(siblings, relations, columns.is_trusted, complete.separate_modules),
+            *format_paddings(padded_rows),
+        ),
         deviations,
         find_shards,
+        _find_holders(siblings, relations),
     )
+
+
+def _find_holders(siblings: Siblings, relations: Sequence[Relation | None]) -> dict[str, str]:
+    """Return op -> the rank whose values were taken for what it writes, where ranks differ."""
+    flow = siblings.flows[siblings.base]
+    names = flow.trace.ops["name"].to_numpy()[flow.tensors["op"].to_numpy()]
+    is_output = (flow.tensors["slot_kind"] == "output").to_numpy()
+    holders: dict[str, str] = {}
+    for row in np.flatnonzero(is_output & ~siblings.is_constant).tolist():
+        relation = relations[row]
+        if relation is None or relation.is_sum or len(relation.parts) > 1:
+            continue
+        labels = siblings.labels[row]
+        holder = relation.parts[0][0]
+        if holder != siblings.base and labels[holder] != labels[siblings.base]:
+            holders[names[row]] = siblings.names[holder]
+    return holders
 
 
 def _combine_statistics(siblings: Siblings, relations: Sequence[Relation | None]) -> _Columns:
@@ -103,6 +130,7 @@ def _combine_statistics(siblings: Siblings, relations: Sequence[Relation | None]
         hashes=table["hash"].to_numpy(copy=True),
         content=table["content"].to_numpy(copy=True),
         is_trusted=_collect_trust(siblings),
+        nonfinite=siblings.collect("nonfinite", -1).max(axis=1).astype(np.int8),
     )
     rows_of: dict[Relation, list[int]] = {}
     for row, relation in enumerate(relations):
@@ -149,14 +177,23 @@ def _combine_tensors(
             columns.hashes[row] = siblings.flows[rank].tensors["hash"].iat[tensor]
         else:
             columns.hashes[row], columns.content[row] = "", 0
-        if len(relation.parts) > 1:
+        if len(relation.parts) > 1 or assembly is not None:
             columns.shapes[row] = _join_shapes(siblings, row, relation, assembly, whole_shapes[row])
         columns.files[row] = ""
         if assembly is not None or len(relation.parts) == 1:
             combined = combine_tensor(siblings, row, relation, assembly)
             if combined is not None:
                 columns.files[row] = _add_tensor(tensors, combined)
+                if assembly is not None and assembly.kept is not None:
+                    _measure_kept(combined, row, columns)
     return tensors
+
+
+def _measure_kept(combined: CombinedTensor, row: int, columns: _Columns) -> None:
+    """Fill in the statistics of a tensor without its padding, which the ranks recorded with it."""
+    kept = combined.load()
+    *statistics, columns.nonfinite[row] = compute_statistics(kept)
+    columns.statistics[row], columns.sizes[row] = statistics, kept.size
 
 
 def _add_tensor(tensors: dict[str, CombinedTensor], combined: CombinedTensor) -> str:
@@ -236,7 +273,7 @@ def _build_trace(
     table["size"] = columns.sizes
     table["shape"], table["file"] = columns.shapes, columns.files
     table["hash"], table["content"] = columns.hashes, columns.content
-    table["nonfinite"] = siblings.collect("nonfinite", -1).max(axis=1).astype(np.int8)
+    table["nonfinite"] = columns.nonfinite
     table["trusted"] = columns.is_trusted
     problems: list[Problem] = []
     for name, rank_flow in zip(siblings.names, siblings.flows, strict=True):

@@ -70,12 +70,38 @@ class OtherRun:
         return sizes
 
     @cached_property
-    def sorted_shapes(self) -> frozenset[tuple[int, ...]]:
-        """The shapes of all values that one rank holds, with their axes in order."""
+    def shapes(self) -> frozenset[tuple[int, ...]]:
+        """The shapes of all values that one rank holds."""
         shapes = set()
         for stage in self._stages:
             shapes |= set(stage.collect_base("shape").tolist())
-        return frozenset(tuple(sorted(shape)) for shape in shapes if shape is not None)
+        return frozenset(shapes - {None})
+
+    @cached_property
+    def sorted_shapes(self) -> frozenset[tuple[int, ...]]:
+        """The shapes of all values that one rank holds, with their axes in order."""
+        return frozenset(tuple(sorted(shape)) for shape in self.shapes)
+
+    @cached_property
+    def whole_parameters(self) -> dict[int, tuple[int, ...]]:
+        """Entry -> shape of each parameter that all ranks hold, once for each name."""
+        shapes: dict[int, tuple[int, ...]] = {}
+        names: set[str] = set()
+        for stage, offset in zip(self._stages, self._offsets, strict=False):
+            for row, name in enumerate(stage.collect_base("parameter").tolist()):
+                entry = int(row + offset)
+                if not name or name in names or not self.is_shared(entry):
+                    continue
+                names.add(name)
+                shape = self.get_shape(entry)
+                if shape is not None:
+                    shapes[entry] = shape
+        return shapes
+
+    def get_parameter_name(self, entry: int) -> str:
+        """Return the name of a parameter, '' if the value is none."""
+        stage, row = self._locate(entry)
+        return str(stage.collect_base("parameter")[row])
 
     def find_combined(
         self,

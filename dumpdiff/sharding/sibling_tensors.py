@@ -31,6 +31,8 @@ class RankOps:
     names: dict[str, str]
     #: of a rank that lacks the op: its calls without siblings between the neighbors
     substitutes: dict[str, tuple[str, ...]]
+    #: the rank whose values stand for what the op writes, '' if not those of one rank
+    holder: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Along which axis and in which order the shards of a tensor make up the whole tensor.
 
 Slices of the shards are found among those of the whole tensor of the other run. One search covers
-contiguous shards, blocks (gate and up of each rank, q, k and v by group), zigzag and padding.
+contiguous shards, blocks (gate and up of each rank, q, k and v by group) and zigzag. What only
+pads the shards is found in :mod:`padding`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from ..model.arrays import AnyArray, Floats, Ints
 
 #: Difference of an element, relative to the root mean square, up to which two slices are the same.
 #: Correct runs of float32 differ by 1e-5; of bfloat16 by some of its roundoffs (2**-8).
-_ELEMENT_ERROR = 2e-3
-_ELEMENT_ERROR_NARROW = 6e-2
+#: The second is that of half precision.
+ELEMENT_ERRORS = (2e-3, 6e-2)
 #: Axes of a tensor whose every permutation is tried.
 _MAX_PERMUTED_AXES = 4
 
@@ -32,6 +33,8 @@ class Assembly:
     #: shards by number that are first concatenated along ``inner_axis``; (): none
     groups: tuple[tuple[int, ...], ...] = ()
     inner_axis: int = 0
+    #: an axis of the whole tensor, and how many of its first slices are kept: the rest is padding
+    kept: tuple[int, int] | None = None
 
     def join(self, parts: Sequence[AnyArray]) -> AnyArray:
         """Return the whole tensor."""
@@ -44,7 +47,25 @@ class Assembly:
         whole: AnyArray = np.concatenate(shards, axis=self.axis)
         if self.order is not None:
             whole = np.take(whole, np.array(self.order), axis=self.axis)
+        if self.kept is not None:
+            whole = keep_slices(whole, *self.kept)
         return whole
+
+
+def keep_slices(array: AnyArray, axis: int, count: int) -> AnyArray:
+    """Return a view of the first ``count`` slices along an axis."""
+    view: AnyArray = np.moveaxis(np.moveaxis(array, axis, 0)[:count], 0, axis)
+    return view
+
+
+def measure_equal_share(first: AnyArray, second: AnyArray, axis: int, *, is_narrow: bool) -> float:
+    """Return the share of the slices along an axis in which two arrays of one shape are equal."""
+    first_slices = _to_floats(np.moveaxis(first, axis, 0)).reshape(first.shape[axis], -1)
+    second_slices = _to_floats(np.moveaxis(second, axis, 0)).reshape(first.shape[axis], -1)
+    error = ELEMENT_ERRORS[is_narrow]
+    scale = float(np.sqrt(np.mean(np.square(second_slices)))) if second.size else 0.0
+    is_equal = (np.abs(first_slices - second_slices) <= error * scale).all(axis=1)
+    return float(is_equal.mean()) if len(is_equal) else 0.0
 
 
 def find_assembly(
@@ -55,14 +76,14 @@ def find_assembly(
     ``whole`` may have another shape of as many elements, or permuted axes. ``is_narrow`` says that
     the numbers were computed with half precision.
     """
-    error = _ELEMENT_ERROR_NARROW if is_narrow else _ELEMENT_ERROR
+    error = ELEMENT_ERRORS[is_narrow]
     for iterate_views in (_keep_shape, _iterate_permutations, _reshape):
-        for candidate in _iterate_candidates(parts):
+        for candidate in iterate_candidates(parts):
             joined = candidate.join(parts)
             for view in iterate_views(whole, joined.shape):
                 if _is_close(joined, view, error):
                     return candidate
-        for candidate in _iterate_candidates(parts):
+        for candidate in iterate_candidates(parts):
             joined = candidate.join(parts)
             for view in iterate_views(whole, joined.shape):
                 order = _find_order(joined, view, candidate.axis, error)
@@ -71,7 +92,7 @@ def find_assembly(
     return None
 
 
-def _iterate_candidates(parts: Sequence[AnyArray]) -> Iterator[Assembly]:
+def iterate_candidates(parts: Sequence[AnyArray]) -> Iterator[Assembly]:
     """Yield the ways to concatenate: along one axis, or in a grid along two."""
     n_axes = parts[0].ndim
     if any(part.ndim != n_axes for part in parts):

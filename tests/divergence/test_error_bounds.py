@@ -2,7 +2,14 @@
 
 import numpy as np
 import pytest
-from traces import classify_traces, edit_tensors, find_result, find_value, load_shipped_rules
+from traces import (
+    classify_traces,
+    edit_tensors,
+    find_result,
+    find_tensors_like,
+    find_value,
+    load_shipped_rules,
+)
 
 from dumpdiff.divergence.error_bounds import (
     build_visibility_function,
@@ -15,6 +22,9 @@ RESIDUAL, SILU, LINEAR = (
     "Functional.silu.1.forward",
     "Functional.linear.11.forward",
 )
+
+
+ROOT, SQUARE = "Tensor.sqrt.7.forward", "Tensor.pow.1.forward"
 
 
 def find_node(graph, name, slot="output.0"):
@@ -153,3 +163,35 @@ class TestCarried:
         graph, _ = classify_traces(trace("pt_none"), trace("pt_none"))
         share = build_visibility_function(graph)
         assert share(find_node(graph, SILU, "input.0"), find_node(graph, SILU)) == 1
+
+
+class TestElementwiseErrors:
+    """What single elements of an input differ by is in its extremes, not in its norm."""
+
+    def edit(self, trace, name, statistic, input_factor, output_factor):
+        for rows, factor in (
+            (find_tensors_like(trace, name, "input.0"), input_factor),
+            (find_result(trace, name), output_factor),
+        ):
+            number = trace.tensors[statistic].iat[rows[0]] * factor
+            trace = edit_tensors(trace, rows, **{statistic: number})
+        return trace
+
+    @pytest.mark.parametrize(("input_factor", "agrees"), [(2.0, True), (1.0, False)])
+    def test_the_root_of_a_number_near_zero_differs_by_more_than_the_number(
+        self, trace, input_factor, agrees
+    ):
+        clean_trace = trace("parallel_pt_tp1")
+        edited = self.edit(clean_trace, ROOT, "min", input_factor, 2**0.5)
+        graph, states = classify_traces(edited, clean_trace)
+        assert (states.state[find_node(graph, ROOT)] == "agreeing") is agrees
+
+    @pytest.mark.parametrize(("input_factor", "agrees"), [(3e-6, True), (0.0, False)])
+    def test_the_norm_of_a_square_shows_the_error_of_the_largest_elements(
+        self, trace, input_factor, agrees
+    ):
+        clean_trace = trace("parallel_pt_tp1")
+        edited = self.edit(clean_trace, SQUARE, "max", 1 + input_factor, 1)
+        edited = self.edit(edited, SQUARE, "norm", 1, 1 + 5e-6)
+        graph, states = classify_traces(edited, clean_trace)
+        assert (states.state[find_node(graph, SQUARE)] == "agreeing") is agrees
