@@ -31,7 +31,7 @@ PACKAGE = Path(dumpdiff.__file__).parent
 SCRIPTS = TEMPLATES.parent / "static"
 
 #: Titles and columns of the tables and lists of the stages of a triage, which are values.
-_BLOCK_FOLDERS = ("stages", "weights", "triage")
+_BLOCK_FOLDERS = ("check", "stages", "weights", "triage")
 
 
 def list_causes() -> set[str]:
@@ -50,6 +50,7 @@ VOCABULARY = {
     *EXIT_CODES,
     *OUTCOME_EXIT_CODES,
     *STAGES,
+    "check",
     *PLACES,
     *SYMPTOMS.values(),
     *CELL_STATES.values(),

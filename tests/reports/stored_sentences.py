@@ -15,13 +15,16 @@ PACKAGE = Path(dumpdiff.__file__).parent
 #: ``divergence/tables.py`` are translated where tables are shown.
 SOURCES = (
     *sorted((PACKAGE / "causes").rglob("*.py")),
+    *sorted((PACKAGE / "invariants").glob("*.py")),
     *(file for file in sorted((PACKAGE / "divergence").glob("*.py")) if file.stem != "tables"),
     *(
         PACKAGE / path
         for path in (
+            "api/invariants.py",
             "api/layouts.py",
             "api/pipeline.py",
             "api/shard_evidence.py",
+            "communication/exchanges.py",
             "comparison/baseline.py",
             "comparison/new_weights.py",
             "comparison/permuted_rows.py",
@@ -39,6 +42,8 @@ OTHER_STRINGS = {
     "merging the ranks",
     "reading rank {part.rank} of the {side}",
     "reading the baseline",
+    "reading rank {rank}",
+    "searching for dumps",
     "statistics of the baseline",
     "statistics of the {side}",
     "a value without consumers",
@@ -48,6 +53,9 @@ OTHER_STRINGS = {
 
 #: Parts that are no clauses -> a clause that holds them.
 EXAMPLES = {
+    "{what} has {step.describe(wrong, results[position])}": "the gradient has norm 7 on rank 7",
+    "{actual} reads its output, {step.describe(output.rank, output.tensor)}": "no call reads its "
+    "output, norm 7 on rank 7",
     "; the {other_side} {statement.contrast}": "the target has softmax",
     "{place} of the reference": "x of the reference behaves as all zeros",
     "a causal mask shifted by {shift} diagonal{plural}, which hides from diagonal "

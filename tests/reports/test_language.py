@@ -1,5 +1,7 @@
 """Chinese text: the catalog is complete, and only what people read is translated."""
 
+# ruff: noqa: RUF001 - Chinese punctuation
+
 from __future__ import annotations
 
 import io
@@ -71,6 +73,7 @@ def test_every_translation_is_chinese_or_a_name_of_the_field() -> None:
         "{kind} in {phase}",
         "dropout",
         "z-loss",
+        *(", ", ": ", "; ", "{share} ({side})", "{stage} {verdict}", "{word} ({cause}): {text}"),
     }
 
 
@@ -131,7 +134,7 @@ def test_the_terminal_is_chinese_and_names_of_the_dump_are_not() -> None:
     text.write(make_result(), Console(file=stream, width=160))
     printed = stream.getvalue()
     first_line = printed.splitlines()[0]
-    assert first_line.startswith("有偏差: layers.1.post_norm: ")
+    assert first_line.startswith("有偏差：layers.1.post_norm：")
     names = "layers.1.post_norm, rsqrt (Default/.../Rsqrt-op3) vs Torch.rsqrt.3.forward"
     assert FINDING.title.startswith(names)
     for words in ("待验证侧", "引入", "未比对", names, "相对 L2 误差 3.1e-2"):

@@ -175,6 +175,8 @@ def _draw_arrow(edge: Edge, boxes: Sequence[Box]) -> Arrow:
         label_position = (x0 + x1) / 2, (y0 + y1) / 2 + 3
     label = "" if math.isnan(edge.error) else format_number(edge.error)
     shape = f", {edge.shape}" if edge.shape else ""
-    ends = f"{producer.node.op} to {consumer.node.op}, {edge.slot}{shape}"
-    tooltip = f"{ends}: {edge.state}, error {format_number(edge.error)}"
+    ends = translate("{first} to {last}", first=producer.node.op, last=consumer.node.op)
+    place = f"{ends}, {edge.slot}{shape}"
+    error = translate("error {error}", error=format_number(edge.error))
+    tooltip = f"{place}{translate(': ')}{translate(edge.state)}{translate(', ')}{error}"
     return Arrow(path, label_position, label, edge, tooltip)
