@@ -4,10 +4,10 @@
 
 Prints a Markdown table: installed packages, their size, and the seconds of the installation, of
 ``dumpdiff demo``, of all other commands of the README in the order of the page, and of the
-notebook of the documentation (what runs it is installed first, which counts, too). All of it runs
-in a temporary folder; of the repository only the README and the notebook are read. A Python that
-is not on PATH is left out and named. Exit code 1 if a command fails: 2 is a wrong command, 70 a
-bug.
+notebook of the documentation (what runs it is installed first, which counts, too). On a machine
+with other load the processor time of all this together tells more. All of it runs in a temporary
+folder; of the repository only the README and the notebook are read. A Python that is not on PATH
+is left out and named. Exit code 1 if a command fails: 2 is a wrong command, 70 a bug.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -45,7 +46,8 @@ def try_wheel(wheel: Path, python: str, folder: Path) -> str:
     environment = folder / "environment"
     program = environment / "bin" / "dumpdiff"
     pip = [environment / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
-    times = []
+    times: list[float] = []
+    used = read_processor_time()
     with measure_time(times):
         subprocess.run([python, "-m", "venv", environment], check=True)
         subprocess.run([*pip, "install", "-q", wheel], check=True, stderr=subprocess.DEVNULL)
@@ -61,7 +63,7 @@ def try_wheel(wheel: Path, python: str, folder: Path) -> str:
         subprocess.run([*pip, "install", "-q", *_NOTEBOOK_PACKAGES], check=True)
         run_notebook(environment, folder)
     version = subprocess.run([python, "--version"], check=True, capture_output=True, text=True)
-    seconds = [f"{time:.0f} s" for time in (*times, sum(times))]
+    seconds = [f"{time:.0f} s" for time in (*times, sum(times), read_processor_time() - used)]
     cells = (version.stdout.split()[1], str(len(names)), f"{size / 1e6:.0f} MB", *seconds)
     return f"| {' | '.join(cells)} |"
 
@@ -72,6 +74,12 @@ def measure_time(times: list[float]) -> Iterator[None]:
     start = time.perf_counter()
     yield
     times.append(time.perf_counter() - start)
+
+
+def read_processor_time() -> float:
+    """Return the seconds that the programs that were run took of a processor so far."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def run_commands(commands: Sequence[str], program: Path, folder: Path) -> None:
@@ -110,8 +118,11 @@ def find_python(version: str) -> str | None:
 
 def list_rows(wheel: Path, versions: Sequence[str]) -> Iterator[str]:
     """Yield the table; a Python that is missing is a sentence on standard error."""
-    yield "| Python | packages | size | installed | demo | other commands | notebook | together |"
-    yield "|---|--:|--:|--:|--:|--:|--:|--:|"
+    yield (
+        "| Python | packages | size | installed | demo | other commands | notebook | together "
+        "| of it processor |"
+    )
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|--:|"
     for version in versions:
         python = find_python(version)
         if python is None:

@@ -14,7 +14,7 @@ from jinja2.ext import extract_from_ast
 import dumpdiff
 from dumpdiff.causes.hypotheses import HYPOTHESES
 from dumpdiff.comparison import new_weights
-from dumpdiff.diagnosis.decision import _CAUSE_HEADLINES, SYMPTOMS
+from dumpdiff.diagnosis.decision import SYMPTOMS
 from dumpdiff.diagnosis.evidence import STAGES
 from dumpdiff.diagnosis.likelihoods import PLACES
 from dumpdiff.divergence import tables
@@ -26,6 +26,7 @@ from dumpdiff.reports.page.assets import TEMPLATES
 from dumpdiff.reports.page.renderer import find_script_messages
 from dumpdiff.reports.runs.summary import CELL_STATES
 from dumpdiff.reports.triage.sections import NOT_GIVEN
+from dumpdiff.reports.weights.html import RELATIONS
 
 PACKAGE = Path(dumpdiff.__file__).parent
 SCRIPTS = TEMPLATES.parent / "static"
@@ -55,7 +56,7 @@ VOCABULARY = {
     *SYMPTOMS.values(),
     *CELL_STATES.values(),
     NOT_GIVEN,
-    *_CAUSE_HEADLINES.values(),
+    *RELATIONS,
     *list_causes(),
     new_weights.HIDDEN_STEP,
     new_weights.NOISE_STEP,

@@ -170,3 +170,24 @@ def test_the_option_is_for_one_command(tmp_path: Path, monkeypatch: pytest.Monke
         assert bool(CHINESE.search(outcome.stdout)) == (language == "zh")
     assert results["zh"] == results["en"]
     assert not CHINESE.search(CliRunner().invoke(main, ["align", *dumps]).stdout)
+
+
+def test_weights_and_triage_answer_in_chinese(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the triage: the conclusion, what was ruled out, and the advice."""
+    monkeypatch.chdir(dumpdiff.demo(tmp_path / "runs"))
+    checkpoints = ["mindformers/checkpoint/model.ckpt", "megatron/checkpoint/model.pt"]
+    weights = [item for side, file in zip("tr", checkpoints, strict=True)
+               for item in (f"-{side}", f"weights={file}")]  # fmt: skip
+    compared = CliRunner().invoke(main, ["weights", *checkpoints, "--lang", "zh"])
+    triaged = CliRunner().invoke(main, ["triage", *weights, "--lang", "zh"])
+    answer = "权重相同，逐位相同：21 个参数，100 % 的元素"
+    assert compared.stdout.splitlines()[0] == answer
+    assert "参数  21 逐位相同；比对了 100 % 的元素" in compared.stdout
+    assert triaged.stdout.splitlines()[0] == (
+        "定位：没有找到原因：权重一致；尚未排除：前向，数据，反向，优化器，学习率，长程训练"
+    )
+    assert f"权重，依据权重：{answer}" in triaged.stdout
+    advice = "请在两次训练中 dump 第 1 个 step 的统计量（dump:）；它最能区分尚未排除的部分（前向，"
+    assert advice in triaged.stdout

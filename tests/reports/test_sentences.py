@@ -30,6 +30,8 @@ NAMES = {
     *("Adam", "Huber", "RMS", "Mul", "mul", "add", "float", "ceil", "floor", "trunc", "top"),
     *("MindSpore", "PyTorch", "NaN", "Inf", "optimizer", "msprobe", "level", "mix", "weight"),
     *("dumpdiff", "verify", "input", "output", "micro"),
+    *("data", "dump", "log", "steps", "triage", "weights"),  # keys of a case
+    *("YAML", "checkpoint", "config", "json", "RoPE", "ulp", "warmup", "bfloat", "Adam"),
 }
 
 
