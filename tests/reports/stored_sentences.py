@@ -33,14 +33,30 @@ SOURCES = (
             "api/layouts.py",
             "api/pipeline.py",
             "api/shard_evidence.py",
+            "batches/batch.py",
+            "batches/checks.py",
+            "batches/comparison.py",
+            "batches/rank_distribution.py",
+            "batches/relation.py",
             "communication/exchanges.py",
             "comparison/baseline.py",
             "comparison/new_weights.py",
             "comparison/permuted_rows.py",
+            "gradient_norms/comparison.py",
+            "gradient_norms/patterns.py",
+            "gradient_norms/row.py",
             "graph/statistics.py",
+            "optimizers/comparison.py",
+            "optimizers/summary.py",
+            "run_settings/checklist.py",
+            "run_settings/comparison.py",
             "run_divergence/run.py",
             "sharding/layouts.py",
             "sharding/merge.py",
+            "training_logs/comparison.py",
+            "training_logs/drift.py",
+            "training_logs/migration_standard.py",
+            "training_logs/shifts.py",
         )
     ),
 )
@@ -60,8 +76,9 @@ OTHER_STRINGS = {
     "{description}; the {faithful_side} {contrast}",
 }
 
-#: Kinds of observations, symptoms, places: words for the code, which are not printed.
+#: Kinds of observations, symptoms, places, shifts: words for the code, which are not printed.
 KINDS = {
+    "step shift",
     *likelihoods.LIKELIHOODS,
     *LEADS,
     *likelihoods.PLACES,
@@ -89,6 +106,12 @@ EXAMPLES = {
     "1 {'+' if factor > 1 else '-'} {abs(factor - 1)} times": "1 + 0.003 times the reference's",
     "{count} of them are {abs(shift)} layers {direction} in the reference": "7 of them are 2 "
     "layers further in the reference",
+    "{', '.join(names[:-1])} and {names[-1]}": "inconclusive: Adam, Lion and SGD explain these "
+    "steps equally well",
+    "{name} (step {step}) {target} against {reference}": "first loss (step 1) 7 against 7",
+    "{name} (step {step}) {target} against {reference}, off by {format_number(absolute)} "
+    "({_format_percent(absolute, scale)})": "second loss (step 2) 7 against 7, off by 7 (2 %)",
+    "{n_target} sample{plural} of {target_length} tokens": "7 samples of 7 tokens",
     "each of {heads} heads": "rows of each of 4 heads in halves where the other side has pairs: "
     "another RoPE layout",
     "the weight": "8 rows of the weight in pairs where the other side has halves: another RoPE "

@@ -73,7 +73,15 @@ def test_every_translation_is_chinese_or_a_name_of_the_field() -> None:
         "{kind} in {phase}",
         "dropout",
         "z-loss",
-        *(", ", ": ", "; ", "{share} ({side})", "{stage} {verdict}", "{word} ({cause}): {text}"),
+        *(
+            ", ",
+            ": ",
+            "; ",
+            "{sentence}.",
+            "{share} ({side})",
+            "{stage} {verdict}",
+            "{word} ({cause}): {text}",
+        ),
     }
 
 
@@ -186,7 +194,7 @@ def test_weights_and_triage_answer_in_chinese(
     assert compared.stdout.splitlines()[0] == answer
     assert "参数  21 逐位相同；比对了 100 % 的元素" in compared.stdout
     assert triaged.stdout.splitlines()[0] == (
-        "定位：没有找到原因：权重一致；尚未排除：前向，数据，反向，优化器，学习率，长程训练"
+        "定位：没有找到原因：权重一致；尚未排除：前向，数据，反向，优化器，学习率，长期训练"
     )
     assert f"权重，依据权重：{answer}" in triaged.stdout
     advice = "请在两次训练中 dump 第 1 个 step 的统计量（dump:）；它最能区分尚未排除的部分（前向，"
