@@ -26,7 +26,7 @@ from dumpdiff.reports.page.assets import TEMPLATES
 from dumpdiff.reports.page.renderer import find_script_messages
 from dumpdiff.reports.runs.summary import CELL_STATES
 from dumpdiff.reports.triage.sections import NOT_GIVEN
-from dumpdiff.reports.weights.html import RELATIONS
+from dumpdiff.reports.weights.html import LIST_TITLES, RELATIONS, SHEET_FIELDS
 
 PACKAGE = Path(dumpdiff.__file__).parent
 SCRIPTS = TEMPLATES.parent / "static"
@@ -57,6 +57,10 @@ VOCABULARY = {
     *CELL_STATES.values(),
     NOT_GIVEN,
     *RELATIONS,
+    *RELATIONS.values(),
+    *LIST_TITLES,
+    *(name.replace("_", " ") for name in SHEET_FIELDS),
+    *("missing", "unknown", "problems", "names"),
     *list_causes(),
     new_weights.HIDDEN_STEP,
     new_weights.NOISE_STEP,

@@ -34,10 +34,7 @@ from .messages import find_code_messages, find_messages, list_placeholders
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
 
-#: Templates of pages that are translated; that of ``weights`` is not.
-TRANSLATED_TEMPLATES = [
-    file for file in sorted(TEMPLATES.rglob("*.html")) if file.name != "weights.html"
-]
+PAGE_TEMPLATES = sorted(TEMPLATES.rglob("*.html"))
 
 #: What stays as it is between the tags: the name of the program, keys.
 NAMES = {"dumpdiff", "Esc"}
@@ -94,7 +91,7 @@ def test_terms_are_those_of_the_chinese_glossary() -> None:
     assert {word: catalog[word] for word in common} == {word: terms[word] for word in common}
 
 
-@pytest.mark.parametrize("file", TRANSLATED_TEMPLATES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", PAGE_TEMPLATES, ids=lambda file: file.stem)
 def test_a_template_has_no_text_that_is_not_translated(file: Path) -> None:
     environment = Environment()
     environment.filters.update(number=str, percent=str, prose=str, sentence=str)
