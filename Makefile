@@ -3,7 +3,7 @@
 # make lint   style, format and types
 # make docs   the site, built strictly, in site/
 # make reference   writes the generated pages of docs/ again
-# make dist   sdist and wheel, installed into an empty environment of each Python, and the demo run there
+# make dist   sdist and wheel, installed into an empty environment of each Python; demo, README and notebook run there
 # make fuzz   mutated inputs of every reader, FUZZ_SECONDS (60) for each; failing ones become files of tests/fuzz/regressions
 # make benchmark-localise   faults put in, recorded and looked for; writes docs/benchmarks.md (an hour)
 # make benchmark-damage   one value damaged at a time; is it reported? writes docs/benchmarks.md (10 minutes)
@@ -104,7 +104,8 @@ $(DEMO)/unpacked.stamp: dumpdiff/api/data/demo.tar.xz .venv/core.stamp
 	@$(BIN)/dumpdiff demo $(DEMO)/runs >/dev/null
 	@touch $@
 
-# An sdist and a wheel in dist/, then an empty environment for every Python that there is: install the wheel, run the demo.
+# An sdist and a wheel in dist/, then an empty environment for every Python that there is: install the wheel, run the demo,
+# the commands of the README and the notebook.
 PYTHONS ?= 3.10 3.11 3.12 3.13 3.14
 
 dist: .venv/core.stamp

@@ -44,6 +44,7 @@ Examples:
     show_default=True,
     help="Maximum number of violations to print.",
 )
+@options.language
 @options.quiet
 @click.pass_context
 def check(

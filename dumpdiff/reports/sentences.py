@@ -113,6 +113,15 @@ def translate_sentence(sentence: str) -> str:
     return _translate_parts(sentence.strip(), _JOINTS, language, 0)
 
 
+def translate_known_sentence(sentence: str) -> str:
+    """Return a sentence in the current language if all of it is known, else in English.
+
+    For texts of which some are no sentences of the catalog, such as the cells of a table.
+    """
+    translation = translate_sentence(sentence)
+    return sentence if _has_english_words(translation) else translation
+
+
 def _translate_parts(text: str, joints: tuple[str, ...], language: str, depth: int) -> str:
     """Return a text whose parts between the first of the joints are translated."""
     joint, narrower_joints = joints[0], joints[1:]

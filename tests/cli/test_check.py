@@ -1,5 +1,7 @@
 """``dumpdiff check`` as a user runs it."""
 
+# ruff: noqa: RUF001 - Chinese punctuation
+
 from __future__ import annotations
 
 import json
@@ -36,6 +38,22 @@ def test_the_first_line_is_the_answer_and_the_exit_code(
 
 def test_the_example_of_the_page_is_what_the_command_prints(run: Run, dump: Dump) -> None:
     assert run("check", dump(NAME), "-q").stdout == EXAMPLE
+
+
+def test_the_answer_in_chinese_has_the_same_facts(run: Run, dump: Dump, tmp_path: Path) -> None:
+    """Only names of the dump and words of the field stay; JSON and exit code are the English."""
+    folder, documents, printed = dump("parallel_pt_tp2_not_reduced"), [], ""
+    for language in ("en", "zh"):
+        file = tmp_path / f"{language}.json"
+        result = run("check", folder, "--lang", language, "--json", file)
+        assert result.exit_code == 1
+        documents.append(json.loads(file.read_text(encoding="utf-8")))
+        printed = result.stdout
+    assert documents[0] == documents[1]
+    assert printed.startswith("检查不一致：副本相等：rank 0, 1（tp 0,1），step 0：")
+    sentences = printed[printed.index("\n矛盾\n") :]
+    words = set(re.findall(r"(?<![\w.])[a-z]{3,}(?![\w.:])", sentences))
+    assert words <= {"rank", "step", "dtype", "loss", "input", "output"}
 
 
 def test_ranks_that_exchange_nothing_are_inconclusive(run: Run, dump: Dump) -> None:

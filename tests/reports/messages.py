@@ -14,7 +14,7 @@ from jinja2.ext import extract_from_ast
 import dumpdiff
 from dumpdiff.causes.hypotheses import HYPOTHESES
 from dumpdiff.comparison import new_weights
-from dumpdiff.diagnosis.decision import _CAUSE_HEADLINES, SYMPTOMS
+from dumpdiff.diagnosis.decision import SYMPTOMS
 from dumpdiff.diagnosis.evidence import STAGES
 from dumpdiff.diagnosis.likelihoods import PLACES
 from dumpdiff.divergence import tables
@@ -26,12 +26,13 @@ from dumpdiff.reports.page.assets import TEMPLATES
 from dumpdiff.reports.page.renderer import find_script_messages
 from dumpdiff.reports.runs.summary import CELL_STATES
 from dumpdiff.reports.triage.sections import NOT_GIVEN
+from dumpdiff.reports.weights.html import LIST_TITLES, RELATIONS, SHEET_FIELDS
 
 PACKAGE = Path(dumpdiff.__file__).parent
 SCRIPTS = TEMPLATES.parent / "static"
 
 #: Titles and columns of the tables and lists of the stages of a triage, which are values.
-_BLOCK_FOLDERS = ("stages", "weights", "triage")
+_BLOCK_FOLDERS = ("check", "stages", "weights", "triage")
 
 
 def list_causes() -> set[str]:
@@ -50,11 +51,16 @@ VOCABULARY = {
     *EXIT_CODES,
     *OUTCOME_EXIT_CODES,
     *STAGES,
+    "check",
     *PLACES,
     *SYMPTOMS.values(),
     *CELL_STATES.values(),
     NOT_GIVEN,
-    *_CAUSE_HEADLINES.values(),
+    *RELATIONS,
+    *RELATIONS.values(),
+    *LIST_TITLES,
+    *(name.replace("_", " ") for name in SHEET_FIELDS),
+    *("missing", "unknown", "problems", "names"),
     *list_causes(),
     new_weights.HIDDEN_STEP,
     new_weights.NOISE_STEP,

@@ -8,27 +8,55 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dumpdiff
+from dumpdiff.diagnosis import likelihoods
+from dumpdiff.diagnosis.decision import LEADS
 
 PACKAGE = Path(dumpdiff.__file__).parent
+
+_DIAGNOSIS_MODULES = (
+    *("advice", "case", "decision", "log_observations", "observations", "places", "stages"),
+    "symptom",
+)
 
 #: Where findings, causes, evidence and notes are put into words. The reasons of
 #: ``divergence/tables.py`` are translated where tables are shown.
 SOURCES = (
     *sorted((PACKAGE / "causes").rglob("*.py")),
+    *(PACKAGE / "diagnosis" / f"{name}.py" for name in _DIAGNOSIS_MODULES),
+    *sorted((PACKAGE / "invariants").glob("*.py")),
+    *sorted((PACKAGE / "weight_comparison").glob("*.py")),
     *(file for file in sorted((PACKAGE / "divergence").glob("*.py")) if file.stem != "tables"),
     *(
         PACKAGE / path
         for path in (
+            "api/invariants.py",
             "api/layouts.py",
             "api/pipeline.py",
             "api/shard_evidence.py",
+            "batches/batch.py",
+            "batches/checks.py",
+            "batches/comparison.py",
+            "batches/rank_distribution.py",
+            "batches/relation.py",
+            "communication/exchanges.py",
             "comparison/baseline.py",
             "comparison/new_weights.py",
             "comparison/permuted_rows.py",
+            "gradient_norms/comparison.py",
+            "gradient_norms/patterns.py",
+            "gradient_norms/row.py",
             "graph/statistics.py",
+            "optimizers/comparison.py",
+            "optimizers/summary.py",
+            "run_settings/checklist.py",
+            "run_settings/comparison.py",
             "run_divergence/run.py",
             "sharding/layouts.py",
             "sharding/merge.py",
+            "training_logs/comparison.py",
+            "training_logs/drift.py",
+            "training_logs/migration_standard.py",
+            "training_logs/shifts.py",
         )
     ),
 )
@@ -39,6 +67,8 @@ OTHER_STRINGS = {
     "merging the ranks",
     "reading rank {part.rank} of the {side}",
     "reading the baseline",
+    "reading rank {rank}",
+    "searching for dumps",
     "statistics of the baseline",
     "statistics of the {side}",
     "a value without consumers",
@@ -46,8 +76,49 @@ OTHER_STRINGS = {
     "{description}; the {faithful_side} {contrast}",
 }
 
+#: Kinds of observations, symptoms, places, shifts: words for the code, which are not printed.
+KINDS = {
+    "step shift",
+    *likelihoods.LIKELIHOODS,
+    *LEADS,
+    *likelihoods.PLACES,
+    *("first norm", "learning rate", "recorded tokens", "recorded weights", "saved batches"),
+    *("few norms", "most norms", "norms by a factor", "update rates", "update rules"),
+    *("explained {kind}", "rates {check.verdict}", "{kind} agree", "{kind} differ"),
+    *("{phase} values", "{place} settings differ"),
+}
+
 #: Parts that are no clauses -> a clause that holds them.
 EXAMPLES = {
+    "look at {_format_findings(findings)}:": "look at finding 7:",
+    "look at {_format_findings(findings)}, and at the dataflow around it:": "look at finding 7 "
+    "(the first of 7 there), and at the dataflow around it:",
+    "no hypothesis explains {_format_findings(findings)}; all that were tested:": "no hypothesis "
+    "explains finding 7; all that were tested:",
+    "statistics show where the runs diverge, whole tensors show why; what to dump next around "
+    "{_format_findings(findings)}:": "statistics show where the runs diverge, whole tensors show "
+    "why; what to dump next around finding 7 (the first of 7 there):",
+    "{count} parameters in the dumps agree{ranks}": "7 parameters in the dumps agree, on 1 of 8 "
+    "ranks",
+    "{values} and {ops} of the {side}": "7 of 8 values and 7 of 8 ops of the target",
+    "only {coverage} of the {side}'s {phase} ops could be compared, {dumps.min_coverage} are "
+    "required": "only 7% of the target's forward ops could be compared, 50% are required",
+    "1 {'+' if factor > 1 else '-'} {abs(factor - 1)} times": "1 + 0.003 times the reference's",
+    "{count} of them are {abs(shift)} layers {direction} in the reference": "7 of them are 2 "
+    "layers further in the reference",
+    "{', '.join(names[:-1])} and {names[-1]}": "inconclusive: Adam, Lion and SGD explain these "
+    "steps equally well",
+    "{name} (step {step}) {target} against {reference}": "first loss (step 1) 7 against 7",
+    "{name} (step {step}) {target} against {reference}, off by {format_number(absolute)} "
+    "({_format_percent(absolute, scale)})": "second loss (step 2) 7 against 7, off by 7 (2 %)",
+    "{n_target} sample{plural} of {target_length} tokens": "7 samples of 7 tokens",
+    "each of {heads} heads": "rows of each of 4 heads in halves where the other side has pairs: "
+    "another RoPE layout",
+    "the weight": "8 rows of the weight in pairs where the other side has halves: another RoPE "
+    "layout",
+    "{what} has {step.describe(wrong, results[position])}": "the gradient has norm 7 on rank 7",
+    "{actual} reads its output, {step.describe(output.rank, output.tensor)}": "no call reads its "
+    "output, norm 7 on rank 7",
     "; the {other_side} {statement.contrast}": "the target has softmax",
     "{place} of the reference": "x of the reference behaves as all zeros",
     "a causal mask shifted by {shift} diagonal{plural}, which hides from diagonal "
@@ -96,8 +167,9 @@ def find_sentences() -> Iterator[tuple[str, str]]:
         for line, text in _find_strings(ast.parse(file.read_text(encoding="utf-8"))):
             sentence = EXAMPLES.get(text)
             if sentence is None:
-                is_part = text != text.strip(" ,;") or text in OTHER_STRINGS
-                sentence = "" if is_part else _PLACEHOLDER.sub("7", text)
+                is_part = text != text.strip(" ,;") or text in OTHER_STRINGS | KINDS
+                is_command = text.startswith(("dumpdiff ", "eval "))
+                sentence = "" if is_part or is_command else _PLACEHOLDER.sub("7", text)
             if sentence:
                 yield f"{file.relative_to(PACKAGE)}:{line}", sentence
 

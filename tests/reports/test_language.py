@@ -1,5 +1,7 @@
 """Chinese text: the catalog is complete, and only what people read is translated."""
 
+# ruff: noqa: RUF001 - Chinese punctuation
+
 from __future__ import annotations
 
 import io
@@ -32,10 +34,7 @@ from .messages import find_code_messages, find_messages, list_placeholders
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
 
-#: Templates of pages that are translated; that of ``weights`` is not.
-TRANSLATED_TEMPLATES = [
-    file for file in sorted(TEMPLATES.rglob("*.html")) if file.name != "weights.html"
-]
+PAGE_TEMPLATES = sorted(TEMPLATES.rglob("*.html"))
 
 #: What stays as it is between the tags: the name of the program, keys.
 NAMES = {"dumpdiff", "Esc"}
@@ -71,6 +70,15 @@ def test_every_translation_is_chinese_or_a_name_of_the_field() -> None:
         "{kind} in {phase}",
         "dropout",
         "z-loss",
+        *(
+            ", ",
+            ": ",
+            "; ",
+            "{sentence}.",
+            "{share} ({side})",
+            "{stage} {verdict}",
+            "{word} ({cause}): {text}",
+        ),
     }
 
 
@@ -83,7 +91,7 @@ def test_terms_are_those_of_the_chinese_glossary() -> None:
     assert {word: catalog[word] for word in common} == {word: terms[word] for word in common}
 
 
-@pytest.mark.parametrize("file", TRANSLATED_TEMPLATES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", PAGE_TEMPLATES, ids=lambda file: file.stem)
 def test_a_template_has_no_text_that_is_not_translated(file: Path) -> None:
     environment = Environment()
     environment.filters.update(number=str, percent=str, prose=str, sentence=str)
@@ -131,7 +139,7 @@ def test_the_terminal_is_chinese_and_names_of_the_dump_are_not() -> None:
     text.write(make_result(), Console(file=stream, width=160))
     printed = stream.getvalue()
     first_line = printed.splitlines()[0]
-    assert first_line.startswith("有偏差: layers.1.post_norm: ")
+    assert first_line.startswith("有偏差：layers.1.post_norm：")
     names = "layers.1.post_norm, rsqrt (Default/.../Rsqrt-op3) vs Torch.rsqrt.3.forward"
     assert FINDING.title.startswith(names)
     for words in ("待验证侧", "引入", "未比对", names, "相对 L2 误差 3.1e-2"):
@@ -167,3 +175,24 @@ def test_the_option_is_for_one_command(tmp_path: Path, monkeypatch: pytest.Monke
         assert bool(CHINESE.search(outcome.stdout)) == (language == "zh")
     assert results["zh"] == results["en"]
     assert not CHINESE.search(CliRunner().invoke(main, ["align", *dumps]).stdout)
+
+
+def test_weights_and_triage_answer_in_chinese(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the triage: the conclusion, what was ruled out, and the advice."""
+    monkeypatch.chdir(dumpdiff.demo(tmp_path / "runs"))
+    checkpoints = ["mindformers/checkpoint/model.ckpt", "megatron/checkpoint/model.pt"]
+    weights = [item for side, file in zip("tr", checkpoints, strict=True)
+               for item in (f"-{side}", f"weights={file}")]  # fmt: skip
+    compared = CliRunner().invoke(main, ["weights", *checkpoints, "--lang", "zh"])
+    triaged = CliRunner().invoke(main, ["triage", *weights, "--lang", "zh"])
+    answer = "权重相同，逐位相同：21 个参数，100 % 的元素"
+    assert compared.stdout.splitlines()[0] == answer
+    assert "参数  21 逐位相同；比对了 100 % 的元素" in compared.stdout
+    assert triaged.stdout.splitlines()[0] == (
+        "定位：没有找到原因：权重一致；尚未排除：前向，数据，反向，优化器，学习率，长期训练"
+    )
+    assert f"权重，依据权重：{answer}" in triaged.stdout
+    advice = "请在两次训练中 dump 第 1 个 step 的统计量（dump:）；它最能区分尚未排除的部分（前向，"
+    assert advice in triaged.stdout

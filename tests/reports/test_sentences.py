@@ -14,7 +14,7 @@ from results import FINDING, make_result
 
 from dumpdiff.reports import outputs
 from dumpdiff.reports.language import VARIABLE, read_catalog, use_chosen_language
-from dumpdiff.reports.sentences import translate_sentence
+from dumpdiff.reports.sentences import translate_known_sentence, translate_sentence
 
 from .messages import list_placeholders
 from .stored_sentences import EXAMPLES, OTHER_STRINGS, find_sentences, list_strings
@@ -30,6 +30,20 @@ NAMES = {
     *("Adam", "Huber", "RMS", "Mul", "mul", "add", "float", "ceil", "floor", "trunc", "top"),
     *("MindSpore", "PyTorch", "NaN", "Inf", "optimizer", "msprobe", "level", "mix", "weight"),
     *("dumpdiff", "verify", "input", "output", "micro"),
+    *("data", "dump", "log", "steps", "triage", "weights"),  # keys of a case
+    *(
+        "Lion",
+        "SGD",
+        "and",
+        "AdamW",
+        "AdamWeightDecay",
+        "bprop",
+        "stop",
+        "gradient",
+        "transformers",
+    ),
+    *("precision", "settings", "target", "reference"),  # of options
+    *("YAML", "checkpoint", "config", "json", "RoPE", "ulp", "warmup", "bfloat", "Adam"),
 }
 
 
@@ -137,6 +151,12 @@ def test_a_stored_sentence_is_translated_and_its_names_are_not(
 )
 def test_what_is_not_known_stays_english_as_a_whole(sentence: str) -> None:
     assert translate_sentence(sentence) == sentence
+
+
+def test_a_cell_of_which_a_part_is_not_known_stays_english() -> None:
+    known, unknown = "learning rates equal over 11 steps", "the same operators are fused"
+    assert translate_known_sentence(known) == "11 个 step 的学习率相等"
+    assert translate_known_sentence(f"{known}; {unknown}") == f"{known}; {unknown}"
 
 
 def test_braces_of_a_name_are_no_placeholders() -> None:

@@ -57,6 +57,7 @@ JSON, CSV and the exit code are always complete; -q and -v filter what is printe
     type=OUTPUT_FILE,
     help="Write a report of every parameter, one file.",
 )
+@options.language
 @options.quiet
 @click.option("-v", "--verbose", is_flag=True, help="Print every parameter, not only wrong ones.")
 @click.pass_context

@@ -19,6 +19,8 @@ from ..sentences import translate_sentence
 from .state_counts import list_state_rows
 
 MAX_LENGTH: Final = 100
+#: What a sentence that is cut does not end with.
+_JOINT_CHARACTERS = " ,;:(，；：（"  # noqa: RUF001 - Chinese punctuation
 _MIN_NAME = 16  #: characters of a name that always remain
 #: Kinds of findings whose name says nothing that the verdict does not say.
 _PLAIN_KINDS = ("introduced", "region")
@@ -60,16 +62,18 @@ def format_problem_count(number: int) -> str:
 def format_divergence(label: str, finding: Finding, remarks: Iterable[str], place: str = "") -> str:
     """Return verdict, place, module, cause, file and line; ``place`` is ranks and steps."""
     module = escape_control(finding.scope or _name_op(finding))
-    head = f"{label}: {place}: " if place else f"{label}: "
-    tail = "; ".join(filter(None, (_format_cause(finding), _find_line(finding), *remarks)))
-    room = MAX_LENGTH - len(head) - len(": ") - len(tail)
-    return cut(f"{head}{shorten_name(module, room)}: {tail}", MAX_LENGTH)
+    colon = translate(": ")
+    head = f"{label}{colon}{place}{colon}" if place else f"{label}{colon}"
+    clauses = filter(None, (_format_cause(finding), _find_line(finding), *remarks))
+    tail = translate("; ").join(clauses)
+    room = MAX_LENGTH - len(head) - len(colon) - len(tail)
+    return cut(f"{head}{shorten_name(module, room)}{colon}{tail}", MAX_LENGTH)
 
 
 def format_sentence(label: str, sentence: str, remarks: Iterable[str]) -> str:
     """Return the label and a sentence, which is cut if it is long."""
-    ending = "".join(f"; {remark}" for remark in remarks if remark)
-    answer = cut(f"{label}: {escape_control(sentence)}", MAX_LENGTH - len(ending))
+    ending = _format_ending(remarks)
+    answer = cut(f"{label}{translate(': ')}{escape_control(sentence)}", MAX_LENGTH - len(ending))
     return f"{answer}{ending}"
 
 
@@ -77,13 +81,15 @@ def format_shares(
     label: str, shares: Mapping[str, float], remarks: Iterable[str], place: str = ""
 ) -> str:
     """Return the label and the share of values that was compared in each phase."""
-    ending = "".join(f"; {remark}" for remark in remarks if remark)
-    head = f"{label}: {place}; " if place else f"{label}: "
+    ending = _format_ending(remarks)
+    head = f"{label}{translate(': ')}"
+    if place:
+        head += f"{place}{translate('; ')}"
     if not shares:
         return f"{head}{translate('nothing compared')}{ending}"
     # whole percents, rounded down: the sentence that follows has the tenths
     percents = {translate(phase): math.floor(share * 100) for phase, share in shares.items()}
-    phases = ", ".join(f"{phase} {percent} %" for phase, percent in percents.items())
+    phases = translate(", ").join(f"{phase} {percent} %" for phase, percent in percents.items())
     for words in (
         translate("values compared: {phases}", phases=phases),
         translate("{phases} compared", phases=phases),
@@ -93,6 +99,11 @@ def format_shares(
     lowest = min(percents.values())
     words = translate("at least {lowest} % of the values of each phase compared", lowest=lowest)
     return cut(f"{head}{words}{ending}", MAX_LENGTH)
+
+
+def _format_ending(remarks: Iterable[str]) -> str:
+    """Return the remarks that are not empty, each after a joint."""
+    return "".join(f"{translate('; ')}{remark}" for remark in remarks if remark)
 
 
 def shorten_name(name: str, length: int) -> str:
@@ -109,10 +120,14 @@ def shorten_name(name: str, length: int) -> str:
 
 
 def cut(text: str, length: int) -> str:
-    """Return a text that is cut at a blank if it is too long."""
+    """Return a text that is cut at a blank if it is too long.
+
+    Chinese sentences have few blanks: where none is in the second half, it is cut anywhere.
+    """
     if len(text) <= length:
         return text
-    return f"{text[: length - 1].rpartition(' ')[0].rstrip(' ,;:(')} …"
+    end = max(text.rfind(" ", length // 2, length - 1), 0) or length - 2
+    return f"{text[:end].rstrip(_JOINT_CHARACTERS)} …"
 
 
 def _format_cause(finding: Finding) -> str:
@@ -128,7 +143,7 @@ def _format_cause(finding: Finding) -> str:
         words.append(translate("reference is wrong"))
     if not finding.causes and "error" in finding.metrics:
         words.append(translate("error {error}", error=format_number(finding.metrics["error"])))
-    return ", ".join(words) or translate(finding.kind)
+    return translate(", ").join(words) or translate(finding.kind)
 
 
 def _find_line(finding: Finding) -> str:

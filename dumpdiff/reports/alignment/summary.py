@@ -23,12 +23,13 @@ def format_headline(result: Result) -> str:
     'aligned: values compared: forward 80 % (target), 98.2 % (reference); backward 94 %; noise 2e-7'
     """
     if result.verdict == "inconclusive" and result.notes:
-        return f"{translate('inconclusive')}: {escape_control(translate_sentence(result.notes[0]))}"
+        reason = escape_control(translate_sentence(result.notes[0]))
+        return f"{translate('inconclusive')}{translate(': ')}{reason}"
     label, answer = _format_answer(result)
     if not result.weaknesses:
-        return f"{label}: {answer}"
+        return f"{label}{translate(': ')}{answer}"
     # what makes an answer doubtful comes before it: the end of a long line is not read
-    doubts = escape_control("; ".join(map(translate_sentence, result.weaknesses)))
+    doubts = escape_control(translate("; ").join(map(translate_sentence, result.weaknesses)))
     words = f"{label} {answer}" if result.verdict == "diverged" else answer
     verdict = translate(result.verdict)
     return translate(
@@ -44,13 +45,13 @@ def _format_answer(result: Result) -> tuple[str, str]:
     shares = [format_shares(row) for row in list_state_rows(result) if row.unit == "values"]
     clauses = [translate("nothing compared")]
     if shares:
-        clauses = [translate("values compared: {phases}", phases="; ".join(shares))]
+        clauses = [translate("values compared: {phases}", phases=translate("; ").join(shares))]
     differing_values = result.count_differing_values()
     if differing_values:
         clauses.append(format_differing_values(differing_values))
     if not math.isnan(result.noise_floor):
         clauses.append(translate("noise {noise}", noise=format_number(result.noise_floor)))
-    return translate(result.verdict), "; ".join(clauses)
+    return translate(result.verdict), translate("; ").join(clauses)
 
 
 def format_shares(row: StateRow) -> str:
@@ -70,8 +71,11 @@ def format_shares(row: StateRow) -> str:
     percentages = [format_percent(share) for share, _ in sides]
     if percentages[0] == percentages[1]:
         return f"{translate(row.phase)} {percentages[0]}"
-    parts = [f"{format_percent(share)} ({translate(side)})" for share, side in sides]
-    return f"{translate(row.phase)} {', '.join(parts)}"
+    parts = [
+        translate("{share} ({side})", share=format_percent(share), side=translate(side))
+        for share, side in sides
+    ]
+    return f"{translate(row.phase)} {translate(', ').join(parts)}"
 
 
 def format_differing_values(counts: Mapping[str, int]) -> str:
@@ -80,7 +84,8 @@ def format_differing_values(counts: Mapping[str, int]) -> str:
     >>> format_differing_values({"introduced": 1, "reconverged": 3})
     'compared values beyond tolerance: 1 introduced, 3 reconverged'
     """
-    counts_by_state = ", ".join(f"{count} {translate(state)}" for state, count in counts.items())
+    states = [f"{count} {translate(state)}" for state, count in counts.items()]
+    counts_by_state = translate(", ").join(states)
     return translate("compared values beyond tolerance: {counts}", counts=counts_by_state)
 
 
@@ -97,7 +102,8 @@ def format_side(side: Side) -> str:
         size += translate(", {read:,} of {total:,} files read", read=read, total=total)
     if side.files_read < side.files_total:
         size += translate(" (--verify reads all)")
-    return f"{format_source(side.source)}: {size}, {escape_control(side.source.path)}"
+    source, path = format_source(side.source), escape_control(side.source.path)
+    return f"{source}{translate(': ')}{size}{translate(', ')}{path}"
 
 
 def format_source(source: Source) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...model.finding import Finding
+from ...model.finding import Cause, Finding
 from ...model.formatting import escape_control, format_number, format_percent
 from ...model.result import Baseline, Result
 from ..formats.wrapping import WrappedText
@@ -145,7 +145,8 @@ def _format_baseline(baseline: Baseline) -> str:
         )
     else:
         spread = translate("no value of the reference")
-    return f"{format_source(baseline.source)}: {spread}, {escape_control(baseline.source.path)}"
+    source, path = format_source(baseline.source), escape_control(baseline.source.path)
+    return f"{source}{translate(': ')}{spread}{translate(', ')}{path}"
 
 
 def _build_findings(findings: Sequence[Finding], view: View) -> Iterator[RenderableType]:
@@ -179,7 +180,7 @@ def format_measure(kind: str, finding: Finding) -> str:
         clauses.append(translate("tolerance {tolerance}", tolerance=tolerance))
     percent = finding.confidence * 100
     clauses.append(translate("{percent:.0f} % sure that the runs diverge here", percent=percent))
-    return ", ".join(clauses)
+    return translate(", ").join(clauses)
 
 
 def _list_details(finding: Finding, view: View, indent: int) -> Iterator[WrappedText]:
@@ -197,7 +198,7 @@ def _list_facts(finding: Finding, view: View) -> list[str]:
     for side_name, ops in (("target", finding.target_ops), ("reference", finding.reference_ops)):
         if any(op not in finding.title for op in ops):
             listed_ops = ops if view.verbose else _shorten_ops(ops)
-            lines.append(f"{translate(side_name)}: {', '.join(listed_ops)}")
+            lines.append(f"{translate(side_name)}{translate(': ')}{', '.join(listed_ops)}")
     if finding.slots:
         slots = [f"{target} vs {reference}" for target, reference in finding.slots]
         lines.append(translate("slots: {slots}", slots=", ".join(slots)))
@@ -206,7 +207,7 @@ def _list_facts(finding: Finding, view: View) -> list[str]:
     lines += _list_causes(finding, view)
     if view.verbose:
         metrics = [f"{name} {format_number(value)}" for name, value in finding.metrics.items()]
-        evidence = "; ".join(map(translate_sentence, finding.evidence))
+        evidence = translate("; ").join(map(translate_sentence, finding.evidence))
         lines.append(", ".join(metrics))
         lines.append(translate("evidence: {evidence}", evidence=evidence))
         lines.append(f"id: {finding.id}")
@@ -216,7 +217,7 @@ def _list_facts(finding: Finding, view: View) -> list[str]:
 def format_source_lines(finding: Finding) -> str:
     """Return file and line of the code of each side that recorded them."""
     sources = [f"{translate(side_name)} {line}" for side_name, line in finding.source.items()]
-    return translate("source: {lines}", lines=", ".join(sources))
+    return translate("source: {lines}", lines=translate(", ").join(sources))
 
 
 def _list_causes(finding: Finding, view: View) -> list[str]:
@@ -227,8 +228,14 @@ def _list_causes(finding: Finding, view: View) -> list[str]:
     lines = []
     for index, cause in enumerate(causes):
         word = translate("or") if index else translate("why")
-        lines.append(f"{word} ({translate(cause.name)}): {translate_sentence(cause.text)}")
+        lines.append(format_cause(word, cause))
     return lines
+
+
+def format_cause(word: str, cause: Cause) -> str:
+    """Return a cause after a translated word, such as 'why'."""
+    text = translate_sentence(cause.text)
+    return translate("{word} ({cause}): {text}", word=word, cause=translate(cause.name), text=text)
 
 
 def _shorten_ops(ops: Sequence[str]) -> list[str]:
@@ -255,7 +262,8 @@ def _build_states(result: Result, view: View, console: Console) -> RenderableTyp
         counts = [format_pair(row.counts[state]) for state in states]
         table.add_row(label, shares, *counts)
         words = [f"{state} {count}" for state, count in zip(headings, counts, strict=True) if count]
-        sentences.append(f"{label}: {', '.join([f'{compared} {shares}', *words])}")
+        counted_states = translate(", ").join([f"{compared} {shares}", *words])
+        sentences.append(f"{label}{translate(': ')}{counted_states}")
     wide_options = console.options.update(max_width=_ANY_WIDTH)
     if console.measure(table, options=wide_options).maximum <= console.width:
         return table

@@ -7,36 +7,46 @@ from collections.abc import Iterator
 from ...invariants import INVARIANTS, RunCheck, Violation
 from ..alignment.summary import format_source
 from ..formats.blocks import Block, ListBlock, TableBlock
+from ..language import translate
+from ..sentences import translate_sentence
 
 
 def build_blocks(check: RunCheck, limit: int) -> Iterator[Block]:
     """Yield the run, up to ``limit`` violations, the invariants with counts, what is missing."""
-    lines = [format_source(check.source), f"{_list_numbers('rank', check.ranks)}, {check.path}"]
+    ranks = translate_sentence(_list_numbers("rank", check.ranks))
+    lines = [format_source(check.source), f"{ranks}{translate(', ')}{check.path}"]
     yield ListBlock("run", tuple(lines))
     yield ListBlock("groups", check.groups)
     violations = check.violations
     shown_lines = [format_violation(item) for item in violations[:limit]]
     n_more = len(violations) - limit
     if n_more > 0:
-        shown_lines.append(f"... {n_more:,} more, --limit {len(violations)} shows them")
+        shown_lines.append(
+            translate(
+                "... {count} more, --limit {limit} shows them",
+                count=f"{n_more:,}",
+                limit=len(violations),
+            )
+        )
     yield ListBlock("violations", tuple(shown_lines))
     rows = []
     for item in check.checks:
         n_unchecked = sum(item.unchecked.values())
         if item.checked or n_unchecked:
             counts = (item.checked, n_unchecked, len(item.violations))
-            rows.append((INVARIANTS[item.name], *(f"{count:,}" for count in counts)))
+            sentence = translate_sentence(INVARIANTS[item.name])
+            rows.append((sentence, *(f"{count:,}" for count in counts)))
     yield TableBlock("invariant", ("checked", "not checkable", "violations"), tuple(rows))
     yield ListBlock("problems", tuple(str(problem) for problem in check.problems[:limit]))
-    yield ListBlock("not checked", check.missing)
-    yield ListBlock("notes", check.notes)
+    yield ListBlock("not checked", tuple(map(translate_sentence, check.missing)))
+    yield ListBlock("notes", tuple(map(translate_sentence, check.notes)))
 
 
 def format_violation(violation: Violation) -> str:
     """Return one line: invariant, rank, group, op, and both values."""
     place = format_violation_place(violation)
     name = violation.op if violation.scope and violation.op != violation.scope else ""
-    text = f"{violation.invariant}: {place}: {violation.message}"
+    text = translate_sentence(f"{violation.invariant}: {place}: {violation.message}")
     return f"{text} [{name} {violation.slot}".rstrip() + "]" if name else text
 
 

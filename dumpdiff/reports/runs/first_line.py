@@ -30,14 +30,16 @@ def format_first_line(result: RunResult) -> str:
     ]
     first = result.first_divergence
     if result.verdict == "diverged" and first is not None:
-        line = format_divergence(label, first.finding, remarks, first.place)
+        place = translate_sentence(first.place)
+        line = format_divergence(label, first.finding, remarks, place)
         if "…" in line:  # the coordinates of the rank are in the sentence below
             line = format_divergence(label, first.finding, remarks, _shorten_place(first))
         return line
     if result.verdict == "diverged":
         task = next(task for task in result.tasks if task.verdict == "diverged")
         headline = translate_sentence(task.headline)
-        return format_sentence(f"{label}: {task.place}", headline, remarks)
+        place = f"{label}{translate(': ')}{translate_sentence(task.place)}"
+        return format_sentence(place, headline, remarks)
     if result.verdict == "inconclusive" and result.notes:
         return format_sentence(label, translate_sentence(result.notes[0]), remarks)
     return format_shares(label, list_lowest_shares(result), remarks, format_scope(result))
@@ -56,5 +58,5 @@ def _shorten_place(finding: RunFinding) -> str:
     """Return ranks and step without the place of the ranks in the layout."""
     place = format_place(finding.ranks, (finding.step,))
     if len(place) < MAX_LENGTH // 3:
-        return place
+        return translate_sentence(place)
     return translate("{count} ranks", count=len(finding.ranks))

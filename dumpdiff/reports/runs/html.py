@@ -205,7 +205,7 @@ def _view_task(result: RunResult, task: TaskResult) -> TaskView:
     states = []
     for side, phases in task.states.items():
         for phase, units in phases.items():
-            counts = ", ".join(
+            counts = translate(", ").join(
                 f"{count} {translate(state)}" for state, count in units["values"].items()
             )
             if counts:
@@ -215,7 +215,7 @@ def _view_task(result: RunResult, task: TaskResult) -> TaskView:
                 )
                 states.append((heading, counts))
     place = format_place((), (task.step,))
-    title = ", ".join(filter(None, (label_rank(result, task.rank), place)))
+    title = translate(", ").join(filter(None, (label_rank(result, task.rank), place)))
     return TaskView(
         id=_name_task(task.step, task.rank),
         step=_number(task.step),

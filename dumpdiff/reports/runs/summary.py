@@ -54,27 +54,29 @@ def format_headline(result: RunResult) -> str:
     parts = [_format_answer(result)]
     left_out = [*result.unpaired, *result.unread]
     if left_out and result.verdict != "inconclusive":
-        parts.append("; ".join(map(translate_sentence, left_out)))
-    return "; ".join(parts)
+        parts += map(translate_sentence, left_out)
+    return translate("; ").join(parts)
 
 
 def _format_answer(result: RunResult) -> str:
     first = result.first_divergence
+    colon, semicolon = translate(": "), translate("; ")
+    verdict = f"{translate(result.verdict)}{colon}"
     if result.verdict == "diverged" and first is not None:
         title = escape_control(translate_sentence(first.title))
-        clauses = [f"{translate('diverged')}: {first.place}: {title}"]
+        clauses = [f"{verdict}{translate_sentence(first.place)}{colon}{title}"]
         clauses += [format_reception(reception) for reception in first.receptions]
         if len(first.steps) > 1:
             clauses.append(translate("again at {place}", place=format_place((), first.steps[1:])))
-        return "; ".join(clauses)
+        return semicolon.join(clauses)
     if result.verdict == "diverged":
         diverged_tasks = [task for task in result.tasks if task.verdict == "diverged"]
         task = diverged_tasks[0]
         headline = escape_control(translate_sentence(task.headline))
-        return f"{translate('diverged')}: {task.place}: {headline}"
+        return f"{verdict}{translate_sentence(task.place)}{colon}{headline}"
     if result.verdict == "inconclusive" and result.notes:
-        return f"{translate('inconclusive')}: {escape_control(translate_sentence(result.notes[0]))}"
-    return f"{translate(result.verdict)}: {format_scope(result)}; {_format_lowest_coverage(result)}"
+        return f"{verdict}{escape_control(translate_sentence(result.notes[0]))}"
+    return f"{verdict}{format_scope(result)}{semicolon}{_format_lowest_coverage(result)}"
 
 
 def format_scope(result: RunResult) -> str:
@@ -107,7 +109,7 @@ def _format_lowest_coverage(result: RunResult) -> str:
         words.append(translate("{phase} at least {share}", phase=translate(phase), share=percent))
     if not words:
         return translate("nothing compared")
-    return translate("values compared: {phases}", phases=", ".join(words))
+    return translate("values compared: {phases}", phases=translate(", ").join(words))
 
 
 def format_reception(reception: Reception) -> str:
@@ -215,7 +217,8 @@ def _join_layers(layers: Sequence[LayerState], *, is_origin: bool) -> Cell:
 
 def label_matrix(step: int | None, phase: str) -> str:
     """Return 'step 0, forward'."""
-    return ", ".join(filter(None, ("" if step is None else f"step {step}", translate(phase))))
+    words = ("" if step is None else f"step {step}", translate(phase))
+    return translate(", ").join(filter(None, words))
 
 
 def fold_matrix(matrix: Matrix, labels: Sequence[str]) -> Matrix:
@@ -263,4 +266,5 @@ def get_sign(cell: Cell | None) -> str:
 
 def list_signs() -> str:
     """Return what the characters of a table mean."""
-    return ", ".join(f"{sign} {translate(CELL_STATES[state])}" for state, sign in _SIGNS.items())
+    meanings = (f"{sign} {translate(CELL_STATES[state])}" for state, sign in _SIGNS.items())
+    return translate(", ").join(meanings)

@@ -16,6 +16,7 @@ from ..alignment.text import (
     COLORS,
     View,
     build_list,
+    format_cause,
     format_measure,
     format_source_lines,
     label_line,
@@ -95,7 +96,8 @@ def _build_findings(findings: Sequence[RunFinding], view: View) -> Iterator[Rend
     printed_findings = matching_findings[: view.limit]
     for finding in printed_findings:
         measure = format_measure(finding.kind, finding.finding)
-        heading = WrappedText(f"{finding.number}. {finding.place}: {measure}", hanging=4)
+        place = f"{translate_sentence(finding.place)}{translate(': ')}"
+        heading = WrappedText(f"{finding.number}. {place}{measure}", hanging=4)
         title, *details = map(escape_control, _list_facts(finding, view))
         lines = [WrappedText(line, indent=4, hanging=2) for line in details]
         yield Group(heading, WrappedText(title, "bold", indent=4), *lines)
@@ -115,14 +117,13 @@ def _list_facts(finding: RunFinding, view: View) -> list[str]:
         ("reference", task_finding.reference_ops),
     ):
         if ops and ops[-1] not in finding.title:
-            lines.append(f"{translate(side)}: {ops[-1]}")
+            lines.append(f"{translate(side)}{translate(': ')}{ops[-1]}")
     if task_finding.source:
         lines.append(format_source_lines(task_finding))
     for cause in task_finding.causes[:1]:
-        text = translate_sentence(cause.text)
-        lines.append(f"{translate('why')} ({translate(cause.name)}): {text}")
+        lines.append(format_cause(translate("why"), cause))
     if view.verbose:
-        evidence = "; ".join(map(translate_sentence, finding.evidence))
+        evidence = translate("; ").join(map(translate_sentence, finding.evidence))
         lines.append(translate("evidence: {evidence}", evidence=evidence))
         lines.append(translate("id: {id}, in {task}", id=finding.id, task=finding.task))
     return lines

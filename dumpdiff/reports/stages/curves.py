@@ -13,6 +13,8 @@ from ...model.arrays import AnyArray
 from ...training_logs import Curves, LogComparison
 from ...training_logs.comparison import align_rates
 from ...training_logs.migration_standard import MEAN_ABSOLUTE
+from ..language import translate
+from ..sentences import translate_sentence
 
 _FILE_WIDTH, _PAGE_WIDTH = 960, 560  #: pixels of a panel in a file of its own, and on a page
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 25, 25  #: margins of a panel
@@ -92,7 +94,8 @@ def draw_figures(comparison: LogComparison) -> tuple[str, ...]:
     size = f'viewBox="0 0 {_PAGE_WIDTH} {_TOP + _HEIGHT + _BOTTOM}"'
     figures = []
     for panel in build_panels(comparison):
-        head = f'<svg class="curves" {size} role="img" aria-label="{escape(panel.title)}">'
+        title = escape(translate_sentence(panel.title))
+        head = f'<svg class="curves" {size} role="img" aria-label="{title}">'
         elements = _draw_panel(panel, comparison, _TOP, _PAGE_WIDTH)
         figures.append("\n".join([head, *elements, "</svg>"]))
     return tuple(figures)
@@ -165,7 +168,7 @@ def _draw_panel(panel: Panel, comparison: LogComparison, top: int, width: int) -
         yield from _draw_line(name, steps, values, axes)
         if name != "distance":
             label_x = right_edge - 140 + 80 * index
-            yield f'<text class="{name}" x="{label_x}" y="{top - 7}">{name}</text>'
+            yield f'<text class="{name}" x="{label_x}" y="{top - 7}">{translate(name)}</text>'
 
 
 def _fit_axes(
@@ -186,8 +189,9 @@ def _fit_axes(
 def _draw_frame(panel: Panel, axes: _Axes) -> Iterator[str]:
     top, bottom = axes.top, axes.top + _HEIGHT
     size = f'width="{axes.width}" height="{_HEIGHT}"'
+    title = escape(translate_sentence(panel.title))
     yield f'<rect class="frame" x="{_LEFT}" y="{top}" {size}/>'
-    yield f'<text class="title" x="{_LEFT}" y="{top - 7}">{escape(panel.title)}</text>'
+    yield f'<text class="title" x="{_LEFT}" y="{top - 7}">{title}</text>'
     for value in _choose_ticks(axes.lowest, axes.highest, panel.is_logarithmic):
         label = 10**value if panel.is_logarithmic else value
         y = axes.compute_y(value) + 4

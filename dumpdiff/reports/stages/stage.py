@@ -12,6 +12,8 @@ from ... import __version__
 from ...model.formatting import escape_control
 from ...model.stage import Stage
 from ..formats.blocks import Block, write_blocks, write_sides
+from ..language import translate
+from ..sentences import translate_sentence
 
 #: Of the JSON of every stage. Major: programs that read the old form fail. Minor: something was
 #: added.
@@ -52,7 +54,10 @@ def write_stage(
 
 def write_headline(stage: Stage, console: Console) -> None:
     """Print the first line: the name of the stage, the verdict, and its reason."""
-    line = f"{stage.name} {stage.verdict}: {stage.headline}"
+    answer = translate(
+        "{stage} {verdict}", stage=translate(stage.name), verdict=translate(stage.verdict)
+    )
+    line = f"{answer}{translate(': ')}{translate_sentence(stage.headline)}"
     console.print(Text(escape_control(line), style=COLORS[stage.verdict]), soft_wrap=True)
 
 

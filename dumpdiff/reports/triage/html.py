@@ -15,6 +15,7 @@ from ...diagnosis.places import PlaceAnswer, answer_places
 from ..formats.blocks import Block, TableBlock
 from ..language import translate, use_chosen_language
 from ..page.renderer import Page, render
+from ..sentences import translate_sentence
 from ..stages.curves import draw_figures
 from .markdown import to_markdown
 from .norm_chart import WIDTH, draw_norm_chart
@@ -77,8 +78,8 @@ def build_page(
     context = {
         "triaged": triaged,
         "decision": decision,
-        "answer": translate(answer),
-        "explanation": explanation,
+        "answer": translate_sentence(answer),
+        "explanation": translate_sentence(explanation),
         "symptom": format_symptom(triaged),
         "reasons": {block.title: block.lines for block in build_conclusion(triaged)},
         "steps": tuple(_list_steps(triaged)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...diagnosis.decision import SYMPTOMS
 from ...diagnosis.dump_evidence import DumpEvidence
@@ -18,10 +18,13 @@ from ..alignment.summary import format_side
 from ..formats.blocks import Block, ListBlock, TableBlock
 from ..language import translate
 from ..runs.summary import format_scope
+from ..sentences import translate_known_sentence, translate_sentence
 from ..stages import checklist, data, logs, norms, optimizer, settings
 from ..weights import text as weights
 
 NOT_GIVEN = "not given"  #: the state of a stage that had nothing to compare
+
+_VERDICTS = ("agree", "differ", "inconclusive")
 
 _MAX_FINDINGS = 10  #: findings of one phase that are listed
 
@@ -41,7 +44,7 @@ def build_sections(evidence: Evidence) -> tuple[Section, ...]:
     """Return the stages that were compared, in order."""
     contents = {}
     for name, sides, blocks in _build_contents(evidence):
-        contents[name] = (sides, _remove_empty(blocks))
+        contents[name] = (sides, tuple(map(_translate_block, _remove_empty(blocks))))
     sections = []
     for stage in evidence.stages:
         sides, blocks = contents.get(stage.name, (None, _build_unfinished(stage)))
@@ -51,8 +54,8 @@ def build_sections(evidence: Evidence) -> tuple[Section, ...]:
 
 def _build_unfinished(stage: Stage) -> tuple[Block, ...]:
     """Return what a stage that could not be finished says itself."""
-    evidence = ListBlock("evidence", stage.evidence)
-    return _remove_empty((evidence, ListBlock("not known", stage.missing)))
+    evidence = ListBlock("evidence", _translate_lines(stage.evidence))
+    return _remove_empty((evidence, ListBlock("not known", _translate_lines(stage.missing))))
 
 
 def _build_contents(evidence: Evidence) -> Iterator[tuple[str, _Sides, Iterable[Block]]]:
@@ -115,11 +118,12 @@ def _build_findings(dumps: DumpEvidence, phase: str) -> Iterator[Block]:
             translate("called from {line} ({side})", line=line, side=translate(side))
             for side, line in first.source.items()
         ]
-        yield ListBlock("the first of them", (*first.evidence, *source))
+        evidence = map(translate_sentence, first.evidence)
+        yield ListBlock("the first of them", (*evidence, *source))
 
 
 def _list_cells(finding: Finding) -> tuple[str, ...]:
-    cause = finding.causes[0].text if finding.causes else finding.unexplained
+    cause = translate_sentence(finding.causes[0].text if finding.causes else finding.unexplained)
     error = format_number(finding.metrics.get("error", float("nan")))
     return (
         finding.scope or finding.kind,
@@ -143,7 +147,7 @@ def build_overview(evidence: Evidence) -> TableBlock:
     rows = []
     for name, state in list_stage_states(evidence).items():
         summary = headlines.get(name, evidence.skipped.get(name, ""))
-        rows.append((translate(name), translate(state), summary))
+        rows.append((translate(name), translate(state), translate_sentence(summary)))
     return TableBlock("stage", ("", "what it found"), tuple(rows))
 
 
@@ -159,19 +163,49 @@ def build_conclusion(triaged: TriageResult) -> tuple[ListBlock, ...]:
             "{place}, by {stage}: {summary}",
             place=translate(place.place),
             stage=translate(place.stage),
-            summary=place.summary,
+            summary=translate_sentence(place.summary),
         )
         for place in decision.ruled_out
     ]
     not_given = {f"{name}: {reason}" for name, reason in triaged.evidence.skipped.items()}
     unknown = [line for line in decision.missing if line not in not_given]
     blocks = (
-        ListBlock("because", decision.evidence),
-        ListBlock("also different", decision.other_differences),
+        ListBlock("because", _translate_lines(decision.evidence)),
+        ListBlock("also different", _translate_lines(decision.other_differences)),
         ListBlock("ruled out", tuple(ruled_out)),
-        ListBlock("not known", tuple(unknown)),
+        ListBlock("not known", _translate_lines(unknown)),
     )
     return tuple(block for block in blocks if block.lines)
+
+
+def _translate_block(block: Block) -> Block:
+    """Return a table or list of a stage with its sentences translated.
+
+    A text without a blank is a name, unless it is a verdict.
+    """
+    if isinstance(block, ListBlock):
+        return replace(block, lines=tuple(map(translate_known_sentence, block.lines)))
+    rows = []
+    for row in block.rows:
+        cells = (
+            translate_known_sentence(cell) if " " in cell or cell in _VERDICTS else cell
+            for cell in row
+        )
+        rows.append(tuple(cells))
+    return replace(block, rows=tuple(rows))
+
+
+def _translate_lines(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return sentences, of which some begin with the name of a stage."""
+    translated_lines = []
+    for line in lines:
+        stage, colon, sentence = line.partition(": ")
+        if colon and stage in STAGES:
+            translated_line = f"{translate(stage)}{translate(': ')}{translate_sentence(sentence)}"
+        else:
+            translated_line = translate_sentence(line)
+        translated_lines.append(translated_line)
+    return tuple(translated_lines)
 
 
 def format_symptom(triaged: TriageResult) -> str:

@@ -9,6 +9,7 @@ from ...diagnosis.outcome import TriageResult
 from ...model.formatting import escape_control
 from ..formats.blocks import write_blocks
 from ..language import translate, use_chosen_language
+from ..sentences import translate_sentence
 from ..stages.stage import COLORS, write_stage
 from .sections import build_conclusion, build_overview, build_sections
 
@@ -22,8 +23,8 @@ def write(
     With ``verbose``, also all of each stage.
     """
     decision = triaged.decision
-    answer, colon, explanation = decision.headline.partition(": ")
-    line = escape_control(f"{translate('triage')}: {translate(answer)}{colon}{explanation}")
+    answer = translate_sentence(decision.headline)
+    line = escape_control(f"{translate('triage')}{translate(': ')}{answer}")
     headline = Text(line, style=COLORS[decision.verdict])
     console.print(headline, soft_wrap=True)
     if quiet:
@@ -46,6 +47,7 @@ def _write_advice(triaged: TriageResult, console: Console) -> None:
     console.print()
     console.print(Text(translate("next"), style="bold"))
     for advice in triaged.advice:
-        console.print(Text(f"  {escape_control(advice.reason)}"), soft_wrap=True)
+        reason = escape_control(translate_sentence(advice.reason))
+        console.print(Text(f"  {reason}"), soft_wrap=True)
         for command in advice.commands:
             console.print(Text(f"    {escape_control(command)}", style="cyan"), soft_wrap=True)

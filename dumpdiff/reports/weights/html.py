@@ -12,8 +12,10 @@ import numpy as np
 from ...weight_comparison import CheckpointSummary, Mistake, Pair, WeightsResult
 from ...weight_comparison.summary import MistakeGroup, format_headline, group_mistakes
 from ..alignment.html.heat_map import Cell, HeatMap, build_heat_map
+from ..language import translate, use_chosen_language
 from ..page.packed_tables import Table
 from ..page.renderer import Page, render
+from ..sentences import translate_sentence
 from .text import format_size
 
 #: From best to worst: relation -> what it means.
@@ -24,6 +26,16 @@ RELATIONS: Mapping[str, str] = {
     "noise": "computed; less than one unit of the coarser dtype",
     "different": "none of these: a mistake is named",
 }
+
+#: Fields of the sheet of a parameter, as ``weights.js`` names them.
+SHEET_FIELDS = (
+    *("wrong", "kind", "actual_parameter", "layout", "rounding", "shape", "fused_parameter"),
+    *("paired_by", "target", "reference", "its_dtype", "error", "max_absolute"),
+    *("differing_elements", "elements"),
+)
+
+#: Titles of the lists of names.
+LIST_TITLES = ("Missing in the target", "Not in the reference", "Problems found while reading")
 
 _TITLES = {"agree": "same weights", "differ": "different weights", "inconclusive": "inconclusive"}
 _SCRIPTS = ("unpack.js", "elements.js", "hash.js", "frame.js", "table.js", "weights.js")
@@ -41,16 +53,18 @@ def write(result: WeightsResult, stream: IO[bytes]) -> None:
 
     Raises DumpError if the packages that only this report needs are not installed.
     """
-    stream.write(render(build_page(result)))
+    with use_chosen_language():
+        stream.write(render(build_page(result)))
 
 
 def build_page(result: WeightsResult) -> Page:
     """Return the page of a result."""
-    headline = format_headline(result)
+    headline = translate_sentence(format_headline(result))
+    colon = translate(": ")
     mistakes = group_mistakes(result.mistakes)
     context = {
         "result": result,
-        "headline": headline if result.verdict == "agree" else headline.partition(": ")[2],
+        "headline": headline if result.verdict == "agree" else headline.partition(colon)[2],
         "facts": tuple(_list_facts(result)),
         "relations": RELATIONS,
         "counts": Counter(map(get_state, result.pairs)),
@@ -59,13 +73,15 @@ def build_page(result: WeightsResult) -> Page:
         "lists": tuple(_list_names(result)),
         "heat_maps": build_layer_maps(result.pairs),
     }
+    answer = translate_sentence(_TITLES[result.verdict])
     return Page(
-        title=f"{_TITLES[result.verdict]}: two checkpoints compared",
+        title=translate("{answer}: two checkpoints compared", answer=answer),
         template="weights.html",
         context=context,
         tables={"parameters": build_parameters_table(result.pairs)},
         styles=("page.css", "comparison.css", "weights.css"),
         scripts=_SCRIPTS,
+        words=(*RELATIONS, *(name.replace("_", " ") for name in SHEET_FIELDS)),
     )
 
 
@@ -74,7 +90,7 @@ def _list_facts(result: WeightsResult) -> Iterator[tuple[str, str, str]]:
     target_facts = _describe_checkpoint(result.target)
     reference_facts = _describe_checkpoint(result.reference)
     for name, target_value in target_facts.items():
-        yield name, target_value, reference_facts[name]
+        yield translate(name), target_value, reference_facts[name]
 
 
 def _describe_checkpoint(side: CheckpointSummary) -> dict[str, str]:
@@ -82,7 +98,9 @@ def _describe_checkpoint(side: CheckpointSummary) -> dict[str, str]:
         "path": side.path,
         "format": side.format,
         "names": side.family,
-        "size": f"{side.tensors:,} tensors, {format_size(side.bytes)}",
+        "size": translate(
+            "{count} tensors, {size}", count=f"{side.tensors:,}", size=format_size(side.bytes)
+        ),
     }
 
 
@@ -101,11 +119,8 @@ def _list_examples(
 def _list_names(result: WeightsResult) -> Iterator[tuple[str, str, tuple[str, ...], int]]:
     """Yield (id, title, first names, number of names) of each list that is not empty."""
     problems = tuple(map(str, result.problems))
-    for section_id, title, names in (
-        ("missing", "Missing in the target", result.missing),
-        ("unknown", "Not in the reference", result.unknown),
-        ("problems", "Problems found while reading", problems),
-    ):
+    lists = (("missing", result.missing), ("unknown", result.unknown), ("problems", problems))
+    for (section_id, names), title in zip(lists, LIST_TITLES, strict=True):
         if names:
             yield section_id, title, names[:_MAX_ITEMS], len(names)
 
@@ -134,9 +149,9 @@ def build_parameters_table(pairs: Sequence[Pair]) -> Table:
         "shape": [" × ".join(map(str, pair.shape)) for pair in pairs],
         "fused_parameter": [pair.fused_parameter for pair in pairs],
         "paired_by": [pair.evidence for pair in pairs],
-        "layout": [pair.layout for pair in pairs],
-        "rounding": [pair.rounding for pair in pairs],
-        "wrong": [mistake.summary for mistake in mistakes],
+        "layout": [translate_sentence(pair.layout) for pair in pairs],
+        "rounding": [translate_sentence(pair.rounding) for pair in pairs],
+        "wrong": [translate_sentence(mistake.summary) for mistake in mistakes],
         "kind": [mistake.kind for mistake in mistakes],
         "actual_parameter": [mistake.actual_parameter for mistake in mistakes],
     }
@@ -170,7 +185,7 @@ def _build_cell(name: str, pairs: Sequence[Pair]) -> Cell:
     counts = Counter(map(get_state, pairs))
     relations = [relation for relation in RELATIONS if counts[relation]]
     worst = relations[-1]
-    summary = ", ".join(f"{counts[relation]} {relation}" for relation in relations)
-    if len(pairs) == 1:
-        summary = worst
-    return Cell(worst, begins_divergence=False, tooltip=f"{name}: {summary}")
+    words = [f"{counts[relation]} {translate(relation)}" for relation in relations]
+    summary = translate(worst) if len(pairs) == 1 else translate(", ").join(words)
+    tooltip = f"{name}{translate(': ')}{summary}"
+    return Cell(worst, begins_divergence=False, tooltip=tooltip)

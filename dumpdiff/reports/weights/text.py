@@ -14,16 +14,20 @@ from ...model.formatting import escape_control, format_number, format_percent
 from ...weight_comparison import CheckpointSummary, Pair, WeightsResult
 from ...weight_comparison.summary import MistakeGroup, format_headline, group_mistakes
 from ..formats.blocks import ListBlock, write_blocks, write_sides
+from ..language import translate, use_chosen_language
+from ..sentences import translate_sentence
 from ..stages.stage import COLORS
 
 _SHORT = 20  #: lines of a kind that are shown without -v
 
 
+@use_chosen_language()
 def write(
     result: WeightsResult, console: Console, *, quiet: bool = False, verbose: bool = False
 ) -> None:
     """Print the report; the first line is the answer, unbroken on any console."""
-    headline = Text(escape_control(format_headline(result)), style=COLORS[result.verdict])
+    answer = escape_control(translate_sentence(format_headline(result)))
+    headline = Text(answer, style=COLORS[result.verdict])
     console.print(headline, soft_wrap=True)
     if quiet:
         return
@@ -42,8 +46,14 @@ def format_sides(result: WeightsResult) -> tuple[str, str]:
 
 
 def _format_side(side: CheckpointSummary) -> str:
-    size = f"{side.tensors} tensors, {format_size(side.bytes)}"
-    return f"{side.format}, {side.family} names: {size}, {escape_control(side.path)}"
+    return translate(
+        "{format}, {family} names: {count} tensors, {size}, {path}",
+        format=side.format,
+        family=side.family,
+        count=side.tensors,
+        size=format_size(side.bytes),
+        path=escape_control(side.path),
+    )
 
 
 def format_size(n_bytes: int) -> str:
@@ -57,36 +67,44 @@ def build_blocks(result: WeightsResult, *, verbose: bool = False) -> Iterator[Li
     if result.layer_shift is not None:
         sign = "+" if result.layer_shift > 0 else "-"
         source_layer = f"layer i {sign} {abs(result.layer_shift)} of the reference"
-        yield ListBlock("layers", (f"layer i of the target holds {source_layer}",))
+        sentence = translate_sentence(f"layer i of the target holds {source_layer}")
+        yield ListBlock("layers", (sentence,))
     mistakes = map(_format_mistakes, group_mistakes(result.mistakes))
     yield ListBlock("wrong", tuple(mistakes), limit)
     yield ListBlock("missing in the target", result.missing, limit)
     yield ListBlock("not in the reference", result.unknown, limit)
-    yield ListBlock("notes", result.notes, limit)
+    yield ListBlock("notes", tuple(map(translate_sentence, result.notes)), limit)
     yield ListBlock("problems", tuple(map(str, result.problems)), limit)
 
 
 def _format_mistakes(group: MistakeGroup) -> str:
-    count = f" ({len(group.pairs)} parameters)" if len(group.pairs) > 1 else ""
-    return f"{group.parameter}{count}: {group.message}"
+    parameters = group.parameter
+    if len(group.pairs) > 1:
+        parameters += translate(" ({count} parameters)", count=len(group.pairs))
+    return f"{parameters}{translate(': ')}{translate_sentence(group.message)}"
 
 
 def _format_counts(result: WeightsResult) -> Text:
     counts = Counter(pair.relation for pair in result.pairs)
-    relations = ", ".join(f"{count} {relation}" for relation, count in counts.items())
-    coverage = f"{format_percent(result.coverage)} of the elements compared"
-    return Text.assemble(("parameters  ", "bold"), f"{relations}; {coverage}")
+    relations = translate(", ").join(
+        f"{count} {translate(relation)}" for relation, count in counts.items()
+    )
+    share = format_percent(result.coverage)
+    coverage = translate("{share} of the elements compared", share=share)
+    label = f"{translate('parameters')}  "
+    return Text.assemble((label, "bold"), f"{relations}{translate('; ')}{coverage}")
 
 
 def _build_table(pairs: Sequence[Pair]) -> Table:
     table = Table(box=box.SIMPLE)
     for column in ("parameter", "target", "reference", "relation", "error", "layout"):
-        table.add_column(column, overflow="fold")
+        table.add_column(translate(column), overflow="fold")
     for pair in pairs:
-        layout = ", ".join(filter(None, (pair.layout, pair.rounding)))
+        orders = filter(None, (pair.layout, pair.rounding))
+        layout = translate(", ").join(map(translate_sentence, orders))
         if pair.mistake is not None:
-            layout = pair.mistake.summary
+            layout = translate_sentence(pair.mistake.summary)
         error = format_number(pair.error)
-        cells = (pair.path, pair.target, pair.reference, pair.relation, error, layout)
+        cells = (pair.path, pair.target, pair.reference, translate(pair.relation), error, layout)
         table.add_row(*(Text(escape_control(cell)) for cell in cells))
     return table

@@ -11,7 +11,7 @@ from ....model.finding_context import Edge, FindingContext, Neighborhood, Node
 from ....model.formatting import format_number
 from ...language import translate
 
-WIDTH, HEIGHT = 196, 44  #: of an op, in pixels like all lengths here
+WIDTH, HEIGHT = 208, 44  #: of an op, in pixels like all lengths here
 _COLUMN_GAP, _ROW_GAP = 26, 50  #: between ops of one row, between rows
 _SIDE_GAP = 84  #: between the two sides
 _MARGIN, _HEADER = 12, 34
@@ -175,6 +175,8 @@ def _draw_arrow(edge: Edge, boxes: Sequence[Box]) -> Arrow:
         label_position = (x0 + x1) / 2, (y0 + y1) / 2 + 3
     label = "" if math.isnan(edge.error) else format_number(edge.error)
     shape = f", {edge.shape}" if edge.shape else ""
-    ends = f"{producer.node.op} to {consumer.node.op}, {edge.slot}{shape}"
-    tooltip = f"{ends}: {edge.state}, error {format_number(edge.error)}"
+    ends = translate("{first} to {last}", first=producer.node.op, last=consumer.node.op)
+    place = f"{ends}, {edge.slot}{shape}"
+    error = translate("error {error}", error=format_number(edge.error))
+    tooltip = f"{place}{translate(': ')}{translate(edge.state)}{translate(', ')}{error}"
     return Arrow(path, label_position, label, edge, tooltip)

@@ -4,17 +4,17 @@
 function parameterColumns({ columns }) {
   const text = (key) => (row) => make("bdi", {}, columns[key].at(row));
   const value = (key) => (row) => number(columns[key].at(row));
-  const explain = (row) => ["wrong", "layout", "rounding"].map((key) => columns[key].at(row)).filter(Boolean).join(", ");
+  const explain = (row) => ["wrong", "layout", "rounding"].map((key) => columns[key].at(row)).filter(Boolean).join(translate(", "));
   const link = (row) => make("a", { href: `#parameter=${row}` }, row.toLocaleString("en"));
   return [
-    { key: "row", title: "#", kind: "row", cell: link, help: "in the order of the comparison" },
-    { key: "state", title: "relation", kind: "state", cell: (row) => [mark(columns.state.at(row)), columns.state.at(row)] },
-    { key: "parameter", title: "parameter", kind: "name", cell: text("parameter") },
-    { key: "target", title: "target", kind: "scope", cell: text("target") },
-    { key: "reference", title: "reference", kind: "scope", cell: text("reference") },
-    { key: "target_dtype", title: "dtype", kind: "dtype", cell: text("target_dtype"), help: "of the target" },
-    { key: "error", title: "error", kind: "number", cell: value("error"), help: "L2 norm of the difference over that of the reference" },
-    { key: "wrong", title: "explanation", kind: "reason", cell: (row) => make("bdi", {}, explain(row)) },
+    { key: "row", title: "#", kind: "row", cell: link, help: translate("in the order of the comparison") },
+    { key: "state", title: translate("relation"), kind: "state", cell: (row) => [mark(columns.state.at(row)), translate(columns.state.at(row))] },
+    { key: "parameter", title: translate("parameter"), kind: "name", cell: text("parameter") },
+    { key: "target", title: translate("target"), kind: "scope", cell: text("target") },
+    { key: "reference", title: translate("reference"), kind: "scope", cell: text("reference") },
+    { key: "target_dtype", title: translate("dtype"), kind: "dtype", cell: text("target_dtype"), help: translate("of the target") },
+    { key: "error", title: translate("error"), kind: "number", cell: value("error"), help: translate("L2 norm of the difference over that of the reference") },
+    { key: "wrong", title: translate("explanation"), kind: "reason", cell: (row) => make("bdi", {}, explain(row)) },
   ];
 }
 
@@ -25,7 +25,7 @@ const NUMBER_FIELDS = ["error", "max_absolute", "differing_elements", "elements"
 /* The sheet with all that is known of one parameter. */
 function parameterSheet({ columns }, row, close) {
   const line = (name, kind, value) =>
-    make("tr", {}, make("th", { scope: "row" }, name.replaceAll("_", " ")), make("td", { class: kind }, value));
+    make("tr", {}, make("th", { scope: "row" }, translate(name.replaceAll("_", " "))), make("td", { class: kind }, value));
   const state = columns.state.at(row);
   const sides = SIDES.flatMap((side) => [
     line(side, "op", columns[side].at(row)),
@@ -34,7 +34,7 @@ function parameterSheet({ columns }, row, close) {
   const textRows = TEXT_FIELDS.filter((name) => columns[name].at(row)).map((name) => line(name, "", columns[name].at(row)));
   const numberRows = NUMBER_FIELDS.map((name) => line(name, "number", digits(columns[name].at(row))));
   return [
-    sheetHead(state, `${columns.parameter.at(row)}: ${state}`, close),
+    sheetHead(state, `${columns.parameter.at(row)}${translate(": ")}${translate(state)}`, close),
     make("table", {}, make("tbody", {}, ...textRows, ...sides, ...numberRows)),
   ];
 }

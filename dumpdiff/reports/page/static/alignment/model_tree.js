@@ -115,7 +115,7 @@ class ModelTree {
     const clauses = [differing ? translate("{count} of {total} differ", { count: differing.toLocaleString("en"), total: pairs.toLocaleString("en") }) : translate("agrees")];
     if (differing) clauses.push(`${multiple(worst)} ${translate("× tol.")}`);
     if (uncompared) clauses.push(translate("{count} not compared", { count: uncompared.toLocaleString("en") }));
-    return clauses.join(", ");
+    return clauses.join(translate(", "));
   }
 
   /* Puts what is below a branch into the document, once. */

@@ -177,7 +177,7 @@ class Network {
     const { columns } = this.table;
     const [error, ratio] = [columns.error.at(row), columns.ratio.at(row)];
     this.tip.replaceChildren(
-      make("strong", {}, mark(columns.state.at(row)), ` ${translate(columns.state.at(row))}, ${translate(columns.metric.at(row).replace("_", " "))} ${number(error)}, ${multiple(ratio)} ${translate("× tolerance")}`),
+      make("strong", {}, mark(columns.state.at(row)), ` ${[translate(columns.state.at(row)), `${translate(columns.metric.at(row).replace("_", " "))} ${number(error)}`, `${multiple(ratio)} ${translate("× tolerance")}`].join(translate(", "))}`),
       make("code", {}, columns.target_op.at(row)),
       make("code", {}, columns.reference_op.at(row)),
     );
