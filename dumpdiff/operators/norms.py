@@ -60,7 +60,7 @@ def compute_grouped_norm(call: Call) -> Interpretations:
     The inputs are x, then weight and bias of the channels; eps by position or by name.
     """
     x, *extra_tensors = call.tensors
-    if x.ndim < 3:
+    if x.ndim < (2 if call.kind == "group_norm" else 3):
         return
     vectors = [array for array in extra_tensors if array.shape == (x.shape[1],)]
     trailing_ones = [1] * (x.ndim - 2)

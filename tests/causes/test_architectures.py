@@ -93,3 +93,61 @@ def test_an_rms_norm_in_place_of_a_group_norm_is_named(align_recorded: Align) ->
     assert finding.causes[0].name == "norm-kind"
     expected = "RMS norm over axis 1, without bias; the reference has group norm with 2 groups"
     assert expected in finding.causes[0].text
+
+
+@pytest.fixture(scope="module")
+def explain_idiom(dump: Callable[[str], Path]) -> Callable[[str, str], tuple[str, str]]:
+    """Return (cause, sentence) of the first finding of a network against the clean one.
+
+    ``target``: the folder of the target. The other one is the clean network, or the faulty one.
+    """
+
+    def explain(target: str, reference: str) -> tuple[str, str]:
+        folder = dump(f"pt_{target.partition('_')[0]}")
+        cause = dumpdiff.align(folder / target, folder / reference).findings[0].causes[0]
+        return cause.name, cause.text
+
+    return explain
+
+
+class TestIdioms:
+    """Networks as other people write them: sums by einsum, constant tables, joined sequences."""
+
+    @pytest.mark.parametrize(("fault", "cause", "sentence"), [
+        ("timed_base", "rope-theta", "frequencies of base 500, whose logarithm"),
+        ("timed_bare", "activation-kind", "without Functional.silu.0.forward (silu)"),
+        ("timed_doubled", "scale", "attention scores 2 times the reference's"),
+        ("timed_scale", "scale",
+         "the number = 4 in Tensor.__truediv__.3.forward; the reference has 2"),
+        ("timed_mixed", "input-source", "an input itself in place of 1 minus it"),
+        ("sequence_base", "rope-theta",
+         "frequencies of base 1000; the reference has base 10000"),
+        ("sequence_interleaved", "time-embedding-order",
+         "sines and cosines interleaved, not one after the other"),
+        ("sequence_flipped", "kernel-flipped", "reversed along axis 2"),
+        ("sequence_grouped", "norm-groups", "group_norm with 1 groups; the reference has 2 groups"),
+        ("sequence_normless", "norm-missing", "without Functional.group_norm.0.forward"),
+        ("sequence_features", "missing-term", "in Functional.linear.0.forward (matmul)"),
+        ("sequence_scores", "missing-step", "without Torch.softmax.0.forward (softmax)"),
+        ("sequence_labels", "label-shift", "labels shifted by 1"),
+        ("sequence_after", "layer-order", "the reference applies it to Tensor.__add__.0.forward"),
+    ])  # fmt: skip
+    def test_the_fault_is_named_in_both_directions(
+        self,
+        explain_idiom: Callable[[str, str], tuple[str, str]],
+        fault: str,
+        cause: str,
+        sentence: str,
+    ) -> None:
+        clean = f"{fault.partition('_')[0]}_none"
+        name, text = explain_idiom(fault, clean)
+        assert name == cause
+        assert sentence in text
+        assert explain_idiom(clean, fault)[0] == cause
+
+    def test_fused_attention_is_the_one_that_einsum_writes(
+        self, dump: Callable[[str], Path]
+    ) -> None:
+        folder = dump("pt_timed")
+        result = dumpdiff.align(folder / "timed_fused", folder / "timed_none")
+        assert result.verdict == "aligned"

@@ -11,7 +11,7 @@ import pytest
 from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.fault_case import FaultCase
 from dumpdiff.causes.hypotheses import HYPOTHESES, LAST_HYPOTHESES, optimizers
-from dumpdiff.model.arrays import AnyArray
+from dumpdiff.model.arrays import AnyArray, Floats
 from dumpdiff.operators import Call
 from dumpdiff.operators.activations import ACTIVATIONS
 from dumpdiff.operators.attention import attention, make_causal_mask
@@ -111,6 +111,19 @@ def test_rotary_tables_are_explained() -> None:
     assert find_first_cause(shifted, faithful, {}, kind="parameter") == "position-offset"
     interleaved = make_rotary_tables(np.arange(16), 8, 1e4, interleaved=True)[0]
     assert find_first_cause(interleaved, faithful, {}, kind="parameter") == "rope-layout"
+
+
+@pytest.mark.parametrize("n_copies", [1, 2])
+def test_angles_of_another_base_are_explained_before_their_cosines(n_copies: int) -> None:
+    def make_angles(base: float) -> Floats:
+        return np.outer(np.arange(8), np.tile(base ** (-np.arange(4) / 4), n_copies))
+
+    case = make_fault_case(
+        make_angles(500.0), make_angles(1e4), {}, consumer_kinds=frozenset({"cos"})
+    )
+    cause = explain_fault_case(case)[0]
+    assert cause.name == "rope-theta"
+    assert "rotary base 500; the reference has 10000" in cause.text
 
 
 def test_a_table_of_positions_that_one_side_shifts() -> None:

@@ -17,6 +17,8 @@ RNG = np.random.default_rng(3)
         ("bld,bln,bld->bldn", [(2, 7, 6), (2, 7, 4), (2, 7, 6)]),
         ("bdn,bn->bd", [(2, 6, 4), (2, 4)]),
         ("bhqd,bhkd->bhqk", [(2, 3, 5, 8), (2, 3, 5, 8)]),
+        ("bqhd,bkhd->bhqk", [(2, 5, 3, 8), (2, 6, 3, 8)]),
+        ("bhqk,bkhd->bqhd", [(2, 3, 5, 6), (2, 6, 3, 8)]),
     ],
 )
 def test_one_equation_gives_the_output(equation, shapes):

@@ -23,10 +23,13 @@ _WHOLE_LIMITS = 4
 #: usual betas.
 _MOMENT_FACTORS = np.log([0.1, 10.0, 1e-3, 1e3, 1e-3**0.5, 1e3**0.5, 0.9, 0.999])
 _MOMENT_DISTANCE = 1e-3
-#: Kinds of ops that consume attention scores.
+#: Logarithms of the bases of frequencies, and their relative distance that is rounding.
+_MIN_LOG_BASE, _MAX_LOG_BASE = float(np.log(10)), float(np.log(1e9))
+_LOG_DISTANCE = 1e-4
 #: Relative distance of a factor from -1 that is rounding.
 _SIGN_DISTANCE = 1e-4
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "log_softmax", "logsumexp"}
+#: Kinds of ops that consume attention scores.
 _SCORE_CONSUMERS = {"softmax", "scaled_masked_softmax", "masked_fill", "exp"}
 
 
@@ -52,10 +55,24 @@ def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
     cause = choose_factor_cause(
         case.finding, case.consumer_kinds, case.is_near_loss or case.faithful.size == 1
     )
+    if case.phase == FORWARD and is_masked.any() and case.consumer_kinds & _SCORE_CONSUMERS:
+        cause = "scale"
     if case.phase == FORWARD and case.is_quantization_scale:
         cause = "quantization-scale"
     elif cause == "residual-scale" and not _is_branch(case):
         cause = "constant-factor"
+    bases = _find_bases(case, factor) if _enters_exponential(case) else None
+    if bases is not None:
+        yield Candidate(
+            factor * case.faithful,
+            f"frequencies of base {bases[0]:.6g}",
+            f"has base {bases[1]:.6g}",
+            recorded=case.describe_own_scalings(factor),
+            parameters={"theta": bases[0]},
+            unchanged=case.faithful,
+            cause="rope-theta",
+        )
+        return
     yield Candidate(
         np.where(is_masked, case.faithful, factor * case.faithful),
         describe_factor(cause, factor, case.faithful_side),
@@ -84,6 +101,31 @@ def _is_branch(case: FaultCase) -> bool:
 def _enters_exponential(case: FaultCase) -> bool:
     """Return whether an exponential of the value is taken: it is a rate, no branch of a sum."""
     return case.phase == FORWARD and "exp" in case.consumer_kinds
+
+
+def _find_bases(case: FaultCase, factor: float) -> tuple[float, float] | None:
+    """Return the bases of two tables of frequencies, faulty and faithful; None if these are none.
+
+    The frequencies of positions and of time steps are often computed as exp(-ln(base) k / n): both
+    sides then hold the logarithm of a number that people write.
+    """
+    for number in case.numbers:
+        faulty_number = number * factor
+        if not np.isclose(case.faulty_numbers, faulty_number).any():
+            continue
+        faulty_base, base = read_log_base(faulty_number), read_log_base(number)
+        if faulty_base is not None and base is not None:
+            return faulty_base, base
+    return None
+
+
+def read_log_base(number: float) -> float | None:
+    """Return the base of three digits whose logarithm a number is, up to its sign; else None."""
+    logarithm = abs(number)
+    if not _MIN_LOG_BASE < logarithm < _MAX_LOG_BASE:
+        return None
+    base = float(f"{np.exp(logarithm):.3g}")
+    return base if np.isclose(np.log(base), logarithm, rtol=_LOG_DISTANCE, atol=0) else None
 
 
 def describe_factor(cause: str, factor: float, faithful_side: str) -> str:

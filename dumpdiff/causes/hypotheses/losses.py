@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -43,10 +44,12 @@ def suggest_shifted_labels(case: FaultCase) -> Iterator[Candidate]:
         return
     if faithful.ndim < 1 or faithful.shape[-1] < _MIN_LABELS:
         return
-    for shift in _SHIFTS:
-        shifted = np.roll(faithful, shift, axis=-1)
-        ends = np.s_[..., :shift] if shift > 0 else np.s_[..., shift:]
-        shifted[ends] = faulty[ends]
+    for length, shift in product(_list_row_lengths(faithful), _SHIFTS):
+        rows, faulty_rows = faithful.reshape(-1, length), faulty.reshape(-1, length)
+        shifted_rows = np.roll(rows, shift, axis=-1)
+        ends = np.s_[:, :shift] if shift > 0 else np.s_[:, shift:]
+        shifted_rows[ends] = faulty_rows[ends]
+        shifted = shifted_rows.reshape(faithful.shape)
         with_ignored = np.where(faulty < 0, faulty, shifted)  # ignored labels are negative
         for predicted in (shifted, with_ignored):
             yield Candidate(
@@ -64,6 +67,14 @@ def suggest_shifted_labels(case: FaultCase) -> Iterator[Candidate]:
             unchanged=faithful,
             cause="row-shift",
         )
+
+
+def _list_row_lengths(labels: AnyArray) -> list[int]:
+    """Return the lengths that sequences of labels may have, which are often joined to one axis."""
+    total = labels.shape[-1]
+    if labels.ndim > 1 or total > _MAX_ROWS:
+        return [total]
+    return [length for length in range(total, _MIN_LABELS, -1) if total % length == 0]
 
 
 def _find_row_order(rows: AnyArray, other_rows: AnyArray) -> list[int] | None:

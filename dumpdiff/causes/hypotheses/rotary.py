@@ -14,7 +14,7 @@ from ...comparison.narrow_dtypes import round_to_dtype
 from ...model.arrays import AnyArray, Floats
 from ...model.trace import FORWARD
 from ...operators.rotary import PAIR_LAYOUTS, make_rotary_angles
-from ..fault_case import FaultCase
+from ..fault_case import FaultCase, compute_residual
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import minimize
 from .row_selection import format_position_offset
@@ -27,6 +27,8 @@ _MAX_COLUMN_DIFFERENCE = 1e-2
 #: Bases among which that of a table is searched; the common one is tried first.
 _LOG_BASES = np.log(np.logspace(2, 8, 61))
 _COMMON_BASE = 1e4
+#: Relative distance of a column from a power of a base, and decimals that tell powers apart.
+_POWER_DISTANCE, _POWER_DECIMALS = 1e-4, 9
 #: Fewest positions of a table, and the largest entry, with some rounding.
 _MIN_POSITIONS, _MAX_ENTRY = 3, 1 + 1e-3
 
@@ -96,6 +98,61 @@ def suggest_table(case: FaultCase) -> Iterator[Candidate]:
             unchanged=unchanged,
             cause="low-precision",
         )
+
+
+def suggest_angles(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest another base of frequencies, or of angles: before cosines and sines are taken."""
+    if case.phase != FORWARD or not case.consumer_kinds & {"cos", "sin"}:
+        return
+    powers = _read_powers(case.faithful)
+    faulty_powers = _read_powers(case.faulty)
+    if powers is None or faulty_powers is None or powers.base == faulty_powers.base:
+        return
+    ratio = faulty_powers.base / powers.base
+    yield Candidate(
+        case.faithful * ratio**-powers.exponents,
+        f"rotary base {faulty_powers.base:.6g}",
+        f"has {powers.base:.6g}",
+        parameters={"theta": faulty_powers.base},
+        unchanged=case.faithful,
+        cause="rope-theta",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Powers:
+    """Columns that are multiples of base ** -exponents."""
+
+    base: float
+    exponents: Floats  #: k / n of each column: 0, 1 / n, 2 / n, ...
+
+
+def _read_powers(array: AnyArray) -> _Powers | None:
+    """Return the powers of which each row of an array is a multiple; None if it has none.
+
+    Rows may hold each power twice, for both numbers of a rotated pair.
+    """
+    if array.ndim == 0 or array.dtype.kind != "f" or not array.size:
+        return None
+    rows = array.reshape(-1, array.shape[-1])
+    row = rows[np.argmax(np.abs(rows[:, 0]))]
+    if not row[0] > 0 or not np.all(row > 0):
+        return None
+    columns = row / row[0]
+    powers = np.unique(columns.round(_POWER_DECIMALS))[::-1]
+    n_powers = len(powers)
+    if n_powers < 2 or columns.max() > 1 + _POWER_DISTANCE:
+        return None
+    positions = np.argmin(np.abs(columns[:, None] - powers), axis=1)
+    exponents = positions / n_powers
+    exact_base = float(columns.min()) ** (-n_powers / (n_powers - 1))
+    base = float(f"{exact_base:.3g}")
+    differences = (
+        base / exact_base - 1,
+        np.abs(columns * base**exponents - 1).max(),
+        compute_residual(np.outer(rows[:, 0], columns), rows),
+    )
+    return None if max(map(abs, differences)) > _POWER_DISTANCE else _Powers(base, exponents)
 
 
 def read_table(array: AnyArray) -> AnyArray | None:
@@ -245,6 +302,9 @@ def _broadcasts_to(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
 
 
 #: About the tables themselves.
-TABLE_HYPOTHESES = (Hypothesis("rope-theta", suggest_table),)
+TABLE_HYPOTHESES = (
+    Hypothesis("rope-theta", suggest_table),
+    Hypothesis("rope-theta", suggest_angles),
+)
 
 HYPOTHESES = (*TABLE_HYPOTHESES, Hypothesis("rope-layout", suggest_other_layout))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...model.arrays import AnyArray, Flags, Floats
+from ...model.arrays import AnyArray, Flags, Floats, Ints
 from ...model.trace import FORWARD
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
@@ -19,6 +19,8 @@ from .rotary import read_table
 
 #: Largest difference of a column from its wave: bfloat16 tables are off by 4e-3.
 _MAX_DIFFERENCE = 1e-2
+#: Largest difference of a float32 table from its waves of a base.
+_MAX_BASE_DIFFERENCE = 1e-5
 #: Relative difference of two factors of frequencies that are equal; the frequency of a slow cosine
 #: is known to about this from float32 rows.
 _EQUAL_FACTORS = 3e-3
@@ -57,7 +59,8 @@ def suggest_frequencies(case: FaultCase) -> Iterator[Candidate]:
     rows = read_table(case.faithful)
     if case.phase != FORWARD or rows is None:
         return
-    waves, faulty_waves = _read_waves(rows), _read_waves(case.faulty.reshape(rows.shape))
+    faulty_rows = case.faulty.reshape(rows.shape)
+    waves, faulty_waves = _read_waves(rows), _read_waves(faulty_rows)
     if waves is None or faulty_waves is None or waves.is_sine != faulty_waves.is_sine:
         return
     is_known = waves.is_known & faulty_waves.is_known
@@ -68,6 +71,9 @@ def suggest_frequencies(case: FaultCase) -> Iterator[Candidate]:
     if not is_changed.any():
         return
     changed_factors = factors[is_changed]
+    other_base = _suggest_base(case, (waves, faulty_waves), (rows, faulty_rows))
+    if other_base is not None:
+        yield other_base
     frequencies = faulty_waves.frequencies
     factor = float(np.median(changed_factors))
     description = f"other frequencies in {int(is_changed.sum())} of {len(is_known)} columns"
@@ -90,10 +96,82 @@ def suggest_frequencies(case: FaultCase) -> Iterator[Candidate]:
     )
 
 
+def _suggest_base(
+    case: FaultCase, waves: tuple[_Waves, _Waves], rows: tuple[AnyArray, AnyArray]
+) -> Candidate | None:
+    """Return the candidate with another base; ``waves``, ``rows``: faithful, then faulty.
+
+    None unless both tables have frequencies base ** -(k / n), k = 0, 1, ..., with one n.
+    """
+    own_bases, faulty_bases = (
+        _find_bases(table, table_rows) for table, table_rows in zip(waves, rows, strict=True)
+    )
+    for n_steps, base in own_bases.items():
+        faulty_base = faulty_bases.get(n_steps)
+        if faulty_base is not None and faulty_base != base:
+            own_table, faulty_table = (
+                table.compute(_compute_powers(table, table_base, n_steps))
+                for table, table_base in zip(waves, (base, faulty_base), strict=True)
+            )
+            return Candidate(
+                faulty_table.reshape(case.faithful.shape),
+                f"frequencies of base {faulty_base:.6g}",
+                f"has base {base:.6g}",
+                parameters={"theta": faulty_base},
+                unchanged=own_table.reshape(case.faithful.shape),
+                cause="rope-theta",
+            )
+    return None
+
+
+def _find_bases(waves: _Waves, rows: AnyArray) -> dict[int, float]:
+    """Return n -> base of a table with frequencies base ** -(k / n), k = 0, 1, ...
+
+    n is the number of frequencies, or one less: then the last frequency is 1 / base.
+    """
+    steps = _number_frequencies(waves)
+    bases: dict[int, float] = {}
+    for n_steps in (int(steps.max()) + 1, int(steps.max())):
+        is_used = (steps > 0) & waves.is_known
+        if n_steps < 1 or not is_used.any() or waves.frequencies.min() <= 0:
+            continue
+        # the fastest of the columns is known best
+        logarithms = -np.log(waves.frequencies[is_used]) * n_steps / steps[is_used]
+        base = float(f"{np.exp(logarithms[np.argmin(steps[is_used])]):.3g}")
+        table = waves.compute(_compute_powers(waves, base, n_steps))
+        if np.abs(table - rows).max() <= _MAX_BASE_DIFFERENCE:
+            bases[n_steps] = base
+    return bases
+
+
+def _number_frequencies(waves: _Waves) -> Ints:
+    """Return k of each column: 0 of the fastest frequency, which sines and cosines share."""
+    n_sines = sum(waves.is_sine)
+    is_shared = 2 * n_sines == len(waves.is_sine)
+    numbers = np.zeros(len(waves.is_sine), dtype=np.int64)
+    counts = {True: 0, False: 0}
+    for column, is_sine in enumerate(waves.is_sine):
+        numbers[column] = counts[is_sine] if is_shared else column
+        counts[is_sine] += 1
+    return numbers
+
+
+def _compute_powers(waves: _Waves, base: float, n_steps: int) -> Floats:
+    powers: Floats = base ** (-_number_frequencies(waves) / n_steps)
+    return powers
+
+
 def is_wave_table(array: AnyArray) -> bool:
     """Return whether an array is a table of sines and cosines of positions."""
     rows = read_table(array)
     return rows is not None and _read_waves(rows) is not None
+
+
+def holds_both_waves(array: AnyArray) -> bool:
+    """Return whether an array is a table with columns of sines and columns of cosines."""
+    rows = read_table(array)
+    waves = None if rows is None else _read_waves(rows)
+    return waves is not None and len(set(waves.is_sine)) > 1
 
 
 def _read_waves(rows: AnyArray) -> _Waves | None:

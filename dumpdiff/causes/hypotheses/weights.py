@@ -13,6 +13,7 @@ from ..element_places import is_rotation
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
+from .wave_tables import holds_both_waves
 
 #: Largest share of wrong rows; more of them are not a fault of single rows.
 _MAX_WRONG_ROWS = 0.25
@@ -305,7 +306,8 @@ def _describe_wave_order(case: FaultCase, order: Ints) -> str:
     half = len(order) // 2
     operands = (*case.operands[:_MAX_WAVE_OPERANDS], *case.faulty_operands[:_MAX_WAVE_OPERANDS])
     kinds = {operand.kind for operand in operands}
-    if not {"sin", "cos"} <= kinds or len(order) % 2:
+    has_waves = {"sin", "cos"} <= kinds or holds_both_waves(case.faithful)
+    if not has_waves or len(order) % 2:
         return ""
     places = np.arange(len(order))
     if np.array_equal(order, np.roll(places, half)):

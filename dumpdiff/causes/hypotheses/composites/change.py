@@ -30,6 +30,8 @@ _MAX_EPSILON = 0.5
 _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "reciprocal", "div"}
 #: Kinds of ops that complete softplus, log(1 + exp x), or sigmoid, 1 / (1 + exp -x).
 _ACTIVATION_END_KINDS = {"log", "reciprocal", "div"}
+#: Kinds of ops after which a value is no score any more.
+_LAYER_KINDS = {"matmul", "addmm", "convolution", "layer_norm", "rms_norm"}
 LOSS_KINDS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 
 
@@ -124,6 +126,7 @@ def _correct_omission(case: FaultCase, change: Change) -> Change:
         ),
         contrast=f"applies it to {moved_step.own_source}",
         parameters={},
+        is_evident=True,  # both records show the op
         mirror=None,
     )
 
@@ -202,8 +205,15 @@ def belongs_to_formula(case: FaultCase, region: Region, number: int) -> bool:
 
 
 def feeds_softmax(case: FaultCase, region: Region, number: int) -> bool:
-    """Return whether the output of a step becomes the scores of a softmax."""
-    return bool((region.find_kinds_after(number) | case.consumer_kinds) & SCORE_KINDS)
+    """Return whether the output of a step becomes the scores of a softmax.
+
+    If a layer reads it, and its output enters a softmax, it does not.
+    """
+    if region.find_kinds_after(number) & SCORE_KINDS:
+        return True
+    consumer_kinds = case.list_consumer_kinds()
+    is_of_layer = bool(consumer_kinds) and consumer_kinds <= _LAYER_KINDS
+    return bool(case.consumer_kinds & SCORE_KINDS) and not is_of_layer
 
 
 def is_rounded(case: FaultCase, region: Region, number: int) -> bool:

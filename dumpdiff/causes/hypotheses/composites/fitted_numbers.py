@@ -12,6 +12,7 @@ from ...fault_case import FaultCase
 from ...parameter_fit import MIN_FITTED, fit_number
 from ...region import Region, Step
 from ..attention import SCORE_KINDS
+from ..factors import read_log_base
 from .change import Change, compute_with, list_floating_inputs
 from .parts import feeds_gate
 from .quantizers import scales_quantized
@@ -67,6 +68,14 @@ def _change_argument(
         return
     if step.kind in _ADDING_KINDS and abs(value) < _ZERO_ADDEND * abs(recorded):
         return  # a number that is left out: a missing step
+    bases = _read_bases(case, region, number, (recorded, value))
+    if bases is not None:
+        description = f"frequencies of base {bases[1]:.6g}, whose logarithm {step.name} takes"
+        parameters = {"theta": bases[1]}
+        yield Change(
+            number, output, "rope-theta", description, f"has base {bases[0]:.6g}", parameters
+        )
+        return
     cause, word = _name_argument(case, region, number, (recorded, value))
     yield Change(
         number,
@@ -92,6 +101,17 @@ def _read_other_number(case: FaultCase, region: Region, number: int) -> float | 
     if len(own_numbers) != 1 or len(call.numbers) != 1 or own_numbers[0] == call.numbers[0]:
         return None
     return call.numbers[0]
+
+
+def _read_bases(
+    case: FaultCase, region: Region, number: int, values: tuple[float, float]
+) -> tuple[float, float] | None:
+    """Return the bases of exp(-ln(base) k / n) if a step takes their logarithms; else None."""
+    kinds_after = region.find_kinds_after(number) | case.consumer_kinds
+    recorded_base, base = map(read_log_base, values)
+    if region.steps[number].kind != "mul" or "exp" not in kinds_after:
+        return None
+    return None if recorded_base is None or base is None else (recorded_base, base)
 
 
 def _name_argument(

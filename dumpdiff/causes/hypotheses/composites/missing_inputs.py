@@ -24,6 +24,9 @@ _COMPARISON_KINDS = {
 _SQUARE_KINDS = {"pow", "square", "mul"}
 #: Relative L2 within which a value is the sigmoid of another.
 _SIGMOID_DISTANCE = 1e-5
+#: Relative L2 within which a step gives its recorded output: rounding.
+_SAME_DISTANCE = 1e-5
+_GATE_KINDS = {"sigmoid", "hardsigmoid"}
 #: Difference of a normalized row's mean square from one: its epsilon takes a part away.
 _MAX_NORM_DIFFERENCE = 0.05
 _SCALING_KINDS, _OFFSET_KINDS = ("mul", "div"), ("add", "sub")
@@ -45,14 +48,28 @@ def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                 yield Change(number, output, cause, description, omitted_values=omitted)
             if step.kind == "add" and len(inputs) > 1:
                 output = compute_with(step, position, 2 * array)
-                is_bias = step_input.is_parameter and array.ndim == 1
-                cause = "bias-doubled" if is_bias else "residual-scale"
-                if case.phase == BACKWARD:
-                    cause = "gradient-scaled"
-                elif feeds_softmax(case, region, number) and not is_bias:
-                    cause = "relative-bias"
                 if output is not None:
-                    yield Change(number, output, cause, f"{step_input.name} added twice")
+                    cause, description = _name_doubled_input(case, region, number, step_input)
+                    yield Change(number, output, cause, description)
+
+
+def _name_doubled_input(
+    case: FaultCase, region: Region, number: int, step_input: StepInput
+) -> tuple[str, str]:
+    """Return (cause, description) of an addend that is added twice.
+
+    Scores to which a mask is added are no bias: twice the scores is another scale.
+    """
+    description = f"{step_input.name} added twice"
+    is_bias = step_input.is_parameter and step_input.array.ndim == 1
+    if case.phase == BACKWARD:
+        return "gradient-scaled", description
+    if is_bias or not feeds_softmax(case, region, number):
+        return "bias-doubled" if is_bias else "residual-scale", description
+    others = [item for _, item in list_floating_inputs(region.steps[number])]
+    if any(is_mask(other.array) for other in others if other is not step_input):
+        return "scale", f"attention scores 2 times the {case.faithful_side}'s"
+    return "relative-bias", description
 
 
 def list_missing_masks(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -260,8 +277,21 @@ def name_bypass(
         return cause, f"without {step.name} ({step.kind})"
     numbers = [float(item.array.item()) for item in step.inputs if item.array.size == 1]
     if step.kind in (*_SCALING_KINDS, *_OFFSET_KINDS):
-        return _name_number(case, region, number, numbers)
+        complement = _describe_complement(step, numbers)
+        return complement or _name_number(case, region, number, numbers)
     return "missing-step", f"without {step.name} ({step.kind})"
+
+
+def _describe_complement(step: Step, numbers: Sequence[float]) -> tuple[str, str] | None:
+    """Return (cause, description) of x in place of a number minus x; None for other steps."""
+    inputs = list_floating_inputs(step)
+    if step.kind != "sub" or len(inputs) != 1 or len(numbers) != 1:
+        return None
+    x = inputs[0][1]
+    if compute_residual(numbers[0] - x.array, step.output) > _SAME_DISTANCE:
+        return None
+    cause = "gate-order" if x.producer_kind in _GATE_KINDS else "input-source"
+    return cause, f"{x.name} itself in place of {numbers[0]:.6g} minus it ({step.name})"
 
 
 def _name_number(

@@ -148,18 +148,18 @@ def _list_forms(shape: tuple[int, ...]) -> list[_Form]:
     """Return the norms of a tensor (batch, channels, ...) or (..., size)."""
     last_axis = len(shape) - 1
     layer = _Form("layer norm", f"layer norm over axis {last_axis}", axes=(last_axis,))
-    if len(shape) < 3:
-        return [layer, _Form("batch norm", "batch norm over axis 0", axes=(0,))]
-    image_axes = tuple(range(2, len(shape)))
     counts = [n for n in range(1, shape[1]) if shape[1] % n == 0][:_MAX_GROUP_COUNTS]
-    forms = [
+    groups = [_Form("group norm", f"group norm with {n} groups", n_groups=n) for n in counts]
+    if len(shape) < 3:
+        return [layer, _Form("batch norm", "batch norm over axis 0", axes=(0,)), *groups[1:]]
+    image_axes = tuple(range(2, len(shape)))
+    return [
         _Form("instance norm", f"instance norm ({shape[1]} groups)", n_groups=shape[1]),
         _Form("batch norm", "batch norm (over batch and pixels)", axes=(0, *image_axes)),
         _Form("channel norm", "layer norm over the channels of each pixel", axes=(1,)),
         layer,
+        *groups,
     ]
-    forms += [_Form("group norm", f"group norm with {n} groups", n_groups=n) for n in counts]
-    return forms
 
 
 def is_norm_of(step_input: StepInput, array: AnyArray) -> bool:

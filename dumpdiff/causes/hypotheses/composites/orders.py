@@ -46,18 +46,17 @@ def _shift_inputs(number: int, step: Step) -> Iterator[Change]:
         for axis, length in enumerate(step_input.array.shape):
             if length < 2:
                 continue
-            for cause, description, changed in _shift_axis(step, step_input, axis):
+            for cause, description, changed in _shift_axis(step, position, axis):
                 output = compute_with(step, position, changed)
                 if output is not None:
                     yield Change(number, output, cause, description)
 
 
-def _shift_axis(
-    step: Step, step_input: StepInput, axis: int
-) -> Iterator[tuple[str, str, AnyArray]]:
+def _shift_axis(step: Step, position: int, axis: int) -> Iterator[tuple[str, str, AnyArray]]:
     """Yield (cause, description, array) of an input that is shifted or reversed along an axis."""
+    step_input = step.inputs[position]
     array, name = step_input.array, step_input.name
-    is_kernel = step.kind == "convolution" and step_input.is_parameter
+    is_kernel = step.kind == "convolution" and (step_input.is_parameter or position == 1)
     flipped_cause = "kernel-flipped" if is_kernel else "scan-direction"
     yield flipped_cause, f"{name} reversed along axis {axis}", np.flip(array, axis)
     if is_kernel and axis == array.ndim - 1:
@@ -74,7 +73,21 @@ def _shift_axis(
         cut[tuple(edge)] = 0.0
         text = f"{name} shifted by {shift} along axis {axis}"
         yield shift_cause, f"{text}, with zeros at the end", cut
-        yield shift_cause, f"{text}, cyclically", rolled
+        is_of_experts = array.shape[axis] in _list_expert_counts(step)
+        cause = "experts-permuted" if is_of_experts else shift_cause
+        yield cause, f"{text}, cyclically", rolled
+
+
+def _list_expert_counts(step: Step) -> set[int]:
+    """Return the number of experts whose outputs a step weights, if it does.
+
+    The weights of the chosen experts were written to the places of all experts (scatter).
+    """
+    return {
+        item.array.shape[-1]
+        for item in step.inputs
+        if "scatter" in item.producer_kind and item.array.ndim > 1
+    }
 
 
 def list_orders(case: FaultCase, region: Region) -> Iterator[Change]:

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ....model.arrays import AnyArray
-from ....operators import compute_interpretations
 from ...fault_case import FaultCase, compute_residual, have_same_elements
 from ...operands import PARAMETER_KINDS
 from ...region import Region, Step, StepInput
 from ..attention import is_attention
-from .activations import ACTIVATION_KINDS
+from .applied_functions import describe_function
 from .change import LOSS_KINDS, Change, compute_with, feeds_softmax, list_floating_inputs
 from .missing_inputs import name_score_term
 from .norms import is_norm_of
@@ -29,8 +28,6 @@ _MAX_REPLACED_ELEMENTS = 1 << 17
 _MAX_REPLACEMENTS = 10
 #: Relative L2 within which the values of the two sides are the same value.
 _EQUAL_DISTANCE = 1e-3
-#: Relative L2 within which an op, computed again, gives a recorded value.
-_RECOMPUTED_DISTANCE = 1e-5
 #: Fewest axes of a value that a recurrence runs along, and fewest steps.
 _MIN_SCANNED_AXES, _MIN_SCANNED_LENGTH = 3, 3
 _GATE_KINDS = {"sigmoid", "hardsigmoid"}
@@ -140,11 +137,9 @@ def _describe_replacement(
     """Return (cause, description, contrast) of a step that reads another value."""
     name, array = source
     step = region.steps[number]
-    if _is_computed_from(step_input, array):
-        cause = (
-            "activation-kind" if step_input.producer_kind in ACTIVATION_KINDS else "missing-step"
-        )
-        return cause, f"{name} without {step_input.name} ({step_input.producer_kind})", ""
+    left_out = describe_function(step_input, source)
+    if left_out is not None:
+        return left_out
     other_part = _describe_part(case, region, number, step_input, source)
     if other_part is not None:
         return other_part
@@ -184,17 +179,6 @@ def _describe_part(
     step = region.steps[number]
     columns, own_columns = other_columns
     return "split-order", f"{step.name} ({step.kind}) of {columns}", own_columns
-
-
-def _is_computed_from(step_input: StepInput, array: AnyArray) -> bool:
-    """Return whether the op that computed an input computes it from an array alone."""
-    kind, output = step_input.producer_kind, step_input.array
-    if not kind or array.size != output.size:
-        return False
-    return any(
-        compute_residual(recomputed, output) <= _RECOMPUTED_DISTANCE
-        for _, recomputed in compute_interpretations(kind, [array], {}, output_shape=output.shape)
-    )
 
 
 def _has_unknown_origin(region: Region, step_input: StepInput) -> bool:
@@ -311,8 +295,19 @@ def _name_rearrangement(
     if roll is not None:
         length, shift = roll
         return "row-shift", f"{name} without rolling each {length} of its rows by {shift}"
+    axis = _find_reversed_axis(array, step_input.array)
+    if axis >= 0:
+        return "scan-direction", f"{name} not reversed along axis {axis}"
     cause = "heads-permuted" if is_attention(case.finding.scope) else "axes-swapped"
     return cause, f"the elements of {name} in memory order, as if its axes were not exchanged"
+
+
+def _find_reversed_axis(array: AnyArray, other: AnyArray) -> int:
+    """Return the axis along which one array is the other one reversed; -1 if there is none."""
+    if array.shape != other.shape:
+        return -1
+    axes = (axis for axis in range(array.ndim) if array.shape[axis] > 1)
+    return next((axis for axis in axes if np.array_equal(np.flip(array, axis), other)), -1)
 
 
 def _find_roll(array: AnyArray, rolled: AnyArray) -> tuple[int, int] | None:

@@ -46,7 +46,9 @@ def list_other_states(case: FaultCase, region: Region) -> Iterator[Change]:
             is_given = step_input.is_given or _is_unknown_state(case, region, number, step_input)
             is_state = step_input.is_state or _is_previous_state(region, number, step_input)
             if step_input.array.ndim < _MIN_STATE_AXES:
-                is_given = False  # a vector of weights, one for each channel
+                continue  # a vector of weights, one for each channel, or a part of a loss
+            if is_given and not _is_recurrent(case, region, number, step_input):
+                is_given = False
             if not is_given and not is_state:
                 continue
             output = compute_with(step, position, np.zeros_like(step_input.array))
@@ -59,6 +61,19 @@ def list_other_states(case: FaultCase, region: Region) -> Iterator[Change]:
                     f"{'an' if is_given else 'a'} {state} of zeros in {step.name}",
                     f"has {step_input.name}",
                 )
+
+
+def _is_recurrent(case: FaultCase, region: Region, number: int, step_input: StepInput) -> bool:
+    """Return whether a product with a given value may be one with the state of a recurrence.
+
+    Each element of it decays, or it enters gates. What is given to other products is a part of the
+    batch.
+    """
+    if region.steps[number].kind == "mul":
+        return True
+    kinds = region.find_kinds_after(number) | case.consumer_kinds
+    others = [item for item in region.steps[number].inputs if item is not step_input]
+    return bool(kinds & _CELL_KINDS) or any(item.producer_kind == "exp" for item in others)
 
 
 def _is_unknown_state(case: FaultCase, region: Region, number: int, step_input: StepInput) -> bool:

@@ -154,7 +154,7 @@ def _describe_steps(
         without = Statement(f"RMS norm, without {names} of the mean", "has layer norm")
         having = Statement(f"layer norm, with {names} of the mean", "has RMS norm")
         return _Omission("norm-kind", without, having)
-    for cause, noun, details in _list_nouns(steps, source):
+    for cause, noun, details in _list_nouns(case, steps, source):
         thing = f"{noun}{details} ({names})"
         return _Omission(
             cause, Statement(f"no {noun}", f"has {thing}"), Statement(thing, "has none")
@@ -238,7 +238,9 @@ def _is_used_twice(case: FaultCase, value: int, addend: StepInput) -> bool:
     )
 
 
-def _list_nouns(steps: list[Step], source: StepInput) -> Iterator[tuple[str, str, str]]:
+def _list_nouns(
+    case: FaultCase, steps: list[Step], source: StepInput
+) -> Iterator[tuple[str, str, str]]:
     """Yield (cause, noun, details) of what the steps are together, if there is a word for it."""
     kinds = {step.kind for step in steps}
     for step in steps:
@@ -253,7 +255,7 @@ def _list_nouns(steps: list[Step], source: StepInput) -> Iterator[tuple[str, str
         yield "soft-cap", "soft cap", ""
     if kinds >= {"mul", "add"} and any(map(_reads_wave_table, steps)):
         yield "rope-missing", f"rotary embedding of {source.name}", ""
-    if kinds & _ROOT_KINDS or any(map(_divides_by_root, steps)):
+    if kinds & _ROOT_KINDS or any(_divides_by_own_root(case, step, source) for step in steps):
         yield "norm-missing", "norm", ""
 
 
@@ -288,10 +290,16 @@ def _name_scaling(case: FaultCase, region: Region, number: int) -> str:
     return "constant-factor"
 
 
-def _divides_by_root(step: Step) -> bool:
-    """Return whether a step multiplies by the inverse of a root, or divides by a root."""
+def _divides_by_own_root(case: FaultCase, step: Step, source: StepInput) -> bool:
+    """Return whether a step multiplies a value by the inverse of a root that follows from it.
+
+    Or divides it by the root. The root of something else, such as a count, is no norm.
+    """
     kinds = {"mul": {"rsqrt", "reciprocal"}, "div": {"sqrt"}}.get(step.kind, set())
-    return any(item.producer_kind in kinds for item in step.inputs)
+    return any(
+        item.producer_kind in kinds and case.depends_on(item.value, source.value)
+        for item in step.inputs
+    )
 
 
 def _reads_wave_table(step: Step) -> bool:
