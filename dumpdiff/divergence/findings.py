@@ -21,6 +21,7 @@ from .finding_words import (
 )
 from .joint_graph import JointGraph
 from .locations import Location, build_location
+from .rearrangements import find_common_sources
 from .states import States
 
 #: Rank of the kinds that come first, because they explain everything after them.
@@ -51,8 +52,11 @@ def build_findings(
     """
     pair_states = states.state[: len(graph.comparison.pairs)]
     is_place = (pair_states == INTRODUCED) | (pair_states == ISOLATED)
+    sources = find_common_sources(
+        graph, states.state.tolist(), lambda node: states.ancestry[node].ancestors
+    )
     locations = [
-        build_location(graph, states, node, scopes_t, scopes_r)
+        build_location(graph, states, node, scopes_t, scopes_r, sources.get(node))
         for node in np.flatnonzero(is_place).tolist()
     ]
     position = {node: index for index, node in enumerate(graph.order)}

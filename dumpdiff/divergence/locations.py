@@ -36,6 +36,8 @@ class SideLocation:
     parts: tuple[int, ...] = ()
     #: those of ``ops`` that put the numbers of an input in another order
     rearranging_ops: tuple[int, ...] = ()
+    #: those of ``ops`` whose results may be in another order, which statistics do not show
+    source_ops: tuple[int, ...] = ()
 
     @property
     def parameter(self) -> str:
@@ -139,6 +141,22 @@ class Location:
         return scope_r or scope_t or self.reference.printed_scope or self.target.printed_scope
 
     @property
+    def possible_rearrangement(self) -> str:
+        """A sentence on ops whose results may be in another order, '' without any."""
+        names = [
+            str(side.flow.trace.ops["name"].iat[op])
+            for side in (self.target, self.reference)
+            for op in side.source_ops
+        ]
+        common_names = ", ".join(dict.fromkeys(names))
+        if not names:
+            return ""
+        return (
+            f"several ops diverge that read what {common_names} computes; statistics do not show "
+            "the order of its numbers"
+        )
+
+    @property
     def rearrangement(self) -> str:
         """A clause on the ops that put the numbers of an input in another order, '' without any."""
         names = [
@@ -151,9 +169,17 @@ class Location:
 
 
 def build_location(
-    graph: JointGraph, states: States, node: int, scopes_t: list[str], scopes_r: list[str]
+    graph: JointGraph,
+    states: States,
+    node: int,
+    scopes_t: list[str],
+    scopes_r: list[str],
+    source: int | None = None,
 ) -> Location:
-    """Return the location of a pair; ``scopes_t`` and ``scopes_r`` are the scopes of all ops."""
+    """Return the location of a pair; ``scopes_t`` and ``scopes_r`` are the scopes of all ops.
+
+    ``source`` is an agreeing value that may be in another order.
+    """
     unpaired_nodes = find_source_nodes(graph, states, node)
     slot_pair = graph.comparison.pairs["slot_pair"].iat[node]
     slot_ops = None if slot_pair is None else (slot_pair.target_op, slot_pair.reference_op)
@@ -170,8 +196,9 @@ def build_location(
     exchanging_ops = find_exchanged_parts(graph, ancestors, own_ops)
     for side, exchanges in enumerate(exchanging_ops):
         rearranging_ops[side].extend(exchanges)
+    source_ops = [_list_producers(own, source) for own in graph.sides]
     for side, own in enumerate(graph.sides):
-        ops = sorted({*rearranging_ops[side], *computing_ops[side]})
+        ops = sorted({*rearranging_ops[side], *source_ops[side], *computing_ops[side]})
         preceding_op = _find_op_before_omission(graph, unpaired_nodes, omitting_side=side)
         if preceding_op is not None:
             ops = [preceding_op, *ops]
@@ -191,10 +218,19 @@ def build_location(
                 unread_parameters,
                 parts[side] if len(parts[side]) > 1 else (),
                 tuple(rearranging_ops[side]) if slot_ops is None else (),
+                source_ops[side] if slot_ops is None else (),
             )
         )
     phase = str(graph.phase[node])
     return Location(node, phase, sides[0], sides[1], unpaired_nodes, omitting_module)
+
+
+def _list_producers(side: GraphSide, node: int | None) -> tuple[int, ...]:
+    """Return the op that produced a node, () if none did."""
+    if node is None or side.classes[node] < 0:
+        return ()
+    producer = int(side.flow.producers[side.classes[node]])
+    return (producer,) if producer >= 0 else ()
 
 
 def _list_ops(

@@ -12,13 +12,15 @@ rearranged numbers, and belongs to the difference there.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from ..comparison.layouts import has_common_order
 from ..model.arrays import AnyArray
 from ..model.recorded_shapes import load_readable_tensor
+from ..model.trace import FORWARD
+from ..model.verdict import INTRODUCED
 from .joint_graph import GraphSide, JointGraph
 
 #: Elements of a tensor that is read. A larger one would take seconds.
@@ -26,6 +28,8 @@ _MAX_ELEMENTS = 1 << 22
 #: Relative difference of the squared norm of a value, and of all its parts together. Statistics are
 #: float32 sums: up to 3e-6 was measured.
 _NORM_ERROR = 1e-4
+#: Unit roundoff of bfloat16. A smaller difference may be one of precision.
+_LARGEST_ROUNDOFF = 2.0**-8
 
 
 def find_rearranging_ops(
@@ -84,6 +88,61 @@ def find_exchanged_parts(
             if producer >= 0:
                 side_ops.append(producer)
     return computing_ops
+
+
+def find_common_sources(
+    graph: JointGraph, state: Sequence[str], ancestors_of: Callable[[int], Sequence[int]]
+) -> dict[int, int]:
+    """Return node -> the last agreeing value that it and another introduced one are computed from.
+
+    Statistics do not show the order of numbers. If several ops that read the results of one op
+    diverge there, although they do not depend on each other, a result in another order explains
+    all of them. Only values that are compared by statistics count, and differences that no
+    rounding makes.
+    """
+    pairs = graph.comparison.pairs
+    is_statistical = (pairs["metric"] == "statistics").tolist()
+    errors = pairs["error"].tolist()
+    nodes_of_source: defaultdict[int, list[int]] = defaultdict(list)
+    for node in range(len(pairs)):
+        is_candidate = state[node] == INTRODUCED and graph.phase[node] == FORWARD
+        if not is_candidate or not is_statistical[node] or not errors[node] > _LARGEST_ROUNDOFF:
+            continue
+        sources = {_find_whole(graph, ancestor) for ancestor in ancestors_of(node)}
+        for source in sources:
+            is_computed = source < len(pairs) and is_statistical[source]
+            if is_computed and all(_find_producer(side, source) >= 0 for side in graph.sides):
+                nodes_of_source[source].append(node)
+    places = {node: place for place, node in enumerate(graph.order)}
+    source_of: dict[int, int] = {}
+    for source in sorted(nodes_of_source, key=places.__getitem__):
+        if len(nodes_of_source[source]) > 1:
+            source_of.update(dict.fromkeys(nodes_of_source[source], source))
+    return source_of
+
+
+def _find_producer(side: GraphSide, node: int) -> int:
+    """Return the op of a side that computed a node, -1 if none did."""
+    value = int(side.classes[node])
+    return int(side.flow.producers[value]) if value >= 0 else -1
+
+
+def _find_whole(graph: JointGraph, node: int) -> int:
+    """Return the value that a node is a part of; else the node.
+
+    Only known values may have parts: cut by a recorded op, or read without one.
+    """
+    parents = graph.parents[node]
+    if len(parents) != 1:
+        return node
+    if all(_find_producer(side, node) < 0 for side in graph.sides):
+        return parents[0]
+    siblings = [child for child in graph.children[parents[0]] if graph.parents[child] == parents]
+    for side in graph.sides:
+        parts = [sibling for sibling in siblings if side.classes[sibling] >= 0]
+        if node in parts and side.classes[parents[0]] >= 0 and _is_cut(side, parts, parents[0]):
+            return parents[0]
+    return node
 
 
 def _is_cut(side: GraphSide, parts: Sequence[int], whole: int) -> bool:

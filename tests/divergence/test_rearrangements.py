@@ -110,3 +110,28 @@ class TestExchangedParts:
 
     def test_an_order_that_both_runs_undo_is_no_difference(self, exchanged):
         assert locate_divergence(exchanged, exchanged).findings == ()
+
+
+class TestPossibleOrder:
+    """Statistics of a permuted result agree. What computes with it shows the order."""
+
+    NORM = "Tensor.__mul__.1.forward"  # its last op
+    QUERY, KEY = "Functional.linear.0.forward", "Functional.linear.1.forward"
+
+    @pytest.fixture
+    def reference(self, trace):
+        """Statistics of a real run."""
+        return trace("v6.0_api_stack_summary")
+
+    def diverge(self, reference, *names):
+        rows = {row for name in names for row in find_dependents(reference, name)}
+        return locate_divergence(scale_tensors(reference, rows, 1.3), reference).findings[0]
+
+    def test_what_several_diverging_ops_read_may_be_in_another_order(self, reference):
+        finding = self.diverge(reference, self.QUERY, self.KEY)
+        assert finding.target_ops == (self.NORM, self.QUERY)
+        assert any("do not show the order of its numbers" in fact for fact in finding.evidence)
+
+    def test_one_diverging_op_is_wrong_itself(self, reference):
+        finding = self.diverge(reference, self.QUERY)
+        assert finding.target_ops == (self.QUERY,)
