@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -221,6 +222,8 @@ class _ShardJoiner:
                 return _join_arrays(name, dtype, _split_parts(raws, sizes), 0)
             is_row_parallel = is_row_parallel or is_output_projection(name)
         is_split = is_row_parallel or module in COLUMN_PARALLEL or path_parts[-1] == SINKS
+        if module == "qkv" and self._has_latent_attention(path_parts) and are_identical(raws):
+            is_split = False
         if not shape or not is_split:
             return self._join_copies(name, module, entries, raws)
         if is_row_parallel:
@@ -238,6 +241,15 @@ class _ShardJoiner:
         """Return the shape of a rank's share of a parameter; None if there is no such name."""
         pieces = self._pieces.get(name)
         return pieces[0].entry.shape if pieces else None
+
+    def _has_latent_attention(self, path_parts: Sequence[str]) -> bool:
+        """Return whether a fused qkv is [q_a; kv_a], which MindSpeed gives to every rank."""
+        return ".".join((*path_parts[:-2], "kv_b.weight")) in self._paths
+
+    @cached_property
+    def _paths(self) -> set[str | None]:
+        """Canonical names of all parameters."""
+        return set(map(self._rules.resolve_parameter, self._pieces))
 
     def _has_gate(self, name: str, n_rows: int, n_ranks: int) -> bool:
         """Whether the first matrix of an MLP has twice as many rows as the second has columns."""
