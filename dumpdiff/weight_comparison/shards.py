@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from ..model.trace import Problem
 from ..rulebook import Rules
 from .families import find_model_family, read_model_config, read_naming
 from .grouped_experts import get_sibling_name, is_grouped_weight, split_experts
+from .mamba_shards import compute_part_sizes, is_output_projection
 from .matrix import Matrix, concatenate_columns, concatenate_rows
 from .whole_model import Tensor, WholeModel, are_identical, make_unsplit_tensor
 
@@ -214,7 +216,14 @@ class _ShardJoiner:
         path_parts = (self._rules.resolve_parameter(name) or name).split(".")
         module = path_parts[-2] if len(path_parts) > 1 else ""
         is_row_parallel = module in ROW_PARALLEL and path_parts[-1] == "weight"
+        if self._checkpoint.format == FORMAT:
+            sizes = compute_part_sizes(name, self._get_share_shape)
+            if sizes is not None and sum(sizes) == shape[0]:
+                return _join_arrays(name, dtype, _split_parts(raws, sizes), 0)
+            is_row_parallel = is_row_parallel or is_output_projection(name)
         is_split = is_row_parallel or module in COLUMN_PARALLEL or path_parts[-1] == SINKS
+        if module == "qkv" and self._has_latent_attention(path_parts) and are_identical(raws):
+            is_split = False
         if not shape or not is_split:
             return self._join_copies(name, module, entries, raws)
         if is_row_parallel:
@@ -227,6 +236,20 @@ class _ShardJoiner:
             gates, ups = zip(*(np.split(raw, 2) for raw in raws), strict=True)
             return _join_arrays(name, dtype, [*gates, *ups], 0)
         return _join_arrays(name, dtype, raws, 0)
+
+    def _get_share_shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a rank's share of a parameter; None if there is no such name."""
+        pieces = self._pieces.get(name)
+        return pieces[0].entry.shape if pieces else None
+
+    def _has_latent_attention(self, path_parts: Sequence[str]) -> bool:
+        """Return whether a fused qkv is [q_a; kv_a], which MindSpeed gives to every rank."""
+        return ".".join((*path_parts[:-2], "kv_b.weight")) in self._paths
+
+    @cached_property
+    def _paths(self) -> set[str | None]:
+        """Canonical names of all parameters."""
+        return set(map(self._rules.resolve_parameter, self._pieces))
 
     def _has_gate(self, name: str, n_rows: int, n_ranks: int) -> bool:
         """Whether the first matrix of an MLP has twice as many rows as the second has columns."""
@@ -256,6 +279,12 @@ class _ShardJoiner:
             )
         matrix = concatenate_rows([concatenate_columns(band) for band in bands.values()])
         return Tensor(name, matrix, shape)
+
+
+def _split_parts(raws: Sequence[AnyArray], sizes: Sequence[int]) -> list[AnyArray]:
+    """Return the parts of all ranks, in the order of the parts: rows of the first of each rank."""
+    shares = [np.split(raw, np.cumsum(sizes)[:-1]) for raw in raws]
+    return [part for parts in zip(*shares, strict=True) for part in parts]
 
 
 def _join_arrays(name: str, dtype: str, raws: list[AnyArray], axis: int) -> Tensor:

@@ -17,8 +17,9 @@ from weight_comparison.layouts import Weights
 from dumpdiff import checkpoints
 from dumpdiff.conversion import SourceOptions
 from dumpdiff.model.errors import DumpError
+from dumpdiff.weight_comparison import compare
 
-from .conftest import Convert
+from .conftest import RULES, Convert
 
 torch = pytest.importorskip("torch")
 
@@ -236,6 +237,27 @@ def test_every_split_of_layers_and_experts_and_back(
 ) -> None:
     megatron = convert_to("megatron", models / name, **sizes)
     assert_same_bits(load_written(convert_to("huggingface", megatron)), hugging_face(name)[0])
+
+
+@pytest.mark.parametrize("is_fused", [False, True], ids=["separate", "fused as by MindSpeed"])
+def test_down_projections_of_latent_attention_on_every_rank(
+    convert_to: Convert, models: Path, hugging_face: HuggingFace, is_fused: bool
+) -> None:
+    """With Transformer Engine and in MindSpeed, all ranks have the whole q_a and kv_a."""
+    folder = convert_to("megatron", models / "deepseek", tensor=2, transformer_engine=True)
+    for file in folder.rglob("*.pt") if is_fused else ():
+        content = torch.load(file, weights_only=False)
+        model = content["model"]
+        for name in [name for name in model if "linear_q_down_proj" in name]:
+            other = name.replace("linear_q_down_proj", "linear_kv_down_proj")
+            fused = name.replace("linear_q_down_proj", "linear_qkv_down_proj")
+            model[fused] = torch.cat([model.pop(name), model.pop(other)])
+        torch.save(content, file)
+    result = compare(checkpoints.open(folder), checkpoints.open(models / "deepseek"), RULES)
+    assert (result.verdict, result.relation, result.mistakes) == ("agree", "identical", ())
+    assert result.coverage == 1
+    back = convert_to("huggingface", folder)
+    assert_same_bits(load_written(back), hugging_face("deepseek")[0])
 
 
 @pytest.fixture(scope="session")
