@@ -96,6 +96,7 @@ _LOADER = _build_callback(click.Choice(["megatron", "mindformers"]))
 @click.option("--step", type=int, help="Step of a dump.  [the first]")
 @click.option("--rank", type=int, help="Rank of a dump or dataset.  [all]")
 @options.json_file
+@options.language
 @options.quiet
 @click.option("-v", "--verbose", is_flag=True, help="Also print the first ids of the samples.")
 @click.pass_context

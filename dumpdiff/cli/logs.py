@@ -48,6 +48,7 @@ The standard: first loss within 0.005 or 0.5 %, mean loss within 0.01 or 1 %, gl
     type=OUTPUT_FILE,
     help="Draw the curves of both runs; - for standard output.",
 )
+@options.language
 @options.quiet
 @click.option("-v", "--verbose", is_flag=True, help="Also print every step.")
 @click.pass_context

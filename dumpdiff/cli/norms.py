@@ -40,6 +40,7 @@ Examples:
 )
 @options.rules
 @options.json_file
+@options.language
 @options.quiet
 @click.option("-v", "--verbose", is_flag=True, help="Print every norm.")
 @click.pass_context

@@ -40,6 +40,7 @@ Two steps distinguish nearly all rules; one step does not.
     "--settings", metavar="FILE", help="YAML or JSON file of what is known of the optimizer."
 )
 @options.json_file
+@options.language
 @options.quiet
 @click.option("-v", "--verbose", is_flag=True, help="Name every parameter of a group.")
 @click.pass_context

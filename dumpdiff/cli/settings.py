@@ -34,6 +34,7 @@ script.
 @options.target_config
 @options.reference_config
 @options.json_file
+@options.language
 @options.quiet
 @click.option(
     "-v", "--verbose", is_flag=True, help="Also print what is equal, and what changes no number."

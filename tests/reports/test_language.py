@@ -177,11 +177,16 @@ def test_the_option_is_for_one_command(tmp_path: Path, monkeypatch: pytest.Monke
     assert not CHINESE.search(CliRunner().invoke(main, ["align", *dumps]).stdout)
 
 
+@pytest.fixture(scope="module")
+def demo_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return dumpdiff.demo(tmp_path_factory.mktemp("demo") / "runs")
+
+
 def test_weights_and_triage_answer_in_chinese(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    demo_runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the triage: the conclusion, what was ruled out, and the advice."""
-    monkeypatch.chdir(dumpdiff.demo(tmp_path / "runs"))
+    monkeypatch.chdir(demo_runs)
     checkpoints = ["mindformers/checkpoint/model.ckpt", "megatron/checkpoint/model.pt"]
     weights = [item for side, file in zip("tr", checkpoints, strict=True)
                for item in (f"-{side}", f"weights={file}")]  # fmt: skip
@@ -196,3 +201,30 @@ def test_weights_and_triage_answer_in_chinese(
     assert f"权重，依据权重：{answer}" in triaged.stdout
     advice = "请在两次训练中 dump 第 1 个 step 的统计量（dump:）；它最能区分尚未排除的部分（前向，"
     assert advice in triaged.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "first_line"),
+    [
+        (
+            "data mindformers/batch.npz megatron/batch.npz",
+            "数据一致：token id：相同的 2 个样本，每个 8 个 token，逐位相同",
+        ),
+        (
+            "logs mindformers/train.log megatron/train.log",
+            "日志不一致：首个 loss（step 1）5.10704 对 5.23081，相差 1.2e-1（2.4 %）",
+        ),
+        (
+            "settings mindformers/settings.yaml megatron/train.sh",
+            "配置无法判断：rotary percent：MindSpore Transformers：未设置，"
+            "且 MindSpore Transformers 的默认值未知；1（Megatron-LM 的默认值），另有 4 项；"
+            "54 项配置相同，另有 14 项两侧均为默认值",
+        ),
+    ],
+)
+def test_a_stage_answers_in_chinese(
+    command: str, first_line: str, demo_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(demo_runs)
+    outcome = CliRunner().invoke(main, [*command.split(), "--lang", "zh", "-q"])
+    assert outcome.stdout.splitlines() == [first_line]

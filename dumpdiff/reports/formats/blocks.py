@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich import box
 from rich.cells import set_cell_size
@@ -13,7 +13,9 @@ from rich.text import Text
 
 from ...model.formatting import escape_control
 from ..language import translate
+from ..sentences import translate_known_sentence
 
+_VERDICTS = ("agree", "differ", "inconclusive")
 _LABEL_WIDTH = 11  #: columns of a console, before the description of a side
 
 
@@ -36,6 +38,23 @@ class ListBlock:
 
 
 Block = TableBlock | ListBlock
+
+
+def translate_block(block: Block) -> Block:
+    """Return a table or list with its sentences in the current language.
+
+    A text without a blank is a name, unless it is a verdict.
+    """
+    if isinstance(block, ListBlock):
+        return replace(block, lines=tuple(map(translate_known_sentence, block.lines)))
+    rows = []
+    for row in block.rows:
+        cells = (
+            translate_known_sentence(cell) if " " in cell or cell in _VERDICTS else cell
+            for cell in row
+        )
+        rows.append(tuple(cells))
+    return replace(block, rows=tuple(rows))
 
 
 def write_sides(console: Console, target: str, reference: str) -> None:

@@ -17,7 +17,9 @@ from ...optimizers.groups import UNEXPLAINED, ParameterGroup
 from ...optimizers.rule import HYPERPARAMETERS
 from ...optimizers.summary import format_fit, format_headline, join_names, list_sides
 from ...optimizers.update_analysis import UpdateAnalysis
-from ..formats.blocks import Block, ListBlock, TableBlock, write_blocks
+from ..formats.blocks import Block, ListBlock, TableBlock, translate_block, write_blocks
+from ..language import use_chosen_language
+from ..sentences import translate_sentence
 
 #: Major: programs that read the old form fail. Minor: something was added.
 #: History:
@@ -34,6 +36,7 @@ _MAX_NAMES = 3  #: parameters of a group that are named without -v
 _COLORS = {"same rule": "bold green", "different rules": "bold red", "inconclusive": "bold yellow"}
 
 
+@use_chosen_language()
 def write(
     result: UpdateAnalysis | UpdateComparison,
     console: Console,
@@ -45,10 +48,11 @@ def write(
     headline = format_headline(result)
     colors = [color for start, color in _COLORS.items() if headline.startswith(start)]
     style = colors[0] if colors else "bold"
-    console.print(Text(escape_control(headline), style=style), soft_wrap=True)
+    answer = escape_control(translate_sentence(headline))
+    console.print(Text(answer, style=style), soft_wrap=True)
     if quiet:
         return
-    write_blocks(console, build_blocks(result, verbose=verbose))
+    write_blocks(console, map(translate_block, build_blocks(result, verbose=verbose)))
 
 
 def format_sides(result: UpdateComparison) -> tuple[str, str]:

@@ -11,9 +11,9 @@ from rich.text import Text
 from ... import __version__
 from ...model.formatting import escape_control
 from ...model.stage import Stage
-from ..formats.blocks import Block, write_blocks, write_sides
-from ..language import translate
-from ..sentences import translate_sentence
+from ..formats.blocks import Block, translate_block, write_blocks, write_sides
+from ..language import translate, use_chosen_language
+from ..sentences import translate_known_sentence, translate_sentence
 
 #: Of the JSON of every stage. Major: programs that read the old form fail. Minor: something was
 #: added.
@@ -35,6 +35,7 @@ SCHEMA_VERSION = "2.0"
 COLORS = {"agree": "bold green", "differ": "bold red", "inconclusive": "bold yellow"}
 
 
+@use_chosen_language()
 def write_stage(
     stage: Stage,
     sides: tuple[str, str] | None,
@@ -48,8 +49,8 @@ def write_stage(
     if quiet:
         return
     if sides is not None:
-        write_sides(console, *sides)
-    write_blocks(console, blocks)
+        write_sides(console, *map(translate_known_sentence, sides))
+    write_blocks(console, map(translate_block, blocks))
 
 
 def write_headline(stage: Stage, console: Console) -> None:

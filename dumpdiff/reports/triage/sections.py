@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...diagnosis.decision import SYMPTOMS
 from ...diagnosis.dump_evidence import DumpEvidence
@@ -15,16 +15,14 @@ from ...model.formatting import format_number
 from ...model.run_result import RunResult
 from ...model.stage import Stage
 from ..alignment.summary import format_side
-from ..formats.blocks import Block, ListBlock, TableBlock
+from ..formats.blocks import Block, ListBlock, TableBlock, translate_block
 from ..language import translate
 from ..runs.summary import format_scope
-from ..sentences import translate_known_sentence, translate_sentence
+from ..sentences import translate_sentence
 from ..stages import checklist, data, logs, norms, optimizer, settings
 from ..weights import text as weights
 
 NOT_GIVEN = "not given"  #: the state of a stage that had nothing to compare
-
-_VERDICTS = ("agree", "differ", "inconclusive")
 
 _MAX_FINDINGS = 10  #: findings of one phase that are listed
 
@@ -44,7 +42,7 @@ def build_sections(evidence: Evidence) -> tuple[Section, ...]:
     """Return the stages that were compared, in order."""
     contents = {}
     for name, sides, blocks in _build_contents(evidence):
-        contents[name] = (sides, tuple(map(_translate_block, _remove_empty(blocks))))
+        contents[name] = (sides, tuple(map(translate_block, _remove_empty(blocks))))
     sections = []
     for stage in evidence.stages:
         sides, blocks = contents.get(stage.name, (None, _build_unfinished(stage)))
@@ -176,23 +174,6 @@ def build_conclusion(triaged: TriageResult) -> tuple[ListBlock, ...]:
         ListBlock("not known", _translate_lines(unknown)),
     )
     return tuple(block for block in blocks if block.lines)
-
-
-def _translate_block(block: Block) -> Block:
-    """Return a table or list of a stage with its sentences translated.
-
-    A text without a blank is a name, unless it is a verdict.
-    """
-    if isinstance(block, ListBlock):
-        return replace(block, lines=tuple(map(translate_known_sentence, block.lines)))
-    rows = []
-    for row in block.rows:
-        cells = (
-            translate_known_sentence(cell) if " " in cell or cell in _VERDICTS else cell
-            for cell in row
-        )
-        rows.append(tuple(cells))
-    return replace(block, rows=tuple(rows))
 
 
 def _translate_lines(lines: Iterable[str]) -> tuple[str, ...]:

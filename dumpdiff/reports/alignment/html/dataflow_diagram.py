@@ -11,7 +11,7 @@ from ....model.finding_context import Edge, FindingContext, Neighborhood, Node
 from ....model.formatting import format_number
 from ...language import translate
 
-WIDTH, HEIGHT = 208, 44  #: of an op, in pixels like all lengths here
+WIDTH, HEIGHT = 196, 44  #: of an op, in pixels like all lengths here
 _COLUMN_GAP, _ROW_GAP = 26, 50  #: between ops of one row, between rows
 _SIDE_GAP = 84  #: between the two sides
 _MARGIN, _HEADER = 12, 34
