@@ -99,6 +99,12 @@ def _check_stages(model: CanonicalCheckpoint, sizes: ParallelSizes) -> None:
 
 
 def _check_experts(model: CanonicalCheckpoint, sizes: ParallelSizes) -> None:
+    has_biases = any(is_expert(path) and path.endswith(".bias") for path in model.parameters)
+    if has_biases and sizes.tensor_of_experts > 1:
+        raise DumpError(
+            f"--etp {sizes.tensor_of_experts}: its experts have biases, for which Megatron-core"
+            " splits no expert over ranks; give --etp 1"
+        )
     if sizes.expert == 1 and sizes.expert_tensor in (None, sizes.tensor):
         return
     n_experts = count_experts(model.parameters)

@@ -19,8 +19,9 @@ from .block_scales import dequantize_weights
 from .distance import Distance
 from .groups import Group, Member, group_by_name, is_state
 from .layout import GroupComparison, ShapeMismatch, compare_group
-from .mistakes import ParameterIndex, name_mistake, name_small_change
+from .mistakes import name_mistake, name_small_change
 from .notes import find_layer_shift, list_notes
+from .parameter_index import ParameterIndex
 from .parameter_rows import ParameterRows
 from .result import (
     MIN_COVERAGE,

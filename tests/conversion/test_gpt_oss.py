@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from dumpdiff import checkpoints
-from dumpdiff.conversion import SourceOptions, TargetOptions, plan_conversion
+from dumpdiff.conversion import ParallelSizes, SourceOptions, TargetOptions, plan_conversion
 from dumpdiff.model.errors import DumpError
 
 from .conftest import RULES, Convert
@@ -70,7 +70,9 @@ def load_model(folder: Path) -> object:
 def test_every_split_and_back(
     convert_to: Convert, gpt_oss: Path, engine: bool, tmp_path: Path
 ) -> None:
-    megatron = convert_to("megatron", gpt_oss, tensor=2, expert=2, transformer_engine=engine)
+    megatron = convert_to(
+        "megatron", gpt_oss, tensor=2, expert=2, expert_tensor=1, transformer_engine=engine
+    )
     back = convert_to("huggingface", megatron)
     weights, written = (load_file(folder / "model.safetensors") for folder in (gpt_oss, back))
     assert weights.keys() == written.keys()
@@ -88,7 +90,8 @@ def test_the_arguments_of_megatron_say_what_the_model_computes(
     megatron = convert_to("megatron", gpt_oss)
     arguments = checkpoints.open(megatron).settings
     assert {name: arguments[name] for name in MEGATRON} == MEGATRON
-    split_again = checkpoints.open(convert_to("megatron", megatron, tensor=2)).settings
+    sizes = {"tensor": 2, "expert": 2, "expert_tensor": 1}
+    split_again = checkpoints.open(convert_to("megatron", megatron, **sizes)).settings
     assert {name: split_again[name] for name in MEGATRON} == MEGATRON
     assert split_again["tensor_model_parallel_size"] == 2
     config = json.loads((convert_to("huggingface", megatron) / "config.json").read_text())
@@ -103,6 +106,13 @@ def test_yarn_is_said_to_have_no_option_of_megatron(gpt_oss: Path) -> None:
     )
     (note,) = result.plan.notes
     assert "no place for the scaling of RoPE (rope_type yarn, " in note
+
+
+def test_an_expert_with_biases_is_not_split(gpt_oss: Path) -> None:
+    """Megatron-core's configuration refuses it."""
+    options = TargetOptions("megatron", sizes=ParallelSizes(tensor=2))
+    with pytest.raises(DumpError, match="--etp 2: its experts have biases"):
+        plan_conversion(checkpoints.open(gpt_oss), SourceOptions(), options, RULES)
 
 
 def test_mindspore_transformers_is_refused(gpt_oss: Path) -> None:
