@@ -151,3 +151,21 @@ class TestIdioms:
         folder = dump("pt_timed")
         result = dumpdiff.align(folder / "timed_fused", folder / "timed_none")
         assert result.verdict == "aligned"
+
+
+class TestHeads:
+    """One side has the tokens before the batch: where the numbers diverge, they show no layout."""
+
+    def test_both_orders_of_the_axes_are_aligned(self, dump: Callable[[str], Path]) -> None:
+        folder = dump("pt_heads")
+        result = dumpdiff.align(folder / "heads_tokens", folder / "heads_none")
+        assert result.verdict == "aligned"
+
+    @pytest.mark.parametrize("is_mirrored", [False, True])
+    def test_a_missing_norm_is_found_across_the_orders(
+        self, explain_idiom: Callable[[str, str], tuple[str, str]], is_mirrored: bool
+    ) -> None:
+        names = ("heads_normless", "heads_none")
+        cause, text = explain_idiom(*(names[::-1] if is_mirrored else names))
+        assert cause == "norm-missing"
+        assert "without Functional.layer_norm.0.forward (layer_norm)" in text
