@@ -37,7 +37,7 @@ def is_event_file(head: bytes) -> bool:
 
 def parse(data: bytes, path: str) -> Curves:
     """Return the run in an event file. Raises DumpError if it has no scalar that is a loss."""
-    series = _read_series(data)
+    series = read_series(data)
     loss_name = find_name(series, LOSSES)
     if not loss_name:
         shown_tags = ", ".join(sorted(series)[:8]) or "none"
@@ -75,7 +75,7 @@ def _format_float32(value: float | None) -> str:
     return "" if value is None else f"{value:.7e}"
 
 
-def _read_series(data: bytes) -> dict[str, list[tuple[int, float]]]:
+def read_series(data: bytes) -> dict[str, list[tuple[int, float]]]:
     """Return the steps and values of every scalar by its tag.
 
     A file that is still written, or was cut off, ends before its last record.

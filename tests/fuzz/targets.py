@@ -260,6 +260,13 @@ TARGETS = (
         _read_dump_in("polygraphy/clean"),
     ),
     Target(
+        "norm_events",
+        _unpack("norm_events"),
+        "lightning/events*",
+        mutations.mutate_bytes,
+        lambda f: read_norms(f / "norm_events/lightning"),
+    ),
+    Target(
         "msprobe_monitor",
         _unpack("msprobe_monitor"),
         "clean/v2/rank_0/weight_grad_step0-0.csv",

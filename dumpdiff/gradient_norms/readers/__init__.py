@@ -8,7 +8,7 @@ from ...model.errors import DumpError
 from ...model.input_files import check_input, read_head
 from ...rulebook import Rules, load_rules
 from ..norms import Norms
-from . import dump, gradient_files, msprobe_monitor, norm_files, printed_text
+from . import dump, event_files, gradient_files, msprobe_monitor, norm_files, printed_text
 from .interpretation import interpret_norms
 
 #: Endings of files that may hold gradients.
@@ -23,8 +23,8 @@ def read_norms(path: str | Path, step: int | None = None, rules: Rules | None = 
     """Read the gradient norm of every parameter.
 
     ``path`` is a log or a folder of logs with local norms, a folder of MindSpore's
-    ``local_norm__*.npy``, the CSV of msprobe's monitor, a dump, saved gradients (folder or
-    archive), or a list of numbers.
+    ``local_norm__*.npy``, the CSV of msprobe's monitor, event files of TensorBoard, a dump, saved
+    gradients (folder or archive), or a list of numbers.
     ``step`` counts the steps of the training from 1 (a dump's first step is 0); by default the
     first one is read. Raises DumpError if the input is none of these, or has no such step.
     """
@@ -55,6 +55,9 @@ def _read_folder(folder: Path, path: str, step: int | None, rules: Rules) -> Nor
     norms = printed_text.read_printed_norms(path, logs, step)
     if norms is not None:
         return norms
+    events = event_files.find_event_files(folder)
+    if events:
+        return event_files.read_event_norms(path, events, step)
     problem = "contains no logs, gradients or dump"
     if logs:
         problem = f"none of {len(logs)} logs contains local norms"
@@ -62,6 +65,8 @@ def _read_folder(folder: Path, path: str, step: int | None, rules: Rules) -> Nor
 
 
 def _read_file(file: Path, path: str, step: int | None, rules: Rules) -> Norms:
+    if event_files.find_event_files(file):
+        return event_files.read_event_norms(path, [file], step)
     if not _is_text(file):
         return gradient_files.read_gradients(path, step, rules)
     monitor_files = msprobe_monitor.find_monitor_files(file)
