@@ -59,8 +59,9 @@ def norms(
 
     TARGET and REFERENCE are each a log or a folder of logs with local norms (MindSpore
     Transformers' 'local_norm', its monitor, Megatron-LM with the precision guide's patch, 'dumpdiff
-    snippet local-norm'), MindSpore's local_norm__*.npy, a dump, saved gradients (.npy, .npz, .pt,
-    .safetensors, .ckpt), or a list of numbers, with or without names.
+    snippet local-norm'), MindSpore's local_norm__*.npy, the CSV of msprobe's monitors, event files
+    of TensorBoard, a dump, saved gradients (.npy, .npz, .pt, .safetensors, .ckpt), or a list of
+    numbers, with or without names.
     """
     import dumpdiff
 
