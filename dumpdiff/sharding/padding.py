@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..graph.statistics import compute_statistics
-from ..model.arrays import Ints
+from ..model.arrays import AnyArray, Ints
 from ..model.dtypes import get_unit_roundoff
 from .assemblies import NARROW, load_parts
 from .other_run import OtherRun
@@ -169,12 +169,23 @@ def _find_padding(
             if other.get_parameter_name(entry) == name:
                 return _PaddedParameter(padding, axis)
             continue
+        if _has_equal_slices(whole, axis):
+            continue
         first_slices = keep_slices(np.concatenate(parts, axis=axis), axis, kept)
         is_narrow = _is_narrow(siblings, row)
         share = measure_equal_share(first_slices, whole, axis, is_narrow=is_narrow)
         if share >= _MIN_EQUAL_SHARE:
             return _PaddedParameter(replace(padding, is_proved=True), axis)
     return None
+
+
+def _has_equal_slices(array: AnyArray, axis: int) -> bool:
+    """Return whether all slices along an axis are equal, as in a bias of zeros: they prove nothing.
+
+    A bias of zeros begins with every shorter one.
+    """
+    slices = np.moveaxis(array, axis, 0)
+    return bool((slices == slices[:1]).all())
 
 
 def _is_narrow(siblings: Siblings, row: int) -> bool:
