@@ -7,7 +7,7 @@ statistics of a pair can say. ``recomputation`` replaces it where the operator c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -84,18 +84,22 @@ def compute_cancellation(graph: JointGraph) -> Floats:
     return factors
 
 
-def compute_elementwise_errors(graph: JointGraph) -> Floats:
+def compute_elementwise_errors(graph: JointGraph, errors: Sequence[float]) -> Floats:
     """Return (pairs,) how far statistics may differ because those of the input do; 0: unknown.
 
+    Pairs whose error, of (pairs,) ``errors``, is within their tolerance need none and are left out.
     A relative L2 error of the input says nothing about single elements, but its extremes do. They
     bound what follows for squares, and give what follows for monotonic functions.
     """
     pairs = graph.comparison.pairs
-    is_statistical = (pairs["metric"] == "statistics").to_numpy()
+    is_open = np.array(errors) > pairs["tolerance"].to_numpy()
+    is_chosen = is_open & (pairs["metric"] == "statistics").to_numpy()
     elementwise_errors = np.zeros(len(pairs))
-    for node, root in _iterate_roots(graph, _flag_squares, is_statistical):
+    if not is_chosen.any():
+        return elementwise_errors
+    for node, root in _iterate_roots(graph, _flag_squares, is_chosen):
         elementwise_errors[node] = _bound_square(graph, root)
-    for node, root in _iterate_roots(graph, _flag_monotonic, is_statistical):
+    for node, root in _iterate_roots(graph, _flag_monotonic, is_chosen):
         elementwise_errors[node] = _apply_to_extremes(graph, node, root)
     return elementwise_errors
 
@@ -145,7 +149,7 @@ def _apply_to_extremes(graph: JointGraph, node: int, root: int) -> float:
     column = str(pair["statistic"])
     if column not in ("max", "min"):
         return 0.0
-    kind = graph.sides[0].kinds[int(_get_producers(graph.sides[0])[node])]
+    kind = graph.sides[0].kinds[graph.sides[0].find_producer(node)]
     function, is_rising = _MONOTONIC_FUNCTIONS[kind]
     input_column = column if is_rising else {"max": "min", "min": "max"}[column]
     inputs, outputs, scales, means = [], [], [], []

@@ -101,7 +101,7 @@ def walk_forwards(
     is_comparable = (pairs["comparable"] & pairs["slot_pair"].isna() & ~is_excused).tolist()
     is_broken = (pairs["nonfinite_mismatch"] > 0).tolist()
     conditioning = compute_conditioning(graph, rules) * cancellation[: len(pairs)]
-    elementwise_errors = compute_elementwise_errors(graph).tolist()
+    elementwise_errors = compute_elementwise_errors(graph, errors).tolist()
     factors, cancellations = conditioning.tolist(), cancellation.tolist()
     compute_share = build_share_function(graph)
     state = [INCOMPARABLE] * len(pairs) + [UNPAIRED] * (graph.n_nodes - len(pairs))

@@ -42,6 +42,11 @@ class GraphSide:
     nodes: Ints  #: (classes,) node of each class
     classes: Ints  #: (nodes,) class of each node, -1 if the side has none
 
+    def find_producer(self, node: int) -> int:
+        """Return the op that computed a node, -1 if none did."""
+        value = int(self.classes[node])
+        return int(self.flow.producers[value]) if value >= 0 else -1
+
 
 @dataclass(frozen=True)
 class JointGraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..graph import Flow
@@ -143,29 +144,25 @@ class Location:
     @property
     def possible_rearrangement(self) -> str:
         """A sentence on ops whose results may be in another order, '' without any."""
-        names = [
-            str(side.flow.trace.ops["name"].iat[op])
-            for side in (self.target, self.reference)
-            for op in side.source_ops
-        ]
-        common_names = ", ".join(dict.fromkeys(names))
+        names = self._join_names(self.target.source_ops, self.reference.source_ops)
         if not names:
             return ""
         return (
-            f"several ops diverge that read what {common_names} computes; statistics do not show "
+            f"several ops diverge that read what {names} computes; statistics do not show "
             "the order of its numbers"
         )
 
     @property
     def rearrangement(self) -> str:
         """A clause on the ops that put the numbers of an input in another order, '' without any."""
-        names = [
-            str(side.flow.trace.ops["name"].iat[op])
-            for side in (self.target, self.reference)
-            for op in side.rearranging_ops
-        ]
-        common_names = ", ".join(dict.fromkeys(names))
-        return f"an input is in another order from {common_names} on" if names else ""
+        names = self._join_names(self.target.rearranging_ops, self.reference.rearranging_ops)
+        return f"an input is in another order from {names} on" if names else ""
+
+    def _join_names(self, target_ops: Sequence[int], reference_ops: Sequence[int]) -> str:
+        """Return the names of ops of both sides, each once."""
+        names_t, names_r = (side.flow.trace.ops["name"] for side in (self.target, self.reference))
+        names = [names_t.iat[op] for op in target_ops] + [names_r.iat[op] for op in reference_ops]
+        return ", ".join(dict.fromkeys(map(str, names)))
 
 
 def build_location(
@@ -196,7 +193,8 @@ def build_location(
     exchanging_ops = find_exchanged_parts(graph, ancestors, own_ops)
     for side, exchanges in enumerate(exchanging_ops):
         rearranging_ops[side].extend(exchanges)
-    source_ops = [_list_producers(own, source) for own in graph.sides]
+    source_producers = [-1 if source is None else own.find_producer(source) for own in graph.sides]
+    source_ops = [(producer,) if producer >= 0 else () for producer in source_producers]
     for side, own in enumerate(graph.sides):
         ops = sorted({*rearranging_ops[side], *source_ops[side], *computing_ops[side]})
         preceding_op = _find_op_before_omission(graph, unpaired_nodes, omitting_side=side)
@@ -223,14 +221,6 @@ def build_location(
         )
     phase = str(graph.phase[node])
     return Location(node, phase, sides[0], sides[1], unpaired_nodes, omitting_module)
-
-
-def _list_producers(side: GraphSide, node: int | None) -> tuple[int, ...]:
-    """Return the op that produced a node, () if none did."""
-    if node is None or side.classes[node] < 0:
-        return ()
-    producer = int(side.flow.producers[side.classes[node]])
-    return (producer,) if producer >= 0 else ()
 
 
 def _list_ops(

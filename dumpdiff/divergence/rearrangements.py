@@ -84,7 +84,7 @@ def find_exchanged_parts(
         if not _are_exchanged(readers[0], readers[1]):
             continue
         for side, side_ops in zip(graph.sides, computing_ops, strict=True):
-            producer = int(side.flow.producers[side.classes[whole]])
+            producer = side.find_producer(whole)
             if producer >= 0:
                 side_ops.append(producer)
     return computing_ops
@@ -111,7 +111,7 @@ def find_common_sources(
         sources = {_find_whole(graph, ancestor) for ancestor in ancestors_of(node)}
         for source in sources:
             is_computed = source < len(pairs) and is_statistical[source]
-            if is_computed and all(_find_producer(side, source) >= 0 for side in graph.sides):
+            if is_computed and all(side.find_producer(source) >= 0 for side in graph.sides):
                 nodes_of_source[source].append(node)
     places = {node: place for place, node in enumerate(graph.order)}
     source_of: dict[int, int] = {}
@@ -119,12 +119,6 @@ def find_common_sources(
         if len(nodes_of_source[source]) > 1:
             source_of.update(dict.fromkeys(nodes_of_source[source], source))
     return source_of
-
-
-def _find_producer(side: GraphSide, node: int) -> int:
-    """Return the op of a side that computed a node, -1 if none did."""
-    value = int(side.classes[node])
-    return int(side.flow.producers[value]) if value >= 0 else -1
 
 
 def _find_whole(graph: JointGraph, node: int) -> int:
@@ -135,7 +129,7 @@ def _find_whole(graph: JointGraph, node: int) -> int:
     parents = graph.parents[node]
     if len(parents) != 1:
         return node
-    if all(_find_producer(side, node) < 0 for side in graph.sides):
+    if all(side.find_producer(node) < 0 for side in graph.sides):
         return parents[0]
     siblings = [child for child in graph.children[parents[0]] if graph.parents[child] == parents]
     for side in graph.sides:

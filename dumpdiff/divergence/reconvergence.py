@@ -292,8 +292,7 @@ def _has_exchanged_axes(graph: JointGraph, node: int) -> bool:
     shapes_of_sides = []
     for side in graph.sides:
         flow = side.flow
-        value = int(side.classes[node])
-        producer = int(flow.producers[value]) if value >= 0 else -1
+        producer = side.find_producer(node)
         if producer < 0:
             return False
         rows = flow.get_tensor_ids(producer)
