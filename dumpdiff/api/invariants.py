@@ -10,6 +10,7 @@ from ..model.errors import DumpError
 from ..model.gc_pause import pause_gc
 from ..model.trace import Trace
 from ..readers.parts import Part
+from ..rulebook import load_rules
 from .inputs import PathLike
 from .progress import Progress, report_progress
 
@@ -69,7 +70,7 @@ def check(
             report_progress(progress, "checking", n_read / n_parts)
             yield step, traces
 
-    return check_run(str(dump), read_steps(), notes=notes)
+    return check_run(str(dump), read_steps(), load_rules(), notes=notes)
 
 
 def _choose_parts(

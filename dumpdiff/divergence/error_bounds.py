@@ -22,8 +22,11 @@ _CANCELING_KINDS = frozenset({"add", "sub", "sum", "mean", "matmul"})
 _PARAMETER_GRADIENT = "parameters"
 #: Kind whose gradient is a sum of products where a factor was broadcast, of at least two terms.
 _PRODUCT, _MIN_BROADCAST_TERMS = "mul", 2
+#: Kinds that add up what the ranks of a group give.
+_REDUCTIONS = frozenset({"all_reduce", "reduce_scatter"})
+_MIN_RANKS = 2
 #: Kinds of ops whose results may be sums; so may the result of any backward record.
-_SUMMING_KINDS = _CANCELING_KINDS | {_PARAMETER_GRADIENT}
+_SUMMING_KINDS = _CANCELING_KINDS | _REDUCTIONS | {_PARAMETER_GRADIENT}
 #: Kinds that add up tensors element by element.
 _SUM_KINDS = frozenset({"add", "sub"})
 #: Kinds that keep relative errors where all inputs but one are single numbers.
@@ -68,20 +71,29 @@ def compute_cancellation(graph: JointGraph) -> Floats:
     """
     totals, sums = np.full((2, graph.n_nodes), np.nan), np.full((2, graph.n_nodes), np.nan)
     for row, side in enumerate(graph.sides):
-        is_produced = _get_producers(side) >= 0
-        sums[row, is_produced] = np.array(side.flow.rms)[side.classes[is_produced]]
+        has_value = side.classes >= 0
+        sums[row, has_value] = np.array(side.flow.rms)[side.classes[has_value]]
         nodes, side_totals = [], []
         for node, value, producer, kind in _iterate_productions(side, _flag_sums(side)):
             nodes.append(node)
             side_totals.append(_add_terms(graph, side, node, value, producer, kind))
         totals[row, nodes] = side_totals
+        _add_totals_of_ranks(totals[row], side)
     totals[~np.isfinite(totals)] = np.nan
     ratios = np.fmin(*totals) / np.maximum(np.fmax(*sums), _TINY)
     factors: Floats = np.fmax(1.0, ratios)
-    scaled_nodes = _find_scaled_nodes(graph)
-    for node in filter(scaled_nodes.__contains__, graph.order):
-        factors[node] = max(factors[node], factors[scaled_nodes[node]])
+    sources = {**_find_unwritten_nodes(graph), **_find_scaled_nodes(graph)}
+    for node in filter(sources.__contains__, graph.order):
+        factors[node] = max(factors[node], factors[sources[node]])
     return factors
+
+
+def _add_totals_of_ranks(totals: Floats, side: GraphSide) -> None:
+    """Put what ranks add up in (nodes,) the totals; the largest of each value counts."""
+    flow = side.flow
+    addends = flow.tensors["addends"].to_numpy()
+    rows = np.flatnonzero(np.isfinite(addends) & (flow.tensor_class >= 0))
+    np.fmax.at(totals, side.nodes[flow.tensor_class[rows]], addends[rows])
 
 
 def compute_elementwise_errors(graph: JointGraph, errors: Sequence[float]) -> Floats:
@@ -231,6 +243,23 @@ def _find_scaled_nodes(graph: JointGraph) -> dict[int, int]:
     return scaled_nodes
 
 
+def _find_unwritten_nodes(graph: JointGraph) -> dict[int, int]:
+    """Return node that no recorded op wrote -> the first node of its size that it is computed from.
+
+    A run reduces gradients without a record, or writes the same sum by another op.
+    """
+    sizes = _average_class_column(graph, lambda flow: flow.sizes)
+    has_writer = np.zeros(graph.n_nodes, dtype=bool)
+    for side in graph.sides:
+        has_writer |= _get_producers(side) >= 0
+    sources = {}
+    for node in np.flatnonzero(~has_writer).tolist():
+        parents = [parent for parent in graph.parents[node] if sizes[parent] == sizes[node]]
+        if parents:
+            sources[node] = parents[0]
+    return sources
+
+
 def _add_terms(
     graph: JointGraph, side: GraphSide, node: int, value: int, producer: int, kind: str
 ) -> float:
@@ -245,6 +274,9 @@ def _add_terms(
     """
     flow = side.flow
     inputs = list(flow.reads[producer])
+    if kind in _REDUCTIONS:
+        n_ranks = side.group_sizes.get(producer, _MIN_RANKS)
+        return n_ranks * max((flow.rms[i] for i in inputs if i != value), default=math.nan)
     if kind == _PARAMETER_GRADIENT:
         kind = "sum"
         inputs = [int(side.classes[parent]) for parent in graph.parents[node]]

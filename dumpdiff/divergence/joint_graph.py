@@ -42,6 +42,13 @@ class GraphSide:
     nodes: Ints  #: (classes,) node of each class
     classes: Ints  #: (nodes,) class of each node, -1 if the side has none
 
+    @cached_property
+    def group_sizes(self) -> dict[int, int]:
+        """Op -> number of ranks that it exchanges values with, itself included, where recorded."""
+        table = self.flow.trace.communications
+        members = zip(table["op"].tolist(), table["members"].tolist(), strict=True)
+        return {op: len(ranks) for op, ranks in members if ranks}
+
     def find_producer(self, node: int) -> int:
         """Return the op that computed a node, -1 if none did."""
         value = int(self.classes[node])

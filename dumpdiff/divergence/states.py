@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..alignment.confidence import CERTAIN
+from ..comparison import NO_INFORMATION
 from ..graph import Flow, find_common_dtype
 from ..graph.missing_edges import is_graph_input
 from ..model.arrays import Floats, Objects
@@ -96,7 +97,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     _demote_consequences(graph, final_state, errors)
     _demote_unrecorded_gradients(graph, final_state)
     _keep_foreign_values_unpaired(graph, final_state)
-    _judge_slot_pairs(graph, walk, final_state)
+    _judge_slot_pairs(graph, walk, final_state, errors.tolist())
     return States(
         np.array(final_state, dtype=object),
         np.array(walk.allowed_errors),
@@ -253,10 +254,13 @@ def _keep_foreign_values_unpaired(graph: JointGraph, state: list[str]) -> None:
                 state[node] = UNPAIRED
 
 
-def _judge_slot_pairs(graph: JointGraph, walk: Walk, state: list[str]) -> None:
+def _judge_slot_pairs(
+    graph: JointGraph, walk: Walk, state: list[str], errors: Sequence[float]
+) -> None:
     """Set the states of slot pairs, which have no influence on others.
 
-    A difference is isolated unless the results of the ops differ, too, or the values differ from
+    A value may differ from any other by what it may differ from its own partner. A larger
+    difference is isolated unless the results of the ops differ, too, or the values differ from
     their own partners: then a finding there explains it.
     """
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
@@ -272,6 +276,13 @@ def _judge_slot_pairs(graph: JointGraph, walk: Walk, state: list[str]) -> None:
             int(graph.target_nodes[pair.target]),
             int(graph.reference_nodes[pair.reference]),
         }
+        allowed_error = max(
+            (walk.allowed_errors[value] for value in related_nodes if value < len(agrees)),
+            default=0.0,
+        )
+        if errors[node] <= allowed_error:
+            state[node] = AGREEING if allowed_error < NO_INFORMATION else INCOMPARABLE
+            continue
         if pair.slot_kind == "input":
             writes_t = list(alignment.target.writes[pair.target_op])
             writes_r = list(alignment.reference.writes[pair.reference_op])

@@ -1,7 +1,8 @@
 """Gradients that were multiplied in place after the backward pass, where no record shows it.
 
-Clipping by the norm multiplies all gradients by one number, the coefficient, which is recorded. The
-optimizer then reads gradients that no recorded op wrote.
+Clipping by the norm multiplies all gradients by one number, the coefficient, which is recorded.
+Data-parallel ranks divide the sum of their gradients by their number. The optimizer then reads
+gradients that no recorded op wrote.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import is_floating
-from ..model.trace import BACKWARD, OPTIMIZER
+from ..model.trace import BACKWARD, COMMUNICATION, OPTIMIZER
 
 #: Relative difference of norms of the same numbers, summed in another order: float32 statistics.
 _SUMMATION_ERROR = 4e-6
 #: Roundings of one product, of the coefficient and of the statistics, in units of float32.
 _PRODUCT_ERROR = 4 * 2.0**-24
+#: Of a group whose values are added up.
+_MIN_RANKS = 2
 #: Takes the place of a norm of 0 in a division.
 _TINY = 1e-300
 
@@ -36,21 +39,24 @@ def find_scaled_gradients(
     coefficient is a number that the update computed and no recorded op reads. All statistics of the
     multiple are those of the gradient times the coefficient. What is read like the multiples, by an
     op of that kind in that slot, has the coefficient as its only source: the record lacks its
-    gradient.
+    gradient. A mean over ranks has what they added up as its only source.
     """
     leaves = _list_unwritten_gradients(classes, consumers, ops)
     coefficients = _list_coefficients(classes, consumers)
-    if not leaves or not len(coefficients):
-        return {}
     statistics = classes[["max", "min", "mean", "norm"]].to_numpy(dtype=float)
     sizes = classes["size"].to_numpy()
+    is_received = (classes["phase"] == COMMUNICATION).to_numpy() & (sizes > 1)
+    means = _find_means(leaves, np.flatnonzero(is_received), statistics, sizes)
+    leaves = [leaf for leaf in leaves if leaf not in means]
+    if not leaves or not len(coefficients):
+        return means
     is_gradient = (classes["phase"] == BACKWARD).to_numpy() & (sizes > 1)
     gradients_of_size = _group_by_size(np.flatnonzero(is_gradient), sizes)
     factors = statistics[coefficients, 0]
     midpoints = (factors[1:] + factors[:-1]) / 2
     kinds = ops["kind"].tolist()
     uses = {leaf: (kinds[consumers[leaf][0]], slots[leaf]) for leaf in leaves}
-    sources: dict[int, tuple[int, ...]] = {}
+    sources = means
     coefficient_of_use: dict[tuple[str, str], int] = {}
     for leaf in leaves:
         gradients = gradients_of_size.get(int(sizes[leaf]))
@@ -69,6 +75,29 @@ def find_scaled_gradients(
         if leaf not in sources and uses[leaf] in coefficient_of_use:
             sources[leaf] = (coefficient_of_use[uses[leaf]],)
     return sources
+
+
+def _find_means(
+    leaves: Sequence[int], received: Ints, statistics: Floats, sizes: Ints
+) -> dict[int, tuple[int, ...]]:
+    """Return leaf -> (received value,) where the leaf is a whole fraction of it: a mean over ranks.
+
+    ``statistics`` is (classes, 4) and ``sizes`` (classes,).
+    """
+    received_of_size = _group_by_size(received, sizes)
+    means: dict[int, tuple[int, ...]] = {}
+    for leaf in leaves:
+        values = received_of_size.get(int(sizes[leaf]))
+        if values is None:
+            continue
+        with np.errstate(all="ignore"):
+            numbers_of_ranks = np.round(statistics[values, 3] / statistics[leaf, 3])
+        is_fraction = np.isfinite(numbers_of_ranks) & (numbers_of_ranks >= _MIN_RANKS)
+        factors = 1 / np.where(is_fraction, numbers_of_ranks, 1.0)[:, np.newaxis]
+        is_mean = is_fraction & _flag_multiples(statistics[leaf], statistics[values], factors)
+        if is_mean.any():
+            means[leaf] = (int(values[np.flatnonzero(is_mean)[-1]]),)
+    return means
 
 
 def _list_unwritten_gradients(

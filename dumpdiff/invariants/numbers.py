@@ -6,7 +6,10 @@ from collections import defaultdict
 
 import numpy as np
 
+from ..model.arrays import Flags
 from ..model.dtypes import is_floating
+from ..model.trace import Trace
+from ..rulebook import Rules
 from .step import Step, generalize
 from .violations import InvariantCheck, Violation
 
@@ -14,11 +17,11 @@ from .violations import InvariantCheck, Violation
 _EXPERT = "expert"
 
 
-def check_finite(step: Step) -> InvariantCheck:
+def check_finite(step: Step, rules: Rules) -> InvariantCheck:
     """Check that outputs are finite; an output of -inf alone is a mask.
 
-    Of each rank, the first op is named whose inputs are finite. Inputs alone say nothing: an op may
-    be given memory that it does not read.
+    Of each rank, the first op is named whose inputs are finite. Inputs alone say nothing, and
+    neither do views of them: an op may be given memory that it does not read.
     """
     n_checked = 0
     violations: list[Violation] = []
@@ -32,23 +35,33 @@ def check_finite(step: Step) -> InvariantCheck:
         is_result = is_float & (tensors["slot_kind"] != "input").to_numpy()
         is_result &= ~tensors["constant"].to_numpy() & tensors["trusted"].to_numpy()
         n_checked += int((is_result & (nonfinite >= 0)).sum())
-        rows = np.flatnonzero(is_result & (nonfinite == 1) & ~is_mask)
-        if not len(rows):
-            continue
         is_input = (tensors["slot_kind"] == "input").to_numpy()
         has_bad_input = np.zeros(len(trace.ops), dtype=bool)
         has_bad_input[owners[is_input & (nonfinite == 1)]] = True
+        is_moved = (has_bad_input & _flag_layout_ops(trace, rules))[owners]
+        rows = np.flatnonzero(is_result & (nonfinite == 1) & ~is_mask & ~is_moved)
+        if not len(rows):
+            continue
         sources = rows[~has_bad_input[owners[rows]]]
+        expected = "its inputs are finite" if len(sources) else "values of a correct run are finite"
         first = int((sources if len(sources) else rows)[0])
         op = trace.ops.iloc[owners[first]]
         violations.append(
             Violation(
                 "finite", step.number, (rank,), op["name"], tensors["slot"].iat[first],
                 op["scope"], f"max {high[first]:.9g} and min {low[first]:.9g} on rank {rank}",
-                "its inputs are finite", "", len(rows) - 1,
+                expected, "", len(rows) - 1,
             )
         )  # fmt: skip
     return InvariantCheck("finite", n_checked, tuple(violations))
+
+
+def _flag_layout_ops(trace: Trace, rules: Rules) -> Flags:
+    """Return (ops,) whether each op only moves or selects numbers of its input."""
+    kinds = trace.ops["kind"]
+    layouts = {kind: bool(rules.get_layout(rules.resolve_kind(kind))) for kind in kinds.unique()}
+    flags: Flags = kinds.map(layouts).to_numpy(dtype=bool)
+    return flags
 
 
 def check_zero_gradients(step: Step) -> InvariantCheck:

@@ -84,8 +84,12 @@ def _find_gradients(step: Step, rank: int) -> dict[str, int]:
             tensor = reduced[key]
             n_reduced += 1
         gradients[names[row]] = tensor
-    # without any, reductions have other inputs: gradients in one buffer, or divided before
-    return gradients if n_reduced or not _has_late_reductions(step, rank) else {}
+    if n_reduced:
+        return gradients
+    # without any, reductions have other inputs: gradients in one buffer, or divided before; or they
+    # are not recorded, as those of DistributedDataParallel
+    is_reduced_elsewhere = rank in step.ranks_with_own_data or _has_late_reductions(step, rank)
+    return {} if is_reduced_elsewhere else gradients
 
 
 def _has_late_reductions(step: Step, rank: int) -> bool:
@@ -266,7 +270,7 @@ def _check_results(
         if invariant == "gradient" and all(item.new_tensor >= 0 for item in instances):
             continue  # what the step leaves says more
         if any(result < 0 for result in results):
-            unchecked["not recorded, or reduced in a buffer with others"] += 1
+            unchecked["not recorded after the step or the reduction"] += 1
             continue
         keys = np.array(
             [int(step.keys[rank][row]) for rank, row in zip(ranks, results, strict=True)]

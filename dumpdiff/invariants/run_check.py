@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..model.stage import Stage
 from ..model.trace import Problem, Source, Trace
 from ..model.verdict import Verdict
+from ..rulebook import Rules
 from .calls import check_calls
 from .exchange_checks import check_exchanges
 from .gradient_norm import check_gradient_norm
@@ -102,6 +103,7 @@ _OWN = frozenset({
 def check_run(
     path: str,
     steps: Iterable[tuple[int | None, Mapping[int, Trace]]],
+    rules: Rules,
     progress: Callable[[float], None] | None = None,
     notes: tuple[str, ...] = (),
 ) -> RunCheck:
@@ -128,7 +130,7 @@ def check_run(
             groups = tuple(str(group) for group in step.exchanges.groups)
         problems += [problem for trace in step.traces.values() for problem in trace.problems]
         missing += list(step.exchanges.unjoined)
-        checks += check_step(step)
+        checks += check_step(step, rules)
         next_check, left = _compare_with_previous(step, left)
         if next_check is not None:
             checks.append(next_check)
@@ -148,7 +150,7 @@ def check_run(
     )
 
 
-def check_step(step: Step) -> list[InvariantCheck]:
+def check_step(step: Step, rules: Rules) -> list[InvariantCheck]:
     """Check all invariants of one step."""
     return [
         *check_exchanges(step),
@@ -159,7 +161,7 @@ def check_step(step: Step) -> list[InvariantCheck]:
         check_loss(step),
         check_batches(step),
         *check_parameters(step),
-        check_finite(step),
+        check_finite(step, rules),
         check_zero_gradients(step),
         check_gradient_norm(step),
         check_tokens(step),

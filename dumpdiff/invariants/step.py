@@ -26,7 +26,7 @@ from ..model.dtypes import get_unit_roundoff, is_floating
 from ..model.errors import DumpError
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.threads import map_in_threads
-from ..model.trace import COMMUNICATION, Trace
+from ..model.trace import COMMUNICATION, FORWARD, Trace
 
 #: Elements. Smaller values may be equal by chance, and are no evidence of replication.
 MIN_SIZE = 8
@@ -80,6 +80,27 @@ class Step:
             is_constant = tensors["constant"].to_numpy()
             flags[rank] = is_float & is_varied & is_large & ~is_constant
         return flags
+
+    @cached_property
+    def ranks_with_own_data(self) -> frozenset[int]:
+        """Ranks whose forward pass is given other data than that of a sibling: samples, slices."""
+        own: set[int] = set()
+        for siblings in self.siblings:
+            first_keys = {rank: self._find_first_input(rank) for rank in siblings.ranks}
+            if len(set(first_keys.values()) - {-1}) > 1:
+                own.update(siblings.ranks)
+        return frozenset(own)
+
+    def _find_first_input(self, rank: int) -> int:
+        """Return the key of the first tensor that the forward pass reads, -1 if it is unknown."""
+        trace = self.traces[rank]
+        tensors = trace.tensors
+        is_data = (tensors["slot_kind"] == "input").to_numpy() & (self.keys[rank] >= 0)
+        is_data &= (tensors["parameter"] == "").to_numpy() & ~tensors["constant"].to_numpy()
+        # memory that nothing was written to is no data
+        is_data &= (tensors["size"] >= MIN_SIZE).to_numpy() & (tensors["nonfinite"] != 1).to_numpy()
+        is_data &= (trace.ops["phase"] == FORWARD).to_numpy()[tensors["op"].to_numpy()]
+        return int(self.keys[rank][np.argmax(is_data)]) if is_data.any() else -1
 
     def find_siblings(self, group: Group) -> SiblingCalls | None:
         """Return the siblings that have all members of a group, None if there are none."""

@@ -69,6 +69,10 @@ TENSOR_COLUMNS: Mapping[str, tuple[str, str]] = {
         "float64",
         "L1 norm, NaN if not recorded. Recorders that write it write no L2 norm, or few",
     ),
+    "addends": (
+        "float64",
+        "what the root mean squares of the tensors of ranks add up to whose sum it is; NaN if none",
+    ),
     "nonfinite": ("int8", "1 if it holds NaN or Inf, 0 if it does not, -1 if unknown"),
     "hash": ("object", "checksum as recorded (CRC-32, MD5, ...); '' if none"),
     "constant": (

@@ -54,6 +54,7 @@ class _Columns:
     files: Objects  #: '' where a whole tensor cannot be combined
     hashes: Objects
     content: Hashes
+    addends: Floats  #: what the root mean squares of summands add up to, NaN if it is no sum
     is_trusted: Flags
     nonfinite: Ints  #: 1 if an element is NaN or Inf, 0 if none, -1 if unknown
 
@@ -129,6 +130,7 @@ def _combine_statistics(siblings: Siblings, relations: Sequence[Relation | None]
         files=table["file"].to_numpy(copy=True),
         hashes=table["hash"].to_numpy(copy=True),
         content=table["content"].to_numpy(copy=True),
+        addends=_measure_addends(siblings, relations),
         is_trusted=_collect_trust(siblings),
         nonfinite=siblings.collect("nonfinite", -1).max(axis=1).astype(np.int8),
     )
@@ -143,6 +145,25 @@ def _combine_statistics(siblings: Siblings, relations: Sequence[Relation | None]
             siblings.statistics[rows], siblings.sizes[rows], relation
         )
     return columns
+
+
+def _measure_addends(siblings: Siblings, relations: Sequence[Relation | None]) -> Floats:
+    """Return (rows,) how large the summands of each sum over ranks are, also of what reduces them.
+
+    Root mean squares; of a sum of several parts, those of the part with the largest.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rms = siblings.statistics[:, :, 3] / np.sqrt(siblings.sizes)
+    addends = np.full(len(relations), np.nan)
+    for row, relation in enumerate(relations):
+        if relation is not None and relation.is_sum:
+            totals = [float(rms[row, list(part)].sum()) for part in relation.parts]
+            addends[row] = abs(relation.factor) * max(totals)
+    for row, output in list_reductions(siblings):
+        relation, result_relation = relations[row], relations[output]
+        if relation is not None and result_relation is not None:
+            addends[output] = addends[row] * abs(result_relation.factor / relation.factor)
+    return addends
 
 
 def _collect_trust(siblings: Siblings) -> Flags:
@@ -274,6 +295,7 @@ def _build_trace(
     table["shape"], table["file"] = columns.shapes, columns.files
     table["hash"], table["content"] = columns.hashes, columns.content
     table["nonfinite"] = columns.nonfinite
+    table["addends"] = columns.addends
     table["trusted"] = columns.is_trusted
     problems: list[Problem] = []
     for name, rank_flow in zip(siblings.names, siblings.flows, strict=True):

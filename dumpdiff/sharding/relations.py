@@ -72,6 +72,9 @@ class _RelationSearch:
         for group in groups:
             self._match(siblings.labels, group, 1.0, is_single)
         self._match_totals()
+        if slices.factor != 1.0:
+            # the other run may hold the sum, too: what was reduced, and then divided
+            self._match_sums(groups, slices.factor, siblings.is_backward)
         self._match_sums(groups, 1.0)
         if slices.count > 1:
             everyone = (0,) * siblings.n_ranks
@@ -166,7 +169,9 @@ class _RelationSearch:
                 self._evidence[row] = relation
             self._matches[rows] = np.maximum(self._matches[rows], entries)
 
-    def _match_sums(self, groups: list[tuple[int, ...]], factor: float) -> None:
+    def _match_sums(
+        self, groups: list[tuple[int, ...]], factor: float, is_allowed: Flags | None = None
+    ) -> None:
         """Look for partial sums among a few values of each kind, by their whole tensors."""
         siblings = self._siblings
         is_open = (self._matches < 0) & ~self._is_constant & ~siblings.is_discrete
@@ -174,6 +179,8 @@ class _RelationSearch:
         is_open &= (siblings.shape_codes == siblings.shape_codes[:, :1]).all(axis=1)
         is_open &= (siblings.labels != 0).any(axis=1)
         is_open &= siblings.sizes.max(axis=1) > 1
+        if is_allowed is not None:
+            is_open &= is_allowed
         has_evidence = np.array([relation is not None for relation in self._evidence])
         proved_kinds = set(self._kinds[has_evidence].tolist())
         patterns = list_summand_patterns(siblings).tolist()

@@ -1,4 +1,4 @@
-"""Clipping multiplies gradients in place: where they come from shows in their numbers."""
+"""Gradients are multiplied in place: where they come from shows in their numbers."""
 
 import pytest
 
@@ -38,3 +38,13 @@ def test_a_multiple_is_bridged(flow):
 
 def test_no_gradient_is_a_multiple_without_clipping(dump):
     assert build_flow(read(dump("pt_update_adam"))).scaled_gradients == {}
+
+
+def test_a_mean_over_ranks_comes_from_the_sum_that_they_received(dump):
+    """``parameter.grad /= 2`` after ``all_reduce``: msprobe records no call of it."""
+    flow = build_flow(read(dump("data_parallel_ulysses"), rank=0))
+    kinds = flow.trace.ops["kind"]
+    assert len(flow.scaled_gradients) >= 15
+    for value, (received,) in flow.scaled_gradients.items():
+        assert kinds[flow.producers[received]] == "Distributed.all_reduce"
+        assert flow.norms[value] == pytest.approx(flow.norms[received] / 2, rel=1e-5)
