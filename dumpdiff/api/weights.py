@@ -66,6 +66,7 @@ def convert(
     dtype: str | None = None,
     legacy: bool = False,
     ckpt: bool = False,
+    ckpt_format: str = "torch",
     like: PathLike | None = None,
     model_type: str | None = None,
     tp: int = 1,
@@ -119,6 +120,9 @@ def convert(
         Use the older names: before Megatron-core, before MindSpore Transformers 1.5.
     ckpt
         MindSpore: one ``.ckpt`` file instead of safetensors.
+    ckpt_format
+        Megatron: ``torch`` for a file of each rank, ``torch_dist`` for a distributed checkpoint,
+        which ranks of any layout load.
     like
         Checkpoint whose names are used.
     model_type
@@ -194,6 +198,7 @@ def convert(
         dtype=dtype,
         model_type=model_type,
         is_ckpt=ckpt,
+        is_distributed=ckpt_format == "torch_dist",
     )
     results = [plan_conversion(opened, source_options, target_options, book, example)]
     folders = [output]
@@ -228,6 +233,7 @@ def _build_further_options(options: TargetOptions) -> TargetOptions:
         framework="huggingface",
         legacy=False,
         is_ckpt=False,
+        is_distributed=False,
         sizes=ParallelSizes(),
         padded_vocabulary=None,
     )

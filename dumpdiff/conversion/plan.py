@@ -12,6 +12,7 @@ import numpy as np
 
 from ..checkpoints.elements import RAW_DTYPES, decode
 from ..checkpoints.megatron import TRACKER
+from ..checkpoints.torch_dist import METADATA
 from ..model.errors import DumpError
 from ..rulebook import ModelFamily
 from ..weight_comparison.matrix import Matrix
@@ -24,6 +25,7 @@ from . import (
     mindspore_writer,
     model_config,
     safetensors_writer,
+    torch_dist_writer,
 )
 from .architecture import check_layers, check_target
 from .canonical import CanonicalCheckpoint, FusionLayout
@@ -67,6 +69,8 @@ class TargetOptions:
     model_type: str | None = None  #: Hugging Face's model_type
     #: Of MindSpore's files: ``ckpt`` instead of safetensors.
     is_ckpt: bool = False
+    #: Of Megatron's files: a distributed checkpoint instead of one file for each rank.
+    is_distributed: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,8 @@ def build_plan(
     check_layers(model)
     if options.is_ckpt and options.framework != "mindspore":
         raise DumpError(f"--ckpt: only MindSpore has such files, not {options.framework}")
+    if options.is_distributed:
+        _check_distributed(options)
     if options.bias is not None:
         change_biases = _add_zero_biases if options.bias else _drop_zero_biases
         parameters = change_biases(model.parameters)
@@ -144,6 +150,17 @@ def build_plan(
                 " the target computes them"
             )
     return replace(plan, notes=tuple(notes))
+
+
+def _check_distributed(options: TargetOptions) -> None:
+    """Raise DumpError if a distributed checkpoint cannot be what the options say."""
+    if options.framework != "megatron" or options.legacy:
+        raise DumpError("--ckpt-format torch_dist: only Megatron-core has such files")
+    if options.sizes != ParallelSizes():
+        raise DumpError(
+            "--ckpt-format torch_dist: its tensors are whole, and the run that loads them splits"
+            " them; leave out --tp, --pp, --vpp, --ep, --etp and --stage-layers"
+        )
 
 
 def _add_zero_biases(parameters: Mapping[str, Rows]) -> dict[str, Rows]:
@@ -246,12 +263,31 @@ def _choose_layout(
 
 def _plan_megatron(model: CanonicalCheckpoint, options: TargetOptions) -> Plan:
     """Plan a file for each rank, and the tracker."""
+    if options.is_distributed:
+        return _plan_distributed(model, options)
     if options.legacy:
         target = megatron.build_legacy_layout()
     else:
         target = megatron.build_core_layout(model, options.transformer_engine)
     files = (*_plan_ranks(model, target, options), File(TRACKER, text=_RELEASE))
     return Plan(target.name, files, model.skipped, model.notes)
+
+
+def _plan_distributed(model: CanonicalCheckpoint, options: TargetOptions) -> Plan:
+    """Plan a distributed checkpoint of Megatron-core, and the tracker."""
+    target = megatron.build_distributed_layout(model, options.transformer_engine)
+    groups = model.config.groups or 0
+    tensors = build_tensors(model.parameters, model.sources, target, groups, options.dtype)
+    arguments = model_config.build_arguments(
+        model, options.sizes, _count_embedding_rows(model), options.transformer_engine
+    )
+    files = (
+        File(f"{_RELEASE}/{METADATA}", (tuple(tensors),)),
+        File(f"{_RELEASE}/{torch_dist_writer.COMMON_NAME}", arguments=arguments),
+        File(f"{_RELEASE}/{torch_dist_writer.CONFIG_NAME}", text=torch_dist_writer.CONFIG),
+        File(TRACKER, text=_RELEASE),
+    )
+    return Plan(f"{target.name}, torch_dist", files, model.skipped, model.notes)
 
 
 def _plan_ranks(

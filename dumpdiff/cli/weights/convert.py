@@ -27,7 +27,7 @@ Examples:
   dumpdiff weights convert llama_hf/ --to megatron --plan
 
 Nothing is ever overwritten. Hugging Face and MindSpore get safetensors (or .ckpt with --ckpt),
-Megatron-LM gets model_optim_rng.pt.
+Megatron-LM gets model_optim_rng.pt (or torch_dist with --ckpt-format).
 """
 
 _QKV_ORDER = click.Choice(["grouped", "concatenated"])
@@ -87,6 +87,13 @@ def _read_counts(ctx: click.Context, option: click.Parameter, text: str) -> tupl
 )
 @click.option(
     "--ckpt", is_flag=True, help="MindSpore target: one .ckpt file instead of safetensors."
+)
+@click.option(
+    "--ckpt-format",
+    type=click.Choice(["torch", "torch_dist"]),
+    default="torch",
+    show_default=True,
+    help="Megatron: a file for each rank, or a distributed checkpoint for any ranks.",
 )
 @click.option(
     "--like",
