@@ -119,7 +119,7 @@ def convert(
     legacy
         Use the older names: before Megatron-core, before MindSpore Transformers 1.5.
     ckpt
-        MindSpore: one ``.ckpt`` file instead of safetensors.
+        MindSpore: ``.ckpt`` instead of safetensors.
     ckpt_format
         Megatron: ``torch`` for a file of each rank, ``torch_dist`` for a distributed checkpoint,
         which ranks of any layout load.
@@ -129,9 +129,11 @@ def convert(
         Hugging Face model type; default: derived from the source.
     tp, pp, vpp, ep, etp
         Megatron: ranks of tensor and pipeline parallelism, virtual stages on each pipeline rank,
-        ranks of expert parallelism, ranks that share an expert (default: ``tp``).
+        ranks of expert parallelism, ranks that share an expert (default: ``tp``). MindSpore: ``tp``
+        and ``pp``.
     stage_layers
-        Megatron: layers of each stage, if they have different numbers; ``pp * vpp`` numbers.
+        Megatron, MindSpore: layers of each stage, if they have different numbers; ``pp * vpp``
+        numbers.
     transformer_impl
         Megatron: ``local`` or ``transformer_engine`` layers, which name norms and experts
         differently.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from . import (
     huggingface,
     megatron,
     mindspore,
+    mindspore_ranks,
     mindspore_writer,
     model_config,
     safetensors_writer,
@@ -43,6 +44,7 @@ from .target_layout import TargetLayout, build_tensors, shard_parameters
 
 Framework = Literal["megatron", "huggingface", "mindspore"]
 _RELEASE = "release"  #: Megatron's name of the folder for weights that belong to no iteration
+_STRATEGY_NAME = "strategy/ckpt_strategy.ckpt"  #: how the ranks of MindSpore are split
 #: Parameters with one row per token of the vocabulary, which are padded.
 _VOCABULARY_PARAMETERS = ("embedding.weight", "head.weight", "head.bias")
 #: Modules that ``--bias`` and ``--no-bias`` are about: the linear layers of attention and MLP.
@@ -53,7 +55,7 @@ _LINEAR_MODULES = frozenset(
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """What to convert to. Sizes of parallelism and padding apply to Megatron only."""
+    """What to convert to. Padding, and most sizes of parallelism, apply to Megatron only."""
 
     framework: Framework
     legacy: bool = False  #: the framework's older names
@@ -75,12 +77,12 @@ class TargetOptions:
 
 @dataclass(frozen=True)
 class File:
-    """A file to write: tensors, or a text."""
+    """A file to write: tensors, or a text or message."""
 
     name: str  #: relative to the output folder
     #: Tensors; of each virtual stage on a rank of Megatron, else all in one.
     chunks: tuple[tuple[OutputTensor, ...], ...] = ()
-    text: str | None = None
+    text: str | bytes | None = None
     arguments: Mapping[str, Any] | None = None  #: of a torch file of Megatron; None for safetensors
 
     @property
@@ -129,10 +131,10 @@ def build_plan(
     model = _pad_vocabulary(model, options)
     if options.framework == "megatron":
         plan = _plan_megatron(model, options)
-    elif options.sizes != ParallelSizes():
+    elif options.sizes != ParallelSizes() and options.framework == "huggingface":
         raise DumpError(
-            "--tp, --pp, --vpp, --ep, --etp and --stage-layers are Megatron's; a checkpoint for"
-            f" {options.framework} is not split"
+            "--tp, --pp, --vpp, --ep, --etp and --stage-layers: a checkpoint for huggingface is not"
+            " split"
         )
     else:
         plan = _plan_safetensors(model, options, example)
@@ -205,6 +207,11 @@ def _compute_padded_size(vocabulary: int, options: TargetOptions) -> int:
     """Return the rows of the embedding to write. Raises DumpError for impossible options."""
     step = options.divisible_by * options.sizes.tensor if options.framework == "megatron" else 1
     padded = options.padded_vocabulary or -(-vocabulary // step) * step
+    if options.padded_vocabulary is None and padded % options.sizes.tensor:
+        raise DumpError(
+            f"--tp {options.sizes.tensor}: {padded} rows of the vocabulary do not divide by it; pad"
+            " them with --padded-vocab-size"
+        )
     if padded < vocabulary or padded % options.sizes.tensor:
         raise DumpError(
             f"--padded-vocab-size {padded}: must be at least {vocabulary} and a multiple of "
@@ -227,14 +234,12 @@ def _plan_safetensors(
     tensors = build_tensors(model.parameters, model.sources, target, groups, options.dtype)
     if example is not None:
         existing_names.check_against_example(example, tensors)
-    if options.is_ckpt:
-        tensors_by_file = {f"model{mindspore_writer.SUFFIX}": tensors}
+    if options.sizes != ParallelSizes():
+        files = _plan_mindspore_ranks(model, tensors, options)
+    elif options.is_ckpt:
+        files = [File(f"model{mindspore_writer.SUFFIX}", (tuple(tensors),))]
     else:
-        tensors_by_file = safetensors_writer.split_into_files(tensors)
-    files = [File(name, (tuple(content),)) for name, content in tensors_by_file.items()]
-    if len(files) > 1:
-        index = safetensors_writer.build_index(tensors_by_file)
-        files.append(File("model.safetensors.index.json", text=index))
+        files = _plan_whole_files(tensors)
     notes = model.notes
     config = model_config.build_config(model, family, model_type, options.dtype)
     if config is None:
@@ -243,6 +248,32 @@ def _plan_safetensors(
     else:
         files.append(File("config.json", text=json.dumps(config, indent=2) + "\n"))
     return Plan(target.name, tuple(files), model.skipped, notes)
+
+
+def _plan_whole_files(tensors: Sequence[OutputTensor]) -> list[File]:
+    """Plan safetensors, with an index if there are several files."""
+    tensors_by_file = safetensors_writer.split_into_files(tensors)
+    files = [File(name, (tuple(content),)) for name, content in tensors_by_file.items()]
+    if len(files) > 1:
+        index = safetensors_writer.build_index(tensors_by_file)
+        files.append(File("model.safetensors.index.json", text=index))
+    return files
+
+
+def _plan_mindspore_ranks(
+    model: CanonicalCheckpoint, tensors: Sequence[OutputTensor], options: TargetOptions
+) -> list[File]:
+    """Plan a file for each rank of MindSpore, and their strategy file."""
+    mindspore_ranks.check_mindspore_sizes(model, options.sizes)
+    suffix = mindspore_writer.SUFFIX if options.is_ckpt else ".safetensors"
+    stages = mindspore_ranks.slice_tensors(model, tensors, options.sizes)
+    files = []
+    for stage in stages:
+        for number, slices in enumerate(stage.ranks, start=stage.first_rank):
+            name = f"rank_{number}/model{number}{suffix}"
+            files.append(File(name, (tuple(part.tensor for part in slices),)))
+    files.append(File(_STRATEGY_NAME, text=mindspore_ranks.build_strategy(stages)))
+    return files
 
 
 def _choose_layout(

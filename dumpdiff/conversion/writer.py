@@ -108,7 +108,7 @@ def _write_files(
 
 def _write_file(file: File, path: Path, report_bytes: Callable[[int], None]) -> None:
     if file.text is not None:
-        path.write_text(file.text, encoding="utf-8")
+        path.write_bytes(file.text.encode() if isinstance(file.text, str) else file.text)
     elif file.name.endswith(METADATA):
         torch_dist_writer.write_files(path, file.tensors, report_bytes)
     elif file.arguments is not None:
