@@ -86,6 +86,22 @@ import dumpdiff
 dumpdiff.weights.convert({safetensors!r}, "megatron", {out!r}, tp=2, verify=False)
 """,
     ),
+    "dumpdiff weights convert, to torch_dist": Step(
+        ("safetensors",),
+        """
+import dumpdiff
+dumpdiff.weights.convert(
+    {safetensors!r}, "megatron", {out!r}, ckpt_format="torch_dist", verify=False
+)
+""",
+    ),
+    "dumpdiff weights convert, to two ranks of MindSpore": Step(
+        ("safetensors",),
+        """
+import dumpdiff
+dumpdiff.weights.convert({safetensors!r}, "mindspore", {out!r}, tp=2, verify=False)
+""",
+    ),
     "dumpdiff weights convert, to MindSpore Transformers": Step(
         ("safetensors",),
         """

@@ -66,6 +66,7 @@ def convert(
     dtype: str | None = None,
     legacy: bool = False,
     ckpt: bool = False,
+    ckpt_format: str = "torch",
     like: PathLike | None = None,
     model_type: str | None = None,
     tp: int = 1,
@@ -118,16 +119,21 @@ def convert(
     legacy
         Use the older names: before Megatron-core, before MindSpore Transformers 1.5.
     ckpt
-        MindSpore: one ``.ckpt`` file instead of safetensors.
+        MindSpore: ``.ckpt`` instead of safetensors.
+    ckpt_format
+        Megatron: ``torch`` for a file of each rank, ``torch_dist`` for a distributed checkpoint,
+        which ranks of any layout load.
     like
         Checkpoint whose names are used.
     model_type
         Hugging Face model type; default: derived from the source.
     tp, pp, vpp, ep, etp
         Megatron: ranks of tensor and pipeline parallelism, virtual stages on each pipeline rank,
-        ranks of expert parallelism, ranks that share an expert (default: ``tp``).
+        ranks of expert parallelism, ranks that share an expert (default: ``tp``). MindSpore: ``tp``
+        and ``pp``.
     stage_layers
-        Megatron: layers of each stage, if they have different numbers; ``pp * vpp`` numbers.
+        Megatron, MindSpore: layers of each stage, if they have different numbers; ``pp * vpp``
+        numbers.
     transformer_impl
         Megatron: ``local`` or ``transformer_engine`` layers, which name norms and experts
         differently.
@@ -194,6 +200,7 @@ def convert(
         dtype=dtype,
         model_type=model_type,
         is_ckpt=ckpt,
+        is_distributed=ckpt_format == "torch_dist",
     )
     results = [plan_conversion(opened, source_options, target_options, book, example)]
     folders = [output]
@@ -228,6 +235,7 @@ def _build_further_options(options: TargetOptions) -> TargetOptions:
         framework="huggingface",
         legacy=False,
         is_ckpt=False,
+        is_distributed=False,
         sizes=ParallelSizes(),
         padded_vocabulary=None,
     )

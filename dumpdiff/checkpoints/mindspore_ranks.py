@@ -25,8 +25,8 @@ from .protobuf import BYTES, Field, iterate_fields, read_integers, read_text, to
 
 _LARGEST_STRATEGY = 1 << 28  #: bytes; a larger file is refused
 #: Field numbers of node_strategy.proto: of the file and an item, and of a layout.
-_LAYOUT_ITEM, _NAME, _LAYOUTS = 3, 1, 2
-_DEVICES, _MAP, _SHARD_STEP, _SHARD_SIZE = 1, 2, 6, 7
+STAGE, LAYOUT_ITEM, NAME, LAYOUTS = 1, 3, 1, 2
+DEVICES, MAP, SPLIT_SHAPE, OFFSETS, FIELD, SHARD_STEP, SHARD_SIZE = 1, 2, 3, 4, 5, 6, 7
 
 
 class Layout(NamedTuple):
@@ -76,9 +76,9 @@ def _read_strategy_file(file: Path) -> dict[str, Layout]:
 def _parse_protobuf(data: bytes) -> dict[str, Layout]:
     layouts = {}
     for item in iterate_fields(data, 0, len(data)):
-        if item.number == _LAYOUT_ITEM and item.wire == BYTES:
+        if item.number == LAYOUT_ITEM and item.wire == BYTES:
             parts = {field.number: field for field in iterate_fields(data, item.begin, item.end)}
-            layouts[read_text(data, parts[_NAME])] = _parse_layout(data, parts[_LAYOUTS])
+            layouts[read_text(data, parts[NAME])] = _parse_layout(data, parts[LAYOUTS])
     return layouts
 
 
@@ -86,16 +86,16 @@ def _parse_layout(data: bytes, message: Field) -> Layout:
     fields: dict[int, list[Field]] = {}
     for field in iterate_fields(data, message.begin, message.end):
         fields.setdefault(field.number, []).append(field)
-    maps = [tuple(read_integers(data, field, 1)) for field in fields[_MAP]]
+    maps = [tuple(read_integers(data, field, 1)) for field in fields[MAP]]
     # One map with a number for each axis, or one map for each axis that several device axes split.
     axes: tuple[tuple[int, ...], ...]
     if len(maps) == 1:
         axes = tuple((axis,) for axis in maps[0])
     else:
         axes = tuple(axis for axis in maps if axis)
-    step = to_signed(fields[_SHARD_STEP][0].value) if _SHARD_STEP in fields else 0
-    size = to_signed(fields[_SHARD_SIZE][0].value) if _SHARD_SIZE in fields else 0
-    devices = tuple(read_integers(data, fields[_DEVICES][0], 1))
+    step = to_signed(fields[SHARD_STEP][0].value) if SHARD_STEP in fields else 0
+    size = to_signed(fields[SHARD_SIZE][0].value) if SHARD_SIZE in fields else 0
+    devices = tuple(read_integers(data, fields[DEVICES][0], 1))
     return Layout(devices, axes, step, size)
 
 

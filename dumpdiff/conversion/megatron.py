@@ -7,6 +7,8 @@ megatron/legacy/model.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .canonical import CanonicalCheckpoint
 from .target_layout import Fusion, TargetLayout
 
@@ -98,6 +100,18 @@ def build_core_layout(model: CanonicalCheckpoint, transformer_engine: bool) -> T
         sharded_by_rows=frozenset() if transformer_engine else down_projections,
         predictions=_PREDICTIONS,
     )
+
+
+def build_distributed_layout(model: CanonicalCheckpoint, transformer_engine: bool) -> TargetLayout:
+    """Return the layout of Megatron-core's distributed checkpoints for this model.
+
+    Norms of local layers have the names that they have with Transformer Engine, except next to
+    latent attention: ``sharded_state_dict_keys_map`` of the specs of layers.
+    """
+    layout = build_core_layout(model, transformer_engine)
+    if transformer_engine or model.has_mla:
+        return layout
+    return replace(layout, block={**layout.block, **_TE_INPUT, **_TE_MLP})
 
 
 _LEGACY = {

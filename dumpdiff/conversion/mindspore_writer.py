@@ -1,7 +1,6 @@
 """Writer of MindSpore's ``.ckpt`` files: one protobuf message, tensor by tensor in chunks.
 
-The message is described in :mod:`dumpdiff.checkpoints.mindspore_ckpt`; encoding:
-https://protobuf.dev/programming-guides/encoding/.
+The message is described in :mod:`dumpdiff.checkpoints.mindspore_ckpt`.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import numpy as np
 
 from ..checkpoints.mindspore_ckpt import CONTENT, DIMS, TAG, TENSOR, TYPE, VALUE
 from ..checkpoints.protobuf import BYTES, VARINT
+from .protobuf_encoding import encode_bytes, encode_key, encode_number
 from .rows import OutputTensor
 from .safetensors_writer import compute_size
 
@@ -57,33 +57,15 @@ def _write_tensor(
 
 def _encode_head(tensor: OutputTensor, n_bytes: int) -> bytes:
     """Return the message of a slice up to its content of ``n_bytes``."""
-    described = b"".join(_encode_tensor(tensor)) + _encode_key(CONTENT, BYTES)
-    described += _encode_number(n_bytes)
-    tagged = _encode_bytes(TAG, tensor.name.encode()) + _encode_key(TENSOR, BYTES)
-    tagged += _encode_number(len(described) + n_bytes)
+    described = b"".join(_encode_tensor(tensor)) + encode_key(CONTENT, BYTES)
+    described += encode_number(n_bytes)
+    tagged = encode_bytes(TAG, tensor.name.encode()) + encode_key(TENSOR, BYTES)
+    tagged += encode_number(len(described) + n_bytes)
     size = len(tagged) + len(described) + n_bytes
-    return _encode_key(VALUE, BYTES) + _encode_number(size) + tagged + described
+    return encode_key(VALUE, BYTES) + encode_number(size) + tagged + described
 
 
 def _encode_tensor(tensor: OutputTensor) -> Iterator[bytes]:
     for length in tensor.shape:
-        yield _encode_key(DIMS, VARINT) + _encode_number(length)
-    yield _encode_bytes(TYPE, _TYPES[tensor.dtype].encode())
-
-
-def _encode_bytes(number: int, content: bytes) -> bytes:
-    return _encode_key(number, BYTES) + _encode_number(len(content)) + content
-
-
-def _encode_key(number: int, wire: int) -> bytes:
-    return _encode_number(number << 3 | wire)
-
-
-def _encode_number(number: int) -> bytes:
-    """Return a varint: seven bits a byte, the lowest first."""
-    encoded = bytearray()
-    while number > 127:
-        encoded.append(number & 127 | 128)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+        yield encode_key(DIMS, VARINT) + encode_number(length)
+    yield encode_bytes(TYPE, _TYPES[tensor.dtype].encode())

@@ -20,9 +20,9 @@ class PythonName:
     attribute: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
-    """The value of ``function(*arguments)``.
+    """The value of ``function(*arguments)``; every call is another value, which may be a key.
 
     With a ``state``, it is ``function.__new__(function)`` with these attributes.
     """

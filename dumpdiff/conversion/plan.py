@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -12,6 +12,7 @@ import numpy as np
 
 from ..checkpoints.elements import RAW_DTYPES, decode
 from ..checkpoints.megatron import TRACKER
+from ..checkpoints.torch_dist import METADATA
 from ..model.errors import DumpError
 from ..rulebook import ModelFamily
 from ..weight_comparison.matrix import Matrix
@@ -21,9 +22,11 @@ from . import (
     huggingface,
     megatron,
     mindspore,
+    mindspore_ranks,
     mindspore_writer,
     model_config,
     safetensors_writer,
+    torch_dist_writer,
 )
 from .architecture import check_layers, check_target
 from .canonical import CanonicalCheckpoint, FusionLayout
@@ -41,6 +44,7 @@ from .target_layout import TargetLayout, build_tensors, shard_parameters
 
 Framework = Literal["megatron", "huggingface", "mindspore"]
 _RELEASE = "release"  #: Megatron's name of the folder for weights that belong to no iteration
+_STRATEGY_NAME = "strategy/ckpt_strategy.ckpt"  #: how the ranks of MindSpore are split
 #: Parameters with one row per token of the vocabulary, which are padded.
 _VOCABULARY_PARAMETERS = ("embedding.weight", "head.weight", "head.bias")
 #: Modules that ``--bias`` and ``--no-bias`` are about: the linear layers of attention and MLP.
@@ -51,7 +55,7 @@ _LINEAR_MODULES = frozenset(
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """What to convert to. Sizes of parallelism and padding apply to Megatron only."""
+    """What to convert to. Padding, and most sizes of parallelism, apply to Megatron only."""
 
     framework: Framework
     legacy: bool = False  #: the framework's older names
@@ -67,16 +71,18 @@ class TargetOptions:
     model_type: str | None = None  #: Hugging Face's model_type
     #: Of MindSpore's files: ``ckpt`` instead of safetensors.
     is_ckpt: bool = False
+    #: Of Megatron's files: a distributed checkpoint instead of one file for each rank.
+    is_distributed: bool = False
 
 
 @dataclass(frozen=True)
 class File:
-    """A file to write: tensors, or a text."""
+    """A file to write: tensors, or a text or message."""
 
     name: str  #: relative to the output folder
     #: Tensors; of each virtual stage on a rank of Megatron, else all in one.
     chunks: tuple[tuple[OutputTensor, ...], ...] = ()
-    text: str | None = None
+    text: str | bytes | None = None
     arguments: Mapping[str, Any] | None = None  #: of a torch file of Megatron; None for safetensors
 
     @property
@@ -115,6 +121,8 @@ def build_plan(
     check_layers(model)
     if options.is_ckpt and options.framework != "mindspore":
         raise DumpError(f"--ckpt: only MindSpore has such files, not {options.framework}")
+    if options.is_distributed:
+        _check_distributed(options)
     if options.bias is not None:
         change_biases = _add_zero_biases if options.bias else _drop_zero_biases
         parameters = change_biases(model.parameters)
@@ -123,10 +131,10 @@ def build_plan(
     model = _pad_vocabulary(model, options)
     if options.framework == "megatron":
         plan = _plan_megatron(model, options)
-    elif options.sizes != ParallelSizes():
+    elif options.sizes != ParallelSizes() and options.framework == "huggingface":
         raise DumpError(
-            "--tp, --pp, --vpp, --ep, --etp and --stage-layers are Megatron's; a checkpoint for"
-            f" {options.framework} is not split"
+            "--tp, --pp, --vpp, --ep, --etp and --stage-layers: a checkpoint for huggingface is not"
+            " split"
         )
     else:
         plan = _plan_safetensors(model, options, example)
@@ -144,6 +152,17 @@ def build_plan(
                 " the target computes them"
             )
     return replace(plan, notes=tuple(notes))
+
+
+def _check_distributed(options: TargetOptions) -> None:
+    """Raise DumpError if a distributed checkpoint cannot be what the options say."""
+    if options.framework != "megatron" or options.legacy:
+        raise DumpError("--ckpt-format torch_dist: only Megatron-core has such files")
+    if options.sizes != ParallelSizes():
+        raise DumpError(
+            "--ckpt-format torch_dist: its tensors are whole, and the run that loads them splits"
+            " them; leave out --tp, --pp, --vpp, --ep, --etp and --stage-layers"
+        )
 
 
 def _add_zero_biases(parameters: Mapping[str, Rows]) -> dict[str, Rows]:
@@ -188,6 +207,11 @@ def _compute_padded_size(vocabulary: int, options: TargetOptions) -> int:
     """Return the rows of the embedding to write. Raises DumpError for impossible options."""
     step = options.divisible_by * options.sizes.tensor if options.framework == "megatron" else 1
     padded = options.padded_vocabulary or -(-vocabulary // step) * step
+    if options.padded_vocabulary is None and padded % options.sizes.tensor:
+        raise DumpError(
+            f"--tp {options.sizes.tensor}: {padded} rows of the vocabulary do not divide by it; pad"
+            " them with --padded-vocab-size"
+        )
     if padded < vocabulary or padded % options.sizes.tensor:
         raise DumpError(
             f"--padded-vocab-size {padded}: must be at least {vocabulary} and a multiple of "
@@ -210,14 +234,12 @@ def _plan_safetensors(
     tensors = build_tensors(model.parameters, model.sources, target, groups, options.dtype)
     if example is not None:
         existing_names.check_against_example(example, tensors)
-    if options.is_ckpt:
-        tensors_by_file = {f"model{mindspore_writer.SUFFIX}": tensors}
+    if options.sizes != ParallelSizes():
+        files = _plan_mindspore_ranks(model, tensors, options)
+    elif options.is_ckpt:
+        files = [File(f"model{mindspore_writer.SUFFIX}", (tuple(tensors),))]
     else:
-        tensors_by_file = safetensors_writer.split_into_files(tensors)
-    files = [File(name, (tuple(content),)) for name, content in tensors_by_file.items()]
-    if len(files) > 1:
-        index = safetensors_writer.build_index(tensors_by_file)
-        files.append(File("model.safetensors.index.json", text=index))
+        files = _plan_whole_files(tensors)
     notes = model.notes
     config = model_config.build_config(model, family, model_type, options.dtype)
     if config is None:
@@ -226,6 +248,32 @@ def _plan_safetensors(
     else:
         files.append(File("config.json", text=json.dumps(config, indent=2) + "\n"))
     return Plan(target.name, tuple(files), model.skipped, notes)
+
+
+def _plan_whole_files(tensors: Sequence[OutputTensor]) -> list[File]:
+    """Plan safetensors, with an index if there are several files."""
+    tensors_by_file = safetensors_writer.split_into_files(tensors)
+    files = [File(name, (tuple(content),)) for name, content in tensors_by_file.items()]
+    if len(files) > 1:
+        index = safetensors_writer.build_index(tensors_by_file)
+        files.append(File("model.safetensors.index.json", text=index))
+    return files
+
+
+def _plan_mindspore_ranks(
+    model: CanonicalCheckpoint, tensors: Sequence[OutputTensor], options: TargetOptions
+) -> list[File]:
+    """Plan a file for each rank of MindSpore, and their strategy file."""
+    mindspore_ranks.check_mindspore_sizes(model, options.sizes)
+    suffix = mindspore_writer.SUFFIX if options.is_ckpt else ".safetensors"
+    stages = mindspore_ranks.slice_tensors(model, tensors, options.sizes)
+    files = []
+    for stage in stages:
+        for number, slices in enumerate(stage.ranks, start=stage.first_rank):
+            name = f"rank_{number}/model{number}{suffix}"
+            files.append(File(name, (tuple(part.tensor for part in slices),)))
+    files.append(File(_STRATEGY_NAME, text=mindspore_ranks.build_strategy(stages)))
+    return files
 
 
 def _choose_layout(
@@ -246,12 +294,31 @@ def _choose_layout(
 
 def _plan_megatron(model: CanonicalCheckpoint, options: TargetOptions) -> Plan:
     """Plan a file for each rank, and the tracker."""
+    if options.is_distributed:
+        return _plan_distributed(model, options)
     if options.legacy:
         target = megatron.build_legacy_layout()
     else:
         target = megatron.build_core_layout(model, options.transformer_engine)
     files = (*_plan_ranks(model, target, options), File(TRACKER, text=_RELEASE))
     return Plan(target.name, files, model.skipped, model.notes)
+
+
+def _plan_distributed(model: CanonicalCheckpoint, options: TargetOptions) -> Plan:
+    """Plan a distributed checkpoint of Megatron-core, and the tracker."""
+    target = megatron.build_distributed_layout(model, options.transformer_engine)
+    groups = model.config.groups or 0
+    tensors = build_tensors(model.parameters, model.sources, target, groups, options.dtype)
+    arguments = model_config.build_arguments(
+        model, options.sizes, _count_embedding_rows(model), options.transformer_engine
+    )
+    files = (
+        File(f"{_RELEASE}/{METADATA}", (tuple(tensors),)),
+        File(f"{_RELEASE}/{torch_dist_writer.COMMON_NAME}", arguments=arguments),
+        File(f"{_RELEASE}/{torch_dist_writer.CONFIG_NAME}", text=torch_dist_writer.CONFIG),
+        File(TRACKER, text=_RELEASE),
+    )
+    return Plan(f"{target.name}, torch_dist", files, model.skipped, model.notes)
 
 
 def _plan_ranks(

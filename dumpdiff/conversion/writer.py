@@ -13,9 +13,10 @@ from pathlib import Path
 
 from ..checkpoints import Checkpoint
 from ..checkpoints.memory_map import RELEASE_AFTER
+from ..checkpoints.torch_dist import METADATA
 from ..model.errors import DumpError
 from ..model.input_files import read_input_text
-from . import mindspore_writer, safetensors_writer, torch_writer
+from . import mindspore_writer, safetensors_writer, torch_dist_writer, torch_writer
 from .plan import File, Plan
 
 #: File in a folder that is being written, with a fingerprint of the conversion; removed at the end.
@@ -107,7 +108,9 @@ def _write_files(
 
 def _write_file(file: File, path: Path, report_bytes: Callable[[int], None]) -> None:
     if file.text is not None:
-        path.write_text(file.text, encoding="utf-8")
+        path.write_bytes(file.text.encode() if isinstance(file.text, str) else file.text)
+    elif file.name.endswith(METADATA):
+        torch_dist_writer.write_files(path, file.tensors, report_bytes)
     elif file.arguments is not None:
         torch_writer.write_file(path, file.chunks, _MEGATRON_STATE, file.arguments, report_bytes)
     elif file.name.endswith(mindspore_writer.SUFFIX):

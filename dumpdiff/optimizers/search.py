@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from ..model.arrays import Floats
-from . import adafactor, adam, adaptive, lamb, muon, sgd
+from . import adafactor, adam, adaptive, lamb, muon, sgd, shampoo
 from .fit import Attempt, Fit, UpdateData, compute_residuals, fit_rule
 from .gradient_scaling import (
     GLOBAL_NORM,
@@ -30,6 +30,7 @@ RULES: tuple[Rule, ...] = (
     *lamb.list_variants(),
     *adafactor.list_variants(),
     *muon.list_variants(),
+    *shampoo.list_variants(),
 )
 
 #: Scalings of the gradients, each with or without one learning rate per step, from likely to

@@ -48,7 +48,7 @@ def dequantize_weights(model: WholeModel) -> WholeModel:
             message = f"{name}: {n_impossible} of {scales.size} scales are negative or not finite"
             problems.append(Problem("", message))
         matrix = apply_block_scales(weight.matrix, scales.matrix, block)
-        tensors[weight.name] = replace(weight, matrix=matrix, stack=None)
+        tensors[weight.name] = replace(weight, matrix=matrix, stack=())
         del tensors[name]
         is_one_block = block == weight.matrix.shape
         extent = "per weight" if is_one_block else f"for each {block[0]} x {block[1]} elements"

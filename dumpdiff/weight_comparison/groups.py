@@ -191,23 +191,32 @@ def _split_stack(model: WholeModel, other: WholeModel, tensor: Tensor, path: str
         return []
     stem, module, leaf = match.groups()
     count = _count_experts(model, other, stem)
-    if not count or tensor.stack is None or tensor.stack.size % count:
+    if not count or not tensor.stack or count % len(tensor.stack):
         return []
-    transposed = False
-    if leaf == "bias":
-        stack = tensor.stack.reshape(count, -1)
-    else:
-        reshaped = _reshape_stack(tensor.stack, count, module, model.hidden)
-        if reshaped is None:
+    members: list[Member] = []
+    for raw in tensor.stack:
+        stack = _reshape_slice(raw, count // len(tensor.stack), module, leaf, model.hidden)
+        if stack is None:
             return []
-        stack = reshaped
-        transposed = _is_transposed(model, stack.shape[1:], path)
-    members = []
-    for expert, raw in enumerate(stack):
-        matrix = Matrix.from_array(raw.T if transposed else raw, tensor.dtype)
-        expert_path = f"{stem}{expert}.{module}.{leaf}"
-        members.append(Member(tensor.name, expert_path, matrix, transposed, expert))
+        transposed = leaf != "bias" and _is_transposed(model, stack.shape[1:], path)
+        for expert_raw in stack:
+            expert = len(members)
+            matrix = Matrix.from_array(expert_raw.T if transposed else expert_raw, tensor.dtype)
+            expert_path = f"{stem}{expert}.{module}.{leaf}"
+            members.append(Member(tensor.name, expert_path, matrix, transposed, expert))
     return members
+
+
+def _reshape_slice(
+    raw: AnyArray, count: int, module: str, leaf: str, hidden: int
+) -> AnyArray | None:
+    """Return a slice of a stack with an axis of ``count`` experts; None if its shape does not fit.
+
+    The axis is followed by one axis for a bias, by two for a weight.
+    """
+    if raw.size % count:
+        return None
+    return raw.reshape(count, -1) if leaf == "bias" else _reshape_stack(raw, count, module, hidden)
 
 
 def _count_experts(model: WholeModel, other: WholeModel, stem: str) -> int:

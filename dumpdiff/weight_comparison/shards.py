@@ -278,7 +278,9 @@ class _ShardJoiner:
                 Problem(entries[0].file, f"{name}: its slices do not cover the whole tensor")
             )
         matrix = concatenate_rows([concatenate_columns(band) for band in bands.values()])
-        return Tensor(name, matrix, shape)
+        raws = [self._checkpoint.read_raw(entry_at[start]) for start in sorted(entry_at)]
+        has_whole_rows = {raw.shape for raw in raws} == {(raws[0].shape[0], *shape[1:])}
+        return Tensor(name, matrix, shape, tuple(raws) if has_whole_rows else ())
 
 
 def _split_parts(raws: Sequence[AnyArray], sizes: Sequence[int]) -> list[AnyArray]:

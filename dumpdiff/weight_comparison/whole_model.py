@@ -23,7 +23,8 @@ class Tensor:
     name: str  #: with global numbers of layers and experts
     matrix: Matrix
     shape: tuple[int, ...]
-    stack: AnyArray | None = None  #: the raw elements, if the tensor was not split
+    #: The raw elements, if the tensor was not split; those of equal slices along its first axis.
+    stack: tuple[AnyArray, ...] = ()
 
     @property
     def dtype(self) -> str:
@@ -72,7 +73,7 @@ class WholeModel:
 
 def make_unsplit_tensor(name: str, dtype: str, raw: AnyArray) -> Tensor:
     """Return a tensor that was not split."""
-    return Tensor(name, Matrix.from_array(raw, dtype), raw.shape, raw)
+    return Tensor(name, Matrix.from_array(raw, dtype), raw.shape, (raw,))
 
 
 def are_identical(arrays: Sequence[AnyArray]) -> bool:

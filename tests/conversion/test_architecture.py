@@ -85,6 +85,17 @@ def test_what_no_target_computes_is_refused_with_the_reason(
         plan(source, framework)
 
 
+@pytest.mark.parametrize("model_type", ["t5", "vit", "qwen2_5_vl", "mamba2", "qwen3_next"])
+@pytest.mark.parametrize("framework", ["megatron", "mindspore"])
+def test_what_has_no_converter_yet_is_refused_by_name(
+    tmp_path: Path, model_type: str, framework: str
+) -> None:
+    source = rename_model_type(save_model(tmp_path, "Llama"), model_type)
+    reason = "Megatron-core.*MindSpore Transformers"
+    with pytest.raises(DumpError, match=f"{model_type} is not converted to {framework}: {reason}"):
+        plan(source, framework)
+
+
 @pytest.mark.parametrize("name", ["Phi3", "Starcoder2"])
 def test_a_target_without_the_family_is_refused(tmp_path: Path, name: str) -> None:
     source = save_model(tmp_path, name)

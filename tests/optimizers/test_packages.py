@@ -31,6 +31,8 @@ from dumpdiff.optimizers.inputs import read_run
             {"beta1": 0.8, "beta2": 0.99, "slow_share": 8e-3, "beta3": 0.999, "decay": 0.1},
             (),
         ),
+        ("shampoo", "Shampoo", 1e-2, {"epsilon": 1e-6, "decay": 0.0}, ()),
+        ("shampoo_odd", "Shampoo, decoupled decay", 3e-2, {"epsilon": 1e-3, "decay": 0.05}, ()),
     ],
 )
 def test_rule_and_numbers(
@@ -53,8 +55,6 @@ def test_rule_and_numbers(
     "name",
     [
         "lamb_pytorch_optimizer",
-        "shampoo",
-        "shampoo_odd",
         "soap",
         "soap_odd",
         "sophia",

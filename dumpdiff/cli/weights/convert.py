@@ -27,7 +27,7 @@ Examples:
   dumpdiff weights convert llama_hf/ --to megatron --plan
 
 Nothing is ever overwritten. Hugging Face and MindSpore get safetensors (or .ckpt with --ckpt),
-Megatron-LM gets model_optim_rng.pt.
+Megatron-LM gets model_optim_rng.pt (or torch_dist with --ckpt-format).
 """
 
 _QKV_ORDER = click.Choice(["grouped", "concatenated"])
@@ -85,8 +85,13 @@ def _read_counts(ctx: click.Context, option: click.Parameter, text: str) -> tupl
     is_flag=True,
     help="Older names: before Megatron-core, before MindSpore Transformers 1.5.",
 )
+@click.option("--ckpt", is_flag=True, help="MindSpore target: .ckpt instead of safetensors.")
 @click.option(
-    "--ckpt", is_flag=True, help="MindSpore target: one .ckpt file instead of safetensors."
+    "--ckpt-format",
+    type=click.Choice(["torch", "torch_dist"]),
+    default="torch",
+    show_default=True,
+    help="Megatron: a file for each rank, or a distributed checkpoint for any ranks.",
 )
 @click.option(
     "--like",
@@ -103,10 +108,14 @@ def _read_counts(ctx: click.Context, option: click.Parameter, text: str) -> tupl
     default=1,
     type=options.COUNT,
     show_default=True,
-    help="Megatron: tensor-parallel ranks.",
+    help="Megatron, MindSpore: tensor-parallel ranks.",
 )
 @click.option(
-    "--pp", default=1, type=options.COUNT, show_default=True, help="Megatron: pipeline stages."
+    "--pp",
+    default=1,
+    type=options.COUNT,
+    show_default=True,
+    help="Megatron, MindSpore: pipeline stages.",
 )
 @click.option(
     "--vpp",
@@ -133,7 +142,7 @@ def _read_counts(ctx: click.Context, option: click.Parameter, text: str) -> tupl
     metavar="N,N,...",
     default="",
     callback=_read_counts,
-    help="Megatron: layers of each stage, --pp times --vpp numbers.  [default: equal]",
+    help="Megatron, MindSpore: layers of each stage, --pp times --vpp numbers.  [default: equal]",
 )
 @click.option(
     "--transformer-impl",
