@@ -25,6 +25,7 @@ Examples:
 @options.rank
 @options.graph
 @options.json_file
+@options.language
 @click.option("-v", "--verbose", is_flag=True, help="List every part and every problem.")
 def inspect(
     dump: str,

@@ -37,6 +37,7 @@ Examples:
     help="Maximum number of contradictions to print.",
 )
 @options.quiet
+@options.language
 @click.pass_context
 def verify(
     ctx: click.Context,

@@ -125,6 +125,7 @@ def test_a_usage_error_is_2(stopping: list[BaseException]) -> None:
     assert run_stop().exit_code == 2
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_the_shell_is_130_without_traceback() -> None:
     script = "import dumpdiff.cli as c, os, signal, time, click\n" + (
         "c.COMMANDS['w'] = ('__main__:w', '')\n"
