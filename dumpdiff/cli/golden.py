@@ -25,7 +25,9 @@ Examples:
 """
 
 
-@golden.command(cls=WritingCommand, epilog=_RECORD_EPILOG)
+@golden.command(
+    cls=WritingCommand, epilog=_RECORD_EPILOG, short_help="Write the numbers of a dump to a file."
+)
 @click.argument("dump")
 @click.argument("output", type=OUTPUT_FILE, metavar="FILE")
 @options.step
@@ -54,7 +56,9 @@ Examples:
 """
 
 
-@golden.command(cls=WritingCommand, epilog=_CHECK_EPILOG)
+@golden.command(
+    cls=WritingCommand, epilog=_CHECK_EPILOG, short_help="Hold a dump against that file."
+)
 @click.argument("dump")
 @click.argument("reference")
 @click.option(
