@@ -18,7 +18,7 @@ from rich.console import Console
 
 import dumpdiff
 from dumpdiff.cli import main
-from dumpdiff.model.verdict import VALUE_STATES
+from dumpdiff.model.verdict import VALUE_STATES, AlignmentVerdict
 from dumpdiff.reports import outputs
 from dumpdiff.reports.alignment import text
 from dumpdiff.reports.language import (
@@ -150,6 +150,17 @@ def test_the_terminal_is_chinese_and_names_of_the_dump_are_not() -> None:
         assert words in printed
     for word in (" forward ", " introduced", "not compared", " tolerance "):
         assert word not in printed
+
+
+@pytest.mark.usefixtures("chinese")
+@pytest.mark.parametrize("verdict", ["aligned", "inconclusive"])
+def test_a_page_without_a_finding_has_the_answer_as_its_heading(verdict: AlignmentVerdict) -> None:
+    result = make_result(verdict=verdict, findings=(), notes=("the dumps have no op in common",))
+    stream = io.BytesIO()
+    outputs.write(result, "html", stream)
+    heading = re.search("<h1>(.*)</h1>", stream.getvalue().decode("utf-8"))
+    assert heading is not None
+    assert heading[1]
 
 
 @pytest.mark.parametrize("output", [name for name in outputs.OUTPUTS if name != "html"])
