@@ -87,11 +87,10 @@ def test_equal_triages_give_equal_pages(
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_redacted_pages_name_no_folder(case: Case, tmp_path: Path) -> None:
-    dumpdiff.triage(case, pages=tmp_path / "open")
+def test_redacted_pages_name_no_folder(case: Case, folder: Path, tmp_path: Path) -> None:
     dumpdiff.triage(case, pages=tmp_path / "redacted", redact=True)
     secret = str(Path(case.target.weights).parent)
-    assert any(secret in path.read_text() for path in (tmp_path / "open").iterdir())
+    assert any(secret in path.read_text() for path in folder.iterdir())
     for name in PAGE_FILES:
         text = (tmp_path / "redacted" / name).read_text(encoding="utf-8")
         assert secret not in text, name
