@@ -6,6 +6,7 @@ import ast
 import re
 import string
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -85,14 +86,18 @@ def list_columns() -> set[str]:
     return columns | {*UNCOMPARED_COLUMNS, *UNMATCHED_COLUMNS}
 
 
-def find_code_messages() -> Iterator[tuple[str, set[str]]]:
-    """Yield (message, names of its values) of each call of ``translate``."""
+@cache
+def find_code_messages() -> tuple[tuple[str, set[str]], ...]:
+    """Return (message, names of its values) of each call of ``translate``."""
+    messages = []
     for file in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "translate":
                 message = node.args[0]
                 if isinstance(message, ast.Constant):
-                    yield message.value, {str(keyword.arg) for keyword in node.keywords}
+                    names = {str(keyword.arg) for keyword in node.keywords}
+                    messages.append((str(message.value), names))
+    return tuple(messages)
 
 
 def find_template_messages() -> Iterator[str]:
