@@ -68,8 +68,13 @@ def build_blocks(verification: Verification, limit: int) -> Iterator[Block]:
 
 def _format_contradiction(item: Contradiction) -> str:
     place = f" ({item.file})" if item.file else ""
-    kind, message = translate(item.kind), translate_sentence(item.message)
-    return f"{kind}{translate(': ')}{message}{place}"
+    colon = translate(": ")
+    facts = translate(
+        "{recorded}, but {computed}",
+        recorded=translate_sentence(item.recorded),
+        computed=translate_sentence(item.computed),
+    )
+    return f"{translate(item.kind)}{colon}{item.op} {item.slot}{colon}{facts}{place}"
 
 
 def to_json(verification: Verification) -> dict[str, Any]:

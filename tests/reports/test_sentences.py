@@ -128,23 +128,17 @@ def test_a_translation_has_the_placeholders_of_its_message() -> None:
             "平滑 L1 损失（beta = 0.25）（均值）；标杆侧为平滑 L1 损失",
         ),
         (
-            "Torch.pow.1 output.0: max -3.4, min 0.8, mean 1.1, norm 4.2, but the file has max "
-            "1.6, min 0.8, mean 1.1, norm 4.2",
-            "Torch.pow.1 output.0：最大值 -3.4，最小值 0.8，均值 1.1，范数 4.2，但文件为最大值 "
-            "1.6，最小值 0.8，均值 1.1，范数 4.2",
+            "recorded with max -3.4, min 0.8, norm 4.2",
+            "记录为最大值 -3.4，最小值 0.8，范数 4.2",
         ),
         (
-            "Linear.0 input.0: recorded with max 2, min 0, but no op inside read that; Torch.add.0 "
-            "input.0 has max 3, min 0",
-            "Linear.0 input.0：记录为最大值 2，最小值 0，但内部没有算子读取该值；Torch.add.0 "
-            "input.0 为最大值 3，最小值 0",
+            "no op inside read that; Torch.add.0 input.0 has max 3, min 0",
+            "内部没有算子读取该值；Torch.add.0 input.0 为最大值 3，最小值 0",
         ),
         (
-            "Linear.0 output.0: the output is not what the operator computes from its recorded "
-            "inputs, but 3 of 8 elements differ, such as 1.5 where it computes 2.5: a damaged "
-            "record, or a wrong kernel",
-            "Linear.0 output.0：输出不是该算子由录制的输入算得的结果，但 8 个元素中有 3 个不同，"
-            "例如 1.5，而算得 2.5：记录损坏，或 kernel 有误",
+            "3 of 8 elements differ, such as 1.5 where it computes 2.5: a damaged record, or a "
+            "wrong kernel",
+            "8 个元素中有 3 个不同，例如 1.5，而算得 2.5：记录损坏，或 kernel 有误",
         ),
         (
             "270 identical, 2 changed; first: Linear.0 output.0: shape 2x3, was 3x2",
