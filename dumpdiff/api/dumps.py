@@ -229,7 +229,7 @@ def inspect(
     Parameters
     ----------
     dump
-        Folder or file of MindSpore, msprobe or ptdbg_ascend.
+        A dump of any format that docs/formats.md lists.
     step, rank, graph
         Part to read; default: the first of each.
     progress
@@ -263,7 +263,7 @@ def verify(
     Parameters
     ----------
     dump
-        Folder or file of MindSpore, msprobe or ptdbg_ascend.
+        A dump of any format that docs/formats.md lists.
     step, rank, graph
         Part to check; default: the first of each.
     progress

@@ -27,7 +27,7 @@ def record(
     Parameters
     ----------
     dump
-        Folder or file of MindSpore, msprobe or ptdbg_ascend.
+        A dump of any format that docs/formats.md lists.
     output
         File to write.
     step, rank
@@ -62,7 +62,7 @@ def check(
     Parameters
     ----------
     dump
-        Folder or file of MindSpore, msprobe or ptdbg_ascend.
+        A dump of any format that docs/formats.md lists.
     reference
         File of :func:`record`.
     tolerance

@@ -5,6 +5,7 @@ The module of a command is imported only when the command runs.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import os
 import signal
@@ -12,7 +13,8 @@ import sys
 import traceback
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -51,6 +53,52 @@ COMMANDS = {
     "completion": ("dumpdiff.cli.completion:completion", "Print the completion of a shell."),
 }
 
+#: Heading of the help -> its commands.
+SECTIONS: Final = {
+    "Start here": ("demo", "align", "triage"),
+    "After a comparison": ("explain", "report", "serve", "narrow", "mapping"),
+    "One run, no reference": ("inspect", "verify", "check", "golden"),
+    "Without dumps": ("settings", "checklist", "data", "logs", "norms", "weights", "optimizer"),
+    "Recording": ("dump-config", "record", "env", "snippet"),
+    "Other": ("rules", "completion"),
+}
+
+#: Command -> the page of docs/ that explains it.
+PAGES: Final = {
+    "demo": "tutorial.md",
+    "align": "alignment.md",
+    "explain": "explain.md",
+    "report": "report.md",
+    "serve": "report.md",
+    "narrow": "tutorial.md",
+    "mapping": "rules.md",
+    "inspect": "formats.md",
+    "verify": "verify.md",
+    "check": "check.md",
+    "golden": "automation.md",
+    "rules": "rules.md",
+    "dump-config": "dump-config.md",
+    "record": "record.md",
+    "env": "tutorial.md",
+    "snippet": "tutorial.md",
+    "triage": "triage.md",
+    "settings": "settings.md",
+    "checklist": "checklist.md",
+    "data": "data.md",
+    "logs": "logs.md",
+    "norms": "norms.md",
+    "weights": "weights.md",
+    "optimizer": "optimizer.md",
+    "completion": "commands.md",
+}
+
+
+def find_documentation() -> Path:
+    """Return the folder docs/ that comes with dumpdiff, in a wheel or in a checkout."""
+    package = Path(__file__).parents[1]
+    packaged_folder = package / "docs"
+    return packaged_folder if packaged_folder.is_dir() else package.parent / "docs"
+
 
 class Commands(click.Group):
     """A group that imports a command on first use and turns errors into exit codes."""
@@ -64,7 +112,9 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name = COMMANDS[cmd_name][0].split(":")
-        command: click.Command = getattr(import_module(module), name)
+        command: click.Command = copy.copy(getattr(import_module(module), name))
+        if cmd_name in PAGES:
+            command.epilog = f"{command.epilog or ''}\n\nMore: docs/{PAGES[cmd_name]}"
         return command
 
     def resolve_command(
@@ -78,9 +128,19 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Print the table instead of asking each command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+        """Print the table by sections, instead of asking each command."""
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print what to do first, and where the pages are that the other helps name."""
+        formatter.write_paragraph()
+        formatter.write_text(
+            "'dumpdiff demo' unpacks two small runs and prints commands to try on them; 'dumpdiff "
+            "COMMAND --help' has examples, and names a page of docs/. These pages are in"
+        )
+        formatter.write(f"{find_documentation()}\n")
 
     def make_context(self, *args: Any, **attributes: Any) -> click.Context:
         """Parse the command line, which may print the help into a closed pipe."""
@@ -140,9 +200,10 @@ def _discard_output() -> None:
 def main() -> None:
     """Find where two training runs of one model diverge.
 
-    Give it the dumps of two runs (MindSpore or PyTorch) of the same model with the same weights and
-    the same batch. It pairs their operators without a hand-written mapping and names the first one
-    whose inputs agree and whose output does not.
+    A dump holds the tensors of every operator of a training step. Of two runs of one model with the
+    same weights and the same batch, in MindSpore or PyTorch, dumpdiff pairs the operators without a
+    hand-written mapping, and names the first one whose inputs agree and whose output does not, and
+    why. Without dumps it compares settings, batches, logs, gradient norms and weights.
     """
 
 

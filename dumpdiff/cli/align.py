@@ -183,9 +183,9 @@ def align(
 ) -> None:
     """Find where two dumps of one model diverge.
 
-    TARGET is the run under test, REFERENCE the trusted one: folders or files of MindSpore, msprobe
-    or ptdbg_ascend, in any combination. Every rank and step that both have is compared; the first
-    line of output is the answer.
+    TARGET is the run under test, REFERENCE the trusted one: dumps of any format that
+    docs/formats.md lists, in any combination. Every rank and step that both have is compared; the
+    first line of output is the answer.
 
     If FILE is -, it is written to standard output and the text report to standard error.
     """

@@ -42,6 +42,7 @@ Without settings every item is printed to tick off, and the exit code is 0.
 )
 @options.json_file
 @options.quiet
+@options.language
 @click.option("-v", "--verbose", is_flag=True, help="Also print the evidence of items that hold.")
 @click.pass_context
 def checklist(

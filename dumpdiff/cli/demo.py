@@ -22,7 +22,7 @@ Examples:
 COMMANDS = (
     "dumpdiff triage mindformers megatron",
     "dumpdiff align mindformers/dump megatron/dump -o result",
-    "dumpdiff explain result",
+    "dumpdiff explain result --finding 1",
     "dumpdiff settings mindformers/settings.yaml megatron/train.sh",
     "dumpdiff checklist mindformers/settings.yaml megatron/train.sh",
     "dumpdiff data mindformers/batch.npz megatron/batch.npz",

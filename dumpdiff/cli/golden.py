@@ -25,11 +25,14 @@ Examples:
 """
 
 
-@golden.command(cls=WritingCommand, epilog=_RECORD_EPILOG)
+@golden.command(
+    cls=WritingCommand, epilog=_RECORD_EPILOG, short_help="Write the numbers of a dump to a file."
+)
 @click.argument("dump")
 @click.argument("output", type=OUTPUT_FILE, metavar="FILE")
 @options.step
 @options.rank
+@options.language
 def record(dump: str, output: str, step: int | None, rank: int | None) -> None:
     """Write statistics and checksums of every result of DUMP to FILE.
 
@@ -37,8 +40,10 @@ def record(dump: str, output: str, step: int | None, rank: int | None) -> None:
     """
     import dumpdiff
 
+    from ..reports.golden import text
+
     reference = dumpdiff.golden.record(dump, output, step=step, rank=rank)
-    click.echo(f"golden: {len(reference.values)} values recorded in {output}")
+    text.write_record(reference, output, build_console())
 
 
 _CHECK_EPILOG = f"""\b
@@ -51,7 +56,9 @@ Examples:
 """
 
 
-@golden.command(cls=WritingCommand, epilog=_CHECK_EPILOG)
+@golden.command(
+    cls=WritingCommand, epilog=_CHECK_EPILOG, short_help="Hold a dump against that file."
+)
 @click.argument("dump")
 @click.argument("reference")
 @click.option(
@@ -76,6 +83,7 @@ Examples:
     help="Maximum number of values to print.",
 )
 @options.quiet
+@options.language
 @click.pass_context
 def check(
     ctx: click.Context,

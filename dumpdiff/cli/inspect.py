@@ -25,6 +25,7 @@ Examples:
 @options.rank
 @options.graph
 @options.json_file
+@options.language
 @click.option("-v", "--verbose", is_flag=True, help="List every part and every problem.")
 def inspect(
     dump: str,
@@ -36,9 +37,9 @@ def inspect(
 ) -> None:
     """Say what a dump is: format, framework, steps, ranks, ops, tensors, bytes on disk, problems.
 
-    DUMP is a folder or file of MindSpore, msprobe or ptdbg_ascend. Steps, ranks and graphs are
-    listed for the whole dump; the other figures are those of one part: the first step of the first
-    rank, or the one that the options choose.
+    DUMP is of any format that docs/formats.md lists. Steps, ranks and graphs are listed for the
+    whole dump; the other figures are those of one part: the first step of the first rank, or the
+    one that the options choose.
     """
     import dumpdiff
 

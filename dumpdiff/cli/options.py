@@ -111,7 +111,7 @@ junit_file = click.option(
     "--junit",
     "junit_file",
     type=OUTPUT_FILE,
-    help="Write it for a CI server: findings are failures.",
+    help="Write JUnit XML for a CI server: findings are failures.",
 )
 brief = click.option(
     "--brief", is_flag=True, help="Shorten the JSON to at most 8 kB: the answer and what is next."

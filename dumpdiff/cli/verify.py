@@ -37,6 +37,7 @@ Examples:
     help="Maximum number of contradictions to print.",
 )
 @options.quiet
+@options.language
 @click.pass_context
 def verify(
     ctx: click.Context,
@@ -50,7 +51,7 @@ def verify(
 ) -> None:
     """Check whether a dump contradicts itself.
 
-    DUMP is a folder or file of MindSpore, msprobe or ptdbg_ascend. Every file is read once.
+    DUMP is of any format that docs/formats.md lists. Every file is read once.
     Recorded statistics, shapes and dtypes are held against the files, the values that ops read
     against those that were written, outputs against what their operators compute from the recorded
     inputs, and the records against each other.

@@ -21,6 +21,7 @@ from ..model.trace import PHASES, Trace
 from ..readers.parts import Part
 from .alignment.summary import format_source
 from .formats.json import convert_problem
+from .language import translate, use_chosen_language
 
 #: Major: programs that read the old form fail. Minor: something was added.
 #: History:
@@ -68,6 +69,7 @@ def to_json(path: str | Path, parts: Sequence[Part], trace: Trace) -> dict[str, 
     }
 
 
+@use_chosen_language()
 def write(
     path: str | Path,
     parts: Sequence[Part],
@@ -82,17 +84,18 @@ def write(
     for name, value in _list_facts(path, parts, trace):
         table.add_row(name, Text(escape_control(value), overflow="fold"))
     console.print(table)
-    _write_items("part", parts if len(parts) > 1 else (), console, verbose)
-    _write_items("problem", trace.problems, console, verbose)
+    _write_items(translate("part"), parts if len(parts) > 1 else (), console, verbose)
+    _write_items(translate("problem"), trace.problems, console, verbose)
 
 
 def _write_items(title: str, items: Sequence[object], console: Console, verbose: bool) -> None:
     printed_items = items if verbose else items[:_SHORT]
     for item in printed_items:
-        console.print(Text(f"{title}: {escape_control(str(item))}"), soft_wrap=True)
+        line = f"{title}{translate(': ')}{escape_control(str(item))}"
+        console.print(Text(line), soft_wrap=True)
     n_more = len(items) - len(printed_items)
     if n_more:
-        console.print(Text(f"... {n_more} more {title}s, -v shows them"))
+        console.print(Text(translate("... {count} more, -v shows them", count=n_more)))
 
 
 def _convert_part(part: Part) -> dict[str, Any]:
@@ -109,22 +112,31 @@ def _convert_part(part: Part) -> dict[str, Any]:
 
 def _list_facts(path: str | Path, parts: Sequence[Part], trace: Trace) -> Iterator[tuple[str, str]]:
     """Yield (name, value) of everything that is printed as a table."""
-    yield "path", str(path)
-    yield "on disk", f"{_measure_size(Path(path)):,} bytes"
-    yield "steps", _format_numbers(part.step for part in parts)
-    yield "ranks", _format_numbers(part.rank for part in parts)
+    yield translate("path"), str(path)
+    size = _measure_size(Path(path))
+    yield translate("on disk"), translate("{size:,} bytes", size=size)
+    yield translate("steps"), _format_numbers(part.step for part in parts)
+    yield translate("ranks"), _format_numbers(part.rank for part in parts)
     if any(part.process is not None for part in parts):
-        yield "processes", _format_numbers(part.process for part in parts)
-    yield "graphs", _format_numbers(part.graph for part in parts)
-    phase_counts = [f"{count} {phase}" for phase, count in _count_ops(trace).items() if count]
-    phases = ", ".join(phase_counts) or "none"
-    yield "ops", f"{len(trace.ops)} ({phases})"
-    n_whole = _count_whole_tensors(trace)
-    yield "tensors", f"{len(trace.tensors)}, {n_whole} of them with a file of their own"
+        yield translate("processes"), _format_numbers(part.process for part in parts)
+    yield translate("graphs"), _format_numbers(part.graph for part in parts)
+    phase_counts = [
+        f"{count} {translate(phase)}" for phase, count in _count_ops(trace).items() if count
+    ]
+    phases = translate(", ").join(phase_counts) or translate("none")
+    yield translate("ops"), translate("{count} ({phases})", count=len(trace.ops), phases=phases)
+    yield (
+        translate("tensors"),
+        translate(
+            "{count}, {n_whole} of them with a file of their own",
+            count=len(trace.tensors),
+            n_whole=_count_whole_tensors(trace),
+        ),
+    )
     for name, value in trace.source.details.items():
-        yield name.replace("_", " "), _format_detail(value)
+        yield translate(name.replace("_", " ")), _format_detail(value)
     n_problems = sum(problem.count for problem in trace.problems)
-    yield "problems", str(n_problems)
+    yield translate("problems"), str(n_problems)
 
 
 def _count_ops(trace: Trace) -> dict[str, int]:
@@ -142,7 +154,7 @@ def _list_numbers(numbers: Iterator[int | None]) -> list[int]:
 
 
 def _format_numbers(numbers: Iterator[int | None]) -> str:
-    return ", ".join(map(str, _list_numbers(numbers))) or "unknown"
+    return ", ".join(map(str, _list_numbers(numbers))) or translate("unknown")
 
 
 def _format_detail(value: Any) -> str:

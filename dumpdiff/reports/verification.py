@@ -13,9 +13,12 @@ from ..verification import Check, Contradiction, Verification
 from .alignment.summary import format_source
 from .formats.blocks import Block, ListBlock, TableBlock, write_blocks
 from .formats.json import convert_problem
+from .language import translate, use_chosen_language
+from .sentences import translate_sentence
 from .stages.stage import build_document, write_headline
 
 
+@use_chosen_language()
 def write(
     verification: Verification, console: Console, *, limit: int = 10, quiet: bool = False
 ) -> None:
@@ -28,11 +31,17 @@ def write(
 def build_blocks(verification: Verification, limit: int) -> Iterator[Block]:
     """Yield the dump, the checks with their counts, and up to ``limit`` contradictions."""
     source = verification.source
-    size = f"{verification.ops} ops, {verification.tensors} tensors"
-    yield ListBlock("dump", (f"{format_source(source)}: {size}, {source.path}",))
+    contents = translate(
+        "{source}: {ops} ops, {tensors} tensors, {path}",
+        source=format_source(source),
+        ops=verification.ops,
+        tensors=verification.tensors,
+        path=source.path,
+    )
+    yield ListBlock("dump", (contents,))
     rows = tuple(
         (
-            check.name,
+            translate_sentence(check.name),
             f"{check.checked:,}",
             f"{check.not_checkable:,}",
             f"{len(check.contradictions):,}",
@@ -44,16 +53,28 @@ def build_blocks(verification: Verification, limit: int) -> Iterator[Block]:
     lines = [_format_contradiction(item) for item in contradictions[:limit]]
     n_more = len(contradictions) - limit
     if n_more > 0:
-        lines.append(f"... {n_more:,} more, --limit {len(contradictions)} shows them")
+        lines.append(
+            translate(
+                "... {count} more, --limit {limit} shows them",
+                count=f"{n_more:,}",
+                limit=len(contradictions),
+            )
+        )
     yield ListBlock("contradictions", tuple(lines))
     yield ListBlock("problems", tuple(map(str, verification.problems[:limit])))
-    yield ListBlock("not checked", verification.missing)
-    yield ListBlock("notes", verification.notes)
+    yield ListBlock("not checked", tuple(map(translate_sentence, verification.missing)))
+    yield ListBlock("notes", tuple(map(translate_sentence, verification.notes)))
 
 
 def _format_contradiction(item: Contradiction) -> str:
     place = f" ({item.file})" if item.file else ""
-    return f"{item.kind}: {item.message}{place}"
+    colon = translate(": ")
+    facts = translate(
+        "{recorded}, but {computed}",
+        recorded=translate_sentence(item.recorded),
+        computed=translate_sentence(item.computed),
+    )
+    return f"{translate(item.kind)}{colon}{item.op} {item.slot}{colon}{facts}{place}"
 
 
 def to_json(verification: Verification) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,3 +57,11 @@ def moved_result(
     for name in ("demo_mindspore", "demo_pytorch"):
         (before / name).rename(after / name)
     return MovedResult(after, after / "demo_mindspore", after / "demo_pytorch")
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What runs in the background of a shell ignores Ctrl-C, and so does what it starts."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)

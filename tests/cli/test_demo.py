@@ -1,8 +1,7 @@
-"""``dumpdiff demo`` unpacks two runs, and every command that it proposes runs there."""
+"""``dumpdiff demo`` unpacks two runs, and proposes commands to try on them."""
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,20 @@ from click.testing import CliRunner
 from dumpdiff.cli import main
 from dumpdiff.cli.demo import COMMANDS
 
+README = Path(__file__).parents[2] / "README.md"
 
-def test_every_proposed_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_every_proposed_command_is_one_of_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``tests/docs/test_readme.py`` runs those."""
     monkeypatch.chdir(tmp_path)
     outcome = CliRunner().invoke(main, ["demo"])
     assert outcome.exit_code == 0
     head, *lines = outcome.stdout.splitlines()
     assert head == "unpacked: dumpdiff_demo; try"
     assert [line.strip() for line in lines[2:]] == list(COMMANDS)
-    monkeypatch.chdir("dumpdiff_demo")
-    for command in COMMANDS:
-        answer = CliRunner().invoke(main, shlex.split(command)[1:])
-        assert answer.exit_code in (0, 1, 3, 14), f"{command}\n{answer.output}"
+    assert {*COMMANDS} <= {*README.read_text(encoding="utf-8").splitlines()}
 
 
 def test_a_folder_with_files_is_one_clear_line(tmp_path: Path) -> None:

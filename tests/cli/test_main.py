@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -59,11 +60,23 @@ def test_help_names_every_command() -> None:
     )
 
 
+def test_every_command_is_in_one_section_of_the_help() -> None:
+    names = [name for section in cli.SECTIONS.values() for name in section]
+    assert sorted(names) == sorted(cli.COMMANDS)
+
+
+def test_help_says_where_its_pages_are() -> None:
+    last_line = CliRunner().invoke(cli.main, ["--help"]).output.splitlines()[-1]
+    assert (Path(last_line) / "index.md").is_file()
+
+
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_command_exists_and_has_help(name: str) -> None:
     run = CliRunner().invoke(cli.main, [name, "--help"])
     assert run.exit_code == 0, run.output
     assert "Usage:" in run.output
+    assert (cli.find_documentation() / cli.PAGES[name]).is_file()
+    assert run.output.endswith(f"  More: docs/{cli.PAGES[name]}\n")
 
 
 def test_version() -> None:
@@ -125,6 +138,7 @@ def test_a_usage_error_is_2(stopping: list[BaseException]) -> None:
     assert run_stop().exit_code == 2
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_the_shell_is_130_without_traceback() -> None:
     script = "import dumpdiff.cli as c, os, signal, time, click\n" + (
         "c.COMMANDS['w'] = ('__main__:w', '')\n"

@@ -25,6 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_the_address_answers_until_it_is_interrupted(folder: Path) -> None:
     command = [sys.executable, "-m", "dumpdiff", "serve", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -1,5 +1,7 @@
 """``dumpdiff verify`` and ``dumpdiff align --verify`` as a user runs them."""
 
+# ruff: noqa: RUF001 - Chinese punctuation
+
 from __future__ import annotations
 
 import json
@@ -144,3 +146,14 @@ class TestAlign:
         result = run("align", tmp_path / "runs", dump("pt_gpt2"))
         assert "of the target, step 0 of 2 was compared; the rest was not read" in result.stdout
         assert "every recorded number of the two dumps is identical" in result.stdout
+
+
+def test_contradictions_are_chinese_and_names_are_not(run: Run, damaged: Path) -> None:
+    result = run("verify", damaged, "--lang", "zh")
+    assert result.stdout.startswith("自检不一致：")
+    contradictions = result.stdout[result.stdout.index("\n矛盾\n") :].splitlines()
+    name = "Module.model.layers.0.mlp.gate_proj.Linear.forward.0 input.0"
+    assert any(
+        line.startswith(f"  统计量：{name}：最大值 ") and "但是：文件为最大值 " in line
+        for line in contradictions
+    )

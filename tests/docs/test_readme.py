@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-import dumpdiff
 from dumpdiff.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -44,30 +44,35 @@ def run(*arguments: str) -> Result:
     return result
 
 
-def test_every_command_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the unpacked demo is there, as after an installation from a wheel."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Result]:
+    """Command -> its outcome. Only the unpacked demo is there, as after an installation."""
+    outcomes = {}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("COLUMNS", str(_EXAMPLE_WIDTH))
+        monkeypatch.chdir(tmp_path_factory.mktemp("readme"))
+        for command in shown_commands():
+            program, *arguments = shlex.split(command)
+            if program == "cd":
+                monkeypatch.chdir(arguments[0])
+                continue
+            assert program == "dumpdiff", command
+            outcomes[command] = run(*arguments)
+    return outcomes
+
+
+def test_every_command_runs_as_printed(outcomes: Mapping[str, Result]) -> None:
     commands = shown_commands()
     assert commands[:2] == ["dumpdiff demo", "cd dumpdiff_demo"]
     assert len(commands) == 15
-    for command in commands:
-        program, *arguments = shlex.split(command)
-        if program == "cd":
-            monkeypatch.chdir(arguments[0])
-            continue
-        assert program == "dumpdiff", command
-        outcome = run(*arguments)
+    for command, outcome in outcomes.items():
         assert outcome.exit_code in SUCCESS, f"{command}\n{outcome.output}"
 
 
-def test_the_example_is_what_the_demo_prints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_is_what_the_demo_prints(outcomes: Mapping[str, Result]) -> None:
     shown = _DEMO_OUTPUT.search(README)
     assert shown is not None
-    monkeypatch.chdir(dumpdiff.demo(tmp_path / "runs"))
-    monkeypatch.setenv("COLUMNS", str(_EXAMPLE_WIDTH))
-    printed = run("align", "mindformers/dump", "megatron/dump").stdout
+    printed = outcomes["dumpdiff align mindformers/dump megatron/dump -o result"].stdout
     assert printed.splitlines() == shown[1].splitlines()
 
 

@@ -80,7 +80,8 @@ class Browser:
         script = resources.files("axe_core_python").joinpath("axe.min.js")
         self.driver.execute_script(script.read_text(encoding="utf-8"))
         violations = self.driver.execute_async_script(
-            "const done = arguments[0]; axe.run(document).then(({violations}) => done(violations))"
+            "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']})"
+            ".then(({violations}) => done(violations))"
         )
         problems = []
         for violation in violations:

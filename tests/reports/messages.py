@@ -6,7 +6,9 @@ import ast
 import re
 import string
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import get_args
 
 from jinja2 import Environment
 from jinja2.ext import extract_from_ast
@@ -18,6 +20,7 @@ from dumpdiff.diagnosis.decision import SYMPTOMS
 from dumpdiff.diagnosis.evidence import STAGES
 from dumpdiff.diagnosis.likelihoods import PLACES
 from dumpdiff.divergence import tables
+from dumpdiff.golden_reference.comparison import STATES
 from dumpdiff.model.result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS
 from dumpdiff.model.trace import PHASES
 from dumpdiff.model.verdict import EXIT_CODES, OUTCOME_EXIT_CODES, VALUE_STATES
@@ -25,14 +28,16 @@ from dumpdiff.reports.alignment.html.findings import _METRIC_FORMATS
 from dumpdiff.reports.page.assets import TEMPLATES
 from dumpdiff.reports.page.renderer import find_script_messages
 from dumpdiff.reports.runs.summary import CELL_STATES
+from dumpdiff.reports.stages.checklist import MEANINGS
 from dumpdiff.reports.triage.sections import NOT_GIVEN
 from dumpdiff.reports.weights.html import LIST_TITLES, RELATIONS, SHEET_FIELDS
+from dumpdiff.verification.contradictions import Kind
 
 PACKAGE = Path(dumpdiff.__file__).parent
 SCRIPTS = TEMPLATES.parent / "static"
 
 #: Titles and columns of the tables and lists of the stages of a triage, which are values.
-_BLOCK_FOLDERS = ("check", "stages", "weights", "triage")
+_BLOCK_FOLDERS = ("check", "golden", "stages", "weights", "triage")
 
 
 def list_causes() -> set[str]:
@@ -51,10 +56,13 @@ VOCABULARY = {
     *EXIT_CODES,
     *OUTCOME_EXIT_CODES,
     *STAGES,
-    "check",
+    *("check", "golden", "verify"),
     *PLACES,
     *SYMPTOMS.values(),
     *CELL_STATES.values(),
+    *STATES,
+    *MEANINGS.values(),
+    *get_args(Kind),
     NOT_GIVEN,
     *RELATIONS,
     *RELATIONS.values(),
@@ -65,6 +73,7 @@ VOCABULARY = {
     new_weights.HIDDEN_STEP,
     new_weights.NOISE_STEP,
     *(name.replace("_", " ") for name in _METRIC_FORMATS),
+    *("device", "edges verified", "graph files", "npy files", "npy matched", "op numbers"),
     *("path", "framework", "format", "part", "recorded", "size", "values", "ops"),
     *(value for name, value in vars(tables).items() if name.endswith("_REASON")),
 }
@@ -77,14 +86,18 @@ def list_columns() -> set[str]:
     return columns | {*UNCOMPARED_COLUMNS, *UNMATCHED_COLUMNS}
 
 
-def find_code_messages() -> Iterator[tuple[str, set[str]]]:
-    """Yield (message, names of its values) of each call of ``translate``."""
+@cache
+def find_code_messages() -> tuple[tuple[str, set[str]], ...]:
+    """Return (message, names of its values) of each call of ``translate``."""
+    messages = []
     for file in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "translate":
                 message = node.args[0]
                 if isinstance(message, ast.Constant):
-                    yield message.value, {str(keyword.arg) for keyword in node.keywords}
+                    names = {str(keyword.arg) for keyword in node.keywords}
+                    messages.append((str(message.value), names))
+    return tuple(messages)
 
 
 def find_template_messages() -> Iterator[str]:
@@ -100,8 +113,9 @@ def find_template_messages() -> Iterator[str]:
 
 def find_block_messages() -> Iterator[str]:
     """Yield the titles and columns that are written out for TableBlock and ListBlock."""
-    for folder in _BLOCK_FOLDERS:
-        for file in sorted((PACKAGE / "reports" / folder).glob("*.py")):
+    reports = PACKAGE / "reports"
+    for pattern in ("verification.py", *(f"{folder}/*.py" for folder in _BLOCK_FOLDERS)):
+        for file in sorted(reports.glob(pattern)):
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if getattr(getattr(node, "func", None), "id", "") in ("TableBlock", "ListBlock"):
                     for argument in node.args[:2]:

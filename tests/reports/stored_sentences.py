@@ -25,6 +25,7 @@ SOURCES = (
     *(PACKAGE / "diagnosis" / f"{name}.py" for name in _DIAGNOSIS_MODULES),
     *sorted((PACKAGE / "invariants").glob("*.py")),
     *sorted((PACKAGE / "weight_comparison").glob("*.py")),
+    *sorted((PACKAGE / "verification").glob("*.py")),
     *(file for file in sorted((PACKAGE / "divergence").glob("*.py")) if file.stem != "tables"),
     *(
         PACKAGE / path
@@ -45,6 +46,7 @@ SOURCES = (
             "gradient_norms/comparison.py",
             "gradient_norms/patterns.py",
             "gradient_norms/row.py",
+            "golden_reference/comparison.py",
             "graph/statistics.py",
             "optimizers/comparison.py",
             "optimizers/summary.py",
@@ -72,6 +74,8 @@ OTHER_STRINGS = {
     "statistics of the baseline",
     "statistics of the {side}",
     "a value without consumers",
+    "record contradicts",
+    "records contradict",
     "batch first",
     "{description}; the {faithful_side} {contrast}",
 }
@@ -156,6 +160,13 @@ EXAMPLES = {
     "of them by more than the tolerance",
     "the {own} does not train {subject}; the {other} does": "the target does not train 1 of 2 "
     "parameters: w; the reference does",
+    "{n_records} {records} another record or its file": "7 records contradict another record or "
+    "its file",
+    "{name} {row[f'{name}_dump']}, was {row[f'{name}_reference']}": "shape 2x3, was 3x2",
+    "no op inside {verb} that; {place} has {format_statistics(trace, other)}": "no op inside read "
+    "that; Linear.0 output.0 has max 7",
+    "the {name} must be {lower}": "the max must be 7",
+    "{place}, such as {numbers}": "7 of 7 elements differ, such as 7 where it computes 7",
     "the {len(merged.ranks)} {kind} of the {side} were merged to one run": "the 2 ranks of the "
     "target were merged to one run",
 }

@@ -29,7 +29,7 @@ NAMES = {
     *("step", "tanh", "hard", "task", "tensor", "token", "gelu", "erf", "exp", "alpha", "eps"),
     *("Adam", "Huber", "RMS", "Mul", "mul", "add", "float", "ceil", "floor", "trunc", "top"),
     *("MindSpore", "PyTorch", "NaN", "Inf", "optimizer", "msprobe", "level", "mix", "weight"),
-    *("dumpdiff", "verify", "input", "output", "micro"),
+    *("dumpdiff", "verify", "input", "output", "micro", "kernel", "Linear"),
     *("data", "dump", "log", "steps", "triage", "weights"),  # keys of a case
     *(
         "Lion",
@@ -126,6 +126,23 @@ def test_a_translation_has_the_placeholders_of_its_message() -> None:
         (
             "smooth L1 loss with beta = 0.25 (mean); the reference has smooth L1 loss",
             "平滑 L1 损失（beta = 0.25）（均值）；标杆侧为平滑 L1 损失",
+        ),
+        (
+            "recorded with max -3.4, min 0.8, norm 4.2",
+            "记录为最大值 -3.4，最小值 0.8，范数 4.2",
+        ),
+        (
+            "no op inside read that; Torch.add.0 input.0 has max 3, min 0",
+            "内部没有算子读取该值；Torch.add.0 input.0 为最大值 3，最小值 0",
+        ),
+        (
+            "3 of 8 elements differ, such as 1.5 where it computes 2.5: a damaged record, or a "
+            "wrong kernel",
+            "8 个元素中有 3 个不同，例如 1.5，而算得 2.5：记录损坏，或 kernel 有误",
+        ),
+        (
+            "270 identical, 2 changed; first: Linear.0 output.0: shape 2x3, was 3x2",
+            "270 个相同，2 个已改变；首个：Linear.0 output.0：形状为 2x3，原为 3x2",
         ),
         (
             "missing edges were bridged: 6 by the other side's dump",

@@ -27,6 +27,8 @@ Examples:
   dumpdiff weights convert --help
 
 JSON, CSV and the exit code are always complete; -q and -v filter what is printed.
+
+More: docs/weights.md
 """
 
 

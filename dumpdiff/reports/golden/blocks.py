@@ -5,8 +5,7 @@ from __future__ import annotations
 from ...golden_reference import GoldenCheck, ValueCheck
 from ...model.stage import Stage
 from ..formats.blocks import Block, ListBlock, TableBlock
-
-_COLUMNS = ("slot", "phase", "state", "what", "source")
+from ..language import translate
 
 
 def build_stage(check: GoldenCheck) -> Stage:
@@ -24,12 +23,25 @@ def format_difference(item: ValueCheck) -> str:
 def build_blocks(check: GoldenCheck, limit: int) -> list[Block]:
     """Return the differences, and what could not be read."""
     rows = [
-        (item.op, item.slot, item.phase, item.state, item.message, item.source)
+        (
+            item.op,
+            item.slot,
+            translate(item.phase),
+            translate(item.state),
+            item.message,
+            item.source,
+        )
         for item in check.differences[:limit]
     ]
-    blocks: list[Block] = [TableBlock("op", _COLUMNS, tuple(rows))]
+    columns = ("slot", "phase", "state", "what", "source")
+    blocks: list[Block] = [TableBlock("op", columns, tuple(rows))]
     n_more = len(check.differences) - len(rows)
     if n_more > 0:
-        blocks.append(ListBlock("more", (f"{n_more} more, --limit {len(check.differences)}",)))
+        more = translate(
+            "... {count} more, --limit {limit} shows them",
+            count=n_more,
+            limit=len(check.differences),
+        )
+        blocks.append(ListBlock("more", (more,)))
     blocks.append(ListBlock("problems", tuple(map(str, check.problems)), limit))
     return blocks

@@ -15,6 +15,7 @@ from ...model.run_result import RunResult, TaskResult, format_place
 from ..alignment.html.heat_map import get_ratio_class
 from ..language import translate, use_chosen_language
 from ..page.renderer import Page, render
+from .first_line import format_first_line
 from .markdown import to_markdown
 from .summary import (
     Cell,
@@ -99,9 +100,15 @@ def build_page(result: RunResult, markdown: str) -> Page:
         ),
         "not compared": sum(bool(task.problem) for task in result.tasks),
     }
+    colon = translate(": ")  # the verdict is before it
+    headline = format_headline(result).partition(colon)[2]
+    answer = headline
+    if result.verdict == "diverged":  # the sentence about it is long
+        answer = format_first_line(result).partition(colon)[2]
     context = {
         "result": result,
-        "headline": format_headline(result).partition(": ")[2],
+        "answer": answer,
+        "headline": headline,
         "scope": format_scope(result),
         "counts": counts,
         "matrices": list(_view_matrices(result)),

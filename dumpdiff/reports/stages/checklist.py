@@ -12,6 +12,8 @@ from rich.text import Text
 from ...model.formatting import escape_control
 from ...run_settings.checklist import Answer, Checklist, State
 from ..formats.blocks import Block, TableBlock
+from ..language import translate, use_chosen_language
+from ..sentences import translate_sentence
 from .stage import build_document, write_headline
 
 _MARKS = {
@@ -22,7 +24,7 @@ _MARKS = {
     "open": "[ ]",
     "unused": "[-]",
 }
-_MEANINGS = {
+MEANINGS = {
     "holds": "holds",
     "fails": "fails",
     "advice": "advised while aligning",
@@ -50,10 +52,10 @@ _ATTENTION: Mapping[State, str] = {
     "inconclusive": "inconclusive",
     "advice": "advised while aligning",
 }
-_LEGEND = "   ".join(f"{mark} {_MEANINGS[state]}" for state, mark in _MARKS.items())
 _SHORT = 3  #: lines of evidence of an item that are shown without -v
 
 
+@use_chosen_language()
 def write(
     checklist: Checklist, console: Console, *, quiet: bool = False, verbose: bool = False
 ) -> None:
@@ -64,19 +66,24 @@ def write(
     if checklist.has_input:
         write_headline(checklist.to_stage(), console)
     else:
-        console.print(Text(f"checklist: {checklist.to_stage().headline}"), soft_wrap=True)
+        headline = translate_sentence(checklist.to_stage().headline)
+        line = f"{translate('checklist')}{translate(': ')}{headline}"
+        console.print(Text(line), soft_wrap=True)
     if quiet:
         return
     for title, answers in _group_by_section(checklist):
         console.print()
-        console.print(Text(title, style="bold"))
+        console.print(Text(translate_sentence(title), style="bold"))
         for answer in answers:
             mark = (_MARKS[answer.state], _COLORS[answer.state])
-            console.print(Text.assemble(mark, " ", answer.item.requirement), soft_wrap=True)
-            for line in _select_evidence(answer, verbose):
-                console.print(Text(f"      {escape_control(line)}", style="dim"), soft_wrap=True)
+            requirement = translate_sentence(answer.item.requirement)
+            console.print(Text.assemble(mark, " ", requirement), soft_wrap=True)
+            for sentence in _select_evidence(answer, verbose):
+                line = escape_control(translate_sentence(sentence))
+                console.print(Text(f"      {line}", style="dim"), soft_wrap=True)
+    legend = "   ".join(f"{mark} {translate(MEANINGS[state])}" for state, mark in _MARKS.items())
     console.print()
-    console.print(Text(_LEGEND, style="dim"))
+    console.print(Text(legend, style="dim"))
 
 
 def build_blocks(checklist: Checklist) -> Iterator[Block]:

@@ -10,6 +10,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from dumpdiff.model.run_result import RunResult, TaskResult
+from dumpdiff.reports.language import VARIABLE
 from dumpdiff.reports.runs import html
 from dumpdiff.run_divergence import locate_run
 
@@ -57,7 +58,8 @@ def test_the_step_and_rank_of_the_first_divergence_are_shown_first(
     browser: Browser, page: bytes
 ) -> None:
     browser.open(page)
-    assert "Rank 1 (tp 1), step 1: <b>linear</b> differs" in browser.find("h1").text
+    assert browser.find("h1").text.startswith("Rank 1 (tp 1), step 1: layers.1.mlp: ")
+    assert browser.find(".lead").text.startswith("rank 1 (tp 1), step 1: <b>linear</b> differs")
     assert read_selection(browser) == ("1", "1")
     assert list_shown(browser, ".task h3") == ["rank 1 (tp 1), step 1: diverged"]
     assert list_shown(browser, ".matrix caption") == ["step 1, forward"]
@@ -135,9 +137,15 @@ def test_names_are_shown_as_text(browser: Browser, page: bytes) -> None:
     assert "<b>linear</b> differs" in browser.find("#findings").text
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1440, False), (400, True)])
+@pytest.mark.parametrize(
+    ("language", "width", "dark"), [("en", 1440, False), ("zh", 1440, True), ("zh", 400, False)]
+)
 def test_no_rule_of_accessibility_is_broken(
-    browser: Browser, page: bytes, width: int, dark: bool
+    browser: Browser, language: str, width: int, dark: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(VARIABLE, language)
+    page = write_page(locate_run("target", "reference", make_diverged_step()))
     browser.open(page, width=width, dark=dark)
     assert browser.find_accessibility_problems() == []
+    assert browser.find("h1").text
+    assert browser.run("document.documentElement.scrollWidth") <= width

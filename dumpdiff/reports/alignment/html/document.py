@@ -64,7 +64,7 @@ def build_page(result: Result, markdown: str) -> Page:
             break
     context = {
         "result": result,
-        "headline": format_headline(result).partition(": ")[2],
+        "headline": format_headline(result).partition(translate(": "))[2],
         "notes": notes,
         "first": first,
         "findings": findings,
