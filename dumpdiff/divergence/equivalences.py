@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..graph import Flow
+from ..model.arrays import Flags
 from ..model.result import Equivalence
 from ..model.verdict import AGREEING
 from .joint_graph import JointGraph
@@ -26,13 +27,12 @@ def learn_equivalences(graph: JointGraph, states: States) -> tuple[Equivalence, 
     """
     alignment = graph.comparison.alignment
     counts: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
-    is_agreeing = states.state[: len(graph.comparison.pairs)] == AGREEING
-    has_equal_kinds = _flag_equal_kinds(graph)
-    for node in np.flatnonzero(is_agreeing).tolist():
+    n_pairs = len(graph.comparison.pairs)
+    is_instructive = states.ancestry.flag_distant()[:n_pairs] | ~_flag_equal_kinds(graph)
+    is_instructive &= states.state[:n_pairs] == AGREEING
+    for node in np.flatnonzero(is_instructive).tolist():
         ancestry = states.ancestry[node]
         if ancestry.has_diverged:
-            continue
-        if not ancestry.unpaired_nodes and has_equal_kinds[node]:
             continue
         nodes = [*ancestry.unpaired_nodes, node]
         ops_t = _find_producers(alignment.target, graph.target_classes[nodes].tolist())
@@ -48,16 +48,20 @@ def learn_equivalences(graph: JointGraph, states: States) -> tuple[Equivalence, 
     )
 
 
-def _flag_equal_kinds(graph: JointGraph) -> list[bool]:
+def _flag_equal_kinds(graph: JointGraph) -> Flags:
     """Return (pairs,) whether both values have producers of equal kind: the most frequent case."""
-    alignment, n_pairs = graph.comparison.alignment, len(graph.comparison.pairs)
-    producers_t = alignment.target.producers[graph.target_classes[:n_pairs]].tolist()
-    producers_r = alignment.reference.producers[graph.reference_classes[:n_pairs]].tolist()
-    kinds_t, kinds_r = alignment.target_kinds, alignment.reference_kinds
-    return [
-        producer_t >= 0 and producer_r >= 0 and kinds_t[producer_t] == kinds_r[producer_r]
-        for producer_t, producer_r in zip(producers_t, producers_r, strict=True)
-    ]
+    n_pairs = len(graph.comparison.pairs)
+    side_t, side_r = graph.sides
+    number_of_kind = {kind: number for number, kind in enumerate({*side_t.kinds, *side_r.kinds})}
+    is_produced = np.ones(n_pairs, dtype=bool)
+    kinds_of_sides = []
+    for side in graph.sides:
+        kinds_of_ops = np.array([number_of_kind[kind] for kind in side.kinds], dtype=np.int64)
+        producers = side.flow.producers[side.classes[:n_pairs]]
+        is_produced &= producers >= 0
+        kinds_of_sides.append(kinds_of_ops[producers])
+    flags: Flags = is_produced & (kinds_of_sides[0] == kinds_of_sides[1])
+    return flags
 
 
 def match_parameter_names(graph: JointGraph, states: States) -> tuple[tuple[str, str], ...]:

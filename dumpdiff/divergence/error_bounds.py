@@ -7,7 +7,7 @@ statistics of a pair can say. ``recomputation`` replaces it where the operator c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -22,11 +22,8 @@ _CANCELING_KINDS = frozenset({"add", "sub", "sum", "mean", "matmul"})
 _PARAMETER_GRADIENT = "parameters"
 #: Kind whose gradient is a sum of products where a factor was broadcast, of at least two terms.
 _PRODUCT, _MIN_BROADCAST_TERMS = "mul", 2
-#: Kinds that add up what the ranks of a group give.
-_REDUCTIONS = frozenset({"all_reduce", "reduce_scatter"})
-_MIN_RANKS = 2
-#: Kinds of ops whose results may be sums; so may the result of any backward record.
-_SUMMING_KINDS = _CANCELING_KINDS | _REDUCTIONS | {_PARAMETER_GRADIENT}
+#: Kinds that add up what the ranks of a group give, at least this many.
+_REDUCTIONS, _MIN_RANKS = frozenset({"all_reduce", "reduce_scatter"}), 2
 #: Kinds that add up tensors element by element.
 _SUM_KINDS = frozenset({"add", "sub"})
 #: Kinds that keep relative errors where all inputs but one are single numbers.
@@ -73,11 +70,7 @@ def compute_cancellation(graph: JointGraph) -> Floats:
     for row, side in enumerate(graph.sides):
         has_value = side.classes >= 0
         sums[row, has_value] = np.array(side.flow.rms)[side.classes[has_value]]
-        nodes, side_totals = [], []
-        for node, value, producer, kind in _iterate_productions(side, _flag_sums(side)):
-            nodes.append(node)
-            side_totals.append(_add_terms(graph, side, node, value, producer, kind))
-        totals[row, nodes] = side_totals
+        totals[row] = _add_terms(graph, side)
         _add_totals_of_ranks(totals[row], side)
     totals[~np.isfinite(totals)] = np.nan
     ratios = np.fmin(*totals) / np.maximum(np.fmax(*sums), _TINY)
@@ -222,14 +215,6 @@ def _iterate_productions(side: GraphSide, is_chosen: Flags) -> Iterator[tuple[in
         yield node, value, producer, name_of_kind[side.kinds[producer]]
 
 
-def _flag_sums(side: GraphSide) -> Flags:
-    """Return (ops,) true for ops whose results may be sums: all other terms are NaN."""
-    is_summing = {kind: kind.removeprefix("grad:") in _SUMMING_KINDS for kind in set(side.kinds)}
-    flags: Flags = np.array([is_summing[kind] for kind in side.kinds], dtype=bool)
-    flags |= np.asarray(side.flow.calls) >= 0
-    return flags
-
-
 def _find_scaled_nodes(graph: JointGraph) -> dict[int, int]:
     """Return node -> the node that it is a multiple of, as by clipping or a loss scale."""
     scaled_nodes = {}
@@ -260,12 +245,11 @@ def _find_unwritten_nodes(graph: JointGraph) -> dict[int, int]:
     return sources
 
 
-def _add_terms(
-    graph: JointGraph, side: GraphSide, node: int, value: int, producer: int, kind: str
-) -> float:
-    """Return what the terms of one element add up to if none cancel, NaN if it is no sum.
+def _add_terms(graph: JointGraph, side: GraphSide) -> Floats:
+    """Return (nodes,) what the terms of one element add up to if none cancel, NaN if it is no sum.
 
-    ``kind`` is that of the producer, for a gradient that of its operator.
+    Root mean squares stand for the terms. Those of a product of matrices, n products of random
+    sign, add up to sqrt(n) of one: that is no cancellation.
 
     The gradient of a parameter with one axis is the sum of the gradients of all rows (times what
     multiplied the parameter). A record of it names no inputs; the joint graph has them. The bias of
@@ -273,21 +257,84 @@ def _add_terms(
     rounding is left of its gradient.
     """
     flow = side.flow
-    inputs = list(flow.reads[producer])
-    if kind in _REDUCTIONS:
-        n_ranks = side.group_sizes.get(producer, _MIN_RANKS)
-        return n_ranks * max((flow.rms[i] for i in inputs if i != value), default=math.nan)
-    if kind == _PARAMETER_GRADIENT:
-        kind = "sum"
-        inputs = [int(side.classes[parent]) for parent in graph.parents[node]]
-        inputs = [parent for parent in inputs if parent >= 0]
-    elif kind not in _CANCELING_KINDS and _is_vector_gradient(flow, value, producer):
-        kind = "sum"
-    elif kind == _PRODUCT:
-        return _add_broadcast_terms(flow, value, producer)
-    if kind not in _CANCELING_KINDS:
-        return math.nan
-    return _sum_terms(flow, value, inputs, kind)
+    producers = _get_producers(side)
+    is_named_gradient = _flag_kinds(side, {_PARAMETER_GRADIENT})[producers]
+    is_canceling = _flag_kinds(side, _CANCELING_KINDS)[producers]
+    is_vector_gradient = _flag_vector_gradients(side) & ~is_named_gradient & ~is_canceling
+    is_sum = is_named_gradient | is_vector_gradient | _flag_kinds(side, {"sum"})[producers]
+    terms, owners = _list_terms(graph, side, is_named_gradient, is_canceling | is_vector_gradient)
+    rms, sizes = np.array(flow.rms), np.maximum(1.0, flow.sizes)
+    n_repetitions = np.where(is_sum[owners], sizes[terms] / sizes[side.classes[owners]], 1.0)
+    magnitudes = rms[terms] * np.maximum(1.0, n_repetitions)
+    totals = np.full(graph.n_nodes, np.nan)
+    is_added = is_sum | is_canceling
+    totals[is_added] = np.bincount(owners, magnitudes, graph.n_nodes)[is_added]
+    is_product = _flag_kinds(side, {"matmul"})[producers]
+    nodes, first_factors, last_factors = _find_ends(terms, owners, is_product)
+    n_products = sizes[first_factors] * sizes[last_factors] / sizes[side.classes[nodes]]
+    totals[nodes] = np.sqrt(np.sqrt(n_products)) * rms[first_factors] * rms[last_factors]
+    for node in np.flatnonzero(_flag_kinds(side, _REDUCTIONS)[producers]).tolist():
+        totals[node] = _add_addends(side, int(side.classes[node]), int(producers[node]))
+    is_broadcast = _flag_kinds(side, {_PRODUCT})[producers] & ~is_vector_gradient
+    for node in np.flatnonzero(is_broadcast).tolist():
+        totals[node] = _add_broadcast_terms(flow, int(side.classes[node]), int(producers[node]))
+    return totals
+
+
+def _flag_kinds(side: GraphSide, kinds: Collection[str]) -> Flags:
+    """Return (ops + 1,) whether the kind of an op, of a gradient that of its operator, is given.
+
+    The last one is False, for values that no op produced.
+    """
+    is_chosen = {kind: kind.removeprefix("grad:") in kinds for kind in set(side.kinds)}
+    flags: Flags = np.array([*(is_chosen[kind] for kind in side.kinds), False], dtype=bool)
+    return flags
+
+
+def _list_terms(
+    graph: JointGraph, side: GraphSide, is_named_gradient: Flags, is_computed: Flags
+) -> tuple[Ints, Ints]:
+    """Return (class, node) of all terms of known size, those of one node in order.
+
+    The terms of a ``is_named_gradient`` node are its parents, of an ``is_computed`` one what its
+    producer reads.
+    """
+    flow = side.flow
+    parents, children = graph.edges
+    is_term = is_named_gradient[children] & (side.classes[parents] >= 0)
+    nodes = np.flatnonzero(is_computed)
+    values, positions = flow.list_reads(_get_producers(side)[nodes])
+    terms = np.append(side.classes[parents[is_term]], values)
+    owners = np.append(children[is_term], nodes[positions])
+    is_known = np.isfinite(np.array(flow.rms)[terms])
+    return terms[is_known], owners[is_known]
+
+
+def _find_ends(terms: Ints, owners: Ints, is_chosen: Flags) -> tuple[Ints, Ints, Ints]:
+    """Return the chosen nodes that have terms, with the first and the last term of each."""
+    chosen_terms, chosen_owners = terms[is_chosen[owners]], owners[is_chosen[owners]]
+    is_last = np.append(chosen_owners[1:] != chosen_owners[:-1], True)[: len(chosen_owners)]
+    is_first = np.append(True, is_last[:-1])[: len(chosen_owners)]
+    return chosen_owners[is_last], chosen_terms[is_first], chosen_terms[is_last]
+
+
+def _flag_vector_gradients(side: GraphSide) -> Flags:
+    """Return (nodes,) whether a backward record gives a value with one axis."""
+    flow = side.flow
+    is_vector = np.array([shape is not None and len(shape) == 1 for shape in flow.shapes], bool)
+    is_record = np.append(np.asarray(flow.calls, dtype=np.int64) >= 0, False)
+    flags = np.zeros(len(side.classes), dtype=bool)
+    has_value = side.classes >= 0
+    flags[has_value] = is_vector[side.classes[has_value]]
+    flags &= is_record[_get_producers(side)]
+    return flags
+
+
+def _add_addends(side: GraphSide, value: int, reduction: int) -> float:
+    """Return what the ranks of a reduction add up, judged by what this one gives, NaN if unknown."""
+    flow = side.flow
+    given = [flow.rms[read] for read in flow.reads[reduction] if read != value]
+    return side.group_sizes.get(reduction, _MIN_RANKS) * max(given, default=math.nan)
 
 
 def _add_broadcast_terms(flow: Flow, value: int, record: int) -> float:
@@ -305,12 +352,6 @@ def _add_broadcast_terms(flow: Flow, value: int, record: int) -> float:
     if n_terms < _MIN_BROADCAST_TERMS or len(factors) != 1:
         return math.nan
     return n_terms * flow.rms[given_gradient] * flow.rms[factors[0]]
-
-
-def _is_vector_gradient(flow: Flow, value: int, producer: int) -> bool:
-    """Return whether a backward record gives a value with one axis."""
-    shape = flow.shapes[value]
-    return flow.calls[producer] >= 0 and shape is not None and len(shape) == 1
 
 
 def build_visibility_function(graph: JointGraph) -> Callable[[int, int], float]:
@@ -374,21 +415,3 @@ def _average_class_column(graph: JointGraph, read_column: Callable[[Flow], AnyAr
     means = np.where(is_known, columns, 0.0).sum(axis=0) / n_known
     averages: Floats = np.where(is_known.any(axis=0), means, np.nan)
     return averages
-
-
-def _sum_terms(flow: Flow, value: int, inputs: list[int], kind: str) -> float:
-    """Return what the terms of one element add up to if none cancel, by root mean squares."""
-    rms = flow.rms
-    sizes: list[float] = flow.list_column("size")
-    inputs = [read for read in inputs if math.isfinite(rms[read])]
-    if not inputs:
-        return 0.0
-    if kind not in ("matmul", "sum"):
-        return sum([rms[read] for read in inputs])
-    size = max(1, sizes[value])
-    if kind == "matmul":
-        # n products of random sign add up to sqrt(n) of one: that is no cancellation
-        factor_sizes = (max(1.0, sizes[inputs[0]]), max(1.0, sizes[inputs[-1]]))
-        length = math.sqrt(math.prod(factor_sizes) / size)
-        return math.sqrt(length) * rms[inputs[0]] * rms[inputs[-1]]
-    return sum([rms[read] * max(1.0, sizes[read] / size) for read in inputs])

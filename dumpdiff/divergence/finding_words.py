@@ -12,8 +12,8 @@ from ..comparison.mask_fill import STATISTICS_SET_ASIDE
 from ..model.finding import Kind
 from ..model.formatting import format_names, format_number
 from ..model.sketches import SKETCH
+from .ancestries import MAX_REGION_END
 from .finding_kinds import count_missing_kinds, find_coarser_dtype
-from .forward_walk import MAX_REGION_END
 from .joint_graph import JointGraph
 from .locations import Location
 from .states import States

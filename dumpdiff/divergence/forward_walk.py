@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import filterfalse
 
 import numpy as np
 
@@ -24,14 +24,13 @@ from ..model.verdict import (
     UNPAIRED,
 )
 from ..rulebook import Rules
-from .error_bounds import build_share_function, compute_conditioning, compute_elementwise_errors
+from .ancestries import Ancestries
+from .error_bounds import compute_conditioning, compute_elementwise_errors
 from .joint_graph import JointGraph
 from .recomputation import Recomputation, recompute_op
 
 #: States of values that differ, with consequences.
 DIVERGED = (INTRODUCED, AMPLIFIED, PROPAGATED)
-#: States of values that were not compared; the walk looks through them.
-UNKNOWN = (INCOMPARABLE, UNPAIRED)
 #: Evidence of pairs that the optimizer keeps beyond the step, see ``alignment.training_step``.
 UPDATE_EVIDENCE = "update"
 #: Tolerances up to which an error may be explained by the errors of agreeing inputs and the
@@ -41,37 +40,6 @@ _MAX_EXPLAINED_TOLERANCES = 32.0
 _AMPLIFICATION = 10
 #: Operators that are run again. After a divergence of every sum the first of them are what matters.
 _MAX_RECOMPUTATIONS = 64
-#: Ancestors that are kept for the report.
-_MAX_REMEMBERED = 32
-#: Nodes without comparison that are kept of each side: so many of the first, where the region
-#: starts, and so many of the last. A finding names 24 ops of each side, and an op has some results.
-MAX_REGION_END = 24
-
-
-class Ancestry(NamedTuple):
-    """The nearest comparable ancestors of a value, and the unpaired nodes in between.
-
-    Errors are NaN if there is no such ancestor.
-    """
-
-    worst_agreeing_error: float = np.nan  #: largest error of the ancestors that agree
-    worst_diverged_error: float = np.nan  #: largest error of those that do not
-    #: largest error of those that agree, times their share of a sum
-    carried_error: float = np.nan
-    #: largest cancellation of the sums on the way, times their share of a sum
-    cancellation: float = 1.0
-    ancestors: tuple[int, ...] = ()  #: the nearest of those ancestors, in dataflow order
-    #: the nodes in between, in dataflow order: the first and the last of each side
-    unpaired_nodes: tuple[int, ...] = ()
-
-    @property
-    def has_diverged(self) -> bool:
-        """Whether some ancestor does not agree."""
-        return not math.isnan(self.worst_diverged_error)
-
-
-#: Of values without parents: one object for all of them.
-_NO_ANCESTRY = Ancestry()
 
 
 @dataclass(frozen=True)
@@ -80,7 +48,7 @@ class Walk:
 
     state: list[str]  #: per node
     allowed_errors: list[float]  #: per pair
-    ancestry: list[Ancestry]
+    ancestry: Ancestries
     recomputations: dict[int, Recomputation]
 
 
@@ -96,32 +64,27 @@ def walk_forwards(
     """
     pairs = graph.comparison.pairs
     errors, tolerances = compute_mutual_errors(graph).tolist(), pairs["tolerance"].tolist()
-    causal_errors = _exclude_casts(graph, errors)
     is_excused = np.isin(np.arange(len(pairs)), list(excused_nodes))
     is_comparable = (pairs["comparable"] & pairs["slot_pair"].isna() & ~is_excused).tolist()
     is_broken = (pairs["nonfinite_mismatch"] > 0).tolist()
     conditioning = compute_conditioning(graph, rules) * cancellation[: len(pairs)]
     elementwise_errors = compute_elementwise_errors(graph, errors).tolist()
     factors, cancellations = conditioning.tolist(), cancellation.tolist()
-    compute_share = build_share_function(graph)
-    state = [INCOMPARABLE] * len(pairs) + [UNPAIRED] * (graph.n_nodes - len(pairs))
+    settled_nodes = _list_settled_nodes(errors, tolerances, is_comparable, is_broken)
+    state = _list_first_states(graph, settled_nodes)
     allowed_errors = list(tolerances)
     max_cancellations = _list_max_cancellations(graph)
     new_weight_rows = frozenset(find_new_weight_rows(graph.comparison.alignment))
-    ancestry = [_NO_ANCESTRY] * graph.n_nodes
     recomputations: dict[int, Recomputation] = {}
     forward_has_diverged = False
-    ranks = np.argsort(graph.order).tolist()
-    for node in graph.order:
-        own_ancestry = _collect_ancestry(
-            graph, node, state, ancestry, causal_errors, cancellations, compute_share, ranks
-        )
-        ancestry[node] = own_ancestry
+    ancestries = Ancestries(graph, state, _exclude_casts(graph, errors), cancellations)
+    for node in filterfalse(settled_nodes.__contains__, graph.order):
+        own_ancestry = ancestries.keep(node)
         if node >= len(pairs) or not is_comparable[node]:
             continue
         error, tolerance, is_forward = errors[node], tolerances[node], graph.phase[node] == FORWARD
-        allowed_cancellation = min(max_cancellations[node], own_ancestry.cancellation)
-        allowed_error = tolerance * max(cancellations[node], allowed_cancellation)
+        inherited_cancellation = min(max_cancellations[node], own_ancestry.cancellation)
+        allowed_error = tolerance * max(cancellations[node], inherited_cancellation)
         has_cause = own_ancestry.has_diverged or (forward_has_diverged and not is_forward)
         if error > allowed_error and not is_broken[node] and not has_cause:
             recomputation = None
@@ -151,7 +114,33 @@ def walk_forwards(
         else:
             state[node] = INTRODUCED
             forward_has_diverged |= bool(is_forward)
-    return Walk(state, allowed_errors, ancestry, recomputations)
+    own_cancellations = ancestries.list_cancellations(settled_nodes)
+    for node, own_cancellation in zip(settled_nodes, own_cancellations, strict=True):
+        inherited_cancellation = min(max_cancellations[node], own_cancellation)
+        allowed_errors[node] = tolerances[node] * max(cancellations[node], inherited_cancellation)
+    return Walk(state, allowed_errors, ancestries, recomputations)
+
+
+def _list_settled_nodes(
+    errors: Sequence[float],
+    tolerances: Sequence[float],
+    is_comparable: Sequence[bool],
+    is_broken: Sequence[bool],
+) -> dict[int, None]:
+    """Return the nodes that agree whatever they were computed from: within their tolerance."""
+    columns = enumerate(zip(errors, tolerances, is_comparable, is_broken, strict=True))
+    return {
+        node: None
+        for node, (error, tolerance, comparable, broken) in columns
+        if error <= tolerance and comparable and not broken
+    }
+
+
+def _list_first_states(graph: JointGraph, settled_nodes: Collection[int]) -> list[str]:
+    """Return the states of the nodes before the walk."""
+    n_pairs = len(graph.comparison.pairs)
+    state = [AGREEING if node in settled_nodes else INCOMPARABLE for node in range(n_pairs)]
+    return state + [UNPAIRED] * (graph.n_nodes - n_pairs)
 
 
 def _list_max_cancellations(graph: JointGraph) -> list[float]:
@@ -217,75 +206,3 @@ def _extend_allowed_error(
     if recomputation is not None and np.isfinite(recomputation.amplification):
         return max(allowed_error, recomputation.amplification * input_error)
     return max(allowed_error, min(_MAX_EXPLAINED_TOLERANCES * allowed_error, enlarged_error))
-
-
-def _collect_ancestry(
-    graph: JointGraph,
-    node: int,
-    state: list[str],
-    ancestry: list[Ancestry],
-    errors: list[float],
-    cancellations: list[float],
-    compute_share: Callable[[int, int], float],
-    ranks: list[int],
-) -> Ancestry:
-    """Return the ancestry of a node; an incomparable parent is replaced by its own ancestry.
-
-    ``ranks`` are the places of the nodes in the order of the graph.
-    """
-    if not graph.parents[node]:
-        return _NO_ANCESTRY
-    agreeing_errors, diverged_errors, carried_errors = [], [], []
-    cancellation = 1.0
-    ancestors: dict[int, None] = {}
-    unpaired_nodes: dict[int, None] = {}
-    for parent in graph.parents[node]:
-        share = compute_share(parent, node)
-        if state[parent] in UNKNOWN:
-            beyond = ancestry[parent]
-            agreeing_errors.append(beyond.worst_agreeing_error)
-            diverged_errors.append(beyond.worst_diverged_error)
-            carried_errors.append(share * beyond.carried_error)
-            parent_cancellation = max(cancellations[parent], beyond.cancellation)
-            cancellation = max(cancellation, share * parent_cancellation)
-            ancestors.update(dict.fromkeys(beyond.ancestors))
-            unpaired_nodes.update(dict.fromkeys((*beyond.unpaired_nodes, parent)))
-        else:
-            ancestors[parent] = None
-            if state[parent] == AGREEING:
-                agreeing_errors.append(errors[parent])
-                carried_errors.append(share * errors[parent])
-            else:
-                diverged_errors.append(errors[parent])
-    return Ancestry(
-        _find_largest(agreeing_errors),
-        _find_largest(diverged_errors),
-        _find_largest(carried_errors),
-        cancellation,
-        tuple(sorted(ancestors, key=ranks.__getitem__)[-_MAX_REMEMBERED:]),
-        select_region_ends(graph, sorted(unpaired_nodes, key=ranks.__getitem__)),
-    )
-
-
-def select_region_ends(graph: JointGraph, nodes: Sequence[int]) -> tuple[int, ...]:
-    """Return the first and the last nodes of each side, of nodes in dataflow order.
-
-    One side may have many times the values of the other, and its values may all come later.
-    """
-    if len(nodes) <= MAX_REGION_END:
-        return tuple(nodes)
-    kept_nodes: set[int] = set()
-    for classes in (graph.target_classes, graph.reference_classes):
-        nodes_of_side = [node for node in nodes if classes[node] >= 0]
-        kept_nodes.update(nodes_of_side[:MAX_REGION_END])
-        kept_nodes.update(nodes_of_side[-MAX_REGION_END:])
-    return tuple(node for node in nodes if node in kept_nodes)
-
-
-def _find_largest(errors: list[float]) -> float:
-    if not errors:
-        return math.nan
-    if len(errors) == 1:
-        return errors[0]
-    numbers = [error for error in errors if not math.isnan(error)]
-    return max(numbers, default=math.nan)

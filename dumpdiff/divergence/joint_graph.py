@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from itertools import chain
 
 import numpy as np
 
@@ -94,6 +95,19 @@ class JointGraph:
                 self.reference_classes,
             ),
         )
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        """Per node: its place in the order."""
+        ranks: list[int] = np.argsort(self.order).tolist()
+        return ranks
+
+    @cached_property
+    def edges(self) -> tuple[Ints, Ints]:
+        """(parents, children) of all edges, those of one child next to each other."""
+        counts = np.fromiter(map(len, self.parents), dtype=np.int64, count=self.n_nodes)
+        parents = np.fromiter(chain.from_iterable(self.parents), np.int64, int(counts.sum()))
+        return parents, np.repeat(np.arange(self.n_nodes), counts)
 
     @cached_property
     def children(self) -> list[list[int]]:

@@ -36,13 +36,13 @@ def find_misread_layouts(graph: JointGraph, states: States) -> list[int]:
         return []
     proven_readings: set[_Reading] = set()  # what is computed from the weight agrees
     introduced_children: set[int] = set()
-    for node, ancestry in enumerate(states.ancestry[: len(graph.comparison.pairs)]):
+    for node in range(len(graph.comparison.pairs)):
         if graph.phase[node] != FORWARD:
             continue
         if states.state[node] == INTRODUCED:
-            introduced_children.update(ancestry.ancestors)
+            introduced_children.update(states.ancestry[node].ancestors)
         elif states.state[node] == AGREEING:
-            for weight in ancestry.ancestors:
+            for weight in states.ancestry[node].ancestors:
                 reading = _find_reading(graph, weight)
                 if reading is not None:
                     proven_readings.add(reading)

@@ -100,6 +100,8 @@ def find_exchanged_products(
     of the ops must be among ``diverged_ops`` (of the target): two ops that are paired crosswise
     look alike otherwise.
     """
+    if not diverged_ops:
+        return ()
     alignment = comparison.alignment
     agrees = comparison.pairs["agrees"].tolist()
     slot_pairs = {

@@ -12,8 +12,9 @@ from ..comparison.metrics import compute_metrics
 from ..comparison.whole_tensors import load_pair
 from ..model.trace import BACKWARD
 from ..model.verdict import AGREEING, INTRODUCED, ISOLATED, RECONVERGED
+from .ancestries import UNKNOWN
 from .error_bounds import build_visibility_function
-from .forward_walk import DIVERGED, UNKNOWN, Walk
+from .forward_walk import DIVERGED, Walk
 from .joint_graph import JointGraph
 
 #: How often two kinds of operators must give the same result before they count as one.
@@ -52,23 +53,29 @@ def find_reconverged(
     children = graph.children
     compute_visibility = build_visibility_function(graph)
     removing_results = _find_removing_results(graph, state, children)
+    # what these ops give back was there before, so it comes earlier in the order
+    returned_ends = {end for results in removing_results.values() for end in results}
     # error of each node from which on some agreeing value below would have noticed it
     noticeable_errors = [math.inf] * graph.n_nodes
     leads_to_agreement = [False] * graph.n_nodes
-    for results in removing_results.values():  # these come earlier and are visited later
-        for end in results:
-            leads_to_agreement[end] = state[end] == AGREEING and not exceeds_tolerance[end]
-    for node in reversed(graph.order):
+    for node, exceeds in enumerate(exceeds_tolerance):
+        leads_to_agreement[node] = state[node] == AGREEING and not exceeds
+    ranks = graph.ranks
+    for node in [node for node in reversed(graph.order) if not leads_to_agreement[node]]:
         ends = children[node] or removing_results.get(node, [])
-        for child in ends:
-            visibility = compute_visibility(node, child) if leads_to_agreement[child] else 0.0
+        agreeing_ends = [
+            end
+            for end in ends
+            if leads_to_agreement[end] and (ranks[end] > ranks[node] or end in returned_ends)
+        ]
+        for end in agreeing_ends:
+            visibility = compute_visibility(node, end)
             if visibility > 0:
-                is_agreeing = state[child] == AGREEING
-                limit = noticed_errors[child] if is_agreeing else noticeable_errors[child]
+                limit = noticed_errors[end] if state[end] == AGREEING else noticeable_errors[end]
                 noticeable_errors[node] = min(noticeable_errors[node], limit / visibility)
-        all_agree_below = all(leads_to_agreement[child] for child in ends)
+        all_agree_below = len(agreeing_ends) == len(ends)
         if state[node] == AGREEING:
-            leads_to_agreement[node] = all_agree_below or not exceeds_tolerance[node]
+            leads_to_agreement[node] = all_agree_below
             continue
         if not ends or not all_agree_below or is_final[node]:
             continue
@@ -100,10 +107,10 @@ def _mark_compared_at_ends(
     for node in _find_uncompared_gradients(graph, state, children, sizes):
         touches_difference[node] = True
     returned_nodes = _find_returned_nodes(graph)
+    is_compared = [name in (AGREEING, *DIVERGED) for name in state]
+    open_nodes = [node for node in reversed(graph.order) if not is_compared[node]]
     for is_second_pass in (False, True):
-        for node in reversed(graph.order):
-            if state[node] in (AGREEING, *DIVERGED):
-                continue
+        for node in open_nodes:
             ends = children[node]
             if is_second_pass and node in returned_nodes:
                 ends = [*ends, *returned_nodes[node]]

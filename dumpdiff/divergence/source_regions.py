@@ -16,7 +16,7 @@ from ..model.arrays import Floats
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import BACKWARD
 from ..model.verdict import INCOMPARABLE
-from .forward_walk import MAX_REGION_END, select_region_ends
+from .ancestries import MAX_REGION_END, select_region_ends
 from .joint_graph import GraphSide, JointGraph
 from .states import States
 

@@ -25,11 +25,11 @@ from ..model.verdict import (
 )
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
+from .ancestries import Ancestries
 from .error_bounds import compute_cancellation
 from .forward_walk import (
     DIVERGED,
     UPDATE_EVIDENCE,
-    Ancestry,
     Walk,
     compute_mutual_errors,
     walk_forwards,
@@ -51,7 +51,7 @@ class States:
 
     state: Objects  #: (nodes,) words of ``model.verdict.VALUE_STATES``
     allowed_errors: Floats  #: (pairs,) the error up to which the pair would have agreed
-    ancestry: tuple[Ancestry, ...]
+    ancestry: Ancestries
     recomputations: Mapping[int, Recomputation]  #: node -> its operator, run again
 
 
@@ -101,7 +101,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     return States(
         np.array(final_state, dtype=object),
         np.array(walk.allowed_errors),
-        tuple(walk.ancestry),
+        walk.ancestry,
         walk.recomputations,
     )
 
@@ -136,9 +136,10 @@ def _walk_without(
     A gradient that differs is then introduced where the gradients before it agree.
     """
     second_walk = walk_forwards(graph, rules, cancellation, excused_nodes)
-    state, ancestry = list(second_walk.state), list(second_walk.ancestry)
+    state = list(second_walk.state)
     for node in excused_nodes:
-        state[node], ancestry[node] = walk.state[node], walk.ancestry[node]
+        state[node] = walk.state[node]
+    ancestry = second_walk.ancestry.replace_nodes(excused_nodes, walk.ancestry)
     return Walk(state, second_walk.allowed_errors, ancestry, second_walk.recomputations)
 
 
@@ -152,19 +153,14 @@ def _flag_final_differences(graph: JointGraph) -> list[bool]:
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
     is_same_tensor = (pairs["confidence"] >= CERTAIN) | (pairs["error"] < _NEAR_ERROR)
     is_update = pairs["evidence"] == UPDATE_EVIDENCE
-    is_final = [False] * graph.n_nodes
-    rows = zip(
-        pairs["target"].tolist(),
-        pairs["reference"].tolist(),
-        is_same_tensor.tolist(),
-        is_update.tolist(),
-        strict=True,
-    )
-    for node, (t, r, is_same, is_kept) in enumerate(rows):
-        is_final[node] = is_kept or (
-            is_same
-            and is_graph_input(alignment.target, t)
-            and is_graph_input(alignment.reference, r)
+    values_t, values_r = pairs["target"].to_numpy(), pairs["reference"].to_numpy()
+    is_leaf = alignment.target.producers[values_t] < 0
+    is_leaf &= alignment.reference.producers[values_r] < 0
+    is_final = [*is_update.tolist(), *[False] * (graph.n_nodes - len(pairs))]
+    for node in np.flatnonzero(~is_update & is_same_tensor & is_leaf).tolist():
+        is_final[node] = (
+            is_graph_input(alignment.target, int(values_t[node]))
+            and is_graph_input(alignment.reference, int(values_r[node]))
             and not is_rearranged(graph, node)
         )
     return is_final
@@ -177,6 +173,8 @@ def _has_unexplained_gradients(graph: JointGraph, state: list[str]) -> bool:
     as reconverged: what follows in it is equal, or looks equal in a coarse dtype, or its statistics
     look equal.
     """
+    if PROPAGATED not in state and AMPLIFIED not in state:
+        return False
     introduced_nodes = {node for node, name in enumerate(state) if name == INTRODUCED}
     if any(graph.phase[node] == FORWARD for node in introduced_nodes):
         return False
@@ -196,6 +194,8 @@ def _demote_consequences(graph: JointGraph, state: list[str], errors: Floats) ->
     Statistics that agree in between do not show that the tensors do. A difference that is much
     larger than all those that it depends on stays introduced: it has a cause of its own.
     """
+    if INTRODUCED not in state:
+        return
     is_statistical = (graph.comparison.pairs["metric"] == "statistics").to_numpy()
     largest_before = [0.0] * graph.n_nodes
     for node in graph.order:
@@ -216,13 +216,12 @@ def _demote_unrecorded_gradients(graph: JointGraph, state: list[str]) -> None:
     The backward pass computes every gradient, also those that its records lack. The state of an
     optimizer is no gradient: an op overwrites it.
     """
-    nodes = range(len(graph.comparison.pairs))
-    if not any(graph.phase[node] == BACKWARD and state[node] == INTRODUCED for node in nodes):
+    n_pairs = len(graph.comparison.pairs)
+    introduced_nodes = [node for node in range(n_pairs) if state[node] == INTRODUCED]
+    if not any(graph.phase[node] == BACKWARD for node in introduced_nodes):
         return
-    for node in nodes:
-        if state[node] == INTRODUCED and all(
-            _is_unrecorded_gradient(side.flow, int(side.classes[node])) for side in graph.sides
-        ):
+    for node in introduced_nodes:
+        if all(_is_unrecorded_gradient(side.flow, int(side.classes[node])) for side in graph.sides):
             state[node] = PROPAGATED
 
 

@@ -72,6 +72,24 @@ class Flow:
                 consumers[value].append(op)
         return consumers
 
+    def list_reads(self, ops: Ints) -> tuple[Ints, Ints]:
+        """Return (class, position in ``ops``) of all that some ops read, in slot order."""
+        n_reads, values = self._read_values
+        ends = np.cumsum(n_reads)
+        counts = n_reads[ops]
+        positions = np.repeat(np.arange(len(ops)), counts)
+        # the first of an op's reads, and how many of its reads come before each
+        starts = np.repeat(ends[ops] - counts, counts)
+        offsets = np.arange(len(positions)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return values[starts + offsets], positions
+
+    @cached_property
+    def _read_values(self) -> tuple[Ints, Ints]:
+        """(ops,) how many classes each op reads, and all these classes one after the other."""
+        counts = np.fromiter(map(len, self.reads), dtype=np.int64, count=len(self.reads))
+        values = np.fromiter(chain.from_iterable(self.reads), np.int64, count=int(counts.sum()))
+        return counts, values
+
     @cached_property
     def operands(self) -> tuple[tuple[int, ...], ...]:
         """Per op: the classes that it computes with, which are those that it reads the numbers of.

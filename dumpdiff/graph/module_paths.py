@@ -7,9 +7,7 @@ right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
 
 from ..model.trace import BACKWARD, FORWARD
 from ..rulebook import Rules
@@ -37,8 +35,11 @@ def locate_ops(flow: Flow, rules: Rules) -> list[str]:
     scope_paths, modules = rules.resolve_modules(scopes, names)
     known_paths = [scope_paths[scope] for scope in scopes]
     parameter_paths = _find_parameter_paths(flow, modules)
-    modules_above = _find_nearest_modules(flow, parameter_paths, forwards=True)
-    modules_below = _find_nearest_modules(flow, parameter_paths, forwards=False)
+    is_placed = [
+        bool(known or own) for known, own in zip(known_paths, parameter_paths, strict=True)
+    ]
+    modules_above = _find_nearest_modules(flow, parameter_paths, is_placed, forwards=True)
+    modules_below = _find_nearest_modules(flow, parameter_paths, is_placed, forwards=False)
     norms = _find_norms(flow, modules)
     calls = flow.calls
     paths: list[str] = []
@@ -109,11 +110,13 @@ def _find_parameter_paths(flow: Flow, modules: Mapping[str, str]) -> list[str]:
     gradients = {value for value, module in enumerate(gradient_modules) if module}
     paths = []
     for reads, writes in zip(flow.reads, flow.writes, strict=True):
-        op_modules: set[str] = set()
         if not parameters.isdisjoint(reads):
             op_modules = {read_modules[value] for value in reads}
         elif not gradients.isdisjoint(writes):
             op_modules = {gradient_modules[value] for value in writes}
+        else:
+            paths.append("")
+            continue
         paths.append(find_common_path(sorted(op_modules - {""})))
     return paths
 
@@ -131,28 +134,23 @@ def _find_norms(flow: Flow, modules: Mapping[str, str]) -> set[str]:
 
 
 def _find_nearest_modules(
-    flow: Flow, parameter_paths: list[str], *, forwards: bool
+    flow: Flow, parameter_paths: list[str], is_placed: Sequence[bool], *, forwards: bool
 ) -> list[frozenset[str]]:
     """Return per op the modules of the nearest forward ops that read parameters.
 
-    With ``forwards`` these are the modules above each op, else those below it.
+    With ``forwards`` these are the modules above each op, else those below it. Of ops whose place
+    is known (``is_placed``), they are only given where others are placed by them.
     """
     is_included = [
         phase == FORWARD and level == "op"
         for phase, level in zip(flow.phases, flow.levels, strict=True)
     ]
-    producers = flow.list_column("producer")
-    ops = np.flatnonzero(is_included).tolist()
+    find_neighbors = _build_neighbor_function(flow, is_included, forwards=forwards)
+    ops = _collect_searched_ops(flow, is_included, is_placed, parameter_paths, find_neighbors)
     nearest_modules: list[frozenset[str]] = [frozenset()] * len(parameter_paths)
     module_sets: dict[str, frozenset[str]] = {}  # one shared set per module
     for op in ops if forwards else reversed(ops):
-        if forwards:
-            neighbors = [producers[value] for value in flow.reads[op] if producers[value] >= 0]
-        else:
-            consumers = [
-                consumer for value in flow.writes[op] for consumer in flow.consumers[value]
-            ]
-            neighbors = [consumer for consumer in consumers if is_included[consumer]]
+        neighbors = find_neighbors(op)
         neighbor_modules = set()
         for neighbor in neighbors:
             path = parameter_paths[neighbor]
@@ -168,6 +166,50 @@ def _find_nearest_modules(
             union: frozenset[str] = frozenset().union(*neighbor_modules)
             nearest_modules[op] = frozenset(sorted(union)[:_MAX_MODULES])
     return nearest_modules
+
+
+def _build_neighbor_function(
+    flow: Flow, is_included: Sequence[bool], *, forwards: bool
+) -> Callable[[int], list[int]]:
+    """Return a function of an op: the ops that it reads from, else those that read from it."""
+    producers = flow.list_column("producer")
+
+    def list_producers(op: int) -> list[int]:
+        return [producers[value] for value in flow.reads[op] if producers[value] >= 0]
+
+    def list_consumers(op: int) -> list[int]:
+        consumers = [consumer for value in flow.writes[op] for consumer in flow.consumers[value]]
+        return [consumer for consumer in consumers if is_included[consumer]]
+
+    return list_producers if forwards else list_consumers
+
+
+def _collect_searched_ops(
+    flow: Flow,
+    is_included: Sequence[bool],
+    is_placed: Sequence[bool],
+    parameter_paths: Sequence[str],
+    find_neighbors: Callable[[int], list[int]],
+) -> list[int]:
+    """Return the ops, in order, whose nearest modules decide on the place of an op.
+
+    These are the ops that have no place, those that they read from, and what lies between them
+    and the next ops that read parameters.
+    """
+    open_ops = [
+        op for op, phase in enumerate(flow.phases) if phase == FORWARD and not is_placed[op]
+    ]
+    stack = list(open_ops)
+    for op in open_ops:
+        stack += [int(flow.producers[value]) for value in flow.reads[op]]
+    searched_ops: set[int] = set()
+    while stack:
+        op = stack.pop()
+        if op < 0 or op in searched_ops or not is_included[op]:
+            continue
+        searched_ops.add(op)
+        stack += [neighbor for neighbor in find_neighbors(op) if not parameter_paths[neighbor]]
+    return sorted(searched_ops)
 
 
 def find_common_path(paths: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from .descriptions import build_contradiction
 _MIN_RECORDED_SHARE = 0.5
 #: Share of the tensors that may be missing; more were left out by the recorder.
 _MAX_MISSING_SHARE = 0.01
+_GRAPH_INPUTS_CHECK = "parameters and inputs that ops read"
 
 
 def check_completeness(trace: Trace) -> tuple[Check, ...]:
@@ -91,6 +92,8 @@ def check_graph_inputs(trace: Trace) -> Check:
     has_source = sources >= 0
     is_own[has_source] = kinds[sources[has_source]] == "Parameter"
     n_present = len(np.unique(sources[is_own]))
+    if not n_present:  # no record of any of them, as in dumps without a graph
+        return Check(_GRAPH_INPUTS_CHECK, 0)
     readers: defaultdict[object, list[int]] = defaultdict(list)
     is_lacking = is_read & ~has_source & _flag_recorded(tensors)
     names, content = tensors["parameter"].tolist(), tensors["content"].tolist()
@@ -107,8 +110,7 @@ def check_graph_inputs(trace: Trace) -> Check:
             computed = f"{n_present:,} other parameters and inputs of the graph have one"
             item = build_contradiction(trace, "missing", rows[0], recorded, computed)
             contradictions.append(item)
-    n_checked = n_total if n_present else 0
-    return Check("parameters and inputs that ops read", n_checked, tuple(contradictions))
+    return Check(_GRAPH_INPUTS_CHECK, n_total, tuple(contradictions))
 
 
 def _flag_recorded(tensors: pd.DataFrame) -> Flags:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..graph.value_classes import count_evidence
 from ..model.arrays import Flags, Ints
 from ..model.trace import BACKWARD, FORWARD, Trace
 from .contradictions import Check
@@ -50,11 +49,12 @@ def check_module_calls(
     The gradient of a parameter that is used elsewhere, too, is a sum and is left out. What
     ``contradicted`` tensors of ops do not confirm is left out, too.
     """
-    outer = _collect_module_records(trace, numbers)
+    codes = _number_values(numbers)
+    outer = _collect_module_records(trace, numbers, codes)
     if not len(outer.rows):
         return Check(CHECK_NAME, 0)
     inner = _collect_inner_records(trace, numbers)
-    positions, inner_rows = _find_equal_inside(numbers, outer, inner)
+    positions, inner_rows = _find_equal_inside(numbers, codes, outer, inner)
     is_inside = np.zeros(len(outer.rows), dtype=bool)
     is_inside[positions] = True
     kinds = trace.ops["kind"].to_numpy()[outer.calls]
@@ -64,10 +64,11 @@ def check_module_calls(
         {"kind": kinds, "phase": outer.phases, "slot": slots, "gradient": is_gradient}
     )
     groups = table.groupby(list(table.columns), sort=False).ngroup().to_numpy()
-    others = _find_other_values(trace, outer, inner, groups, positions, inner_rows)
-    is_informative = (count_evidence(trace.tensors) >= _MIN_EVIDENCE)[outer.rows]
-    is_lacking = ~is_inside & (others >= 0) & ~np.isin(others, list(contradicted))
+    is_informative = (numbers.evidence >= _MIN_EVIDENCE)[outer.rows]
     n_proofs = np.bincount(groups[is_inside & is_informative], minlength=groups.max() + 1)[groups]
+    lacking = np.flatnonzero(~is_inside & (n_proofs > 0))
+    others = _find_other_values(trace, outer, inner, groups, positions, inner_rows, lacking)
+    is_lacking = ~is_inside & (others >= 0) & ~np.isin(others, list(contradicted))
     n_lacking = np.bincount(groups[is_lacking], minlength=groups.max() + 1)[groups]
     is_checked = (is_inside | is_lacking) & (n_proofs > 0)
     is_checked &= n_lacking <= np.maximum(1, _MAX_LACKING_SHARE * n_proofs)
@@ -84,13 +85,23 @@ def check_module_calls(
 
 
 def _find_other_values(
-    trace: Trace, outer: _Records, inner: _Records, groups: Ints, positions: Ints, inner_rows: Ints
+    trace: Trace,
+    outer: _Records,
+    inner: _Records,
+    groups: Ints,
+    positions: Ints,
+    inner_rows: Ints,
+    lacking: Ints,
 ) -> Ints:
     """Return (outer records,) a tensor of the call where others of its class hold the value.
 
     It is in a slot of an op of the same kind, and has the size of the value; -1 if there is none.
-    ``positions`` are those of the outer records whose value the ``inner_rows`` hold.
+    ``positions`` are those of the outer records whose value the ``inner_rows`` hold, ``lacking``
+    those of records to look at.
     """
+    others = np.full(len(outer.rows), -1)
+    if not len(lacking):
+        return others
     tensors = trace.tensors
     op_ids = tensors["op"].to_numpy()
     # tables of numbers are joined several times as fast as those of words
@@ -101,7 +112,6 @@ def _find_other_values(
         {"group": groups[positions], "kind": kinds[inner_rows], "slot": slots[inner_rows]}
     )
     places = places[is_op[inner_rows]].drop_duplicates()
-    lacking = np.setdiff1d(np.arange(len(outer.rows)), positions)
     wanted = pd.DataFrame(
         {
             "position": lacking,
@@ -128,12 +138,11 @@ def _find_other_values(
     )
     keys = ["call", "phase", "direction", "size", "kind", "slot"]
     matches = wanted.merge(candidates, on=keys).drop_duplicates("position")
-    others = np.full(len(outer.rows), -1)
     others[matches["position"].to_numpy(dtype=int)] = matches["row"].to_numpy(dtype=int)
     return others
 
 
-def _collect_module_records(trace: Trace, numbers: RecordedNumbers) -> _Records:
+def _collect_module_records(trace: Trace, numbers: RecordedNumbers, codes: Ints) -> _Records:
     """Return the tensors of module calls and the gradients of the parameters of modules."""
     tensors, ops = trace.tensors, trace.ops
     is_module = ops["level"].to_numpy() == "module"
@@ -146,10 +155,10 @@ def _collect_module_records(trace: Trace, numbers: RecordedNumbers) -> _Records:
     is_chosen = is_outer[op_ids] & _flag_usable(trace, numbers)
     rows = np.flatnonzero(is_chosen)
     is_gradient = is_gradient_record[op_ids[rows]]
-    is_sum = is_gradient & ~np.isin(
-        tensors["gradient_of"].to_numpy()[rows].astype(str),
-        sorted(_find_parameters_of_one_call(trace, numbers)),
-    )
+    single_parameters = _find_parameters_of_one_call(trace, numbers, codes)
+    is_sum = np.zeros(len(rows), dtype=bool)
+    names = tensors["gradient_of"].to_numpy()[rows[is_gradient]].tolist()
+    is_sum[is_gradient] = [name not in single_parameters for name in names]
     rows = rows[~is_sum]
     return _build_records(trace, rows, calls[op_ids[rows]])
 
@@ -172,7 +181,7 @@ def _flag_usable(trace: Trace, numbers: RecordedNumbers) -> Flags:
     return flags
 
 
-def _find_parameters_of_one_call(trace: Trace, numbers: RecordedNumbers) -> set[str]:
+def _find_parameters_of_one_call(trace: Trace, numbers: RecordedNumbers, codes: Ints) -> set[str]:
     """Return the parameters that are read inside one module call and nowhere else.
 
     The value counts, not the name: tied weights have two names.
@@ -186,22 +195,28 @@ def _find_parameters_of_one_call(trace: Trace, numbers: RecordedNumbers) -> set[
     is_module = ops["level"].to_numpy() == "module"
     # the innermost module call
     calls = np.where(is_module[readers], readers, ops["parent"].to_numpy()[readers])
-    codes = _number_values(numbers, rows)
-    n_calls = pd.DataFrame({"code": codes, "call": calls}).groupby("code")["call"].nunique()
+    values = codes[rows]
+    # each value once for every call that reads it; calls of -1 are calls, too
+    uses = np.unique(values * (len(ops) + 1) + calls + 1)
+    n_calls = np.bincount(uses // (len(ops) + 1), minlength=len(tensors))
     is_parameter = (tensors["slot_kind"].to_numpy() == "parameter")[rows] & is_module[readers]
-    names = tensors["parameter"].to_numpy()[rows]
-    n_calls_of_value = n_calls.reindex(codes).to_numpy()
-    uses = pd.DataFrame({"name": names, "calls": n_calls_of_value})[is_parameter]
-    counts = uses.groupby("name")["calls"].agg(["max", "size"])
-    is_single = (counts["max"] == 1) & (counts["size"] == 1)
-    return set(counts.index[is_single.to_numpy()].astype(str))
+    names = tensors["parameter"].to_numpy()[rows[is_parameter]].tolist()
+    n_calls_of_name: dict[str, list[int]] = {}
+    for name, n_calls_of_value in zip(names, n_calls[values[is_parameter]].tolist(), strict=True):
+        n_calls_of_name.setdefault(name, []).append(n_calls_of_value)
+    return {name for name, counts in n_calls_of_name.items() if counts == [1]}
 
 
-def _number_values(numbers: RecordedNumbers, rows: Ints) -> Ints:
-    """Return (rows,) a number that is equal for tensors of equal size, max and min."""
-    columns = [numbers.sizes[rows], numbers.high[rows], numbers.low[rows]]
-    table = pd.DataFrame(dict(zip("abc", np.nan_to_num(columns, nan=_NAN_KEY), strict=True)))
-    codes: Ints = table.groupby(["a", "b", "c"], sort=False).ngroup().to_numpy()
+def _number_values(numbers: RecordedNumbers) -> Ints:
+    """Return (tensors,) a number that is equal for tensors of equal size, max and min."""
+    columns = [numbers.sizes, numbers.high, numbers.low]
+    keys = [np.nan_to_num(column, nan=_NAN_KEY) for column in columns]
+    order = np.lexsort(keys)
+    is_new = np.zeros(len(order), dtype=bool)
+    for key in keys:
+        is_new[1:] |= key[order[1:]] != key[order[:-1]]
+    codes = np.empty(len(order), dtype=np.int64)
+    codes[order] = np.cumsum(is_new)
     return codes
 
 
@@ -229,42 +244,47 @@ def _collect_inner_records(trace: Trace, numbers: RecordedNumbers) -> _Records:
     """Return the tensors of what ran inside of module calls, once for each call around it."""
     ops, calls = _list_ancestors(trace)
     rows = np.flatnonzero(_flag_usable(trace, numbers))
-    tensor_table = pd.DataFrame({"op": trace.tensors["op"].to_numpy()[rows], "row": rows})
-    table = tensor_table.merge(pd.DataFrame({"op": ops, "call": calls}), on="op")
-    return _build_records(
-        trace, table["row"].to_numpy(dtype=int), table["call"].to_numpy(dtype=int)
-    )
+    positions, places = _join(trace.tensors["op"].to_numpy()[rows], ops)
+    return _build_records(trace, rows[positions], calls[places])
+
+
+def _join(keys: Ints, other_keys: Ints) -> tuple[Ints, Ints]:
+    """Return the positions of all pairs of equal keys, in the order of the first, then the others.
+
+    Tables of pandas are joined several times as slowly.
+    """
+    order = np.argsort(other_keys, kind="stable")
+    sorted_keys = other_keys[order]
+    starts = np.searchsorted(sorted_keys, keys, side="left")
+    counts = np.searchsorted(sorted_keys, keys, side="right") - starts
+    positions = np.repeat(np.arange(len(keys)), counts)
+    offsets = np.arange(len(positions)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return positions, order[np.repeat(starts, counts) + offsets]
 
 
 def _find_equal_inside(
-    numbers: RecordedNumbers, outer: _Records, inner: _Records
+    numbers: RecordedNumbers, codes: Ints, outer: _Records, inner: _Records
 ) -> tuple[Ints, Ints]:
-    """Return (position of an outer record, tensor inside the call that holds the same numbers)."""
-    n_outer = len(outer.rows)
-    codes = _number_values(numbers, np.concatenate([outer.rows, inner.rows]))
-    outer_table = _build_key_table(outer, codes[:n_outer])
-    inner_table = _build_key_table(inner, codes[n_outer:])
-    outer_table["position"] = np.arange(n_outer)
-    pairs = outer_table.merge(
-        inner_table, on=["call", "phase", "direction", "code"], suffixes=("", "_inside")
-    )
-    first, second = pairs["row"].to_numpy(dtype=int), pairs["row_inside"].to_numpy(dtype=int)
-    is_equal = np.ones(len(pairs), dtype=bool)
+    """Return (position of an outer record, tensor inside the call that holds the same numbers).
+
+    ``codes`` is what :func:`_number_values` returns.
+    """
+    is_outer_code = np.zeros(len(codes), dtype=bool)
+    is_outer_code[codes[outer.rows]] = True
+    candidates = np.flatnonzero(is_outer_code[codes[inner.rows]])
+    positions, places = _join(_build_keys(outer, codes), _build_keys(inner, codes)[candidates])
+    first, second = outer.rows[positions], inner.rows[candidates[places]]
+    is_equal = np.ones(len(positions), dtype=bool)
     magnitude = np.maximum(np.abs(numbers.high), np.abs(numbers.low))
     with np.errstate(all="ignore"):
         for values, scale in ((numbers.mean, magnitude), (numbers.norm, numbers.norm)):
             slack = numbers.sum_errors[first] * np.abs(scale[first]) + numbers.floors[first]
             is_equal &= ~(np.abs(values[first] - values[second]) > slack)
-    return pairs["position"].to_numpy(dtype=int)[is_equal], second[is_equal]
+    return positions[is_equal], second[is_equal]
 
 
-def _build_key_table(records: _Records, codes: Ints) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "call": records.calls,
-            "phase": records.phases,
-            "direction": records.directions,
-            "code": codes,
-            "row": records.rows,
-        }
-    )
+def _build_keys(records: _Records, codes: Ints) -> Ints:
+    """Return (records,) one number for call, phase, direction and value."""
+    places = (records.calls * 2 + records.phases) * 2 + records.directions
+    keys: Ints = places * len(codes) + codes[records.rows]
+    return keys

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from ..graph.value_classes import count_evidence
 from ..model.arrays import Flags, Floats, Ints
 from ..model.trace import BACKWARD, FORWARD, Trace
 from ..readers.call_records import SlotIndex
@@ -251,22 +250,47 @@ def check_copies(trace: Trace, numbers: RecordedNumbers) -> Check:
     is_wide = tensors["dtype"].isin(("float32", "float64")).to_numpy()
     is_usable = is_wide & tensors["trusted"].to_numpy() & (sizes >= _MIN_COPY_SIZE)
     is_usable &= np.isfinite(np.stack(list(columns.values()))).all(axis=0) & (high != low)
-    is_usable &= count_evidence(tensors) == len(columns)
+    is_usable &= numbers.evidence == len(columns)
     rows = np.flatnonzero(is_usable)
+    mixed_rows = rows[_flag_mixed(rows, sizes, columns)]
     contradictions: dict[int, Contradiction] = {}
     for name in ("max", "min", "norm"):
-        copies = _find_first_copies(rows, sizes, columns, name)
-        values, first_values = columns[name][rows], columns[name][copies]
+        copies = _find_first_copies(mixed_rows, sizes, columns, name)
+        values, first_values = columns[name][mixed_rows], columns[name][copies]
         # an extreme that adds nothing to the norm may differ between other tensors
         change = np.abs(values**2 - first_values**2)
-        is_wrong = change > 2 * numbers.sum_errors[rows] * norm[rows] ** 2
-        for row, other in zip(rows[is_wrong].tolist(), copies[is_wrong].tolist(), strict=True):
+        is_wrong = change > 2 * numbers.sum_errors[mixed_rows] * norm[mixed_rows] ** 2
+        contradicted_rows = zip(
+            mixed_rows[is_wrong].tolist(), copies[is_wrong].tolist(), strict=True
+        )
+        for row, other in contradicted_rows:
             recorded = f"recorded with {format_statistics(trace, row)}"
             place = f"{get_op_name(trace, other)} {tensors['slot'].iat[other]}"
             computed = f"{place} is recorded with another {name}, {columns[name][other]:.6g}"
             item = build_contradiction(trace, "copy", row, recorded, computed)
             contradictions.setdefault(row, item)
     return Check("records of equal tensors", len(rows), _sort(contradictions.values()))
+
+
+def _flag_mixed(rows: Ints, sizes: Floats, columns: dict[str, Floats]) -> Flags:
+    """Return (rows,) whether rows of the same size and mean differ in another statistic.
+
+    Most records of one mean are those of one value, and no further look at them is needed.
+    """
+    order = np.lexsort((columns["mean"][rows], sizes[rows]))
+    ordered = rows[order]
+    is_new_group = np.ones(len(rows), dtype=bool)
+    is_new_group[1:] = sizes[ordered[1:]] != sizes[ordered[:-1]]
+    is_new_group[1:] |= columns["mean"][ordered[1:]] != columns["mean"][ordered[:-1]]
+    is_change = np.zeros(len(rows), dtype=bool)
+    for column in columns.values():
+        is_change[1:] |= column[ordered[1:]] != column[ordered[:-1]]
+    groups = np.cumsum(is_new_group)
+    is_mixed_group = np.zeros(len(rows) + 1, dtype=bool)
+    is_mixed_group[groups[is_change & ~is_new_group]] = True
+    flags = np.empty(len(rows), dtype=bool)
+    flags[order] = is_mixed_group[groups]
+    return flags
 
 
 def _find_first_copies(rows: Ints, sizes: Floats, columns: dict[str, Floats], name: str) -> Ints:
@@ -310,15 +334,15 @@ def check_parameters(trace: Trace, numbers: RecordedNumbers) -> Check:
     is_read = (tensors["slot_kind"].to_numpy() != "output") & tensors["trusted"].to_numpy()
     is_read &= (tensors["parameter"].to_numpy() != "") & np.isin(phases, (FORWARD, BACKWARD))
     rows = np.flatnonzero(is_read)
-    is_known, is_different = _compare_rows(
-        trace, numbers, rows, _find_most_frequent_reads(trace, rows)
-    )
-    is_updated = _flag_updates(trace, numbers, rows, is_known, is_different)
-    names = tensors["parameter"].to_numpy()
-    updated_names = set(names[rows[is_updated]])
-    rows = rows[[name not in updated_names for name in names[rows]]]
     first_reads = _find_most_frequent_reads(trace, rows)
     is_known, is_different = _compare_rows(trace, numbers, rows, first_reads)
+    is_updated = _flag_updates(trace, numbers, rows, is_known, is_different)
+    names = tensors["parameter"].to_numpy()
+    if is_updated.any():
+        updated_names = set(names[rows[is_updated]])
+        rows = rows[[name not in updated_names for name in names[rows]]]
+        first_reads = _find_most_frequent_reads(trace, rows)
+        is_known, is_different = _compare_rows(trace, numbers, rows, first_reads)
     is_checked = is_known & (rows != first_reads)
     contradictions = []
     for position in np.flatnonzero(is_checked & is_different).tolist():

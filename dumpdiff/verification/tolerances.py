@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..model.arrays import Floats
+from ..graph.value_classes import count_evidence
+from ..model.arrays import Floats, Ints
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff
 from ..model.trace import Trace
 
@@ -50,6 +51,7 @@ class RecordedNumbers:
     sum_errors: Floats  #: of the norm, relative; of the mean, relative to the root mean square
     floors: Floats  #: absolute error of mean and norm
     units: Floats  #: unit roundoff of the dtype
+    evidence: Ints  #: how many of the statistics carry information, 0 to 4
 
 
 def collect_numbers(trace: Trace) -> RecordedNumbers:
@@ -78,4 +80,5 @@ def collect_numbers(trace: Trace) -> RecordedNumbers:
         sum_errors=extreme_errors + summation + rounding,
         floors=floors,
         units=units,
+        evidence=count_evidence(tensors),
     )

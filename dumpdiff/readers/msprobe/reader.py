@@ -185,9 +185,15 @@ def _build_op_table(
     call_sites = [sites.get(name, NOWHERE) for name in names]
     phases, recomputed = call_records.assign_phases(kinds, is_backward, forward, call_sites)
     scopes, parents = [], []
+    enclosures: dict[Any, tuple[str, int, bool]] = {}  # many calls ran in one module call
     for index, (name, call) in enumerate(calls.items()):
-        scope, parent, in_optimizer = _find_module(name, call, construct, ids)
-        scopes.append(scope)
+        outer_name = construct.get(name)
+        if type(outer_name) is not str:
+            outer_name = ""
+        if outer_name not in enclosures:
+            enclosures[outer_name] = _find_module(outer_name, construct, ids)
+        outer_scope, parent, in_optimizer = enclosures[outer_name]
+        scopes.append(call.scope or (outer_scope if call.level == "op" else ""))
         parents.append(parent)
         if in_optimizer:
             phases[index] = OPTIMIZER
@@ -214,24 +220,23 @@ def _build_op_table(
 
 
 def _find_module(
-    name: str, call: Call, construct: dict[str, Any], ids: dict[str, int]
+    outer_name: str, construct: dict[str, Any], ids: dict[str, int]
 ) -> tuple[str, int, bool]:
-    """Return the scope of a call, the id of the module call around it (-1 if none is recorded), and
-    whether the call runs in the optimizer.
+    """Return what is around the calls for which construct.json names ``outer_name``.
+
+    That is its scope, the id of the first recorded module call (-1 if there is none), and whether
+    the optimizer runs there.
     """
-    scope = call.scope
-    outer_name = construct.get(name)
-    for depth in range(_MAX_NESTING):
+    module = parse_name(outer_name) if outer_name not in ("optimizer", "clip_grad") else None
+    scope = module.scope if module is not None else ""
+    for _ in range(_MAX_NESTING):
         if not isinstance(outer_name, str) or not outer_name:
             break
         if outer_name in ("optimizer", "clip_grad"):
             return scope, -1, True
-        module = parse_name(outer_name)
-        if call.level == "op" and depth == 0 and module is not None and not scope:
-            scope = module.scope
         if outer_name in ids:
             return scope, ids[outer_name], False
-        outer_name = construct.get(outer_name)
+        outer_name = construct.get(outer_name, "")
     return scope, -1, False
 
 

@@ -38,10 +38,10 @@ _MAX_SHOWN_NAME = 80  #: characters of a file name in a message
 
 _normalize_dtype = lru_cache(maxsize=1 << 10)(normalize_dtype)
 
-#: Tensors and numbers as recorded, all in one list: of each the op, slot and kind of slot, then the
-#: values of _FIELDS. A tuple for each would take more memory than all that is in them.
+#: Tensors and numbers as recorded, all in one list: of each op, slot, kind of slot and record. A
+#: tuple for each would take more memory than all that is in them.
 _Leaves = list[Any]
-_N_COLUMNS = 3 + len(_FIELDS)
+_N_VALUES = 4
 
 
 def build_call_tensors(
@@ -126,7 +126,8 @@ def collect_leaf_columns(
         else:
             for key, slot_kind in _list_tensor_keys(tuple(entry)):
                 _add_leaves(entry[key], slot_kind, op, slot_kind, leaves)
-    return tuple(leaves[position::_N_COLUMNS] for position in range(_N_COLUMNS))
+    *places, records = (leaves[position::_N_VALUES] for position in range(_N_VALUES))
+    return (*places, *([record.get(field) for record in records] for field in _FIELDS))
 
 
 @lru_cache(maxsize=1 << 10)
@@ -149,7 +150,7 @@ def _add_leaves(
     for index, item in enumerate(value):
         item_slot = _name_item(slot, index)
         if type(item) is dict and "dtype" in item:
-            leaves.extend((op, item_slot, slot_kind, *map(item.get, _FIELDS)))
+            leaves.extend((op, item_slot, slot_kind, item))
         elif item is not None and depth < _MAX_DEPTH:
             _add_leaves(item, item_slot, op, slot_kind, leaves, depth + 1)
 
@@ -164,7 +165,7 @@ def _add_object_leaves(
     value: dict[str, Any], slot: str, op: int, slot_kind: str, leaves: _Leaves, depth: int
 ) -> None:
     if "dtype" in value:
-        leaves.extend((op, slot, slot_kind, *map(value.get, _FIELDS)))
+        leaves.extend((op, slot, slot_kind, value))
     elif type(value.get("tensor")) is dict and "peer" in value:  # an argument of a P2POp
         _add_leaves(value["tensor"], slot, op, slot_kind, leaves, depth + 1)
     elif "type" not in value:
@@ -172,8 +173,7 @@ def _add_object_leaves(
             for key, item in value.items():
                 _add_leaves(item, f"{slot}.{key}", op, slot_kind, leaves, depth + 1)
     elif isinstance(value.get("value"), int | float):
-        record = _make_scalar_record(value["value"])
-        leaves.extend((op, slot, slot_kind, *map(record.get, _FIELDS)))
+        leaves.extend((op, slot, slot_kind, _make_scalar_record(value["value"])))
 
 
 def _make_scalar_record(number: float) -> dict[str, Any]:
