@@ -24,7 +24,11 @@ from ..model.verdict import (
     UNPAIRED,
 )
 from ..rulebook import Rules
-from .error_bounds import build_share_function, compute_conditioning, compute_elementwise_errors
+from .error_bounds import (
+    build_carried_share_function,
+    compute_conditioning,
+    compute_elementwise_errors,
+)
 from .joint_graph import JointGraph
 from .recomputation import Recomputation, recompute_op
 
@@ -56,7 +60,7 @@ class Ancestry(NamedTuple):
 
     worst_agreeing_error: float = np.nan  #: largest error of the ancestors that agree
     worst_diverged_error: float = np.nan  #: largest error of those that do not
-    #: largest error of those that agree, times their share of a sum
+    #: largest error of those that agree, times their share of a sum, or as one of a part of them
     carried_error: float = np.nan
     #: largest cancellation of the sums on the way, times their share of a sum
     cancellation: float = 1.0
@@ -103,7 +107,7 @@ def walk_forwards(
     conditioning = compute_conditioning(graph, rules) * cancellation[: len(pairs)]
     elementwise_errors = compute_elementwise_errors(graph, errors).tolist()
     factors, cancellations = conditioning.tolist(), cancellation.tolist()
-    compute_share = build_share_function(graph)
+    compute_share = build_carried_share_function(graph)
     state = [INCOMPARABLE] * len(pairs) + [UNPAIRED] * (graph.n_nodes - len(pairs))
     allowed_errors = list(tolerances)
     max_cancellations = _list_max_cancellations(graph)
