@@ -55,3 +55,14 @@ def test_heads_are_cut_from_other_columns_of_a_projection(
     assert cause.name == "heads-permuted"
     assert "columns 0, 2, 4, ..." in cause.text
     assert "columns 0 to 3" in cause.text
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_the_two_directions_are_joined_in_the_other_order(
+    align_recorded: Callable[[str, str], Result], is_mirrored: bool
+) -> None:
+    names = ("directions_exchanged", "directions_none")
+    target, reference = names[::-1] if is_mirrored else names
+    cause = align_recorded(target, reference).findings[0].causes[0]
+    assert cause.name == "input-order"
+    assert "the two parts joined along axis 2 exchanged" in cause.text
