@@ -25,7 +25,7 @@ _CELL_KINDS = {"sigmoid", "tanh"}
 #: Kinds of ops that compute all steps of a layer, and axes of their states: layers, batch, size.
 _LAYER_KINDS, _LAYER_STATE_AXES = {"lstm", "gru", "rnn"}, 3
 #: The states of such a layer, in the order in which it reads them, after the sequence.
-_STATE_NAMES = ("hidden", "cell")
+_STATE_NAMES = ("initial hidden state", "initial cell state")
 #: Axes of a state at least: the batch, and the channels.
 _MIN_STATE_AXES = 2
 #: Below this magnitude of the decay the discretizations are equal to float32's rounding.
@@ -84,7 +84,7 @@ def _reset_layer(number: int, step: Step) -> Iterator[Change]:
         names = " and ".join(dict.fromkeys(step_input.name for _, step_input in chosen))
         state = "initial state"
         if len(chosen) < len(states):
-            state = f"initial {_STATE_NAMES[states.index(chosen[0])]} state"
+            state = _STATE_NAMES[states.index(chosen[0])]
         description = f"an {state} of zeros in {step.name} ({step.kind})"
         output = step.compute(inputs)
         if output is not None:
