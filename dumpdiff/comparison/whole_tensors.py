@@ -23,6 +23,8 @@ from .narrow_dtypes import round_to_dtype
 METRIC_NAMES = tuple(Metrics.__dataclass_fields__)
 #: Pairs between two reports of progress.
 _PROGRESS_STEP = 64
+#: Canonical kind of a record of the gradient of a parameter.
+_PARAMETER_GRADIENT = "grad:parameters"
 
 
 @dataclass(frozen=True)
@@ -155,11 +157,12 @@ def _measure_class_pair(
     has_mask_fill: bool,
     has_equal_statistics: bool,
 ) -> Measurement:
-    """Measure a pair of classes by ``tensors``, else by what their producers wrote.
+    """Measure a pair of classes by ``tensors``, else by what their producers or a parameter have.
 
-    The tensors of a class may hold its numbers in several orders: those before and after a roll.
-    Two of one shape need not be in one order. In a dump of a few ops they may even be two values:
-    a rotation keeps the norm and may keep the extremes. Then equal statistics count.
+    The tensors of a class may hold its numbers in several orders: those before and after a roll, or
+    the gradients of a flipped kernel and of the parameter that was flipped. Two of one shape need
+    not be in one order. In a dump of a few ops they may even be two values: a rotation keeps the
+    norm and may keep the extremes. Then equal statistics count.
     """
     measurement = _measure_pair(alignment, row, tensors, tolerance, has_mask_fill)
     is_rearranged = _get_error(measurement) > max(tolerance, REARRANGED_ERROR)
@@ -171,13 +174,34 @@ def _measure_class_pair(
     )
     if has_equal_statistics and _may_be_other_values(alignment, row, written_tensors):
         return Measurement(row, written_tensors)
-    if written_tensors == tensors:
-        return measurement
-    try:
-        other = _measure_pair(alignment, row, written_tensors, tolerance, has_mask_fill)
-    except (DumpError, KeyError, OSError, ValueError):
-        return measurement  # they were not recorded whole, or a file is damaged
-    return min(measurement, other, key=_get_error)
+    for other_tensors in (written_tensors, _find_parameter_gradients(alignment, row)):
+        if other_tensors is None or other_tensors == tensors:
+            continue
+        try:
+            other = _measure_pair(alignment, row, other_tensors, tolerance, has_mask_fill)
+        except (DumpError, KeyError, OSError, ValueError):
+            continue  # they were not recorded whole, or a file is damaged
+        measurement = min(measurement, other, key=_get_error)
+    return measurement
+
+
+def _find_parameter_gradients(alignment: Alignment, row: int) -> tuple[int, int] | None:
+    """Return the tensors of a pair that are the gradient of a parameter as it is stored.
+
+    None unless either side has recorded one.
+    """
+    tensors = []
+    for flow, kinds, values in (
+        (alignment.target, alignment.target_kinds, alignment.classes["target"]),
+        (alignment.reference, alignment.reference_kinds, alignment.classes["reference"]),
+    ):
+        ops = flow.tensors["op"].to_numpy()
+        members = np.flatnonzero(flow.tensor_class == int(values.iat[row])).tolist()
+        gradients = [tensor for tensor in members if kinds[ops[tensor]] == _PARAMETER_GRADIENT]
+        if not gradients:
+            return None
+        tensors.append(gradients[0])
+    return tensors[0], tensors[1]
 
 
 def _may_be_other_values(alignment: Alignment, row: int, written_tensors: tuple[int, int]) -> bool:

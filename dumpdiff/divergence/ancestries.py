@@ -10,7 +10,7 @@ import numpy as np
 
 from ..model.arrays import Flags
 from ..model.verdict import AGREEING, INCOMPARABLE, UNPAIRED
-from .error_bounds import build_share_function
+from .error_bounds import build_carried_share_function
 from .joint_graph import JointGraph
 
 #: States of values that were not compared; ancestries reach behind them.
@@ -30,7 +30,7 @@ class Ancestry(NamedTuple):
 
     worst_agreeing_error: float = np.nan  #: largest error of the ancestors that agree
     worst_diverged_error: float = np.nan  #: largest error of those that do not
-    #: largest error of those that agree, times their share of a sum
+    #: largest error of those that agree, times their share of a sum, or as one of a part of them
     carried_error: float = np.nan
     #: largest cancellation of the sums on the way, times their share of a sum
     cancellation: float = 1.0
@@ -62,7 +62,7 @@ class Ancestries:
         self._state = state  #: of the nodes as far as they were walked through
         self._errors = errors
         self._cancellations = cancellations
-        self._compute_share = build_share_function(graph)
+        self._compute_share = build_carried_share_function(graph)
         self._known: dict[int, Ancestry] = {}
         self._replaced: dict[int, Ancestry] = {}  #: what others look through is not replaced
 

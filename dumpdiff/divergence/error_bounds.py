@@ -38,6 +38,8 @@ _MONOTONIC_FUNCTIONS: dict[str, tuple[Callable[[float], float], bool]] = {
     "log": (np.log, True),
     "rsqrt": (lambda x: 1 / np.sqrt(x), False),
 }
+#: Kinds that take elements out of a tensor, each at most once.
+_PART_KINDS = frozenset({"slice", "split"})
 #: Takes the place of a root mean square of 0 in a division.
 _TINY = 1e-300
 
@@ -398,6 +400,43 @@ def build_share_function(graph: JointGraph) -> Callable[[int, int], float]:
         return min(1.0, share)
 
     return compute_share
+
+
+def build_carried_share_function(graph: JointGraph) -> Callable[[int, int], float]:
+    """Return a function of (node, child): how much larger the child's relative error may be.
+
+    In a sum it is the node's share. A part of a tensor may have all of its error: the errors of
+    elements are those of the whole, which are divided by the norm of the part. Nothing else is
+    enlarged here.
+    """
+    compute_share = build_share_function(graph)
+    norms = _average_class_column(graph, lambda flow: np.asarray(flow.norms, dtype=float)).tolist()
+    sizes = _average_class_column(graph, lambda flow: flow.sizes).tolist()
+
+    def compute_carried_share(node: int, child: int) -> float:
+        share = compute_share(node, child)
+        if share < 1 or not 1 < sizes[child] < sizes[node] or not 0 < norms[child] < norms[node]:
+            return share
+        is_part = all(
+            _is_part(side, int(side.classes[node]), int(side.classes[child]))
+            for side in graph.sides
+            if side.classes[child] >= 0 and side.classes[node] >= 0
+        )
+        return norms[node] / norms[child] if is_part else share
+
+    return compute_carried_share
+
+
+def _is_part(side: GraphSide, value: int, child: int) -> bool:
+    """Return whether a smaller value may be a part of another one.
+
+    An op takes elements out of that one, or no op is recorded, and the extremes are within its own.
+    """
+    flow, producer = side.flow, int(side.flow.producers[child])
+    if producer >= 0 and side.kinds[producer] not in _PART_KINDS:
+        return False
+    highs, lows = flow.list_column("max"), flow.list_column("min")
+    return bool(highs[child] <= highs[value] and lows[child] >= lows[value])
 
 
 def _average_class_column(graph: JointGraph, read_column: Callable[[Flow], AnyArray]) -> Floats:

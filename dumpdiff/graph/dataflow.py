@@ -39,6 +39,15 @@ _COMMON_DTYPE_SHARE = 0.05
 
 
 @dataclass(frozen=True)
+class Bridge:
+    """What a value without a recorded producer comes from."""
+
+    parents: tuple[int, ...]  #: classes
+    #: joined, stack, rearranged, cast, part (of another tensor), multiple, module call, order
+    evidence: str
+
+
+@dataclass(frozen=True)
 class Flow:
     """A trace with complete statistics, collapsed by value."""
 
@@ -158,6 +167,14 @@ class Flow:
         """Answers of :func:`missing_edges.has_missing_producer` so far, by class.
 
         All stages after the alignment ask the same.
+        """
+        return {}
+
+    @cached_property
+    def bridges(self) -> dict[int, Bridge | None]:
+        """Answers of :func:`missing_edges.find_bridge` so far, by class.
+
+        A search for causes asks for the same values thousands of times.
         """
         return {}
 

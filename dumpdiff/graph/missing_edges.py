@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..model.dtypes import is_discrete
 from ..model.trace import FORWARD
-from .dataflow import Flow
+from .dataflow import Bridge, Flow
 from .joins import find_joined_parts, find_unread_parts
 from .recent_values import SUMMATION_ERROR, WINDOW, find_recent_sources
 
@@ -27,15 +26,6 @@ _MAX_SPAN = 0.25
 _ELEMENTWISE_NAMES = {"add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul",
                       "div", "truediv", "rtruediv", "itruediv", "multiply", "subtract", "divide",
                       "true_divide"}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Bridge:
-    """What a value without a recorded producer comes from."""
-
-    parents: tuple[int, ...]  #: classes
-    #: joined, stack, rearranged, cast, part (of another tensor), multiple, module call, order
-    evidence: str
 
 
 def has_missing_producer(flow: Flow, value: int) -> bool:
@@ -93,7 +83,9 @@ def find_bridge(flow: Flow, value: int) -> Bridge | None:
 
     None if its producer is not missing or nothing fits.
     """
-    return find_bridges(flow, [value]).get(value)
+    if value not in flow.bridges:
+        flow.bridges[value] = find_bridges(flow, [value]).get(value)
+    return flow.bridges[value]
 
 
 def find_bridges(flow: Flow, values: Iterable[int]) -> dict[int, Bridge]:

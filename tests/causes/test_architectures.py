@@ -169,3 +169,38 @@ class TestHeads:
         cause, text = explain_idiom(*(names[::-1] if is_mirrored else names))
         assert cause == "norm-missing"
         assert "without Functional.layer_norm.0.forward (layer_norm)" in text
+
+
+class TestFilter:
+    """A flipped kernel, and the halves of a projection of which no op is recorded."""
+
+    @pytest.mark.parametrize("is_mirrored", [False, True])
+    def test_a_part_may_have_all_the_error_of_its_whole(
+        self, dump: Callable[[str], Path], is_mirrored: bool
+    ) -> None:
+        folder = dump("pt_filter")
+        names = ("filter_sums", "filter_none")
+        target, reference = names[::-1] if is_mirrored else names
+        result = dumpdiff.align(folder / target, folder / reference)
+        assert result.verdict == "aligned"
+        assert not result.findings
+
+    def test_the_gradient_of_a_flipped_kernel_is_compared_as_the_parameter_is_stored(
+        self, dump: Callable[[str], Path]
+    ) -> None:
+        folder = dump("pt_filter")
+        pairs = dumpdiff.align(folder / "filter_sums", folder / "filter_none").pairs
+        gradients = pairs[pairs["target_op"] == "Module.filter.LongKernel.parameters_grad.0"]
+        assert len(gradients)
+        assert set(gradients["state"]) == {"agreeing"}
+
+    @pytest.mark.parametrize("is_mirrored", [False, True])
+    def test_exchanged_halves_stay_a_finding(
+        self, dump: Callable[[str], Path], is_mirrored: bool
+    ) -> None:
+        folder = dump("pt_filter")
+        names = ("filter_halves", "filter_none")
+        target, reference = names[::-1] if is_mirrored else names
+        result = dumpdiff.align(folder / target, folder / reference)
+        assert result.verdict == "diverged"
+        assert "Tensor.__radd__.0.forward" in result.findings[0].title

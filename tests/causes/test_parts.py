@@ -63,7 +63,19 @@ def test_columns_of_one_value_are_recognized_after_they_were_repeated() -> None:
     case = make_fault_case(c, b, {"projection": whole})
     repeated_b, repeated_c = (np.repeat(part[:, None], 3, axis=1) for part in (b, c))
     assert describe_other_columns(case, repeated_b, repeated_c) == (
+        "split-order",
         "columns 8 to 11 of projection",
         "reads columns 4 to 7",
     )
     assert describe_other_columns(case, repeated_b, 2 * repeated_c) is None
+
+
+def test_other_places_of_a_convolution_are_a_shift_of_the_sequence() -> None:
+    whole = np.random.default_rng(2).standard_normal((2, 3, 8))
+    operand = make_operand("conv", whole, kind="convolution")
+    case = replace(make_fault_case(whole[..., 2:], whole[..., :6], {}), operands=(operand,))
+    assert describe_other_columns(case, whole[..., :6], whole[..., 2:]) == (
+        "causal-shift",
+        "columns 2 to 7 of conv",
+        "reads columns 0 to 5",
+    )

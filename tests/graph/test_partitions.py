@@ -5,7 +5,8 @@ import pytest
 from traces import find_value
 
 from dumpdiff.graph import build_flow
-from dumpdiff.graph.missing_edges import Bridge, find_bridge, has_missing_producer, is_graph_input
+from dumpdiff.graph.dataflow import Bridge
+from dumpdiff.graph.missing_edges import find_bridge, has_missing_producer, is_graph_input
 from dumpdiff.model.trace import Source, Trace, build_op_table, build_tensor_table
 
 RANDOM = np.random.default_rng(5)

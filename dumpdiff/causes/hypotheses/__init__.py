@@ -3,6 +3,7 @@
 from . import (
     activations,
     attention,
+    column_selection,
     composites,
     element_losses,
     experts,
@@ -35,6 +36,7 @@ HYPOTHESES = (
     *rotary.HYPOTHESES,
     *wave_tables.HYPOTHESES,
     *row_selection.HYPOTHESES,
+    *column_selection.HYPOTHESES,
     *weights.HYPOTHESES,
     *losses.HYPOTHESES,
     *loss_forms.HYPOTHESES,

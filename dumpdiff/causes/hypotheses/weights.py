@@ -10,7 +10,7 @@ import numpy as np
 from ...comparison.narrow_dtypes import round_to_dtype
 from ...model.arrays import AnyArray, Ints
 from ..element_places import is_rotation
-from ..fault_case import FaultCase
+from ..fault_case import FaultCase, have_same_elements
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
 from .wave_tables import holds_both_waves
@@ -351,7 +351,7 @@ def _make_permutation_candidate(
         if kinds & _CELL_KINDS and len(order) // block in _GATE_COUNTS:
             gates = (order[::block] // block).tolist()
             description, cause = f"gates in the order {gates}", "gate-order"
-        elif _joins_in_other_order(case, order):
+        elif _joins_in_other_order(case, order) or _joins_operands(case, order, axis):
             description, cause = f"the two parts joined along axis {axis} exchanged", _EXCHANGED
     return Candidate(
         np.take(case.faithful, order, axis=axis),
@@ -372,6 +372,23 @@ def _joins_in_other_order(case: FaultCase, order: Ints) -> bool:
     """Return whether a value is joined of two parts, and ``order`` exchanges these."""
     is_joined = "concat" in (*case.kinds, *case.faulty_kinds)
     return is_joined and not case.is_source and is_rotation(order)
+
+
+def _joins_operands(case: FaultCase, order: Ints, axis: int) -> bool:
+    """Return whether ``order`` exchanges two values that were joined without a record of it.
+
+    Such are the outputs of the two directions of a recurrent layer, of which one is reversed.
+    """
+    if case.is_source or not is_rotation(order):
+        return False
+    parts = np.split(case.faithful, [int(order[0])], axis)
+    return all(
+        any(
+            operand.is_floating and have_same_elements(operand.array, part)
+            for operand in case.operands
+        )
+        for part in parts
+    )
 
 
 def _find_unit_shift(order: Ints) -> int:

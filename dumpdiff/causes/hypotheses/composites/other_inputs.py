@@ -177,8 +177,8 @@ def _describe_part(
     if other_columns is None:
         return None
     step = region.steps[number]
-    columns, own_columns = other_columns
-    return "split-order", f"{step.name} ({step.kind}) of {columns}", own_columns
+    cause, columns, own_columns = other_columns
+    return cause, f"{step.name} ({step.kind}) of {columns}", own_columns
 
 
 def _has_unknown_origin(region: Region, step_input: StepInput) -> bool:

@@ -122,10 +122,11 @@ def describe_other_part(
 
 def describe_other_columns(
     case: FaultCase, array: AnyArray, replacement: AnyArray
-) -> tuple[str, str] | None:
-    """Return (what is read, what the other side reads) if both are other columns of one value.
+) -> tuple[str, str, str] | None:
+    """Return (cause, what is read, what the other side reads) if both are columns of one value.
 
-    Also if these were repeated or sliced along other axes: the first rows show it.
+    Also if these were repeated or sliced along other axes: the first rows show it. What looks like
+    columns of a convolution are places, and others of them are a shift.
     """
     if array.shape != replacement.shape or array.ndim < 2 or array.shape[-1] < 2:
         return None
@@ -138,7 +139,8 @@ def describe_other_columns(
         if None in places or places[0] == places[1]:
             continue
         texts = [f"columns {place} to {place + width - 1}" for place in places if place is not None]
-        return f"{texts[0]} of {operand.name}", f"reads {texts[1]}"
+        cause = "causal-shift" if operand.kind == "convolution" else "split-order"
+        return cause, f"{texts[0]} of {operand.name}", f"reads {texts[1]}"
     return None
 
 

@@ -22,6 +22,10 @@ from .change import Change, compute_with, list_floating_inputs
 _PRODUCT_KINDS = {"mul", "matmul", "einsum"}
 #: Kinds of ops that the gates of a cell have.
 _CELL_KINDS = {"sigmoid", "tanh"}
+#: Kinds of ops that compute all steps of a layer, and axes of their states: layers, batch, size.
+_LAYER_KINDS, _LAYER_STATE_AXES = {"lstm", "gru", "rnn"}, 3
+#: The states of such a layer, in the order in which it reads them, after the sequence.
+_STATE_NAMES = ("initial hidden state", "initial cell state")
 #: Axes of a state at least: the batch, and the channels.
 _MIN_STATE_AXES = 2
 #: Below this magnitude of the decay the discretizations are equal to float32's rounding.
@@ -36,10 +40,12 @@ _DISCRETIZATIONS: Mapping[str, Callable[[Floats], Floats]] = {
 
 
 def list_other_states(case: FaultCase, region: Region) -> Iterator[Change]:
-    """Take the state that a product reads as zeros: the given one, or that of the step before."""
+    """Take the state that an op reads as zeros: the given one, or that of the step before."""
     if case.phase != FORWARD:
         return
     for number, step in enumerate(region.steps):
+        if step.kind in _LAYER_KINDS:
+            yield from _reset_layer(number, step)
         if step.kind not in _PRODUCT_KINDS:
             continue
         for position, step_input in list_floating_inputs(step):
@@ -61,6 +67,28 @@ def list_other_states(case: FaultCase, region: Region) -> Iterator[Change]:
                     f"{'an' if is_given else 'a'} {state} of zeros in {step.name}",
                     f"has {step_input.name}",
                 )
+
+
+def _reset_layer(number: int, step: Step) -> Iterator[Change]:
+    """Take the initial states of a recurrent layer as zeros: all of them, and each alone."""
+    states = [
+        (position, step_input)
+        for position, step_input in list_floating_inputs(step)[1 : 1 + len(_STATE_NAMES)]
+        if step_input.array.ndim == _LAYER_STATE_AXES and step_input.array.any()
+    ]
+    choices = [states] if len(states) > 1 else []
+    for chosen in (*choices, *([state] for state in states)):
+        inputs = step.list_arrays()
+        for position, step_input in chosen:
+            inputs[position] = np.zeros_like(step_input.array)
+        names = " and ".join(dict.fromkeys(step_input.name for _, step_input in chosen))
+        state = "initial state"
+        if len(chosen) < len(states):
+            state = _STATE_NAMES[states.index(chosen[0])]
+        description = f"an {state} of zeros in {step.name} ({step.kind})"
+        output = step.compute(inputs)
+        if output is not None:
+            yield Change(number, output, "hidden-state-reset", description, f"has {names}")
 
 
 def _is_recurrent(case: FaultCase, region: Region, number: int, step_input: StepInput) -> bool:

@@ -1,0 +1,68 @@
+"""Recorded pairs in which a layer is one op on one side and written out on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import dumpdiff
+from dumpdiff import Result
+
+
+@pytest.fixture(scope="module")
+def align_recorded(dump: Callable[[str], Path]) -> Callable[[str, str], Result]:
+    """Return the result of two recorded forms of one model."""
+
+    def align(target: str, reference: str) -> Result:
+        folder = dump(f"pt_{target.partition('_')[0]}")
+        return dumpdiff.align(folder / target, folder / reference)
+
+    return align
+
+
+@pytest.mark.parametrize(
+    ("form", "other"),
+    [("segments_steps", "segments_none"), ("projection_written", "projection_none")],
+)
+def test_sound_forms_are_aligned(
+    align_recorded: Callable[[str, str], Result], form: str, other: str
+) -> None:
+    assert align_recorded(form, other).verdict == "aligned"
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_both_states_of_a_layer_are_reset_between_segments(
+    align_recorded: Callable[[str, str], Result], is_mirrored: bool
+) -> None:
+    names = ("segments_reset", "segments_none")
+    target, reference = names[::-1] if is_mirrored else names
+    result = align_recorded(target, reference)
+    cause = result.findings[0].causes[0]
+    assert cause.name == "hidden-state-reset"
+    assert "an initial state of zeros in Torch.lstm.1.forward (lstm)" in cause.text
+    assert cause.residual < 1e-6
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_heads_are_cut_from_other_columns_of_a_projection(
+    align_recorded: Callable[[str, str], Result], is_mirrored: bool
+) -> None:
+    names = ("projection_strided", "projection_none")
+    target, reference = names[::-1] if is_mirrored else names
+    cause = align_recorded(target, reference).findings[0].causes[0]
+    assert cause.name == "heads-permuted"
+    assert "columns 0, 2, 4, ..." in cause.text
+    assert "columns 0 to 3" in cause.text
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_the_two_directions_are_joined_in_the_other_order(
+    align_recorded: Callable[[str, str], Result], is_mirrored: bool
+) -> None:
+    names = ("directions_exchanged", "directions_none")
+    target, reference = names[::-1] if is_mirrored else names
+    cause = align_recorded(target, reference).findings[0].causes[0]
+    assert cause.name == "input-order"
+    assert "the two parts joined along axis 2 exchanged" in cause.text
