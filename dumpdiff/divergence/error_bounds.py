@@ -333,7 +333,7 @@ def _flag_vector_gradients(side: GraphSide) -> Flags:
 
 
 def _add_addends(side: GraphSide, value: int, reduction: int) -> float:
-    """Return what the ranks of a reduction add up, judged by what this one gives, NaN if unknown."""
+    """Return what the ranks of a reduction add up, judged by what this one gives, else NaN."""
     flow = side.flow
     given = [flow.rms[read] for read in flow.reads[reduction] if read != value]
     return side.group_sizes.get(reduction, _MIN_RANKS) * max(given, default=math.nan)
