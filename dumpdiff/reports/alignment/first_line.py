@@ -96,8 +96,11 @@ def format_shares(
     ):
         if len(f"{head}{words}{ending}") <= MAX_LENGTH:
             return f"{head}{words}{ending}"
-    lowest = min(percents.values())
-    words = translate("at least {lowest} % of the values of each phase compared", lowest=lowest)
+    first, *others = percents.items()
+    words = translate(
+        "{phase} {percent} % compared, every other phase at least {lowest} %",
+        phase=first[0], percent=first[1], lowest=min(percent for _, percent in others or [first]),
+    )  # fmt: skip
     return cut(f"{head}{words}{ending}", MAX_LENGTH)
 
 
