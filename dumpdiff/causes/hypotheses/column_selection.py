@@ -118,12 +118,14 @@ def _describe_columns(
     other_columns = _find_nearest(faulty, transposed)
     if other_columns is None or np.array_equal(other_columns, selection.columns):
         return
+    width = case.faithful.shape[-1]
+    if _are_in_equal_heads(other_columns, selection.columns, width):
+        return  # pairs of a rotary embedding that are halves on one side: no other cut
     predicted, unchanged = np.empty((2, case.faithful.size))
     predicted[selection.places] = transposed[other_columns]
     unchanged[selection.places] = transposed[selection.columns]
     is_same_set = set(other_columns.tolist()) == set(selection.columns.tolist())
     has_heads = case.faithful.ndim == _HEAD_AXES
-    width = case.faithful.shape[-1]
     first = int(np.flatnonzero(other_columns != selection.columns)[0])
     if len(selection.columns) % width == 0:
         first -= first % width
@@ -136,6 +138,20 @@ def _describe_columns(
         cause="heads-permuted" if is_same_set and has_heads else "split-order",
         is_evident=True,
     )
+
+
+def _are_in_equal_heads(columns: Ints, others: Ints, width: int) -> bool:
+    """Return whether heads of ``width`` columns have the same columns, in whatever order.
+
+    >>> _are_in_equal_heads(np.array([0, 2, 1, 3]), np.arange(4), 4)
+    True
+    >>> _are_in_equal_heads(np.array([0, 2, 1, 3]), np.arange(4), 2)
+    False
+    """
+    if len(columns) % width:
+        return False
+    heads, other_heads = (np.sort(each.reshape(-1, width), axis=1) for each in (columns, others))
+    return np.array_equal(heads, other_heads)
 
 
 def _find_nearest(vectors: Floats, candidates: Floats) -> Ints | None:
