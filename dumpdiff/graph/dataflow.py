@@ -290,6 +290,14 @@ class Flow:
         return find_scaled_gradients(self.classes, self.consumers, self.trace.ops, slots)
 
     @cached_property
+    def multiples_of_gradients(self) -> dict[int, list[int]]:
+        """Gradient -> its multiples of :attr:`scaled_gradients`."""
+        multiples: dict[int, list[int]] = {}
+        for multiple, sources in self.scaled_gradients.items():
+            multiples.setdefault(sources[0], []).append(multiple)
+        return multiples
+
+    @cached_property
     def positions(self) -> Floats:
         """(classes,) place in the run, 0 to 1: that of the producer, else of the first consumer."""
         first_consumers = [consumers[0] if consumers else 0 for consumers in self.consumers]

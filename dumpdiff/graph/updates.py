@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..model.trace import OPTIMIZER
+from ..model.trace import COMMUNICATION, OPTIMIZER
 from ..readers.call_records import is_in_place
 from .dataflow import Flow
 
@@ -101,18 +101,25 @@ def _find_first_values(flow: Flow, op: int) -> tuple[int, int]:
 
 
 def _find_update(flow: Flow, memory: _Memory, weight: int, gradient: int) -> Update:
-    """Return what the optimizer computes from a weight or its gradient and keeps."""
+    """Return what the optimizer computes from a weight or its gradient and keeps.
+
+    Between the backward pass and the update, ranks may add up the gradient, and clipping may scale it.
+    """
     reached_values = {weight: None, gradient: None}
     todo = [weight, gradient]
     for value in todo:
-        for op in flow.users[value]:
-            if flow.phases[op] != OPTIMIZER or len(todo) > _MAX_UPDATE_VALUES:
-                continue
-            for output in flow.writes[op]:
-                is_new = output not in reached_values and flow.producers[output] == op
-                if is_new and flow.sizes[output] == flow.sizes[weight]:
-                    reached_values[output] = None
-                    todo.append(output)
+        results = [
+            output
+            for op in flow.users[value]
+            if flow.phases[op] in (OPTIMIZER, COMMUNICATION)
+            for output in flow.writes[op]
+            if flow.producers[output] == op
+        ]
+        for result in (*results, *flow.multiples_of_gradients.get(value, ())):
+            is_new = result not in reached_values and flow.sizes[result] == flow.sizes[weight]
+            if is_new and len(todo) <= _MAX_UPDATE_VALUES:
+                reached_values[result] = None
+                todo.append(result)
     new_weight, states = -1, []
     for value in reached_values:
         if value not in memory.final_values:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dumpdiff import read
 from dumpdiff.graph import build_flow, find_gradients, find_updates
 from dumpdiff.graph.missing_edges import find_bridge
 from dumpdiff.rulebook import load_rules
@@ -39,6 +40,23 @@ def test_every_weight_has_a_new_value_and_the_states_of_its_rule(
     for update in updates.values():
         assert update.new_weight >= 0
         assert len(update.states) == n_states
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [("pt_variants/attention_written", None), ("data_parallel_ulysses", 0)],
+    ids=["clipped", "added up by all_reduce and divided"],
+)
+def test_the_states_of_a_gradient_that_is_changed_before_the_update_are_found(dump, name, rank):
+    """No record shows the product that clipping, or a mean over ranks, leaves in the gradient."""
+    archive, _, folder = name.partition("/")
+    flow = build_flow(read(dump(archive) / folder, rank=rank))
+    kinds = [load_rules().resolve_kind(kind) for kind in flow.trace.ops["kind"]]
+    updates = find_updates(flow, find_gradients(flow, kinds).by_value)
+    assert updates
+    for update in updates.values():
+        assert update.new_weight >= 0
+        assert len(update.states) == 2
 
 
 def test_the_states_of_adam_are_its_moments_in_the_order_of_the_op(find_named_updates):
