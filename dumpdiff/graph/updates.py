@@ -103,7 +103,8 @@ def _find_first_values(flow: Flow, op: int) -> tuple[int, int]:
 def _find_update(flow: Flow, memory: _Memory, weight: int, gradient: int) -> Update:
     """Return what the optimizer computes from a weight or its gradient and keeps.
 
-    Between the backward pass and the update, ranks may add up the gradient, and clipping may scale it.
+    Between the backward pass and the update, ranks may add up the gradient, and clipping may
+    scale it.
     """
     reached_values = {weight: None, gradient: None}
     todo = [weight, gradient]
