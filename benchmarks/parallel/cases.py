@@ -166,7 +166,7 @@ def list_held_out() -> frozenset[str]:
 LAYOUTS = {
     (PYTORCH, "dense"): (
         "tp2", "tp2-sp", "dp2", "acc2", "pp2", "tp4", "tp2-dp2", "tp2-pp2", "cp2", "dp2-flat",
-        "pp2-acc2",
+        "pp2-acc2", "pp2-vpp2", "pp2-vpp2-acc2", "tp2-pp2-vpp2",
     ),
     (PYTORCH, "moe"): ("dp2-ep2",),
     (PYTORCH, "dropout"): ("tp2",),

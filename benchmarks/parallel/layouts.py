@@ -18,6 +18,7 @@ class Layout:
     cp: int = 1
     dp: int = 1
     pp: int = 1
+    vpp: int = 1  #: model chunks of each pipeline rank, as in Megatron-LM's interleaved schedule
     ep: int = 1
     acc: int = 1  #: micro-batches that are accumulated
     sp: bool = False  #: sequence parallel regions between the tensor-parallel layers
@@ -26,6 +27,11 @@ class Layout:
     @property
     def n_ranks(self) -> int:
         return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def n_stages(self) -> int:
+        """Return the number of pipeline stages, of all model chunks."""
+        return self.pp * self.vpp
 
     @property
     def name(self) -> str:
@@ -60,7 +66,7 @@ def parse_layout(text: str) -> Layout:
     """Return the layout of a text like ``tp2-sp-dp2``; raises ValueError."""
     values: dict[str, int | bool] = {}
     for word in text.split("-"):
-        match = re.fullmatch(r"(tp|cp|dp|pp|ep|acc)(\d+)|(sp|flat)", word)
+        match = re.fullmatch(r"(tp|cp|dp|pp|vpp|ep|acc)(\d+)|(sp|flat)", word)
         if not match:
             raise ValueError(f"no layout: {text!r}")
         if match[3]:

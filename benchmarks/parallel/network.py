@@ -55,6 +55,9 @@ NETWORKS = {
     "padded": Network(layers=2, vocab=92, vocab_multiple=4),
     # of the fixtures
     "tiny": Network(layers=2, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=32, seq=8, batch=2),
+    "tiny_deep": Network(
+        layers=4, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=32, seq=8, batch=2
+    ),
     "tiny_padded": Network(
         layers=1, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=30, vocab_multiple=2, seq=8, batch=2
     ),

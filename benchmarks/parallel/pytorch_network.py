@@ -345,8 +345,7 @@ class Decoder(nn.Module):
 
     def __init__(self, run: Run, weights: Weights) -> None:
         super().__init__()
-        stage = run.pp.rank
-        layers = list_stage_layers(run.network, run.layout, stage)
+        layers = list_stage_layers(run.network, run.layout, run.stage)
         self.layers = nn.ModuleList([TransformerLayer(run, weights, n) for n in layers])
         if "final_norm" in weights:
             self.final_layernorm = RMSNorm(run, weights["final_norm"])
@@ -390,8 +389,8 @@ class GPTModel(nn.Module):
     def __init__(self, run: Run, weights: Weights) -> None:
         super().__init__()
         self.run = run
-        self.is_first = run.pp.rank == 0
-        self.is_last = run.pp.rank == run.pp.size - 1
+        self.is_first = run.stage == 0
+        self.is_last = run.stage == run.layout.n_stages - 1
         if self.is_first:
             self.embedding = Embedding(run, weights)
         self.decoder = Decoder(run, weights)

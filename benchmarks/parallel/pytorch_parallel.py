@@ -41,8 +41,14 @@ class Run:
     model: Group  #: tensor and pipeline parallel together
     data: Group  #: data and context parallel together
     ends: Group  #: first and last pipeline stage
+    chunk: int = 0  #: which of the rank's model chunks this is
     micro: list[int] = field(default_factory=lambda: [0])  #: the current micro-batch
     sends: list[tuple[dist.Work, Tensor]] = field(default_factory=list)  #: not finished yet
+
+    @property
+    def stage(self) -> int:
+        """Return the number of this model chunk among the pipeline stages."""
+        return self.chunk * self.pp.size + self.pp.rank
 
     def has(self, fault: str, layer: int = -1) -> bool:
         """Return whether this fault is active on this rank, in this layer."""

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +24,8 @@ from msprobe.pytorch import PrecisionDebugger, seed_all
 from network import NETWORKS, build_batch, get_network
 from pytorch_network import GPTModel, list_positions
 from pytorch_parallel import Run, all_reduce, create_groups
-from shards import cut_weights
-from torch import Tensor
+from shards import cut_weights, list_stage_layers
+from torch import Tensor, nn
 
 #: Parameters that every tensor-parallel rank holds whole.
 REPLICATED = ("norm", "bias", "router")
@@ -89,9 +90,12 @@ def _record_rank(rank: int, args: argparse.Namespace, out: Path, store: str) -> 
         _sum_in_float64()
     groups = create_groups(layout, rank)
     run = Run(network, layout, rank, args.fault, **groups)
-    net = GPTModel(run, cut_weights(network, layout, rank, args.fault))
+    chunks = nn.ModuleList(
+        GPTModel(replace(run, chunk=chunk), cut_weights(network, layout, rank, args.fault, chunk))
+        for chunk in range(layout.vpp)
+    )
     optimizer = torch.optim.AdamW(
-        net.parameters(),
+        chunks.parameters(),
         lr=network.learning_rate,
         betas=(0.9, 0.95),
         weight_decay=network.weight_decay,
@@ -102,10 +106,13 @@ def _record_rank(rank: int, args: argparse.Namespace, out: Path, store: str) -> 
     for step in range(args.steps):
         if run.has("learning_rate") and step:
             optimizer.param_groups[0]["lr"] = 2 * network.learning_rate
-        debugger.start(model=net)
-        loss = run_forward_backward(net, run, step)
-        finish_gradients(net, run)
-        clip_gradients(net, run)
+        debugger.start(model=chunks[0] if layout.vpp == 1 else list(chunks))
+        if layout.vpp == 1:
+            loss = run_forward_backward(chunks[0], run, step)
+        else:
+            loss = run_chunks(chunks, run, step)
+        finish_gradients(chunks, run)
+        clip_gradients(chunks, run)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(report_loss(loss, run))
@@ -151,6 +158,26 @@ def run_forward_backward(net: GPTModel, run: Run, step: int) -> Tensor:
     return total
 
 
+def run_chunks(chunks: nn.ModuleList, run: Run, step: int) -> Tensor:
+    """Run the forward passes of each model chunk, then the backward passes, last chunk first."""
+    micro_batches = [cut_batch(run, step, number) for number in range(run.layout.acc)]
+    total = torch.zeros(())
+    pending: list[tuple[GPTModel, Tensor, Tensor]] = []
+    for net in chunks:
+        for number, micro_batch in enumerate(micro_batches):
+            run.micro[0] = number
+            received, result = _run_forward(net, net.run, *micro_batch)
+            pending.append((net, received, result))
+            if net.is_last:
+                total = total + result.detach()
+    for net in reversed(chunks):
+        for its_net, received, result in pending:
+            if its_net is net:
+                _run_backward(net, net.run, received, result)
+    run.finish_sends()
+    return total
+
+
 def cut_batch(run: Run, step: int, micro: int) -> tuple[Tensor, Tensor, Tensor, slice]:
     """Return tokens, labels, positions and the samples of a micro-batch of this rank."""
     network, layout = run.network, run.layout
@@ -192,7 +219,7 @@ def _run_forward(
         received.requires_grad_()
     result = net(received, labels, positions, batch)
     if not net.is_last:
-        run.send(result.detach(), run.pp.members[run.pp.rank + 1])
+        run.send(result.detach(), run.pp.members[(run.pp.rank + 1) % run.pp.size])
         return received, result
     divisor = 1 if run.has("accumulation_not_divided") else run.layout.acc
     return received, result.mean() / divisor
@@ -203,7 +230,8 @@ def _run_backward(net: GPTModel, run: Run, received: Tensor, result: Tensor) -> 
         result.backward()
     else:
         grad = torch.empty_like(result)
-        dist.recv(grad, src=run.pp.members[run.pp.rank + 1], group=run.pp.handle)
+        source = run.pp.members[(run.pp.rank + 1) % run.pp.size]
+        dist.recv(grad, src=source, group=run.pp.handle)
         torch.autograd.backward(result, grad)
     if not net.is_first:
         grad = received.grad
@@ -214,9 +242,9 @@ def _run_backward(net: GPTModel, run: Run, received: Tensor, result: Tensor) -> 
         net.zero_grad()
 
 
-def finish_gradients(net: GPTModel, run: Run) -> None:
+def finish_gradients(chunks: nn.ModuleList, run: Run) -> None:
     """Reduce the gradients of this rank to those of the whole batch."""
-    for name, parameter in net.named_parameters():
+    for name, parameter in chunks.named_parameters():
         is_partial = run.layout.sp and any(word in name for word in REPLICATED)
         if is_partial and run.tp.size > 1:
             is_final_norm = "final_layernorm" in name
@@ -225,19 +253,20 @@ def finish_gradients(net: GPTModel, run: Run) -> None:
             all_reduce(parameter.grad, run.tp)
             if is_final_norm and run.has("sp_norm_grad_averaged"):
                 parameter.grad /= run.tp.size
-    shared = net.shared_weight
-    if run.pp.size > 1 and shared is not None and not run.has("tied_grad_not_reduced"):
-        all_reduce(shared.grad, run.ends)
+    for net in chunks:
+        shared = net.shared_weight
+        if run.pp.size > 1 and shared is not None and not run.has("tied_grad_not_reduced"):
+            all_reduce(shared.grad, run.ends)
     if run.data.size > 1:
-        _reduce_over_data(net, run)
+        _reduce_over_data(chunks, run)
 
 
-def _reduce_over_data(net: GPTModel, run: Run) -> None:
+def _reduce_over_data(chunks: nn.ModuleList, run: Run) -> None:
     """Average over data and context parallel ranks; experts of other ranks are other weights."""
     group, size = run.data, run.data.size
     divisor = 1 if run.has("data_sum") else size
     if run.layout.flat:
-        gradients = [parameter.grad for parameter in net.parameters()]
+        gradients = [parameter.grad for parameter in chunks.parameters()]
         flat = torch.cat([gradient.flatten() for gradient in gradients]) / divisor
         if not run.has("bucket_not_reduced"):
             all_reduce(flat, group)
@@ -245,7 +274,7 @@ def _reduce_over_data(net: GPTModel, run: Run) -> None:
         for gradient, part in zip(gradients, parts, strict=True):
             gradient.copy_(part.view_as(gradient))
         return
-    for name, parameter in net.named_parameters():
+    for name, parameter in chunks.named_parameters():
         gradient = parameter.grad
         if ".experts." in name and run.layout.ep > 1:
             gradient /= 1 if run.has("expert_grad_not_divided") else size
@@ -266,23 +295,26 @@ def _reduce_over_data(net: GPTModel, run: Run) -> None:
 
 
 def _read_layer(name: str, run: Run) -> int:
-    """Return the number of the layer of a parameter in the whole model, -1 if it has none."""
+    """Return the number of the layer of a parameter in the whole model, -1 if it has none.
+
+    ``name`` begins with the number of the model chunk.
+    """
     words = name.split(".")
     if "layers" not in words:
         return -1
-    offset = run.pp.rank * (run.network.layers // run.pp.size)
-    return int(words[words.index("layers") + 1]) + offset
+    stage = int(words[0]) * run.pp.size + run.pp.rank
+    return list_stage_layers(run.network, run.layout, stage)[int(words[words.index("layers") + 1])]
 
 
-def clip_gradients(net: GPTModel, run: Run) -> Tensor:
+def clip_gradients(chunks: nn.ModuleList, run: Run) -> Tensor:
     """Scale the gradients of all ranks by the norm of the whole gradient; return the norm."""
     total = torch.zeros(())
-    for name, parameter in net.named_parameters():
+    copies = {id(net.shared_weight) for net in chunks if not net.is_first}
+    for name, parameter in chunks.named_parameters():
         is_replicated = any(word in name for word in REPLICATED)
         if is_replicated and run.tp.rank and not run.has("norm_counts_replicas"):
             continue
-        is_copy = parameter is net.shared_weight and not net.is_first
-        if is_copy and not run.has("norm_counts_tied_twice"):
+        if id(parameter) in copies and not run.has("norm_counts_tied_twice"):
             continue
         square = torch.sum(parameter.grad * parameter.grad)
         if ".experts." in name and run.layout.ep > 1:
@@ -292,7 +324,7 @@ def clip_gradients(net: GPTModel, run: Run) -> Tensor:
         all_reduce(total, run.model)
     norm = torch.sqrt(total)
     factor = torch.clamp(run.network.clip / (norm + 1e-6), max=1.0)
-    for parameter in net.parameters():
+    for parameter in chunks.parameters():
         parameter.grad.mul_(factor)
     return norm
 

@@ -20,13 +20,14 @@ WEIGHT_FAULTS = {
 
 
 def cut_weights(
-    network: Network, layout: Layout, rank: int, injection: Injection
+    network: Network, layout: Layout, rank: int, injection: Injection, chunk: int = 0
 ) -> dict[str, np.ndarray]:
-    """Return the weights of a rank by name; layers keep the numbers of the whole model."""
+    """Return the weights of a model chunk of a rank; layers keep the numbers of the whole model."""
     place = layout.locate(rank)
+    stage = chunk * layout.pp + place["pp"]
     local_weights = {}
     for name, values in build_weights(network).items():
-        if not _is_on_stage(name, network, layout, place["pp"]):
+        if not _is_on_stage(name, network, layout, stage):
             continue
         kind = name.split(".", 2)[2] if name.startswith("layers.") else name
         layer = int(name.split(".")[1]) if name.startswith("layers.") else -1
@@ -73,11 +74,11 @@ def pad_vocabulary(values: np.ndarray, multiple: int) -> np.ndarray:
 
 def list_stage_layers(network: Network, layout: Layout, stage: int) -> list[int]:
     """Return the layers of a pipeline stage, by their numbers in the whole model."""
-    return [int(n) for n in np.array_split(np.arange(network.layers), layout.pp)[stage]]
+    return [int(n) for n in np.array_split(np.arange(network.layers), layout.n_stages)[stage]]
 
 
 def _is_on_stage(name: str, network: Network, layout: Layout, stage: int) -> bool:
-    is_last = stage == layout.pp - 1
+    is_last = stage == layout.n_stages - 1
     if name == "embedding":
         return stage == 0 or (network.tied and is_last)
     if name in ("final_norm", "output"):

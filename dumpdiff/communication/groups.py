@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..model.trace import BACKWARD, FORWARD, Trace
-from .collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, TRANSFERS
+from .collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, RECV, REDUCE_SCATTER, TRANSFERS
 
 TP, DP, PP, EP, CP, SP, WORLD, UNKNOWN = "tp", "dp", "pp", "ep", "cp", "sp", "world", ""
 
@@ -129,10 +129,26 @@ def _runs_forward(trace: Trace, op: int, inputs: Sequence[int], first_backward: 
 
 
 def _is_ring(rows: pd.DataFrame, traces: Mapping[int, Trace]) -> bool:
-    """Whether each of two ranks both sends and gets before its backward pass."""
+    """Whether each of two ranks both sends and gets what it computes before its backward pass.
+
+    So do two ranks of an interleaved pipeline, but there one of them begins with what it gets.
+    """
     directions = set()
+    first_receives: dict[int, int] = {}
     for rank, op, kind in zip(rows["rank"], rows["op"], rows["kind"], strict=True):
         if op < _find_first_backward(traces[rank]):
             directions.add((rank, kind))
+            if kind == RECV:
+                first_receives[rank] = min(op, first_receives.get(rank, op))
     ranks = set(rows["rank"])
-    return len(ranks) > 1 and len(directions) == 2 * len(ranks)
+    if len(ranks) < 2 or len(directions) < 2 * len(ranks):
+        return False
+    return all(_reads_parameter(traces[rank], op) for rank, op in first_receives.items())
+
+
+def _reads_parameter(trace: Trace, end: int) -> bool:
+    """Whether an op before ``end`` reads a parameter, or computes at all if none is named."""
+    is_named = (trace.tensors["parameter"] != "").to_numpy()
+    if is_named.any():
+        return bool((trace.tensors["op"].to_numpy()[is_named] < end).any())
+    return bool((trace.ops["phase"] == FORWARD).to_numpy()[:end].any())

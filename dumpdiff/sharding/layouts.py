@@ -15,6 +15,7 @@ from .combined_tensors import Shards
 from .layout_rows import LayoutRow
 from .merge import MergedRun, merge_ranks
 from .micro_batches import count_micro_batches, split_micro_batches
+from .model_chunks import split_model_chunks
 from .other_run import OtherRun
 from .relation_rules import refuse_unknown_names
 from .separate_modules import gather_separate_modules
@@ -79,10 +80,15 @@ def merge_runs(
     How the values of ranks make up one value is found in the values of the other run, or said by
     ``rules``: side -> name of the kind of values -> rule. Raises RuleError if one fits no value.
     """
-    n_batches = count_all_batches(target, reference)
+    chunks = [_split_chunks(run) for run in (target, reference)]
+    first_flows = [run_chunks[0].flows[0] for run_chunks in chunks]
+    n_batches = (
+        count_micro_batches(first_flows[0], first_flows[1]),
+        count_micro_batches(first_flows[1], first_flows[0]),
+    )
     stages = (
-        _list_stages(target, n_batches[0], reference),
-        _list_stages(reference, n_batches[1], target),
+        _list_stages(target, chunks[0], n_batches[0], reference),
+        _list_stages(reference, chunks[1], n_batches[1], target),
     )
     slices = _find_all_batch_slices(*stages)
     merged_runs = []
@@ -110,40 +116,62 @@ def _find_all_batch_slices(
     return find_batch_slices(siblings_t, runs[1]), find_batch_slices(siblings_r, runs[0])
 
 
-def count_all_batches(target: RunOfRanks, reference: RunOfRanks) -> tuple[int, int]:
-    """Return the number of micro-batches that each run has for one of the other run."""
-    first = count_micro_batches(target.flows[0], reference.flows[0])
-    return first, count_micro_batches(reference.flows[0], target.flows[0])
-
-
 def has_other_batches(target: Flow, reference: Flow) -> bool:
     """Return whether one of two runs makes each call several times, once for each micro-batch."""
     n_batches = (count_micro_batches(target, reference), count_micro_batches(reference, target))
     return max(n_batches) > 1
 
 
-def _list_stages(run: RunOfRanks, n_batches: int, other: RunOfRanks) -> list[_Stage]:
-    """Return the ranks of each stage of the pipeline, side by side."""
-    flow_of = dict(zip(run.ranks, run.flows, strict=True))
+def _split_chunks(run: RunOfRanks) -> list[RunOfRanks]:
+    """Return the first model chunk of all ranks, the second, and so on; mostly there is one."""
+    chunks_of_ranks = [split_model_chunks(flow) for flow in run.flows]
+    if len(set(map(len, chunks_of_ranks))) > 1:
+        return [run]
+    return [replace(run, flows=flows) for flows in zip(*chunks_of_ranks, strict=True)]
+
+
+def _list_stages(
+    run: RunOfRanks, chunks: Sequence[RunOfRanks], n_batches: int, other: RunOfRanks
+) -> list[_Stage]:
+    """Return the ranks of each stage of the pipeline, side by side.
+
+    The pipeline runs through the first model chunk of all ranks, then through the second.
+    """
+    rank_stages = group_stages(
+        dict(zip(run.ranks, (flow.trace for flow in run.flows), strict=True))
+    )
     stages = []
-    for stage in group_stages({rank: flow.trace for rank, flow in flow_of.items()}):
-        names: list[str] = []
-        flows: list[Flow] = []
-        for rank in stage.ranks:
-            batches = None if n_batches < 2 else split_micro_batches(flow_of[rank], n_batches)
-            if batches is None:
-                names.append(f"rank {rank}")
-                flows.append(flow_of[rank])
-            else:
-                names += [f"micro-batch {number} of rank {rank}" for number in range(n_batches)]
-                flows += batches
-        is_split = len(flows) > len(stage.ranks)
-        if len(flows) > 1 and not is_split:
-            flows = gather_separate_modules(flows, names, other.flows)
-        siblings = align_siblings(flows, names, n_batches if is_split else 1)
-        crossing_ops = _find_crossing_ops(siblings, stage.crossing_names)
-        stages.append(_Stage(siblings, crossing_ops))
+    for number, chunk in enumerate(chunks):
+        flow_of = dict(zip(chunk.ranks, chunk.flows, strict=True))
+        prefix = f"chunk {number} of " if len(chunks) > 1 else ""
+        for stage in rank_stages:
+            named_flows = {f"{prefix}rank {rank}": flow_of[rank] for rank in stage.ranks}
+            stages.append(_build_stage(named_flows, stage.crossing_names, n_batches, other))
     return stages
+
+
+def _build_stage(
+    named_flows: Mapping[str, Flow],
+    crossing_names: frozenset[str],
+    n_batches: int,
+    other: RunOfRanks,
+) -> _Stage:
+    """Return a stage of ranks, by name, or of their micro-batches."""
+    names: list[str] = []
+    flows: list[Flow] = []
+    for name, flow in named_flows.items():
+        batches = None if n_batches < 2 else split_micro_batches(flow, n_batches)
+        if batches is None:
+            names.append(name)
+            flows.append(flow)
+        else:
+            names += [f"micro-batch {number} of {name}" for number in range(n_batches)]
+            flows += batches
+    is_split = len(flows) > len(named_flows)
+    if len(flows) > 1 and not is_split:
+        flows = gather_separate_modules(flows, names, other.flows)
+    siblings = align_siblings(flows, names, n_batches if is_split else 1)
+    return _Stage(siblings, _find_crossing_ops(siblings, crossing_names))
 
 
 def _find_crossing_ops(siblings: Siblings, names: frozenset[str]) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from ..communication.collectives import TRANSFERS, classify_kind
+from ..communication.collectives import RECV, TRANSFERS, classify_kind
 from ..graph import Flow, build_flow
 from ..model.arrays import Flags, Ints, Objects
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, Trace
@@ -70,12 +70,14 @@ def _number_batches(trace: Trace, n_batches: int) -> Ints | None:
     is_forward = phases == FORWARD
     forward_calls = ops["forward"].to_numpy()
     backward_ops = np.flatnonzero(phases == BACKWARD)
-    for rows in (np.flatnonzero(is_forward),):
-        segments = _cut(rows, kinds, n_batches)
-        if segments is None:
-            return None
-        for batch, segment in enumerate(segments):
-            batches[segment] = batch
+    forward_ops = np.flatnonzero(is_forward)
+    segments = _cut(forward_ops, kinds, n_batches)
+    if segments is None and len(backward_ops):
+        segments = _cut_around(forward_ops, int(backward_ops[0]), kinds, n_batches)
+    if segments is None:
+        return None
+    for batch, segment in enumerate(segments):
+        batches[segment] = batch
     is_linked = forward_calls[backward_ops] >= 0
     linked = backward_ops[is_linked]
     batches[linked] = batches[forward_calls[linked]]
@@ -102,11 +104,27 @@ def _cut(rows: Ints, kinds: Objects, n_batches: int) -> list[Ints] | None:
     return segments
 
 
+def _cut_around(
+    rows: Ints, first_backward: int, kinds: Objects, n_batches: int
+) -> list[Ints] | None:
+    """Return rows in segments, if all forward passes come before the first backward pass.
+
+    What a backward pass computes with forward calls (a loss with its own gradient) follows in
+    segments of its own.
+    """
+    before = _cut(rows[rows < first_backward], kinds, n_batches)
+    after = _cut(rows[rows > first_backward], kinds, n_batches)
+    if before is None or after is None:
+        return None
+    return [np.concatenate(parts) for parts in zip(before, after, strict=True)]
+
+
 def _number_collectives(phases: Objects, kinds: Objects, batches: Ints, n_batches: int) -> None:
     """Number the collectives up to the last backward op, in place.
 
     Each micro-batch makes the same share of the calls of a kind; if they do not divide, they belong
-    to the micro-batch of the op before.
+    to the micro-batch of the op before. What is sent always does, and what is received belongs to
+    that of the next op.
     """
     is_pass = (phases == FORWARD) | (phases == BACKWARD)
     if not is_pass.any():
@@ -121,7 +139,12 @@ def _number_collectives(phases: Objects, kinds: Objects, batches: Ints, n_batche
         elif phases[op] != OPTIMIZER:
             batch = int(batches[op])
     collectives = np.flatnonzero(phases[: last_op + 1] == COMMUNICATION)
+    for op in reversed(collectives.tolist()):
+        if classify_kind(kinds[op]) == RECV and op < last_op:
+            batches[op] = batches[op + 1]
     for kind in set(kinds[collectives].tolist()):
+        if classify_kind(kind) in TRANSFERS:
+            continue
         calls = collectives[kinds[collectives] == kind]
         length, remainder = divmod(len(calls), n_batches)
         if not remainder:

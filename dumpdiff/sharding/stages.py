@@ -20,7 +20,8 @@ from .concatenation import concatenate_traces
 
 #: A module path up to the first number, and the number: ``decoder.layers.`` and ``3``.
 _LAYER = re.compile(r"^(?P<front>(?:[^.\d][^.]*\.)*)(?P<number>\d+)(?=\.|$)")
-_NAMED_COLUMNS = ("parameter", "gradient_of", "update_of")
+#: Columns of tensors that hold names of parameters.
+NAMED_COLUMNS = ("parameter", "gradient_of", "update_of")
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def _number_layers(
     used_numbers: defaultdict[str, set[int]] = defaultdict(set)
     renamed = []
     for trace in traces:
-        columns = {column: trace.tensors[column].tolist() for column in _NAMED_COLUMNS}
+        columns = {column: trace.tensors[column].tolist() for column in NAMED_COLUMNS}
         scopes = trace.ops["scope"].tolist()
         numbers: defaultdict[str, set[int]] = defaultdict(set)
         for name in {*scopes, *(name for column in columns.values() for name in column)}:

@@ -33,6 +33,8 @@ def align(dump: Dumps, target: str, reference: str) -> Result:
         ("parallel_pt_tp2_dp2", "parallel_pt_tp2"),
         ("parallel_ms_tp2", "parallel_pt_tp1"),
         ("parallel_pt_padded_tp2", "parallel_pt_padded_tp1"),
+        # two stages with two model chunks each, and two micro-batches
+        ("parallel_pt_deep_vpp2", "parallel_pt_deep_tp1"),
         ("data_parallel_ddp", "data_parallel_one"),
         # gradients of keys' biases are zero but for rounding, only once all slices are added up
         ("data_parallel_ulysses", "data_parallel_one"),
@@ -57,6 +59,15 @@ def test_another_epsilon_on_one_rank(dump: Dumps, is_swapped: bool) -> None:
     result = align(dump, *(reversed(pair) if is_swapped else pair))
     assert result.verdict == "diverged"
     assert "Tensor.__add__.8.forward" in result.findings[0].title
+
+
+def test_another_epsilon_in_the_second_model_chunk_of_a_rank(dump: Dumps) -> None:
+    """The chunk numbers its layers from 0; the finding has the number in the whole model."""
+    result = align(dump, "parallel_pt_deep_vpp2_norm_eps", "parallel_pt_deep_tp1")
+    assert result.verdict == "diverged"
+    assert result.findings[0].scope == "layers.2.input_norm"
+    assert "(chunk 1 of rank 0)" in result.findings[0].title
+    assert "the 4 model chunks of the target were merged to one run" in result.notes
 
 
 def test_sums_that_are_missing_are_found(dump: Dumps) -> None:
