@@ -20,9 +20,6 @@ from ..verification import JoinedChecks, TraceChecks, attach_checks
 from .inputs import Inputs
 from .progress import Progress, narrow_progress, report_progress
 
-#: First word of what was merged -> what it is called.
-_KINDS = {"micro-batch": "micro-batches", "chunk": "model chunks", "rank": "ranks"}
-
 RankParts = tuple[list[Part], list[Part]]  #: one part for each rank of the target and the reference
 
 
@@ -107,7 +104,12 @@ def describe_layouts(merged_runs: Sequence[Merged]) -> list[str]:
     for side, merged in zip(("target", "reference"), merged_runs, strict=False):
         if not merged.ranks:
             continue
-        kind = _KINDS[merged.ranks[0].partition(" ")[0]]
+        if merged.ranks[0].startswith("micro-batch"):
+            kind = "micro-batches"
+        elif merged.ranks[0].startswith("chunk"):
+            kind = "model chunks"
+        else:
+            kind = "ranks"
         sentences.append(f"the {len(merged.ranks)} {kind} of the {side} were merged to one run")
         sentences += [f"{side}: {note}" for note in merged.notes]
     return sentences

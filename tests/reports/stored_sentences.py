@@ -108,6 +108,7 @@ EXAMPLES = {
     "only {coverage} of the {side}'s {phase} ops could be compared, {dumps.min_coverage} are "
     "required": "only 7% of the target's forward ops could be compared, 50% are required",
     "1 {'+' if factor > 1 else '-'} {abs(factor - 1)} times": "1 + 0.003 times the reference's",
+    "model chunks": "the 4 model chunks of the target were merged to one run",
     "{count} of them are {abs(shift)} layers {direction} in the reference": "7 of them are 2 "
     "layers further in the reference",
     "{', '.join(names[:-1])} and {names[-1]}": "inconclusive: Adam, Lion and SGD explain these "
