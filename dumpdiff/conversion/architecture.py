@@ -14,6 +14,8 @@ from ..rulebook import ModelFamily, Rules
 from ..weight_comparison.families import find_model_family, read_naming
 from .canonical import CanonicalCheckpoint
 
+#: Why a family is refused whose rules do not say it.
+_NO_REASON = "its checkpoints are compared only"
 _LAYER_MODULE = re.compile(r"^layers\.(\d+)\.(.+)\.(?:weight|bias)$")
 #: What each layer of a converted model has: one of the alternatives of every row.
 _REQUIRED_MODULES: tuple[tuple[str, ...], ...] = (
@@ -45,7 +47,8 @@ def check_family(checkpoint: Checkpoint, rules: Rules, framework: str) -> None:
         )
     if family is not None and framework not in family.targets:
         name = model_type or family.name
-        raise DumpError(f"{name} is not converted to {framework}: {family.reason}")
+        reason = family.reasons.get(framework, _NO_REASON)
+        raise DumpError(f"{name} is not converted to {framework}: {reason}")
 
 
 def check_layers(model: CanonicalCheckpoint) -> None:
