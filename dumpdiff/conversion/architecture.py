@@ -12,6 +12,7 @@ from ..checkpoints import Checkpoint
 from ..model.errors import DumpError
 from ..rulebook import ModelFamily, Rules
 from ..weight_comparison.families import find_model_family, read_naming
+from . import mamba
 from .canonical import CanonicalCheckpoint
 
 #: Why a family is refused whose rules do not say it.
@@ -27,6 +28,10 @@ _REQUIRED_MODULES: tuple[tuple[str, ...], ...] = (
     ("attention.out",),
     ("mlp.down_proj", "mlp.experts.0.down_proj"),
 )
+
+
+#: The same of a layer of Mamba.
+_REQUIRED_MIXER_MODULES = tuple((module,) for module in mamba.REQUIRED_MODULES)
 
 
 def check_family(checkpoint: Checkpoint, rules: Rules, framework: str) -> None:
@@ -58,8 +63,12 @@ def check_layers(model: CanonicalCheckpoint) -> None:
         match = _LAYER_MODULE.match(path)
         if match is not None:
             modules.setdefault(match[1], set()).add(match[2])
+    required_modules = _REQUIRED_MODULES
+    if model.has_mixers:
+        mamba.check_mixers(model.parameters)
+        required_modules = _REQUIRED_MIXER_MODULES
     for layer, layer_modules in modules.items():
-        for alternatives in _REQUIRED_MODULES:
+        for alternatives in required_modules:
             if layer_modules.isdisjoint(alternatives):
                 raise DumpError(
                     f"layer {layer} has no {' or '.join(alternatives)}: the layers of the families"

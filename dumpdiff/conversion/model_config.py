@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..model.errors import DumpError
 from ..rulebook import ModelFamily
 from ..weight_comparison.families import find_model_family
-from . import attention_windows
+from . import attention_windows, mamba
 from .canonical import CanonicalCheckpoint
 from .parallel_ranks import ParallelSizes, build_size_arguments
 from .rope_scaling import build_megatron_scaling, has_argument, read_rope_scaling
@@ -54,6 +54,14 @@ _SPELLINGS: Mapping[str, _Spelling] = {
     "rotary_share": _Spelling("partial_rotary_factor", "rotary_percent"),
     "glu_limit": _Spelling("swiglu_limit", "activation_func_clamp_value"),
 }
+#: The same of a model whose layers have mixers of Mamba: those above that it has, and its own.
+_MIXER_SPELLINGS: Mapping[str, _Spelling] = {
+    **{
+        fact: _SPELLINGS[fact]
+        for fact in ("layers", "hidden", "vocabulary", "positions", "norm_epsilon")
+    },
+    **{fact: _Spelling(*names) for fact, names in mamba.SPELLINGS.items()},
+}
 #: Fact -> suffix of a canonical name, and the axis whose length is the fact.
 _SHAPE_FACTS = {
     "vocabulary": ("embedding.weight", 0),
@@ -83,7 +91,7 @@ _CARRIED_SETTINGS = frozenset(
 _MODEL_ARGUMENTS = re.compile(
     r"(moe|rotary|rope|yarn|window|qk|apply)_|(mscale|mscale_all_dim|beta_fast|beta_slow|softmax_type"
     r"|original_max_position_embeddings|quick_geglu|glu_linear_offset|squared_relu|openai_gelu"
-    r"|no_rope_freq|use_rope_scaling|attention_softmax_in_fp32)$"
+    r"|no_rope_freq|use_rope_scaling|attention_softmax_in_fp32|fp32_residual_connection)$"
 )
 #: Settings that do not change what a forward and a backward pass compute.
 _EFFECTLESS_SETTINGS = frozenset(
@@ -117,10 +125,12 @@ def collect_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
     the user states another value than the source.
     """
     family = find_model_family(model.settings, model.rules)
-    facts = _read_facts(model.settings, family)
+    facts = _read_facts(model.settings, family, _get_spellings(model))
     if model.n_predictions == 0:  # the settings may count layers that the files do not have
         facts.pop("predictions", None)
     measured_facts = _measure_facts(model)
+    if model.has_mixers:
+        measured_facts = _measure_mixer_facts(model, facts)
     facts |= {fact: value for fact, value in measured_facts.items() if value is not None}
     for fact, value in model.stated_facts.items():
         if facts.setdefault(fact, value) != value:
@@ -129,7 +139,25 @@ def collect_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
     return facts
 
 
-def _read_facts(settings: Mapping[str, Any], family: ModelFamily | None) -> dict[str, Any]:
+def _get_spellings(model: CanonicalCheckpoint) -> Mapping[str, _Spelling]:
+    return _MIXER_SPELLINGS if model.has_mixers else _SPELLINGS
+
+
+def _measure_mixer_facts(model: CanonicalCheckpoint, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that the parameters of mixers show."""
+    vocabulary, hidden = model.parameters["embedding.weight"].shape
+    return {
+        "layers": model.n_layers,
+        "vocabulary": vocabulary,
+        "hidden": hidden,
+        "tied": "head.weight" not in model.parameters,
+        **mamba.measure_facts(model.parameters, stated),
+    }
+
+
+def _read_facts(
+    settings: Mapping[str, Any], family: ModelFamily | None, spellings: Mapping[str, _Spelling]
+) -> dict[str, Any]:
     """Return the facts that settings state, in the spelling of any framework."""
     flat_settings = dict(settings)
     rope_parameters = settings.get("rope_parameters")  # of transformers 5
@@ -138,7 +166,7 @@ def _read_facts(settings: Mapping[str, Any], family: ModelFamily | None) -> dict
             flat_settings.setdefault(name, rope_parameters.get(name))
     own_names = family.config if family is not None else {}
     facts = {}
-    for fact, spelling in _SPELLINGS.items():
+    for fact, spelling in spellings.items():
         value = _read_number(flat_settings, (own_names.get(fact, ""), *spelling))
         if value is not None:
             facts[fact] = value
@@ -209,20 +237,23 @@ def build_config(
     facts = collect_facts(model)
     if model.settings.get("model_type"):
         return _update_config(model, family, facts, dtype)
-    if "heads" not in facts:
+    if "heads" not in facts and not model.has_mixers:
         return None
     config: dict[str, Any] = {
         "architectures": [family.classes[model_type]],
         "model_type": model_type,
         **family.values,
     }
-    names = {fact: spelling.transformers for fact, spelling in _SPELLINGS.items()}
+    names = {fact: spelling.transformers for fact, spelling in _get_spellings(model).items()}
     names.update(family.config)
     for fact, name in names.items():
         if name and fact in facts:
             config[name] = facts[fact]
     config["tie_word_embeddings"] = facts["tied"]
     config["torch_dtype"] = dtype or _find_most_common_dtype(model)
+    if model.has_mixers:
+        config["residual_in_fp32"] = bool(model.settings.get("fp32_residual_connection"))
+        return config
     if "position_embedding.weight" in model.parameters:
         return config
     scaling = read_rope_scaling(model.settings)
@@ -248,7 +279,7 @@ def _update_config(
     config = dict(model.settings)
     if model.is_decoded:
         config.pop("quantization_config", None)
-    known_facts = _read_facts(config, family)
+    known_facts = _read_facts(config, family, _get_spellings(model))
     for fact, value in model.stated_facts.items():
         if fact not in known_facts:
             config[family.config.get(fact, _SPELLINGS[fact].transformers)] = value
@@ -282,7 +313,9 @@ def build_arguments(
     facts = collect_facts(model)
     arguments = _carry_arguments(model.settings)
     stated_arguments = {
-        spelling.megatron: facts[fact] for fact, spelling in _SPELLINGS.items() if fact in facts
+        spelling.megatron: facts[fact]
+        for fact, spelling in _get_spellings(model).items()
+        if fact in facts and spelling.megatron
     }
     arguments |= stated_arguments
     arguments.setdefault("ffn_hidden_size", arguments.get("moe_ffn_hidden_size"))
@@ -318,6 +351,10 @@ def build_arguments(
         arguments["moe_router_enable_expert_bias"] = model.has_parameter(".expert_bias")
     is_gated = model.has_parameter("gate_proj.weight")
     arguments["swiglu"] = is_gated and not arguments.get("quick_geglu")
+    if model.has_mixers:
+        mamba.check_tensor_ranks(facts, sizes.tensor)
+        arguments |= mamba.build_arguments(facts, model.settings)
+        arguments |= mamba.build_stage_arguments(sizes.stage_layers, sizes.virtual)
     return arguments
 
 
@@ -361,7 +398,7 @@ def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
         numbers = ", ".join(f"{key} {value}" for key, value in scaling.items())
         lost.append(f"the scaling of RoPE ({numbers})")
     family = find_model_family(settings, model.rules)
-    written = {name for spelling in _SPELLINGS.values() for name in spelling if name}
+    written = {name for spelling in _get_spellings(model).values() for name in spelling if name}
     if model.n_predictions == 0:
         written -= set(_SPELLINGS["predictions"])
     written.update(() if family is None else family.config.values())
@@ -374,9 +411,13 @@ def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
         is_of_family = family is not None and family.values.get(key) == value
         if is_of_family or _IDLE_VALUES.get(key) == value:
             continue
+        if model.has_mixers and mamba.is_idle(key, value):
+            continue
         if key == "layer_types" and set(value) == {"full_attention"}:
             continue
         lost.append(f"{key} {value}")
+    if model.has_mixers:
+        lost += mamba.list_lost_settings(collect_facts(model))
     return tuple(lost)
 
 
@@ -384,11 +425,14 @@ def list_unknown_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
     """Return the settings that change what the model computes and are not stated by the source."""
     facts = collect_facts(model)
     required_facts = ["norm_epsilon"]
-    if "position_embedding.weight" not in model.parameters:
+    if model.has_mixers:
+        required_facts.append("mixer_groups")
+    elif "position_embedding.weight" not in model.parameters:
         required_facts.append("rope_theta")
     if "experts" in facts:
         required_facts.append("experts_per_token")
-    return tuple(_SPELLINGS[fact].transformers for fact in required_facts if fact not in facts)
+    spellings = _get_spellings(model)
+    return tuple(spellings[fact].transformers for fact in required_facts if fact not in facts)
 
 
 def _find_most_common_dtype(model: CanonicalCheckpoint) -> str:
