@@ -154,6 +154,9 @@ def build_model(arguments: Namespace, virtual_stage: int | None = None) -> Any:
         position_embedding_type=arguments.position_embedding_type,
         rotary_percent=getattr(arguments, "rotary_percent", 1.0),
         rotary_base=int(getattr(arguments, "rotary_base", 10000)),
+        seq_len_interpolation_factor=getattr(
+            arguments, "rotary_seq_len_interpolation_factor", None
+        ),
         rope_scaling=getattr(arguments, "use_rope_scaling", False),
         rope_scaling_factor=getattr(arguments, "rope_scaling_factor", 8.0),
         pre_process=is_first,

@@ -52,6 +52,14 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "LlamaConfig",
         {**_DECODER, "rope_parameters": _LLAMA3_SCALING, "max_position_embeddings": 131072},
     ),
+    "Llama 2 (linear RoPE)": (
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {
+            **_DECODER,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+        },
+    ),
     "Qwen2": ("Qwen2ForCausalLM", "Qwen2Config", _DECODER),
     "Qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {**_DECODER, "head_dim": 8}),
     "Qwen3-MoE": (
