@@ -15,6 +15,8 @@ from typing import Any
 
 #: Prefix of a norm's parameters that Transformer Engine keeps in the projection of a mixer.
 _FUSED_NORM = "mixer.in_proj.layer_norm_"
+#: Fields of the configuration whose default is another value than None.
+_OPTIONAL = frozenset({"q_lora_rank"})
 _FILE = Path("release") / "mp_rank_00" / "model_optim_rng.pt"
 
 
@@ -137,6 +139,8 @@ def build_model(arguments: Namespace, virtual_stage: int | None = None) -> Any:
         normalization=arguments.normalization,
         vp_stage=virtual_stage,
     )
+    if is_latent:
+        _replace_latent_attention(spec)
     is_first = parallel_state.is_pipeline_first_stage(False, virtual_stage)
     is_last = parallel_state.is_pipeline_last_stage(False, virtual_stage)
     prediction_spec = None
@@ -165,12 +169,33 @@ def build_model(arguments: Namespace, virtual_stage: int | None = None) -> Any:
     )
 
 
+def _replace_latent_attention(spec: Any) -> None:
+    """Let layers of latent attention compute without Transformer Engine.
+
+    Megatron-core's own attention has no arguments for values of another width than keys; with this
+    one number, it computes them.
+    """
+    from megatron.core.transformer import multi_latent_attention
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
+
+    class LatentAttention(DotProductAttention):
+        def __init__(
+            self, *args: Any, k_channels: int = 0, v_channels: int = 0, **kwargs: Any
+        ) -> None:
+            super().__init__(*args, **kwargs)
+            self.hidden_size_per_partition = v_channels * self.num_attention_heads_per_partition
+
+    multi_latent_attention.HAVE_TE = False  # 0.16.1 takes it for installed
+    for layer in spec.layer_specs:
+        layer.submodules.self_attention.submodules.core_attention = LatentAttention
+
+
 def _read_config_values(arguments: Namespace, config_class: Any) -> dict[str, Any]:
     """Return the fields of a configuration, as core_transformer_config_from_args does."""
     values = {
         name: value
         for name, value in vars(arguments).items()
-        if name in config_class.__dataclass_fields__ and value is not None
+        if name in config_class.__dataclass_fields__ and (value is not None or name in _OPTIONAL)
     }
     for place in ("first", "last"):
         n_layers = getattr(arguments, f"decoder_{place}_pipeline_num_layers", None)

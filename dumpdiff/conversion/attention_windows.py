@@ -1,7 +1,8 @@
 """Sliding windows of attention, in the spelling of config.json and of Megatron's arguments.
 
 Sources: transformers masking_utils.py (``sliding_window`` keys, the query's own included, in the
-layers that ``layer_types`` calls ``sliding_attention``); megatron-core 0.16.1 transformer/utils.py
+layers that ``layer_types`` calls ``sliding_attention``), models mistral, phi3, starcoder2 (in all
+layers: they have no ``layer_types``), qwen2 (``use_sliding_window``); megatron-core 0.16.1 transformer/utils.py
 (``window_size``: keys before the query, and ``window_attn_skip_freq``: 1 for a layer with a window;
 a number N: every N-th layer has none).
 """
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
+_USED = "use_sliding_window"  #: of Qwen: without it, the other settings have no effect
 #: The settings of config.json that :func:`read_windows` reads.
-SETTINGS = frozenset({"sliding_window", "layer_types"})
+SETTINGS = frozenset({"sliding_window", "layer_types", _USED})
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Windows:
 def read_windows(settings: Mapping[str, Any], n_layers: int) -> Windows | None:
     """Return the windows in settings of either framework; None if no layer is said to have one."""
     size, kinds = settings.get("sliding_window"), settings.get("layer_types")
+    if type(size) is int and kinds is None and _USED not in settings:
+        return Windows(size, (True,) * n_layers)
     if type(size) is int and isinstance(kinds, (list, tuple)):
         has_other_kinds = not {_SLIDING, _FULL}.issuperset(kinds) or len(kinds) != n_layers
         if has_other_kinds or _SLIDING not in kinds:
@@ -51,7 +55,7 @@ def _read_layers(frequency: Any, n_layers: int) -> tuple[bool, ...]:
 def build_window_settings(windows: Windows) -> dict[str, Any]:
     """Return the settings of config.json."""
     kinds = [_SLIDING if has_window else _FULL for has_window in windows.layers]
-    return {"sliding_window": windows.size, "layer_types": kinds}
+    return {"sliding_window": windows.size, "layer_types": kinds, _USED: True}
 
 
 def build_window_arguments(windows: Windows) -> dict[str, Any]:

@@ -74,6 +74,8 @@ _SHAPE_FACTS = {
     "q_latent": (".attention.q_b.weight", 1),
     "kv_latent": (".attention.kv_b.weight", 1),
 }
+#: Every model of Megatron with experts has it.
+_ROUTER_ARGUMENT = "moe_router_topk"
 _EXPERTS = "num_experts"  #: in config.json, unless the family has another name
 #: Names of the number of experts in the families that also count dense layers and shared experts.
 _ROUTED_EXPERTS = "n_routed_experts"
@@ -108,13 +110,13 @@ _EFFECTLESS_SETTINGS = frozenset(
 )  # fmt: skip
 #: Settings that change nothing with this value: what Megatron computes anyway. The values that a
 #: family always has (rules/families) are like them.
-_IDLE_VALUES: Mapping[str, Any] = {
-    "activation_function": "gelu_new",
-    "scale_attn_weights": True,
-    "partial_rotary_factor": 1.0,
-    "rope_interleave": True,
-    "topk_method": "noaux_tc",
-    "scoring_func": "sigmoid",
+_IDLE_VALUES: Mapping[str, tuple[Any, ...]] = {
+    "activation_function": ("gelu_new",),
+    "scale_attn_weights": (True,),
+    "partial_rotary_factor": (1.0,),
+    "rope_interleave": (True,),
+    "topk_method": ("noaux_tc", "greedy"),
+    "scoring_func": ("sigmoid",),
 }
 
 
@@ -189,7 +191,7 @@ def _measure_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
         "layers": model.n_layers,
         "heads": config.heads,
         "groups": config.groups,
-        "qk_norm": model.has_parameter(".attention.q_norm.weight"),
+        "qk_norm": model.has_parameter(".attention.k_norm.weight"),  # latent queries may have none
         "tied": "head.weight" not in model.parameters,
         "predictions": model.n_predictions or None,
     }
@@ -265,6 +267,7 @@ def build_config(
     config["attention_bias"] = model.has_parameter(".attention.q.bias")
     if "experts" in facts:
         _add_expert_settings(config, facts, family)
+        config.update(_build_router_settings(model, facts, family))
     if model.has_mla:
         config["q_lora_rank"] = facts.get("q_latent")
         config["num_key_value_heads"] = facts["heads"]
@@ -303,6 +306,21 @@ def _add_expert_settings(
         config.pop("shared_expert_intermediate_size", None)
 
 
+def _build_router_settings(
+    model: CanonicalCheckpoint, facts: Mapping[str, Any], family: ModelFamily
+) -> dict[str, Any]:
+    """Return what Megatron's arguments say about the router, as config.json says it."""
+    if _ROUTER_ARGUMENT not in model.settings:
+        return {}
+    settings: dict[str, Any] = {}
+    if not family.megatron:  # the router of the others is always the same
+        settings["norm_topk_prob"] = not model.settings.get("moe_router_pre_softmax")
+    if model.has_mla and not model.has_parameter(".expert_bias"):
+        has_groups = facts.get("expert_groups", 1) > 1
+        settings["topk_method"] = "group_limited_greedy" if has_groups else "greedy"
+    return settings
+
+
 def build_arguments(
     model: CanonicalCheckpoint,
     sizes: ParallelSizes,
@@ -335,6 +353,8 @@ def build_arguments(
         "transformer_impl": "transformer_engine" if transformer_engine else "local",
         "use_checkpoint_args": False,
     }
+    if model.has_mla:
+        arguments.setdefault("q_lora_rank", None)  # the default of the class is a number
     windows = attention_windows.read_windows(model.settings, model.n_layers)
     if windows is not None:
         arguments |= attention_windows.build_window_arguments(windows)
@@ -349,6 +369,7 @@ def build_arguments(
         arguments["num_experts"] = facts["experts"]
         arguments["moe_layer_freq"] = [0] * n_dense + [1] * (facts["layers"] - n_dense)
         arguments["moe_router_enable_expert_bias"] = model.has_parameter(".expert_bias")
+        arguments["moe_shared_expert_gate"] = model.has_parameter(".mlp.shared_gate.weight")
     is_gated = model.has_parameter("gate_proj.weight")
     arguments["swiglu"] = is_gated and not arguments.get("quick_geglu")
     if model.has_mixers:
@@ -409,7 +430,7 @@ def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
         if key in written or key in _CARRIED_SETTINGS or key in _EFFECTLESS_SETTINGS or is_off:
             continue
         is_of_family = family is not None and family.values.get(key) == value
-        if is_of_family or _IDLE_VALUES.get(key) == value:
+        if is_of_family or value in _IDLE_VALUES.get(key, ()):
             continue
         if model.has_mixers and mamba.is_idle(key, value):
             continue
