@@ -30,6 +30,8 @@ _REQUIRED_MODULES: tuple[tuple[str, ...], ...] = (
 )
 
 
+#: The weights at the end of attention and MLP: both have biases in Megatron, or none.
+_OUTPUT_MODULE = re.compile(r"\.(attention\.out|mlp\.(?:experts\.\d+\.)?down_proj)\.weight$")
 #: The same of a layer of Mamba.
 _REQUIRED_MIXER_MODULES = tuple((module,) for module in mamba.REQUIRED_MODULES)
 
@@ -74,6 +76,28 @@ def check_layers(model: CanonicalCheckpoint) -> None:
                     f"layer {layer} has no {' or '.join(alternatives)}: the layers of the families"
                     " that are converted have one"
                 )
+
+
+def check_biases(model: CanonicalCheckpoint) -> None:
+    """Raise DumpError for biases that Megatron's arguments cannot say.
+
+    ``add_bias_linear`` is about attention and MLP, ``add_qkv_bias`` about q, k and v alone. Latent
+    attention has biases in its last projection only.
+    """
+    if model.has_mla and model.has_parameter(".attention.kv_a.bias"):
+        raise DumpError("Megatron's latent attention has no biases of its down projections")
+    biased, unbiased = set(), set()
+    for path in model.parameters:
+        match = _OUTPUT_MODULE.search(path)
+        if match is None:
+            continue
+        has_bias = path.removesuffix("weight") + "bias" in model.parameters
+        (biased if has_bias else unbiased).add(match[1])
+    if biased and unbiased:
+        raise DumpError(
+            f"{', '.join(sorted(biased))} has a bias and {', '.join(sorted(unbiased))} has none:"
+            " Megatron has both or none; give --bias for biases of zeros"
+        )
 
 
 def check_target(model: CanonicalCheckpoint, family: ModelFamily, model_type: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..model.errors import DumpError
 from ..rulebook import ModelFamily
 from ..weight_comparison.families import find_model_family
-from . import attention_windows, mamba
+from . import attention_windows, expert_settings, mamba
 from .canonical import CanonicalCheckpoint
 from .parallel_ranks import ParallelSizes, build_size_arguments
 from .rope_scaling import build_megatron_scaling, has_argument, read_rope_scaling
@@ -74,11 +74,6 @@ _SHAPE_FACTS = {
     "q_latent": (".attention.q_b.weight", 1),
     "kv_latent": (".attention.kv_b.weight", 1),
 }
-#: Every model of Megatron with experts has it.
-_ROUTER_ARGUMENT = "moe_router_topk"
-_EXPERTS = "num_experts"  #: in config.json, unless the family has another name
-#: Names of the number of experts in the families that also count dense layers and shared experts.
-_ROUTED_EXPERTS = "n_routed_experts"
 #: Settings of config.json that Megatron's arguments have in another form: see ``build_arguments``,
 #: and the number of experts and of dense layers, which come from the parameters.
 _CARRIED_SETTINGS = frozenset(
@@ -95,6 +90,8 @@ _MODEL_ARGUMENTS = re.compile(
     r"|original_max_position_embeddings|quick_geglu|glu_linear_offset|squared_relu|openai_gelu"
     r"|no_rope_freq|use_rope_scaling|attention_softmax_in_fp32|fp32_residual_connection)$"
 )
+#: Of a scaling of RoPE; some models state it without one.
+_UNSCALED_POSITIONS = "original_max_position_embeddings"
 #: Settings that do not change what a forward and a backward pass compute.
 _EFFECTLESS_SETTINGS = frozenset(
     {
@@ -121,13 +118,14 @@ _IDLE_VALUES: Mapping[str, tuple[Any, ...]] = {
 
 
 def collect_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
-    """Return fact -> value: keys of ``_SPELLINGS``, ``experts``, ``dense_layers`` and ``tied``.
+    """Return fact -> value: keys of ``_SPELLINGS``, ``experts`` and ``tied``.
 
     Facts from shapes replace those from settings. Unknown facts are missing. Raises DumpError if
     the user states another value than the source.
     """
     family = find_model_family(model.settings, model.rules)
     facts = _read_facts(model.settings, family, _get_spellings(model))
+    expert_settings.drop_unused_groups(facts, model.settings)
     if model.n_predictions == 0:  # the settings may count layers that the files do not have
         facts.pop("predictions", None)
     measured_facts = _measure_facts(model)
@@ -199,8 +197,6 @@ def _measure_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
         shape = _find_shape(model, suffix)
         if shape is not None:
             facts[fact] = shape[axis]
-    if "experts" in facts:
-        facts["dense_layers"] = _count_dense_layers(model)
     query = model.parameters.get("layers.0.attention.q.weight")
     if query is not None and config.heads and not model.has_mla:
         facts["head_size"] = query.shape[0] // config.heads
@@ -219,14 +215,6 @@ def _find_shape(model: CanonicalCheckpoint, suffix: str) -> tuple[int, int] | No
         if path.endswith(suffix):
             return rows.shape
     return None
-
-
-def _count_dense_layers(model: CanonicalCheckpoint) -> int:
-    """Return how many layers come before the first with a router."""
-    for layer in range(model.n_layers):
-        if f"layers.{layer}.mlp.router.weight" in model.parameters:
-            return layer
-    return model.n_layers
 
 
 def build_config(
@@ -265,9 +253,10 @@ def build_config(
     if windows is not None:
         config.update(attention_windows.build_window_settings(windows))
     config["attention_bias"] = model.has_parameter(".attention.q.bias")
+    if model.has_parameter(".mlp.down_proj.bias"):
+        config["mlp_bias"] = True
     if "experts" in facts:
-        _add_expert_settings(config, facts, family)
-        config.update(_build_router_settings(model, facts, family))
+        config.update(expert_settings.build_settings(model, facts, family))
     if model.has_mla:
         config["q_lora_rank"] = facts.get("q_latent")
         config["num_key_value_heads"] = facts["heads"]
@@ -293,32 +282,6 @@ def _update_config(
             if name in config:
                 config[name] = dtype
     return config
-
-
-def _add_expert_settings(
-    config: dict[str, Any], facts: Mapping[str, Any], family: ModelFamily
-) -> None:
-    name = family.config.get("experts", _EXPERTS)
-    config[name] = facts["experts"]
-    if name == _ROUTED_EXPERTS:
-        config["first_k_dense_replace"] = facts["dense_layers"]
-        config["n_shared_experts"] = facts.get("shared_ffn", 0) // facts["experts_ffn"]
-        config.pop("shared_expert_intermediate_size", None)
-
-
-def _build_router_settings(
-    model: CanonicalCheckpoint, facts: Mapping[str, Any], family: ModelFamily
-) -> dict[str, Any]:
-    """Return what Megatron's arguments say about the router, as config.json says it."""
-    if _ROUTER_ARGUMENT not in model.settings:
-        return {}
-    settings: dict[str, Any] = {}
-    if not family.megatron:  # the router of the others is always the same
-        settings["norm_topk_prob"] = not model.settings.get("moe_router_pre_softmax")
-    if model.has_mla and not model.has_parameter(".expert_bias"):
-        has_groups = facts.get("expert_groups", 1) > 1
-        settings["topk_method"] = "group_limited_greedy" if has_groups else "greedy"
-    return settings
 
 
 def build_arguments(
@@ -362,14 +325,10 @@ def build_arguments(
     if not has_learned_positions:
         arguments |= build_megatron_scaling(scaling, has_mla=model.has_mla) or {}
     if "experts" in facts:
-        n_dense = facts["dense_layers"]
-        for name, value in _build_router_arguments(model).items():
+        for name, value in expert_settings.build_arguments(model).items():
             if name not in stated_arguments:
                 arguments[name] = value
         arguments["num_experts"] = facts["experts"]
-        arguments["moe_layer_freq"] = [0] * n_dense + [1] * (facts["layers"] - n_dense)
-        arguments["moe_router_enable_expert_bias"] = model.has_parameter(".expert_bias")
-        arguments["moe_shared_expert_gate"] = model.has_parameter(".mlp.shared_gate.weight")
     is_gated = model.has_parameter("gate_proj.weight")
     arguments["swiglu"] = is_gated and not arguments.get("quick_geglu")
     if model.has_mixers:
@@ -387,22 +346,6 @@ def _carry_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("model_type"):
         return {}
     return {name: value for name, value in settings.items() if _MODEL_ARGUMENTS.match(name)}
-
-
-def _build_router_arguments(model: CanonicalCheckpoint) -> dict[str, Any]:
-    """Return how Megatron's router computes what the model's class of transformers computes.
-
-    Megatron takes the softmax of the chosen experts, so that their weights add up to one, or with
-    ``pre_softmax`` of all of them.
-    """
-    family = find_model_family(model.settings, model.rules)
-    if family is None:
-        return {}
-    is_normalized = model.settings.get("norm_topk_prob", False)
-    arguments: dict[str, Any] = {"moe_router_score_function": "softmax"}
-    if "moe_router_score_function" not in family.megatron:
-        arguments["moe_router_pre_softmax"] = not is_normalized
-    return {**arguments, **family.megatron}
 
 
 def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
@@ -423,8 +366,7 @@ def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
     if model.n_predictions == 0:
         written -= set(_SPELLINGS["predictions"])
     written.update(() if family is None else family.config.values())
-    if attention_windows.read_windows(settings, model.n_layers) is not None:
-        written |= attention_windows.SETTINGS
+    written |= attention_windows.list_carried_settings(settings, model.n_layers)
     for key, value in settings.items():
         is_off = value in (None, False, 0, [], {})
         if key in written or key in _CARRIED_SETTINGS or key in _EFFECTLESS_SETTINGS or is_off:
@@ -436,7 +378,10 @@ def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
             continue
         if key == "layer_types" and set(value) == {"full_attention"}:
             continue
+        if key == _UNSCALED_POSITIONS and not scaling:
+            continue
         lost.append(f"{key} {value}")
+    lost += expert_settings.list_lost_settings(model)
     if model.has_mixers:
         lost += mamba.list_lost_settings(collect_facts(model))
     return tuple(lost)

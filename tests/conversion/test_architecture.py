@@ -44,6 +44,10 @@ LLAMA3_SCALING = {
 }
 
 
+#: transformers builds no layers of multi-token prediction, and its configuration counts one.
+NO_PREDICTIONS = {"num_nextn_predict_layers": 0}
+
+
 def save_model(folder: Path, name: str, **settings: object) -> Path:
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings})
     torch.manual_seed(0)
@@ -301,3 +305,62 @@ def test_what_contradicts_the_source_is_refused(
     source = checkpoints.open(save_model(tmp_path, "Llama"))
     with pytest.raises(DumpError, match=message):
         plan_conversion(source, options, TargetOptions("megatron"), RULES)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"attention_bias": True},
+            r"attention\.out has a bias and mlp\.down_proj has none: .* --bias",
+        ),
+        ({"mlp_bias": True}, r"mlp\.down_proj has a bias and attention\.out has none"),
+    ],
+)
+def test_biases_that_megatron_cannot_have_are_refused(
+    tmp_path: Path, convert_to: Convert, settings: dict[str, bool], message: str
+) -> None:
+    """Megatron has biases in attention and MLP or in none; zeros can be added."""
+    source = save_model(tmp_path / "source", "Llama", **settings)
+    with pytest.raises(DumpError, match=message):
+        plan(source)
+    arguments = read_arguments(convert_to("megatron", source, bias=True))
+    assert arguments["add_bias_linear"] is True
+
+
+def test_biases_come_back_with_their_settings(tmp_path: Path, convert_to: Convert) -> None:
+    source = save_model(tmp_path / "source", "Llama", attention_bias=True, mlp_bias=True)
+    back = convert_to("huggingface", convert_to("megatron", source))
+    config = json.loads((back / "config.json").read_text())
+    assert (config["attention_bias"], config["mlp_bias"]) == (True, True)
+
+
+def test_a_family_cannot_have_dense_layers_where_its_configuration_has_none(
+    tmp_path: Path, convert_to: Convert
+) -> None:
+    source = save_model(tmp_path / "source", "Qwen3Moe", mlp_only_layers=[1], num_experts=4)
+    megatron = convert_to("megatron", source)
+    assert read_arguments(megatron)["moe_layer_freq"] == [1, 0]
+    config = json.loads((convert_to("huggingface", megatron) / "config.json").read_text())
+    assert config["mlp_only_layers"] == [1]
+    options = TargetOptions("huggingface", model_type="glm4_moe")
+    with pytest.raises(DumpError, match="glm4_moe has all dense layers before those of experts"):
+        plan_conversion(checkpoints.open(megatron), SourceOptions(), options, RULES)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "lost"),
+    [
+        ("DeepseekV3", {"norm_topk_prob": False, **NO_PREDICTIONS}, "norm_topk_prob False"),
+        ("DeepseekV2", {"topk_method": "greedy"}, ""),
+        ("Phi3", {"original_max_position_embeddings": 4096}, ""),
+        ("Mistral", {"sliding_window": 4}, ""),
+    ],
+)
+def test_settings_of_the_computation_are_said_to_be_lost_or_have_no_effect(
+    tmp_path: Path, name: str, settings: dict[str, object], lost: str
+) -> None:
+    notes = plan(save_model(tmp_path, name, **settings))
+    assert [note for note in notes if "no place for" in note] == [
+        f"Megatron's arguments have no place for {lost}: see to it that the target computes them"
+    ] * bool(lost)
