@@ -86,7 +86,8 @@ def check_biases(model: CanonicalCheckpoint) -> None:
     """
     if model.has_mla and model.has_parameter(".attention.kv_a.bias"):
         raise DumpError("Megatron's latent attention has no biases of its down projections")
-    biased, unbiased = set(), set()
+    biased: set[str] = set()
+    unbiased: set[str] = set()
     for path in model.parameters:
         match = _OUTPUT_MODULE.search(path)
         if match is None:
