@@ -258,6 +258,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 _SEED = 19
 _NORM_SPREAD, _WEIGHT_SPREAD = 0.1, 0.05  #: standard deviations
+#: Of the convolution of a mixer, and what is added to the bias of its time step: with less, the
+#: logits would hardly depend on the states.
+_KERNEL_SPREAD, _STEP_OFFSET = 1.0, 4.0
 
 
 def build_model(family: str) -> Any:
@@ -273,7 +276,11 @@ def build_model(family: str) -> Any:
     model = getattr(transformers, class_name)(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.ndim == 1:
+            if name.endswith("dt_bias"):
+                parameter.add_(_STEP_OFFSET)
+            if name.endswith("conv1d.weight"):
+                parameter.copy_(_KERNEL_SPREAD * torch.randn(parameter.shape))
+            elif parameter.ndim == 1:
                 parameter.add_(_NORM_SPREAD * torch.randn(parameter.shape))
             elif "norm" not in name:
                 parameter.copy_(_WEIGHT_SPREAD * torch.randn(parameter.shape))
