@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -212,3 +214,21 @@ def test_copies_of_a_shared_embedding_are_no_other_weights(
     state["lm_head.weight"] = state["lm_head.weight"] + 1
     torch.save(state, tmp_path / "drifted.pt")
     assert compare_folders(tmp_path / "drifted.pt", tmp_path / "t5").unknown == ("lm_head.weight",)
+
+
+@pytest.mark.record
+def test_megatron_core_and_transformers_compute_what_the_arguments_say() -> None:
+    """Settings of the model that a checkpoint does not show: the logits are those of the source."""
+    command = [sys.executable, "-m", "checkpoints", "--only", ","]  # all variants, no family
+    process = subprocess.run(
+        command, cwd=BENCHMARKS, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
+    rows = [line.strip("| ").split(" | ") for line in process.stdout.splitlines()]
+    rows = [row for row in rows if ", " in row[0]]
+    assert len(rows) == 21
+    for name, megatron, mindspore in rows:
+        errors = [float(error) for error in re.findall(r"(?:logits|core) ([\d.e-]+)", megatron)]
+        assert len(errors) == 2, name
+        assert max(errors) < 1e-5, name
+        assert mindspore.startswith(("identical, logits 0", "refused")), name

@@ -1,9 +1,10 @@
 """Compare and convert tiny models of every family: ``python -m checkpoints`` in ``benchmarks/``.
 
-``--only PART`` selects families by name. ``--write`` puts the table into docs/weights.md. For each
-family: a correct pair of transformers and Megatron (see :mod:`.layouts`), in both directions;
-deliberate mistakes (:mod:`.mistakes`), a part of them held out; conversions to each framework and
-back, with the logits of the result. Peak of disk: a few megabytes.
+``--only PART`` selects families and variants by name. ``--write`` puts the tables into
+docs/weights.md. For each family: a correct pair of transformers and Megatron (see
+:mod:`.layouts`), in both directions; deliberate mistakes (:mod:`.mistakes`), a part of them held
+out; conversions to each framework and back, with the logits of the result. Families with other
+settings (:data:`.models.VARIANTS`) are converted only. Peak of disk: a few megabytes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +28,7 @@ _HEAD = (
     " | Megatron and back | MindSpore and back |\n"
     "|---|---|--:|--:|---|---|\n"
 )
+_VARIANT_HEAD = "| settings | Megatron and back | MindSpore and back |\n|---|---|---|\n"
 #: The family whose other layout is timm's.
 _TIMM = "ViT"
 
@@ -53,12 +56,18 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the table to docs/weights.md")
     options = parser.parse_args()
     rows = []
-    for family in models.list_families(options.only):
+    for family in models.list_families(models.MODELS, options.only):
         with tempfile.TemporaryDirectory() as folder:
             rows.append(_measure_family(family, Path(folder)))
         print(_format_row(rows[-1]), end="", flush=True)
     table = _HEAD + "".join(map(_format_row, rows)) + _format_totals(rows)
     print(_format_totals(rows), end="")
+    table += "\n" + _VARIANT_HEAD
+    for variant in models.list_families(models.VARIANTS, options.only):
+        with tempfile.TemporaryDirectory() as folder:
+            line = _format_variant(variant, _convert_model(variant, Path(folder)))
+        print(line, end="", flush=True)
+        table += line
     if options.write:
         before, _, rest = _DOCUMENT.read_text(encoding="utf-8").partition(_BEGIN)
         after = rest.partition(_END)[2]
@@ -85,10 +94,22 @@ def _measure_family(family: str, folder: Path) -> Row:
     row.is_silent = _is_identical(target, source) and _is_identical(source, target)
     for mistake, file in wrong_files:
         _judge_mistake(row, mistake, file, source)
-    for framework in ("megatron", "mindspore"):
-        outcome = conversions.convert_both_ways(model, source, framework, folder / framework)
-        row.conversions.append(outcome)
+    row.conversions = _convert_to_all(model, source, folder)
     return row
+
+
+def _convert_model(variant: str, folder: Path) -> list[conversions.Outcome]:
+    model = models.build_model(variant)
+    source = folder / "transformers"
+    model.save_pretrained(source)
+    return _convert_to_all(model, source, folder)
+
+
+def _convert_to_all(model: Any, source: Path, folder: Path) -> list[conversions.Outcome]:
+    return [
+        conversions.convert_both_ways(model, source, framework, folder / framework)
+        for framework in ("megatron", "mindspore")
+    ]
 
 
 def _write_partner(family: str, roles: layouts.Roles, config: layouts.Config, folder: Path) -> Path:
@@ -184,6 +205,10 @@ def _format_row(row: Row) -> str:
         cells.append(f"{row.n_named[is_held_out]} of {count}" if count else "")
     cells += map(_format_conversion, row.conversions)
     return f"| {' | '.join(cells)} |\n"
+
+
+def _format_variant(variant: str, outcomes: list[conversions.Outcome]) -> str:
+    return f"| {variant} | {' | '.join(map(_format_conversion, outcomes))} |\n"
 
 
 def _format_conversion(outcome: conversions.Outcome) -> str:

@@ -13,6 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+#: Prefix of a norm's parameters that Transformer Engine keeps in the projection of a mixer.
+_FUSED_NORM = "mixer.in_proj.layer_norm_"
+#: Fields of the configuration whose default is another value than None.
+_OPTIONAL = frozenset({"q_lora_rank"})
 _FILE = Path("release") / "mp_rank_00" / "model_optim_rng.pt"
 
 
@@ -34,7 +38,7 @@ def compute_logits(folder: Path, tokens: Any) -> Any:
 
 def load_strictly(model: Any, weights: Mapping[str, Any]) -> None:
     """Load weights into a model. Raises RuntimeError if a name is missing or unknown."""
-    missing, unexpected = model.load_state_dict(weights, strict=False)
+    missing, unexpected = model.load_state_dict(separate_norms(weights), strict=False)
     lost = [name for name in missing if "_extra_state" not in name]
     if lost or unexpected:
         raise RuntimeError(f"missing {lost[:3]}, unexpected {unexpected[:3]}")
@@ -103,13 +107,11 @@ def build_model(arguments: Namespace, virtual_stage: int | None = None) -> Any:
     )
 
     _replace_device()
+    if getattr(arguments, "hybrid_override_pattern", None):
+        return _build_mamba(arguments)
     is_latent = arguments.multi_latent_attention
     config_class = MLATransformerConfig if is_latent else TransformerConfig
-    values = {
-        name: value
-        for name, value in vars(arguments).items()
-        if name in config_class.__dataclass_fields__ and value is not None
-    }
+    values = _read_config_values(arguments, config_class)
     is_gated = arguments.swiglu or getattr(arguments, "quick_geglu", False)
     values |= {
         "layernorm_epsilon": arguments.norm_epsilon,
@@ -137,6 +139,8 @@ def build_model(arguments: Namespace, virtual_stage: int | None = None) -> Any:
         normalization=arguments.normalization,
         vp_stage=virtual_stage,
     )
+    if is_latent:
+        _replace_latent_attention(spec)
     is_first = parallel_state.is_pipeline_first_stage(False, virtual_stage)
     is_last = parallel_state.is_pipeline_last_stage(False, virtual_stage)
     prediction_spec = None
@@ -154,12 +158,114 @@ def build_model(arguments: Namespace, virtual_stage: int | None = None) -> Any:
         position_embedding_type=arguments.position_embedding_type,
         rotary_percent=getattr(arguments, "rotary_percent", 1.0),
         rotary_base=int(getattr(arguments, "rotary_base", 10000)),
+        seq_len_interpolation_factor=getattr(
+            arguments, "rotary_seq_len_interpolation_factor", None
+        ),
         rope_scaling=getattr(arguments, "use_rope_scaling", False),
         rope_scaling_factor=getattr(arguments, "rope_scaling_factor", 8.0),
         pre_process=is_first,
         post_process=is_last,
         vp_stage=virtual_stage,
     )
+
+
+def _replace_latent_attention(spec: Any) -> None:
+    """Let layers of latent attention compute without Transformer Engine.
+
+    Megatron-core's own attention has no arguments for values of another width than keys; with this
+    one number, it computes them.
+    """
+    from megatron.core.transformer import multi_latent_attention
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
+
+    class LatentAttention(DotProductAttention):
+        def __init__(
+            self, *args: Any, k_channels: int = 0, v_channels: int = 0, **kwargs: Any
+        ) -> None:
+            super().__init__(*args, **kwargs)
+            self.hidden_size_per_partition = v_channels * self.num_attention_heads_per_partition
+
+    multi_latent_attention.HAVE_TE = False  # 0.16.1 takes it for installed
+    for layer in spec.layer_specs:
+        layer.submodules.self_attention.submodules.core_attention = LatentAttention
+
+
+def _read_config_values(arguments: Namespace, config_class: Any) -> dict[str, Any]:
+    """Return the fields of a configuration, as core_transformer_config_from_args does."""
+    values = {
+        name: value
+        for name, value in vars(arguments).items()
+        if name in config_class.__dataclass_fields__ and (value is not None or name in _OPTIONAL)
+    }
+    for place in ("first", "last"):
+        n_layers = getattr(arguments, f"decoder_{place}_pipeline_num_layers", None)
+        if n_layers is not None:
+            values[f"num_layers_in_{place}_pipeline_stage"] = n_layers
+    return values
+
+
+def _build_mamba(arguments: Namespace) -> Any:
+    """Return the model of Mamba of this rank, with local layers.
+
+    Megatron-core has a specification with layers of Transformer Engine only, which keep a norm in
+    the projection that follows it (see :func:`separate_norms`).
+    """
+    import torch
+
+    from . import mamba_kernels
+
+    with mamba_kernels.replace_kernels():
+        from megatron.core.ssm.mamba_mixer import MambaMixer, MambaMixerSubmodules
+    from megatron.core import parallel_state
+    from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+    from megatron.core.models.mamba.mamba_model import MambaModel
+    from megatron.core.ssm import mamba_block
+    from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+    from megatron.core.transformer.spec_utils import ModuleSpec
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    mamba_block.TENorm = WrappedTorchNorm
+    values = _read_config_values(arguments, TransformerConfig)
+    values |= {
+        "layernorm_epsilon": arguments.norm_epsilon,
+        "use_cpu_initialization": True,
+        "use_mamba_mem_eff_path": False,
+        "gradient_accumulation_fusion": False,
+        "persist_layer_norm": False,
+        "transformer_impl": "local",
+        "pipeline_dtype": torch.float32,
+        "hidden_dropout": 0.0,
+        "is_hybrid_model": True,
+    }
+    config = TransformerConfig(**values)
+    mixer = ModuleSpec(
+        MambaMixer, submodules=MambaMixerSubmodules(ColumnParallelLinear, RowParallelLinear)
+    )
+    submodules = MambaLayerSubmodules(
+        WrappedTorchNorm, mixer, get_bias_dropout_add, {"norm.": _FUSED_NORM}
+    )
+    layer = ModuleSpec(MambaLayer, submodules=submodules)
+    stack = ModuleSpec(
+        mamba_block.MambaStack, submodules=mamba_block.MambaStackSubmodules(mamba_layer=layer)
+    )
+    return MambaModel(
+        config,
+        stack,
+        vocab_size=arguments.padded_vocab_size,
+        max_sequence_length=1,
+        hybrid_override_pattern=arguments.hybrid_override_pattern,
+        share_embeddings_and_output_weights=not arguments.untie_embeddings_and_output_weights,
+        position_embedding_type=arguments.position_embedding_type,
+        pre_process=parallel_state.is_pipeline_first_stage(),
+        post_process=parallel_state.is_pipeline_last_stage(),
+    )
+
+
+def separate_norms(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the weights with the norms before mixers as modules of their own."""
+    return {name.replace(_FUSED_NORM, "norm."): value for name, value in weights.items()}
 
 
 def _choose_activation(arguments: Namespace) -> Callable[..., Any]:

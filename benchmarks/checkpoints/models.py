@@ -5,7 +5,7 @@ Every weight is random, norms and biases included: a norm of ones would be equal
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -198,22 +198,89 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
 }
 
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 40.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096,
+}
+_LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+_PARTIAL = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+#: Name -> family, and the numbers that are other ones: what converted arguments must say.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama 2, linear RoPE": ("Llama 2", {"rope_parameters": _LINEAR}),
+    "Llama 2, biases everywhere": ("Llama 2", {"attention_bias": True, "mlp_bias": True}),
+    "Llama 2, wide heads": ("Llama 2", {"head_dim": 16}),
+    "Llama 3, tied, another factor": (
+        "Llama 3",
+        {"rope_parameters": {**_LLAMA3_SCALING, "factor": 32.0}, "tie_word_embeddings": True},
+    ),
+    "Qwen2, tied": ("Qwen2", {"tie_word_embeddings": True}),
+    "Qwen2, windows in some layers": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    ),
+    "Mixtral, windows in all layers": ("Mixtral", {"sliding_window": 4}),
+    "Phi-3, windows in all layers": ("Phi-3", {"sliding_window": 4}),
+    "Phi-3, half of each head rotated": ("Phi-3", {"rope_parameters": _PARTIAL}),
+    "Starcoder2, windows, untied": (
+        "Starcoder2",
+        {"sliding_window": 4, "tie_word_embeddings": False},
+    ),
+    "Qwen3-MoE, weights that add up to one": ("Qwen3-MoE", {"norm_topk_prob": True}),
+    "Qwen3-MoE, every second layer dense": ("Qwen3-MoE", {"decoder_sparse_step": 2}),
+    "Qwen3-MoE, one layer dense": ("Qwen3-MoE", {"mlp_only_layers": [1]}),
+    "DeepSeek V2, queries not compressed": ("DeepSeek V2", {"q_lora_rank": None}),
+    "DeepSeek V2, groups that are not read": ("DeepSeek V2", {"n_group": 2, "topk_group": 1}),
+    "DeepSeek V2, YaRN": (
+        "DeepSeek V2",
+        {
+            "rope_parameters": {**_YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+            "routed_scaling_factor": 16.0,
+        },
+    ),
+    "DeepSeek V3, YaRN": (
+        "DeepSeek V3",
+        {"rope_parameters": _YARN, "routed_scaling_factor": 2.5, "n_shared_experts": 2},
+    ),
+    "GLM-4-MoE, two dense layers, groups": (
+        "GLM-4-MoE",
+        {"first_k_dense_replace": 2, "n_group": 2, "topk_group": 1, "attention_bias": True},
+    ),
+    "gpt-oss, no windows": ("gpt-oss", {"layer_types": ["full_attention"] * 3}),
+    "GPT-2, another width": ("GPT-2", {"n_inner": 80}),
+    "Mamba 2, tied, one group": ("Mamba 2", {"tie_word_embeddings": True, "n_groups": 1}),
+}
+
 _SEED = 19
 _NORM_SPREAD, _WEIGHT_SPREAD = 0.1, 0.05  #: standard deviations
+#: Of the convolution of a mixer, and what is added to the bias of its time step: with less, the
+#: logits would hardly depend on the states.
+_KERNEL_SPREAD, _STEP_OFFSET = 1.0, 4.0
 
 
 def build_model(family: str) -> Any:
-    """Return the tiny model of a family, with random weights, in float32."""
+    """Return the tiny model of a family or variant, with random weights, in float32."""
     import torch
     import transformers
 
+    family, changes = VARIANTS.get(family, (family, {}))
     class_name, config_name, numbers = MODELS[family]
+    numbers = {**numbers, **changes}
     config = getattr(transformers, config_name)(**numbers)
     torch.manual_seed(_SEED)
     model = getattr(transformers, class_name)(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.ndim == 1:
+            if name.endswith("dt_bias"):
+                parameter.add_(_STEP_OFFSET)
+            if name.endswith("conv1d.weight"):
+                parameter.copy_(_KERNEL_SPREAD * torch.randn(parameter.shape))
+            elif parameter.ndim == 1:
                 parameter.add_(_NORM_SPREAD * torch.randn(parameter.shape))
             elif "norm" not in name:
                 parameter.copy_(_WEIGHT_SPREAD * torch.randn(parameter.shape))
@@ -223,9 +290,9 @@ def build_model(family: str) -> Any:
     return model
 
 
-def list_families(wanted: list[str]) -> Iterator[str]:
-    """Yield the families whose name contains one of ``wanted``; all without."""
-    for family in MODELS:
+def list_families(names: Iterable[str], wanted: list[str]) -> Iterator[str]:
+    """Yield the names that contain one of ``wanted``; all without."""
+    for family in names:
         if not wanted or any(part.lower() in family.lower() for part in wanted):
             yield family
 

@@ -12,8 +12,11 @@ from ..checkpoints import Checkpoint
 from ..model.errors import DumpError
 from ..rulebook import ModelFamily, Rules
 from ..weight_comparison.families import find_model_family, read_naming
+from . import mamba
 from .canonical import CanonicalCheckpoint
 
+#: Why a family is refused whose rules do not say it.
+_NO_REASON = "its checkpoints are compared only"
 _LAYER_MODULE = re.compile(r"^layers\.(\d+)\.(.+)\.(?:weight|bias)$")
 #: What each layer of a converted model has: one of the alternatives of every row.
 _REQUIRED_MODULES: tuple[tuple[str, ...], ...] = (
@@ -25,6 +28,12 @@ _REQUIRED_MODULES: tuple[tuple[str, ...], ...] = (
     ("attention.out",),
     ("mlp.down_proj", "mlp.experts.0.down_proj"),
 )
+
+
+#: The weights at the end of attention and MLP: both have biases in Megatron, or none.
+_OUTPUT_MODULE = re.compile(r"\.(attention\.out|mlp\.(?:experts\.\d+\.)?down_proj)\.weight$")
+#: The same of a layer of Mamba.
+_REQUIRED_MIXER_MODULES = tuple((module,) for module in mamba.REQUIRED_MODULES)
 
 
 def check_family(checkpoint: Checkpoint, rules: Rules, framework: str) -> None:
@@ -45,7 +54,8 @@ def check_family(checkpoint: Checkpoint, rules: Rules, framework: str) -> None:
         )
     if family is not None and framework not in family.targets:
         name = model_type or family.name
-        raise DumpError(f"{name} is not converted to {framework}: {family.reason}")
+        reason = family.reasons.get(framework, _NO_REASON)
+        raise DumpError(f"{name} is not converted to {framework}: {reason}")
 
 
 def check_layers(model: CanonicalCheckpoint) -> None:
@@ -55,13 +65,40 @@ def check_layers(model: CanonicalCheckpoint) -> None:
         match = _LAYER_MODULE.match(path)
         if match is not None:
             modules.setdefault(match[1], set()).add(match[2])
+    required_modules = _REQUIRED_MODULES
+    if model.has_mixers:
+        mamba.check_mixers(model.parameters)
+        required_modules = _REQUIRED_MIXER_MODULES
     for layer, layer_modules in modules.items():
-        for alternatives in _REQUIRED_MODULES:
+        for alternatives in required_modules:
             if layer_modules.isdisjoint(alternatives):
                 raise DumpError(
                     f"layer {layer} has no {' or '.join(alternatives)}: the layers of the families"
                     " that are converted have one"
                 )
+
+
+def check_biases(model: CanonicalCheckpoint) -> None:
+    """Raise DumpError for biases that Megatron's arguments cannot say.
+
+    ``add_bias_linear`` is about attention and MLP, ``add_qkv_bias`` about q, k and v alone. Latent
+    attention has biases in its last projection only.
+    """
+    if model.has_mla and model.has_parameter(".attention.kv_a.bias"):
+        raise DumpError("Megatron's latent attention has no biases of its down projections")
+    biased: set[str] = set()
+    unbiased: set[str] = set()
+    for path in model.parameters:
+        match = _OUTPUT_MODULE.search(path)
+        if match is None:
+            continue
+        has_bias = path.removesuffix("weight") + "bias" in model.parameters
+        (biased if has_bias else unbiased).add(match[1])
+    if biased and unbiased:
+        raise DumpError(
+            f"{', '.join(sorted(biased))} has a bias and {', '.join(sorted(unbiased))} has none:"
+            " Megatron has both or none; give --bias for biases of zeros"
+        )
 
 
 def check_target(model: CanonicalCheckpoint, family: ModelFamily, model_type: str) -> None:

@@ -1,9 +1,10 @@
 """Sliding windows of attention, in the spelling of config.json and of Megatron's arguments.
 
 Sources: transformers masking_utils.py (``sliding_window`` keys, the query's own included, in the
-layers that ``layer_types`` calls ``sliding_attention``); megatron-core 0.16.1 transformer/utils.py
-(``window_size``: keys before the query, and ``window_attn_skip_freq``: 1 for a layer with a window;
-a number N: every N-th layer has none).
+layers that ``layer_types`` calls ``sliding_attention``), models mistral, phi3 and starcoder2 (in
+all layers: they have no ``layer_types``), qwen2 (``use_sliding_window``); megatron-core 0.16.1
+transformer/utils.py (``window_size``: keys before the query, and ``window_attn_skip_freq``: 1 for a
+layer with a window; a number N: every N-th layer has none).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
-#: The settings of config.json that :func:`read_windows` reads.
-SETTINGS = frozenset({"sliding_window", "layer_types"})
+_USED = "use_sliding_window"  #: of Qwen: without it, the other settings have no effect
+_SETTINGS = frozenset({"sliding_window", "layer_types", _USED})
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Windows:
 def read_windows(settings: Mapping[str, Any], n_layers: int) -> Windows | None:
     """Return the windows in settings of either framework; None if no layer is said to have one."""
     size, kinds = settings.get("sliding_window"), settings.get("layer_types")
+    if type(size) is int and kinds is None and _USED not in settings:
+        return Windows(size, (True,) * n_layers)
     if type(size) is int and isinstance(kinds, (list, tuple)):
         has_other_kinds = not {_SLIDING, _FULL}.issuperset(kinds) or len(kinds) != n_layers
         if has_other_kinds or _SLIDING not in kinds:
@@ -37,6 +40,12 @@ def read_windows(settings: Mapping[str, Any], n_layers: int) -> Windows | None:
     if not isinstance(window, (list, tuple)) or len(window) != 2 or window[1] != 0:
         return None
     return Windows(window[0] + 1, _read_layers(settings.get("window_attn_skip_freq"), n_layers))
+
+
+def list_carried_settings(settings: Mapping[str, Any], n_layers: int) -> frozenset[str]:
+    """Return the settings of config.json that Megatron's arguments have, or that have no effect."""
+    has_none = settings.get("layer_types") == [_FULL] * n_layers
+    return _SETTINGS if has_none or read_windows(settings, n_layers) else frozenset()
 
 
 def _read_layers(frequency: Any, n_layers: int) -> tuple[bool, ...]:
@@ -51,7 +60,7 @@ def _read_layers(frequency: Any, n_layers: int) -> tuple[bool, ...]:
 def build_window_settings(windows: Windows) -> dict[str, Any]:
     """Return the settings of config.json."""
     kinds = [_SLIDING if has_window else _FULL for has_window in windows.layers]
-    return {"sliding_window": windows.size, "layer_types": kinds}
+    return {"sliding_window": windows.size, "layer_types": kinds, _USED: True}
 
 
 def build_window_arguments(windows: Windows) -> dict[str, Any]:

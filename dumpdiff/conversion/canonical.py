@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from ..weight_comparison.groups import collect_members, is_state
 from ..weight_comparison.row_permutation import build_fused_order, invert_order, swap_row_axes
 from ..weight_comparison.shards import join_shards
 from ..weight_comparison.whole_model import WholeModel
+from . import mamba
 from .redundant_parameters import drop_padding, drop_prediction_copies, drop_tied_head
 from .rows import Rows
 
@@ -43,7 +44,7 @@ _GATE_UP_LAYOUTS: Mapping[str, FusionLayout] = {
 }
 #: dtypes that 8-bit weights with scales are written in.
 _DECODED_DTYPES = ("bfloat16", "float16", "float32")
-_FUSED = re.compile(r"^(.*\.)(qkv|gate_up_proj)\.(weight|bias)$")
+_FUSED = re.compile(r"^(.*\.)(qkv|gate_up_proj|(?<=\bmixer\.)(?:in_proj|conv1d))\.(weight|bias)$")
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _STACKED_EXPERTS = re.compile(r"\.experts\.(gate_up_proj|gate_proj|up_proj|down_proj)\.")
 _PREDICTION = re.compile(r"^mtp\.(\d+)\.")
@@ -99,6 +100,11 @@ class CanonicalCheckpoint:
         return len({match[1] for match in matches if match is not None})
 
     @property
+    def has_mixers(self) -> bool:
+        """Whether layers have mixers of Mamba."""
+        return mamba.has_mixers(self.parameters)
+
+    @property
     def has_mla(self) -> bool:
         """Whether keys and values are compressed (multi-head latent attention)."""
         return self.has_parameter(".attention.kv_b.weight")
@@ -131,10 +137,12 @@ def read_canonical(
     parameters: dict[str, Rows] = {}
     sources: dict[str, str] = {}
     for member in collect_members(model, model).values():
-        n_axes = len(model.tensors[member.name].shape)
+        shape = model.tensors[member.name].shape
+        n_axes = len(shape)
         is_expert_bias = member.expert is not None and member.path.endswith(".bias")
         _check_convertible(model, member.name, member.path)
-        rows = Rows.from_matrix(member.matrix, n_axes < 2 or is_expert_bias)
+        inner_shape = () if n_axes < 3 or member.expert is not None else shape[1:]
+        rows = Rows.from_matrix(member.matrix, n_axes < 2 or is_expert_bias, inner_shape)
         for path, part in _split_fused(member.path, rows, model, options):
             if path in parameters:
                 raise DumpError(
@@ -280,7 +288,9 @@ def _split_fused(
 def _find_fused_parts(
     path: str, prefix: str, module: str, rows: Rows, model: WholeModel, options: SourceOptions
 ) -> _FusedParts | None:
-    """Return the parts of ``qkv`` or ``gate_up_proj``; None for an MLP without a gate."""
+    """Return the parts of a fused weight; None for ``gate_up_proj`` of an MLP without a gate."""
+    if module in mamba.PARTS:
+        return _FusedParts(*mamba.split_weight(path, prefix, module, _make_shape_reader(model)), 1)
     if module == "qkv":
         names, sizes = _compute_qkv_sizes(prefix, rows, model)
         layout = options.qkv or _get_layout(model.naming, "qkv", _QKV_LAYOUTS, "grouped")
@@ -297,6 +307,16 @@ def _find_fused_parts(
         layout = options.gate_up
     is_interleaved = layout == "interleaved"
     return _FusedParts(("gate_proj", "up_proj"), (size, size), size if is_interleaved else 1)
+
+
+def _make_shape_reader(model: WholeModel) -> Callable[[str], tuple[int, ...] | None]:
+    """Return the function from a canonical name to the shape of the parameter."""
+
+    def get_shape(path: str) -> tuple[int, ...] | None:
+        name = model.canonical.get(path)
+        return None if name is None else model.tensors[name].shape
+
+    return get_shape
 
 
 def _get_layout(

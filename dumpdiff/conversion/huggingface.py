@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ..model.errors import DumpError
 from ..rulebook import PREDICTION_MODULES, ModelFamily
+from . import mamba
 from .canonical import CanonicalCheckpoint
 from .target_layout import Fusion, TargetLayout
 
@@ -17,6 +18,7 @@ _GATE_AND_UP = ("gate_proj", "up_proj")
 _FUSED = {
     "attention.qkv": ("qkv", ("q", "k", "v")),
     "mlp.gate_up_proj": ("gate_up_proj", _GATE_AND_UP),
+    **{f"mixer.{fused}": (fused, parts) for fused, parts in mamba.PARTS.items()},
 }
 #: A weight or bias of all experts of a layer, in a family's names: there is no number.
 _STACKED = re.compile(r"^(.*\.experts)\.(\w+)\.(weight|bias)$")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from . import mamba
 from .canonical import CanonicalCheckpoint
 from .target_layout import Fusion, TargetLayout
 
@@ -80,8 +81,27 @@ _GATE_UP = Fusion("gate_up_proj", ("gate_proj", "up_proj"), "concatenated")
 _QKV = Fusion("qkv", ("q", "k", "v"), "grouped")
 
 
+#: MambaModel has layers of Transformer Engine only: models/mamba/mamba_layer_specs.py.
+_MAMBA = {
+    "norm.weight": "mixer.in_proj.layer_norm_weight",
+    "mixer": "mixer",
+    "mixer.in_proj": "mixer.in_proj",
+    "mixer.conv1d": "mixer.conv1d",
+    "mixer.norm": "mixer.norm",
+    "mixer.out_proj": "mixer.out_proj",
+}
+_MAMBA_MODEL = {**MODEL, "final_norm": "decoder.final_norm"}
+_MAMBA_FUSIONS = tuple(
+    Fusion(fused, parts, "concatenated", r".*\bmixer") for fused, parts in mamba.PARTS.items()
+)
+
+
 def build_core_layout(model: CanonicalCheckpoint, transformer_engine: bool) -> TargetLayout:
     """Return the layout of Megatron-core for this model."""
+    if model.has_mixers:
+        return TargetLayout(
+            "Megatron-core", "decoder.layers.{}.", _MAMBA, _MAMBA_MODEL, fusions=_MAMBA_FUSIONS
+        )
     down_projections = frozenset({"q_a", "kv_a"})  # of multi-head latent attention
     block = dict(_LOCAL)
     if model.has_mla:
@@ -106,9 +126,12 @@ def build_distributed_layout(model: CanonicalCheckpoint, transformer_engine: boo
     """Return the layout of Megatron-core's distributed checkpoints for this model.
 
     Norms of local layers have the names that they have with Transformer Engine, except next to
-    latent attention: ``sharded_state_dict_keys_map`` of the specs of layers.
+    latent attention: ``sharded_state_dict_keys_map`` of the specs of layers. The parts of a mixer's
+    weights are tensors of their own.
     """
     layout = build_core_layout(model, transformer_engine)
+    if model.has_mixers:
+        return replace(layout, block={**_MAMBA, **mamba.DISTRIBUTED_NAMES}, fusions=())
     if transformer_engine or model.has_mla:
         return layout
     return replace(layout, block={**layout.block, **_TE_INPUT, **_TE_MLP})

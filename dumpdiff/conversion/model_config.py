@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..model.errors import DumpError
 from ..rulebook import ModelFamily
 from ..weight_comparison.families import find_model_family
-from . import attention_windows
+from . import attention_windows, expert_settings, mamba
 from .canonical import CanonicalCheckpoint
 from .parallel_ranks import ParallelSizes, build_size_arguments
 from .rope_scaling import build_megatron_scaling, has_argument, read_rope_scaling
@@ -54,6 +54,14 @@ _SPELLINGS: Mapping[str, _Spelling] = {
     "rotary_share": _Spelling("partial_rotary_factor", "rotary_percent"),
     "glu_limit": _Spelling("swiglu_limit", "activation_func_clamp_value"),
 }
+#: The same of a model whose layers have mixers of Mamba: those above that it has, and its own.
+_MIXER_SPELLINGS: Mapping[str, _Spelling] = {
+    **{
+        fact: _SPELLINGS[fact]
+        for fact in ("layers", "hidden", "vocabulary", "positions", "norm_epsilon")
+    },
+    **{fact: _Spelling(*names) for fact, names in mamba.SPELLINGS.items()},
+}
 #: Fact -> suffix of a canonical name, and the axis whose length is the fact.
 _SHAPE_FACTS = {
     "vocabulary": ("embedding.weight", 0),
@@ -66,9 +74,6 @@ _SHAPE_FACTS = {
     "q_latent": (".attention.q_b.weight", 1),
     "kv_latent": (".attention.kv_b.weight", 1),
 }
-_EXPERTS = "num_experts"  #: in config.json, unless the family has another name
-#: Names of the number of experts in the families that also count dense layers and shared experts.
-_ROUTED_EXPERTS = "n_routed_experts"
 #: Settings of config.json that Megatron's arguments have in another form: see ``build_arguments``,
 #: and the number of experts and of dense layers, which come from the parameters.
 _CARRIED_SETTINGS = frozenset(
@@ -83,8 +88,10 @@ _CARRIED_SETTINGS = frozenset(
 _MODEL_ARGUMENTS = re.compile(
     r"(moe|rotary|rope|yarn|window|qk|apply)_|(mscale|mscale_all_dim|beta_fast|beta_slow|softmax_type"
     r"|original_max_position_embeddings|quick_geglu|glu_linear_offset|squared_relu|openai_gelu"
-    r"|no_rope_freq|use_rope_scaling|attention_softmax_in_fp32)$"
+    r"|no_rope_freq|use_rope_scaling|attention_softmax_in_fp32|fp32_residual_connection)$"
 )
+#: Of a scaling of RoPE; some models state it without one.
+_UNSCALED_POSITIONS = "original_max_position_embeddings"
 #: Settings that do not change what a forward and a backward pass compute.
 _EFFECTLESS_SETTINGS = frozenset(
     {
@@ -100,27 +107,30 @@ _EFFECTLESS_SETTINGS = frozenset(
 )  # fmt: skip
 #: Settings that change nothing with this value: what Megatron computes anyway. The values that a
 #: family always has (rules/families) are like them.
-_IDLE_VALUES: Mapping[str, Any] = {
-    "activation_function": "gelu_new",
-    "scale_attn_weights": True,
-    "partial_rotary_factor": 1.0,
-    "rope_interleave": True,
-    "topk_method": "noaux_tc",
-    "scoring_func": "sigmoid",
+_IDLE_VALUES: Mapping[str, tuple[Any, ...]] = {
+    "activation_function": ("gelu_new",),
+    "scale_attn_weights": (True,),
+    "partial_rotary_factor": (1.0,),
+    "rope_interleave": (True,),
+    "topk_method": ("noaux_tc", "greedy"),
+    "scoring_func": ("sigmoid",),
 }
 
 
 def collect_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
-    """Return fact -> value: keys of ``_SPELLINGS``, ``experts``, ``dense_layers`` and ``tied``.
+    """Return fact -> value: keys of ``_SPELLINGS``, ``experts`` and ``tied``.
 
     Facts from shapes replace those from settings. Unknown facts are missing. Raises DumpError if
     the user states another value than the source.
     """
     family = find_model_family(model.settings, model.rules)
-    facts = _read_facts(model.settings, family)
+    facts = _read_facts(model.settings, family, _get_spellings(model))
+    expert_settings.drop_unused_groups(facts, model.settings)
     if model.n_predictions == 0:  # the settings may count layers that the files do not have
         facts.pop("predictions", None)
     measured_facts = _measure_facts(model)
+    if model.has_mixers:
+        measured_facts = _measure_mixer_facts(model, facts)
     facts |= {fact: value for fact, value in measured_facts.items() if value is not None}
     for fact, value in model.stated_facts.items():
         if facts.setdefault(fact, value) != value:
@@ -129,7 +139,25 @@ def collect_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
     return facts
 
 
-def _read_facts(settings: Mapping[str, Any], family: ModelFamily | None) -> dict[str, Any]:
+def _get_spellings(model: CanonicalCheckpoint) -> Mapping[str, _Spelling]:
+    return _MIXER_SPELLINGS if model.has_mixers else _SPELLINGS
+
+
+def _measure_mixer_facts(model: CanonicalCheckpoint, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that the parameters of mixers show."""
+    vocabulary, hidden = model.parameters["embedding.weight"].shape
+    return {
+        "layers": model.n_layers,
+        "vocabulary": vocabulary,
+        "hidden": hidden,
+        "tied": "head.weight" not in model.parameters,
+        **mamba.measure_facts(model.parameters, stated),
+    }
+
+
+def _read_facts(
+    settings: Mapping[str, Any], family: ModelFamily | None, spellings: Mapping[str, _Spelling]
+) -> dict[str, Any]:
     """Return the facts that settings state, in the spelling of any framework."""
     flat_settings = dict(settings)
     rope_parameters = settings.get("rope_parameters")  # of transformers 5
@@ -138,7 +166,7 @@ def _read_facts(settings: Mapping[str, Any], family: ModelFamily | None) -> dict
             flat_settings.setdefault(name, rope_parameters.get(name))
     own_names = family.config if family is not None else {}
     facts = {}
-    for fact, spelling in _SPELLINGS.items():
+    for fact, spelling in spellings.items():
         value = _read_number(flat_settings, (own_names.get(fact, ""), *spelling))
         if value is not None:
             facts[fact] = value
@@ -161,7 +189,7 @@ def _measure_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
         "layers": model.n_layers,
         "heads": config.heads,
         "groups": config.groups,
-        "qk_norm": model.has_parameter(".attention.q_norm.weight"),
+        "qk_norm": model.has_parameter(".attention.k_norm.weight"),  # latent queries may have none
         "tied": "head.weight" not in model.parameters,
         "predictions": model.n_predictions or None,
     }
@@ -169,8 +197,6 @@ def _measure_facts(model: CanonicalCheckpoint) -> dict[str, Any]:
         shape = _find_shape(model, suffix)
         if shape is not None:
             facts[fact] = shape[axis]
-    if "experts" in facts:
-        facts["dense_layers"] = _count_dense_layers(model)
     query = model.parameters.get("layers.0.attention.q.weight")
     if query is not None and config.heads and not model.has_mla:
         facts["head_size"] = query.shape[0] // config.heads
@@ -191,14 +217,6 @@ def _find_shape(model: CanonicalCheckpoint, suffix: str) -> tuple[int, int] | No
     return None
 
 
-def _count_dense_layers(model: CanonicalCheckpoint) -> int:
-    """Return how many layers come before the first with a router."""
-    for layer in range(model.n_layers):
-        if f"layers.{layer}.mlp.router.weight" in model.parameters:
-            return layer
-    return model.n_layers
-
-
 def build_config(
     model: CanonicalCheckpoint, family: ModelFamily, model_type: str, dtype: str | None
 ) -> dict[str, Any] | None:
@@ -209,20 +227,23 @@ def build_config(
     facts = collect_facts(model)
     if model.settings.get("model_type"):
         return _update_config(model, family, facts, dtype)
-    if "heads" not in facts:
+    if "heads" not in facts and not model.has_mixers:
         return None
     config: dict[str, Any] = {
         "architectures": [family.classes[model_type]],
         "model_type": model_type,
         **family.values,
     }
-    names = {fact: spelling.transformers for fact, spelling in _SPELLINGS.items()}
+    names = {fact: spelling.transformers for fact, spelling in _get_spellings(model).items()}
     names.update(family.config)
     for fact, name in names.items():
         if name and fact in facts:
             config[name] = facts[fact]
     config["tie_word_embeddings"] = facts["tied"]
     config["torch_dtype"] = dtype or _find_most_common_dtype(model)
+    if model.has_mixers:
+        config["residual_in_fp32"] = bool(model.settings.get("fp32_residual_connection"))
+        return config
     if "position_embedding.weight" in model.parameters:
         return config
     scaling = read_rope_scaling(model.settings)
@@ -232,8 +253,10 @@ def build_config(
     if windows is not None:
         config.update(attention_windows.build_window_settings(windows))
     config["attention_bias"] = model.has_parameter(".attention.q.bias")
+    if model.has_parameter(".mlp.down_proj.bias"):
+        config["mlp_bias"] = True
     if "experts" in facts:
-        _add_expert_settings(config, facts, family)
+        config.update(expert_settings.build_settings(model, facts, family))
     if model.has_mla:
         config["q_lora_rank"] = facts.get("q_latent")
         config["num_key_value_heads"] = facts["heads"]
@@ -248,7 +271,7 @@ def _update_config(
     config = dict(model.settings)
     if model.is_decoded:
         config.pop("quantization_config", None)
-    known_facts = _read_facts(config, family)
+    known_facts = _read_facts(config, family, _get_spellings(model))
     for fact, value in model.stated_facts.items():
         if fact not in known_facts:
             config[family.config.get(fact, _SPELLINGS[fact].transformers)] = value
@@ -261,17 +284,6 @@ def _update_config(
     return config
 
 
-def _add_expert_settings(
-    config: dict[str, Any], facts: Mapping[str, Any], family: ModelFamily
-) -> None:
-    name = family.config.get("experts", _EXPERTS)
-    config[name] = facts["experts"]
-    if name == _ROUTED_EXPERTS:
-        config["first_k_dense_replace"] = facts["dense_layers"]
-        config["n_shared_experts"] = facts.get("shared_ffn", 0) // facts["experts_ffn"]
-        config.pop("shared_expert_intermediate_size", None)
-
-
 def build_arguments(
     model: CanonicalCheckpoint,
     sizes: ParallelSizes,
@@ -282,7 +294,9 @@ def build_arguments(
     facts = collect_facts(model)
     arguments = _carry_arguments(model.settings)
     stated_arguments = {
-        spelling.megatron: facts[fact] for fact, spelling in _SPELLINGS.items() if fact in facts
+        spelling.megatron: facts[fact]
+        for fact, spelling in _get_spellings(model).items()
+        if fact in facts and spelling.megatron
     }
     arguments |= stated_arguments
     arguments.setdefault("ffn_hidden_size", arguments.get("moe_ffn_hidden_size"))
@@ -302,6 +316,8 @@ def build_arguments(
         "transformer_impl": "transformer_engine" if transformer_engine else "local",
         "use_checkpoint_args": False,
     }
+    if model.has_mla:
+        arguments.setdefault("q_lora_rank", None)  # the default of the class is a number
     windows = attention_windows.read_windows(model.settings, model.n_layers)
     if windows is not None:
         arguments |= attention_windows.build_window_arguments(windows)
@@ -309,15 +325,16 @@ def build_arguments(
     if not has_learned_positions:
         arguments |= build_megatron_scaling(scaling, has_mla=model.has_mla) or {}
     if "experts" in facts:
-        n_dense = facts["dense_layers"]
-        for name, value in _build_router_arguments(model).items():
+        for name, value in expert_settings.build_arguments(model).items():
             if name not in stated_arguments:
                 arguments[name] = value
         arguments["num_experts"] = facts["experts"]
-        arguments["moe_layer_freq"] = [0] * n_dense + [1] * (facts["layers"] - n_dense)
-        arguments["moe_router_enable_expert_bias"] = model.has_parameter(".expert_bias")
     is_gated = model.has_parameter("gate_proj.weight")
     arguments["swiglu"] = is_gated and not arguments.get("quick_geglu")
+    if model.has_mixers:
+        mamba.check_tensor_ranks(facts, sizes.tensor)
+        arguments |= mamba.build_arguments(facts, model.settings)
+        arguments |= mamba.build_stage_arguments(sizes.stage_layers, sizes.virtual)
     return arguments
 
 
@@ -329,22 +346,6 @@ def _carry_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("model_type"):
         return {}
     return {name: value for name, value in settings.items() if _MODEL_ARGUMENTS.match(name)}
-
-
-def _build_router_arguments(model: CanonicalCheckpoint) -> dict[str, Any]:
-    """Return how Megatron's router computes what the model's class of transformers computes.
-
-    Megatron takes the softmax of the chosen experts, so that their weights add up to one, or with
-    ``pre_softmax`` of all of them.
-    """
-    family = find_model_family(model.settings, model.rules)
-    if family is None:
-        return {}
-    is_normalized = model.settings.get("norm_topk_prob", False)
-    arguments: dict[str, Any] = {"moe_router_score_function": "softmax"}
-    if "moe_router_score_function" not in family.megatron:
-        arguments["moe_router_pre_softmax"] = not is_normalized
-    return {**arguments, **family.megatron}
 
 
 def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
@@ -361,22 +362,28 @@ def list_lost_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
         numbers = ", ".join(f"{key} {value}" for key, value in scaling.items())
         lost.append(f"the scaling of RoPE ({numbers})")
     family = find_model_family(settings, model.rules)
-    written = {name for spelling in _SPELLINGS.values() for name in spelling if name}
+    written = {name for spelling in _get_spellings(model).values() for name in spelling if name}
     if model.n_predictions == 0:
         written -= set(_SPELLINGS["predictions"])
     written.update(() if family is None else family.config.values())
-    if attention_windows.read_windows(settings, model.n_layers) is not None:
-        written |= attention_windows.SETTINGS
+    written |= attention_windows.list_carried_settings(settings, model.n_layers)
     for key, value in settings.items():
         is_off = value in (None, False, 0, [], {})
         if key in written or key in _CARRIED_SETTINGS or key in _EFFECTLESS_SETTINGS or is_off:
             continue
         is_of_family = family is not None and family.values.get(key) == value
-        if is_of_family or _IDLE_VALUES.get(key) == value:
+        if is_of_family or value in _IDLE_VALUES.get(key, ()):
+            continue
+        if model.has_mixers and mamba.is_idle(key, value):
             continue
         if key == "layer_types" and set(value) == {"full_attention"}:
             continue
+        if key == _UNSCALED_POSITIONS and not scaling:
+            continue
         lost.append(f"{key} {value}")
+    lost += expert_settings.list_lost_settings(model)
+    if model.has_mixers:
+        lost += mamba.list_lost_settings(collect_facts(model))
     return tuple(lost)
 
 
@@ -384,11 +391,14 @@ def list_unknown_settings(model: CanonicalCheckpoint) -> tuple[str, ...]:
     """Return the settings that change what the model computes and are not stated by the source."""
     facts = collect_facts(model)
     required_facts = ["norm_epsilon"]
-    if "position_embedding.weight" not in model.parameters:
+    if model.has_mixers:
+        required_facts.append("mixer_groups")
+    elif "position_embedding.weight" not in model.parameters:
         required_facts.append("rope_theta")
     if "experts" in facts:
         required_facts.append("experts_per_token")
-    return tuple(_SPELLINGS[fact].transformers for fact in required_facts if fact not in facts)
+    spellings = _get_spellings(model)
+    return tuple(spellings[fact].transformers for fact in required_facts if fact not in facts)
 
 
 def _find_most_common_dtype(model: CanonicalCheckpoint) -> str:

@@ -66,13 +66,18 @@ class Stage:
 def check_sizes(model: CanonicalCheckpoint, sizes: ParallelSizes) -> None:
     """Raise DumpError if layers, heads or experts do not divide as ``sizes`` says."""
     _check_stages(model, sizes)
+    if not model.has_mixers:
+        _check_heads(model, sizes)
+    _check_experts(model, sizes)
+
+
+def _check_heads(model: CanonicalCheckpoint, sizes: ParallelSizes) -> None:
     unit = "heads" if model.has_mla else "query groups"
     count = (model.config.heads if model.has_mla else model.config.groups) or 0
     if sizes.tensor > 1 and not count:
         raise DumpError("--tp: the number of heads is unknown; give --heads N --query-groups N")
     if count % sizes.tensor:
         raise DumpError(f"--tp {sizes.tensor}: {count} {unit} do not divide by it")
-    _check_experts(model, sizes)
 
 
 def _check_stages(model: CanonicalCheckpoint, sizes: ParallelSizes) -> None:

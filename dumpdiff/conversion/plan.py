@@ -28,7 +28,7 @@ from . import (
     safetensors_writer,
     torch_dist_writer,
 )
-from .architecture import check_layers, check_target
+from .architecture import check_biases, check_layers, check_target
 from .canonical import CanonicalCheckpoint, FusionLayout
 from .parallel_ranks import (
     ParallelSizes,
@@ -130,6 +130,7 @@ def build_plan(
         model = replace(model, parameters=parameters, sources=sources)
     model = _pad_vocabulary(model, options)
     if options.framework == "megatron":
+        check_biases(model)
         plan = _plan_megatron(model, options)
     elif options.sizes != ParallelSizes() and options.framework == "huggingface":
         raise DumpError(

@@ -1,7 +1,8 @@
 """The scaling of RoPE's frequencies, in the spelling of config.json and of Megatron's arguments.
 
 Sources: transformers modeling_rope_utils.py; megatron-core 0.16.1
-models/common/embeddings/rotary_pos_embedding.py (``_apply_scaling`` knows Llama 3's form only),
+models/common/embeddings/rotary_pos_embedding.py (``_apply_scaling`` knows Llama 3's form only, and
+an interpolation factor divides positions, which is the linear scaling of transformers),
 transformer/transformer_config.py (``MLATransformerConfig``: YaRN) and models/gpt/gpt_model.py (YaRN
 of other models, by fields of the configuration).
 """
@@ -38,6 +39,10 @@ _CORE_YARN_FIELDS: Final = {
 }
 
 
+#: Megatron's argument of linear scaling, which is an integer on its command line.
+_INTERPOLATION: Final = "rotary_seq_len_interpolation_factor"
+
+
 def read_rope_scaling(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the scaling in settings of either framework, as in config.json; {} if there is none.
 
@@ -50,6 +55,8 @@ def read_rope_scaling(settings: Mapping[str, Any]) -> dict[str, Any]:
         if settings.get("rope_type", "yarn") != "yarn":
             return {}
         return {"rope_type": "yarn", **_read_fields(settings, _YARN_FIELDS)}
+    if settings.get(_INTERPOLATION) is not None:
+        return {"rope_type": "linear", "factor": float(settings[_INTERPOLATION])}
     if settings.get("position_embedding_type") == "yarn":
         numbers = _read_fields(settings, _CORE_YARN_FIELDS)
         return {"rope_type": "yarn", **numbers}
@@ -99,10 +106,13 @@ def build_megatron_scaling(scaling: Mapping[str, Any], *, has_mla: bool) -> dict
         return _build_yarn(scaling, has_mla=has_mla)
     if has_mla:
         return None
+    factor = scaling.get("factor")
+    if kind == "linear" and factor is not None and factor == int(factor):
+        return {_INTERPOLATION: int(factor)}
     has_constants = all(scaling.get(key) == value for key, value in _LLAMA3_CONSTANTS.items())
-    if kind != "llama3" or not has_constants or "factor" not in scaling:
+    if kind != "llama3" or not has_constants or factor is None:
         return None
-    return {"use_rope_scaling": True, "rope_scaling_factor": scaling["factor"]}
+    return {"use_rope_scaling": True, "rope_scaling_factor": factor}
 
 
 def _build_yarn(scaling: Mapping[str, Any], *, has_mla: bool) -> dict[str, Any] | None:

@@ -25,11 +25,13 @@ class Rows:
     matrix: Matrix
     order: Ints
     vector: bool  #: one axis: a bias, the weight of a norm
+    #: Lengths of the axes after the first, if there are several; the columns have their order.
+    inner_shape: tuple[int, ...] = ()
 
     @staticmethod
-    def from_matrix(matrix: Matrix, vector: bool) -> Rows:
+    def from_matrix(matrix: Matrix, vector: bool, inner_shape: tuple[int, ...] = ()) -> Rows:
         """Return all rows of a matrix in their order."""
-        return Rows(matrix, np.arange(matrix.shape[0]), vector)
+        return Rows(matrix, np.arange(matrix.shape[0]), vector, inner_shape)
 
     @property
     def dtype(self) -> str:
@@ -93,7 +95,7 @@ def join_rows(parts: Sequence[Rows], order: Ints) -> Rows:
         joined_orders.append(np.where(part.order >= 0, part.order + start, -1))
         start += part.matrix.shape[0]
     matrix = concatenate_rows([part.matrix for part in parts])
-    return Rows(matrix, np.concatenate(joined_orders)[order], parts[0].vector)
+    return replace(parts[0], matrix=matrix, order=np.concatenate(joined_orders)[order])
 
 
 @dataclass(frozen=True, eq=False)

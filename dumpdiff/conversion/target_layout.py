@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from ..model.errors import DumpError
 from ..weight_comparison.row_permutation import build_fused_order
 from ..weight_comparison.shards import COLUMN_PARALLEL, ROW_PARALLEL, SINKS
+from . import mamba
 from .canonical import FusionLayout
 from .parallel_ranks import ParallelSizes, Rank, is_expert
 from .rows import OutputTensor, Rows, join_rows
@@ -78,6 +79,8 @@ def shard_parameters(
 def _find_split_axis(path: str, target: TargetLayout) -> int | None:
     """Return the axis that tensor parallelism splits; None if all ranks have the whole."""
     module, leaf = path.split(".")[-2:]
+    if mamba.is_mixer(path):
+        return mamba.find_split_axis(path)
     if module in target.replicated:
         return None
     if leaf == SINKS:
@@ -141,6 +144,8 @@ def _build_tensor(
     shape: tuple[int, ...] = rows.shape[::-1] if transposed else rows.shape
     if rows.vector:
         shape = shape[:1]
+    elif rows.inner_shape:
+        shape = (shape[0], *rows.inner_shape)
     output_dtype = _choose_dtype(path, rows.dtype, dtype)
     return OutputTensor(name, output_dtype, shape, (rows,), transposed, parameter.sources)
 

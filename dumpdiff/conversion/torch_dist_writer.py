@@ -3,8 +3,9 @@
 Every tensor is whole, so ranks of any layout load their shares. Sources: torch 2.13
 distributed/checkpoint/{metadata,filesystem}.py (``.metadata``, and one ``torch.save`` for each
 chunk of a tensor); megatron-core 0.16.1 transformer/transformer_block.py (layers are the first
-axis, unless some have experts), transformer/moe/experts.py (experts are the axis after it),
-tensor_parallel/layers.py (an empty ``_extra_state``).
+axis, unless some have experts), ssm/mamba_block.py (but not those of Mamba),
+transformer/moe/experts.py (experts are the axis after it), tensor_parallel/layers.py (an empty
+``_extra_state``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..model.errors import DumpError
 from . import torch_writer
@@ -35,9 +36,13 @@ COMMON_NAME = "common.pt"  #: the arguments of the run
 _DATA_NAME = "__0_0.distcp"
 _VERSION = "1.0.0"  #: of the metadata
 _LAYER = re.compile(r"^(decoder\.layers)\.(\d+)(?=\.)")
+#: In names of models whose layers are tensors of their own.
+_MIXER = ".mixer."
+_UNSTACKED = (".experts.", _MIXER)
 _LOCAL_EXPERT = re.compile(r"(?<=\.experts)\.local_experts\.(\d+)(?=\.)")
 _GROUPED_EXPERT = re.compile(r"(?<=\.experts)(\.linear_fc[12]\.\w+?)(\d+)$")
-_LINEAR_WEIGHT = re.compile(r"^(.*\.(?:linear_\w+|eh_proj))\.weight$")
+#: The weight of a linear layer; of a mixer's input projection, its first part.
+_LINEAR_WEIGHT = re.compile(r"^(.*\.(?:linear_\w+|eh_proj|(?:in|out)_proj))\.weight(?:\.z)?$")
 _METADATA_MODULE = "torch.distributed.checkpoint.metadata"
 _STORAGE_MODULE = "torch.distributed.checkpoint.filesystem"
 
@@ -90,23 +95,30 @@ def write_files(
                 torch_writer.write_archive(stream, value, [chunk.tensor], report_bytes)
                 spans.append(_Span(key, chunk.start, offset, stream.tell() - offset))
                 match = _LINEAR_WEIGHT.match(key)
-                if match is None:
-                    continue
-                offset = stream.tell()
-                torch_writer.write_archive(stream, [None], (), report_bytes)
-                state_key = _build_state_key(match[1], chunk.place, counts)
-                spans.append(_Span(state_key, None, offset, stream.tell() - offset))
+                if match is not None:
+                    state_key = _build_state_key(match[1], chunk.place, counts)
+                    spans.append(_write_state(stream, state_key, report_bytes))
+        if any(_MIXER in key for key in groups):  # MambaModel keeps this state, GPTModel does not
+            state_key = _build_state_key("output_layer", (), ())
+            spans.append(_write_state(stream, state_key, report_bytes))
     path.write_bytes(encode_pickle(_describe_checkpoint(groups, spans)))
+
+
+def _write_state(stream: BinaryIO, key: str, report_bytes: Callable[[int], None]) -> _Span:
+    """Write the empty extra state of a linear layer."""
+    offset = stream.tell()
+    torch_writer.write_archive(stream, [None], (), report_bytes)
+    return _Span(key, None, offset, stream.tell() - offset)
 
 
 def _group_chunks(tensors: Sequence[OutputTensor]) -> dict[str, list[_Chunk]]:
     """Return key -> its chunks, in the order of the tensors."""
-    has_experts = any(".experts." in tensor.name for tensor in tensors)
+    is_stacked = not any(part in tensor.name for tensor in tensors for part in _UNSTACKED)
     groups: dict[str, list[_Chunk]] = {}
     for tensor in tensors:
         key, place = tensor.name, []
         layer = _LAYER.match(key)
-        if layer is not None and not has_experts:
+        if layer is not None and is_stacked:
             key = layer[1] + key[layer.end() :]
             place.append(int(layer[2]))
         expert = _LOCAL_EXPERT.search(key)

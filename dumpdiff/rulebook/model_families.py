@@ -41,7 +41,8 @@ class ModelFamily:
     place: Place
     classes: Mapping[str, str] = field(default_factory=dict)  #: model_type -> class of transformers
     targets: frozenset[str] = frozenset()  #: frameworks that it is converted to
-    reason: str = ""  #: why it is not converted to the others
+    #: framework that it is not converted to -> why
+    reasons: Mapping[str, str] = field(default_factory=dict)
     norm: str = ""  #: one of :data:`NORMS`
     norms_minus_one: bool = False  #: norm weights are stored minus one
     rows: Mapping[str, Arrangement] = field(default_factory=dict)  #: fused module -> of its parts
@@ -159,7 +160,7 @@ def _build_family(
         place,
         classes=_read_words(fields.get("model_types")),
         targets=frozenset(targets),
-        reason=fields["reason"].read_text() if "reason" in fields else "",
+        reasons=_read_reasons(fields.get("reason")),
         norm=fields["norm"].read_choice(NORMS, "norm") if "norm" in fields else base.norm,
         norms_minus_one=_read_flag(fields.get("norms_minus_one")),
         rows={**base.rows, **_read_rows(fields.get("rows"))},
@@ -174,6 +175,15 @@ def _build_family(
         megatron=_read_values(fields.get("megatron")),
         scopes=scopes,
     )
+
+
+def _read_reasons(entry: Entry | None) -> dict[str, str]:
+    """Return framework -> reason; a single text is the reason for every framework."""
+    if entry is None:
+        return {}
+    if entry.is_text:
+        return dict.fromkeys(FRAMEWORKS, entry.read_text())
+    return {name: value.read_text() for name, value in entry.read_fields(FRAMEWORKS).items()}
 
 
 def _read_signs(fields: Mapping[str, Entry]) -> dict[str, tuple[str, ...]]:

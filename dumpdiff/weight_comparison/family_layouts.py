@@ -46,6 +46,8 @@ _ARRANGEMENTS: Mapping[tuple[str, str], frozenset[str]] = {
     **{(family, "kv_b"): _GROUPED for family in (MEGATRON, MINDFORMERS, HUGGINGFACE)},
     **{(family, "q_b"): _GROUPED for family in (MEGATRON, MINDFORMERS, HUGGINGFACE)},
     **{(family, "kv_a"): _CONCATENATED for family in (MEGATRON, MINDFORMERS, HUGGINGFACE)},
+    (MEGATRON, "in_proj"): _CONCATENATED,  # of Mamba 2
+    (MEGATRON, "conv1d"): _CONCATENATED,
 }
 
 #: Families that store q and k in the order in which RoPE rotates adjacent pairs; all others store

@@ -46,6 +46,32 @@ def convert_folder(
     return write_conversion(planned, opened, folder, RULES, **flags)
 
 
+@pytest.fixture(scope="session")
+def mamba(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Mamba 2 with random weights, and a head that is its embedding."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("mamba")
+    config = transformers.Mamba2Config(
+        hidden_size=64,
+        num_hidden_layers=3,
+        num_heads=8,
+        head_dim=16,
+        n_groups=2,
+        state_size=12,
+        vocab_size=250,
+        residual_in_fp32=False,
+        tie_word_embeddings=True,
+    )
+    torch.manual_seed(7)
+    model = transformers.Mamba2ForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape))
+    model.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
 def convert_to(tmp_path: Path) -> Convert:
     """``convert_to("megatron", source, tensor=2)``: the folder of a verified conversion."""

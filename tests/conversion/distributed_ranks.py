@@ -40,7 +40,8 @@ def _load_share(distributed: Path, file: Path) -> int:
     assert (state.pop("checkpoint_version"), state.pop("iteration")) == (3.0, 0)
     megatron_model.load_strictly(model, state)
     loaded = model.state_dict()
-    for name, value in expected["model"].items():
+    weights = megatron_model.separate_norms(expected["model"])
+    for name, value in weights.items():
         assert torch.equal(loaded[name], value), name
     return len(expected["model"])
 

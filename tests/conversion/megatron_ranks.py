@@ -74,7 +74,9 @@ def _load_chunks(megatron_model: Any, content: dict[str, Any]) -> dict[str, Any]
         model = megatron_model.build_model(content["args"], number if n_chunks > 1 else None)
         megatron_model.load_strictly(model, weights)
         layers.append([layer.layer_number - 1 for layer in model.decoder.layers])
-        mixtures = [layer.mlp for layer in model.decoder.layers if layer.is_moe_layer]
+        mixtures = [
+            layer.mlp for layer in model.decoder.layers if getattr(layer, "is_moe_layer", False)
+        ]
         experts += [list(mixture.local_expert_indices) for mixture in mixtures]
     return {"layers": layers, "experts": experts}
 

@@ -44,6 +44,10 @@ LLAMA3_SCALING = {
 }
 
 
+#: transformers builds no layers of multi-token prediction, and its configuration counts one.
+NO_PREDICTIONS = {"num_nextn_predict_layers": 0}
+
+
 def save_model(folder: Path, name: str, **settings: object) -> Path:
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings})
     torch.manual_seed(0)
@@ -63,7 +67,6 @@ def read_arguments(folder: Path) -> Mapping[str, object]:
     return checkpoints.open(folder).settings
 
 
-@pytest.mark.parametrize("framework", ["megatron", "huggingface", "mindspore"])
 @pytest.mark.parametrize(
     ("name", "model_type", "reason"),
     [
@@ -78,28 +81,35 @@ def read_arguments(folder: Path) -> Mapping[str, object]:
     ],
 )
 def test_what_no_target_computes_is_refused_with_the_reason(
-    tmp_path: Path, name: str, model_type: str, reason: str, framework: str
+    tmp_path: Path, name: str, model_type: str, reason: str
 ) -> None:
+    """Each framework has a reason of its own."""
     source = save_model(tmp_path, name)
-    with pytest.raises(DumpError, match=f"{model_type} is not converted to {framework}: {reason}"):
-        plan(source, framework)
+    reasons = {
+        "megatron": reason,
+        "mindspore": r"MindSpore Transformers 2\.1",
+        "huggingface": "its checkpoints are compared only",
+    }
+    for framework, expected in reasons.items():
+        message = f"{model_type} is not converted to {framework}: {expected}"
+        with pytest.raises(DumpError, match=message):
+            plan(source, framework)
 
 
-@pytest.mark.parametrize("model_type", ["t5", "vit", "qwen2_5_vl", "mamba2", "qwen3_next"])
-@pytest.mark.parametrize("framework", ["megatron", "mindspore"])
-def test_what_has_no_converter_yet_is_refused_by_name(
-    tmp_path: Path, model_type: str, framework: str
-) -> None:
+@pytest.mark.parametrize("model_type", ["t5", "vit", "qwen2_5_vl", "qwen3_next"])
+def test_what_has_no_converter_yet_is_refused_by_name(tmp_path: Path, model_type: str) -> None:
     source = rename_model_type(save_model(tmp_path, "Llama"), model_type)
-    reason = "Megatron-core.*MindSpore Transformers"
-    with pytest.raises(DumpError, match=f"{model_type} is not converted to {framework}: {reason}"):
-        plan(source, framework)
+    reasons = {"megatron": ".*Megatron-core", "mindspore": r"MindSpore Transformers 2\.1 has no"}
+    for framework, reason in reasons.items():
+        message = f"{model_type} is not converted to {framework}: {reason}"
+        with pytest.raises(DumpError, match=message):
+            plan(source, framework)
 
 
 @pytest.mark.parametrize("name", ["Phi3", "Starcoder2"])
 def test_a_target_without_the_family_is_refused(tmp_path: Path, name: str) -> None:
     source = save_model(tmp_path, name)
-    with pytest.raises(DumpError, match=f"MindSpore Transformers has no {name[:-1]}"):
+    with pytest.raises(DumpError, match=f"MindSpore Transformers 2.1 has no {name[:-1]}"):
         plan(source, "mindspore")
 
 
@@ -182,10 +192,27 @@ def test_the_rope_scaling_of_llama3_goes_to_megatron_and_back(
     assert config["rope_theta"] == 5e5
 
 
-def test_a_scaling_that_megatron_lacks_is_said(tmp_path: Path) -> None:
-    linear = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
-    (note,) = plan(save_model(tmp_path, "Llama", rope_parameters=linear))
-    assert "no place for the scaling of RoPE (rope_type linear, factor 2.0)" in note
+def test_linear_scaling_is_the_interpolation_factor_of_megatron(
+    tmp_path: Path, convert_to: Convert
+) -> None:
+    linear = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+    source = save_model(tmp_path / "linear", "Llama", rope_parameters=linear)
+    assert plan(source) == ()
+    megatron = convert_to("megatron", source)
+    assert read_arguments(megatron)["rotary_seq_len_interpolation_factor"] == 4
+    split_again = convert_to("megatron", megatron, tensor=2)
+    assert read_arguments(split_again)["rotary_seq_len_interpolation_factor"] == 4
+    config = json.loads((convert_to("huggingface", megatron) / "config.json").read_text())
+    assert config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
+
+
+@pytest.mark.parametrize("kind", [("dynamic", 2.0), ("linear", 2.5)], ids=str)
+def test_a_scaling_that_megatron_lacks_is_said(tmp_path: Path, kind: tuple[str, float]) -> None:
+    """The factor of linear scaling is an integer on Megatron's command line."""
+    rope_type, factor = kind
+    parameters = {"rope_type": rope_type, "rope_theta": 1e4, "factor": factor}
+    (note,) = plan(save_model(tmp_path, "Llama", rope_parameters=parameters))
+    assert f"no place for the scaling of RoPE (rope_type {rope_type}, factor {factor})" in note
 
 
 def test_a_plain_llama_has_nothing_to_say(tmp_path: Path) -> None:
@@ -278,3 +305,62 @@ def test_what_contradicts_the_source_is_refused(
     source = checkpoints.open(save_model(tmp_path, "Llama"))
     with pytest.raises(DumpError, match=message):
         plan_conversion(source, options, TargetOptions("megatron"), RULES)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"attention_bias": True},
+            r"attention\.out has a bias and mlp\.down_proj has none: .* --bias",
+        ),
+        ({"mlp_bias": True}, r"mlp\.down_proj has a bias and attention\.out has none"),
+    ],
+)
+def test_biases_that_megatron_cannot_have_are_refused(
+    tmp_path: Path, convert_to: Convert, settings: dict[str, bool], message: str
+) -> None:
+    """Megatron has biases in attention and MLP or in none; zeros can be added."""
+    source = save_model(tmp_path / "source", "Llama", **settings)
+    with pytest.raises(DumpError, match=message):
+        plan(source)
+    arguments = read_arguments(convert_to("megatron", source, bias=True))
+    assert arguments["add_bias_linear"] is True
+
+
+def test_biases_come_back_with_their_settings(tmp_path: Path, convert_to: Convert) -> None:
+    source = save_model(tmp_path / "source", "Llama", attention_bias=True, mlp_bias=True)
+    back = convert_to("huggingface", convert_to("megatron", source))
+    config = json.loads((back / "config.json").read_text())
+    assert (config["attention_bias"], config["mlp_bias"]) == (True, True)
+
+
+def test_a_family_cannot_have_dense_layers_where_its_configuration_has_none(
+    tmp_path: Path, convert_to: Convert
+) -> None:
+    source = save_model(tmp_path / "source", "Qwen3Moe", mlp_only_layers=[1], num_experts=4)
+    megatron = convert_to("megatron", source)
+    assert read_arguments(megatron)["moe_layer_freq"] == [1, 0]
+    config = json.loads((convert_to("huggingface", megatron) / "config.json").read_text())
+    assert config["mlp_only_layers"] == [1]
+    options = TargetOptions("huggingface", model_type="glm4_moe")
+    with pytest.raises(DumpError, match="glm4_moe has all dense layers before those of experts"):
+        plan_conversion(checkpoints.open(megatron), SourceOptions(), options, RULES)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "lost"),
+    [
+        ("DeepseekV3", {"norm_topk_prob": False, **NO_PREDICTIONS}, "norm_topk_prob False"),
+        ("DeepseekV2", {"topk_method": "greedy"}, ""),
+        ("Phi3", {"original_max_position_embeddings": 4096}, ""),
+        ("Mistral", {"sliding_window": 4}, ""),
+    ],
+)
+def test_settings_of_the_computation_are_said_to_be_lost_or_have_no_effect(
+    tmp_path: Path, name: str, settings: dict[str, object], lost: str
+) -> None:
+    notes = plan(save_model(tmp_path, name, **settings))
+    assert [note for note in notes if "no place for" in note] == [
+        f"Megatron's arguments have no place for {lost}: see to it that the target computes them"
+    ] * bool(lost)

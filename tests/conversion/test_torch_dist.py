@@ -60,12 +60,14 @@ def test_torch_loads_it(convert_to: Convert, models: Path, hugging_face: Hugging
 
 
 @pytest.mark.record
-def test_two_ranks_of_megatron_core_load_their_shares(convert_to: Convert, models: Path) -> None:
-    """Dense layers are one tensor; layers with experts are tensors of their own."""
+def test_two_ranks_of_megatron_core_load_their_shares(
+    convert_to: Convert, models: Path, mamba: Path
+) -> None:
+    """Dense layers are one tensor; layers with experts or mixers are tensors of their own."""
     folders: list[Path] = []
-    for name in ("llama", "mixtral"):
-        folders.append(convert_to("megatron", models / name, is_distributed=True, divisible_by=256))
-        folders.append(convert_to("megatron", models / name, tensor=2))
+    for source in (models / "llama", models / "mixtral", mamba):
+        folders.append(convert_to("megatron", source, is_distributed=True, divisible_by=256))
+        folders.append(convert_to("megatron", source, tensor=2))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -83,7 +85,7 @@ def test_two_ranks_of_megatron_core_load_their_shares(convert_to: Convert, model
         output, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors[-2000:]
         assert all(int(count) > 20 for count in output.split())
-        assert len(output.split()) == 2
+        assert len(output.split()) == 3
 
 
 @pytest.mark.parametrize(
