@@ -70,9 +70,7 @@ class SelfAttention(nn.Cell):
                 Tensor(np.concatenate([model.weights[f"{path}.{name}.{kind}"] for name in "qkv"]))
                 for kind in ("weight", "bias")
             )
-            self.qkv = nn.Dense(
-                model.hidden, 3 * model.hidden, weight_init=weight, bias_init=bias
-            )
+            self.qkv = nn.Dense(model.hidden, 3 * model.hidden, weight_init=weight, bias_init=bias)
         else:
             self.query = build_linear(model, f"{path}.q")
             self.key = build_linear(model, f"{path}.k")
