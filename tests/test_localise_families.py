@@ -26,13 +26,13 @@ class TestFamily:
         assert len({case.fault for case in cases if not case.benign}) >= 10
         assert {case.side for case in cases} == {"", "mindspore", "pytorch"}
 
-    def test_three_faults_are_held_out_or_all_of_them(self, family: str) -> None:
+    def test_at_least_three_faults_are_held_out_or_all_of_them(self, family: str) -> None:
         faulty_cases = [case for case in faults.CASES if case.model == family and not case.benign]
         held_out = {case.fault for case in faulty_cases if case.held_out}
         if family in families.HELD_OUT:
             assert held_out == {case.fault for case in faulty_cases}
         else:
-            assert len(held_out) == 3
+            assert len(held_out) >= 3
 
     def test_every_fault_changes_the_model_or_its_batch(self, family: str) -> None:
         clean = recordings.Recording("pytorch", family)

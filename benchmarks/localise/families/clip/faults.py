@@ -19,7 +19,7 @@ FAULTS: Mapping[str, Fault] = {
         "no causal mask in the last layer of the texts",
         "mask-missing",
         change_model(is_mask_causal=False),
-        lambda *_: [Words("no mask|has none|mask missing", "causal|mask")],
+        lambda *_: [Words("no mask|has none", "hides from diagonal 1|a causal mask$")],
     ),
     "fused_rows": Fault(
         "a fused projection of q, k and v is read head by head",
