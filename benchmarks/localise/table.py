@@ -33,7 +33,7 @@ families. They
 was held out of them
   before was opened for tuning on 26 November 2026. The present held-out part was written on that \
 day by somebody who
-  had seen neither dumpdiff's answers to it nor how it finds causes.
+  had seen neither dumpdiff's answers to it nor the code that finds causes.
 - **tensors**: npy and graph against msprobe's whole tensors. **tensors-bare**: npy alone against \
 a ptdbg_ascend `.pkl`
   with npy files.

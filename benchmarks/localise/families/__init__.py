@@ -14,8 +14,8 @@ of the same arithmetic. Only the nets import a framework. The recording scripts 
 are those of all families.
 
 The faults, families and pairs that were held out until 26 November 2026 were opened for tuning on
-that day. Those that are held out now were written on the same day by somebody who saw neither what
-dumpdiff answers to them nor how it finds causes.
+that day. Those that are held out now were written on the same day by somebody who had seen neither
+what dumpdiff answers to them nor the code that finds causes.
 """
 
 from __future__ import annotations
