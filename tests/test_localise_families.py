@@ -72,4 +72,4 @@ def test_held_out_pairs_exist_and_have_no_fault() -> None:
 
 
 def test_families_are_counted_apart() -> None:
-    assert list(table._PARTS) == ["tuned", "held out", "new, tuned", "new, held out"]
+    assert list(table.PARTS) == ["tuned", "held out", "new, tuned", "new, held out"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 
 import families
+from faults import Case
 from formats import FORMS
 from peers import Verdict
 from score import Score
@@ -158,11 +159,12 @@ def format_failures(scores: Sequence[Score], held_out: bool) -> str:
     return "\n".join([*lines, *tail, *(f"- not counted: {text}" for text in void)])
 
 
-def _is_new(score: Score | Verdict) -> bool:
-    return score.model in families.NAMES
+def _is_new(judged: Case | Score | Verdict) -> bool:
+    return judged.model in families.NAMES
 
 
-_PARTS: dict[str, Callable[[Score | Verdict], bool]] = {
+#: Name of a part -> whether it has a case, or what was found out about one.
+PARTS: dict[str, Callable[[Case | Score | Verdict], bool]] = {
     "tuned": lambda s: not _is_new(s) and not s.held_out,
     "held out": lambda s: not _is_new(s) and s.held_out,
     "new, tuned": lambda s: _is_new(s) and not s.held_out,
@@ -172,7 +174,7 @@ _PARTS: dict[str, Callable[[Score | Verdict], bool]] = {
 
 def _format_findings(scores: Sequence[Score]) -> str:
     rows = []
-    for part, belongs in _PARTS.items():
+    for part, belongs in PARTS.items():
         for form in FORMS:
             form_scores = [s for s in scores if belongs(s) and s.form == form and not s.void]
             faulty, benign = (
@@ -216,7 +218,7 @@ def _format_findings(scores: Sequence[Score]) -> str:
 
 def _format_alignment(scores: Sequence[Score]) -> str:
     rows = []
-    for part, belongs in _PARTS.items():
+    for part, belongs in PARTS.items():
         for form in FORMS:
             tallies = [
                 s.pairs for s in scores if belongs(s) and s.form == form and s.pairs and not s.void
@@ -259,7 +261,7 @@ def _format_ratio(
 
 def _format_causes(scores: Sequence[Score]) -> str:
     rows = []
-    for part, belongs in _PARTS.items():
+    for part, belongs in PARTS.items():
         for form in FORMS:
             located = [
                 s for s in scores if belongs(s) and s.form == form and s.top3 and not s.benign
@@ -324,7 +326,7 @@ def _format_curve(points: Sequence[Point]) -> str:
 
 def _format_peers(verdicts: Sequence[Verdict]) -> str:
     rows = []
-    for part, belongs in _PARTS.items():
+    for part, belongs in PARTS.items():
         for form in dict.fromkeys(v.form for v in verdicts):
             form_verdicts = [v for v in verdicts if belongs(v) and v.form == form]
             if form_verdicts:

@@ -57,7 +57,7 @@ class Model:
     activation: str = "silu"  #: of the second feed-forward; or 'relu'
     position_offset: int = 0  #: added to all relative positions, in all blocks
     are_mels_first: bool = False  #: the projection reads mel by mel
-    is_frontend_detached: bool = False  #: no gradient to subsampling and projection
+    frontend_gradient: float = 1.0  #: the gradient of the projected frames is multiplied by it
     loss_reduction: str = "labels"  #: each loss is divided by its number of labels; or 'sequences'
 
     def block(self, n: int) -> Model:

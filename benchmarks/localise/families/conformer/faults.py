@@ -65,10 +65,11 @@ FAULTS: Mapping[str, Fault] = {
         "axes-swapped",
         change_model(are_mels_first=True),
     ),
-    "frontend_frozen": Fault(
-        "no gradient to the convolutions in front of the encoder",
-        "gradient-stopped",
-        change_model(is_frontend_detached=True),
+    "frontend_gradient": Fault(
+        "the gradient of the convolutions in front is a tenth, as in fine-tuning",
+        "gradient-scaled",
+        change_model(frontend_gradient=0.1),
+        lambda faulty, clean: [Ratio(faulty.frontend_gradient / clean.frontend_gradient)],
     ),
     "loss_reduction": Fault(
         "the mean of the losses, not divided by their numbers of labels",
@@ -87,7 +88,7 @@ CASES: tuple[tuple[str, str], ...] = (
     ("mask_subsampling", "mindspore"),
     ("relu", "pytorch"),
     ("mels_first", "pytorch"),
-    ("frontend_frozen", "pytorch"),
+    ("frontend_gradient", "pytorch"),
     ("loss_reduction", "mindspore"),
 )
 

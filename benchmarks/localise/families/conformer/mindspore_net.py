@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.conformer.architecture import (
     BLANK,
@@ -228,15 +229,17 @@ class ConformerEncoder(nn.Cell):
         self.ctc_lo = build_linear(model, "head")
         self.frames = Tensor(list(range(FRAMES)), ms.int32)
         self.first_frame = model.first_frame
-        self.is_frontend_detached = model.is_frontend_detached
+        self.scaled_gradient = None
+        if model.frontend_gradient != 1:
+            self.scaled_gradient = ScaledGradient(model.frontend_gradient)
 
     def construct(self, features, lengths):
         is_frame = ops.less(self.frames.expand_dims(0), lengths.expand_dims(1))
         keep = is_frame[:, self.first_frame :: STRIDE].astype(features.dtype)
         mask_bias = (1.0 - keep).reshape(-1, 1, 1, SEQ) * MASKED
         x = self.embed(features)
-        if self.is_frontend_detached:
-            x = ops.stop_gradient(x)
+        if self.scaled_gradient is not None:
+            x = self.scaled_gradient(x)
         x = x * HIDDEN**0.5
         for layer in self.encoders:
             x = layer(x, self.pos_emb, mask_bias, keep.expand_dims(1))

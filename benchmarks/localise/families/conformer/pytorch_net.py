@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pytorch.gradient import scaled_gradient
 from pytorch.naming import rename
 from torch import Tensor, nn
 
@@ -269,8 +270,8 @@ class CTCModel(nn.Module):
         is_padding = torch.arange(FRAMES)[None, :] >= lengths[:, None]
         is_padding = is_padding[:, self.model.first_frame :: STRIDE]
         x = self.subsampling(features)
-        if self.model.is_frontend_detached:
-            x = x.detach()
+        if self.model.frontend_gradient != 1:
+            x = scaled_gradient(x, self.model.frontend_gradient)
         x = x * math.sqrt(HIDDEN)
         for layer in self.layers:
             x = layer(x, self.pos_emb, is_padding)
