@@ -2,7 +2,7 @@
 
 A fault goes into one of two frameworks; both are recorded and compared in four forms.
 
-    python benchmarks/localise [--only 'llama-*'] [--form tensors] [--failures] [--write]
+    python benchmarks/localise [--only 'llama-*'] [--part 'new, tuned'] [--failures] [--write]
 
 needs the package installed with ``.[test]``. Records what is missing (the first time, half an
 hour), scores what changed and prints the tables; ``--write`` puts them into docs/benchmarks.md.
@@ -41,6 +41,7 @@ def main() -> None:
         case
         for case in faults.CASES
         if any(fnmatch(case.name, pattern) for pattern in args.only or ["*"])
+        and (not args.part or any(table.PARTS[part](case) for part in args.part))
     ]
     requested = [
         recording
@@ -69,7 +70,7 @@ def main() -> None:
     if args.failures:
         print(table.format_failures(scores, args.held_out))
         return
-    is_complete = not (args.only or args.form)
+    is_complete = not (args.only or args.part or args.form)
     verdicts = peers.judge_cases(cases, args.work, args.processes, _report) if is_complete else []
     curve = sensitivity.measure_curve(args.work, args.processes, _report) if is_complete else []
     text = table.format_document(scores, verdicts, curve)
@@ -85,6 +86,9 @@ def _parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--only", action="append", help="cases whose name is like this; may be repeated"
+    )
+    parser.add_argument(
+        "--part", action="append", choices=list(table.PARTS), help="this part; may be repeated"
     )
     parser.add_argument(
         "--form", action="append", choices=list(FORMS), help="this form only; may be repeated"

@@ -29,7 +29,8 @@ class Model:
 
     name: str
     weights: Mapping[str, np.ndarray]
-    variant: str = ""  #: 'names', 'fused' (PyTorch) or 'decomposition' (both), see the nets
+    #: 'names', 'fused', 'rms_norm' (PyTorch) or 'decomposition' (both), see the nets
+    variant: str = ""
     vocab: int = 64
     hidden: int = 32
     heads: int = 4
@@ -52,6 +53,8 @@ class Model:
     head_scale: float = 32**-0.5  #: of the hidden state before the tied head
     is_encoder_detached: bool = False  #: no gradient from the last cross attention to the encoder
     is_padding_ignored: bool = True  #: padding does not count in the loss
+    n_later: int = 0  #: later tokens that a token of the decoder sees
+    is_padding_divided: bool = False  #: the sum of losses is divided by all labels, with padding
 
     @property
     def head_dim(self) -> int:

@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from claims import Anywhere, Ratio, Values, Words
 
 from families.encdec.architecture import Model
-from families.fault import Fault, change_model
+from families.fault import Change, Fault, change_model
 
 
-def _swap_cross_weights(model: Model) -> Model:
-    key, value = "decoder.0.cross.k.weight", "decoder.0.cross.v.weight"
-    weights = {**model.weights, key: model.weights[value], value: model.weights[key]}
-    return change_model(weights=weights)(model)
+def _swap_weights(first: str, second: str) -> Change:
+    def apply(model: Model) -> Model:
+        weights = model.weights
+        swapped = {**weights, first: weights[second], second: weights[first]}
+        return change_model(weights=swapped)(model)
+
+    return apply
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -26,7 +29,6 @@ FAULTS: Mapping[str, Fault] = {
         "half of the decoder's buckets are for later tokens",
         "relative-bias",
         change_model(is_decoder_bidirectional=True),
-        held_out=True,
     ),
     "bias_in_first_layer": Fault(
         "the decoder's second layer has no position bias",
@@ -56,7 +58,6 @@ FAULTS: Mapping[str, Fault] = {
         "epsilon",
         change_model(norm_eps=1e-3),
         lambda faulty, clean: [Values(faulty.norm_eps, clean.norm_eps)],
-        held_out=True,
     ),
     "norm_kind": Fault(
         "layer norm for RMS norm before a cross attention",
@@ -73,7 +74,7 @@ FAULTS: Mapping[str, Fault] = {
     "cross_swapped": Fault(
         "the weights of k and v of a cross attention exchanged",
         "weight-swapped",
-        _swap_cross_weights,
+        _swap_weights("decoder.0.cross.k.weight", "decoder.0.cross.v.weight"),
     ),
     "head_scale": Fault(
         "the tied head's input is not scaled",
@@ -85,7 +86,6 @@ FAULTS: Mapping[str, Fault] = {
         "no gradient from the last cross attention to the encoder",
         "gradient-stopped",
         change_model(is_encoder_detached=True),
-        held_out=True,
     ),
     "label_smoothing": Fault(
         "labels are not smoothed",
@@ -97,6 +97,26 @@ FAULTS: Mapping[str, Fault] = {
         "padding counts in the loss",
         "ignore-index",
         change_model(is_padding_ignored=False),
+    ),
+    "mask_shifted": Fault(
+        "a token of the decoder sees the one after it",
+        "mask-shifted",
+        change_model(n_later=1),
+        lambda *_: [Words("hides from diagonal 2", "hides from diagonal 1|a causal mask$")],
+        held_out=True,
+    ),
+    "gate_up_swapped": Fault(
+        "gate and up of a feed-forward exchanged on load",
+        "gate-up-swapped",
+        _swap_weights("encoder.0.mlp.gate.weight", "encoder.0.mlp.up.weight"),
+        lambda *_: [Anywhere("gate"), Anywhere("up")],
+        held_out=True,
+    ),
+    "padding_divided": Fault(
+        "the sum of the losses is divided by all labels, with padding",
+        "loss-reduction",
+        change_model(is_padding_divided=True),
+        row="8",
         held_out=True,
     ),
 }
@@ -116,6 +136,9 @@ CASES: tuple[tuple[str, str], ...] = (
     ("encoder_detached", "mindspore"),
     ("label_smoothing", "pytorch"),
     ("ignore_index", "mindspore"),
+    ("mask_shifted", "mindspore"),
+    ("gate_up_swapped", "pytorch"),
+    ("padding_divided", "pytorch"),
 )
 
 #: Other module names in PyTorch; norm and loss written out in MindSpore, fused attention and a loss
@@ -126,4 +149,5 @@ VARIANTS: Mapping[str, tuple[str, str]] = {
     "fused": ("", "fused"),
     "fused_decomposition": ("decomposition", "fused"),
     "one_decomposition": ("", "decomposition"),
+    "rms_norm": ("", "rms_norm"),
 }

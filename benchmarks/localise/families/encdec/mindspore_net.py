@@ -185,7 +185,8 @@ class Decoder(nn.Cell):
         self.layers = nn.CellList([DecoderLayer(model, n) for n in range(model.n_layers)])
         self.norm = Norm(model, "decoder.norm")
         length = max(model.target_lengths)
-        mask_bias = np.triu(np.full((length, length), MASKED, dtype=np.float32), 1)
+        fill = np.full((length, length), MASKED, dtype=np.float32)
+        mask_bias = np.triu(fill, 1 + model.n_later)
         self.mask_bias = Tensor(mask_bias)
         self.unbiased_layer, self.is_cross_masked = model.unbiased_layer, model.is_cross_masked
 
@@ -227,10 +228,20 @@ class EncoderDecoderLoss(nn.Cell):
         self.network = EncoderDecoder(model)
         self.smoothing, self.vocab = model.label_smoothing, model.vocab
         self.is_written_out = model.variant == "decomposition"
+        self.is_padding_divided = model.is_padding_divided
 
     def construct(self, source, mask, tokens, labels):
         logits = self.network(source, mask, tokens)
         labels = labels.reshape(-1)
+        if self.is_padding_divided:
+            losses = ops.cross_entropy(
+                logits,
+                labels,
+                ignore_index=IGNORED,
+                reduction="none",
+                label_smoothing=self.smoothing,
+            )
+            return losses.mean()
         if self.is_written_out:
             return self.compute_smoothed_loss(logits, labels)
         return ops.cross_entropy(

@@ -2,6 +2,7 @@
 
 Variant 'names': those of BART. Variant 'decomposition': fused attention, norm and loss from other
 operators. Variant 'fused': one layer for keys and values, one for gate and up, products by einsum.
+Variant 'rms_norm': PyTorch's operator for the norm, and scores that begin with the bias.
 """
 
 from __future__ import annotations
@@ -90,8 +91,11 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.from_numpy(model.weights[f"{path}.weight"].copy()))
         self.eps, self.is_centered = eps, kind == "layer"
         self.is_root_divided = model.variant == "decomposition"
+        self.is_operator = model.variant == "rms_norm" and kind == "rms"
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.is_operator:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         if self.is_centered:
             x = x - x.mean(-1, keepdim=True)
         variance = x.pow(2).mean(-1, keepdim=True)
@@ -141,6 +145,15 @@ class Attention(nn.Module):
     def split(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], -1, self.model.heads, self.model.head_dim).transpose(1, 2)
 
+    def attend_batched(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        """Return (batch, heads, queries, dim) from products that begin with the bias."""
+        bias = bias.expand(len(q), self.model.heads, -1, k.shape[2])
+        bias = bias.expand(-1, -1, q.shape[2], -1).flatten(0, 1)
+        scores = torch.baddbmm(
+            bias, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), alpha=self.scale
+        )
+        return torch.bmm(scores.softmax(dim=-1), v.flatten(0, 1)).view(q.shape)
+
     def attend_fused(self, x: Tensor, source: Tensor, bias: Tensor | None) -> Tensor:
         """Return the result for keys and values from one layer, in (batch, length, heads, dim)."""
         shape = (x.shape[0], -1, self.model.heads, self.model.head_dim)
@@ -159,6 +172,8 @@ class Attention(nn.Module):
         q, k, v = self.split(self.q(x)), self.split(self.k(source)), self.split(self.v(source))
         if self.model.variant == "decomposition":
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale)
+        elif self.model.variant == "rms_norm":
+            y = self.attend_batched(q, k, v, bias)
         else:
             scores = torch.matmul(q, k.transpose(3, 2))
             if self.scale != 1:
@@ -288,11 +303,12 @@ class Decoder(nn.Module):
         super().__init__()
         self.block = nn.ModuleList(DecoderBlock(model, n) for n in range(model.n_layers))
         self.final_layer_norm = Norm(model, "decoder.norm")
+        self.n_later = model.n_later
         self.unbiased_layer, self.is_cross_masked = model.unbiased_layer, model.is_cross_masked
 
     def forward(self, x: Tensor, source: Tensor, source_bias: Tensor) -> Tensor:
         length = x.shape[1]
-        is_visible = torch.tril(torch.ones(length, length))[None, None]
+        is_visible = torch.tril(torch.ones(length, length), self.n_later)[None, None]
         mask_bias = (1.0 - is_visible) * torch.finfo(x.dtype).min
         bias = self.block[0].self_attention.attention.compute_bias(length) + mask_bias
         for n, block in enumerate(self.block):
@@ -324,6 +340,15 @@ class EncoderDecoder(nn.Module):
         labels = labels.view(-1)
         if model.variant == "decomposition":
             return self.smoothed_loss(F.log_softmax(logits, dim=-1), labels)
+        if model.is_padding_divided:
+            losses = F.cross_entropy(
+                logits,
+                labels,
+                ignore_index=IGNORED,
+                reduction="sum",
+                label_smoothing=model.label_smoothing,
+            )
+            return losses / labels.numel()
         return F.cross_entropy(
             logits, labels, ignore_index=IGNORED, label_smoothing=model.label_smoothing
         )

@@ -31,7 +31,8 @@ class Model:
     weights: Mapping[str, np.ndarray]
     #: '' as a user writes it first; 'cells' (PyTorch): one nn.LSTMCell for each layer, called step
     #: by step; 'written' (PyTorch): in plain arithmetic; 'projected' (MindSpore): the inputs of all
-    #: steps are projected at once
+    #: steps are projected at once; 'joined' (MindSpore): one product of input and state together,
+    #: steps come first
     variant: str = ""
     #: which rows of a layer's weights the net reads as the gates i, f, g, o
     gate_order: tuple[int, ...] = (0, 1, 2, 3)
@@ -44,6 +45,8 @@ class Model:
     is_reversed: bool = False  #: the sequence is read from its end
     padding_row: int = -1  #: >= 0: row of the embedding that gets no gradient
     dropout: float = 0.0  #: between the layers; PyTorch only
+    label_shift: int = 1  #: a label is the token so many steps later
+    is_head_half: bool = False  #: the head computes in float16
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return tokens and labels, int32 (batch, seq), and the state: hidden and cell, float32
@@ -52,11 +55,12 @@ class Model:
         rng = np.random.default_rng(SEED + 1)
         tokens = rng.integers(0, VOCAB, (BATCH, SEQ + 1)).astype(np.int32)
         tokens[:, -3] = 0  # the row of the padding token is read, too
+        begin = self.label_shift
         hidden = np.tanh(0.5 * rng.standard_normal((LAYERS, BATCH, WIDTH)))
         cell = 0.5 * rng.standard_normal((LAYERS, BATCH, WIDTH))
         return (
             tokens[:, :-1].copy(),
-            tokens[:, 1:].copy(),
+            tokens[:, begin : begin + SEQ].copy(),
             hidden.astype(np.float32),
             cell.astype(np.float32),
         )

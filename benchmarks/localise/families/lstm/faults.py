@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from claims import Anywhere, Claim, Words
+import numpy as np
+from claims import Anywhere, Claim, Shift, Words
 
-from families.fault import Fault, change_model
+from families.fault import Fault, change_model, change_weight
 from families.lstm.architecture import DROPOUT, LAYERS, Model
 
 LAST = LAYERS - 1
@@ -57,7 +58,6 @@ FAULTS: Mapping[str, Fault] = {
         "activation-kind",
         change_model(gate_activation="hard"),
         lambda faulty, clean: [Words("hard", "sigmoid")],
-        held_out=True,
     ),
     "layer_weight": Fault(
         "the last layer has the recurrent weight of the first one",
@@ -70,7 +70,6 @@ FAULTS: Mapping[str, Fault] = {
         "scan-direction",
         change_model(is_reversed=True),
         _claim("reverse"),
-        held_out=True,
     ),
     "stopped_state": Fault(
         "no gradient flows through the state in the middle of the sequence",
@@ -88,6 +87,26 @@ FAULTS: Mapping[str, Fault] = {
         "dropout",
         change_model(dropout=DROPOUT),
         lambda faulty, clean: [Words(rf"p = {faulty.dropout:g}\b")],
+    ),
+    "embedding_shift": Fault(
+        "rows of the embedding shifted by one, as by a token that only one vocabulary has",
+        "row-shift",
+        change_weight("embedding.weight", lambda table: np.roll(table, 1, axis=0)),
+        lambda *_: [Shift(1)],
+        held_out=True,
+    ),
+    "label_shift": Fault(
+        "labels are the tokens themselves",
+        "label-shift",
+        change_model(label_shift=0),
+        lambda faulty, clean: [Shift(clean.label_shift - faulty.label_shift)],
+        held_out=True,
+    ),
+    "head_half": Fault(
+        "the head in float16",
+        "low-precision",
+        change_model(is_head_half=True),
+        lambda *_: [Words(r"\bfloat16")],
         held_out=True,
     ),
 }
@@ -106,6 +125,9 @@ CASES: tuple[tuple[str, str], ...] = (
     ("stopped_state", "mindspore"),
     ("padding_row", "pytorch"),
     ("dropout", "pytorch"),
+    ("embedding_shift", "mindspore"),
+    ("label_shift", "pytorch"),
+    ("head_half", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {
@@ -113,4 +135,5 @@ VARIANTS: Mapping[str, tuple[str, str]] = {
     "projected": ("projected", ""),
     "written": ("", "written"),
     "written_cells": ("projected", "cells"),
+    "joined": ("joined", ""),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
 from families.lstm.architecture import LAYERS, VOCAB, WIDTH, Model
@@ -46,6 +47,40 @@ class LSTMCell(nn.Cell):
         return hidden, cell
 
 
+class JoinedLSTMCell(nn.Cell):
+    """The same with one product of input and state together."""
+
+    def __init__(self, model: Model, n: int) -> None:
+        super().__init__()
+        weights = [Tensor(model.weights[f"layers.{n}.weight_{name}"]) for name in ("ih", "hh")]
+        self.weight = Parameter(ops.concat(weights, 1))
+        self.bias_ih = Parameter(Tensor(model.weights[f"layers.{n}.bias_ih"]))
+        self.bias_hh = Parameter(Tensor(model.weights[f"layers.{n}.bias_hh"]))
+
+    def construct(self, x, hidden, cell):
+        joined = ops.concat((x, hidden), 1)
+        gates = ops.matmul(joined, self.weight.T) + (self.bias_ih + self.bias_hh)
+        sigmoids = ops.sigmoid(gates)
+        candidate = ops.tanh(gates[:, 2 * WIDTH : 3 * WIDTH])
+        cell = sigmoids[:, WIDTH : 2 * WIDTH] * cell + sigmoids[:, :WIDTH] * candidate
+        return sigmoids[:, 3 * WIDTH :] * ops.tanh(cell), cell
+
+
+class JoinedLSTMLayer(nn.Cell):
+    """All steps of one layer: (seq, batch, width) from and to."""
+
+    def __init__(self, model: Model, n: int) -> None:
+        super().__init__()
+        self.cell = JoinedLSTMCell(model, n)
+
+    def construct(self, x, hidden, cell):
+        outputs = ()
+        for step in range(x.shape[0]):
+            hidden, cell = self.cell(x[step], hidden, cell)
+            outputs = (*outputs, hidden)
+        return ops.stack(outputs, 0)
+
+
 class LSTMLayer(nn.Cell):
     """All steps of one layer: (batch, seq, width) from and to."""
 
@@ -87,19 +122,28 @@ class LanguageModel(nn.Cell):
         self.embedding = nn.Embedding(
             VOCAB, WIDTH, embedding_table=Tensor(weights["embedding.weight"])
         )
-        self.layers = nn.CellList([LSTMLayer(model, n) for n in range(LAYERS)])
+        self.is_joined = model.variant == "joined"
+        layer_class = JoinedLSTMLayer if self.is_joined else LSTMLayer
+        self.layers = nn.CellList([layer_class(model, n) for n in range(LAYERS)])
         self.head = nn.Dense(
             WIDTH,
             VOCAB,
             weight_init=Tensor(weights["head.weight"]),
             bias_init=Tensor(weights["head.bias"]),
         )
+        self.is_head_half = model.is_head_half
+        if self.is_head_half:
+            self.head.to_float(ms.float16)
 
     def construct(self, tokens, hidden, cell):
         x = self.embedding(tokens)
+        if self.is_joined:
+            x = x.transpose(1, 0, 2)
         for n in range(LAYERS):
             x = self.layers[n](x, hidden[n], cell[n])
-        return self.head(x)
+        if self.is_joined:
+            x = x.transpose(1, 0, 2)
+        return self.head(x).astype(ms.float32) if self.is_head_half else self.head(x)
 
 
 class TokenLoss(nn.Cell):

@@ -114,6 +114,8 @@ def build_loss(model: Model) -> nn.Module:
 
     The gates of the fused operator are what they are: another order is one of the weights' rows.
     """
+    if model.is_head_half:
+        raise SystemExit("is_head_half is a knob of the MindSpore net")
     if model.dropout not in (0.0, DROPOUT):
         raise SystemExit(f"dropout is off or {DROPOUT}")
     loss = TokenLoss(model)

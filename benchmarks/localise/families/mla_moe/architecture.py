@@ -59,6 +59,9 @@ class Model:
     routed_scale: float = ROUTED_SCALE
     has_shared_expert: bool = True
     is_router_detached: bool = False  #: no gradient reaches the router
+    top_k: int = TOP_K  #: experts of a token
+    position_scale: float = 1.0  #: positions are multiplied by it, in all blocks
+    expert_gradient: float = 1.0  #: the gradient of the routed experts is multiplied by it
 
     def block(self, n: int) -> Model:
         """Return the model for the attention of block n: only the last one has the knobs."""
@@ -76,7 +79,7 @@ class Model:
         """Return cosine and sine (seq, ROPE_DIM / 2), float32."""
         half = ROPE_DIM // 2
         frequencies = ROPE_THETA ** (-np.arange(half) / half)
-        angles = np.outer(np.arange(SEQ), frequencies)
+        angles = np.outer(np.arange(SEQ) * self.position_scale, frequencies)
         return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -43,7 +43,6 @@ FAULTS: Mapping[str, Fault] = {
         "keys and values exchanged when their projection is split",
         "split-order",
         change_model(are_values_first=True),
-        held_out=True,
     ),
     "bias_in_weights": Fault(
         "the balancing bias counts in the experts' weights",
@@ -68,7 +67,6 @@ FAULTS: Mapping[str, Fault] = {
         "router-normalisation",
         change_model(scoring="softmax"),
         _say("softmax", "sigmoid"),
-        held_out=True,
     ),
     "routed_scale": Fault(
         "the routed experts' scaling factor left out",
@@ -86,6 +84,27 @@ FAULTS: Mapping[str, Fault] = {
         "no gradient reaches the router",
         "gradient-stopped",
         change_model(is_router_detached=True),
+    ),
+    "top_k": Fault(
+        "a token has two experts for three",
+        "router-top-k",
+        change_model(top_k=2),
+        lambda faulty, clean: [Values(faulty.top_k, clean.top_k)],
+        held_out=True,
+    ),
+    "position_scale": Fault(
+        "positions divided by 4, as for a longer context",
+        "rope-scaling",
+        change_model(position_scale=0.25),
+        lambda faulty, clean: [Ratio(faulty.position_scale / clean.position_scale)],
+        held_out=True,
+    ),
+    "expert_gradient": Fault(
+        "the gradient of the routed experts is summed over two ranks that have the same",
+        "gradient-scaled",
+        change_model(expert_gradient=2.0),
+        lambda faulty, clean: [Ratio(faulty.expert_gradient / clean.expert_gradient)],
+        row="20",
         held_out=True,
     ),
 }
@@ -107,6 +126,9 @@ CASES: tuple[tuple[str, str], ...] = (
     ("shared_missing", "pytorch"),
     ("router_stopped", "pytorch"),
     ("router_stopped", "mindspore"),
+    ("top_k", "pytorch"),
+    ("position_scale", "pytorch"),
+    ("expert_gradient", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

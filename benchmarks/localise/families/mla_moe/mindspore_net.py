@@ -5,6 +5,7 @@ from __future__ import annotations
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.mla_moe.architecture import (
     CHOSEN_GROUPS,
@@ -18,7 +19,6 @@ from families.mla_moe.architecture import (
     NOPE_DIM,
     ROPE_DIM,
     SEQ,
-    TOP_K,
     VOCAB,
     Model,
 )
@@ -140,7 +140,7 @@ class Router(nn.Cell):
         self.is_sigmoid = model.scoring == "sigmoid"
         self.is_bias_in_weights, self.is_grouped = model.is_bias_in_weights, model.is_grouped
         self.is_normalized, self.routed_scale = model.is_normalized, model.routed_scale
-        self.is_detached = model.is_router_detached
+        self.is_detached, self.top_k = model.is_router_detached, model.top_k
 
     def hide_groups(self, choice):
         """Set the scores of all experts outside the best groups to the mask's fill."""
@@ -160,7 +160,7 @@ class Router(nn.Cell):
         choice = ops.stop_gradient(biased)
         if self.is_grouped:
             choice = self.hide_groups(choice)
-        _, experts = ops.topk(choice, TOP_K)
+        _, experts = ops.topk(choice, self.top_k)
         chosen = ops.one_hot(experts, EXPERTS, 1.0, 0.0).sum(1)
         weights = (biased if self.is_bias_in_weights else scores) * chosen
         if self.is_normalized:
@@ -178,6 +178,9 @@ class MoE(nn.Cell):
         else:
             experts = [FeedForward(model, f"{prefix}.experts.{e}") for e in range(EXPERTS)]
             self.ffn = nn.CellList(experts)
+        self.scaled_gradient = None
+        if model.expert_gradient != 1:
+            self.scaled_gradient = ScaledGradient(model.expert_gradient)
         self.has_shared_expert = model.has_shared_expert
         if self.has_shared_expert:
             self.shared_experts = FeedForward(model, f"{prefix}.shared")
@@ -191,6 +194,8 @@ class MoE(nn.Cell):
             out = ops.zeros_like(tokens)
             for number in range(EXPERTS):
                 out = out + self.ffn[number](tokens) * weights[:, number : number + 1]
+        if self.scaled_gradient is not None:
+            out = self.scaled_gradient(out)
         out = out.reshape(x.shape)
         return out + self.shared_experts(x) if self.has_shared_expert else out
 

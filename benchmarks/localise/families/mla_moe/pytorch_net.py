@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pytorch.gradient import scaled_gradient
 from torch import Tensor, nn
 
 from families.mla_moe.architecture import (
@@ -20,7 +21,6 @@ from families.mla_moe.architecture import (
     Q_RANK,
     ROPE_DIM,
     SEQ,
-    TOP_K,
     VOCAB,
     Model,
 )
@@ -119,7 +119,7 @@ class MLP(nn.Module):
 
 
 class Router(nn.Module):
-    """Numbers and weights of each token's experts, (tokens, TOP_K) each."""
+    """Numbers and weights of each token's experts, (tokens, top k) each."""
 
     def __init__(self, model: Model, prefix: str) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Router(nn.Module):
             group_mask = torch.zeros_like(group_scores).scatter_(1, groups, 1)
             expert_mask = group_mask.unsqueeze(-1).expand(-1, GROUPS, EXPERTS // GROUPS)
             choice = choice.masked_fill(~expert_mask.reshape(-1, EXPERTS).bool(), float("-inf"))
-        experts = torch.topk(choice, k=TOP_K, dim=-1, sorted=False)[1]
+        experts = torch.topk(choice, k=model.top_k, dim=-1, sorted=False)[1]
         weights = (biased if model.is_bias_in_weights else scores).gather(1, experts)
         if model.is_normalized:
             weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
@@ -157,6 +157,7 @@ class MoE(nn.Module):
         if model.has_shared_expert:
             self.shared_experts = MLP(model, f"{prefix}.shared")
         self.has_shared_expert = model.has_shared_expert
+        self.expert_gradient = model.expert_gradient
         self.is_dense = model.variant == "dense"
 
     def run_all_experts(self, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
@@ -177,6 +178,8 @@ class MoE(nn.Module):
             if token_rows.numel():
                 expert_out = expert(tokens[token_rows])
                 out.index_add_(0, token_rows, expert_out * weights[token_rows, places, None])
+        if self.expert_gradient != 1:
+            out = scaled_gradient(out, self.expert_gradient)
         out = out.view(x.shape)
         return out + self.shared_experts(x) if self.has_shared_expert else out
 

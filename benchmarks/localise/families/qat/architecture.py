@@ -63,6 +63,8 @@ class Model:
     passes_gradient: bool = True  #: of the activation
     passes_clipped: bool = False  #: of the activation
     has_bias: bool = True
+    has_skip: bool = True  #: of the last block
+    label_smoothing: float = 0.0
 
     def layer(self, name: str) -> Model:
         """Return the model for a linear layer: only the last block's down layer has the knobs."""

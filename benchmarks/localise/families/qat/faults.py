@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from claims import Anywhere, Ratio, Shift, Words
+from claims import Anywhere, Ratio, Shift, Values, Words
 
-from families.fault import Fault, change_model
+from families.fault import Fault, change_model, change_weight
 
 FAULTS: Mapping[str, Fault] = {
     "zero_point": Fault(
@@ -20,7 +20,6 @@ FAULTS: Mapping[str, Fault] = {
         "quantization-range",
         change_model(n_levels=128),
         lambda faulty, clean: [Words("127|128|7 bits", "255|256|8 bits")],
-        held_out=True,
     ),
     "scale": Fault(
         "the scale of an activation is 1 % too large",
@@ -45,7 +44,6 @@ FAULTS: Mapping[str, Fault] = {
         "quantization-axis",
         change_model(scale_axis=1),
         lambda faulty, clean: [Anywhere("axis|columns")],
-        held_out=True,
     ),
     "floor": Fault(
         "a weight rounded down, not to the nearest step",
@@ -63,13 +61,32 @@ FAULTS: Mapping[str, Fault] = {
         "straight-through",
         change_model(passes_clipped=True),
         lambda faulty, clean: [Anywhere("clip")],
-        held_out=True,
     ),
     "bias_missing": Fault(
         "a quantized layer without its bias",
         "bias-missing",
         change_model(has_bias=False),
         lambda faulty, clean: [Anywhere("bias")],
+    ),
+    "weight_transposed": Fault(
+        "a square weight transposed on load",
+        "weight-transposed",
+        change_weight("blocks.0.up.weight", lambda weight: weight.T),
+        lambda *_: [Anywhere("transposed")],
+        held_out=True,
+    ),
+    "skip_missing": Fault(
+        "a block without its skip connection",
+        "skip-missing",
+        change_model(has_skip=False),
+        held_out=True,
+    ),
+    "label_smoothing": Fault(
+        "labels are smoothed",
+        "label-smoothing",
+        change_model(label_smoothing=0.1),
+        lambda faulty, clean: [Values(faulty.label_smoothing, clean.label_smoothing)],
+        held_out=True,
     ),
 }
 
@@ -86,6 +103,9 @@ CASES: tuple[tuple[str, str], ...] = (
     ("gradient_stopped", "mindspore"),
     ("clipped_gradient", "pytorch"),
     ("bias_missing", "pytorch"),
+    ("weight_transposed", "mindspore"),
+    ("skip_missing", "pytorch"),
+    ("label_smoothing", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -97,9 +97,11 @@ class Block(nn.Cell):
         super().__init__()
         self.up = QuantDense(model, f"blocks.{n}.up")
         self.down = QuantDense(model, f"blocks.{n}.down")
+        self.has_skip = model.has_skip or n < BLOCKS - 1
 
     def construct(self, x):
-        return x + self.down(ops.relu(self.up(x)))
+        y = self.down(ops.relu(self.up(x)))
+        return x + y if self.has_skip else y
 
 
 class Classifier(nn.Cell):
@@ -127,9 +129,11 @@ class ClassLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__(auto_prefix=False)
         self.network = Classifier(model)
+        self.smoothing = model.label_smoothing
 
     def construct(self, features, labels):
-        return ops.cross_entropy(self.network(features), labels)
+        logits = self.network(features)
+        return ops.cross_entropy(logits, labels, label_smoothing=self.smoothing)
 
 
 def build_loss(model: Model) -> nn.Cell:

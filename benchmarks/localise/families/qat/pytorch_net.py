@@ -101,9 +101,11 @@ class Block(nn.Module):
         super().__init__()
         self.up = QuantizedLinear(model, f"blocks.{n}.up")
         self.down = QuantizedLinear(model, f"blocks.{n}.down")
+        self.has_skip = model.has_skip or n < BLOCKS - 1
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(F.relu(self.up(x)))
+        y = self.down(F.relu(self.up(x)))
+        return x + y if self.has_skip else y
 
 
 class Classifier(nn.Module):
@@ -115,12 +117,13 @@ class Classifier(nn.Module):
         self.head = nn.Linear(weight.shape[1], weight.shape[0])
         self.head.weight.data.copy_(torch.from_numpy(np.array(weight)))
         self.head.bias.data.copy_(torch.from_numpy(np.array(bias)))
+        self.label_smoothing = model.label_smoothing
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         x = self.embed(features)
         for block in self.blocks:
             x = block(x)
-        return F.cross_entropy(self.head(x), labels)
+        return F.cross_entropy(self.head(x), labels, label_smoothing=self.label_smoothing)
 
 
 def build_loss(model: Model) -> nn.Module:

@@ -28,12 +28,13 @@ EPS = 1e-5
 class Model:
     """Weights, knobs and batch. A knob turned away from its default is a fault.
 
-    All knobs are those of the last block.
+    Knobs are those of the last block; ``norm_kind`` is that of the norm behind it.
     """
 
     name: str
     weights: Mapping[str, np.ndarray]
     #: '' as a user writes it first; 'separate' (PyTorch): in_proj and x_proj are several layers;
+    #: 'stepwise' (PyTorch): each step has its own decay and input, norms are one operator;
     #: 'cumulative' (MindSpore): no loop, every state is a sum over all earlier steps
     variant: str = ""
     eps: float = EPS  #: of the norm before the block
@@ -48,6 +49,9 @@ class Model:
     is_reversed: bool = False  #: the scan begins at the end
     is_state_stopped: bool = False  #: no gradient flows back from one step to the one before it
     is_gate_activated: bool = True  #: the gate is silu(z), else z
+    chunk: int = SEQ  #: steps after which the state is set to zeros
+    residual: str = "before"  #: 'after': the output is added to the normed hidden state
+    norm_kind: str = "rms"  #: or 'layer', without bias
 
     def block(self, n: int) -> Model:
         """Return the model for block n: only the last one has the knobs."""

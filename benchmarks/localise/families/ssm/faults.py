@@ -38,7 +38,6 @@ FAULTS: Mapping[str, Fault] = {
         "activation-kind",
         change_model(activation="gelu"),
         _say("gelu", "silu"),
-        held_out=True,
     ),
     "dt_bias_missing": Fault(
         "the bias of the step sizes is left out",
@@ -50,7 +49,6 @@ FAULTS: Mapping[str, Fault] = {
         "B discretized by a zero-order hold, not by Euler's rule",
         "scan-discretization",
         change_model(discretization="hold"),
-        held_out=True,
     ),
     "decay_linear": Fault(
         "A is read without its exponential",
@@ -73,19 +71,38 @@ FAULTS: Mapping[str, Fault] = {
         "scan-direction",
         change_model(is_reversed=True),
         _say("reverse"),
-        held_out=True,
     ),
     "state_stopped": Fault(
         "no gradient flows from one step to the one before it",
         "gradient-stopped",
         change_model(is_state_stopped=True),
-        held_out=True,
     ),
     "gate_linear": Fault(
         "the gate without its activation",
         "activation-kind",
         change_model(is_gate_activated=False),
         _say("no activation|identity", "silu"),
+    ),
+    "state_reset": Fault(
+        "the scan works chunk by chunk and forgets the state between them",
+        "hidden-state-reset",
+        change_model(chunk=4),
+        _say("zero"),
+        row="41",
+        held_out=True,
+    ),
+    "residual_order": Fault(
+        "residual taken after the norm",
+        "residual-order",
+        change_model(residual="after"),
+        held_out=True,
+    ),
+    "norm_kind": Fault(
+        "layer norm for RMS norm behind the last block",
+        "norm-kind",
+        change_model(norm_kind="layer"),
+        _say("layer norm", "RMS norm"),
+        held_out=True,
     ),
 }
 
@@ -104,9 +121,13 @@ CASES: tuple[tuple[str, str], ...] = (
     ("reversed", "mindspore"),
     ("state_stopped", "pytorch"),
     ("gate_linear", "mindspore"),
+    ("state_reset", "mindspore"),
+    ("residual_order", "pytorch"),
+    ("norm_kind", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {
     "cumulative": ("cumulative", ""),
     "separate": ("", "separate"),
+    "stepwise": ("", "stepwise"),
 }

@@ -31,12 +31,14 @@ def make_dense(weight: np.ndarray, bias: np.ndarray | None = None) -> nn.Dense:
 
 
 class RMSNorm(nn.Cell):
-    def __init__(self, weight: np.ndarray, eps: float = EPS) -> None:
+    def __init__(self, weight: np.ndarray, eps: float = EPS, kind: str = "rms") -> None:
         super().__init__()
         self.weight = Parameter(Tensor(weight))
-        self.eps = eps
+        self.eps, self.is_centered = eps, kind == "layer"
 
     def construct(self, x):
+        if self.is_centered:
+            x = x - ops.mean(x, -1, True)
         return x * ops.rsqrt(ops.mean(ops.square(x), -1, True) + self.eps) * self.weight
 
 
@@ -74,6 +76,7 @@ class SelectiveScan(nn.Cell):
         self.is_decay_exponential = model.is_decay_exponential
         self.is_euler = model.discretization == "euler"
         self.is_reversed, self.is_stopped = model.is_reversed, model.is_state_stopped
+        self.chunk = model.chunk
         # (later step, earlier step): 1 where the earlier one comes after it or is the same
         is_later = np.tril(np.ones((SEQ, SEQ), np.float32))
         self.is_later = Tensor(is_later.reshape(1, SEQ, SEQ, 1, 1))
@@ -100,6 +103,8 @@ class SelectiveScan(nn.Cell):
         outputs = ()
         for number in range(SEQ):
             step = SEQ - 1 - number if self.is_reversed else number
+            if number > 0 and number % self.chunk == 0:
+                state = ops.zeros_like(state)
             if self.is_stopped:
                 state = ops.stop_gradient(state)
             state = decay[:, step] * state + entering[:, step]
@@ -153,9 +158,11 @@ class MambaBlock(nn.Cell):
         super().__init__()
         self.norm = RMSNorm(model.weights[f"layers.{n}.norm.weight"], model.block(n).eps)
         self.mixer = MambaMixer(model.block(n), f"layers.{n}")
+        self.is_residual_normed = model.block(n).residual == "after"
 
     def construct(self, x):
-        return x + self.mixer(self.norm(x))
+        y = self.norm(x)
+        return (y if self.is_residual_normed else x) + self.mixer(y)
 
 
 class Mamba(nn.Cell):
@@ -166,7 +173,7 @@ class Mamba(nn.Cell):
         table = Tensor(model.weights["embedding.weight"])
         self.embedding = nn.Embedding(VOCAB, HIDDEN, embedding_table=table)
         self.layers = nn.CellList([MambaBlock(model, n) for n in range(LAYERS)])
-        self.norm_out = RMSNorm(model.weights["norm.weight"])
+        self.norm_out = RMSNorm(model.weights["norm.weight"], kind=model.norm_kind)
         self.matmul = ops.MatMul(transpose_b=True)
 
     def construct(self, tokens):

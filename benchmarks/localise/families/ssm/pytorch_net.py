@@ -1,4 +1,8 @@
-"""The state-space model as Hugging Face writes Mamba's slow forward: a loop over the steps."""
+"""The state-space model as Hugging Face writes Mamba's slow forward: a loop over the steps.
+
+Variant 'separate': in_proj and x_proj are several layers. Variant 'stepwise': the loop computes
+what enters each step, as a recurrent cell does, and the norm is PyTorch's operator.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +37,28 @@ def make_linear(weight: np.ndarray, bias: np.ndarray | None = None) -> nn.Linear
 
 
 class RMSNorm(nn.Module):
+    def __init__(self, weight: np.ndarray, eps: float = EPS, kind: str = "rms") -> None:
+        super().__init__()
+        self.weight = make_parameter(weight)
+        self.variance_epsilon, self.is_centered = eps, kind == "layer"
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.is_centered:
+            x = x - x.mean(-1, keepdim=True)
+        variance = x.pow(2).mean(-1, keepdim=True)
+        return self.weight * (x * torch.rsqrt(variance + self.variance_epsilon))
+
+
+class FusedRMSNorm(nn.Module):
+    """The same with PyTorch's operator."""
+
     def __init__(self, weight: np.ndarray, eps: float = EPS) -> None:
         super().__init__()
         self.weight = make_parameter(weight)
-        self.variance_epsilon = eps
+        self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        variance = x.pow(2).mean(-1, keepdim=True)
-        return self.weight * (x * torch.rsqrt(variance + self.variance_epsilon))
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class Mixer(nn.Module):
@@ -110,6 +128,8 @@ class Mixer(nn.Module):
         outputs: list[Tensor] = []
         steps = range(x.shape[1])
         for step in reversed(steps) if model.is_reversed else steps:
+            if step > 0 and step % model.chunk == 0:
+                state = torch.zeros_like(state)
             if model.is_state_stopped:
                 state = state.detach()
             state = decay[:, step] * state + entering[:, step]
@@ -118,11 +138,25 @@ class Mixer(nn.Module):
             outputs.reverse()
         return torch.stack(outputs, dim=1)
 
+    def scan_stepwise(self, x: Tensor, dt: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        """Return the outputs (batch, seq, INNER) of the recurrence, step by step."""
+        a = -torch.exp(self.A_log)
+        state = x.new_zeros(x.shape[0], INNER, STATE)
+        outputs = []
+        steps = zip(x.unbind(1), dt.unbind(1), b.unbind(1), c.unbind(1), strict=True)
+        for x_step, dt_step, b_step, c_step in steps:
+            decay = torch.exp(torch.einsum("bd,dn->bdn", dt_step, a))
+            entering = torch.einsum("bd,bn->bdn", dt_step * x_step, b_step)
+            state = torch.addcmul(entering, state, decay)
+            outputs.append(torch.einsum("bdn,bn->bd", state, c_step))
+        return torch.stack(outputs, dim=1)
+
     def forward(self, x: Tensor) -> Tensor:
         branch, gate = self.project(x)
         u = self.convolve(branch)
         dt, b, c = self.select(u)
-        y = self.scan(u, F.softplus(self.dt_proj(dt)), b, c)
+        scan = self.scan_stepwise if self.model.variant == "stepwise" else self.scan
+        y = scan(u, F.softplus(self.dt_proj(dt)), b, c)
         if self.model.has_skip:
             y = y + u * self.D
         return self.out_proj(y * (F.silu(gate) if self.model.is_gate_activated else gate))
@@ -131,11 +165,14 @@ class Mixer(nn.Module):
 class Block(nn.Module):
     def __init__(self, model: Model, n: int) -> None:
         super().__init__()
-        self.norm = RMSNorm(model.weights[f"layers.{n}.norm.weight"], model.block(n).eps)
+        norm_class = FusedRMSNorm if model.variant == "stepwise" else RMSNorm
+        self.norm = norm_class(model.weights[f"layers.{n}.norm.weight"], model.block(n).eps)
         self.mixer = Mixer(model.block(n), f"layers.{n}")
+        self.is_residual_normed = model.block(n).residual == "after"
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.mixer(self.norm(x))
+        y = self.norm(x)
+        return (y if self.is_residual_normed else x) + self.mixer(y)
 
 
 class Backbone(nn.Module):
@@ -144,7 +181,7 @@ class Backbone(nn.Module):
         self.embeddings = nn.Embedding(VOCAB, HIDDEN)
         self.embeddings.weight = make_parameter(model.weights["embedding.weight"])
         self.layers = nn.ModuleList(Block(model, n) for n in range(LAYERS))
-        self.norm_f = RMSNorm(model.weights["norm.weight"])
+        self.norm_f = RMSNorm(model.weights["norm.weight"], kind=model.norm_kind)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embeddings(tokens)

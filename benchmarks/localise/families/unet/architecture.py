@@ -41,7 +41,8 @@ class Model:
 
     name: str
     weights: Mapping[str, np.ndarray]
-    variant: str = ""  #: 'names', 'unfolded' (PyTorch) or 'decomposition' (both), see the nets
+    #: 'names', 'unfolded', 'expanded' (PyTorch) or 'decomposition' (both), see the nets
+    variant: str = ""
     batch_size: int = 2
     image: int = 16  #: pixels along an edge
     width: int = 16  #: channels of the higher resolution
@@ -61,6 +62,9 @@ class Model:
     skip_order: str = "hidden_first"  #: of the concatenation in up.1; or 'skip_first'
     is_skip_detached: bool = False  #: no gradient through the skip connection of up.0
     loss_target: str = "noise"  #: or 'images'
+    loss_kind: str = "mse"  #: or 'l1'
+    frequency_shift: int = 0  #: frequencies of the time steps are those of so many fewer
+    output_scale: float = 1.0  #: of the sum in middle.1
 
     def schedule(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the shares of image and noise (N_STEPS,), float32, by time step."""

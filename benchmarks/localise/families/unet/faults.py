@@ -8,6 +8,14 @@ import numpy as np
 from claims import Anywhere, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_weight
+from families.unet.architecture import MAX_PERIOD, Model
+
+
+def _compute_base(model: Model) -> float:
+    """Return the base of the frequencies, base ** (-k / half), of the time steps."""
+    half = model.width // 2
+    return MAX_PERIOD ** (half / (half - model.frequency_shift))
+
 
 FAULTS: Mapping[str, Fault] = {
     "norm_groups": Fault(
@@ -21,7 +29,6 @@ FAULTS: Mapping[str, Fault] = {
         "epsilon",
         change_model(down_eps=1e-3),
         lambda faulty, clean: [Values(faulty.down_eps, clean.down_eps)],
-        held_out=True,
     ),
     "padding_same": Fault(
         'the strided convolution is padded on one side, as "same" does it',
@@ -52,7 +59,6 @@ FAULTS: Mapping[str, Fault] = {
         "activation-kind",
         change_model(up_activation="gelu"),
         lambda *_: [Words(r"gelu \(erf\)", "silu")],
-        held_out=True,
     ),
     "skip_source": Fault(
         "a skip connection comes from the first convolution, not from its block",
@@ -63,7 +69,6 @@ FAULTS: Mapping[str, Fault] = {
         "skip connection and hidden state joined in the other order",
         "skip-order",
         change_model(skip_order="skip_first"),
-        held_out=True,
     ),
     "kernel_axes": Fault(
         "a kernel's height and width exchanged on load",
@@ -81,12 +86,32 @@ FAULTS: Mapping[str, Fault] = {
         "no gradient through a skip connection",
         "gradient-stopped",
         change_model(is_skip_detached=True),
-        held_out=True,
     ),
     "loss_target": Fault(
         "the prediction is compared with the images, not with the noise",
         "loss-target",
         change_model(loss_target="images"),
+    ),
+    "frequency_shift": Fault(
+        "the last frequency of the time steps is 1 / MAX_PERIOD, another library's default",
+        "rope-theta",
+        change_model(frequency_shift=1),
+        lambda faulty, clean: [Values(_compute_base(faulty), _compute_base(clean))],
+        held_out=True,
+    ),
+    "output_scale": Fault(
+        "a residual sum divided by the root of 2",
+        "constant-factor",
+        change_model(output_scale=2**-0.5),
+        lambda faulty, clean: [Ratio(faulty.output_scale / clean.output_scale)],
+        held_out=True,
+    ),
+    "loss_kind": Fault(
+        "the mean of absolute differences, not of squared ones",
+        "loss-kind",
+        change_model(loss_kind="l1"),
+        lambda *_: [Words("L1|l1|absolute", "square|mse")],
+        held_out=True,
     ),
 }
 
@@ -104,6 +129,9 @@ CASES: tuple[tuple[str, str], ...] = (
     ("time_bias", "mindspore"),
     ("skip_detached", "pytorch"),
     ("loss_target", "mindspore"),
+    ("frequency_shift", "mindspore"),
+    ("output_scale", "pytorch"),
+    ("loss_kind", "mindspore"),
 )
 
 #: Other module names in PyTorch; group norm, attention and loss written out in MindSpore, and other
@@ -113,4 +141,5 @@ VARIANTS: Mapping[str, tuple[str, str]] = {
     "decomposition": ("decomposition", "decomposition"),
     "unfolded": ("", "unfolded"),
     "unfolded_decomposition": ("decomposition", "unfolded"),
+    "expanded": ("", "expanded"),
 }

@@ -81,6 +81,7 @@ class ResnetBlock(nn.Cell):
         self.conv_shortcut = None
         if f"{path}.shortcut.weight" in model.weights:
             self.conv_shortcut = build_convolution(model, f"{path}.shortcut")
+        self.output_scale = model.output_scale if path == "middle.1" else 1.0
         self.has_gelu = path == "up.1" and model.up_activation == "gelu"
 
     def activate(self, x):
@@ -93,7 +94,7 @@ class ResnetBlock(nn.Cell):
         y = self.conv2(self.activate(self.norm2(y)))
         if self.conv_shortcut is not None:
             x = self.conv_shortcut(x)
-        return x + y
+        return (x + y) * self.output_scale if self.output_scale != 1 else x + y
 
 
 class Attention(nn.Cell):
@@ -138,7 +139,8 @@ class TimestepEmbedding(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         half = model.width // 2
-        exponent = -np.log(MAX_PERIOD) * np.arange(half, dtype=np.float32) / half
+        exponent = -np.log(MAX_PERIOD) * np.arange(half, dtype=np.float32)
+        exponent = exponent / (half - model.frequency_shift)
         self.frequencies = Tensor(np.exp(exponent).astype(np.float32))
         self.is_sine_first = model.time_order == "sin_cos"
         self.linear_1 = build_linear(model, "time.1")
@@ -258,6 +260,7 @@ class DiffusionLoss(nn.Cell):
         super().__init__(auto_prefix=False)
         self.unet = UNet(model)
         self.image_share, self.noise_share = (Tensor(values) for values in model.schedule())
+        self.is_loss_absolute = model.loss_kind == "l1"
         self.is_target_images = model.loss_target == "images"
         self.is_written_out = model.variant == "decomposition"
 
@@ -266,6 +269,8 @@ class DiffusionLoss(nn.Cell):
         noise_share = self.noise_share[steps].reshape(-1, 1, 1, 1)
         predicted = self.unet(image_share * images + noise_share * noise, steps)
         target = images if self.is_target_images else noise
+        if self.is_loss_absolute:
+            return ops.l1_loss(predicted, target)
         if self.is_written_out:
             return ops.mean(ops.square(predicted - target))
         return ops.mse_loss(predicted, target)

@@ -2,7 +2,8 @@
 
 Variant 'names': those of the first latent diffusion code. Variant 'decomposition': attention in
 1x1 convolutions and written out, upsampling by repetition. Variant 'unfolded': convolutions as
-matrix products of patches, group norms written out.
+matrix products of patches, group norms written out. Variant 'expanded': one projection for q, k
+and v, upsampling by expansion, silu and loss written out.
 """
 
 from __future__ import annotations
@@ -123,6 +124,11 @@ def build_linear(model: Model, path: str) -> nn.Module:
     return load(nn.Linear(n_in, n_out), model, path)
 
 
+def multiply_sigmoid(x: Tensor) -> Tensor:
+    """Return silu, written out."""
+    return x * torch.sigmoid(x)
+
+
 class ResnetBlock(nn.Module):
     """Two convolutions with the time embedding between them, next to a shortcut."""
 
@@ -139,15 +145,17 @@ class ResnetBlock(nn.Module):
         if f"{path}.shortcut.weight" in model.weights:
             self.conv_shortcut = build_convolution(model, f"{path}.shortcut", padding=0)
         self.activation = model.up_activation if path == "up.1" else "silu"
+        self.silu = multiply_sigmoid if model.variant == "expanded" else F.silu
+        self.output_scale = model.output_scale if path == "middle.1" else 1.0
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        activate = F.gelu if self.activation == "gelu" else F.silu
+        activate = F.gelu if self.activation == "gelu" else self.silu
         y = self.conv1(activate(self.norm1(x)))
-        y = y + self.time_emb_proj(F.silu(time))[:, :, None, None]
+        y = y + self.time_emb_proj(self.silu(time))[:, :, None, None]
         y = self.conv2(activate(self.norm2(y)))
         if self.conv_shortcut is not None:
             x = self.conv_shortcut(x)
-        return x + y
+        return (x + y) * self.output_scale if self.output_scale != 1 else x + y
 
 
 class Attention(nn.Module):
@@ -174,6 +182,31 @@ class Attention(nn.Module):
         y = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
         y = self.to_out(y.transpose(1, 2).reshape(batch, -1, channels))
         return x + y.transpose(1, 2).reshape(batch, channels, height, width)
+
+
+class FusedAttention(nn.Module):
+    """The same with one projection for q, k and v."""
+
+    def __init__(self, model: Model, path: str) -> None:
+        super().__init__()
+        self.heads = model.heads
+        channels = 2 * model.width
+        factor = model.attention_scale if path == "middle.attention" else 1.0
+        self.scale = factor * (channels // model.heads) ** -0.5
+        self.group_norm = build_norm(model, f"{path}.norm", model.groups)
+        self.qkv = nn.Linear(channels, 3 * channels)
+        for name, parameter in self.qkv.named_parameters():
+            parts = [model.weights[f"{path}.{projection}.{name}"] for projection in "qkv"]
+            parameter.data.copy_(torch.from_numpy(np.concatenate(parts)))
+        self.to_out = build_linear(model, f"{path}.o")
+
+    def forward(self, x: Tensor) -> Tensor:
+        *_, height, width = x.shape
+        qkv = self.qkv(self.group_norm(x).flatten(2).transpose(1, 2))
+        q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = torch.softmax((q * self.scale) @ k.mT, dim=-1) @ v
+        y = self.to_out(y.transpose(1, 2).flatten(2)).transpose(1, 2)
+        return x + y.unflatten(-1, (height, width))
 
 
 class ConvolutionAttention(nn.Module):
@@ -209,13 +242,14 @@ class TimeEmbedding(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.half = model.width // 2
+        self.half, self.frequency_shift = model.width // 2, model.frequency_shift
         self.is_sine_first = model.time_order == "sin_cos"
         self.linear_1 = build_linear(model, "time.1")
         self.linear_2 = build_linear(model, "time.2")
 
     def forward(self, steps: Tensor) -> Tensor:
-        exponent = -math.log(MAX_PERIOD) * torch.arange(self.half, dtype=torch.float32) / self.half
+        exponent = -math.log(MAX_PERIOD) * torch.arange(self.half, dtype=torch.float32)
+        exponent = exponent / (self.half - self.frequency_shift)
         angles = steps[:, None].float() * torch.exp(exponent)[None, :]
         parts = [torch.cos(angles), torch.sin(angles)]
         if self.is_sine_first:
@@ -231,7 +265,8 @@ class DiffusionLoss(nn.Module):
         self.model = model
         for name, values in zip(("image_share", "noise_share"), model.schedule(), strict=True):
             self.register_buffer(name, torch.from_numpy(np.array(values)))
-        attention = ConvolutionAttention if model.variant == "decomposition" else Attention
+        attentions = {"decomposition": ConvolutionAttention, "expanded": FusedAttention}
+        attention = attentions.get(model.variant, Attention)
         self.conv_in = build_convolution(model, "conv_in")
         self.time_embedding = TimeEmbedding(model)
         self.down_resnet_0 = ResnetBlock(model, "down.0")
@@ -252,7 +287,12 @@ class DiffusionLoss(nn.Module):
         image_share = self.image_share[steps][:, None, None, None]
         noise_share = self.noise_share[steps][:, None, None, None]
         predicted = self.predict(image_share * images + noise_share * noise, steps)
-        return F.mse_loss(predicted, images if self.model.loss_target == "images" else noise)
+        target = images if self.model.loss_target == "images" else noise
+        if self.model.loss_kind == "l1":
+            return F.l1_loss(predicted, target)
+        if self.model.variant == "expanded":
+            return (predicted - target).pow(2).mean()
+        return F.mse_loss(predicted, target)
 
     def predict(self, x: Tensor, steps: Tensor) -> Tensor:
         time = self.time_embedding(steps)
@@ -279,6 +319,10 @@ class DiffusionLoss(nn.Module):
     def resize(self, x: Tensor) -> Tensor:
         if self.model.resize_mode == "bilinear":
             return F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)
+        if self.model.variant == "expanded":
+            batch, channels, height, width = x.shape
+            pixels = x[:, :, :, None, :, None].expand(-1, -1, -1, 2, -1, 2)
+            return pixels.reshape(batch, channels, 2 * height, 2 * width)
         if self.model.variant == "decomposition":
             return x.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
         return F.interpolate(x, scale_factor=2.0, mode="nearest")

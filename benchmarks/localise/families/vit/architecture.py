@@ -26,7 +26,8 @@ class Model:
 
     name: str
     weights: Mapping[str, np.ndarray]
-    variant: str = ""  #: 'names' (PyTorch) or 'decomposition' (both), see the nets
+    #: 'names' (PyTorch), 'unfolded' (MindSpore) or 'decomposition' (both), see the nets
+    variant: str = ""
     batch_size: int = 4
     image: int = 16  #: pixels along an edge
     patch: int = 4
@@ -45,6 +46,9 @@ class Model:
     residual: str = "before"  #: 'after': the mlp is added to the normed hidden state
     is_attention_detached: bool = False  #: no gradient through the attention
     pooling: str = "class"  #: 'class': the class token; 'mean': all tokens
+    softmax_axis: int = -1  #: of the scores (batch, heads, queries, keys)
+    dropout: float = 0.0  #: of the embedded patches
+    has_final_norm: bool = True
 
     @property
     def head_dim(self) -> int:

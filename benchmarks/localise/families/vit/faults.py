@@ -1,4 +1,4 @@
-"""Faults and cases of the vision transformer. The family is held out."""
+"""Faults and cases of the vision transformer."""
 
 from __future__ import annotations
 
@@ -72,6 +72,27 @@ FAULTS: Mapping[str, Fault] = {
         change_model(label_smoothing=0.0),
         lambda faulty, clean: [Values(faulty.label_smoothing, clean.label_smoothing)],
     ),
+    "softmax_axis": Fault(
+        "softmax over the queries",
+        "softmax-axis",
+        change_model(softmax_axis=-2),
+        lambda faulty, clean: [Values(faulty.softmax_axis, clean.softmax_axis)],
+        held_out=True,
+    ),
+    "dropout": Fault(
+        "dropout of the embedded patches left on",
+        "dropout",
+        change_model(dropout=0.1),
+        lambda faulty, clean: [Words(rf"p = {faulty.dropout:g}\b")],
+        held_out=True,
+    ),
+    "norm_missing": Fault(
+        "no norm in front of the head",
+        "norm-missing",
+        change_model(has_final_norm=False),
+        lambda *_: [Anywhere("norm")],
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -86,6 +107,9 @@ CASES: tuple[tuple[str, str], ...] = (
     ("attention_detached", "pytorch"),
     ("pooling", "mindspore"),
     ("label_smoothing", "pytorch"),
+    ("softmax_axis", "pytorch"),
+    ("dropout", "mindspore"),
+    ("norm_missing", "pytorch"),
 )
 
 #: Separate projections under other names in PyTorch; norm, softmax and loss written out in
@@ -93,4 +117,5 @@ CASES: tuple[tuple[str, str], ...] = (
 VARIANTS: Mapping[str, tuple[str, str]] = {
     "names": ("", "names"),
     "decomposition": ("decomposition", "decomposition"),
+    "unfolded": ("unfolded", ""),
 }

@@ -1,11 +1,13 @@
 """The vision transformer in MindSpore.
 
-Variant 'decomposition': layer norm, softmax and loss written out.
+Variant 'decomposition': layer norm, softmax and loss written out. Variant 'unfolded': patches by
+reshaping and a linear layer, one projection for q, k and v.
 """
 
 from __future__ import annotations
 
 import mindspore as ms
+import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from families.vit.architecture import EPS, Model
@@ -61,17 +63,33 @@ class SelfAttention(nn.Cell):
         self.scale = model.head_dim**-0.5 * (model.attention_scale if is_last else 1.0)
         self.is_softmax_half = is_last and model.is_softmax_half
         self.is_softmax_written_out = model.variant == "decomposition"
-        self.query = build_linear(model, f"{path}.q")
-        self.key = build_linear(model, f"{path}.k")
-        has_value_bias = not is_last or model.has_value_bias
-        self.value = build_linear(model, f"{path}.v", has_bias=has_value_bias)
+        self.softmax_axis = model.softmax_axis if is_last else -1
+        self.is_fused = model.variant == "unfolded"
+        if self.is_fused:
+            weight, bias = (
+                Tensor(np.concatenate([model.weights[f"{path}.{name}.{kind}"] for name in "qkv"]))
+                for kind in ("weight", "bias")
+            )
+            self.qkv = nn.Dense(model.hidden, 3 * model.hidden, weight_init=weight, bias_init=bias)
+        else:
+            self.query = build_linear(model, f"{path}.q")
+            self.key = build_linear(model, f"{path}.k")
+            has_value_bias = not is_last or model.has_value_bias
+            self.value = build_linear(model, f"{path}.v", has_bias=has_value_bias)
         self.projection = build_linear(model, f"{path}.o")
 
     def split(self, x):
         return x.reshape(x.shape[0], x.shape[1], self.heads, self.head_dim).transpose(0, 2, 1, 3)
 
+    def project(self, x):
+        """Return q, k and v, (batch, heads, tokens, head_dim) each."""
+        if self.is_fused:
+            q, k, v = ops.chunk(self.qkv(x), 3, axis=-1)
+            return self.split(q), self.split(k), self.split(v)
+        return self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x))
+
     def construct(self, x):
-        q, k, v = self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x))
+        q, k, v = self.project(x)
         scores = ops.matmul(q, k.swapaxes(-1, -2)) * self.scale
         if self.is_softmax_half:
             scores = scores.astype(ms.float16)
@@ -79,7 +97,7 @@ class SelfAttention(nn.Cell):
             exponentials = ops.exp(scores - ops.amax(scores, -1, True))
             probabilities = exponentials / exponentials.sum(-1, keepdims=True)
         else:
-            probabilities = ops.softmax(scores, -1)
+            probabilities = ops.softmax(scores, self.softmax_axis)
         y = ops.matmul(probabilities.astype(v.dtype), v)
         return self.projection(y.transpose(0, 2, 1, 3).reshape(x.shape))
 
@@ -122,38 +140,67 @@ class TransformerLayer(nn.Cell):
         return (y if self.is_residual_normed else x) + self.feed_forward(y)
 
 
+class PatchEmbedding(nn.Cell):
+    """Patches (batch, patches, hidden) of images, by a linear layer."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        weight = model.weights["patch.weight"].reshape(model.hidden, -1)
+        bias = Tensor(model.weights["patch.bias"])
+        self.patch = model.patch
+        self.projection = nn.Dense(
+            weight.shape[1], model.hidden, weight_init=Tensor(weight), bias_init=bias
+        )
+
+    def construct(self, images):
+        batch, channels, height, width = images.shape
+        rows, columns = height // self.patch, width // self.patch
+        x = images.reshape(batch, channels, rows, self.patch, columns, self.patch)
+        x = x.transpose(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, -1)
+        return self.projection(x)
+
+
 class ViT(nn.Cell):
     """Logits of images, (batch, classes)."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.patch_embedding = nn.Conv2d(
-            3,
-            model.hidden,
-            model.patch,
-            model.patch,
-            pad_mode="valid",
-            has_bias=True,
-            weight_init=Tensor(model.weights["patch.weight"]),
-            bias_init=Tensor(model.weights["patch.bias"]),
-        )
+        self.is_unfolded = model.variant == "unfolded"
+        if self.is_unfolded:
+            self.patch_embedding = PatchEmbedding(model)
+        else:
+            self.patch_embedding = nn.Conv2d(
+                3,
+                model.hidden,
+                model.patch,
+                model.patch,
+                pad_mode="valid",
+                has_bias=True,
+                weight_init=Tensor(model.weights["patch.weight"]),
+                bias_init=Tensor(model.weights["patch.bias"]),
+            )
         self.cls_token = Parameter(Tensor(model.weights["class_token.weight"]))
         self.pos_embedding = Parameter(Tensor(model.weights["positions.weight"]))
         layers = [TransformerLayer(model, n) for n in range(model.n_layers)]
         self.layers = nn.CellList(layers)
-        self.norm = build_norm(model, "norm")
+        self.dropout = nn.Dropout(p=model.dropout) if model.dropout else None
+        self.norm = build_norm(model, "norm") if model.has_final_norm else None
         self.head = build_linear(model, "head")
         self.is_mean_pooled = model.pooling == "mean"
 
     def construct(self, images):
+        batch = images.shape[0]
         x = self.patch_embedding(images)
-        batch, hidden, height, width = x.shape
-        x = x.reshape(batch, hidden, height * width).transpose(0, 2, 1)
+        if not self.is_unfolded:
+            x = x.reshape(batch, x.shape[1], -1).transpose(0, 2, 1)
         class_tokens = ops.tile(self.cls_token, (batch, 1, 1))
         x = ops.concat((class_tokens, x), 1) + self.pos_embedding
+        if self.dropout is not None:
+            x = self.dropout(x)
         for layer in self.layers:
             x = layer(x)
-        x = self.norm(x)
+        if self.norm is not None:
+            x = self.norm(x)
         pooled = ops.mean(x, 1) if self.is_mean_pooled else x[:, 0]
         return self.head(pooled)
 

@@ -79,7 +79,9 @@ class Attention(nn.Module):
         self.heads, self.head_dim = model.heads, model.head_dim
         self.scale = model.head_dim**-0.5 * (model.attention_scale if is_last else 1.0)
         self.is_softmax_half = is_last and model.is_softmax_half
-        self.is_written_out = model.variant == "decomposition" or self.is_softmax_half
+        self.softmax_axis = model.softmax_axis if is_last else -1
+        is_softmax_wrong = self.is_softmax_half or self.softmax_axis != -1
+        self.is_written_out = model.variant == "decomposition" or is_softmax_wrong
         self.is_fused = model.variant != "names"
         has_value_bias = not is_last or model.has_value_bias
         if self.is_fused:
@@ -114,7 +116,7 @@ class Attention(nn.Module):
         scores = q @ k.transpose(-2, -1) * self.scale
         if self.is_softmax_half:
             return scores.half().softmax(dim=-1).float() @ v
-        return scores.softmax(dim=-1) @ v
+        return scores.softmax(dim=self.softmax_axis) @ v
 
 
 class Mlp(nn.Module):
@@ -167,12 +169,14 @@ class ViT(nn.Module):
         self.cls_token = copy_parameter(model.weights["class_token.weight"])
         self.pos_embed = copy_parameter(model.weights["positions.weight"])
         self.blocks = nn.ModuleList(Block(model, n) for n in range(model.n_layers))
-        self.norm = load_norm(model, "norm")
+        self.norm = load_norm(model, "norm") if model.has_final_norm else nn.Identity()
         self.head = load_linear(model, "head")
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         x = self.embed_patches(images)
         x = torch.cat([self.cls_token.expand(len(images), -1, -1), x], dim=1) + self.pos_embed
+        if self.model.dropout:
+            x = F.dropout(x, self.model.dropout)
         for block in self.blocks:
             x = block(x)
         x = self.norm(x)

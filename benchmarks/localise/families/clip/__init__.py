@@ -1,0 +1,1 @@
+"""Images and texts in one space: a convolutional and a transformer tower, contrastive loss."""

@@ -1,0 +1,96 @@
+"""Faults of the contrastive model. The family is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from claims import Anywhere, Ratio, Values, Words
+
+from families.fault import Fault, change_model, change_weight
+
+FAULTS: Mapping[str, Fault] = {
+    "image_eps": Fault(
+        "the last norm of the images has the framework's eps, 1e-5, for 1e-6",
+        "epsilon",
+        change_model(image_eps=1e-5),
+        lambda faulty, clean: [Values(faulty.image_eps, clean.image_eps)],
+    ),
+    "causal_mask": Fault(
+        "no causal mask in the last layer of the texts",
+        "mask-missing",
+        change_model(is_mask_causal=False),
+        lambda *_: [Words("no mask|has none", "hides from diagonal 1|a causal mask$")],
+    ),
+    "fused_rows": Fault(
+        "a fused projection of q, k and v is read head by head",
+        "split-order",
+        change_model(fused_rows="heads"),
+        row="42",
+    ),
+    "gelu": Fault(
+        "exact gelu for quick gelu",
+        "gelu-variant",
+        change_model(activation="gelu"),
+        lambda *_: [Words(r"gelu \(erf\)", r"quick|1\.702|sigmoid")],
+    ),
+    "text_pooling": Fault(
+        "a text's feature is that of its padding, not of its end",
+        "pooling",
+        change_model(text_pooling="last"),
+    ),
+    "normalized_axis": Fault(
+        "features normalized over the batch, an operator's default",
+        "reduction-axis",
+        change_model(normalized_axis=0),
+        lambda *_: [Anywhere("axis|axes|columns")],
+    ),
+    "scale_exponential": Fault(
+        "similarities multiplied by the logarithm of their factor",
+        "missing-step",
+        change_model(is_scale_exponential=False),
+        lambda *_: [Anywhere("exp")],
+    ),
+    "half_similarities": Fault(
+        "similarities in float16",
+        "low-precision",
+        change_model(are_similarities_half=True),
+        lambda *_: [Words(r"\bfloat16")],
+    ),
+    "projection_transposed": Fault(
+        "the projection of the texts, a plain matrix, loaded into a linear layer",
+        "weight-transposed",
+        change_weight("text.projection.weight", lambda weight: weight.T),
+        lambda *_: [Anywhere("transposed")],
+    ),
+    "gathered_detached": Fault(
+        "no gradient to the gathered images in the loss of the texts",
+        "gradient-stopped",
+        change_model(are_gathered_detached=True),
+    ),
+    "loss_sum": Fault(
+        "the sum of both losses, not their mean",
+        "constant-factor",
+        change_model(loss_share=1.0),
+        lambda faulty, clean: [Ratio(faulty.loss_share / clean.loss_share)],
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("image_eps", "pytorch"),
+    ("causal_mask", "pytorch"),
+    ("fused_rows", "pytorch"),
+    ("gelu", "mindspore"),
+    ("text_pooling", "mindspore"),
+    ("normalized_axis", "mindspore"),
+    ("scale_exponential", "pytorch"),
+    ("half_similarities", "pytorch"),
+    ("projection_transposed", "mindspore"),
+    ("gathered_detached", "mindspore"),
+    ("loss_sum", "mindspore"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "names": ("", "names"),
+    "written": ("", "written"),
+    "channels_first": ("channels_first", ""),
+}

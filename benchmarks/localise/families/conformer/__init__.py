@@ -1,0 +1,1 @@
+"""A speech encoder: convolutions and attention with relative positions, trained with CTC."""

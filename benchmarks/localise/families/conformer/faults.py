@@ -1,0 +1,99 @@
+"""Faults of the speech encoder. The family is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from claims import Anywhere, Ratio, Shift, Words
+
+from families.conformer.architecture import KERNEL, LAYERS
+from families.fault import Fault, change_model, change_weight
+
+LAST = f"layers.{LAYERS - 1}"
+
+FAULTS: Mapping[str, Fault] = {
+    "half_step": Fault(
+        "the first feed-forward counts once, not half",
+        "residual-scale",
+        change_model(half_step=1.0),
+        lambda faulty, clean: [Ratio(faulty.half_step / clean.half_step)],
+    ),
+    "gates_first": Fault(
+        "the gated linear unit takes the first half as its gate",
+        "gate-up-swapped",
+        change_model(are_gates_first=True),
+    ),
+    "causal_convolution": Fault(
+        "the depthwise convolution of a streaming model, which sees no later step",
+        "causal-shift",
+        change_model(is_conv_causal=True),
+        lambda *_: [Shift(KERNEL // 2)],
+    ),
+    "running_statistics": Fault(
+        "a batch norm left in evaluation mode",
+        "running-statistics",
+        change_model(are_statistics_running=True),
+        lambda *_: [Words("running statistics")],
+    ),
+    "position_offset": Fault(
+        "relative positions off by one",
+        "position-offset",
+        change_model(position_offset=1),
+        lambda faulty, clean: [Shift(faulty.position_offset)],
+    ),
+    "content_bias": Fault(
+        "the bias of an attention's contents was not loaded",
+        "zeroed",
+        change_weight(f"{LAST}.attention.content_bias", np.zeros_like),
+        lambda *_: [Anywhere("filled with 0|all zeros")],
+    ),
+    "mask_subsampling": Fault(
+        "a position counts as padding if its last frame does, not its first one",
+        "mask-kind",
+        change_model(first_frame=3),
+        lambda *_: [Anywhere("mask")],
+    ),
+    "relu": Fault(
+        "relu for swish in one feed-forward",
+        "activation-kind",
+        change_model(activation="relu"),
+        lambda *_: [Words("relu", "silu|swish")],
+    ),
+    "mels_first": Fault(
+        "channels and mels flattened in the order of a channels-last framework",
+        "axes-swapped",
+        change_model(are_mels_first=True),
+    ),
+    "frontend_gradient": Fault(
+        "the gradient of the convolutions in front is a tenth, as in fine-tuning",
+        "gradient-scaled",
+        change_model(frontend_gradient=0.1),
+        lambda faulty, clean: [Ratio(faulty.frontend_gradient / clean.frontend_gradient)],
+    ),
+    "loss_reduction": Fault(
+        "the mean of the losses, not divided by their numbers of labels",
+        "loss-reduction",
+        change_model(loss_reduction="sequences"),
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("half_step", "pytorch"),
+    ("gates_first", "mindspore"),
+    ("causal_convolution", "mindspore"),
+    ("running_statistics", "pytorch"),
+    ("position_offset", "pytorch"),
+    ("content_bias", "pytorch"),
+    ("mask_subsampling", "mindspore"),
+    ("relu", "pytorch"),
+    ("mels_first", "pytorch"),
+    ("frontend_gradient", "mindspore"),
+    ("loss_reduction", "mindspore"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "names": ("", "names"),
+    "linear": ("linear", ""),
+    "indexed": ("", "indexed"),
+}
