@@ -13,7 +13,7 @@ from ..model.errors import DumpError
 from ..readers.parts import Part
 from ..rulebook import Rules
 from ..sharding import has_other_batches
-from ..verification import TraceChecks, find_identity
+from ..verification import Check, TraceChecks, check_trace, find_identity
 from .inputs import Candidates, Inputs, PathLike
 from .layouts import (
     Layouts,
@@ -22,6 +22,7 @@ from .layouts import (
     merge_layouts,
     merge_micro_batches,
 )
+from .processes import Background
 from .progress import Progress, narrow_progress, report_progress
 from .sides import read_sides
 
@@ -42,21 +43,19 @@ _UNUSED_RELATIONS = (
 def read_flows(
     inputs: Inputs, parts: tuple[Part, Part], progress: Progress | None
 ) -> tuple[tuple[Flow, Flow], tuple[TraceChecks, TraceChecks], list[str]]:
-    """Read both sides and return their dataflow, the checks of records and files, and remarks.
+    """Read both sides and return their dataflow, the checks of files, and remarks.
 
-    Narrowed dumps complete them, and checkpoints name the parameters, if there are any.
+    Narrowed dumps complete them, and checkpoints name the parameters, if there are any. Checks of
+    records are added if all files are to be read for them.
     """
     sides = read_sides(inputs, parts, progress)
-    checks = [side.checks for side in sides]
     remarks = [remark for side in sides for remark in side.remarks]
-    traces, norm_remark = choose_common_norm([side_checks.trace for side_checks in checks])
+    traces, norm_remark = choose_common_norm([side.flow.trace for side in sides])
+    flow_t, flow_r = (side.flow for side in sides)
     if norm_remark:
         remarks.append(norm_remark)
-    flows = []
-    for side, trace in zip(("target", "reference"), traces, strict=True):
-        move_bar = narrow_progress(progress, f"statistics of the {side}")
-        flows.append(build_flow(trace, move_bar))
-    return (flows[0], flows[1]), (checks[0], checks[1]), remarks
+        flow_t, flow_r = map(build_flow, traces)
+    return (flow_t, flow_r), (sides[0].checks, sides[1].checks), remarks
 
 
 def compare_dumps(
@@ -76,6 +75,8 @@ def compare_dumps(
         return _compare_layouts(inputs, layouts, progress)
     parts = inputs.choose_of_parts(all_parts)
     flows, checks, narrowed_remarks = read_flows(inputs, parts, progress)
+    # their results are not needed before the comparison is complete; --verify has made them
+    pending_records = None if inputs.verify else Background(_check_records, checks, inputs.book)
     merged_runs = None
     if inputs.baseline is None and has_other_batches(*flows):
         merged_runs = merge_micro_batches(flows, inputs.book)
@@ -98,7 +99,17 @@ def compare_dumps(
     alignment = align(*flows, inputs.book)
     move_bar = narrow_progress(progress, "comparing")
     comparison = compare_pairs(alignment, inputs.book, move_bar, spread, inputs.inheritance)
+    if pending_records is not None:
+        records_t, records_r = pending_records.get_reply()
+        checks = replace(checks[0], records=records_t), replace(checks[1], records=records_r)
     return replace(comparison, checks=checks, remarks=tuple(remarks), merged=merged_runs)
+
+
+def _check_records(
+    checks: tuple[TraceChecks, TraceChecks], rules: Rules
+) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
+    """Check the records of both sides."""
+    return check_trace(checks[0].trace, rules), check_trace(checks[1].trace, rules)
 
 
 def _compare_layouts(inputs: Inputs, layouts: Layouts, progress: Progress | None) -> Comparison:
