@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .. import readers
-from ..alignment import align
+from ..alignment import PreparedSide, align, align_sides, prepare_side
 from ..comparison import Comparison, Spread, compare_pairs, measure_spread
 from ..graph import Flow, build_flow
 from ..graph.statistics import choose_common_norm
@@ -40,22 +40,23 @@ _UNUSED_RELATIONS = (
 )
 
 
-def read_flows(
+def read_prepared_sides(
     inputs: Inputs, parts: tuple[Part, Part], progress: Progress | None
-) -> tuple[tuple[Flow, Flow], tuple[TraceChecks, TraceChecks], list[str]]:
-    """Read both sides and return their dataflow, the checks of files, and remarks.
+) -> tuple[tuple[PreparedSide, PreparedSide], tuple[TraceChecks, TraceChecks], list[str]]:
+    """Read both sides; return what the alignment needs of them, the checks of files, and remarks.
 
     Narrowed dumps complete them, and checkpoints name the parameters, if there are any. Checks of
     records are added if all files are to be read for them.
     """
     sides = read_sides(inputs, parts, progress)
     remarks = [remark for side in sides for remark in side.remarks]
-    traces, norm_remark = choose_common_norm([side.flow.trace for side in sides])
-    flow_t, flow_r = (side.flow for side in sides)
+    target, reference = (side.prepared for side in sides)
+    traces, norm_remark = choose_common_norm([target.flow.trace, reference.flow.trace])
     if norm_remark:
         remarks.append(norm_remark)
-        flow_t, flow_r = map(build_flow, traces)
-    return (flow_t, flow_r), (sides[0].checks, sides[1].checks), remarks
+        target = prepare_side(build_flow(traces[0]), inputs.book, is_target=True)
+        reference = prepare_side(build_flow(traces[1]), inputs.book, is_target=False)
+    return (target, reference), (sides[0].checks, sides[1].checks), remarks
 
 
 def compare_dumps(
@@ -74,13 +75,18 @@ def compare_dumps(
     if layouts is not None:
         return _compare_layouts(inputs, layouts, progress)
     parts = inputs.choose_of_parts(all_parts)
-    flows, checks, narrowed_remarks = read_flows(inputs, parts, progress)
+    sides, checks, narrowed_remarks = read_prepared_sides(inputs, parts, progress)
+    flows = sides[0].flow, sides[1].flow
     # their results are not needed before the comparison is complete; --verify has made them
     pending_records = None if inputs.verify else Background(_check_records, checks, inputs.book)
     merged_runs = None
     if inputs.baseline is None and has_other_batches(*flows):
         merged_runs = merge_micro_batches(flows, inputs.book)
         flows = (build_flow(merged_runs[0].trace), build_flow(merged_runs[1].trace))
+        sides = (
+            prepare_side(flows[0], inputs.book, is_target=True),
+            prepare_side(flows[1], inputs.book, is_target=False),
+        )
     unused_rules = merged_runs is None and any(inputs.book.relations.values())
     remarks = [
         *narrowed_remarks,
@@ -96,7 +102,7 @@ def compare_dumps(
             remarks.append(_SAME_BASELINE)
         spread = _measure_baseline(baseline, flows[1], inputs.book, progress)
     report_progress(progress, "aligning", 0.0)
-    alignment = align(*flows, inputs.book)
+    alignment = align_sides(*sides, inputs.book)
     move_bar = narrow_progress(progress, "comparing")
     comparison = compare_pairs(alignment, inputs.book, move_bar, spread, inputs.inheritance)
     if pending_records is not None:

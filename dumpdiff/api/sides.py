@@ -1,4 +1,4 @@
-"""Both sides read, large ones at the same time in two processes, and their dataflow."""
+"""Both sides read, large ones at the same time in two processes, and prepared for the alignment."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import readers
+from ..alignment import PreparedSide, prepare_side
 from ..capture.completion import CompletedTrace, complete_trace, read_request
-from ..graph import Flow, build_flow
+from ..graph import build_flow
 from ..model.gc_pause import pause_gc
 from ..model.trace import Trace
 from ..readers.parts import Part
@@ -27,7 +28,7 @@ _MIN_BYTES = 4 << 20
 class Side:
     """What was read of one side."""
 
-    flow: Flow
+    prepared: PreparedSide
     checks: TraceChecks  #: of its trace; of records only if all files were read for them
     remarks: tuple[str, ...]  #: on what completed it
 
@@ -49,7 +50,7 @@ def read_sides(
 
 @pause_gc()
 def read_side(inputs: Inputs, number: int, part: Part, progress: Progress | None = None) -> Side:
-    """Read the target (``number`` 0) or the reference (1) and build its dataflow."""
+    """Read the target (``number`` 0) or the reference (1) and prepare it for the alignment."""
     side = _NAMES[number]
     checkpoint = (inputs.weights_target, inputs.weights_reference)[number]
     remarks = []
@@ -70,7 +71,8 @@ def read_side(inputs: Inputs, number: int, part: Part, progress: Progress | None
     else:
         checks = attach_file_checks(trace)
     flow = build_flow(checks.trace, narrow_progress(progress, f"statistics of the {side}"))
-    return Side(flow, checks, tuple(remarks))
+    prepared = prepare_side(flow, inputs.book, is_target=number == 0)
+    return Side(prepared, checks, tuple(remarks))
 
 
 def _complete_from_folder(
