@@ -12,6 +12,7 @@ from ..graph import Flow, Gradients
 from ..rulebook import Rules
 from . import anchors, mapping_evidence
 from .fused_groups import FusedGroup, find_fused_groups
+from .joint_dataflow import JointDataflow, join_dataflows
 from .losses import pair_mistakable_losses
 from .matches import Matching, NewWeight
 from .noise import estimate_matching_tolerance
@@ -58,6 +59,11 @@ class Alignment:
             self.classes["target"].tolist(), self.classes["reference"].tolist(), strict=True
         )
         return dict(pairs)
+
+    @cached_property
+    def joint_dataflow(self) -> JointDataflow:
+        """Both dataflow graphs as one."""
+        return join_dataflows(self)
 
     @cached_property
     def fingerprints(self) -> tuple[Fingerprints, Fingerprints]:

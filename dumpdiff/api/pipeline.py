@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from .. import readers
-from ..alignment import PreparedSide, align, align_sides, prepare_side
+from ..alignment import Alignment, PreparedSide, align, align_sides, prepare_side
 from ..comparison import Comparison, Spread, compare_pairs, measure_spread
 from ..graph import Flow, build_flow
 from ..graph.statistics import choose_common_norm
@@ -25,6 +26,12 @@ from .layouts import (
 from .processes import Background
 from .progress import Progress, narrow_progress, report_progress
 from .sides import read_sides
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..model.result import Baseline
+    from ..model.trace import Problem
 
 #: What is identical on both sides -> what that means for the answer.
 _IDENTITIES = {
@@ -103,12 +110,35 @@ def compare_dumps(
         spread = _measure_baseline(baseline, flows[1], inputs.book, progress)
     report_progress(progress, "aligning", 0.0)
     alignment = align_sides(*sides, inputs.book)
-    move_bar = narrow_progress(progress, "comparing")
-    comparison = compare_pairs(alignment, inputs.book, move_bar, spread, inputs.inheritance)
+    comparison = _compare_pairs(alignment, inputs, spread, progress)
     if pending_records is not None:
         records_t, records_r = pending_records.get_reply()
         checks = replace(checks[0], records=records_t), replace(checks[1], records=records_r)
     return replace(comparison, checks=checks, remarks=tuple(remarks), merged=merged_runs)
+
+
+def _compare_pairs(
+    alignment: Alignment, inputs: Inputs, spread: Spread | None, progress: Progress | None
+) -> Comparison:
+    """Compare the pairs of an alignment; statistics while their dataflow is joined."""
+    has_files = any(
+        (flow.tensors["file"] != "").any() for flow in (alignment.target, alignment.reference)
+    )
+    if has_files:  # the checks of files are made where these are opened
+        move_bar = narrow_progress(progress, "comparing")
+        return compare_pairs(alignment, inputs.book, move_bar, spread, inputs.inheritance)
+    report_progress(progress, "comparing", 0.0)
+    pending_pairs = Background(_compare_statistics, alignment, inputs, spread)
+    _ = alignment.joint_dataflow  # what follows needs it, and the comparison does not
+    return Comparison(alignment, *pending_pairs.get_reply())
+
+
+def _compare_statistics(
+    alignment: Alignment, inputs: Inputs, spread: Spread | None
+) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Problem, ...], Baseline | None]:
+    """Return the fields of a comparison that hold no alignment."""
+    comparison = compare_pairs(alignment, inputs.book, None, spread, inputs.inheritance)
+    return comparison.pairs, comparison.scalars, comparison.problems, comparison.baseline
 
 
 def _check_records(
