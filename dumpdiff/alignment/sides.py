@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..graph import Flow, Gradients, Update, find_gradients, find_updates, mark_shape_reads
 from ..graph.module_paths import locate_ops
+from ..graph.value_parents import collect_parents
 from ..rulebook import Rules
 from .mapping_evidence import canonicalize_kinds
 
@@ -23,6 +24,7 @@ class PreparedSide:
     scopes: list[str]  #: canonical module path of each op, '' if unknown
     gradients: Gradients
     updates: Mapping[int, Update]  #: by weight
+    parents: list[list[int]]  #: per class: the classes that it was computed from
 
 
 def prepare_side(flow: Flow, rules: Rules, *, is_target: bool) -> PreparedSide:
@@ -31,4 +33,5 @@ def prepare_side(flow: Flow, rules: Rules, *, is_target: bool) -> PreparedSide:
     kinds = canonicalize_kinds(flow, rules, target=is_target)
     gradients = find_gradients(flow, kinds)
     updates = find_updates(flow, gradients.by_value)
-    return PreparedSide(flow, kinds, locate_ops(flow, rules), gradients, updates)
+    scopes = locate_ops(flow, rules)
+    return PreparedSide(flow, kinds, scopes, gradients, updates, collect_parents(flow))

@@ -41,6 +41,8 @@ class Alignment:
     reference_kinds: tuple[str, ...]
     target_scopes: list[str]  #: canonical module path of each op, '' if unknown
     reference_scopes: list[str]
+    target_parents: list[list[int]]  #: per class: the classes that it was computed from
+    reference_parents: list[list[int]]
     classes: pd.DataFrame  #: target, reference (class ids), evidence, confidence; one row per pair
     ops: pd.DataFrame  #: target, reference (op ids); one row per pair of ops
     tolerance: float  #: distance of statistics within which values agree
@@ -161,6 +163,8 @@ def _build_alignment(
         tuple(reference.kinds),
         target.scopes,
         reference.scopes,
+        target.parents,
+        reference.parents,
         classes,
         ops,
         matching.tolerance,
