@@ -15,7 +15,7 @@ from .fused_groups import FusedGroup, find_fused_groups
 from .joint_dataflow import JointDataflow, join_dataflows
 from .losses import pair_mistakable_losses
 from .matches import Matching, NewWeight
-from .noise import estimate_matching_tolerance
+from .noise import find_agreeing_classes
 from .roles import pair_by_role
 from .sides import PreparedSide, prepare_side
 from .slot_pairs import SlotPair, find_slot_pairs
@@ -94,13 +94,13 @@ def align_sides(target: PreparedSide, reference: PreparedSide, rules: Rules) -> 
     """
     gradients_t, gradients_r = target.gradients, reference.gradients
     updates_t, updates_r = target.updates, reference.updates
-    tolerance = estimate_matching_tolerance(target.flow, reference.flow)
+    tolerance, candidates = find_agreeing_classes(target.flow, reference.flow)
     matching = Matching(target.flow, reference.flow, target.kinds, reference.kinds, tolerance)
     if updates_t and updates_r:
         matching.reserved_t = collect_new_weights(updates_t)
         matching.reserved_r = collect_new_weights(updates_r)
     pair_mistakable_losses(matching)
-    candidates = anchors.pair_by_value(matching)
+    candidates = anchors.pair_by_value(matching, candidates)
     anchors.pair_by_checksum(matching)
     anchors.pair_by_parameter_name(matching, rules)
     mapping_evidence.pair_by_mapping(matching, rules, diverged=False)
