@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
+import pandas as pd
 
 from ..graph import Flow
 from ..model.arrays import Flags, Floats, Ints
@@ -76,6 +77,10 @@ class Matching:
         self._n_t, self._n_r = len(self.target.classes), len(self.reference.classes)
         self._phase_t = self.target.list_column("phase")
         self._phase_r = self.reference.list_column("phase")
+        self.kind_codes_t, self.kind_codes_r = (
+            number_kinds(self.kinds_t),
+            number_kinds(self.kinds_r),
+        )
         self._flags_t = _flag_gradient_terms(self.target, self.kinds_t)
         self._flags_r = _flag_gradient_terms(self.reference, self.kinds_r)
         self._is_named_t, self._is_term_t = (flags.data for flags in self._flags_t)
@@ -113,14 +118,20 @@ class Matching:
         )
         return list(zip(targets[order].tolist(), references[order].tolist(), strict=True))
 
-    def list_class_pairs(self) -> list[tuple[int, int]]:
-        """Return the pairs of classes so far in the order of the two runs."""
+    def list_open_producers(self) -> list[tuple[int, int]]:
+        """Return the unpaired producers of paired classes in the order of the two runs."""
         targets = np.flatnonzero(self.classes_t >= 0)
-        return self._sort_columns(targets, self.classes_t[targets])
+        references = self.classes_t[targets]
+        producers_t = self.target.producers[targets]
+        producers_r = self.reference.producers[references]
+        has_producers = (producers_t >= 0) & (producers_r >= 0)
+        is_open = has_producers & (self.ops_t[producers_t] < 0) & (self.ops_r[producers_r] < 0)
+        pairs = self._sort_columns(targets[is_open], references[is_open])
+        return [(self.producer_t[t], self.producer_r[r]) for t, r in pairs]
 
-    def list_op_pairs(self) -> list[tuple[int, int]]:
-        """Return the pairs of ops so far in the order of the two runs."""
-        targets = np.flatnonzero(self.ops_t >= 0)
+    def list_op_pairs(self, is_chosen: Flags) -> list[tuple[int, int]]:
+        """Return the pairs of ops so far, of chosen target ops, in the order of the two runs."""
+        targets = np.flatnonzero((self.ops_t >= 0) & is_chosen)
         references = self.ops_t[targets]
         places = targets / len(self.ops_t) + references / len(self.ops_r)
         order = np.argsort(places, kind="stable")
@@ -204,16 +215,31 @@ class Matching:
         Without gradients, those of modules still count: the forward result of a module is produced
         by an op inside it.
         """
-        levels = self.target.trace.ops["level"].tolist()
-        counts: Counter[tuple[str, str]] = Counter()
-        for t, evidence in self.evidence.items():
-            producer_t, producer_r = self.producer_t[t], self.producer_r[self.partners_t[t]]
-            if evidence != "value" or producer_t < 0 or producer_r < 0:
-                continue
-            is_gradient = self._phase_t[t] == BACKWARD and levels[producer_t] == "op"
-            if with_gradients or not is_gradient:
-                counts[self.kinds_t[producer_t], self.kinds_r[producer_r]] += 1
-        return counts
+        targets = np.array([t for t, name in self.evidence.items() if name == "value"], dtype=int)
+        producers_t = self.target.producers[targets]
+        producers_r = self.reference.producers[self.classes_t[targets]]
+        is_counted = (producers_t >= 0) & (producers_r >= 0)
+        if not with_gradients:
+            is_gradient = (self.target.classes["phase"] == BACKWARD).to_numpy()[targets]
+            is_op = (self.target.trace.ops["level"] == "op").to_numpy()[producers_t]
+            is_counted &= ~(is_gradient & is_op)
+        codes_t, names_t = self.kind_codes_t
+        codes_r, names_r = self.kind_codes_r
+        pair_codes = codes_t[producers_t[is_counted]] * len(names_r)
+        pair_codes += codes_r[producers_r[is_counted]]
+        numbers, distinct_codes = pd.factorize(pair_codes)  # in order of appearance
+        counts = np.bincount(numbers, minlength=len(distinct_codes)).tolist()
+        kind_pairs = [
+            (names_t[code // len(names_r)], names_r[code % len(names_r)])
+            for code in distinct_codes.tolist()
+        ]
+        return Counter(dict(zip(kind_pairs, counts, strict=True)))
+
+
+def number_kinds(kinds: Sequence[str]) -> tuple[Ints, list[str]]:
+    """Return (ops,) a number for the kind of each op, and the kind of each number."""
+    codes, names = pd.factorize(np.array(kinds, dtype=object))
+    return codes, names.tolist()
 
 
 def _flag_gradient_terms(flow: Flow, kinds: Sequence[str]) -> tuple[Flags, Flags]:
