@@ -10,6 +10,7 @@ from ..alignment import Alignment, PreparedSide, align, align_sides, prepare_sid
 from ..comparison import Comparison, Spread, compare_pairs, measure_spread
 from ..graph import Flow, build_flow
 from ..graph.statistics import choose_common_norm
+from ..model.background import Background
 from ..model.errors import DumpError
 from ..readers.parts import Part
 from ..rulebook import Rules
@@ -23,7 +24,6 @@ from .layouts import (
     merge_layouts,
     merge_micro_batches,
 )
-from .processes import Background
 from .progress import Progress, narrow_progress, report_progress
 from .sides import read_sides
 

@@ -10,12 +10,12 @@ from .. import readers
 from ..alignment import PreparedSide, prepare_side
 from ..capture.completion import CompletedTrace, complete_trace, read_request
 from ..graph import build_flow
+from ..model.background import Background
 from ..model.gc_pause import pause_gc
 from ..model.trace import Trace
 from ..readers.parts import Part
 from ..verification import TraceChecks, attach_all_checks, attach_file_checks
 from .inputs import Inputs, PathLike
-from .processes import Background
 from .progress import Progress, narrow_progress, report_progress
 
 _NAMES = ("target", "reference")
