@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from ..graph import Flow
 from ..graph.joins import find_joined_parts
@@ -23,10 +23,9 @@ from ..graph.missing_edges import (
 )
 from ..model.arrays import Flags, Floats, Ints, Objects
 from ..model.trace import FORWARD
-from .fused_groups import find_outputs
-
-if TYPE_CHECKING:
-    from .stages import Alignment
+from .fused_groups import FusedGroup, find_outputs
+from .sides import PreparedSide
+from .slot_pairs import SlotPair
 
 
 @dataclass(frozen=True)
@@ -62,26 +61,34 @@ class JointDataflow:
         return replace(self, parents=parents, order=order)
 
 
-def join_dataflows(alignment: Alignment) -> JointDataflow:
-    """Join the dataflow of the two sides along the pairs of an alignment, as if all agreed."""
-    target, reference = alignment.target, alignment.reference
-    first_group = len(alignment.classes) + len(alignment.slot_pairs)
+def join_dataflows(
+    sides: tuple[PreparedSide, PreparedSide],
+    class_pairs: pd.DataFrame,
+    slot_pairs: Sequence[SlotPair],
+    groups: Sequence[FusedGroup],
+) -> JointDataflow:
+    """Join the dataflow of two sides along what is paired, as if all pairs agreed.
+
+    ``class_pairs`` has the columns target and reference.
+    """
+    target, reference = sides[0].flow, sides[1].flow
+    first_group = len(class_pairs) + len(slot_pairs)
     part_nodes_t: dict[int, int] = {}
     part_nodes_r: dict[int, int] = {}
-    for node, group in enumerate(alignment.groups, start=first_group):
+    for node, group in enumerate(groups, start=first_group):
         part_nodes_t.update(dict.fromkeys(group.target, node))
         part_nodes_r.update(dict.fromkeys(group.reference, node))
-    paired_t = _list_paired(alignment.classes["target"].to_numpy(), [
-        *(pair.target for pair in alignment.slot_pairs),
-        *(group.target[0] for group in alignment.groups),
+    paired_t = _list_paired(class_pairs["target"].to_numpy(), [
+        *(pair.target for pair in slot_pairs),
+        *(group.target[0] for group in groups),
     ])  # fmt: skip
-    paired_r = _list_paired(alignment.classes["reference"].to_numpy(), [
-        *(pair.reference for pair in alignment.slot_pairs),
-        *(group.reference[0] for group in alignment.groups),
+    paired_r = _list_paired(class_pairs["reference"].to_numpy(), [
+        *(pair.reference for pair in slot_pairs),
+        *(group.reference[0] for group in groups),
     ])  # fmt: skip
     n_pairs = len(paired_t)
     is_slot_pair = np.zeros(n_pairs, dtype=bool)
-    is_slot_pair[len(alignment.classes) : first_group] = True
+    is_slot_pair[len(class_pairs) : first_group] = True
     nodes_t, unpaired_t = _number_nodes(
         len(target.classes), paired_t, is_slot_pair, part_nodes_t, n_pairs
     )
@@ -91,13 +98,15 @@ def join_dataflows(alignment: Alignment) -> JointDataflow:
     classes_t = np.concatenate([paired_t, unpaired_t, np.full(len(unpaired_r), -1)])
     classes_r = np.concatenate([paired_r, np.full(len(unpaired_t), -1), unpaired_r])
     n_nodes = len(classes_t)
-    parents_t = _map_parents(n_nodes, nodes_t, alignment.target_parents)
-    parents_r = _map_parents(n_nodes, nodes_r, alignment.reference_parents)
-    for fused_node, part_nodes, is_target in _iterate_fused_outputs(alignment, nodes_t, nodes_r):
+    parents_t = _map_parents(n_nodes, nodes_t, sides[0].parents)
+    parents_r = _map_parents(n_nodes, nodes_r, sides[1].parents)
+    for fused_node, part_nodes, is_target in _iterate_fused_outputs(
+        sides, groups, nodes_t, nodes_r
+    ):
         fused_parents = parents_t if is_target else parents_r
         for part_node in part_nodes:
             fused_parents[part_node].append(fused_node)
-    _add_slot_parents(alignment, nodes_t, nodes_r, (parents_t, parents_r))
+    _add_slot_parents(len(class_pairs), slot_pairs, (nodes_t, nodes_r), (parents_t, parents_r))
     bridges: Counter[str] = Counter()
     recorded_parents_t = [list(parents) for parents in parents_t]
     joined_nodes = {
@@ -110,12 +119,12 @@ def join_dataflows(alignment: Alignment) -> JointDataflow:
     phase = np.where(
         classes_t >= 0, phases_t[np.maximum(classes_t, 0)], phases_r[np.maximum(classes_r, 0)]
     )
-    sides = (
+    joined_sides = (
         JoinedSide(target, nodes_t, classes_t, parents_t),
         JoinedSide(reference, nodes_r, classes_r, parents_r),
     )
-    parents, order = _order_nodes(sides, phase, np.ones(n_pairs, dtype=bool))
-    return JointDataflow(sides, parents, order, phase, bridges, frozenset(joined_nodes))
+    parents, order = _order_nodes(joined_sides, phase, np.ones(n_pairs, dtype=bool))
+    return JointDataflow(joined_sides, parents, order, phase, bridges, frozenset(joined_nodes))
 
 
 def _list_paired(classes: Ints, further_classes: list[int]) -> Ints:
@@ -137,16 +146,17 @@ def _order_nodes(
 
 
 def _add_slot_parents(
-    alignment: Alignment,
-    nodes_t: Ints,
-    nodes_r: Ints,
+    first_node: int,
+    slot_pairs: Sequence[SlotPair],
+    nodes_of_sides: tuple[Ints, Ints],
     parents_of_sides: tuple[list[list[int]], list[list[int]]],
 ) -> None:
     """Make the own nodes of both values the parents of a slot pair of inputs.
 
     An op reads what another op wrote: the value in its slot should be one of these two.
     """
-    for node, slot_pair in enumerate(alignment.slot_pairs, start=len(alignment.classes)):
+    nodes_t, nodes_r = nodes_of_sides
+    for node, slot_pair in enumerate(slot_pairs, start=first_node):
         if slot_pair.slot_kind != "input":
             continue
         own_nodes = {int(nodes_t[slot_pair.target]), int(nodes_r[slot_pair.reference])}
@@ -178,18 +188,19 @@ def _number_nodes(
 
 
 def _iterate_fused_outputs(
-    alignment: Alignment, nodes_t: Ints, nodes_r: Ints
+    sides: tuple[PreparedSide, PreparedSide],
+    groups: Sequence[FusedGroup],
+    nodes_t: Ints,
+    nodes_r: Ints,
 ) -> Iterator[tuple[int, set[int], bool]]:
     """Yield (node of a fused weight's output, nodes of its parts' outputs, is it the target's).
 
     The side with the fused weight cuts its output into those parts, but no recorder shows it.
     """
-    for group in alignment.groups:
-        output_nodes_t = _collect_output_nodes(
-            alignment.target, alignment.target_kinds, group.target, nodes_t
-        )
+    for group in groups:
+        output_nodes_t = _collect_output_nodes(sides[0].flow, sides[0].kinds, group.target, nodes_t)
         output_nodes_r = _collect_output_nodes(
-            alignment.reference, alignment.reference_kinds, group.reference, nodes_r
+            sides[1].flow, sides[1].kinds, group.reference, nodes_r
         )
         fused_nodes, part_nodes = output_nodes_t, output_nodes_r
         is_target = len(group.target) <= len(group.reference)

@@ -39,10 +39,7 @@ class Alignment:
     reference: Flow
     target_kinds: tuple[str, ...]  #: canonical operator kind of each op
     reference_kinds: tuple[str, ...]
-    target_scopes: list[str]  #: canonical module path of each op, '' if unknown
-    reference_scopes: list[str]
-    target_parents: list[list[int]]  #: per class: the classes that it was computed from
-    reference_parents: list[list[int]]
+    sides: tuple[PreparedSide, PreparedSide]  #: target and reference as they were prepared
     classes: pd.DataFrame  #: target, reference (class ids), evidence, confidence; one row per pair
     ops: pd.DataFrame  #: target, reference (op ids); one row per pair of ops
     tolerance: float  #: distance of statistics within which values agree
@@ -65,7 +62,7 @@ class Alignment:
     @cached_property
     def joint_dataflow(self) -> JointDataflow:
         """Both dataflow graphs as one."""
-        return join_dataflows(self)
+        return join_dataflows(self.sides, self.classes, self.slot_pairs, self.groups)
 
     @cached_property
     def fingerprints(self) -> tuple[Fingerprints, Fingerprints]:
@@ -161,10 +158,7 @@ def _build_alignment(
         reference.flow,
         tuple(target.kinds),
         tuple(reference.kinds),
-        target.scopes,
-        reference.scopes,
-        target.parents,
-        reference.parents,
+        (target, reference),
         classes,
         ops,
         matching.tolerance,

@@ -86,7 +86,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     if misread_weights:
         compare_as_stored(comparison, misread_weights)
         states = classify(graph, rules)
-    scopes_t, scopes_r = alignment.target_scopes, alignment.reference_scopes
+    scopes_t, scopes_r = (side.scopes for side in alignment.sides)
     diverged_ops = _find_introducing_ops(graph, states)
     diverged_scopes = [scopes_t[op] for op in diverged_ops]
     first_findings = (
