@@ -81,7 +81,8 @@ def write_dump(recording: Recording, folder: Path, variant: Variant) -> None:
         for position, call in enumerate(calls):
             content = orjson.loads(orjson.dumps(recording.entries[call.name]))  # a deep copy
             edit.change_entry(content, call, call == fault)
-            text = orjson.dumps(content, option=orjson.OPT_INDENT_2)
+            # indented below its name, as msprobe prints it
+            text = orjson.dumps(content, option=orjson.OPT_INDENT_2).replace(b"\n", b"\n  ")
             separator = b"" if position == 0 else b",\n"
             file.write(b"%s  %s: %s" % (separator, orjson.dumps(names[call]), text))
         file.write(b"\n}}\n")

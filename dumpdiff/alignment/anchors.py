@@ -40,27 +40,25 @@ _FACTOR_TOLERANCE = 1e-3
 _MAX_SEARCHED_VALUES = 16
 
 
-def pair_by_value(matching: Matching) -> Candidates:
-    """Pair classes that are each other's only candidate; return all candidates for later stages.
+def pair_by_value(matching: Matching, candidates: Candidates | None = None) -> Candidates:
+    """Pair classes that are each other's only candidate; return the candidates that can be paired.
 
-    A class with fewer than two informative statistics is never paired only by value.
+    ``candidates`` has all within the tolerance, if they were searched for before. A class with
+    fewer than two informative statistics is never paired only by value.
     """
-    candidates = find_candidates(matching.prints_t, matching.prints_r, matching.tolerance)
-    candidate_pairs = zip(candidates.target.tolist(), candidates.reference.tolist(), strict=True)
-    allowed = np.array([matching.can_pair(t, r) for t, r in candidate_pairs], dtype=bool)
-    candidates = Candidates(
-        candidates.target[allowed], candidates.reference[allowed], candidates.distance[allowed]
-    )
+    if candidates is None:
+        candidates = find_candidates(matching.prints_t, matching.prints_r, matching.tolerance)
+    candidates = candidates.take(matching.flag_pairable(candidates.target, candidates.reference))
     targets, references = candidates.target, candidates.reference
     choices_t = np.bincount(targets, minlength=len(matching.classes_t))
     choices_r = np.bincount(references, minlength=len(matching.classes_r))
+    strengths = np.minimum(
+        matching.prints_t.evidence[targets], matching.prints_r.evidence[references]
+    )
     is_only = (choices_t[targets] == 1) & (choices_r[references] == 1)
-    is_only &= matching.prints_t.evidence[targets] >= _MIN_EVIDENCE
-    is_only &= matching.prints_r.evidence[references] >= _MIN_EVIDENCE
-    for t, r in zip(targets[is_only].tolist(), references[is_only].tolist(), strict=True):
-        strength = min(matching.prints_t.evidence[t], matching.prints_r.evidence[r])
-        level = confidence.UNIQUE_VALUE + confidence.PER_INFORMATIVE_NUMBER * float(strength)
-        matching.pair(t, r, "value", level)
+    is_only &= strengths >= _MIN_EVIDENCE
+    levels = confidence.UNIQUE_VALUE + confidence.PER_INFORMATIVE_NUMBER * strengths[is_only]
+    matching.pair_all(targets[is_only], references[is_only], "value", levels)
     return candidates
 
 
@@ -75,15 +73,14 @@ def pair_by_checksum(matching: Matching) -> None:
 
 def _find_unique_checksums(flow: Flow) -> dict[tuple[int, str], int]:
     """Return (size, checksum) -> the only class that has it; scalars are left out."""
-    owners: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for value, (size, checksums) in enumerate(
-        zip(flow.sizes.tolist(), flow.checksums, strict=True)
-    ):
-        if size <= 1:
-            continue
-        for checksum in checksums:
-            owners[size, checksum].append(value)
-    return {key: values[0] for key, values in owners.items() if len(values) == 1}
+    checksums = flow.tensors["hash"].to_numpy()
+    values = flow.tensor_class
+    rows = np.flatnonzero((checksums != "") & (values >= 0))
+    rows = rows[flow.sizes[values[rows]] > 1]
+    owners: dict[tuple[int, str], set[int]] = defaultdict(set)
+    for value, checksum in zip(values[rows].tolist(), checksums[rows].tolist(), strict=True):
+        owners[int(flow.sizes[value]), checksum].add(value)
+    return {key: values.pop() for key, values in owners.items() if len(values) == 1}
 
 
 def pair_by_parameter_name(matching: Matching, rules: Rules) -> None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
+import pandas as pd
 
 from ..graph import Flow
-from ..model.arrays import Ints
+from ..model.arrays import Flags, Floats, Ints
 from ..model.trace import BACKWARD
 from .confidence import MOMENT, NEW_WEIGHT
 from .values import Fingerprints, compute_distances
@@ -76,8 +77,14 @@ class Matching:
         self._n_t, self._n_r = len(self.target.classes), len(self.reference.classes)
         self._phase_t = self.target.list_column("phase")
         self._phase_r = self.reference.list_column("phase")
-        self._named_t, self._terms_t = _find_gradient_terms(self.target, self.kinds_t)
-        self._named_r, self._terms_r = _find_gradient_terms(self.reference, self.kinds_r)
+        self.kind_codes_t, self.kind_codes_r = (
+            number_kinds(self.kinds_t),
+            number_kinds(self.kinds_r),
+        )
+        self._flags_t = _flag_gradient_terms(self.target, self.kinds_t)
+        self._flags_r = _flag_gradient_terms(self.reference, self.kinds_r)
+        self._is_named_t, self._is_term_t = (flags.data for flags in self._flags_t)
+        self._is_named_r, self._is_term_r = (flags.data for flags in self._flags_r)
 
     def compute_distance(self, t: int, r: int) -> float:
         """Return the distance of the statistics of two classes, Inf if nothing can be compared."""
@@ -111,14 +118,20 @@ class Matching:
         )
         return list(zip(targets[order].tolist(), references[order].tolist(), strict=True))
 
-    def list_class_pairs(self) -> list[tuple[int, int]]:
-        """Return the pairs of classes so far in the order of the two runs."""
+    def list_open_producers(self) -> list[tuple[int, int]]:
+        """Return the unpaired producers of paired classes in the order of the two runs."""
         targets = np.flatnonzero(self.classes_t >= 0)
-        return self._sort_columns(targets, self.classes_t[targets])
+        references = self.classes_t[targets]
+        producers_t = self.target.producers[targets]
+        producers_r = self.reference.producers[references]
+        has_producers = (producers_t >= 0) & (producers_r >= 0)
+        is_open = has_producers & (self.ops_t[producers_t] < 0) & (self.ops_r[producers_r] < 0)
+        pairs = self._sort_columns(targets[is_open], references[is_open])
+        return [(self.producer_t[t], self.producer_r[r]) for t, r in pairs]
 
-    def list_op_pairs(self) -> list[tuple[int, int]]:
-        """Return the pairs of ops so far in the order of the two runs."""
-        targets = np.flatnonzero(self.ops_t >= 0)
+    def list_op_pairs(self, is_chosen: Flags) -> list[tuple[int, int]]:
+        """Return the pairs of ops so far, of chosen target ops, in the order of the two runs."""
+        targets = np.flatnonzero((self.ops_t >= 0) & is_chosen)
         references = self.ops_t[targets]
         places = targets / len(self.ops_t) + references / len(self.ops_r)
         order = np.argsort(places, kind="stable")
@@ -133,13 +146,34 @@ class Matching:
         is_paired = self.partners_t[t] >= 0 or self.partners_r[r] >= 0
         if is_paired or self._sizes_t[t] != self._sizes_r[r]:
             return False
-        if (t in self._terms_t and r in self._named_r) or (
-            t in self._named_t and r in self._terms_r
+        if (self._is_term_t[t] and self._is_named_r[r]) or (
+            self._is_named_t[t] and self._is_term_r[r]
         ):
             return False
         is_leaf = min(self.producer_t[t], self.producer_r[r]) < 0
         is_same_phase = self._phase_t[t] == self._phase_r[r]
         return bool(is_leaf or is_same_phase)
+
+    def flag_pairable(self, targets: Ints, references: Ints) -> Flags:
+        """Return (pairs,) what :meth:`can_pair` says of many pairs."""
+        is_pairable = (self.classes_t[targets] < 0) & (self.classes_r[references] < 0)
+        is_pairable &= self.prints_t.size[targets] == self.prints_r.size[references]
+        is_named_t, is_term_t = (flags[targets] for flags in self._flags_t)
+        is_named_r, is_term_r = (flags[references] for flags in self._flags_r)
+        is_pairable &= ~(is_term_t & is_named_r) & ~(is_named_t & is_term_r)
+        phases_t = self.target.classes["phase"].to_numpy()[targets]
+        phases_r = self.reference.classes["phase"].to_numpy()[references]
+        is_leaf = self.target.producers[targets] < 0
+        is_leaf |= self.reference.producers[references] < 0
+        flags: Flags = is_pairable & (is_leaf | (phases_t == phases_r))
+        return flags
+
+    def pair_all(self, targets: Ints, references: Ints, evidence: str, confidences: Floats) -> None:
+        """Pair classes that can be paired, and none of them twice."""
+        pairs = zip(targets.tolist(), references.tolist(), confidences.tolist(), strict=True)
+        for t, r, confidence in pairs:
+            if t not in self.reserved_t and r not in self.reserved_r:
+                self._add_pair(t, r, evidence, confidence)
 
     def pair(self, t: int, r: int, evidence: str, confidence: float) -> bool:
         """Pair two classes, not their producers. Return False if :meth:`can_pair` is False."""
@@ -165,7 +199,7 @@ class Matching:
         return is_added
 
     def _add_pair(self, t: int, r: int, evidence: str, confidence: float) -> None:
-        self.classes_t[t], self.classes_r[r] = r, t
+        self.partners_t[t], self.partners_r[r] = r, t
         self.evidence[t], self.confidence[t] = evidence, confidence
 
     def pair_ops(self, t: int, r: int) -> bool:
@@ -181,31 +215,48 @@ class Matching:
         Without gradients, those of modules still count: the forward result of a module is produced
         by an op inside it.
         """
-        levels = self.target.trace.ops["level"].tolist()
-        counts: Counter[tuple[str, str]] = Counter()
-        for t, evidence in self.evidence.items():
-            producer_t, producer_r = self.producer_t[t], self.producer_r[self.partners_t[t]]
-            if evidence != "value" or producer_t < 0 or producer_r < 0:
-                continue
-            is_gradient = self._phase_t[t] == BACKWARD and levels[producer_t] == "op"
-            if with_gradients or not is_gradient:
-                counts[self.kinds_t[producer_t], self.kinds_r[producer_r]] += 1
-        return counts
+        targets = np.array([t for t, name in self.evidence.items() if name == "value"], dtype=int)
+        producers_t = self.target.producers[targets]
+        producers_r = self.reference.producers[self.classes_t[targets]]
+        is_counted = (producers_t >= 0) & (producers_r >= 0)
+        if not with_gradients:
+            is_gradient = (self.target.classes["phase"] == BACKWARD).to_numpy()[targets]
+            is_op = (self.target.trace.ops["level"] == "op").to_numpy()[producers_t]
+            is_counted &= ~(is_gradient & is_op)
+        codes_t, names_t = self.kind_codes_t
+        codes_r, names_r = self.kind_codes_r
+        pair_codes = codes_t[producers_t[is_counted]] * len(names_r)
+        pair_codes += codes_r[producers_r[is_counted]]
+        numbers, distinct_codes = pd.factorize(pair_codes)  # in order of appearance
+        counts = np.bincount(numbers, minlength=len(distinct_codes)).tolist()
+        kind_pairs = [
+            (names_t[code // len(names_r)], names_r[code % len(names_r)])
+            for code in distinct_codes.tolist()
+        ]
+        return Counter(dict(zip(kind_pairs, counts, strict=True)))
 
 
-def _find_gradient_terms(flow: Flow, kinds: Sequence[str]) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the named gradients of parameters, and the gradients that are only added to others."""
-    named_gradients = frozenset(np.flatnonzero(flow.classes["gradient_of"] != "").tolist())
-    terms = set()
-    for value in np.flatnonzero(flow.classes["phase"] == BACKWARD).tolist():
+def number_kinds(kinds: Sequence[str]) -> tuple[Ints, list[str]]:
+    """Return (ops,) a number for the kind of each op, and the kind of each number."""
+    codes, names = pd.factorize(np.array(kinds, dtype=object))
+    return codes, names.tolist()
+
+
+def _flag_gradient_terms(flow: Flow, kinds: Sequence[str]) -> tuple[Flags, Flags]:
+    """Return (classes,) named gradients of parameters, and gradients only added to others."""
+    is_named: Flags = (flow.classes["gradient_of"] != "").to_numpy()
+    is_backward = (flow.classes["phase"] == BACKWARD).to_numpy()
+    is_sum = np.array([kind == _SUM_KIND for kind in kinds], dtype=bool) & ~flow.is_layout
+    sums = {op for op in np.flatnonzero(is_sum).tolist() if flow.phases[op] == BACKWARD}
+    added_values = {value for op in sums for value in flow.operands[op] if is_backward[value]}
+    is_term = np.zeros(len(is_named), dtype=bool)
+    for value in added_values - set(np.flatnonzero(is_named).tolist()):
         ops = [
             op for op in flow.users[value] if flow.phases[op] == BACKWARD and not flow.is_layout[op]
         ]
-        is_added = [
-            kinds[op] == _SUM_KIND
+        is_term[value] = all(
+            op in sums
             and all(flow.sizes[result] == flow.sizes[value] for result in flow.writes[op])
             for op in ops
-        ]
-        if is_added and all(is_added):
-            terms.add(value)
-    return named_gradients, frozenset(terms - named_gradients)
+        )
+    return is_named, is_term

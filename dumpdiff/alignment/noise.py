@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import Flow, find_common_dtype
+from ..model.arrays import Floats
 from ..model.dtypes import get_unit_roundoff
-from .values import Fingerprints, find_candidates, find_second_smallest
+from .values import Candidates, Fingerprints, find_candidates, find_second_smallest
 
 #: Unit roundoffs of the prior: 1.6e-2 for bfloat16, 2e-3 for float16.
 _PRIOR_ROUNDOFFS = 4
@@ -47,16 +48,38 @@ def estimate_prior(target: Flow, reference: Flow) -> float:
 def estimate_matching_tolerance(target: Flow, reference: Flow) -> float:
     """Return the distance of statistics within which two tensors may be the same.
 
-    It is sixteen times the lower quartile of the distances between mutual nearest neighbors without
-    another close candidate, and between half and eight times the prior. For the distance see
+    See :func:`find_agreeing_classes`.
+    """
+    return find_agreeing_classes(target, reference)[0]
+
+
+def find_agreeing_classes(target: Flow, reference: Flow) -> tuple[float, Candidates]:
+    """Return the distance of statistics within which two tensors may be the same, and all such.
+
+    The distance is sixteen times the lower quartile of the distances between mutual nearest
+    neighbors without another close candidate, and between half and eight times the prior. See
     ``values.compute_distances``.
     """
     prior = estimate_prior(target, reference)
     prints_t = Fingerprints.from_table(target.classes)
     prints_r = Fingerprints.from_table(reference.classes)
     candidates = find_candidates(prints_t, prints_r, _MAX_PRIORS * prior)
-    if not len(candidates.target):
-        return prior
+    tolerance = prior
+    distances = _list_clear_distances(target, reference, prints_t, prints_r, candidates)
+    if len(distances) >= _MIN_DISTANCES:
+        measured = _QUARTILES * np.quantile(distances, 0.25)
+        tolerance = float(np.clip(measured, prior / 2, _MAX_PRIORS * prior))
+    return tolerance, candidates.take(candidates.distance <= tolerance)
+
+
+def _list_clear_distances(
+    target: Flow,
+    reference: Flow,
+    prints_t: Fingerprints,
+    prints_r: Fingerprints,
+    candidates: Candidates,
+) -> Floats:
+    """Return the distances of mutual nearest neighbors without another close candidate."""
     # candidates are sorted by target, then distance: the first row of a target is its nearest
     nearest_rows = np.unique(candidates.target, return_index=True)[1]
     nearest_r = np.full(len(prints_r.size), np.inf)
@@ -71,7 +94,5 @@ def estimate_matching_tolerance(target: Flow, reference: Flow) -> float:
     is_clear &= second_r[references] > _CLEAR_RATIO * distances
     is_clear &= prints_t.evidence[targets] >= _MIN_EVIDENCE
     is_clear &= prints_r.evidence[references] >= _MIN_EVIDENCE
-    if is_clear.sum() < _MIN_DISTANCES:
-        return prior
-    measured = _QUARTILES * np.quantile(distances[is_clear], 0.25)
-    return float(np.clip(measured, prior / 2, _MAX_PRIORS * prior))
+    clear_distances: Floats = distances[is_clear]
+    return clear_distances

@@ -8,14 +8,16 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ..graph import Flow, Gradients, find_gradients, find_updates, mark_shape_reads
+from ..graph import Flow, Gradients
 from ..rulebook import Rules
 from . import anchors, mapping_evidence
 from .fused_groups import FusedGroup, find_fused_groups
+from .joint_dataflow import JointDataflow, join_dataflows
 from .losses import pair_mistakable_losses
 from .matches import Matching, NewWeight
-from .noise import estimate_matching_tolerance
+from .noise import find_agreeing_classes
 from .roles import pair_by_role
+from .sides import PreparedSide, prepare_side
 from .slot_pairs import SlotPair, find_slot_pairs
 from .structure import pair_by_structure, pair_idle_ops
 from .training_step import (
@@ -37,6 +39,7 @@ class Alignment:
     reference: Flow
     target_kinds: tuple[str, ...]  #: canonical operator kind of each op
     reference_kinds: tuple[str, ...]
+    sides: tuple[PreparedSide, PreparedSide]  #: target and reference as they were prepared
     classes: pd.DataFrame  #: target, reference (class ids), evidence, confidence; one row per pair
     ops: pd.DataFrame  #: target, reference (op ids); one row per pair of ops
     tolerance: float  #: distance of statistics within which values agree
@@ -57,6 +60,11 @@ class Alignment:
         return dict(pairs)
 
     @cached_property
+    def joint_dataflow(self) -> JointDataflow:
+        """Both dataflow graphs as one."""
+        return join_dataflows(self.sides, self.classes, self.slot_pairs, self.groups)
+
+    @cached_property
     def fingerprints(self) -> tuple[Fingerprints, Fingerprints]:
         """Statistics of both sides' classes, as arrays."""
         return (
@@ -66,6 +74,12 @@ class Alignment:
 
 
 def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
+    """Pair the value classes and ops of two dataflows, see :func:`align_sides`."""
+    prepared_target = prepare_side(target, rules, is_target=True)
+    return align_sides(prepared_target, prepare_side(reference, rules, is_target=False), rules)
+
+
+def align_sides(target: PreparedSide, reference: PreparedSide, rules: Rules) -> Alignment:
     """Pair the value classes and ops of two sides.
 
     First come anchors: losses that a value would pair with a term of the other side's loss, values
@@ -75,20 +89,15 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     parameters, before and after the roles. Names of a mapping file are used after the anchors where
     values agree, and after the roles where they do not.
     """
-    target, reference = mark_shape_reads(target, rules), mark_shape_reads(reference, rules)
-    kinds_t = mapping_evidence.canonicalize_kinds(target, rules, target=True)
-    kinds_r = mapping_evidence.canonicalize_kinds(reference, rules, target=False)
-    tolerance = estimate_matching_tolerance(target, reference)
-    gradients_t = find_gradients(target, kinds_t)
-    gradients_r = find_gradients(reference, kinds_r)
-    updates_t = find_updates(target, gradients_t.by_value)
-    updates_r = find_updates(reference, gradients_r.by_value)
-    matching = Matching(target, reference, kinds_t, kinds_r, tolerance)
+    gradients_t, gradients_r = target.gradients, reference.gradients
+    updates_t, updates_r = target.updates, reference.updates
+    tolerance, candidates = find_agreeing_classes(target.flow, reference.flow)
+    matching = Matching(target.flow, reference.flow, target.kinds, reference.kinds, tolerance)
     if updates_t and updates_r:
         matching.reserved_t = collect_new_weights(updates_t)
         matching.reserved_r = collect_new_weights(updates_r)
     pair_mistakable_losses(matching)
-    candidates = anchors.pair_by_value(matching)
+    candidates = anchors.pair_by_value(matching, candidates)
     anchors.pair_by_checksum(matching)
     anchors.pair_by_parameter_name(matching, rules)
     mapping_evidence.pair_by_mapping(matching, rules, diverged=False)
@@ -120,12 +129,16 @@ def align(target: Flow, reference: Flow, rules: Rules) -> Alignment:
     groups = find_fused_groups(
         matching, rules, (updates_t, updates_r), (gradients_t.by_value, gradients_r.by_value)
     )
-    return _build_alignment(matching, groups, (gradients_t, gradients_r))
+    return _build_alignment(matching, groups, target, reference)
 
 
 def _build_alignment(
-    matching: Matching, groups: tuple[FusedGroup, ...], gradients: tuple[Gradients, Gradients]
+    matching: Matching,
+    groups: tuple[FusedGroup, ...],
+    target: PreparedSide,
+    reference: PreparedSide,
 ) -> Alignment:
+    gradients = target.gradients, reference.gradients
     paired_classes = np.flatnonzero(matching.classes_t >= 0)
     paired_list = paired_classes.tolist()
     evidence = pd.Series([matching.evidence[t] for t in paired_list], dtype=object)
@@ -141,10 +154,11 @@ def _build_alignment(
     paired_ops = np.flatnonzero(matching.ops_t >= 0)
     ops = pd.DataFrame({"target": paired_ops, "reference": matching.ops_t[paired_ops]})
     return Alignment(
-        matching.target,
-        matching.reference,
-        tuple(matching.kinds_t),
-        tuple(matching.kinds_r),
+        target.flow,
+        reference.flow,
+        tuple(target.kinds),
+        tuple(reference.kinds),
+        (target, reference),
         classes,
         ops,
         matching.tolerance,

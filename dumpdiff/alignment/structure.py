@@ -85,17 +85,15 @@ def find_equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
     """
     forward_numbers = _number_kinds(matching, matching.count_kind_pairs(with_gradients=False))
     other_numbers = _number_kinds(matching, matching.count_kind_pairs())
-    numbers_of_sides = []
-    for flow, kinds in (
-        (matching.target, matching.kinds_t),
-        (matching.reference, matching.kinds_r),
+    numbers_of_sides: list[list[int]] = []
+    for flow, (codes, kinds) in (
+        (matching.target, matching.kind_codes_t),
+        (matching.reference, matching.kind_codes_r),
     ):
-        numbers_of_sides.append(
-            [
-                (forward_numbers if phase == FORWARD else other_numbers)[kind]
-                for kind, phase in zip(kinds, flow.phases, strict=True)
-            ]
-        )
+        is_forward = (flow.trace.ops["phase"] == FORWARD).to_numpy()
+        in_forward = np.array([forward_numbers[kind] for kind in kinds], dtype=int)
+        elsewhere = np.array([other_numbers[kind] for kind in kinds], dtype=int)
+        numbers_of_sides.append(np.where(is_forward, in_forward[codes], elsewhere[codes]).tolist())
     numbers_t, numbers_r = numbers_of_sides
     return numbers_t, numbers_r
 
@@ -133,11 +131,9 @@ def _rank_kind_pair(item: tuple[tuple[str, str], int]) -> tuple[int, list[str]]:
 def _pair_producers(matching: Matching) -> None:
     """Pair the producers of paired values: those of equal kind first, then the others."""
     producer_pairs: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
-    for t, r in matching.list_class_pairs():
-        producer_t, producer_r = matching.producer_t[t], matching.producer_r[r]
-        if producer_t >= 0 and producer_r >= 0:
-            is_same_kind = matching.kinds_t[producer_t] == matching.kinds_r[producer_r]
-            producer_pairs[is_same_kind].append((producer_t, producer_r))
+    for producer_t, producer_r in matching.list_open_producers():
+        is_same_kind = matching.kinds_t[producer_t] == matching.kinds_r[producer_r]
+        producer_pairs[is_same_kind].append((producer_t, producer_r))
     for op_t, op_r in producer_pairs[True] + producer_pairs[False]:
         matching.pair_ops(op_t, op_r)
 
@@ -164,7 +160,8 @@ class _Closure:
         )
         self.dirty_ops: tuple[set[int], set[int]] = (set(), set())
         self._mark_half_known_ops()
-        for t, r in matching.list_op_pairs():
+        has_open_inputs = matching.target.flag_readers(matching.classes_t < 0)
+        for t, r in matching.list_op_pairs(has_open_inputs):
             self._pair_remaining_inputs(t, r)
 
     def run(self, complete: bool) -> bool:
@@ -213,10 +210,9 @@ class _Closure:
     def _mark_half_known_ops(self) -> None:
         """Mark the unpaired ops that read at least one paired value."""
         for side, flow in enumerate(self.flows):
-            partners = self.classes[side]
-            for op in np.flatnonzero(np.asarray(self.ops[side]) < 0).tolist():
-                if any(partners[value] >= 0 for value in flow.reads[op]):
-                    self.dirty_ops[side].add(op)
+            has_known_inputs = flow.flag_readers(np.asarray(self.classes[side]) >= 0)
+            is_open = np.asarray(self.ops[side]) < 0
+            self.dirty_ops[side].update(np.flatnonzero(is_open & has_known_inputs).tolist())
 
     def _compute_signature(self, side: int, op: int, complete: bool) -> Signature | None:
         """Return the signature of an op, None if its known inputs carry no information."""

@@ -133,6 +133,10 @@ class Candidates:
     reference: Ints
     distance: Floats
 
+    def take(self, is_kept: Flags) -> Candidates:
+        """Return some of the candidates."""
+        return Candidates(self.target[is_kept], self.reference[is_kept], self.distance[is_kept])
+
 
 def find_candidates(
     target: Fingerprints, reference: Fingerprints, tolerance: float, limit: int = _MAX_CANDIDATES

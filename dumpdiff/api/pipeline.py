@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from .. import readers
-from ..alignment import align
+from ..alignment import Alignment, PreparedSide, align, align_sides, prepare_side
 from ..comparison import Comparison, Spread, compare_pairs, measure_spread
 from ..graph import Flow, build_flow
 from ..graph.statistics import choose_common_norm
+from ..model.background import Background
 from ..model.errors import DumpError
 from ..readers.parts import Part
 from ..rulebook import Rules
 from ..sharding import has_other_batches
-from ..verification import TraceChecks, find_identity
+from ..verification import Check, TraceChecks, check_trace, find_identity
 from .inputs import Candidates, Inputs, PathLike
 from .layouts import (
     Layouts,
@@ -24,6 +26,12 @@ from .layouts import (
 )
 from .progress import Progress, narrow_progress, report_progress
 from .sides import read_sides
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..model.result import Baseline
+    from ..model.trace import Problem
 
 #: What is identical on both sides -> what that means for the answer.
 _IDENTITIES = {
@@ -39,24 +47,23 @@ _UNUSED_RELATIONS = (
 )
 
 
-def read_flows(
+def read_prepared_sides(
     inputs: Inputs, parts: tuple[Part, Part], progress: Progress | None
-) -> tuple[tuple[Flow, Flow], tuple[TraceChecks, TraceChecks], list[str]]:
-    """Read both sides and return their dataflow, the checks of records and files, and remarks.
+) -> tuple[tuple[PreparedSide, PreparedSide], tuple[TraceChecks, TraceChecks], list[str]]:
+    """Read both sides; return what the alignment needs of them, the checks of files, and remarks.
 
-    Narrowed dumps complete them, and checkpoints name the parameters, if there are any.
+    Narrowed dumps complete them, and checkpoints name the parameters, if there are any. Checks of
+    records are added if all files are to be read for them.
     """
     sides = read_sides(inputs, parts, progress)
-    checks = [side.checks for side in sides]
     remarks = [remark for side in sides for remark in side.remarks]
-    traces, norm_remark = choose_common_norm([side_checks.trace for side_checks in checks])
+    target, reference = (side.prepared for side in sides)
+    traces, norm_remark = choose_common_norm([target.flow.trace, reference.flow.trace])
     if norm_remark:
         remarks.append(norm_remark)
-    flows = []
-    for side, trace in zip(("target", "reference"), traces, strict=True):
-        move_bar = narrow_progress(progress, f"statistics of the {side}")
-        flows.append(build_flow(trace, move_bar))
-    return (flows[0], flows[1]), (checks[0], checks[1]), remarks
+        target = prepare_side(build_flow(traces[0]), inputs.book, is_target=True)
+        reference = prepare_side(build_flow(traces[1]), inputs.book, is_target=False)
+    return (target, reference), (sides[0].checks, sides[1].checks), remarks
 
 
 def compare_dumps(
@@ -75,11 +82,18 @@ def compare_dumps(
     if layouts is not None:
         return _compare_layouts(inputs, layouts, progress)
     parts = inputs.choose_of_parts(all_parts)
-    flows, checks, narrowed_remarks = read_flows(inputs, parts, progress)
+    sides, checks, narrowed_remarks = read_prepared_sides(inputs, parts, progress)
+    flows = sides[0].flow, sides[1].flow
+    # their results are not needed before the comparison is complete; --verify has made them
+    pending_records = None if inputs.verify else Background(_check_records, checks, inputs.book)
     merged_runs = None
     if inputs.baseline is None and has_other_batches(*flows):
         merged_runs = merge_micro_batches(flows, inputs.book)
         flows = (build_flow(merged_runs[0].trace), build_flow(merged_runs[1].trace))
+        sides = (
+            prepare_side(flows[0], inputs.book, is_target=True),
+            prepare_side(flows[1], inputs.book, is_target=False),
+        )
     unused_rules = merged_runs is None and any(inputs.book.relations.values())
     remarks = [
         *narrowed_remarks,
@@ -95,10 +109,43 @@ def compare_dumps(
             remarks.append(_SAME_BASELINE)
         spread = _measure_baseline(baseline, flows[1], inputs.book, progress)
     report_progress(progress, "aligning", 0.0)
-    alignment = align(*flows, inputs.book)
-    move_bar = narrow_progress(progress, "comparing")
-    comparison = compare_pairs(alignment, inputs.book, move_bar, spread, inputs.inheritance)
+    alignment = align_sides(*sides, inputs.book)
+    comparison = _compare_pairs(alignment, inputs, spread, progress)
+    if pending_records is not None:
+        records_t, records_r = pending_records.get_reply()
+        checks = replace(checks[0], records=records_t), replace(checks[1], records=records_r)
     return replace(comparison, checks=checks, remarks=tuple(remarks), merged=merged_runs)
+
+
+def _compare_pairs(
+    alignment: Alignment, inputs: Inputs, spread: Spread | None, progress: Progress | None
+) -> Comparison:
+    """Compare the pairs of an alignment; statistics while their dataflow is joined."""
+    has_files = any(
+        (flow.tensors["file"] != "").any() for flow in (alignment.target, alignment.reference)
+    )
+    if has_files:  # the checks of files are made where these are opened
+        move_bar = narrow_progress(progress, "comparing")
+        return compare_pairs(alignment, inputs.book, move_bar, spread, inputs.inheritance)
+    report_progress(progress, "comparing", 0.0)
+    pending_pairs = Background(_compare_statistics, alignment, inputs, spread)
+    _ = alignment.joint_dataflow  # what follows needs it, and the comparison does not
+    return Comparison(alignment, *pending_pairs.get_reply())
+
+
+def _compare_statistics(
+    alignment: Alignment, inputs: Inputs, spread: Spread | None
+) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Problem, ...], Baseline | None]:
+    """Return the fields of a comparison that hold no alignment."""
+    comparison = compare_pairs(alignment, inputs.book, None, spread, inputs.inheritance)
+    return comparison.pairs, comparison.scalars, comparison.problems, comparison.baseline
+
+
+def _check_records(
+    checks: tuple[TraceChecks, TraceChecks], rules: Rules
+) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
+    """Check the records of both sides."""
+    return check_trace(checks[0].trace, rules), check_trace(checks[1].trace, rules)
 
 
 def _compare_layouts(inputs: Inputs, layouts: Layouts, progress: Progress | None) -> Comparison:

@@ -20,18 +20,6 @@ _ONE_THREAD = dict.fromkeys(
 )
 
 
-def count_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
-
-
-def is_worker() -> bool:
-    """Return whether this process was started by another one, which divides the cores."""
-    return multiprocessing.parent_process() is not None
-
-
 @contextmanager
 def open_pool(n_workers: int) -> Iterator[ProcessPoolExecutor]:
     """Give the body a pool of processes. If the body fails, what they work on is ended, too."""

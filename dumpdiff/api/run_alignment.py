@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ..model.background import count_cores
 from ..model.errors import DumpError
 from ..model.result import Result
 from ..model.run_result import RunResult, TaskResult
@@ -16,7 +17,6 @@ from ..run_divergence import find_inheritance, locate_run
 from .executors import run_tasks
 from .inputs import Inputs, PathLike
 from .layouts import describe_unrecorded_ranks
-from .processes import count_cores
 from .progress import Progress, report_progress
 from .run_backend import RunFolder
 from .run_folder import read_finished_task, write_run, write_task

@@ -19,7 +19,7 @@ from . import backends
 from .backends import SavedDrawings
 from .inputs import PathLike
 from .layouts import find_layouts
-from .pipeline import read_flows
+from .pipeline import read_prepared_sides
 from .progress import Progress, report_progress
 from .result_builder import build_result
 from .result_folder import RUN_FILES, is_run_folder, load_folder, read_saved, restore_inputs
@@ -233,9 +233,9 @@ def mapping(
         raise DumpError(
             f"{result}: msprobe compares rank with rank, and the ranks of these runs were merged"
         )
-    flows, _, _ = read_flows(inputs, inputs.choose_of_parts(all_parts), progress)
+    sides, _, _ = read_prepared_sides(inputs, inputs.choose_of_parts(all_parts), progress)
     report_progress(progress, "aligning", 0.0)
-    return build_mapping(alignment.align(*flows, inputs.book), inputs.book, kind, version)
+    return build_mapping(alignment.align_sides(*sides, inputs.book), inputs.book, kind, version)
 
 
 @pause_gc()

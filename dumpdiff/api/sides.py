@@ -1,33 +1,35 @@
-"""Both sides read and their records checked, large ones at the same time in two processes."""
+"""Both sides read, large ones at the same time in two processes, and prepared for the alignment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import readers
+from ..alignment import PreparedSide, prepare_side
 from ..capture.completion import CompletedTrace, complete_trace, read_request
+from ..graph import build_flow
+from ..model.background import Background
 from ..model.gc_pause import pause_gc
 from ..model.trace import Trace
 from ..readers.parts import Part
-from ..verification import TraceChecks, attach_all_checks, attach_checks
+from ..verification import TraceChecks, attach_all_checks, attach_file_checks
 from .inputs import Inputs, PathLike
-from .processes import count_cores, is_worker, open_pool, submit_calls
 from .progress import Progress, narrow_progress, report_progress
 
 _NAMES = ("target", "reference")
-#: Bytes of the index files of either side from which on two processes read them. To start one and
-#: to hand its tables over takes as long as to read and check some 25 MiB of msprobe's dump.json.
-_MIN_BYTES = 64 << 20
+#: Bytes of the index files of either side from which on two processes read them. To copy a process
+#: and to hand its tables over takes as long as to read some 2 MiB of msprobe's dump.json.
+_MIN_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
 class Side:
     """What was read of one side."""
 
-    checks: TraceChecks  #: of its trace
+    prepared: PreparedSide
+    checks: TraceChecks  #: of its trace; of records only if all files were read for them
     remarks: tuple[str, ...]  #: on what completed it
 
 
@@ -39,22 +41,16 @@ def read_sides(
     Narrowed dumps complete them, and checkpoints name the parameters, if there are any. Raises
     DumpError if one of them cannot be read.
     """
-    is_large = min(map(readers.measure_index, parts)) >= _MIN_BYTES
-    if is_large and count_cores() > 1 and not is_worker():
-        report_progress(progress, "reading both dumps", 0.0)
-        try:
-            with open_pool(len(parts)) as pool:
-                calls = [(inputs, number, part) for number, part in enumerate(parts)]
-                target, reference = submit_calls(pool, read_side, calls)
-                return target.result(), reference.result()
-        except BrokenProcessPool:
-            pass  # the system ended a process; one after the other they need less memory
-    return read_side(inputs, 0, parts[0], progress), read_side(inputs, 1, parts[1], progress)
+    reference_call = (inputs, 1, parts[1])
+    if min(map(readers.measure_index, parts)) < _MIN_BYTES:
+        return read_side(inputs, 0, parts[0], progress), read_side(*reference_call, progress)
+    pending_reference = Background(read_side, *reference_call)
+    return read_side(inputs, 0, parts[0], progress), pending_reference.get_reply()
 
 
 @pause_gc()
 def read_side(inputs: Inputs, number: int, part: Part, progress: Progress | None = None) -> Side:
-    """Read the target (``number`` 0) or the reference (1) and check its records."""
+    """Read the target (``number`` 0) or the reference (1) and prepare it for the alignment."""
     side = _NAMES[number]
     checkpoint = (inputs.weights_target, inputs.weights_reference)[number]
     remarks = []
@@ -73,8 +69,10 @@ def read_side(inputs: Inputs, number: int, part: Part, progress: Progress | None
         move_bar = narrow_progress(progress, f"files of the {side}")
         checks = attach_all_checks(trace, inputs.book, move_bar)
     else:
-        checks = attach_checks(trace, inputs.book)
-    return Side(checks, tuple(remarks))
+        checks = attach_file_checks(trace)
+    flow = build_flow(checks.trace, narrow_progress(progress, f"statistics of the {side}"))
+    prepared = prepare_side(flow, inputs.book, is_target=number == 0)
+    return Side(prepared, checks, tuple(remarks))
 
 
 def _complete_from_folder(

@@ -11,7 +11,6 @@ from ..alignment import Alignment
 from ..comparison import Comparison
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
-from ..graph.module_paths import locate_ops
 from ..model.arrays import Objects
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
@@ -87,7 +86,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     if misread_weights:
         compare_as_stored(comparison, misread_weights)
         states = classify(graph, rules)
-    scopes_t, scopes_r = locate_ops(target, rules), locate_ops(reference, rules)
+    scopes_t, scopes_r = (side.scopes for side in alignment.sides)
     diverged_ops = _find_introducing_ops(graph, states)
     diverged_scopes = [scopes_t[op] for op in diverged_ops]
     first_findings = (

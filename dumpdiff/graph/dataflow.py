@@ -92,6 +92,13 @@ class Flow:
         offsets = np.arange(len(positions)) - np.repeat(np.cumsum(counts) - counts, counts)
         return values[starts + offsets], positions
 
+    def flag_readers(self, is_chosen: Flags) -> Flags:
+        """Return (ops,) whether each op reads at least one of the chosen classes."""
+        n_reads, values = self._read_values
+        flags = np.zeros(len(n_reads), dtype=bool)
+        flags[np.repeat(np.arange(len(n_reads)), n_reads)[is_chosen[values]]] = True
+        return flags
+
     @cached_property
     def _read_values(self) -> tuple[Ints, Ints]:
         """(ops,) how many classes each op reads, and all these classes one after the other."""

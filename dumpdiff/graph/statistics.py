@@ -33,6 +33,8 @@ def complete_statistics(
     tensors = trace.tensors.copy(deep=False)  # columns are replaced, never written to
     lacks_numbers = tensors["norm"].isna() & tensors["max"].isna()
     is_missing = (lacks_numbers & (tensors["file"] != "")).to_numpy()
+    if not is_missing.any():
+        return _complete_nonfinite(trace.tensors), ()
     copies = _find_copies(tensors, is_missing)
     rows_to_read = np.flatnonzero(is_missing & (copies < 0))
     names = (*STATISTICS, "size", "nonfinite")
@@ -63,16 +65,19 @@ def complete_statistics(
     for name, column in columns.items():
         column[copied_rows] = column[copies[copied_rows]]
         tensors[name] = column
-    _complete_nonfinite(tensors)
-    return tensors, tuple(problems)
+    return _complete_nonfinite(tensors), tuple(problems)
 
 
-def _complete_nonfinite(tensors: pd.DataFrame) -> None:
-    """Set the column nonfinite from the extremes where it is unknown."""
-    has_extremes = tensors["max"].notna() & tensors["min"].notna()
-    is_finite = np.isfinite(tensors["max"]) & np.isfinite(tensors["min"])
-    is_open = has_extremes & (tensors["nonfinite"] < 0)
-    tensors.loc[is_open, "nonfinite"] = (~is_finite[is_open]).astype("int8")
+def _complete_nonfinite(tensors: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with the column nonfinite set from the extremes where it is unknown."""
+    highs, lows = tensors["max"].to_numpy(), tensors["min"].to_numpy()
+    nonfinite = tensors["nonfinite"].to_numpy()
+    is_open = (nonfinite < 0) & ~np.isnan(highs) & ~np.isnan(lows)
+    if not is_open.any():
+        return tensors
+    is_infinite = ~(np.isfinite(highs) & np.isfinite(lows))
+    completed = np.where(is_open, is_infinite, nonfinite).astype(np.int8)
+    return tensors.assign(nonfinite=completed)
 
 
 def _find_copies(tensors: pd.DataFrame, is_missing: Flags) -> Ints:

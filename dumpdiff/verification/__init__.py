@@ -7,7 +7,14 @@ records, and the files as somebody else opens them; ``attach_all_checks`` opens 
 
 from .contradictions import Check, Contradiction
 from .identity import find_identity
-from .trace_checks import JoinedChecks, TraceChecks, attach_all_checks, attach_checks
+from .trace_checks import (
+    JoinedChecks,
+    TraceChecks,
+    attach_all_checks,
+    attach_checks,
+    attach_file_checks,
+    check_trace,
+)
 from .verification import Verification, verify_trace
 
 __all__ = [
@@ -18,6 +25,8 @@ __all__ = [
     "Verification",
     "attach_all_checks",
     "attach_checks",
+    "attach_file_checks",
+    "check_trace",
     "find_identity",
     "verify_trace",
 ]

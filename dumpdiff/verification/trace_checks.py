@@ -85,9 +85,18 @@ class JoinedChecks:
 
 def attach_checks(trace: Trace, rules: Rules) -> TraceChecks:
     """Check the records of a trace, and return it with checks of the files that are read."""
+    return replace(attach_file_checks(trace), records=check_trace(trace, rules))
+
+
+def attach_file_checks(trace: Trace) -> TraceChecks:
+    """Return a trace with checks of the files that are read, and none of its records."""
     files = FileChecks(trace)
-    records = (*check_records(trace, rules), *check_completeness(trace), check_file_sizes(trace))
-    return TraceChecks(files.attach(), records, files)
+    return TraceChecks(files.attach(), (), files)
+
+
+def check_trace(trace: Trace, rules: Rules) -> tuple[Check, ...]:
+    """Check the records of a trace, and the lengths of its files."""
+    return (*check_records(trace, rules), *check_completeness(trace), check_file_sizes(trace))
 
 
 def attach_all_checks(

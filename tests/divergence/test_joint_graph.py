@@ -12,8 +12,6 @@ from traces import (
     skip_op,
 )
 
-from dumpdiff.divergence.joint_graph import _move_forward_first, _sort_topologically
-
 MATMUL, DIVISION, MASKED = (
     "Torch.matmul.2.forward",
     "Tensor.__truediv__.1.forward",
@@ -136,29 +134,6 @@ class TestUnpairedValues:
             unpaired_node,
             find_node(graph, MATMUL),
         }
-
-
-def sort_nodes(parents, positions):
-    return _sort_topologically(parents, np.array(positions), np.array(positions))
-
-
-class TestOrder:
-    def test_parents_first_then_by_place(self):
-        parents = [(), (0,), (), (1, 2)]
-        assert sort_nodes(parents, [0.5, 0.6, 0.1, 0.7]) == (2, 0, 1, 3)
-
-    def test_a_cycle_of_wrong_pairs_is_broken_at_its_earliest(self):
-        parents = [(2,), (0,), (1,), (2,)]
-        assert sort_nodes(parents, [0.3, 0.1, 0.2, 0.9]) == (1, 2, 0, 3)
-
-    def test_the_forward_pass_comes_before_the_gradients(self):
-        """The first gradient has no parents, and a cycle keeps forward values waiting."""
-        phase = np.array(["backward", "forward", "forward", "backward", "forward"], dtype=object)
-        parents = [(), (2,), (1,), (0,), (3,)]
-        assert _move_forward_first((0, 3, 4, 1, 2), parents, phase) == (1, 2, 0, 3, 4)
-
-    def test_nothing_has_no_order(self):
-        assert sort_nodes([], []) == ()
 
 
 def test_an_op_that_only_the_target_recorded_stays_in_the_flow(trace):

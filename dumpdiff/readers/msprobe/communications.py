@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,17 +27,19 @@ _ASYNCHRONOUS_APIS = frozenset({"isend", "irecv"})
 _Row = dict[str, Any]
 
 
-def read_communications(ops: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return the table of communications. ``entries`` has one entry for each op."""
+def read_communications(
+    ops: pd.DataFrame, entries: Mapping[str, Mapping[str, Any]]
+) -> pd.DataFrame:
+    """Return the table of communications. ``entries`` has those of such ops by name."""
     rows: list[_Row] = []
-    kinds = ops["kind"].tolist()
+    kinds, op_names = ops["kind"].tolist(), ops["name"].tolist()
     for op in np.flatnonzero(ops["phase"].to_numpy() == COMMUNICATION).tolist():
         api = kinds[op].rpartition(".")[2]
-        transfers = list(_list_transfers(entries[op]))
+        transfers = list(_list_transfers(entries[op_names[op]]))
         if transfers:
             rows += [{"op": op, **transfer} for transfer in transfers]
         else:
-            rows.append({"op": op, **_read_collective(api, entries[op])})
+            rows.append({"op": op, **_read_collective(api, entries[op_names[op]])})
     names = ("op", "slot", "transfer", "group", "members", "reduction", "peer", "group_peer")
     columns: dict[str, Any] = {
         name: [row.get(name, _DEFAULTS.get(name, "")) for row in rows]

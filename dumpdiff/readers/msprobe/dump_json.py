@@ -1,14 +1,16 @@
 """Read the JSON files of an msprobe dump (1.0 to 26.2): dump.json, stack.json and construct.json.
 
-A file is parsed at once; from a damaged dump.json the complete entries are salvaged one by one.
+A dump.json as msprobe prints it is parsed in blocks of entries, any other file at once; from a
+damaged dump.json the complete entries are salvaged one by one.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -27,6 +29,16 @@ _KEY = re.compile(r'[\s,]*"((?:[^"\\]|\\.)*)"\s*:\s*')
 _NEXT_ENTRY = re.compile(r'^  "', re.MULTILINE)
 _END = re.compile(r"\s*\}")
 
+#: How msprobe prints the start of the first entry and of every further one.
+_DATA_KEY, _FIRST_ENTRY = b'"data": {', b'"data": {\n  "'
+_ENTRY_END, _FURTHER_ENTRY = b"\n  }", b'\n  },\n  "'
+#: Bytes that are parsed at once: what is made of them is freed while it is in the cache of a core.
+#: 78 MB take 0.33 s so, and 0.58 s at once, and 20 MB of memory instead of 200.
+_BLOCK_SIZE = 1 << 17
+
+Json = dict[str, Any]
+_Collected = TypeVar("_Collected")
+
 
 def is_index_file(head: bytes) -> bool:
     """Whether a file that begins like this is a dump.json or debug.json of msprobe."""
@@ -38,12 +50,66 @@ def holds_saved_values(head: bytes) -> bool:
     return _DEBUG_LEVEL.search(head) is not None
 
 
-def read_dump(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[Problem]]:
+def read_dump(path: Path) -> tuple[Json, Json, list[Problem]]:
     """Return the header, the entries in order, and the problems (lost entries) of a dump.json.
 
     Raises DumpError if no entry can be read.
     """
+    return _parse_dump(path, _read_bytes(path))
+
+
+def read_entries(
+    path: Path, collect: Callable[[Json, Iterable[Json]], _Collected]
+) -> tuple[Json, _Collected, list[Problem]]:
+    """Return the header, what ``collect`` keeps of the entries, and the problems of a dump.json.
+
+    ``collect`` gets the header and the entries in order, some at a time. It is called again if the
+    file turns out to be damaged. Raises DumpError if no entry can be read.
+    """
     data = _read_bytes(path)
+    start = data.find(_FIRST_ENTRY)
+    if start >= 0:
+        try:
+            header = _parse_header(data[:start])
+            blocks = _iterate_blocks(data, start + len(_DATA_KEY))
+            return header, collect(header, blocks), []
+        except (ValueError, RecursionError):
+            pass  # it is damaged, or printed in another way
+    header, entries, problems = _parse_dump(path, data)
+    del data  # before the tables need memory
+    return header, collect(header, [entries]), problems
+
+
+def _parse_header(start: bytes) -> Json:
+    """Parse what is before the entries. Raises ValueError if it is no object."""
+    header = _parse_json(start + _DATA_KEY + b"}}")
+    if not isinstance(header, dict):
+        raise ValueError("expected an object")
+    del header["data"]
+    return header
+
+
+def _iterate_blocks(data: bytes, start: int) -> Iterator[Json]:
+    """Yield the entries from ``start`` on, some at a time.
+
+    Raises ValueError if they are not printed as msprobe does it: a block that does not end between
+    two entries is no JSON, because its braces do not match.
+    """
+    while (position := data.find(_FURTHER_ENTRY, start + _BLOCK_SIZE)) >= 0:
+        end = position + len(_ENTRY_END)
+        yield _parse_json(b"{%b}" % data[start:end])
+        start = end + 1  # after the comma
+    block = data[start:]
+    for _ in range(2):  # the braces that close the entries and the file
+        block = block.rstrip()
+        if not block.endswith(b"}"):
+            raise ValueError("the file is cut short")
+        block = block[:-1]
+    yield _parse_json(b"{%b}" % block)
+
+
+def _parse_dump(path: Path, data: bytes) -> tuple[Json, Json, list[Problem]]:
+    """Return what :func:`read_dump` does."""
     problems: list[Problem] = []
     try:
         content = _parse_json(data)
@@ -59,7 +125,7 @@ def read_dump(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[Problem]
     return content, entries, problems
 
 
-def read_side_file(path: Path) -> tuple[dict[str, Any], list[Problem]]:
+def read_side_file(path: Path) -> tuple[Json, list[Problem]]:
     """Return the object in stack.json or construct.json; {} if the file is missing or damaged.
 
     A damaged file is reported as a problem.
@@ -98,7 +164,7 @@ def _parse_json(data: bytes) -> Any:
         return json.loads(_decode(data))
 
 
-def _salvage_entries(path: Path, text: str) -> tuple[dict[str, Any], list[Problem]]:
+def _salvage_entries(path: Path, text: str) -> tuple[Json, list[Problem]]:
     """Return the complete entries of a file that is cut short or damaged."""
     start = _DATA.search(text)
     if start is None:
@@ -111,7 +177,7 @@ def _salvage_entries(path: Path, text: str) -> tuple[dict[str, Any], list[Proble
     except ValueError:
         content = {}
     decoder = json.JSONDecoder()
-    entries: dict[str, Any] = {}
+    entries: Json = {}
     problems = []
     position = start.end()
     while not _END.match(text, position):

@@ -7,7 +7,6 @@ paths in these files are those of the recording machine and are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,10 @@ from ..files import Listing, find_folder_number, load_tensor
 from ..parts import Part
 from ..stack_frames import NOWHERE, Site, parse_site
 from .communications import read_communications
-from .dump_json import HEAD_SIZE, holds_saved_values, read_dump, read_side_file
-from .names import Call, parse_name, parse_saved_name
-from .tensors import FOLDER, build_call_tensors, collect_leaf_columns
+from .dump_json import HEAD_SIZE, holds_saved_values, read_entries, read_side_file
+from .entries import Entries, collect_entries
+from .names import Call, parse_name
+from .tensors import FOLDER, build_call_tensors
 
 FORMAT = "msprobe"
 
@@ -60,30 +60,28 @@ def find_parts(listing: Listing) -> list[Part]:
 def read_part(part: Part) -> Trace:
     """Return the trace of one dump.json. Raises DumpError if it cannot be read at all."""
     folder = part.path.parent
-    header, entries, problems = read_dump(part.path)
+    header, entries, problems = read_entries(part.path, collect_entries)
     construct, construct_problems = read_side_file(folder / "construct.json")
     stacks, stack_problems = read_side_file(folder / "stack.json")
     problems += construct_problems + stack_problems
-    if header.get("level") == "debug":
-        entries = {name: {"output": value} for name, value in entries.items() if value is not None}
-        parse = parse_saved_name
-    else:
-        parse = parse_name
-    calls = _order_calls(_parse_names(entries, part.path.name, problems, parse))
+    problems += _report_unknown_names(entries.unknown_names, part.path.name)
+    entries = _order_calls(entries)
+    calls = entries.calls
     if not calls:
         raise DumpError(f"{part.path}: holds no entry with tensors; was anything recorded?")
     sites = _parse_sites(stacks)
-    ops = _build_op_table(calls, entries, construct, sites)
+    ops = _build_op_table(entries, construct, sites)
     problems += _cut_circles(ops)
     framework = _find_framework(header, calls)
-    format_variant = _describe_variant(header, entries, stacks, list(calls))
-    call_entries = [entries[name] for name in calls]
-    may_be_swapped = any("grad_input" in entry for entry in call_entries)  # only by 1.0
-    communications = read_communications(ops, call_entries)
-    leaf_columns = collect_leaf_columns(call_entries, list(calls.values()))
-    del entries, call_entries  # before the tables need memory
+    format_variant = _describe_variant(header, entries, stacks)
+    communications = read_communications(ops, entries.communications)
     tensors, tensor_problems = build_call_tensors(
-        leaf_columns, list(calls.values()), ops, folder, framework, may_be_swapped=may_be_swapped
+        entries.leaves,
+        list(calls.values()),
+        ops,
+        folder,
+        framework,
+        may_be_swapped=entries.may_be_swapped,
     )
     source = Source(
         path=str(folder),
@@ -103,26 +101,12 @@ def read_part(part: Part) -> Trace:
     return Trace(source, ops, tensors, all_problems, loader, communications)
 
 
-def _parse_names(
-    entries: dict[str, Any],
-    file: str,
-    problems: list[Problem],
-    parse: Callable[[str], Call | None],
-) -> dict[str, Call]:
-    """Return the entries that are calls, with the parts of their names; report the others."""
-    calls: dict[str, Call] = {}
-    unknown_names: list[str] = []
-    for name, entry in entries.items():
-        call = parse(name)
-        if call is None or not isinstance(entry, dict):
-            unknown_names.append(name)
-        else:
-            calls[name] = call
-    if unknown_names:
-        shown_name = unknown_names[0][:_MAX_SHOWN_NAME]
-        message = f"{shown_name!r} is not the name of a call, skipped"
-        problems.append(Problem(file, message, count=len(unknown_names)))
-    return calls
+def _report_unknown_names(names: list[str], file: str) -> list[Problem]:
+    """Return a problem if entries are no calls."""
+    if not names:
+        return []
+    message = f"{names[0][:_MAX_SHOWN_NAME]!r} is not the name of a call, skipped"
+    return [Problem(file, message, count=len(names))]
 
 
 def _list_constructed_calls(construct: dict[str, Any], calls: dict[str, Call]) -> list[str]:
@@ -142,12 +126,13 @@ def _list_constructed_calls(construct: dict[str, Any], calls: dict[str, Call]) -
     return names
 
 
-def _order_calls(calls: dict[str, Call]) -> dict[str, Call]:
+def _order_calls(entries: Entries) -> Entries:
     """Return the calls in execution order.
 
     Up to 8.3, parameter gradients are written where their place was reserved, after the forward
     entry. They are moved behind the backward entry of their module.
     """
+    calls = entries.calls
     early_gradients: dict[str, str] = {}  # gradient entry -> forward entry
     for name, call in calls.items():
         if call.entry_type == "backward":
@@ -155,26 +140,24 @@ def _order_calls(calls: dict[str, Call]) -> dict[str, Call]:
         if call.entry_type == "parameters_grad":
             early_gradients[name] = call.forward
     if not early_gradients:
-        return calls
+        return entries
     order = {name: float(index) for index, name in enumerate(calls)}
     for name, forward in early_gradients.items():
         stem, _, number = forward.rpartition("forward.")
         backward = f"{stem}backward.{number}"
         order[name] = order.get(backward, len(order)) + 0.5
-    return {name: calls[name] for name in sorted(calls, key=order.__getitem__)}
+    return entries.reorder_calls(sorted(calls, key=order.__getitem__))
 
 
 def _build_op_table(
-    calls: dict[str, Call],
-    entries: dict[str, Any],
-    construct: dict[str, Any],
-    sites: dict[str, Site],
+    entries: Entries, construct: dict[str, Any], sites: dict[str, Site]
 ) -> pd.DataFrame:
     """Build the op table.
 
     Modules are those of construct.json, source lines those of stack.json. Phases follow from both
     and from the order of calls.
     """
+    calls = entries.calls
     names = list(calls)
     ids = {name: index for index, name in enumerate(names)}
     is_backward = [call.entry_type != "forward" for call in calls.values()]
@@ -200,9 +183,8 @@ def _build_op_table(
             recomputed[index] = False
         elif parent >= 0 and phases[index] == OPTIMIZER and not call_sites[index].in_optimizer:
             phases[index] = FORWARD  # a module that is called after the backward pass
-        recorded_flag = entries[name].get("is_recompute")
-        if isinstance(recorded_flag, bool):
-            recomputed[index] = recorded_flag
+    for name, recorded_flag in entries.recompute_flags.items():
+        recomputed[ids[name]] = recorded_flag
     return build_op_table(
         {
             "name": names,
@@ -295,16 +277,12 @@ def _find_framework(header: dict[str, Any], calls: dict[str, Call]) -> str:
     return "mindspore" if is_mindspore else "pytorch"
 
 
-def _describe_variant(
-    header: dict[str, Any], entries: dict[str, Any], stacks: dict[str, Any], names: list[str]
-) -> str:
+def _describe_variant(header: dict[str, Any], entries: Entries, stacks: dict[str, Any]) -> str:
     """Return in words which versions of msprobe write such a dump, with its task and level."""
-    has_recompute_flag = any(
-        "is_recompute" in entry for entry in entries.values() if isinstance(entry, dict)
-    )
+    has_recompute_flag = entries.has_recompute_flag
     if "framework" not in header:
         version = "before 1.3"
-    elif any(".parameters_grad." in name for name in names):
+    elif any(".parameters_grad." in name for name in entries.calls):
         version = "26.0" if has_recompute_flag else "26.2 or later"
     elif "0" in stacks:
         version = "8.1 to 8.3" if has_recompute_flag else "8.1 or later"

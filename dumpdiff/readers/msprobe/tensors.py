@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,9 @@ _SLOT_KINDS = {
     "grad_output": "output",
     "parameters": "parameter",
 }
-#: Keys of a tensor's record. "constant" is not msprobe's: it marks the Python scalars.
-_FIELDS = ("dtype", "shape", "Max", "Min", "Mean", "Norm", "md5", "data_name", "constant")
+_STATISTICS = ("Max", "Min", "Mean", "Norm")
+#: Key of the record of a Python scalar; no record of msprobe has it.
+_CONSTANT = "constant"
 _MAX_DEPTH = 16  #: levels of nested lists and dicts in an argument
 _MAX_SHOWN_NAME = 80  #: characters of a file name in a message
 
@@ -40,12 +42,62 @@ _normalize_dtype = lru_cache(maxsize=1 << 10)(normalize_dtype)
 
 #: Tensors and numbers as recorded, all in one list: of each op, slot, kind of slot and record. A
 #: tuple for each would take more memory than all that is in them.
-_Leaves = list[Any]
+_RecordList = list[Any]
 _N_VALUES = 4
 
 
+@dataclass
+class Leaves:
+    """Columns of all tensors and numbers in the entries of a dump."""
+
+    ops: list[int] = field(default_factory=list)
+    slots: list[str] = field(default_factory=list)
+    slot_kinds: list[str] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)
+    shapes: list[tuple[int, ...] | None] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    maxima: list[Any] = field(default_factory=list)  #: as recorded, as the next three
+    minima: list[Any] = field(default_factory=list)
+    means: list[Any] = field(default_factory=list)
+    norms: list[Any] = field(default_factory=list)
+    checksums: list[str] = field(default_factory=list)
+    files: list[Any] = field(default_factory=list)  #: as recorded
+    constants: list[bool] = field(default_factory=list)
+
+    def add_entries(self, first_op: int, entries: Sequence[tuple[dict[str, Any], Call]]) -> None:
+        """Add the leaves of the entries of consecutive ops."""
+        records_of_ops: _RecordList = []
+        for op, (entry, call) in enumerate(entries, start=first_op):
+            _add_entry(entry, call, op, records_of_ops)
+        ops, slots, slot_kinds, records = (
+            records_of_ops[position::_N_VALUES] for position in range(_N_VALUES)
+        )
+        self.ops += ops
+        self.slots += slots
+        self.slot_kinds += slot_kinds
+        self.dtypes += [_get_dtype(record) for record in records]
+        for record in records:
+            shape, size = call_records.parse_shape_and_size(record.get("shape"))
+            self.shapes.append(shape)
+            self.sizes.append(size)
+        statistics = (self.maxima, self.minima, self.means, self.norms)
+        for column, name in zip(statistics, _STATISTICS, strict=True):
+            column.extend([record.get(name) for record in records])
+        checksums = [record.get("md5") for record in records]
+        self.checksums += [str(checksum) if checksum else "" for checksum in checksums]
+        self.files += [record.get("data_name") for record in records]
+        self.constants += [_CONSTANT in record for record in records]
+
+    def reorder_ops(self, new_ids: Sequence[int]) -> Leaves:
+        """Return the leaves in another order of the ops: ``new_ids`` has the new id of each op."""
+        ops = np.array(new_ids)[self.ops]
+        order = np.argsort(ops, kind="stable").tolist()
+        columns = {name: [column[row] for row in order] for name, column in vars(self).items()}
+        return Leaves(**{**columns, "ops": ops[order].tolist()})
+
+
 def build_call_tensors(
-    columns_of_leaves: Sequence[Sequence[Any]],
+    leaves: Leaves,
     calls: Sequence[Call],
     ops: pd.DataFrame,
     folder: Path,
@@ -55,34 +107,30 @@ def build_call_tensors(
 ) -> tuple[pd.DataFrame, list[Problem]]:
     """Return the tensor table, and problems with the tensor files in ``folder``.
 
-    The columns are those of :func:`collect_leaf_columns`, ``calls`` the parts of the names of the
-    ops. ``may_be_swapped`` says that inputs and outputs of backward calls may be exchanged.
+    ``calls`` has the parts of the names of the ops. ``may_be_swapped`` says that inputs and outputs
+    of backward calls may be exchanged.
     """
-    op_ids, slots, slot_kinds, *record_columns = columns_of_leaves
-    dtype_names, raw_shapes, *statistics, checksums, file_names, constants = record_columns
-    dtypes = []
-    for dtype_name, constant in zip(dtype_names, constants, strict=True):
-        dtypes.append(dtype_name if constant else _normalize_dtype(str(dtype_name)))
-    extents = list(map(call_records.parse_shape_and_size, raw_shapes))
-    shapes, sizes = [shape for shape, _ in extents], [size for _, size in extents]
-    parameters, gradients = _name_parameters(calls, op_ids, slots, slot_kinds)
-    files, problems = _find_files(file_names, folder)
+    parameters, gradients = _name_parameters(calls, leaves.ops, leaves.slots, leaves.slot_kinds)
+    files, problems = _find_files(leaves.files, folder)
     names = ops["name"].tolist()
+    statistics = (leaves.maxima, leaves.minima, leaves.means, leaves.norms)
     numbers = call_records.parse_statistics(statistics)
-    problems += call_records.find_undefined_sums(statistics, numbers, op_ids, names, "dump.json")
+    problems += call_records.find_undefined_sums(
+        statistics, numbers, leaves.ops, names, "dump.json"
+    )
     columns: dict[str, Any] = {
-        "op": op_ids,
-        "slot": slots,
-        "slot_kind": slot_kinds,
-        "dtype": dtypes,
-        "shape": shapes,
-        "size": sizes,
-        "hash": [str(checksum) if checksum else "" for checksum in checksums],
-        "constant": [constant is not None for constant in constants],
+        "op": leaves.ops,
+        "slot": leaves.slots,
+        "slot_kind": leaves.slot_kinds,
+        "dtype": leaves.dtypes,
+        "shape": leaves.shapes,
+        "size": leaves.sizes,
+        "hash": leaves.checksums,
+        "constant": leaves.constants,
         "parameter": parameters,
         "gradient_of": gradients,
         "file": files,
-        **call_records.build_statistic_columns(statistics, numbers, dtypes, sizes),
+        **call_records.build_statistic_columns(statistics, numbers, leaves.dtypes, leaves.sizes),
     }
     table = build_tensor_table(columns)
     if may_be_swapped:
@@ -93,6 +141,12 @@ def build_call_tensors(
     )
     table["trusted"] = is_trusted | (table["gradient_of"].to_numpy() != "")
     return table, problems
+
+
+def _get_dtype(record: dict[str, Any]) -> str:
+    """Return the dtype of a record; that of a Python scalar is the name of its type."""
+    dtype = str(record["dtype"])
+    return dtype if _CONSTANT in record else _normalize_dtype(dtype)
 
 
 def _correct_swapped_gradients(
@@ -109,25 +163,15 @@ def _correct_swapped_gradients(
     return build_tensor_table(columns)
 
 
-def collect_leaf_columns(
-    entries: Sequence[dict[str, Any]], calls: Sequence[Call]
-) -> tuple[Sequence[Any], ...]:
-    """Return columns of all tensors and numbers in the entries, one entry for each op.
-
-    They are op, slot, kind of slot, and the fields of the record. The entries, which take several
-    times their memory, are not needed afterwards.
-    """
-    leaves: _Leaves = []
-    for op, (entry, call) in enumerate(zip(entries, calls, strict=True)):
-        if call.entry_type == "parameters_grad":
-            for name, value in entry.items():
-                gradient = value[0] if isinstance(value, list) and value else value
-                _add_leaves(gradient, f"output.{name}", op, "output", leaves)
-        else:
-            for key, slot_kind in _list_tensor_keys(tuple(entry)):
-                _add_leaves(entry[key], slot_kind, op, slot_kind, leaves)
-    *places, records = (leaves[position::_N_VALUES] for position in range(_N_VALUES))
-    return (*places, *([record.get(field) for record in records] for field in _FIELDS))
+def _add_entry(entry: dict[str, Any], call: Call, op: int, records: _RecordList) -> None:
+    """Add every tensor and number of an entry."""
+    if call.entry_type == "parameters_grad":
+        for name, value in entry.items():
+            gradient = value[0] if isinstance(value, list) and value else value
+            _add_leaves(gradient, _name_item("output", name), op, "output", records)
+        return
+    for key, slot_kind in _list_tensor_keys(tuple(entry)):
+        _add_leaves(entry[key], slot_kind, op, slot_kind, records)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -137,43 +181,43 @@ def _list_tensor_keys(keys: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _add_leaves(
-    value: Any, slot: str, op: int, slot_kind: str, leaves: _Leaves, depth: int = 0
+    value: Any, slot: str, op: int, slot_kind: str, records: _RecordList, depth: int = 0
 ) -> None:
-    """Add every tensor and number in ``value`` to ``leaves``, with its slot.
+    """Add every tensor and number in ``value`` to ``records``, with its slot.
 
     Text, slices and null are skipped.
     """
     if type(value) is dict:
-        _add_object_leaves(value, slot, op, slot_kind, leaves, depth)
+        _add_object_leaves(value, slot, op, slot_kind, records, depth)
     if type(value) is not list:
         return
     for index, item in enumerate(value):
         item_slot = _name_item(slot, index)
         if type(item) is dict and "dtype" in item:
-            leaves.extend((op, item_slot, slot_kind, item))
+            records.extend((op, item_slot, slot_kind, item))
         elif item is not None and depth < _MAX_DEPTH:
-            _add_leaves(item, item_slot, op, slot_kind, leaves, depth + 1)
+            _add_leaves(item, item_slot, op, slot_kind, records, depth + 1)
 
 
 @lru_cache(maxsize=1 << 12)
-def _name_item(slot: str, index: int) -> str:
-    """Return the slot of an item in a list: one string for all ops that have such a slot."""
-    return f"{slot}.{index}"
+def _name_item(slot: str, key: str | int) -> str:
+    """Return the slot of an item in another one: one string for all ops that have such a slot."""
+    return f"{slot}.{key}"
 
 
 def _add_object_leaves(
-    value: dict[str, Any], slot: str, op: int, slot_kind: str, leaves: _Leaves, depth: int
+    value: dict[str, Any], slot: str, op: int, slot_kind: str, records: _RecordList, depth: int
 ) -> None:
     if "dtype" in value:
-        leaves.extend((op, slot, slot_kind, value))
+        records.extend((op, slot, slot_kind, value))
     elif type(value.get("tensor")) is dict and "peer" in value:  # an argument of a P2POp
-        _add_leaves(value["tensor"], slot, op, slot_kind, leaves, depth + 1)
+        _add_leaves(value["tensor"], slot, op, slot_kind, records, depth + 1)
     elif "type" not in value:
         if depth < _MAX_DEPTH:
             for key, item in value.items():
-                _add_leaves(item, f"{slot}.{key}", op, slot_kind, leaves, depth + 1)
+                _add_leaves(item, _name_item(slot, key), op, slot_kind, records, depth + 1)
     elif isinstance(value.get("value"), int | float):
-        leaves.extend((op, slot, slot_kind, _make_scalar_record(value["value"])))
+        records.extend((op, slot, slot_kind, _make_scalar_record(value["value"])))
 
 
 def _make_scalar_record(number: float) -> dict[str, Any]:
@@ -181,7 +225,7 @@ def _make_scalar_record(number: float) -> dict[str, Any]:
     return {
         "dtype": type(number).__name__,
         "shape": [],
-        "constant": True,
+        _CONSTANT: True,
         "Max": number,
         "Min": number,
     }

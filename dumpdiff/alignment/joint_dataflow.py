@@ -1,0 +1,354 @@
+"""Both dataflow graphs as one: a node is a pair of value classes, or a class without a partner.
+
+An edge that one recorder misses is taken from the other side. An edge that both miss is bridged by
+evidence, see ``graph.missing_edges``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+import pandas as pd
+
+from ..graph import Flow
+from ..graph.joins import find_joined_parts
+from ..graph.missing_edges import (
+    find_bridges,
+    find_possible_parts,
+    find_unrecorded_results,
+)
+from ..model.arrays import Flags, Floats, Ints, Objects
+from ..model.trace import FORWARD
+from .fused_groups import FusedGroup, find_outputs
+from .sides import PreparedSide
+from .slot_pairs import SlotPair
+
+
+@dataclass(frozen=True)
+class JoinedSide:
+    """One side of a joint dataflow."""
+
+    flow: Flow
+    nodes: Ints  #: (classes,) node of each class
+    classes: Ints  #: (nodes,) class of each node, -1 if the side has none
+    parents: list[list[int]]  #: per node: nodes it was computed from, as recorded or bridged
+
+
+@dataclass(frozen=True)
+class JointDataflow:
+    """The joined dataflow of an alignment.
+
+    Its nodes are the pairs of classes, the slot pairs and the groups, in this order, then the
+    unpaired classes of the target, then those of the reference.
+    """
+
+    sides: tuple[JoinedSide, JoinedSide]
+    parents: tuple[tuple[int, ...], ...]  #: per node: nodes it was computed from, by either record
+    order: tuple[int, ...]  #: nodes, parents first
+    phase: Objects  #: (nodes,) of the target's class, else of the reference's
+    bridges: Counter[str]  #: evidence -> number of missing edges bridged by it
+    joined_nodes: frozenset[int]  #: whose parts were recorded, but not the op that joined them
+
+    def add_differences(self, agrees: Flags) -> JointDataflow:
+        """Return the dataflow with edges between pairs that differ; ``agrees`` is (pairs,)."""
+        if agrees.all():
+            return self
+        parents, order = _order_nodes(self.sides, self.phase, agrees)
+        return replace(self, parents=parents, order=order)
+
+
+def join_dataflows(
+    sides: tuple[PreparedSide, PreparedSide],
+    class_pairs: pd.DataFrame,
+    slot_pairs: Sequence[SlotPair],
+    groups: Sequence[FusedGroup],
+) -> JointDataflow:
+    """Join the dataflow of two sides along what is paired, as if all pairs agreed.
+
+    ``class_pairs`` has the columns target and reference.
+    """
+    target, reference = sides[0].flow, sides[1].flow
+    first_group = len(class_pairs) + len(slot_pairs)
+    part_nodes_t: dict[int, int] = {}
+    part_nodes_r: dict[int, int] = {}
+    for node, group in enumerate(groups, start=first_group):
+        part_nodes_t.update(dict.fromkeys(group.target, node))
+        part_nodes_r.update(dict.fromkeys(group.reference, node))
+    paired_t = _list_paired(class_pairs["target"].to_numpy(), [
+        *(pair.target for pair in slot_pairs),
+        *(group.target[0] for group in groups),
+    ])  # fmt: skip
+    paired_r = _list_paired(class_pairs["reference"].to_numpy(), [
+        *(pair.reference for pair in slot_pairs),
+        *(group.reference[0] for group in groups),
+    ])  # fmt: skip
+    n_pairs = len(paired_t)
+    is_slot_pair = np.zeros(n_pairs, dtype=bool)
+    is_slot_pair[len(class_pairs) : first_group] = True
+    nodes_t, unpaired_t = _number_nodes(
+        len(target.classes), paired_t, is_slot_pair, part_nodes_t, n_pairs
+    )
+    nodes_r, unpaired_r = _number_nodes(
+        len(reference.classes), paired_r, is_slot_pair, part_nodes_r, n_pairs + len(unpaired_t)
+    )
+    classes_t = np.concatenate([paired_t, unpaired_t, np.full(len(unpaired_r), -1)])
+    classes_r = np.concatenate([paired_r, np.full(len(unpaired_t), -1), unpaired_r])
+    n_nodes = len(classes_t)
+    parents_t = _map_parents(n_nodes, nodes_t, sides[0].parents)
+    parents_r = _map_parents(n_nodes, nodes_r, sides[1].parents)
+    for fused_node, part_nodes, is_target in _iterate_fused_outputs(
+        sides, groups, nodes_t, nodes_r
+    ):
+        fused_parents = parents_t if is_target else parents_r
+        for part_node in part_nodes:
+            fused_parents[part_node].append(fused_node)
+    _add_slot_parents(len(class_pairs), slot_pairs, (nodes_t, nodes_r), (parents_t, parents_r))
+    bridges: Counter[str] = Counter()
+    recorded_parents_t = [list(parents) for parents in parents_t]
+    joined_nodes = {
+        *_bridge_missing_edges(target, classes_t, nodes_t, parents_t, parents_r, bridges),
+        *_bridge_missing_edges(
+            reference, classes_r, nodes_r, parents_r, recorded_parents_t, bridges
+        ),
+    }
+    phases_t, phases_r = target.classes["phase"].to_numpy(), reference.classes["phase"].to_numpy()
+    phase = np.where(
+        classes_t >= 0, phases_t[np.maximum(classes_t, 0)], phases_r[np.maximum(classes_r, 0)]
+    )
+    joined_sides = (
+        JoinedSide(target, nodes_t, classes_t, parents_t),
+        JoinedSide(reference, nodes_r, classes_r, parents_r),
+    )
+    parents, order = _order_nodes(joined_sides, phase, np.ones(n_pairs, dtype=bool))
+    return JointDataflow(joined_sides, parents, order, phase, bridges, frozenset(joined_nodes))
+
+
+def _list_paired(classes: Ints, further_classes: list[int]) -> Ints:
+    """Return the class of each pair of one side: those of pairs of classes, then the others."""
+    return np.append(classes, np.array(further_classes, dtype=classes.dtype))
+
+
+def _order_nodes(
+    sides: tuple[JoinedSide, JoinedSide], phase: Objects, agrees: Flags
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Return the parents of all nodes by either record, and the nodes with parents first."""
+    parents_t, parents_r = ([list(parents) for parents in side.parents] for side in sides)
+    for side, side_parents in zip(sides, (parents_t, parents_r), strict=True):
+        _bridge_unread_values(side.flow, side.classes, side.nodes, agrees, side_parents)
+    parents = tuple(tuple(dict.fromkeys(a + b)) for a, b in zip(parents_t, parents_r, strict=True))
+    positions_t, positions_r = (_compute_positions(side.flow, side.classes) for side in sides)
+    order = _sort_topologically(parents, positions_t, positions_r)
+    return parents, _move_forward_first(order, parents, phase)
+
+
+def _add_slot_parents(
+    first_node: int,
+    slot_pairs: Sequence[SlotPair],
+    nodes_of_sides: tuple[Ints, Ints],
+    parents_of_sides: tuple[list[list[int]], list[list[int]]],
+) -> None:
+    """Make the own nodes of both values the parents of a slot pair of inputs.
+
+    An op reads what another op wrote: the value in its slot should be one of these two.
+    """
+    nodes_t, nodes_r = nodes_of_sides
+    for node, slot_pair in enumerate(slot_pairs, start=first_node):
+        if slot_pair.slot_kind != "input":
+            continue
+        own_nodes = {int(nodes_t[slot_pair.target]), int(nodes_r[slot_pair.reference])}
+        for parents in parents_of_sides:
+            parents[node] += sorted(own_nodes - {node})
+
+
+def _number_nodes(
+    n_classes: int,
+    paired: Ints,
+    is_slot_pair: Flags,
+    part_nodes: dict[int, int],
+    first_free: int,
+) -> tuple[Ints, Ints]:
+    """Return the node of each class, and the unpaired classes, numbered from ``first_free``.
+
+    The parts of a fused tensor have the node of their group. A class in slot pairs only has the
+    node of the first of them.
+    """
+    nodes = np.full(n_classes, -1)
+    pair_nodes = np.arange(len(paired))
+    slot_nodes = pair_nodes[is_slot_pair][::-1]
+    nodes[paired[slot_nodes]] = slot_nodes
+    nodes[paired[~is_slot_pair]] = pair_nodes[~is_slot_pair]
+    nodes[list(part_nodes)] = list(part_nodes.values())
+    unpaired = np.flatnonzero(nodes < 0)
+    nodes[unpaired] = first_free + np.arange(len(unpaired))
+    return nodes, unpaired
+
+
+def _iterate_fused_outputs(
+    sides: tuple[PreparedSide, PreparedSide],
+    groups: Sequence[FusedGroup],
+    nodes_t: Ints,
+    nodes_r: Ints,
+) -> Iterator[tuple[int, set[int], bool]]:
+    """Yield (node of a fused weight's output, nodes of its parts' outputs, is it the target's).
+
+    The side with the fused weight cuts its output into those parts, but no recorder shows it.
+    """
+    for group in groups:
+        output_nodes_t = _collect_output_nodes(sides[0].flow, sides[0].kinds, group.target, nodes_t)
+        output_nodes_r = _collect_output_nodes(
+            sides[1].flow, sides[1].kinds, group.reference, nodes_r
+        )
+        fused_nodes, part_nodes = output_nodes_t, output_nodes_r
+        is_target = len(group.target) <= len(group.reference)
+        if not is_target:
+            fused_nodes, part_nodes = output_nodes_r, output_nodes_t
+        if len(fused_nodes) == 1 and fused_nodes.isdisjoint(part_nodes):
+            yield fused_nodes.pop(), part_nodes, is_target
+
+
+def _collect_output_nodes(
+    flow: Flow, kinds: Sequence[str], leaves: Sequence[int], nodes: Ints
+) -> set[int]:
+    return {int(nodes[value]) for leaf in leaves for value in find_outputs(flow, kinds, leaf)}
+
+
+def _map_parents(n_nodes: int, nodes: Ints, parents: list[list[int]]) -> list[list[int]]:
+    """Return per node its parent nodes, from the parent classes of one side's classes."""
+    parent_nodes: list[list[int]] = [[] for _ in range(n_nodes)]
+    node_list = nodes.tolist()
+    for node, parent_classes in zip(node_list, parents, strict=True):
+        parent_nodes[node] += [node_list[v] for v in parent_classes if node_list[v] != node]
+    return parent_nodes
+
+
+def _bridge_missing_edges(
+    flow: Flow,
+    classes: Ints,
+    nodes: Ints,
+    parents: list[list[int]],
+    other_parents: list[list[int]],
+    bridges: Counter[str],
+) -> list[int]:
+    """Give parents to the nodes of one side with a missing producer, and count the evidence.
+
+    Returns the nodes that are joined tensors. Where the record of the other side has the edge, only
+    the parts of a joined tensor are added.
+    """
+    leaves = np.flatnonzero((classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0))
+    open_leaves = [node for node in leaves.tolist() if not parents[node]]
+    lacking_values = [int(classes[node]) for node in open_leaves if not other_parents[node]]
+    bridge_of = find_bridges(flow, lacking_values)
+    joined_nodes = []
+    for node in open_leaves:
+        if other_parents[node]:
+            joined_parts = find_joined_parts(flow, int(classes[node]))
+            parents[node] = [int(nodes[part]) for part in joined_parts if nodes[part] != node]
+            bridges["joined" if parents[node] else "other side"] += 1
+            if parents[node]:
+                joined_nodes.append(node)
+            continue
+        bridge = bridge_of.get(int(classes[node]))
+        if bridge is not None:
+            parent_nodes = [int(nodes[parent]) for parent in bridge.parents]
+            parents[node] = [parent for parent in parent_nodes if parent != node]
+            bridges[bridge.evidence] += 1
+            if bridge.evidence == "joined":
+                joined_nodes.append(node)
+    return joined_nodes
+
+
+def _bridge_unread_values(
+    flow: Flow, classes: Ints, nodes: Ints, agrees: Flags, parents: list[list[int]]
+) -> None:
+    """Lead values that no recorded op reads to those that follow from them.
+
+    ``agrees`` is of the pairs, which are the first nodes. Two pairs are connected only if both
+    differ: then one difference follows from the other. That a pair agrees shows nothing about one
+    from which it may have been computed.
+    """
+    n_pairs = len(agrees)
+    for node in np.flatnonzero(classes >= 0).tolist():
+        value = int(classes[node])
+        if node >= n_pairs:
+            result_nodes = {int(nodes[result]) for result in find_unrecorded_results(flow, value)}
+        elif agrees[node]:
+            continue
+        else:
+            results = (*find_unrecorded_results(flow, value), *find_possible_parts(flow, value))
+            result_nodes = {int(nodes[result]) for result in results}
+            result_nodes = {
+                result for result in result_nodes if result < n_pairs and not agrees[result]
+            }
+        for result_node in sorted(result_nodes - {node}):
+            if node not in parents[result_node]:
+                parents[result_node].append(node)
+
+
+def _sort_topologically(
+    parents: Sequence[tuple[int, ...]], positions_t: Floats, positions_r: Floats
+) -> tuple[int, ...]:
+    """Return the nodes with parents first, ties by their positions in the two runs.
+
+    The earlier one counts, then the later one, whichever side is the target. Where wrong pairs make
+    a cycle, the earliest of the remaining nodes comes first.
+    """
+    by_position = np.lexsort((np.maximum(positions_t, positions_r),
+                              np.minimum(positions_t, positions_r)))  # fmt: skip
+    ranks = np.empty(len(by_position), dtype=np.int64)
+    ranks[by_position] = np.arange(len(by_position))
+    children: list[list[int]] = [[] for _ in parents]
+    n_waiting = [0] * len(parents)
+    for node, parent_nodes in enumerate(parents):
+        for parent in parent_nodes:
+            children[parent].append(node)
+            n_waiting[node] += 1
+    rank_list = ranks.tolist()
+    remaining_nodes = iter(by_position.tolist())
+    ready_nodes = [(rank_list[node], node) for node, n in enumerate(n_waiting) if n == 0]
+    heapify(ready_nodes)
+    is_done = [False] * len(parents)
+    order: list[int] = []
+    while len(order) < len(parents):
+        node = heappop(ready_nodes)[1] if ready_nodes else next(remaining_nodes)
+        if is_done[node]:
+            continue
+        is_done[node] = True
+        order.append(node)
+        for child in children[node]:
+            n_waiting[child] -= 1
+            if n_waiting[child] == 0 and not is_done[child]:
+                heappush(ready_nodes, (rank_list[child], child))
+    return tuple(order)
+
+
+def _move_forward_first(
+    order: Sequence[int], parents: Sequence[tuple[int, ...]], phase: Objects
+) -> tuple[int, ...]:
+    """Return the nodes with those first that only the forward pass leads to, else in order.
+
+    Every gradient depends on the forward pass, but the first gradients have no parents. Where a
+    cycle keeps forward values waiting, they would come before these.
+    """
+    first_nodes: list[int] = []
+    later_nodes: dict[int, None] = {}
+    is_forward = (phase == FORWARD).tolist()
+    for node in order:
+        depends_on_later = any(parent in later_nodes for parent in parents[node])
+        if depends_on_later or not is_forward[node]:
+            later_nodes[node] = None
+        else:
+            first_nodes.append(node)
+    return (*first_nodes, *later_nodes)
+
+
+def _compute_positions(flow: Flow, classes: Ints) -> Floats:
+    """Return (nodes,) the position of each node in the run, 0 to 1.
+
+    It is 1 if this side does not have the value.
+    """
+    positions: Floats = np.where(classes >= 0, flow.positions[np.maximum(classes, 0)], 1.0)
+    return positions
