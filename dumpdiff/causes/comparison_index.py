@@ -85,11 +85,20 @@ class ComparisonIndex:
         target_slot, reference_slot = finding.slots[0]
         target_tensors = self._find_tensors(0, finding.target_ops, target_slot)
         reference_tensors = self._find_tensors(1, finding.reference_ops, reference_slot)
-        for target_value, target_tensor in target_tensors.items():
-            for reference_value, reference_tensor in reference_tensors.items():
+        pairs: list[tuple[bool, int, int, tuple[int, int]]] = []
+        for i, (target_value, target_tensor) in enumerate(target_tensors.items()):
+            for j, (reference_value, reference_tensor) in enumerate(reference_tensors.items()):
                 row = self.pair_rows.get((target_value, reference_value))
                 if row is not None:
-                    return self._make_value_pair(row, (target_tensor, reference_tensor))
+                    kinds = {
+                        self.get_producer_kind(0, target_value),
+                        self.get_producer_kind(1, reference_value),
+                    }
+                    tensors = (target_tensor, reference_tensor)
+                    pairs.append((len(kinds) > 1, i + j, row, tensors))
+        if pairs:
+            *_, row, tensors = min(pairs)
+            return self._make_value_pair(row, tensors)
         target_values, reference_values = list(target_tensors), list(reference_tensors)
         return self._find_unrecorded_output(target_values, target_slot, reference_slot) or (
             self._find_unrecorded_output(reference_values, reference_slot, target_slot, side=1)

@@ -75,6 +75,34 @@ def find_order(source: AnyArray, array: AnyArray) -> tuple[bool, Ints | None]:
     return True, order[rows]
 
 
+def find_window(source: AnyArray, array: AnyArray) -> Ints | None:
+    """Return the places of a tensor that is cut from another one along one of its axes.
+
+    The axes may be in another order. Also of repeated elements, which are not recognized by value:
+    zeros of padding. None if it is not cut this way.
+    """
+    n_axes = source.ndim
+    is_larger = source.size > array.size > 1 and array.ndim == n_axes
+    if not is_larger or n_axes > _MAX_TRANSPOSED_AXES or source.dtype.kind != "f":
+        return None
+    flat, flat_source = array.reshape(-1), source.reshape(-1)
+    sample = np.flatnonzero(flat)[:_ORDER_SAMPLE]
+    all_places = np.arange(source.size).reshape(source.shape)
+    for axes in permutations(range(n_axes)):
+        places = all_places.transpose(axes)
+        cut_axes = [i for i in range(n_axes) if places.shape[i] != array.shape[i]]
+        if len(cut_axes) != 1:
+            continue
+        axis = cut_axes[0]
+        width = array.shape[axis]
+        for start in range(places.shape[axis] - width + 1):
+            window: Ints = places.take(range(start, start + width), axis).reshape(-1)
+            is_likely = np.array_equal(flat_source[window[sample]], flat[sample])
+            if is_likely and np.array_equal(flat_source[window], flat):
+                return window
+    return None
+
+
 def is_rotation(order: Sequence[int] | Ints) -> bool:
     """Return whether an order exchanges two parts, of one size or of two.
 

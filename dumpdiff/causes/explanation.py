@@ -28,6 +28,7 @@ from .hypotheses import (
     LAST_HYPOTHESES,
     RECURRENCE_HYPOTHESES,
     ROUTING_HYPOTHESES,
+    SCAN_HYPOTHESES,
 )
 from .recurrent_steps import find_step_pairs
 from .statistics_explanation import explain_by_statistics
@@ -132,7 +133,7 @@ def _search_other_values(
     """
     for region_pair in find_region_pairs(index, value_pair):
         cases = list(build_fault_cases(index, finding, region_pair))
-        yield search_causes(cases, HYPOTHESES, checked_only=True)
+        yield search_causes(cases, (*HYPOTHESES, *SCAN_HYPOTHESES), checked_only=True)
     for following_pair in find_following_pairs(index, value_pair):
         cases = list(build_fault_cases(index, finding, following_pair))
         for hypotheses in (HYPOTHESES, COMPOSITE_HYPOTHESES):

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..graph.missing_edges import find_bridge
+from ..graph.missing_edges import find_bridge, has_missing_producer
+from ..graph.recent_values import list_recent_values
 from ..model.arrays import AnyArray
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD, OPTIMIZER
@@ -21,7 +22,7 @@ from .comparison_index import (
     find_whole_tensor,
     name_producer,
 )
-from .element_places import find_order
+from .element_places import find_order, find_window
 from .interpretation import interpret_step
 from .region import Region, Step, StepInput
 
@@ -145,12 +146,14 @@ class _RegionBuilder:
 
         None if no missing edge is bridged, or if the numbers do not follow from its inputs.
         """
-        bridge = find_bridge(self.flow, value)
-        if bridge is None or bridge.evidence not in _BRIDGE_KINDS:
+        if not has_missing_producer(self.flow, value):
             return None
         output = self._load_value(value)
         if output is None:
             return None
+        bridge = find_bridge(self.flow, value)
+        if bridge is None or bridge.evidence not in _BRIDGE_KINDS:
+            return self._read_cut(value, output)
         inputs = []
         for parent in bridge.parents:
             array = self._load_value(parent)
@@ -158,8 +161,26 @@ class _RegionBuilder:
                 return None
             inputs.append(self._describe_input(parent, array))
         kind = _BRIDGE_KINDS[bridge.evidence]
+        if kind == "reshape" and _negates(inputs[0].array, output):
+            kind = "neg"  # no recorder of APIs shows a unary minus
+            output = output.reshape(inputs[0].array.shape)
         step = Step(f"an unrecorded {kind}", kind, tuple(inputs), {}, value, output)
         return interpret_step(step, _STEP_TOLERANCES * self.tolerance)
+
+    def _read_cut(self, value: int, output: AnyArray) -> Step | None:
+        """Return the unrecorded slice that cut a value from a recent one along an axis, if any."""
+        flow = self.flow
+        lows, highs = flow.list_column("min"), flow.list_column("max")
+        for source in list_recent_values(flow, value):
+            is_within = lows[source] <= lows[value] and highs[value] <= highs[source]
+            array = None
+            if is_within and flow.sizes[source] > flow.sizes[value]:
+                array = self._load_value(source)
+            places = None if array is None else find_window(array, output)
+            if array is not None and places is not None:
+                inputs = (self._describe_input(source, array),)
+                return Step("an unrecorded slice", "slice", inputs, {}, value, output, places=places)
+        return None
 
     def _load_value(self, value: int) -> AnyArray | None:
         """Return a whole tensor of a value; None if there is none, or a too large one."""
@@ -260,3 +281,9 @@ class _RegionBuilder:
                 return False
             value = inputs[0][0]
         return False
+
+
+def _negates(array: AnyArray, output: AnyArray) -> bool:
+    """Return whether an output holds the negative elements of an array, in their order."""
+    is_floating = array.dtype.kind == output.dtype.kind == "f" and array.size == output.size
+    return is_floating and np.array_equal(-array.reshape(-1), output.reshape(-1))

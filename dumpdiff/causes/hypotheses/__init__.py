@@ -66,6 +66,9 @@ RECURRENCE_HYPOTHESES = recurrence.HYPOTHESES
 #: Changes of a whole region, tried if none of the above explains a finding: they cost more.
 COMPOSITE_HYPOTHESES = composites.HYPOTHESES
 
+#: Changes of a recurrence that is written out, also tried on other values of its region.
+SCAN_HYPOTHESES = composites.SCAN_HYPOTHESES
+
 #: What is seen of a value whose cause is not found.
 LAST_HYPOTHESES = factors.ZERO_HYPOTHESES
 
@@ -75,4 +78,5 @@ __all__ = [
     "LAST_HYPOTHESES",
     "RECURRENCE_HYPOTHESES",
     "ROUTING_HYPOTHESES",
+    "SCAN_HYPOTHESES",
 ]

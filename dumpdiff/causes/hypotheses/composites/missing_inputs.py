@@ -272,7 +272,9 @@ def name_bypass(
     elif is_soft_cap(region, number):
         return "soft-cap", f"no soft cap ({step.name} of a quotient, times the same number)"
     elif step.kind in ACTIVATION_KINDS:
-        cause = "activation-kind"
+        return "activation-kind", f"no activation in place of {step.kind} ({step.name})"
+    elif step.kind == "exp":
+        cause = _name_exponential(case, region, number)
     if cause:
         return cause, f"without {step.name} ({step.kind})"
     numbers = [float(item.array.item()) for item in step.inputs if item.array.size == 1]
@@ -280,6 +282,16 @@ def name_bypass(
         complement = _describe_complement(step, numbers)
         return complement or _name_number(case, region, number, numbers)
     return "missing-step", f"without {step.name} ({step.kind})"
+
+
+def _name_exponential(case: FaultCase, region: Region, number: int) -> str:
+    """Return the cause of an exponential that is left out: of a parameter, before another one.
+
+    Models keep rates of decay as logarithms: the decay of a step is exp(-exp(A) dt).
+    """
+    is_of_parameter = any(item.is_parameter for item in region.steps[number].inputs)
+    is_rate = "exp" in case.consumer_kinds | region.find_kinds_after(number)
+    return "decay-exponent" if is_of_parameter and is_rate else "missing-step"
 
 
 def _describe_complement(step: Step, numbers: Sequence[float]) -> tuple[str, str] | None:
