@@ -12,9 +12,10 @@ import numpy as np
 
 from ..graph.missing_edges import find_bridge, has_missing_producer
 from ..graph.recent_values import list_recent_values
-from ..model.arrays import AnyArray
+from ..model.arrays import AnyArray, Ints
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD, OPTIMIZER
+from ..operators.convolution_gradients import CONVOLUTION_GRADIENTS
 from .comparison_index import (
     ComparisonIndex,
     depends_on,
@@ -22,7 +23,7 @@ from .comparison_index import (
     find_whole_tensor,
     name_producer,
 )
-from .element_places import find_order, find_window
+from .element_places import find_order, find_places, find_window
 from .interpretation import interpret_step
 from .region import Region, Step, StepInput
 
@@ -136,10 +137,17 @@ class _RegionBuilder:
             return None
         inputs = self._mark_states(inputs)
         name = str(flow.trace.ops["name"].iat[op]).rpartition("/")[2]
-        kind = self.index.kinds[self.side][op]
+        kind = self._get_kind(op)
         wide_output = output if output.dtype.kind in "iub" else output.astype(np.float64)
         step = Step(name, kind, tuple(inputs), keywords, value, wide_output)
         return interpret_step(step, _STEP_TOLERANCES * self.tolerance)
+
+    def _get_kind(self, op: int) -> str:
+        """Return the canonical kind of an op; of a convolution's gradient, the one with a name."""
+        kind = self.index.kinds[self.side][op]
+        recorded_kind = str(self.flow.trace.ops["kind"].iat[op]).lower()
+        is_gradient = recorded_kind.startswith(CONVOLUTION_GRADIENTS)
+        return recorded_kind if is_gradient else kind
 
     def _read_unrecorded_step(self, value: int) -> Step | None:
         """Return the op that must have made this value of recorded ones: joined, cut, multiplied.
@@ -176,7 +184,7 @@ class _RegionBuilder:
             array = None
             if is_within and flow.sizes[source] > flow.sizes[value]:
                 array = self._load_value(source)
-            places = None if array is None else find_window(array, output)
+            places = None if array is None else _find_cut(array, output)
             if array is not None and places is not None:
                 inputs = (self._describe_input(source, array),)
                 return Step("an unrecorded slice", "slice", inputs, {}, value, output, places=places)
@@ -281,6 +289,15 @@ class _RegionBuilder:
                 return False
             value = inputs[0][0]
         return False
+
+
+def _find_cut(source: AnyArray, output: AnyArray) -> Ints | None:
+    """Return the places in a source of what was cut from it, in any order; None if it was not."""
+    places = find_window(source, output)
+    if places is None:
+        places = find_places([source], output)
+    is_whole = places is not None and places.min() >= 0
+    return places if is_whole else None
 
 
 def _negates(array: AnyArray, output: AnyArray) -> bool:

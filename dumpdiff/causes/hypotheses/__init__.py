@@ -3,6 +3,7 @@
 from . import (
     activations,
     attention,
+    channels,
     column_selection,
     composites,
     element_losses,
@@ -37,6 +38,7 @@ HYPOTHESES = (
     *wave_tables.HYPOTHESES,
     *row_selection.HYPOTHESES,
     *column_selection.HYPOTHESES,
+    *channels.HYPOTHESES,
     *weights.HYPOTHESES,
     *losses.HYPOTHESES,
     *loss_forms.HYPOTHESES,

@@ -19,6 +19,7 @@ from .norms import list_norms
 from .orders import list_convolution_shifts, list_orders, list_shifts
 from .other_inputs import list_other_targets, list_replaced_inputs
 from .other_tables import has_unpaired_tables, list_other_tables
+from .partial_biases import list_missing_bias_parts
 from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
 from .reduction_axes import list_reduction_axes
@@ -62,6 +63,7 @@ HYPOTHESES = (
     Hypothesis("decay-sign", make_search(list_decay_signs)),
     Hypothesis("discretization", make_search(list_discretizations)),
     Hypothesis("norm-missing", make_search(list_written_norms)),
+    Hypothesis("bias-missing", make_search(list_missing_bias_parts)),
     Hypothesis("missing-term", make_search(list_missing_inputs)),
     Hypothesis("straight-through", make_search(list_missing_masks)),
     Hypothesis("missing-step", make_search(list_bypassed_steps)),

@@ -85,13 +85,14 @@ def list_missing_masks(case: FaultCase, region: Region) -> Iterator[Change]:
                 or gradient.array.shape != step.output.shape
             ):
                 continue
-            yield Change(
-                number,
-                gradient.array,
-                "straight-through",
-                f"the gradient of all values, also of those that {mask.name} masks (clipped ones)",
-                "masks it",
-            )
+            cause, description = _name_missing_mask(mask)
+            yield Change(number, gradient.array, cause, description, "masks it")
+
+
+def _name_missing_mask(mask: StepInput) -> tuple[str, str]:
+    """Return (cause, description) of the mask of a gradient that is left out."""
+    text = f"the gradient of all values, also of those that {mask.name} masks (clipped ones)"
+    return "straight-through", text
 
 
 def _name_missing_input(
@@ -102,6 +103,8 @@ def _name_missing_input(
     loss_term = _name_loss_term(case, region, step, step_input)
     if loss_term is not None:
         return loss_term
+    if case.phase == BACKWARD and step_input.producer_kind in _COMPARISON_KINDS:
+        return _name_missing_mask(step_input)
     if case.phase == BACKWARD:
         return "gradient-stopped", f"the gradient through {step_input.name} missing"
     part = _name_missing_part(case, region, step, step_input)
