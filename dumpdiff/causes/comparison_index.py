@@ -20,6 +20,8 @@ from ..model.finding import Finding
 _MAX_REGION_VALUES = 32
 #: At most this many pairs of values of a region are tried as an explanation.
 _MAX_REGION_PAIRS = 8
+#: States of a recurrence that are tried on either side.
+_MAX_STATES = 4
 #: Ops after a value among which its partner is searched.
 _MAX_FOLLOWING_STEPS = 4
 #: Values upstream of a value among which another one is searched.
@@ -208,6 +210,44 @@ def find_region_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator
         tensors = find_whole_tensor(target, value_t), find_whole_tensor(reference, value_r)
         if min(tensors) >= 0:
             yield ValuePair((value_t, value_r), tensors)
+
+
+def find_state_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator[ValuePair]:
+    """Yield sums of one size around a pair, the first ones of both sides first.
+
+    They may be the states of a recurrence that is written out: each is a sum of the decayed state
+    before it and of what enters. If it runs in the other direction on one side, its steps are
+    paired with any others.
+    """
+    sums: list[list[int]] = []
+    for side in (0, 1):
+        flow, value = index.flows[side], value_pair.classes[side]
+        candidates = {
+            *list_region_values(index, side, value),
+            *list_following_values(flow, value),
+        }
+        states = [
+            candidate
+            for candidate in candidates
+            if index.get_producer_kind(side, candidate) == "add"
+            and flow.sizes[candidate] == flow.sizes[value]
+            and candidate not in index.agreed_classes[side]
+        ]
+        sums.append(sorted(states, key=lambda state: int(index.flows[side].producers[state])))
+    if index.flows[0].sizes[value_pair.classes[0]] != index.flows[1].sizes[value_pair.classes[1]]:
+        return
+    places = [
+        (i + j, abs(i - j), target, reference)
+        for i, target in enumerate(sums[0][:_MAX_STATES])
+        for j, reference in enumerate(sums[1][:_MAX_STATES])
+    ]
+    for _, _, target, reference in sorted(places)[:_MAX_REGION_PAIRS]:
+        tensors = (
+            find_whole_tensor(index.flows[0], target),
+            find_whole_tensor(index.flows[1], reference),
+        )
+        if min(tensors) >= 0:
+            yield ValuePair((target, reference), tensors)
 
 
 def find_following_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator[ValuePair]:

@@ -290,9 +290,11 @@ def name_bypass(
 def _name_exponential(case: FaultCase, region: Region, number: int) -> str:
     """Return the cause of an exponential that is left out: of a parameter, before another one.
 
-    Models keep rates of decay as logarithms: the decay of a step is exp(-exp(A) dt).
+    Models keep rates of decay as logarithms: the decay of a step is exp(-exp(A) dt). API records do
+    not name all parameters.
     """
-    is_of_parameter = any(item.is_parameter for item in region.steps[number].inputs)
+    inputs = region.steps[number].inputs
+    is_of_parameter = any(item.is_parameter or not item.producer_kind for item in inputs)
     is_rate = "exp" in case.consumer_kinds | region.find_kinds_after(number)
     return "decay-exponent" if is_of_parameter and is_rate else "missing-step"
 
