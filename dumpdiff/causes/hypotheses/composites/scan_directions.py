@@ -34,6 +34,7 @@ class _Part:
     name: str  #: of the whole value
     axis: int
     n_steps: int
+    place: int  #: in the sequence
     mirrored: AnyArray  #: what it reads if the sequence is reversed
 
 
@@ -47,14 +48,28 @@ def list_reversed_scans(case: FaultCase, region: Region) -> Iterator[Change]:
     last = len(region.steps) - 1
     for (axis, _), parts in groups.items():
         names = " and ".join(dict.fromkeys(part.name for part in parts.values()))
+        directions = ["from the start", "in reverse, from the end"]
+        if _runs_from_end(list(parts.values())):
+            directions.reverse()
         yield Change(
             last,
             region.steps[last].output,
             "scan-direction",
-            f"{names} read in reverse, from the end of axis {axis}",
-            "reads from the start",
+            f"{names} read along axis {axis} {directions[1]}",
+            f"reads {directions[0]}",
             replaced_values={value: part.mirrored for value, part in parts.items()},
         )
+
+
+def _runs_from_end(parts: Sequence[_Part]) -> bool:
+    """Return whether the steps, in execution order, read later places first."""
+    places_of: dict[str, list[int]] = {}
+    for part in parts:
+        places_of.setdefault(part.name, []).append(part.place)
+    places = max(places_of.values(), key=len)
+    if len(places) > 1:
+        return places[0] > places[-1]
+    return places[0] >= parts[0].n_steps / 2
 
 
 def _find_parts(case: FaultCase, region: Region) -> dict[int, _Part]:
@@ -105,5 +120,5 @@ def _find_part(step_input: StepInput, operands: Sequence[Operand]) -> _Part | No
             for place, row in enumerate(rows):
                 if compute_residual(row, array) <= _EQUAL_DISTANCE:
                     mirrored = rows[n_steps - 1 - place].reshape(array.shape)
-                    return _Part(operand.name, axis, n_steps, mirrored)
+                    return _Part(operand.name, axis, n_steps, place, mirrored)
     return None
