@@ -187,7 +187,9 @@ class _RegionBuilder:
             places = None if array is None else _find_cut(array, output)
             if array is not None and places is not None:
                 inputs = (self._describe_input(source, array),)
-                return Step("an unrecorded slice", "slice", inputs, {}, value, output, places=places)
+                kind = _BRIDGE_KINDS["part"]
+                name = f"an unrecorded {kind}"
+                return Step(name, kind, inputs, {}, value, output, places=places)
         return None
 
     def _load_value(self, value: int) -> AnyArray | None:

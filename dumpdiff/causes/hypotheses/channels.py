@@ -40,12 +40,11 @@ def suggest_channel_order(case: FaultCase) -> Iterator[Candidate]:
         channels = _read_blocks(order)
         if len(channels) == len(order):
             return  # single columns
-    thing = "images with their" if case.finding.kind == "input" else "the kernel with its input"
-    yield Candidate(
-        np.take(case.faithful, order, axis=axis),
-        f"{thing} channels in the order {channels.tolist()}",
-        unchanged=case.faithful,
-    )
+    description = f"the kernel with its input channels in the order {channels.tolist()}"
+    if case.finding.kind == "input":
+        description = f"images with their channels in the order {channels.tolist()}"
+    predicted = np.take(case.faithful, order, axis=axis)
+    yield Candidate(predicted, description, unchanged=case.faithful)
 
 
 def _read_blocks(order: Ints) -> Ints:

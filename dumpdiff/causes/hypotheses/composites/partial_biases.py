@@ -35,5 +35,10 @@ def list_missing_bias_parts(case: FaultCase, region: Region) -> Iterator[Change]
                     bias[part * width : (part + 1) * width] = 0.0
                     output = compute_with(step, position, bias)
                     if output is not None:
-                        text = f"without part {part} of the {n_parts} parts of its bias"
-                        yield Change(number, output, "bias-missing", f"{text} ({step_input.name})")
+                        yield Change(
+                            number,
+                            output,
+                            "bias-missing",
+                            f"without part {part} of the {n_parts} parts of its bias "
+                            f"({step_input.name})",
+                        )

@@ -48,7 +48,7 @@ def list_reversed_scans(case: FaultCase, region: Region) -> Iterator[Change]:
     last = len(region.steps) - 1
     for (axis, _), parts in groups.items():
         names = " and ".join(dict.fromkeys(part.name for part in parts.values()))
-        directions = ["from the start", "in reverse, from the end"]
+        directions = ["from its start", "in reverse, from its end"]
         if _runs_from_end(list(parts.values())):
             directions.reverse()
         yield Change(
@@ -56,7 +56,7 @@ def list_reversed_scans(case: FaultCase, region: Region) -> Iterator[Change]:
             region.steps[last].output,
             "scan-direction",
             f"{names} read along axis {axis} {directions[1]}",
-            f"reads {directions[0]}",
+            f"reads it {directions[0]}",
             replaced_values={value: part.mirrored for value, part in parts.items()},
         )
 
