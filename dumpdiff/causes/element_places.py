@@ -85,22 +85,34 @@ def find_window(source: AnyArray, array: AnyArray) -> Ints | None:
     is_larger = source.size > array.size > 1 and array.ndim == n_axes
     if not is_larger or n_axes > _MAX_TRANSPOSED_AXES or source.dtype.kind != "f":
         return None
-    flat, flat_source = array.reshape(-1), source.reshape(-1)
-    sample = np.flatnonzero(flat)[:_ORDER_SAMPLE]
-    all_places = np.arange(source.size).reshape(source.shape)
+    sample = np.flatnonzero(array)[:_ORDER_SAMPLE]
     for axes in permutations(range(n_axes)):
-        places = all_places.transpose(axes)
-        cut_axes = [i for i in range(n_axes) if places.shape[i] != array.shape[i]]
-        if len(cut_axes) != 1:
+        view = source.transpose(axes)
+        cut_axes = [i for i in range(n_axes) if view.shape[i] != array.shape[i]]
+        if len(cut_axes) != 1 or not len(sample):
             continue
-        axis = cut_axes[0]
-        width = array.shape[axis]
-        for start in range(places.shape[axis] - width + 1):
-            window: Ints = places.take(range(start, start + width), axis).reshape(-1)
-            is_likely = np.array_equal(flat_source[window[sample]], flat[sample])
-            if is_likely and np.array_equal(flat_source[window], flat):
-                return window
+        for start in _find_likely_starts(view, array, cut_axes[0], sample).tolist():
+            window = [slice(None)] * n_axes
+            window[cut_axes[0]] = slice(start, start + array.shape[cut_axes[0]])
+            if np.array_equal(view[tuple(window)], array):
+                all_places = np.arange(source.size).reshape(source.shape).transpose(axes)
+                places: Ints = all_places[tuple(window)].reshape(-1)
+                return places
     return None
+
+
+def _find_likely_starts(source: AnyArray, array: AnyArray, axis: int, sample: Ints) -> Ints:
+    """Return where along an axis a window of the source may begin that is the array.
+
+    ``sample``: the elements of the array that are compared.
+    """
+    n_starts = max(0, source.shape[axis] - array.shape[axis] + 1)
+    coordinates = list(np.unravel_index(sample, array.shape))
+    starts = np.arange(n_starts)[:, None]
+    coordinates[axis] = coordinates[axis][None, :] + starts
+    is_equal = source[tuple(coordinates)] == array.reshape(-1)[sample]
+    likely: Ints = np.flatnonzero(is_equal.all(axis=1))
+    return likely
 
 
 def is_rotation(order: Sequence[int] | Ints) -> bool:

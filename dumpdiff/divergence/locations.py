@@ -197,7 +197,7 @@ def build_location(
     cutting_ops: tuple[list[int], list[int]] = ([], [])
     if graph.phase[node] == FORWARD:
         cutting_ops = find_misread_parts(graph, ancestors, own_ops)
-    omitting_ops = find_omitting_ops(graph, states.state.tolist(), node, unpaired_nodes)
+    omitting_ops = find_omitting_ops(graph, states, node, unpaired_nodes)
     source_producers = [-1 if source is None else own.find_producer(source) for own in graph.sides]
     source_ops = [(producer,) if producer >= 0 else () for producer in source_producers]
     for side, own in enumerate(graph.sides):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from ..model.trace import BACKWARD
 from ..model.verdict import AGREEING
 from .joint_graph import GraphSide, JointGraph
+from .states import States
 
 #: Kind of an op that adds up the gradients of branches.
 _SUM_KIND = "add"
@@ -20,7 +21,7 @@ _MAX_READERS = 2
 
 
 def find_omitting_ops(
-    graph: JointGraph, state: Sequence[str], node: int, unpaired_nodes: Sequence[int]
+    graph: JointGraph, states: States, node: int, unpaired_nodes: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Return the ops of both sides that leave out a gradient which the other side passes on.
 
@@ -37,16 +38,16 @@ def find_omitting_ops(
             if other.classes[unpaired] >= 0 and own.classes[unpaired] < 0
         ]
         for surplus in surplus_nodes:
-            omitting_ops[i].extend(_find_call_without_gradient(graph, state, own, other, surplus))
-        omitting_ops[i].extend(_find_readers_of_branch(graph, state, own, other, surplus_nodes))
+            omitting_ops[i].extend(_find_call_without_gradient(graph, states, own, other, surplus))
+        omitting_ops[i].extend(_find_readers_of_branch(graph, states, own, other, surplus_nodes))
         has_own_values = any(own.classes[unpaired] >= 0 for unpaired in unpaired_nodes)
         if surplus_nodes and not has_own_values:
-            omitting_ops[i].extend(_find_incomplete_sum(graph, state, own, other, node))
+            omitting_ops[i].extend(_find_incomplete_sum(graph, states, own, other, node))
     return omitting_ops
 
 
 def _find_call_without_gradient(
-    graph: JointGraph, state: Sequence[str], own: GraphSide, other: GraphSide, surplus: int
+    graph: JointGraph, states: States, own: GraphSide, other: GraphSide, surplus: int
 ) -> list[int]:
     """Return the backward record that reads what a surplus gradient is computed from, if one does.
 
@@ -57,7 +58,7 @@ def _find_call_without_gradient(
         return []
     values = [value for value in other.flow.reads[producer] if other.flow.sizes[value] > 1]
     nodes = [int(other.nodes[value]) for value in values]
-    if not all(state[node] == AGREEING and own.classes[node] >= 0 for node in nodes):
+    if not all(states.state[node] == AGREEING and own.classes[node] >= 0 for node in nodes):
         return []
     gradients = [int(own.classes[node]) for node in nodes if graph.phase[node] == BACKWARD]
     factors = {int(own.classes[node]) for node in nodes if graph.phase[node] != BACKWARD}
@@ -73,7 +74,7 @@ def _find_call_without_gradient(
 
 def _find_readers_of_branch(
     graph: JointGraph,
-    state: Sequence[str],
+    states: States,
     own: GraphSide,
     other: GraphSide,
     surplus_nodes: Sequence[int],
@@ -87,7 +88,9 @@ def _find_readers_of_branch(
         if adding_op < 0 or other.kinds[adding_op] != _SUM_KIND:
             continue
         addends = {int(other.nodes[value]) for value in other.flow.reads[adding_op]}
-        shared = [node for node in addends if state[node] == AGREEING and own.classes[node] >= 0]
+        shared = [
+            node for node in addends if states.state[node] == AGREEING and own.classes[node] >= 0
+        ]
         if len(shared) != 1 or not addends & set(surplus_nodes):
             continue
         readers = own.flow.consumers[int(own.classes[shared[0]])]
@@ -96,7 +99,7 @@ def _find_readers_of_branch(
 
 
 def _find_incomplete_sum(
-    graph: JointGraph, state: Sequence[str], own: GraphSide, other: GraphSide, node: int
+    graph: JointGraph, states: States, own: GraphSide, other: GraphSide, node: int
 ) -> list[int]:
     """Return the sum of gradients that the op which computes a node reads, if it lacks a branch.
 
@@ -109,7 +112,7 @@ def _find_incomplete_sum(
     for value in own.flow.reads[producer]:
         sum_node = int(own.nodes[value])
         adding_op = own.find_producer(sum_node)
-        if adding_op < 0 or graph.phase[sum_node] != BACKWARD or state[sum_node] != AGREEING:
+        if adding_op < 0 or graph.phase[sum_node] != BACKWARD or states.state[sum_node] != AGREEING:
             continue
         other_value = int(other.classes[sum_node])
         is_read = other_value in other.flow.reads[other_producer]

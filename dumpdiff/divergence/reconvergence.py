@@ -137,7 +137,7 @@ def _find_rearranged_nodes(
     return {
         node
         for node in range(len(graph.comparison.pairs))
-        if state[node] in DIVERGED
+        if state[node] == INTRODUCED
         and any(is_covered[end] for end in children[node])
         and is_rearranged(graph, node)
     }

@@ -305,7 +305,9 @@ def test_the_gradient_of_a_convolution_is_computed_again() -> None:
     branches, weight = RNG.standard_normal((2, 2, 4, 6, 6)), RNG.standard_normal((4, 3, 3, 3))
 
     def name_inputs(*arrays: tuple[int, str, AnyArray]) -> tuple[StepInput, ...]:
-        return tuple(StepInput(value, array, name, False, value > 9) for value, name, array in arrays)
+        return tuple(
+            StepInput(value, array, name, False, value > 9) for value, name, array in arrays
+        )
 
     total = Step(
         "AddN", "add", name_inputs((10, "direct", branches[0]), (11, "skip", branches[1])), {}, 0,

@@ -30,9 +30,7 @@ def suggest_channel_order(case: FaultCase) -> Iterator[Candidate]:
     axis = _CHANNEL_AXIS if n_axes >= _MIN_AXES else n_axes - 1
     if n_axes < _MATRIX_AXES or case.faithful.shape[axis] < _MATRIX_AXES:
         return
-    order = find_permutation(
-        np.moveaxis(case.faithful, axis, 0), np.moveaxis(case.faulty, axis, 0)
-    )
+    order = find_permutation(np.moveaxis(case.faithful, axis, 0), np.moveaxis(case.faulty, axis, 0))
     if order is None:
         return
     channels = order

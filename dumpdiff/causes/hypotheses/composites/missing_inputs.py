@@ -95,6 +95,13 @@ def _name_missing_mask(mask: StepInput) -> tuple[str, str]:
     return "straight-through", text
 
 
+def _name_missing_gradient(step_input: StepInput) -> tuple[str, str]:
+    """Return (cause, description) of an input of the backward pass that is left out."""
+    if step_input.producer_kind in _COMPARISON_KINDS:
+        return _name_missing_mask(step_input)
+    return "gradient-stopped", f"the gradient through {step_input.name} missing"
+
+
 def _name_missing_input(
     case: FaultCase, region: Region, number: int, step_input: StepInput
 ) -> tuple[str, str]:
@@ -103,10 +110,8 @@ def _name_missing_input(
     loss_term = _name_loss_term(case, region, step, step_input)
     if loss_term is not None:
         return loss_term
-    if case.phase == BACKWARD and step_input.producer_kind in _COMPARISON_KINDS:
-        return _name_missing_mask(step_input)
     if case.phase == BACKWARD:
-        return "gradient-stopped", f"the gradient through {step_input.name} missing"
+        return _name_missing_gradient(step_input)
     part = _name_missing_part(case, region, step, step_input)
     if part is not None:
         return part
@@ -267,24 +272,31 @@ def name_bypass(
         return cause, f"no mask ({step.name})"
     if others and not step.kind.endswith("norm"):
         return _name_missing_input(case, region, number, others[0])
-    cause = ""
-    if step.kind in ROUNDINGS:
-        cause = "quantization-missing"
-    elif step.kind.endswith("norm"):
-        cause = "norm-missing"
-    elif is_soft_cap(region, number):
-        return "soft-cap", f"no soft cap ({step.name} of a quotient, times the same number)"
-    elif step.kind in ACTIVATION_KINDS:
-        return "activation-kind", f"no activation in place of {step.kind} ({step.name})"
-    elif step.kind == "exp":
-        cause = _name_exponential(case, region, number)
-    if cause:
-        return cause, f"without {step.name} ({step.kind})"
+    function = _name_missing_function(case, region, number)
+    if function is not None:
+        return function
     numbers = [float(item.array.item()) for item in step.inputs if item.array.size == 1]
     if step.kind in (*_SCALING_KINDS, *_OFFSET_KINDS):
         complement = _describe_complement(step, numbers)
         return complement or _name_number(case, region, number, numbers)
     return "missing-step", f"without {step.name} ({step.kind})"
+
+
+def _name_missing_function(case: FaultCase, region: Region, number: int) -> tuple[str, str] | None:
+    """Return (cause, description) of a function of one tensor that is left out; else None."""
+    step = region.steps[number]
+    description = f"without {step.name} ({step.kind})"
+    if step.kind in ROUNDINGS:
+        return "quantization-missing", description
+    if step.kind.endswith("norm"):
+        return "norm-missing", description
+    if is_soft_cap(region, number):
+        return "soft-cap", f"no soft cap ({step.name} of a quotient, times the same number)"
+    if step.kind in ACTIVATION_KINDS:
+        return "activation-kind", f"no activation in place of {step.kind} ({step.name})"
+    if step.kind == "exp":
+        return _name_exponential(case, region, number), description
+    return None
 
 
 def _name_exponential(case: FaultCase, region: Region, number: int) -> str:

@@ -23,8 +23,11 @@ _MIN_STEPS = 3
 _MIN_SEQUENCE_AXES = 3
 #: Fewest elements of a part: fewer are found in another value by chance.
 _MIN_ELEMENTS = 4
-#: Relative L2 within which a tensor is a part of another one.
-_EQUAL_DISTANCE = 1e-6
+#: Relative L2 within which a tensor is a part of another one, and relative distance of its first
+#: element, which rules out most.
+_EQUAL_DISTANCE, _FIRST_DISTANCE = 1e-6, 1e-4
+#: Elements of a sequence, and lengths that are tried.
+_MAX_ELEMENTS, _MAX_LENGTHS = 1 << 20, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +88,7 @@ def _find_parts(case: FaultCase, region: Region) -> dict[int, _Part]:
     for value, step_input in inputs.items():
         part = _find_part(step_input, case.operands)
         for length in lengths:
-            if part is None:
+            if part is None and length * step_input.array.size <= _MAX_ELEMENTS:
                 wholes = case.find_other_values((length * step_input.array.size,))
                 part = _find_part(step_input, wholes)
         if part is not None:
@@ -101,7 +104,7 @@ def _list_lengths(case: FaultCase) -> list[int]:
         if len(operand.shape) >= _MIN_SEQUENCE_AXES and not operand.parameter
         for length in operand.shape[:2]
     }
-    return sorted(length for length in lengths if length >= _MIN_STEPS)
+    return sorted(length for length in lengths if length >= _MIN_STEPS)[:_MAX_LENGTHS]
 
 
 def _find_part(step_input: StepInput, operands: Sequence[Operand]) -> _Part | None:
@@ -110,15 +113,19 @@ def _find_part(step_input: StepInput, operands: Sequence[Operand]) -> _Part | No
     if array.size < _MIN_ELEMENTS:
         return None
     for operand in operands:
-        n_steps, rest = divmod(int(np.prod(operand.shape)), array.size)
-        if rest or n_steps < _MIN_STEPS or not operand.agrees or not operand.is_floating:
+        n_elements = int(np.prod(operand.shape))
+        n_steps, rest = divmod(n_elements, array.size)
+        if rest or n_steps < _MIN_STEPS or n_elements > _MAX_ELEMENTS:
+            continue
+        if not operand.agrees or not operand.is_floating:
             continue
         for axis, length in enumerate(operand.shape[:-1]):
             if length != n_steps:
                 continue
             rows = np.moveaxis(operand.array, axis, 0).reshape(n_steps, array.size)
-            for place, row in enumerate(rows):
-                if compute_residual(row, array) <= _EQUAL_DISTANCE:
+            is_likely = np.isclose(rows[:, 0], array.reshape(-1)[0], rtol=_FIRST_DISTANCE)
+            for place in np.flatnonzero(is_likely).tolist():
+                if compute_residual(rows[place], array) <= _EQUAL_DISTANCE:
                     mirrored = rows[n_steps - 1 - place].reshape(array.shape)
                     return _Part(operand.name, axis, n_steps, place, mirrored)
     return None

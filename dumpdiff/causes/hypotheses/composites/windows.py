@@ -38,7 +38,7 @@ def list_shifted_windows(case: FaultCase, region: Region) -> Iterator[Change]:
     """Move all windows of one value along its axis; what lies beyond its ends is zero."""
     if case.phase != FORWARD:
         return
-    for (source, axis), windows in _group_windows(region).items():
+    for (_, axis), windows in _group_windows(region).items():
         source_input = region.steps[windows[0].number].inputs[0]
         name = source_input.name
         is_convolution = len(windows) >= _MIN_TAPS or source_input.producer_kind == "convolution"
