@@ -80,14 +80,15 @@ class ComparisonIndex:
     def find_value_pair(self, finding: Finding) -> ValuePair | None:
         """Return the pair of values that a finding reports; None if it has none.
 
-        A finding of different shapes, for example, has none.
+        A finding of different shapes, for example, has none. Of several pairs of its ops it is the
+        one of the last ops on either side, in whichever direction the dumps are compared.
         """
         if not finding.slots:
             return None
         target_slot, reference_slot = finding.slots[0]
         target_tensors = self._find_tensors(0, finding.target_ops, target_slot)
         reference_tensors = self._find_tensors(1, finding.reference_ops, reference_slot)
-        pairs: list[tuple[bool, int, int, tuple[int, int]]] = []
+        pairs: list[tuple[int, int, bool, int, tuple[int, int]]] = []
         for i, (target_value, target_tensor) in enumerate(target_tensors.items()):
             for j, (reference_value, reference_tensor) in enumerate(reference_tensors.items()):
                 row = self.pair_rows.get((target_value, reference_value))
@@ -97,7 +98,7 @@ class ComparisonIndex:
                         self.get_producer_kind(1, reference_value),
                     }
                     tensors = (target_tensor, reference_tensor)
-                    pairs.append((len(kinds) > 1, i + j, row, tensors))
+                    pairs.append((min(i, j), i + j, len(kinds) > 1, row, tensors))
         if pairs:
             *_, row, tensors = min(pairs)
             return self._make_value_pair(row, tensors)
