@@ -86,6 +86,7 @@ def find_truth(clean: Dump, faulty: Dump) -> Truth:
     accepted |= _find_consumers(faulty, changed, roots_of_phase) | find_rewired_producers(
         clean, faulty, pairs, changed, roots_of_phase
     )
+    accepted |= _find_unrecorded_sums(faulty, changed, leaf, accepted)
     accepted = {op for op in accepted if phase[op] == first_phase}
     accepted |= {
         op for op, forward in enumerate(ops["forward"].tolist()) if forward in roots_of_phase
@@ -177,10 +178,12 @@ def _find_changed_sources(faulty: Dump, changed: np.ndarray, leaf: list[bool]) -
     """Return the ops that read a changed source and pass the change on.
 
     A source is a parameter, a constant, or a first input that no recorded op produced. Inputs with
-    the shape of a first input count too: cosine and sine, tokens and labels.
+    the shape of a first input count too: cosine and sine, tokens and labels. A number that is read
+    later may be a consequence: the weight of the only token of an expert.
     """
     table = faulty.trace.tensors
-    is_leaf_value = (table["parameter"] != "") | table["constant"] | (table["size"] == 1)
+    is_given = (table["parameter"] != "") | table["constant"]
+    is_number = table["size"] == 1
     read = [
         r
         for r in np.flatnonzero(changed == CHANGED)
@@ -192,7 +195,10 @@ def _find_changed_sources(faulty: Dump, changed: np.ndarray, leaf: list[bool]) -
     ]
     first = min((op for op, passes in enumerate(passing) if passes), default=-1)
     source_ops = {
-        faulty.op[row] for row in read if is_leaf_value.iat[row] and passing[faulty.op[row]]
+        faulty.op[row]
+        for row in read
+        if (is_given.iat[row] or (is_number.iat[row] and faulty.op[row] <= first))
+        and passing[faulty.op[row]]
     }
     if not source_ops:
         early = {table["shape"].iat[row] for row in read if faulty.op[row] <= first}
@@ -202,6 +208,34 @@ def _find_changed_sources(faulty: Dump, changed: np.ndarray, leaf: list[bool]) -
             if table["shape"].iat[row] in early and passing[faulty.op[row]]
         }
     return source_ops
+
+
+def _find_unrecorded_sums(
+    faulty: Dump, changed: np.ndarray, leaf: list[bool], accepted: set[int]
+) -> set[int]:
+    """Return the innermost module calls that read nothing changed and write a changed value.
+
+    None of the ops inside of them wrote it: PyTorch records no sum of the gradients of branches.
+    Calls that hold an accepted op are not the innermost ones.
+    """
+    written_by_leaf = {
+        faulty.numbers[row] for op, rows in enumerate(faulty.writes) if leaf[op] for row in rows
+    }
+    parents = faulty.trace.ops["parent"].tolist()
+    sums = {
+        op
+        for op, rows in enumerate(faulty.writes)
+        if not leaf[op]
+        and not (changed[faulty.reads[op]] == CHANGED).any()
+        and any(changed[r] == CHANGED and faulty.numbers[r] not in written_by_leaf for r in rows)
+    }
+    enclosing: set[int] = set()
+    for op in sums | accepted:
+        parent = parents[op]
+        while parent >= 0:
+            enclosing.add(parent)
+            parent = parents[parent]
+    return sums - enclosing
 
 
 def _find_repeating_ops(faulty: Dump, changed: np.ndarray, ops: Iterable[int]) -> set[int]:

@@ -20,6 +20,8 @@ from ..model.finding import Finding
 _MAX_REGION_VALUES = 32
 #: At most this many pairs of values of a region are tried as an explanation.
 _MAX_REGION_PAIRS = 8
+#: States of a recurrence that are tried on either side.
+_MAX_STATES = 4
 #: Ops after a value among which its partner is searched.
 _MAX_FOLLOWING_STEPS = 4
 #: Values upstream of a value among which another one is searched.
@@ -78,18 +80,28 @@ class ComparisonIndex:
     def find_value_pair(self, finding: Finding) -> ValuePair | None:
         """Return the pair of values that a finding reports; None if it has none.
 
-        A finding of different shapes, for example, has none.
+        A finding of different shapes, for example, has none. Of several pairs of its ops it is the
+        one of the last ops on either side, in whichever direction the dumps are compared.
         """
         if not finding.slots:
             return None
         target_slot, reference_slot = finding.slots[0]
         target_tensors = self._find_tensors(0, finding.target_ops, target_slot)
         reference_tensors = self._find_tensors(1, finding.reference_ops, reference_slot)
-        for target_value, target_tensor in target_tensors.items():
-            for reference_value, reference_tensor in reference_tensors.items():
+        pairs: list[tuple[int, int, bool, int, tuple[int, int]]] = []
+        for i, (target_value, target_tensor) in enumerate(target_tensors.items()):
+            for j, (reference_value, reference_tensor) in enumerate(reference_tensors.items()):
                 row = self.pair_rows.get((target_value, reference_value))
                 if row is not None:
-                    return self._make_value_pair(row, (target_tensor, reference_tensor))
+                    kinds = {
+                        self.get_producer_kind(0, target_value),
+                        self.get_producer_kind(1, reference_value),
+                    }
+                    tensors = (target_tensor, reference_tensor)
+                    pairs.append((min(i, j), i + j, len(kinds) > 1, row, tensors))
+        if pairs:
+            *_, row, tensors = min(pairs)
+            return self._make_value_pair(row, tensors)
         target_values, reference_values = list(target_tensors), list(reference_tensors)
         return self._find_unrecorded_output(target_values, target_slot, reference_slot) or (
             self._find_unrecorded_output(reference_values, reference_slot, target_slot, side=1)
@@ -199,6 +211,44 @@ def find_region_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator
         tensors = find_whole_tensor(target, value_t), find_whole_tensor(reference, value_r)
         if min(tensors) >= 0:
             yield ValuePair((value_t, value_r), tensors)
+
+
+def find_state_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator[ValuePair]:
+    """Yield sums of one size around a pair, the first ones of both sides first.
+
+    They may be the states of a recurrence that is written out: each is a sum of the decayed state
+    before it and of what enters. If it runs in the other direction on one side, its steps are
+    paired with any others.
+    """
+    sums: list[list[int]] = []
+    for side in (0, 1):
+        flow, value = index.flows[side], value_pair.classes[side]
+        candidates = {
+            *list_region_values(index, side, value),
+            *list_following_values(flow, value),
+        }
+        states = [
+            candidate
+            for candidate in candidates
+            if index.get_producer_kind(side, candidate) == "add"
+            and flow.sizes[candidate] == flow.sizes[value]
+            and candidate not in index.agreed_classes[side]
+        ]
+        sums.append(sorted(states, key=lambda state: int(index.flows[side].producers[state])))
+    if index.flows[0].sizes[value_pair.classes[0]] != index.flows[1].sizes[value_pair.classes[1]]:
+        return
+    places = [
+        (i + j, abs(i - j), target, reference)
+        for i, target in enumerate(sums[0][:_MAX_STATES])
+        for j, reference in enumerate(sums[1][:_MAX_STATES])
+    ]
+    for _, _, target, reference in sorted(places)[:_MAX_REGION_PAIRS]:
+        tensors = (
+            find_whole_tensor(index.flows[0], target),
+            find_whole_tensor(index.flows[1], reference),
+        )
+        if min(tensors) >= 0:
+            yield ValuePair((target, reference), tensors)
 
 
 def find_following_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator[ValuePair]:

@@ -75,6 +75,46 @@ def find_order(source: AnyArray, array: AnyArray) -> tuple[bool, Ints | None]:
     return True, order[rows]
 
 
+def find_window(source: AnyArray, array: AnyArray) -> Ints | None:
+    """Return the places of a tensor that is cut from another one along one of its axes.
+
+    The axes may be in another order. Also of repeated elements, which are not recognized by value:
+    zeros of padding. None if it is not cut this way.
+    """
+    n_axes = source.ndim
+    is_larger = source.size > array.size > 1 and array.ndim == n_axes
+    if not is_larger or n_axes > _MAX_TRANSPOSED_AXES or source.dtype.kind != "f":
+        return None
+    sample = np.flatnonzero(array)[:_ORDER_SAMPLE]
+    for axes in permutations(range(n_axes)):
+        view = source.transpose(axes)
+        cut_axes = [i for i in range(n_axes) if view.shape[i] != array.shape[i]]
+        if len(cut_axes) != 1 or not len(sample):
+            continue
+        for start in _find_likely_starts(view, array, cut_axes[0], sample).tolist():
+            window = [slice(None)] * n_axes
+            window[cut_axes[0]] = slice(start, start + array.shape[cut_axes[0]])
+            if np.array_equal(view[tuple(window)], array):
+                all_places = np.arange(source.size).reshape(source.shape).transpose(axes)
+                places: Ints = all_places[tuple(window)].reshape(-1)
+                return places
+    return None
+
+
+def _find_likely_starts(source: AnyArray, array: AnyArray, axis: int, sample: Ints) -> Ints:
+    """Return where along an axis a window of the source may begin that is the array.
+
+    ``sample``: the elements of the array that are compared.
+    """
+    n_starts = max(0, source.shape[axis] - array.shape[axis] + 1)
+    coordinates = list(np.unravel_index(sample, array.shape))
+    starts = np.arange(n_starts)[:, None]
+    coordinates[axis] = coordinates[axis][None, :] + starts
+    is_equal = source[tuple(coordinates)] == array.reshape(-1)[sample]
+    likely: Ints = np.flatnonzero(is_equal.all(axis=1))
+    return likely
+
+
 def is_rotation(order: Sequence[int] | Ints) -> bool:
     """Return whether an order exchanges two parts, of one size or of two.
 

@@ -18,6 +18,7 @@ from .comparison_index import (
     ValuePair,
     find_following_pairs,
     find_region_pairs,
+    find_state_pairs,
 )
 from .fault_case import FaultCase, compute_residual
 from .fault_case_builder import build_fault_cases, build_routing_cases
@@ -28,6 +29,7 @@ from .hypotheses import (
     LAST_HYPOTHESES,
     RECURRENCE_HYPOTHESES,
     ROUTING_HYPOTHESES,
+    SCAN_HYPOTHESES,
 )
 from .recurrent_steps import find_step_pairs
 from .statistics_explanation import explain_by_statistics
@@ -133,6 +135,10 @@ def _search_other_values(
     for region_pair in find_region_pairs(index, value_pair):
         cases = list(build_fault_cases(index, finding, region_pair))
         yield search_causes(cases, HYPOTHESES, checked_only=True)
+    if finding.phase == FORWARD:
+        for state_pair in find_state_pairs(index, value_pair):
+            cases = list(build_fault_cases(index, finding, state_pair))
+            yield search_causes(cases, SCAN_HYPOTHESES, checked_only=True)
     for following_pair in find_following_pairs(index, value_pair):
         cases = list(build_fault_cases(index, finding, following_pair))
         for hypotheses in (HYPOTHESES, COMPOSITE_HYPOTHESES):

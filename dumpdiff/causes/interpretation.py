@@ -9,7 +9,7 @@ import numpy as np
 from ..model.arrays import AnyArray
 from ..operators import compute_relative_distance
 from ..operators.pooling import POOLING_KINDS, PoolingSettings, list_pooling_settings, pool
-from .element_places import CAST_DISTANCE, find_places
+from .element_places import CAST_DISTANCE, find_places, find_window
 from .region import Step
 
 
@@ -34,6 +34,8 @@ def interpret_step(step: Step, max_distance: float) -> Step | None:
     if kept is not None:
         return replace(step, kept=kept)
     places = find_places(step.list_arrays(), step.output)
+    if places is None and step.kind == "slice" and step.inputs:
+        places = find_window(step.inputs[0].array, step.output)
     if places is None:
         return None
     return replace(step, places=places)

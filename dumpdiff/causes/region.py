@@ -14,11 +14,12 @@ import numpy as np
 
 from ..model.arrays import AnyArray, Ints
 from ..operators import compute_interpretations, compute_outputs
+from ..operators.convolution_gradients import CONVOLUTION_GRADIENTS
 from ..operators.pooling import PoolingSettings, pool
 from .element_places import take_places
 
-#: Gradients whose arithmetic costs too much to be repeated for every change.
-_COSTLY_KINDS = {"grad:convolution"}
+#: Beginnings of the kinds of gradients; those of convolutions have the names of their kernels.
+_GRADIENT_KINDS = ("grad:", CONVOLUTION_GRADIENTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +79,7 @@ class Step:
         """Yield (name, output) of every interpretation of the call on other inputs."""
         shape = self.output.shape
         yield from compute_interpretations(self.kind, inputs, self.keywords, output_shape=shape)
-        if self.kind.startswith("grad:") and self.kind not in _COSTLY_KINDS:
+        if self.kind.startswith(_GRADIENT_KINDS):
             for name, outputs in compute_outputs(self.kind, inputs, self.keywords, shape):
                 if outputs[0] is not None and outputs[0].size == self.output.size:
                     yield name, outputs[0].reshape(shape)
@@ -117,6 +118,11 @@ class Region:
             if step.kind in ("matmul", "addmm", "attention"):
                 n_elements += step.output.size * min(
                     item.array.shape[-1] for item in step.inputs[:1]
+                )
+            if step.kind.startswith(CONVOLUTION_GRADIENTS):
+                tensors = [item.array for item in step.inputs if item.array.ndim > 1]
+                n_elements += int(np.prod([array.size for array in tensors], dtype=float)) // max(
+                    (array.shape[0] for array in tensors), default=1
                 )
             own_costs.append(n_elements)
         costs = []

@@ -10,10 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..graph.missing_edges import find_bridge
-from ..model.arrays import AnyArray
+from ..graph.missing_edges import find_bridge, has_missing_producer
+from ..graph.recent_values import list_recent_values
+from ..model.arrays import AnyArray, Ints
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD, OPTIMIZER
+from ..operators.convolution_gradients import CONVOLUTION_GRADIENTS
 from .comparison_index import (
     ComparisonIndex,
     depends_on,
@@ -21,7 +23,7 @@ from .comparison_index import (
     find_whole_tensor,
     name_producer,
 )
-from .element_places import find_order
+from .element_places import find_order, find_places, find_window
 from .interpretation import interpret_step
 from .region import Region, Step, StepInput
 
@@ -135,22 +137,31 @@ class _RegionBuilder:
             return None
         inputs = self._mark_states(inputs)
         name = str(flow.trace.ops["name"].iat[op]).rpartition("/")[2]
-        kind = self.index.kinds[self.side][op]
+        kind = self._get_kind(op)
         wide_output = output if output.dtype.kind in "iub" else output.astype(np.float64)
         step = Step(name, kind, tuple(inputs), keywords, value, wide_output)
         return interpret_step(step, _STEP_TOLERANCES * self.tolerance)
+
+    def _get_kind(self, op: int) -> str:
+        """Return the canonical kind of an op; of a convolution's gradient, the one with a name."""
+        kind = self.index.kinds[self.side][op]
+        recorded_kind = str(self.flow.trace.ops["kind"].iat[op]).lower()
+        is_gradient = recorded_kind.startswith(CONVOLUTION_GRADIENTS)
+        return recorded_kind if is_gradient else kind
 
     def _read_unrecorded_step(self, value: int) -> Step | None:
         """Return the op that must have made this value of recorded ones: joined, cut, multiplied.
 
         None if no missing edge is bridged, or if the numbers do not follow from its inputs.
         """
-        bridge = find_bridge(self.flow, value)
-        if bridge is None or bridge.evidence not in _BRIDGE_KINDS:
+        if not has_missing_producer(self.flow, value):
             return None
         output = self._load_value(value)
         if output is None:
             return None
+        bridge = find_bridge(self.flow, value)
+        if bridge is None or bridge.evidence not in _BRIDGE_KINDS:
+            return self._read_cut(value, output)
         inputs = []
         for parent in bridge.parents:
             array = self._load_value(parent)
@@ -158,8 +169,28 @@ class _RegionBuilder:
                 return None
             inputs.append(self._describe_input(parent, array))
         kind = _BRIDGE_KINDS[bridge.evidence]
+        if kind == "reshape" and _negates(inputs[0].array, output):
+            kind = "neg"  # no recorder of APIs shows a unary minus
+            output = output.reshape(inputs[0].array.shape)
         step = Step(f"an unrecorded {kind}", kind, tuple(inputs), {}, value, output)
         return interpret_step(step, _STEP_TOLERANCES * self.tolerance)
+
+    def _read_cut(self, value: int, output: AnyArray) -> Step | None:
+        """Return the unrecorded slice that cut a value from a recent one along an axis, if any."""
+        flow = self.flow
+        lows, highs = flow.list_column("min"), flow.list_column("max")
+        for source in list_recent_values(flow, value):
+            is_within = lows[source] <= lows[value] and highs[value] <= highs[source]
+            array = None
+            if is_within and flow.sizes[source] > flow.sizes[value]:
+                array = self._load_value(source)
+            places = None if array is None else _find_cut(array, output)
+            if array is not None and places is not None:
+                inputs = (self._describe_input(source, array),)
+                kind = _BRIDGE_KINDS["part"]
+                name = f"an unrecorded {kind}"
+                return Step(name, kind, inputs, {}, value, output, places=places)
+        return None
 
     def _load_value(self, value: int) -> AnyArray | None:
         """Return a whole tensor of a value; None if there is none, or a too large one."""
@@ -260,3 +291,18 @@ class _RegionBuilder:
                 return False
             value = inputs[0][0]
         return False
+
+
+def _find_cut(source: AnyArray, output: AnyArray) -> Ints | None:
+    """Return the places in a source of what was cut from it, in any order; None if it was not."""
+    places = find_window(source, output)
+    if places is None:
+        places = find_places([source], output)
+    is_whole = places is not None and places.min() >= 0
+    return places if is_whole else None
+
+
+def _negates(array: AnyArray, output: AnyArray) -> bool:
+    """Return whether an output holds the negative elements of an array, in their order."""
+    is_floating = array.dtype.kind == output.dtype.kind == "f" and array.size == output.size
+    return is_floating and np.array_equal(-array.reshape(-1), output.reshape(-1))

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
 from ..graph.module_paths import find_common_path
-from ..model.trace import COMMUNICATION
+from ..model.trace import COMMUNICATION, FORWARD
 from ..rulebook.names import split_segments
 from .joint_graph import GraphSide, JointGraph
-from .rearrangements import find_exchanged_parts, find_rearranging_ops
+from .omitted_gradients import find_omitting_ops
+from .rearrangements import find_exchanged_parts, find_misread_parts, find_rearranging_ops
 from .source_regions import find_source_nodes, select_roles
 from .states import States
 
@@ -193,10 +194,22 @@ def build_location(
     exchanging_ops = find_exchanged_parts(graph, ancestors, own_ops)
     for side, exchanges in enumerate(exchanging_ops):
         rearranging_ops[side].extend(exchanges)
+    cutting_ops: tuple[list[int], list[int]] = ([], [])
+    if graph.phase[node] == FORWARD:
+        cutting_ops = find_misread_parts(graph, ancestors, own_ops)
+    omitting_ops = find_omitting_ops(graph, states, node, unpaired_nodes)
     source_producers = [-1 if source is None else own.find_producer(source) for own in graph.sides]
     source_ops = [(producer,) if producer >= 0 else () for producer in source_producers]
     for side, own in enumerate(graph.sides):
-        ops = sorted({*rearranging_ops[side], *source_ops[side], *computing_ops[side]})
+        ops = sorted(
+            {
+                *rearranging_ops[side],
+                *cutting_ops[side],
+                *omitting_ops[side],
+                *source_ops[side],
+                *computing_ops[side],
+            }
+        )
         preceding_op = _find_op_before_omission(graph, unpaired_nodes, omitting_side=side)
         if preceding_op is not None:
             ops = [preceding_op, *ops]

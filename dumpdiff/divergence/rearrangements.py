@@ -28,6 +28,8 @@ _MAX_ELEMENTS = 1 << 22
 #: Relative difference of the squared norm of a value, and of all its parts together. Statistics are
 #: float32 sums: up to 3e-6 was measured.
 _NORM_ERROR = 1e-4
+#: Kinds of ops that cut a value into parts.
+_CUTTING_KINDS = {"slice", "split", "unbind"}
 #: Unit roundoff of bfloat16. A smaller difference may be one of precision.
 _LARGEST_ROUNDOFF = 2.0**-8
 
@@ -88,6 +90,33 @@ def find_exchanged_parts(
             if producer >= 0:
                 side_ops.append(producer)
     return computing_ops
+
+
+def find_misread_parts(
+    graph: JointGraph, ancestors: Sequence[int], ops: tuple[Sequence[int], Sequence[int]]
+) -> tuple[list[int], list[int]]:
+    """Return the ops of either side that cut a part which only ``ops`` of this side read.
+
+    ``ancestors`` are the nodes of agreeing values that the ops read. Other ops of the other side
+    read the same part. So the difference begins where the part was chosen: the keys in place of
+    the values of one projection.
+    """
+    cutting_ops: tuple[list[int], list[int]] = ([], [])
+    for node in ancestors:
+        for i, side in enumerate(graph.sides):
+            other, other_ops = graph.sides[1 - i], ops[1 - i]
+            value, other_value = int(side.classes[node]), int(other.classes[node])
+            producer = side.find_producer(node)
+            if other_value < 0 or producer < 0 or side.kinds[producer] not in _CUTTING_KINDS:
+                continue
+            is_read = any(value in side.flow.reads[op] for op in ops[i])
+            other_readers = [
+                op for op in other.flow.consumers[other_value] if other.flow.phases[op] == FORWARD
+            ]
+            is_read_elsewhere = bool(other_readers) and not set(other_readers) & set(other_ops)
+            if is_read and is_read_elsewhere and producer not in cutting_ops[i]:
+                cutting_ops[i].append(producer)
+    return cutting_ops
 
 
 def find_common_sources(

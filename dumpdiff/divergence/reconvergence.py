@@ -47,7 +47,8 @@ def find_reconverged(
     A value without a partner is compared at its ends, too, if some agreeing tensor is computed from
     it and nothing that was compared of what is computed from it differs: a wrong value would show
     there. What else is computed from it may be without a partner, as the steps of a recurrent cell
-    or a branch of the gradients. A single number is no such end.
+    or a branch of the gradients. A single number is no such end. The same holds for a value that
+    differs from its partner only in the order of its numbers, as images and their patches.
     """
     state = list(initial_state)
     children = graph.children
@@ -94,6 +95,7 @@ def _mark_compared_at_ends(
 ) -> None:
     """Mark values without comparison as reconverged where an agreeing tensor depends on them.
 
+    Of a value that differs in the order of its numbers, the order is what was not compared.
     The second pass follows ops that give back values which were there before them: the slices of
     what was stacked, or a sum with a term of zeros. The value that such an op reads has no other
     trace than those.
@@ -108,6 +110,9 @@ def _mark_compared_at_ends(
         touches_difference[node] = True
     returned_nodes = _find_returned_nodes(graph)
     is_compared = [name in (AGREEING, *DIVERGED) for name in state]
+    rearranged_nodes = _find_rearranged_nodes(graph, state, children, is_covered)
+    for node in rearranged_nodes:
+        touches_difference[node] = is_compared[node] = False
     open_nodes = [node for node in reversed(graph.order) if not is_compared[node]]
     for is_second_pass in (False, True):
         for node in open_nodes:
@@ -118,8 +123,24 @@ def _mark_compared_at_ends(
             if touches_difference[node] or not any(is_covered[end] for end in ends):
                 continue
             is_covered[node] = True
-            if state[node] in UNKNOWN:
+            if state[node] in UNKNOWN or node in rearranged_nodes:
                 state[node] = RECONVERGED
+
+
+def _find_rearranged_nodes(
+    graph: JointGraph,
+    state: list[str],
+    children: Sequence[Sequence[int]],
+    is_covered: Sequence[bool],
+) -> set[int]:
+    """Return the nodes of the same numbers in another order from which an agreeing one follows."""
+    return {
+        node
+        for node in range(len(graph.comparison.pairs))
+        if state[node] == INTRODUCED
+        and any(is_covered[end] for end in children[node])
+        and is_rearranged(graph, node)
+    }
 
 
 def _find_uncompared_gradients(

@@ -66,6 +66,15 @@ def find_recent_sources(
     return by_statistics, by_order
 
 
+def list_recent_values(flow: Flow, value: int) -> list[int]:
+    """Return the computed values that ops wrote or read shortly before one is read, latest first.
+
+    They are of the phase of the first op that reads it.
+    """
+    _, recent_values = _pair_with_recent_values(flow, np.array([value]))
+    return list(dict.fromkeys(recent_values.tolist()))
+
+
 def _keep_first(
     sources_of: dict[int, RecentSource], evidence: str, block: Ints, rows: Ints, sources: Ints
 ) -> None:

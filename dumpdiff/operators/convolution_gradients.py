@@ -19,6 +19,10 @@ _Geometry = tuple[int, int]
 _STRIDES = (1, 2, 3, 4)
 
 
+#: Beginning of the kinds.
+CONVOLUTION_GRADIENTS = "conv2dbackprop"
+
+
 def compute_convolution_weight_gradient(call: Call) -> Interpretations:
     """Compute the gradient of the weight from the output's gradient and the input."""
     if len(call.tensors) < 2 or call.output_shape is None:

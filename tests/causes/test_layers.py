@@ -24,7 +24,12 @@ def align_recorded(dump: Callable[[str], Path]) -> Callable[[str, str], Result]:
 
 @pytest.mark.parametrize(
     ("form", "other"),
-    [("segments_steps", "segments_none"), ("projection_written", "projection_none")],
+    [
+        ("segments_steps", "segments_none"),
+        ("projection_written", "projection_none"),
+        ("scan_written", "scan_none"),
+        ("patches_unfolded", "patches_none"),
+    ],
 )
 def test_sound_forms_are_aligned(
     align_recorded: Callable[[str, str], Result], form: str, other: str
@@ -66,3 +71,50 @@ def test_the_two_directions_are_joined_in_the_other_order(
     cause = align_recorded(target, reference).findings[0].causes[0]
     assert cause.name == "input-order"
     assert "the two parts joined along axis 2 exchanged" in cause.text
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+@pytest.mark.parametrize(
+    ("form", "other", "cause", "sentence"),
+    [
+        (
+            "scan_ahead",
+            "scan_none",
+            "causal-shift",
+            "what is cut from Functional.conv1d.0.forward shifted by -1 along axis 2",
+        ),
+        ("scan_rate", "scan_none", "decay-exponent", "without Torch.exp.0.forward (exp)"),
+        ("patches_channels", "patches_none", "channel-order", "channels of an input in reverse"),
+        (
+            "patches_unbiased",
+            "patches_none",
+            "bias-missing",
+            "without part 2 of the 3 parts of its bias (qkv.bias)",
+        ),
+    ],
+)
+def test_one_change_of_a_layer_is_named(
+    align_recorded: Callable[[str, str], Result],
+    form: str,
+    other: str,
+    cause: str,
+    sentence: str,
+    is_mirrored: bool,
+) -> None:
+    target, reference = (other, form) if is_mirrored else (form, other)
+    first_cause = align_recorded(target, reference).findings[0].causes[0]
+    assert first_cause.name == cause
+    assert sentence in first_cause.text
+    assert first_cause.residual < 1e-6
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_the_sum_that_lacks_the_gradient_of_a_step_is_named(
+    align_recorded: Callable[[str, str], Result], is_mirrored: bool
+) -> None:
+    names = ("scan_stopped", "scan_none")
+    target, reference = names[::-1] if is_mirrored else names
+    finding = align_recorded(target, reference).findings[0]
+    stopped_ops = finding.reference_ops if is_mirrored else finding.target_ops
+    assert "Tensor.__add__.7.backward" in stopped_ops
+    assert finding.causes[0].name == "gradient-stopped"

@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 
 from dumpdiff.causes.cause_search import has_odd_number, search_causes
-from dumpdiff.causes.hypotheses import COMPOSITE_HYPOTHESES, HYPOTHESES
-from dumpdiff.causes.region import Region
+from dumpdiff.causes.hypotheses import (
+    COMPOSITE_HYPOTHESES,
+    HYPOTHESES,
+    LAST_HYPOTHESES,
+    SCAN_HYPOTHESES,
+)
+from dumpdiff.causes.region import Region, Step, StepInput
 from dumpdiff.model.arrays import AnyArray, Floats
 from dumpdiff.model.finding import Cause
 from dumpdiff.operators.activations import sigmoid
@@ -268,3 +273,64 @@ def test_heads_that_are_cut_from_the_columns_in_another_order() -> None:
     assert cause.name == "heads-permuted"
     assert "heads of v cut from its columns in steps of 3" in cause.text
     assert explain_region(region, faulty)[0] == "axes-swapped"
+
+
+def test_a_scan_that_one_side_runs_from_the_end() -> None:
+    decay, entering = RNG.uniform(0.2, 0.9, (2, 5, 4)), RNG.standard_normal((2, 5, 4))
+    region = make_region([
+        ("mul", [("decay_1", decay[:, 1]), ("entering_0", entering[:, 0])]),
+        ("add", [("last", 0), ("entering_1", entering[:, 1])]),
+    ])  # fmt: skip
+    faulty = decay[:, 3] * entering[:, 4] + entering[:, 3]
+    case = make_fault_case(
+        faulty, region.steps[-1].output, {"decay": decay, "entering": entering}, scope="block"
+    )
+    case = replace(case, load_region=lambda: region)
+    cause = search_causes([case], SCAN_HYPOTHESES, checked_only=True).causes[0]
+    assert cause.name == "scan-direction"
+    expected = "decay and entering read along axis 1 in reverse, from its end; the reference reads"
+    assert expected in cause.text
+
+
+def test_zeros_that_follow_from_zeros_are_not_the_cause() -> None:
+    state, x = np.zeros((2, 8)), RNG.standard_normal((2, 8))
+    case = make_fault_case(state, x, {})
+    read_state = replace(case, faulty_operands=(make_operand("state", state),))
+    assert search_causes([case], LAST_HYPOTHESES).causes[0].name == "zeroed"
+    assert not search_causes([read_state], LAST_HYPOTHESES).causes
+
+
+def test_the_gradient_of_a_convolution_is_computed_again() -> None:
+    """Two branches are added before the convolution; the faulty side lacks one."""
+    branches, weight = RNG.standard_normal((2, 2, 4, 6, 6)), RNG.standard_normal((4, 3, 3, 3))
+
+    def name_inputs(*arrays: tuple[int, str, AnyArray]) -> tuple[StepInput, ...]:
+        return tuple(
+            StepInput(value, array, name, False, value > 9) for value, name, array in arrays
+        )
+
+    total = Step(
+        "AddN", "add", name_inputs((10, "direct", branches[0]), (11, "skip", branches[1])), {}, 0,
+        branches.sum(axis=0),
+    )  # fmt: skip
+    gradient = Step(
+        "Conv2DBackpropInput", "conv2dbackpropinput",
+        name_inputs((0, "AddN", total.output), (12, "kernel", weight)), {}, 1,
+        np.zeros((2, 3, 6, 6)), "stride 1, padding 1",
+    )  # fmt: skip
+
+    def compute(array: AnyArray) -> AnyArray:
+        output = gradient.compute([array, weight])
+        assert output is not None
+        return output
+
+    region = Region((total, replace(gradient, output=compute(total.output))), None, (2, 3, 6, 6))
+    case = make_fault_case(
+        compute(branches[0]), compute(total.output), {}, phase="backward", scope="block"
+    )
+    case = replace(case, load_region=lambda: region)
+    cause = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes[0]
+    assert (cause.name, cause.text.partition("; residual")[0]) == (
+        "gradient-stopped",
+        "block behaves as the gradient through skip missing",
+    )

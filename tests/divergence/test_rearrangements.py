@@ -1,6 +1,7 @@
 """Ops that put the numbers of a value in another order before a difference."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from traces import (
     scale_arrays,
     scale_tensors,
 )
+
+from dumpdiff.divergence.rearrangements import find_misread_parts
 
 TRANSPOSE, PRODUCT = "Tensor.transpose.2.forward", "Torch.matmul.1.forward"
 
@@ -135,3 +138,35 @@ class TestPossibleOrder:
     def test_one_diverging_op_is_wrong_itself(self, reference):
         finding = self.diverge(reference, self.QUERY)
         assert finding.target_ops == (self.QUERY,)
+
+
+class TestMisreadPart:
+    """Keys and values are cut from one value; msprobe records no cut, so the graphs are made up."""
+
+    @staticmethod
+    def make_graph(read_by_target: int) -> SimpleNamespace:
+        """Return a joint graph of equal values 0 (whole), 1 and 2 (its parts), on both sides.
+
+        Ops: 0 and 1 cut the parts, 2 and 3 read one each.
+        """
+        sides = []
+        for first in (read_by_target, 1):
+            reads = [(0,), (0,), (first,), (3 - first,)]
+            consumers = {1: [2 if first == 1 else 3], 2: [3 if first == 1 else 2]}
+            flow = SimpleNamespace(reads=reads, consumers=consumers, phases=["forward"] * 4)
+            producers = {0: -1, 1: 0, 2: 1}
+            sides.append(
+                SimpleNamespace(
+                    flow=flow,
+                    classes=[0, 1, 2],
+                    kinds=["slice", "slice", "matmul", "matmul"],
+                    find_producer=producers.__getitem__,
+                )
+            )
+        return SimpleNamespace(sides=sides)
+
+    def test_the_op_that_cut_it_is_named(self):
+        assert find_misread_parts(self.make_graph(2), [1, 2], ([2], [2])) == ([1], [0])
+
+    def test_parts_that_are_read_alike_name_no_op(self):
+        assert find_misread_parts(self.make_graph(1), [1, 2], ([2], [2])) == ([], [])

@@ -3,6 +3,7 @@
 from . import (
     activations,
     attention,
+    channels,
     column_selection,
     composites,
     element_losses,
@@ -37,6 +38,7 @@ HYPOTHESES = (
     *wave_tables.HYPOTHESES,
     *row_selection.HYPOTHESES,
     *column_selection.HYPOTHESES,
+    *channels.HYPOTHESES,
     *weights.HYPOTHESES,
     *losses.HYPOTHESES,
     *loss_forms.HYPOTHESES,
@@ -66,6 +68,9 @@ RECURRENCE_HYPOTHESES = recurrence.HYPOTHESES
 #: Changes of a whole region, tried if none of the above explains a finding: they cost more.
 COMPOSITE_HYPOTHESES = composites.HYPOTHESES
 
+#: Changes of a recurrence that is written out, also tried on other values of its region.
+SCAN_HYPOTHESES = composites.SCAN_HYPOTHESES
+
 #: What is seen of a value whose cause is not found.
 LAST_HYPOTHESES = factors.ZERO_HYPOTHESES
 
@@ -75,4 +80,5 @@ __all__ = [
     "LAST_HYPOTHESES",
     "RECURRENCE_HYPOTHESES",
     "ROUTING_HYPOTHESES",
+    "SCAN_HYPOTHESES",
 ]

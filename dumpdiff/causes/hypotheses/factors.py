@@ -168,8 +168,17 @@ def _choose_forward_factor_cause(finding: Finding, consumer_kinds: frozenset[str
 
 
 def suggest_zeros(case: FaultCase) -> Iterator[Candidate]:
-    """Suggest a value of zeros. One number is zero for many reasons."""
-    if case.phase == FORWARD and case.faithful.size > 1 and _is_computed(case):
+    """Suggest a value of zeros. One number is zero for many reasons.
+
+    What is computed from zeros, such as the first state of a recurrence, is zero, too.
+    """
+    if case.phase != FORWARD or case.faithful.size < 2 or not _is_computed(case):
+        return
+    has_zero_operand = any(
+        int(np.prod(operand.shape)) == case.faulty.size and not np.any(operand.array)
+        for operand in case.faulty_operands
+    )
+    if not has_zero_operand:
         zeros = np.zeros_like(case.faithful)
         yield Candidate(zeros, "all zeros", unchanged=case.faithful, cause="zeroed")
 

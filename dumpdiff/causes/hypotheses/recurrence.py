@@ -162,7 +162,7 @@ def _list_changes(case: FaultCase, recurrence: Recurrence) -> Iterator[_Change]:
         yield _Change(
             replace(recurrence, is_reversed=True),
             "scan-direction",
-            "the sequence read from its end",
+            "the sequence read in reverse, from its end",
             "reads it from its start",
         )
 

@@ -323,7 +323,7 @@ def _describe_wave_order(case: FaultCase, order: Ints) -> str:
 def _find_permutation_along(case: FaultCase, axis: int) -> Ints | None:
     """Return the order of the faithful side's slices along an axis; None if there is none."""
     faithful_rows = np.moveaxis(case.faithful, axis, 0)
-    return _find_permutation(faithful_rows, np.moveaxis(case.faulty, axis, 0))
+    return find_permutation(faithful_rows, np.moveaxis(case.faulty, axis, 0))
 
 
 def _make_permutation_candidate(
@@ -343,7 +343,7 @@ def _make_permutation_candidate(
     elif case.finding.kind == "input" or (axis_name == "rows" and _holds_tokens(case)):
         cause = "row-shift"
     else:
-        block = _find_block_length(order)
+        block = find_block_length(order)
         parameters = {"block": float(block)}
         if block > 1:
             description = f"{description}, in blocks of {block}"
@@ -406,7 +406,7 @@ def _find_unit_shift(order: Ints) -> int:
     return -1 if first_step == 1 else 1
 
 
-def _find_permutation(rows: AnyArray, other_rows: AnyArray) -> Ints | None:
+def find_permutation(rows: AnyArray, other_rows: AnyArray) -> Ints | None:
     """Return ``order`` with other_rows[i] = rows[order[i]].
 
     None if there is none, or if it is the identity. Rows are compared by a random projection.
@@ -424,7 +424,7 @@ def _find_permutation(rows: AnyArray, other_rows: AnyArray) -> Ints | None:
     return None if np.array_equal(order, np.arange(len(order))) else order
 
 
-def _find_block_length(order: Ints) -> int:
+def find_block_length(order: Ints) -> int:
     """Return how many rows stay together, at least."""
     breaks = np.flatnonzero(np.diff(order) != 1) + 1
     return int(np.gcd.reduce(np.append(breaks, len(order))))

@@ -31,7 +31,7 @@ FAULTS: Mapping[str, Fault] = {
         "the convolution's kernel is flipped",
         "kernel-flipped",
         change_model(is_kernel_flipped=True),
-        _say("flipped"),
+        lambda faulty, clean: [Anywhere("flipped")],
     ),
     "gelu_for_silu": Fault(
         "gelu for silu after the convolution",
@@ -47,7 +47,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "zero_order_hold": Fault(
         "B discretized by a zero-order hold, not by Euler's rule",
-        "scan-discretization",
+        "discretization",
         change_model(discretization="hold"),
     ),
     "decay_linear": Fault(
@@ -62,7 +62,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "skip_missing": Fault(
         "D times x is not added",
-        "missing-term",
+        "skip-missing",
         change_model(has_skip=False),
         lambda faulty, clean: [Anywhere(r"\bD\b")],
     ),

@@ -67,7 +67,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "skip_order": Fault(
         "skip connection and hidden state joined in the other order",
-        "skip-order",
+        "input-order",
         change_model(skip_order="skip_first"),
     ),
     "kernel_axes": Fault(

@@ -17,9 +17,9 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "position_shift": Fault(
         "positions moved by one, the class token's comes last",
-        "row-shift",
+        "position-offset",
         change_weight("positions.weight", lambda table: np.roll(table, 1, axis=1)),
-        lambda *_: [Shift(1)],
+        lambda *_: [Shift(-1)],
     ),
     "norm_eps": Fault(
         "a layer norm has eps 1e-3 for 1e-6",

@@ -19,15 +19,18 @@ from .norms import list_norms
 from .orders import list_convolution_shifts, list_orders, list_shifts
 from .other_inputs import list_other_targets, list_replaced_inputs
 from .other_tables import has_unpaired_tables, list_other_tables
+from .partial_biases import list_missing_bias_parts
 from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
 from .reduction_axes import list_reduction_axes
 from .rotations import list_exchanged_inputs, list_rotations
 from .roundings import list_roundings
+from .scan_directions import list_reversed_scans
 from .split_orders import list_split_orders
 from .state_spaces import list_decay_signs, list_discretizations, list_other_states
 from .surplus_steps import has_surplus_ops, list_named_surplus_steps, list_unnamed_surplus_steps
 from .variants import list_padding_modes, list_variants
+from .windows import list_shifted_windows
 from .written_norms import list_written_norms
 
 #: What the records show: an op or a table that only one side has. They are tried with the
@@ -36,6 +39,10 @@ EVIDENT_HYPOTHESES = (
     Hypothesis("missing-step", make_search(list_named_surplus_steps, has_surplus_ops)),
     Hypothesis("table", make_search(list_other_tables, has_unpaired_tables)),
 )
+
+#: Of a recurrence that is written out, also tried on its first steps: later ones are paired with
+#: others if it runs in the other direction.
+SCAN_HYPOTHESES = (Hypothesis("scan-direction", make_search(list_reversed_scans)),)
 
 #: In the order in which equal explanations are listed: the simplest first.
 HYPOTHESES = (
@@ -51,10 +58,12 @@ HYPOTHESES = (
     Hypothesis("activation-kind", make_search(list_activations)),
     Hypothesis("pooling", make_search(list_poolings)),
     Hypothesis("argument", make_search(list_other_arguments)),
+    *SCAN_HYPOTHESES,
     Hypothesis("hidden-state-reset", make_search(list_other_states)),
     Hypothesis("decay-sign", make_search(list_decay_signs)),
     Hypothesis("discretization", make_search(list_discretizations)),
     Hypothesis("norm-missing", make_search(list_written_norms)),
+    Hypothesis("bias-missing", make_search(list_missing_bias_parts)),
     Hypothesis("missing-term", make_search(list_missing_inputs)),
     Hypothesis("straight-through", make_search(list_missing_masks)),
     Hypothesis("missing-step", make_search(list_bypassed_steps)),
@@ -64,6 +73,7 @@ HYPOTHESES = (
     Hypothesis("norm-kind", make_search(list_norms)),
     Hypothesis("padding-mode", make_search(list_padding_modes)),
     Hypothesis("causal-shift", make_search(list_convolution_shifts)),
+    Hypothesis("causal-shift", make_search(list_shifted_windows)),
     Hypothesis("constant-factor", make_search(list_factors)),
     Hypothesis("residual-scale", make_search(list_branch_factors)),
     Hypothesis("input-source", make_search(list_replaced_inputs), is_choice=True),

@@ -85,13 +85,21 @@ def list_missing_masks(case: FaultCase, region: Region) -> Iterator[Change]:
                 or gradient.array.shape != step.output.shape
             ):
                 continue
-            yield Change(
-                number,
-                gradient.array,
-                "straight-through",
-                f"the gradient of all values, also of those that {mask.name} masks (clipped ones)",
-                "masks it",
-            )
+            cause, description = _name_missing_mask(mask)
+            yield Change(number, gradient.array, cause, description, "masks it")
+
+
+def _name_missing_mask(mask: StepInput) -> tuple[str, str]:
+    """Return (cause, description) of the mask of a gradient that is left out."""
+    text = f"the gradient of all values, also of those that {mask.name} masks (clipped ones)"
+    return "straight-through", text
+
+
+def _name_missing_gradient(step_input: StepInput) -> tuple[str, str]:
+    """Return (cause, description) of an input of the backward pass that is left out."""
+    if step_input.producer_kind in _COMPARISON_KINDS:
+        return _name_missing_mask(step_input)
+    return "gradient-stopped", f"the gradient through {step_input.name} missing"
 
 
 def _name_missing_input(
@@ -103,7 +111,7 @@ def _name_missing_input(
     if loss_term is not None:
         return loss_term
     if case.phase == BACKWARD:
-        return "gradient-stopped", f"the gradient through {step_input.name} missing"
+        return _name_missing_gradient(step_input)
     part = _name_missing_part(case, region, step, step_input)
     if part is not None:
         return part
@@ -264,22 +272,43 @@ def name_bypass(
         return cause, f"no mask ({step.name})"
     if others and not step.kind.endswith("norm"):
         return _name_missing_input(case, region, number, others[0])
-    cause = ""
-    if step.kind in ROUNDINGS:
-        cause = "quantization-missing"
-    elif step.kind.endswith("norm"):
-        cause = "norm-missing"
-    elif is_soft_cap(region, number):
-        return "soft-cap", f"no soft cap ({step.name} of a quotient, times the same number)"
-    elif step.kind in ACTIVATION_KINDS:
-        cause = "activation-kind"
-    if cause:
-        return cause, f"without {step.name} ({step.kind})"
+    function = _name_missing_function(case, region, number)
+    if function is not None:
+        return function
     numbers = [float(item.array.item()) for item in step.inputs if item.array.size == 1]
     if step.kind in (*_SCALING_KINDS, *_OFFSET_KINDS):
         complement = _describe_complement(step, numbers)
         return complement or _name_number(case, region, number, numbers)
     return "missing-step", f"without {step.name} ({step.kind})"
+
+
+def _name_missing_function(case: FaultCase, region: Region, number: int) -> tuple[str, str] | None:
+    """Return (cause, description) of a function of one tensor that is left out; else None."""
+    step = region.steps[number]
+    description = f"without {step.name} ({step.kind})"
+    if step.kind in ROUNDINGS:
+        return "quantization-missing", description
+    if step.kind.endswith("norm"):
+        return "norm-missing", description
+    if is_soft_cap(region, number):
+        return "soft-cap", f"no soft cap ({step.name} of a quotient, times the same number)"
+    if step.kind in ACTIVATION_KINDS:
+        return "activation-kind", f"no activation in place of {step.kind} ({step.name})"
+    if step.kind == "exp":
+        return _name_exponential(case, region, number), description
+    return None
+
+
+def _name_exponential(case: FaultCase, region: Region, number: int) -> str:
+    """Return the cause of an exponential that is left out: of a parameter, before another one.
+
+    Models keep rates of decay as logarithms: the decay of a step is exp(-exp(A) dt). API records do
+    not name all parameters.
+    """
+    inputs = region.steps[number].inputs
+    is_of_parameter = any(item.is_parameter or not item.producer_kind for item in inputs)
+    is_rate = "exp" in case.consumer_kinds | region.find_kinds_after(number)
+    return "decay-exponent" if is_of_parameter and is_rate else "missing-step"
 
 
 def _describe_complement(step: Step, numbers: Sequence[float]) -> tuple[str, str] | None:

@@ -20,6 +20,8 @@ _CHUNKS = (2, 3, 4)
 _MIN_POSITIONS = 3
 #: Fewest elements of an axis that is shifted: of fewer, a shift drops most.
 _MIN_SHIFTED = 4
+#: Axis of the channels in images, and of the input channels in kernels.
+_CHANNEL_AXIS = 1
 #: Axes of heads: batch, heads, tokens, size.
 _HEAD_AXES = 4
 _GATED_KINDS = {"sigmoid", "tanh"}
@@ -57,6 +59,9 @@ def _shift_axis(step: Step, position: int, axis: int) -> Iterator[tuple[str, str
     step_input = step.inputs[position]
     array, name = step_input.array, step_input.name
     is_kernel = step.kind == "convolution" and (step_input.is_parameter or position == 1)
+    if step.kind == "convolution" and axis == _CHANNEL_AXIS:
+        yield "channel-order", f"the channels of {name} in reverse order", np.flip(array, axis)
+        return
     flipped_cause = "kernel-flipped" if is_kernel else "scan-direction"
     yield flipped_cause, f"{name} reversed along axis {axis}", np.flip(array, axis)
     if is_kernel and axis == array.ndim - 1:

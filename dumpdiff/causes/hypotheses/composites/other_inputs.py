@@ -217,7 +217,7 @@ def _find_scanned_value(
             if length < _MIN_SCANNED_LENGTH or length * array.size != n_elements:
                 continue
             first, last = (operand.array.take(place, axis).reshape(-1) for place in (0, -1))
-            texts = ("from its start", "from its end")
+            texts = ("from its start", "in reverse, from its end")
             for own, other, is_reversed in ((first, last, True), (last, first, False)):
                 is_own = compute_residual(array, own) < _EQUAL_DISTANCE
                 if is_own and compute_residual(replacement, other) < _EQUAL_DISTANCE:

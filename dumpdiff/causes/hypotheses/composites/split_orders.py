@@ -92,10 +92,13 @@ def _find_part(step: Step) -> tuple[int, int, int] | None:
     """Return (block width, first column, end) of the part that a step reads of a computed value.
 
     A block is the whole last axis, or one of its equal pieces (heads). None if a step reads no
-    part, or several columns that are not next to one another.
+    part, or several columns that are not next to one another, or of a convolution, whose last axis
+    are places.
     """
     inputs = list_floating_inputs(step)
     if step.places is None or len(inputs) != 1 or inputs[0][1].value < 0:
+        return None
+    if inputs[0][1].producer_kind == "convolution":
         return None
     width = inputs[0][1].array.shape[-1]
     if step.places.min() < 0:
