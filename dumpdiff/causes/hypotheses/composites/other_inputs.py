@@ -48,6 +48,8 @@ def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
             for name, array, is_parameter in _list_fitting(case, step, step_input, replacements):
                 if compute_residual(array, step_input.array) < _EQUAL_DISTANCE:
                     continue  # the same value, computed less precisely
+                if step.kind == "add" and _is_other_addend(array, step_input, inputs):
+                    continue  # a doubled addend, in place of a missing one
                 output = compute_with(step, position, array)
                 if output is None or _is_bypass(region, step_input, array):
                     continue
@@ -63,6 +65,18 @@ def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                 yield Change(
                     number, output, cause, description, contrast, omitted_values=omitted_values
                 )
+
+
+def _is_other_addend(
+    array: AnyArray, addend: StepInput, inputs: Sequence[tuple[int, StepInput]]
+) -> bool:
+    """Return whether an array is another one of the values that are added to an addend."""
+    return any(
+        item is not addend
+        and item.array.shape == array.shape
+        and compute_residual(array, item.array) < _EQUAL_DISTANCE
+        for _, item in inputs
+    )
 
 
 def list_other_targets(case: FaultCase, region: Region) -> Iterator[Change]:
