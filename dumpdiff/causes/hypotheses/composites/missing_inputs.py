@@ -275,6 +275,9 @@ def name_bypass(
         cause = "activation-kind"
     if cause:
         return cause, f"without {step.name} ({step.kind})"
+    masks = [item for item in step.inputs if item.array.dtype.kind in "iub" and item.array.size > 1]
+    if step.kind in _SCALING_KINDS and masks:
+        return "missing-term", f"without multiplying by the mask {masks[0].name} ({step.name})"
     numbers = [float(item.array.item()) for item in step.inputs if item.array.size == 1]
     if step.kind in (*_SCALING_KINDS, *_OFFSET_KINDS):
         complement = _describe_complement(step, numbers)

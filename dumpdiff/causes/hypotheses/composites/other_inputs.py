@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ....comparison.narrow_dtypes import round_to_dtype
 from ....model.arrays import AnyArray
+from ....model.dtypes import get_unit_roundoff
 from ...fault_case import FaultCase, compute_residual, have_same_elements
 from ...operands import PARAMETER_KINDS
 from ...region import Region, Step, StepInput
@@ -28,6 +30,8 @@ _MAX_REPLACED_ELEMENTS = 1 << 17
 _MAX_REPLACEMENTS = 10
 #: Relative L2 within which the values of the two sides are the same value.
 _EQUAL_DISTANCE = 1e-3
+#: Units of a narrow dtype by which rounding moves a value at most, also if it is rounded twice.
+_ROUNDING_UNITS = 2
 #: Fewest axes of a value that a recurrence runs along, and fewest steps.
 _MIN_SCANNED_AXES, _MIN_SCANNED_LENGTH = 3, 3
 _GATE_KINDS = {"sigmoid", "hardsigmoid"}
@@ -162,6 +166,9 @@ def _describe_replacement(
         return "norm-missing", description, ""
     contrast = f"has {step_input.name}"
     if _has_unknown_origin(region, step_input):
+        dtype = _find_rounding(step_input.array, array)
+        if dtype:
+            return "low-precision", f"{name} not rounded", f"rounds it to {dtype}"
         description = f"{step.name} ({step.kind}) of {name} itself"
         return "missing-step", description, "has what an op that is not recorded computed"
     if name.startswith(SIBLING_PREFIX):
@@ -193,6 +200,20 @@ def _describe_part(
     step = region.steps[number]
     cause, columns, own_columns = other_columns
     return cause, f"{step.name} ({step.kind}) of {columns}", own_columns
+
+
+def _find_rounding(rounded: AnyArray, array: AnyArray) -> str:
+    """Return the narrow dtype to which an array was rounded, '' if it was not; twice, perhaps."""
+    for dtype in ("bfloat16", "float16"):
+        if compute_residual(rounded, array) > _ROUNDING_UNITS * get_unit_roundoff(dtype):
+            continue
+        own, others = (
+            round_to_dtype(values.astype(np.float32), dtype) == values.astype(np.float32)
+            for values in (rounded, array)
+        )
+        if own.all() and not others.all():
+            return dtype
+    return ""
 
 
 def _has_unknown_origin(region: Region, step_input: StepInput) -> bool:
