@@ -42,7 +42,7 @@ def align_blocks(dump: Callable[[str], Path]) -> Align:
         ("image_eps", "image_plain", "epsilon", "epsilon = 0.001; the reference uses 1e-05"),
         ("grouped_tile", "grouped_plain", "heads-permuted", "heads in the order [0, 2, 1, 3]"),
         ("cells_unbiased", "cells_plain", "bias-missing", "without its bias (bias_hh)"),
-        ("gates_exchanged", "gates_plain", "split-order", "the parts exchanged"),
+        ("gates_exchanged", "gates_plain", "split-order", "of each other's part"),
         ("gates_lacking", "gates_plain", "missing-term", "without Tensor.__mul__.1.forward"),
         (
             "momentum_nesterov",

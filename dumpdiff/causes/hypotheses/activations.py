@@ -80,9 +80,7 @@ def _holds_gate_and_up(operand: Operand, output: AnyArray) -> bool:
     return operand.is_floating
 
 
-def _change_gate(
-    case: FaultCase, gate: AnyArray, up: AnyArray, name: str
-) -> Iterator[Candidate]:
+def _change_gate(case: FaultCase, gate: AnyArray, up: AnyArray, name: str) -> Iterator[Candidate]:
     """Yield f(gate) up with gate and up swapped, then with another f."""
     function = ACTIVATIONS[name]
     unchanged = function(gate) * up
@@ -105,7 +103,7 @@ def _replace_activation(
         if other == name:
             continue
         if _is_exchanged(case, name, other):
-            text = f"{other} of what the {case.faithful_side} takes {name} of, the parts exchanged"
+            text = f"{other} and {name} of each other's part"
             yield Candidate(compute_output(other), text, unchanged=unchanged, cause="split-order")
             continue
         is_variant = name.startswith("gelu") and other.startswith("gelu")
