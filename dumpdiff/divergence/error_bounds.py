@@ -43,9 +43,9 @@ _MONOTONIC_FUNCTIONS: dict[str, tuple[Callable[[float], float], bool]] = {
 }
 #: Kinds that take elements out of a tensor, each at most once.
 _PART_KINDS = frozenset({"slice", "split"})
-#: A single number shows at least this share of the error that is expected of it, in 97 of 100 cases:
-#: the probability that a normal variable is below 1/30 of its deviation is 2.7 %. Without it, the
-#: loss of a batch norm with another epsilon agreed by chance, and excused the whole forward pass.
+#: A single number shows at least this share of the error that is expected of it in 97 of 100 cases:
+#: a normal variable is below 1/30 of its deviation with a probability of 2.7 %. Without it the loss
+#: of a batch norm with another epsilon agreed by chance, and excused the whole forward pass.
 _SHOWN_SHARE = 1 / 30
 #: Takes the place of a root mean square of 0 in a division.
 _TINY = 1e-300

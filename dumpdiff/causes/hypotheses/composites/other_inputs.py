@@ -166,11 +166,7 @@ def _describe_replacement(
         return "norm-missing", description, ""
     contrast = f"has {step_input.name}"
     if _has_unknown_origin(region, step_input):
-        dtype = _find_rounding(step_input.array, array)
-        if dtype:
-            return "low-precision", f"{name} not rounded", f"rounds it to {dtype}"
-        description = f"{step.name} ({step.kind}) of {name} itself"
-        return "missing-step", description, "has what an op that is not recorded computed"
+        return _describe_unrecorded(step, step_input, source)
     if name.startswith(SIBLING_PREFIX):
         return "split-order", f"{step.name} ({step.kind}) of {name}", contrast
     cause, description = _name_source(case, region, number, step_input, source)
@@ -200,6 +196,18 @@ def _describe_part(
     step = region.steps[number]
     cause, columns, own_columns = other_columns
     return cause, f"{step.name} ({step.kind}) of {columns}", own_columns
+
+
+def _describe_unrecorded(
+    step: Step, step_input: StepInput, source: tuple[str, AnyArray]
+) -> tuple[str, str, str]:
+    """Return (cause, description, contrast) of a value that no recorded op changes."""
+    name, array = source
+    dtype = _find_rounding(step_input.array, array)
+    if dtype:
+        return "low-precision", f"{name} not rounded", f"rounds it to {dtype}"
+    description = f"{step.name} ({step.kind}) of {name} itself"
+    return "missing-step", description, "has what an op that is not recorded computed"
 
 
 def _find_rounding(rounded: AnyArray, array: AnyArray) -> str:
