@@ -9,6 +9,8 @@ import numpy as np
 from ..graph import Flow
 from ..model.arrays import Ints
 from ..model.dtypes import get_unit_roundoff
+from ..model.recorded_shapes import load_readable_tensor
+from ..model.scaled_sums import compute_norm
 from ..model.trace import OPTIMIZER
 from ..rulebook import Rules
 from . import confidence
@@ -26,6 +28,9 @@ _MIN_SUPPORT = 1
 _INPUT_WEIGHT = 2.0
 #: Largest distance of a near value. Farther away, another tensor is as likely.
 _NEAR_DISTANCE = 0.05
+#: Relative L2 of the sorted elements of two tensors from which on they are not the same value: two
+#: functions of one input, as relu and gelu, differ by less. Larger tensors are not read.
+_SORTED_DISTANCE, _MAX_SORTED_ELEMENTS = 0.1, 1 << 22
 #: How many times closer than any other candidate a near value must be.
 _CLEAR_RATIO = 10
 #: Roundoffs of the coarser dtype by which a cast changes statistics: elements by one, sums by less.
@@ -270,9 +275,32 @@ def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:
             is_plausible = not has_conflicting_inputs(matching, t, r)
         else:
             is_plausible = _has_common_input(matching, t, r)
-        if is_plausible:
+        if is_plausible and not _holds_other_numbers(matching, t, r):
             progress |= matching.pair(t, r, "near value", confidence.NEAR_VALUE)
     return progress
+
+
+def _holds_other_numbers(matching: Matching, t: int, r: int) -> bool:
+    """Return whether the whole tensors of two classes show that only their statistics are near.
+
+    Parts of two rotations may be as far apart as the two sides of one value. The sorted elements
+    show it in any layout; there is nothing to see without files.
+    """
+    arrays = []
+    for flow, value in ((matching.target, t), (matching.reference, r)):
+        tensor = int(flow.list_column("tensor")[value])
+        if not 0 < flow.sizes[value] <= _MAX_SORTED_ELEMENTS:
+            return False
+        if tensor < 0 or not flow.tensors["file"].iat[tensor]:
+            return False
+        array = load_readable_tensor(flow.trace, tensor)
+        if array is None or array.dtype.kind != "f":
+            return False
+        arrays.append(np.sort(array.astype(np.float64), axis=None))
+    if arrays[0].size != arrays[1].size or not all(np.isfinite(array).all() for array in arrays):
+        return False
+    distance = compute_norm(arrays[0] - arrays[1])
+    return distance > _SORTED_DISTANCE * max(map(compute_norm, arrays))
 
 
 def pair_by_scaled_value(matching: Matching) -> bool:

@@ -52,6 +52,7 @@ class JointDataflow:
     phase: Objects  #: (nodes,) of the target's class, else of the reference's
     bridges: Counter[str]  #: evidence -> number of missing edges bridged by it
     joined_nodes: frozenset[int]  #: whose parts were recorded, but not the op that joined them
+    guessed_nodes: frozenset[int]  #: whose parents only the order of execution names
 
     def add_differences(self, agrees: Flags) -> JointDataflow:
         """Return the dataflow with edges between pairs that differ; ``agrees`` is (pairs,)."""
@@ -109,9 +110,9 @@ def join_dataflows(
     _add_slot_parents(len(class_pairs), slot_pairs, (nodes_t, nodes_r), (parents_t, parents_r))
     bridges: Counter[str] = Counter()
     recorded_parents_t = [list(parents) for parents in parents_t]
-    joined_nodes = {
-        *_bridge_missing_edges(target, classes_t, nodes_t, parents_t, parents_r, bridges),
-        *_bridge_missing_edges(
+    bridged_nodes: dict[int, str] = {
+        **_bridge_missing_edges(target, classes_t, nodes_t, parents_t, parents_r, bridges),
+        **_bridge_missing_edges(
             reference, classes_r, nodes_r, parents_r, recorded_parents_t, bridges
         ),
     }
@@ -124,7 +125,15 @@ def join_dataflows(
         JoinedSide(reference, nodes_r, classes_r, parents_r),
     )
     parents, order = _order_nodes(joined_sides, phase, np.ones(n_pairs, dtype=bool))
-    return JointDataflow(joined_sides, parents, order, phase, bridges, frozenset(joined_nodes))
+    return JointDataflow(
+        joined_sides,
+        parents,
+        order,
+        phase,
+        bridges,
+        frozenset(node for node, evidence in bridged_nodes.items() if evidence == "joined"),
+        frozenset(node for node, evidence in bridged_nodes.items() if evidence == "order"),
+    )
 
 
 def _list_paired(classes: Ints, further_classes: list[int]) -> Ints:
@@ -232,33 +241,32 @@ def _bridge_missing_edges(
     parents: list[list[int]],
     other_parents: list[list[int]],
     bridges: Counter[str],
-) -> list[int]:
+) -> dict[int, str]:
     """Give parents to the nodes of one side with a missing producer, and count the evidence.
 
-    Returns the nodes that are joined tensors. Where the record of the other side has the edge, only
-    the parts of a joined tensor are added.
+    Returns node -> evidence. Where the record of the other side has the edge, only the parts of a
+    joined tensor are added.
     """
     leaves = np.flatnonzero((classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0))
     open_leaves = [node for node in leaves.tolist() if not parents[node]]
     lacking_values = [int(classes[node]) for node in open_leaves if not other_parents[node]]
     bridge_of = find_bridges(flow, lacking_values)
-    joined_nodes = []
+    evidence_of: dict[int, str] = {}
     for node in open_leaves:
         if other_parents[node]:
             joined_parts = find_joined_parts(flow, int(classes[node]))
             parents[node] = [int(nodes[part]) for part in joined_parts if nodes[part] != node]
             bridges["joined" if parents[node] else "other side"] += 1
             if parents[node]:
-                joined_nodes.append(node)
+                evidence_of[node] = "joined"
             continue
         bridge = bridge_of.get(int(classes[node]))
         if bridge is not None:
             parent_nodes = [int(nodes[parent]) for parent in bridge.parents]
             parents[node] = [parent for parent in parent_nodes if parent != node]
             bridges[bridge.evidence] += 1
-            if bridge.evidence == "joined":
-                joined_nodes.append(node)
-    return joined_nodes
+            evidence_of[node] = bridge.evidence
+    return evidence_of
 
 
 def _bridge_unread_values(

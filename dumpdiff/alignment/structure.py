@@ -235,16 +235,29 @@ class _Closure:
     def _resolve(self, signature: Signature, complete: bool) -> bool:
         """Pair the ops of one signature; return whether any were paired.
 
-        With partial evidence there must be one op on each side.
+        With partial evidence there must be one op on each side; the record of a module with the
+        same result is no other op.
         """
         ops_t = self._list_open_ops(0, signature, complete)
         ops_r = self._list_open_ops(1, signature, complete)
+        if not complete:
+            ops_t, ops_r = self._leave_out_modules(0, ops_t), self._leave_out_modules(1, ops_r)
         if len(ops_t) == len(ops_r) == 1:
             level = confidence.COMPLETE_INPUTS if complete else confidence.PARTIAL_INPUTS
             return self._accept(ops_t[0], ops_r[0], level)
         if not complete or not ops_t or not ops_r:
             return False
         return self._assign(ops_t, ops_r)
+
+    def _leave_out_modules(self, side: int, ops: list[int]) -> list[int]:
+        """Return the ops without the records of modules that have the result of another of them."""
+        flow = self.flows[side]
+        results = [set(flow.writes[op]) for op in ops if flow.levels[op] == "op"]
+        return [
+            op
+            for op in ops
+            if flow.levels[op] == "op" or not any(set(flow.writes[op]) <= own for own in results)
+        ]
 
     def _assign(self, ops_t: list[int], ops_r: list[int]) -> bool:
         """Assign several ops of one signature to each other; return whether any were paired.

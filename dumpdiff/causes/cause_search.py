@@ -29,6 +29,9 @@ _ODD_NUMBER_STEPS = 2
 _FREE_PARAMETERS = {"factor", "number", "the number", "limit", "offset"}
 #: Significant digits of numbers that people write, and largest whole number whose root they take.
 _WRITTEN_DIGITS, _MAX_ROOT = 3, 512
+#: Names of the fitted bases of both sides, their digits, and how far noise moves them: powers of
+#: them were compared.
+_BASE_PARAMETERS, _BASE_DIGITS, _BASE_DISTANCE = {"theta", "other_theta"}, 2, 1e-3
 #: Relative distance within which a fitted number is a written one.
 _WRITTEN_DISTANCE = 2e-5
 #: Causes that are kept per finding, and excluded ones that are named.
@@ -129,11 +132,19 @@ def search_causes(
 def has_odd_number(parameters: Mapping[str, float], tolerance: float) -> bool:
     """Return whether a freely fitted number is none that people write.
 
-    They write numbers of three digits, inverses of these, and roots of whole numbers. Numbers that
+    They write numbers of three digits, inverses of these, and roots of whole numbers; of the base
+    of a rotary embedding only two digits: 9980 is 10000 whose powers were rounded. Numbers that
     both dumps hold are written as well.
     """
     numbers = [value for name, value in parameters.items() if name in _FREE_PARAMETERS]
-    return not all(_is_written(number, tolerance) for number in numbers)
+    bases = [value for name, value in parameters.items() if name in _BASE_PARAMETERS]
+    is_written = all(_is_written(number, tolerance) for number in numbers)
+    return not is_written or not all(map(_is_written_base, bases))
+
+
+def _is_written_base(base: float) -> bool:
+    written = float(f"{base:.{_BASE_DIGITS}g}")
+    return abs(base - written) <= _BASE_DISTANCE * abs(base)
 
 
 def _is_written(number: float, tolerance: float) -> bool:

@@ -12,6 +12,10 @@ from ..operators.pooling import POOLING_KINDS, PoolingSettings, list_pooling_set
 from .element_places import CAST_DISTANCE, find_places, find_window
 from .region import Step
 
+#: Norms of each vector; a number that stands for no epsilon.
+_VECTOR_NORMS = {"rms_norm", "layer_norm"}
+_TINY_EPSILON = 1e-30
+
 
 def interpret_step(step: Step, max_distance: float) -> Step | None:
     """Return the step with the interpretation that gives its recorded output; None if none does."""
@@ -19,6 +23,7 @@ def interpret_step(step: Step, max_distance: float) -> Step | None:
         settings = _find_pooling_settings(step)
         return None if settings is None else replace(step, pooling=settings)
     if step.output.dtype.kind == "f":
+        step = _add_epsilon(step)
         best_name, best_distance = "", float("inf")
         for name, output in step.interpret(step.list_arrays()):
             distance = compute_relative_distance(output, step.output)
@@ -39,6 +44,38 @@ def interpret_step(step: Step, max_distance: float) -> Step | None:
     if places is None:
         return None
     return replace(step, places=places)
+
+
+def _add_epsilon(step: Step) -> Step:
+    """Return a norm that records no epsilon with the one that gives its output best.
+
+    The record of a module holds none, and 1e-5 for 1e-6 is more than noise where inputs are small.
+    With f = <y - b, y0 - b> / <y0 - b, y0 - b> per row, y0 the output without an epsilon and b the
+    one of zeros: epsilon = v (1 / f^2 - 1), v the mean square.
+    """
+    arrays = step.list_arrays()
+    is_recorded = any(name in step.keywords for name in ("eps", "epsilon"))
+    is_recorded = is_recorded or any(0 < float(a) < 1 for a in arrays if not a.ndim)
+    if step.kind not in _VECTOR_NORMS or is_recorded or not arrays or not arrays[0].ndim:
+        return step
+    x = arrays[0]
+    outputs = []
+    for first_input, eps in ((x, _TINY_EPSILON), (np.zeros_like(x), 1.0)):
+        changed = replace(step, keywords={**step.keywords, "eps": np.asarray(eps)})
+        outputs.append(next((y for _, y in changed.interpret([first_input, *arrays[1:]])), None))
+    bare, bias = outputs
+    if bare is None or bias is None or x.shape != step.output.shape:
+        return step
+    centered = x - x.mean(axis=-1, keepdims=True) if step.kind == "layer_norm" else x
+    variance = np.mean(centered * centered, axis=-1)
+    direction = bare - bias
+    with np.errstate(all="ignore"):
+        factors = np.sum((step.output - bias) * direction, axis=-1)
+        factors = factors / np.sum(direction * direction, axis=-1)
+        eps = float(np.median(variance * (1 / factors**2 - 1)))
+    if not 0 < eps < 1:
+        return step
+    return replace(step, keywords={**step.keywords, "eps": np.asarray(eps)})
 
 
 def _repeats_input(step: Step) -> bool:

@@ -271,8 +271,9 @@ class _RegionBuilder:
         """Return whether a value is an input of the run, or a part that was selected from one.
 
         What agrees, and is no part of a recorded value, was given to both sides. What could not be
-        computed from any recorded value was given to this side.
+        computed from any recorded value was given to this side. Rows of a parameter are not given.
         """
+        parameter_names = self.flow.list_column("parameter")
         agreed_values = self.index.agreed_classes[self.side]
         agrees = False
         for _ in range(_MAX_SELECTIONS):
@@ -280,14 +281,14 @@ class _RegionBuilder:
             if self.flow.producers[value] < 0:
                 bridge = find_bridge(self.flow, value)
                 if bridge is None or bridge.evidence not in _SELECTING_BRIDGES:
-                    is_parameter = bool(self.flow.list_column("parameter")[value])
+                    is_parameter = bool(parameter_names[value])
                     return not is_parameter and (agrees or bridge is None)
                 value = bridge.parents[0]
                 continue
             if self.index.get_producer_kind(self.side, value) not in _SELECTING_KINDS:
                 return False
             inputs = find_inputs(self.flow, value)
-            if not inputs:
+            if not inputs or any(parameter_names[parent] for parent, _ in inputs):
                 return False
             value = inputs[0][0]
         return False

@@ -54,6 +54,7 @@ class JointGraph:
     phase: Objects  #: (nodes,) of the target's class, else of the reference's
     bridges: Counter[str]  #: evidence -> number of missing edges bridged by it
     joined_nodes: frozenset[int]  #: whose parts were recorded, but not the op that joined them
+    guessed_nodes: frozenset[int]  #: whose parents only the order of execution names
 
     @property
     def n_nodes(self) -> int:
@@ -115,4 +116,5 @@ def build_joint_graph(comparison: Comparison) -> JointGraph:
         dataflow.phase,
         dataflow.bridges,
         dataflow.joined_nodes,
+        dataflow.guessed_nodes,
     )

@@ -35,7 +35,9 @@ def find_reconverged(
     reconverges. For a compared value its error must also be large enough to be noticed: carried to
     some agreeing value below, it must exceed the error that this one has or may have
     (``noticed_errors``). A loss of one number shows little of an error. Neither does a residual
-    sum, if the branch is small, in particular in a coarse dtype.
+    sum, if the branch is small, in particular in a coarse dtype. A value that may follow from it by
+    the order of execution only shows nothing if others follow by the record: the target of a loss,
+    which a batch gave, would agree whatever was predicted.
 
     What a value is computed back into counts as computed from it, as in x + (q - x) = q, where the
     difference leads to a value that was there before.
@@ -69,7 +71,8 @@ def find_reconverged(
             for end in ends
             if leads_to_agreement[end] and (ranks[end] > ranks[node] or end in returned_ends)
         ]
-        for end in agreeing_ends:
+        recorded_ends = [end for end in agreeing_ends if end not in graph.guessed_nodes]
+        for end in recorded_ends or agreeing_ends:
             visibility = compute_visibility(node, end)
             if visibility > 0:
                 limit = noticed_errors[end] if state[end] == AGREEING else noticeable_errors[end]

@@ -22,6 +22,7 @@ def cast_results(trace, scopes):
     [
         (r"layers\.1\.mlp", "float32"),  # the same layers of block 0 compute in float32
         (r"layers\.1\.", "float32"),
+        (r"norm", "float32"),  # every norm, and no matrix product
         (r"layers\.\d", "float16"),
     ],
 )

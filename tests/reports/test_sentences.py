@@ -33,6 +33,7 @@ NAMES = {
     *("data", "dump", "log", "steps", "triage", "weights"),  # keys of a case
     *(
         "Lion",
+        "Nesterov",
         "SGD",
         "and",
         "AdamW",

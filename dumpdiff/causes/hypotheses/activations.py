@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
@@ -34,7 +35,7 @@ def suggest_other_activation(case: FaultCase) -> Iterator[Candidate]:
         for name in _order_names(case):
             output = outputs[name]
             if case.matches_faithful(output):
-                yield from _replace_activation(name, output, outputs.__getitem__)
+                yield from _replace_activation(case, name, output, outputs.__getitem__)
                 return
     yield from _suggest_gated(case, inputs[:_MAX_GATE_OPERANDS])
 
@@ -51,7 +52,7 @@ def _suggest_gated(case: FaultCase, inputs: Sequence[AnyArray]) -> Iterator[Cand
         activated = ACTIVATIONS[name](gate)
         for up in inputs:
             if up is not gate and case.matches_faithful(activated * up):
-                yield from _change_gate(gate, up, name)
+                yield from _change_gate(case, gate, up, name)
                 return
 
 
@@ -67,7 +68,7 @@ def suggest_fused_gate(case: FaultCase) -> Iterator[Candidate]:
         for gate, up in ((first, second), (second, first)):
             for name in _FUSED_GATES:
                 if case.matches_faithful(ACTIVATIONS[name](gate) * up):
-                    yield from _change_gate(gate, up, name)
+                    yield from _change_gate(case, gate, up, name)
                     return
 
 
@@ -79,7 +80,7 @@ def _holds_gate_and_up(operand: Operand, output: AnyArray) -> bool:
     return operand.is_floating
 
 
-def _change_gate(gate: AnyArray, up: AnyArray, name: str) -> Iterator[Candidate]:
+def _change_gate(case: FaultCase, gate: AnyArray, up: AnyArray, name: str) -> Iterator[Candidate]:
     """Yield f(gate) up with gate and up swapped, then with another f."""
     function = ACTIVATIONS[name]
     unchanged = function(gate) * up
@@ -89,15 +90,21 @@ def _change_gate(gate: AnyArray, up: AnyArray, name: str) -> Iterator[Candidate]
         unchanged=unchanged,
         cause="gate-up-swapped",
     )
-    yield from _replace_activation(name, unchanged, lambda other: ACTIVATIONS[other](gate) * up)
+    yield from _replace_activation(
+        case, name, unchanged, lambda other: ACTIVATIONS[other](gate) * up
+    )
 
 
 def _replace_activation(
-    name: str, unchanged: AnyArray, compute_output: Callable[[str], AnyArray]
+    case: FaultCase, name: str, unchanged: AnyArray, compute_output: Callable[[str], AnyArray]
 ) -> Iterator[Candidate]:
     """Yield the output with every other activation."""
     for other in ACTIVATIONS:
         if other == name:
+            continue
+        if _is_exchanged(case, name, other):
+            text = f"{other} and {name} of each other's part"
+            yield Candidate(compute_output(other), text, unchanged=unchanged, cause="split-order")
             continue
         is_variant = name.startswith("gelu") and other.startswith("gelu")
         yield Candidate(
@@ -107,6 +114,22 @@ def _replace_activation(
             unchanged=unchanged,
             cause="gelu-variant" if is_variant else "activation-kind",
         )
+
+
+def _is_exchanged(case: FaultCase, name: str, other: str) -> bool:
+    """Return whether both sides have two activations, equally often: they read each other's part.
+
+    As in tanh(a) sigmoid(b) with a and b exchanged.
+    """
+    counts, faulty_counts = Counter(case.kinds), Counter(case.faulty_kinds)
+    for function in (name, other):
+        kinds = [kind for kind, names in ACTIVATIONS_BY_KIND.items() if function in names]
+        n_calls, n_faulty_calls = (
+            sum(own_counts[kind] for kind in kinds) for own_counts in (counts, faulty_counts)
+        )
+        if not n_calls or n_calls != n_faulty_calls:
+            return False
+    return True
 
 
 HYPOTHESES = (

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
 from ...model.arrays import AnyArray, Floats
 from ...model.trace import BACKWARD, OPTIMIZER
-from ..fault_case import ONE, ZERO, FaultCase
+from ..fault_case import ONE, ZERO, FaultCase, compute_residual
 from ..hypothesis import Candidate, Hypothesis
 
 #: Kinds of ops that take a root or divide by one.
@@ -24,6 +24,12 @@ _MIN_VALUES = 2
 #: A recorded number within 20 % (and 1e-7) of a solved epsilon is that epsilon.
 _RECORDED_SHARE, _RECORDED_DISTANCE = 0.2, 1e-7
 _KIND_NAMES = {"rms": "RMS norm", "layer": "layer norm"}
+#: A mean square is divided by n; other divisors, as factors of it: n - 1, and none (a sum).
+_DIVISOR_TEXTS = {"n": "divides by n", "n - 1": "divides by n - 1", "1": "has the sum of squares"}
+#: A fit with another divisor counts if it leaves less than this share of what n leaves.
+_DIVISOR_SHARE = 1 / 3
+#: Relative L2 of the means of rows without a mean: a layer norm of these is an RMS norm.
+_CENTERED_DISTANCE = 1e-5
 _LAST_AXIS, _IMAGE_AXES = (-1,), (0, 2, 3)
 
 
@@ -71,6 +77,7 @@ class _Norm:
     axes: tuple[int, ...]
     weight: AnyArray
     bias: AnyArray
+    divisor: str = "n"  #: of the sum of squares, one of _DIVISOR_TEXTS
 
     def compute(self, eps: float) -> Floats:
         """Return the output with this epsilon."""
@@ -94,16 +101,25 @@ class _Norm:
             return None
         return max(eps, 0.0)
 
+    def is_centered(self) -> bool:
+        """Return whether x has no mean, so that both kinds of norm are one."""
+        means = np.broadcast_to(self.x.mean(axis=self.axes, keepdims=True), self.x.shape)
+        norm = float(np.linalg.norm(self.x))
+        return float(np.linalg.norm(means)) <= _CENTERED_DISTANCE * norm
+
     def _center(self, keepdims: bool) -> tuple[AnyArray, AnyArray]:
         """Return (x, its mean square), for a layer norm without the mean of x."""
         centered = self.x
         if self.kind == "layer":
             centered = self.x - self.x.mean(axis=self.axes, keepdims=True)
-        return centered, np.mean(centered * centered, axis=self.axes, keepdims=keepdims)
+        squares = np.sum(centered * centered, axis=self.axes, keepdims=keepdims)
+        n_elements = self.x.size // max(squares.size, 1)
+        divisors = {"n": n_elements, "n - 1": max(n_elements - 1, 1), "1": 1}
+        return centered, squares / divisors[self.divisor]
 
 
 def suggest_whole_norm(case: FaultCase) -> Iterator[Candidate]:
-    """Suggest norm(x) w + b with another epsilon, or the other kind of norm."""
+    """Suggest norm(x) w + b with another epsilon, divisor or weight, or the other kind of norm."""
     if not case.is_forward_value or case.faithful.ndim < 1:
         return
     vectors = [operand.array for operand in case.find_vector_operands()]
@@ -114,6 +130,8 @@ def suggest_whole_norm(case: FaultCase) -> Iterator[Candidate]:
             if fit is None:
                 continue
             norm, eps = fit
+            if norm.is_centered():
+                continue  # a part of a layer norm: what its mean was taken from says more
             yield from _change_norm(case, norm, eps)
             yield from _change_weight(case, norm, eps)
             return
@@ -126,32 +144,65 @@ def _change_norm(case: FaultCase, norm: _Norm, faithful_eps: float) -> Iterator[
         if kind != norm.kind and norm.bias is not ZERO:
             biases.append(ZERO)
         for bias in biases:
-            changed_norm = _Norm(kind, norm.x, norm.axes, norm.weight, bias)
-            faulty_eps = changed_norm.solve_epsilon(case.faulty)
-            if faulty_eps is None:
+            fit = _fit_divisor(replace(norm, kind=kind, bias=bias), case.faulty)
+            if fit is None:
                 continue
+            changed_norm, faulty_eps = fit
             predicted = changed_norm.compute(faulty_eps)
-            if kind == norm.kind:
+            if kind != norm.kind:
+                yield Candidate(
+                    predicted,
+                    f"{_KIND_NAMES[kind]}, epsilon {faulty_eps:.2g}",
+                    f"has {_KIND_NAMES[norm.kind]}",
+                    parameters={"epsilon": faulty_eps},
+                    unchanged=unchanged,
+                    cause="norm-kind",
+                )
+            elif changed_norm.divisor == norm.divisor:
                 yield _make_epsilon_candidate(case, predicted, faulty_eps, unchanged, faithful_eps)
-                continue
-            yield Candidate(
-                predicted,
-                f"{_KIND_NAMES[kind]}, epsilon {faulty_eps:.2g}",
-                f"has {_KIND_NAMES[norm.kind]}",
-                parameters={"epsilon": faulty_eps},
-                unchanged=unchanged,
-                cause="norm-kind",
-            )
+            else:
+                yield _make_divisor_candidate(norm, changed_norm, predicted, unchanged)
+
+
+def _make_divisor_candidate(
+    norm: _Norm, changed_norm: _Norm, predicted: AnyArray, unchanged: AnyArray
+) -> Candidate:
+    """Return the candidate of another divisor of the sum of squares."""
+    is_mean = {norm.divisor, changed_norm.divisor} == {"n", "n - 1"}
+    texts = {
+        "n": "the mean square",
+        "n - 1": "the unbiased variance (n - 1)",
+        "1": "the sum of squares in place of their mean",
+    }
+    return Candidate(
+        predicted,
+        f"{_KIND_NAMES[norm.kind]} with {texts[changed_norm.divisor]}",
+        _DIVISOR_TEXTS[norm.divisor],
+        unchanged=unchanged,
+        cause="biased-variance" if is_mean else "norm-kind",
+    )
 
 
 def _change_weight(case: FaultCase, norm: _Norm, eps: float) -> Iterator[Candidate]:
-    """Suggest the norm with the weight of another norm, and its bias if it has one.
+    """Suggest the norm without its weight and bias, or with those of another norm.
 
-    The faulty side read it here, and both sides hold it.
+    The faulty side read the other ones here, and both sides hold them.
     """
     own_name = _find_parameter_name(case, norm.weight)
     if not own_name:
         return
+    unchanged = norm.compute(eps)
+    bare_forms = [(ONE, ZERO, "affine-missing", "without its weight")]
+    if norm.bias is not ZERO:
+        bare_forms = [
+            (ONE, ZERO, "affine-missing", "without weight and bias"),
+            (ONE, norm.bias, "affine-missing", "without its weight"),
+            (norm.weight, ZERO, "bias-missing", "without its bias"),
+        ]
+    for weight_array, bias, cause, text in bare_forms:
+        bare_norm = replace(norm, weight=weight_array, bias=bias)
+        description = f"{_KIND_NAMES[norm.kind]} {text}"
+        yield Candidate(bare_norm.compute(eps), description, unchanged=unchanged, cause=cause)
     others = [
         operand
         for operand in case.faulty_operands
@@ -165,12 +216,12 @@ def _change_weight(case: FaultCase, norm: _Norm, eps: float) -> Iterator[Candida
             biases += [item.array.reshape(norm.bias.shape) for item in others]
         for bias in biases:
             shaped_weight = weight.array.reshape(norm.weight.shape)
-            changed_norm = _Norm(norm.kind, norm.x, norm.axes, shaped_weight, bias)
+            changed_norm = replace(norm, weight=shaped_weight, bias=bias)
             yield Candidate(
                 changed_norm.compute(eps),
                 f"{weight.parameter} in its place",
                 f"multiplies by {own_name}",
-                unchanged=norm.compute(eps),
+                unchanged=unchanged,
                 cause="weight-swapped",
             )
 
@@ -190,11 +241,29 @@ def _fit_norm(
     for kind in ("rms", "layer"):
         biases = [ZERO, *vectors] if kind == "layer" else [ZERO]
         for weight, bias in product([*vectors, ONE], biases):
-            norm = _Norm(kind, x, axes, weight, bias)
-            eps = norm.solve_epsilon(case.faithful)
-            if eps is not None and case.matches_faithful(norm.compute(eps)):
-                return norm, eps
+            fit = _fit_divisor(_Norm(kind, x, axes, weight, bias), case.faithful)
+            if fit is not None and case.matches_faithful(fit[0].compute(fit[1])):
+                return fit
     return None
+
+
+def _fit_divisor(norm: _Norm, output: AnyArray) -> tuple[_Norm, float] | None:
+    """Return (norm, epsilon) nearest to an output, over the divisors of the sum of squares.
+
+    With a variance that is equal in all rows, an epsilon has the effect of a divisor: another
+    divisor than n counts only if it leaves less.
+    """
+    best: tuple[_Norm, float] | None = None
+    least_residual = np.inf
+    for divisor in _DIVISOR_TEXTS:
+        changed_norm = replace(norm, divisor=divisor)
+        eps = changed_norm.solve_epsilon(output)
+        if eps is None:
+            continue
+        residual = compute_residual(changed_norm.compute(eps), output)
+        if best is None or residual < _DIVISOR_SHARE * least_residual:
+            best, least_residual = (changed_norm, eps), residual
+    return best
 
 
 def _broadcast_vectors(

@@ -38,6 +38,8 @@ _MIN_LINEAR_ELEMENTS = 8
 _MAX_WEIGHT_CHANGE, _MAX_LINEAR_RESIDUAL = 0.5, 1e-3
 #: Relative distance within which fitted numbers are equal, and decays that count as none.
 _MAX_NUMBER_ERROR, _MIN_DECAY = 5e-3, 1e-6
+_MAX_FREE_EPSILON = 1e-3  #: up to this one an epsilon is fitted too coarsely to read its digits
+_MIN_MOMENTUM = 0.5  #: a smaller number among the arguments is a rate or a decay
 #: Nearest operands among which the gradient is that the update itself reads.
 _MAX_DIRECT_OPERANDS = 4
 #: Shares 1 - beta in use, and how exactly float32 values show them.
@@ -202,12 +204,29 @@ def _compare_linear_updates(
         return "weight-decay", f"weight decay = {decays[0]:.3g}", f"has {decays[1]:.3g}"
     if not has_equal_gradient and is_equal_decay and faithful.is_weight:
         rates = -faulty.of_gradient, -faithful.of_gradient
+        momentum = _find_momentum(case, rates[0] / rates[1])
+        if momentum is not None:
+            texts = ("Nesterov momentum", "plain momentum")
+            own, other = texts if rates[0] > rates[1] else texts[::-1]
+            return "momentum-kind", f"{own} ({momentum:.4g})", f"has {other}"
         if _is_read_directly(case, gradient) and min(rates) > 0:
             description = f"learning rate = {rates[0]:.4g}"
             return "learning-rate", description, f"has learning rate = {rates[1]:.4g}"
     if not has_equal_gradient and (is_equal_decay or _scales_gradient_alone(faithful, faulty)):
         return "clip", f"gradients {ratio:.4g} times the {case.faithful_side}'s", ""
     return "", "", ""
+
+
+def _find_momentum(case: FaultCase, ratio: float) -> float | None:
+    """Return the recorded momentum m for which one step is 1 + m times the other; None if none.
+
+    A first step with Nesterov's momentum is g + m g, without it g; Sutskever et al., ICML 2013.
+    """
+    for number in (*case.numbers, *case.faulty_numbers):
+        is_momentum = _MIN_MOMENTUM <= number < 1
+        if is_momentum and abs(max(ratio, 1 / ratio) - 1 - number) <= _MAX_NUMBER_ERROR:
+            return number
+    return None
 
 
 def _round_decay(decay: float) -> float:
@@ -369,7 +388,10 @@ def change_rule(
 
     eps = float(np.exp(minimize(measure_distance, _EPS_GRID)))
     other_eps = replace(rule, eps=eps)
-    if _format_rule("optimizer-epsilon", other_eps) != _format_rule("optimizer-epsilon", rule):
+    is_other = _format_rule("optimizer-epsilon", other_eps) != _format_rule(
+        "optimizer-epsilon", rule
+    )
+    if is_other and _is_written_epsilon(eps):
         yield "optimizer-epsilon", other_eps
     undecayed_update = weight - replace(rule, decay=0.0).step(weight, gradient)
     energy = float(np.vdot(weight, weight)) * rule.learning_rate
@@ -380,6 +402,15 @@ def change_rule(
     rule_update = weight - rule.step(weight, gradient)
     factor = float(np.vdot(rule_update, update) / np.vdot(rule_update, rule_update))
     yield "learning-rate", replace(rule, learning_rate=rule.learning_rate * factor)
+
+
+def _is_written_epsilon(eps: float) -> bool:
+    """Return whether people write an epsilon: a large one has one digit.
+
+    With some large number, Adam's first step is nearly that of another rule, such as SGD.
+    """
+    written_eps = float(f"{eps:.1g}")
+    return eps <= _MAX_FREE_EPSILON or abs(eps - written_eps) <= _MAX_NUMBER_ERROR * written_eps
 
 
 def _format_rule(cause: str, rule: Rule) -> str:

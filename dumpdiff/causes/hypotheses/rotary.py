@@ -86,7 +86,7 @@ def suggest_table(case: FaultCase) -> Iterator[Candidate]:
         replace(table, base=base).compute(),
         f"rotary base {base:.6g}",
         f"has {table.base:.6g}",
-        parameters={"theta": base},
+        parameters={"theta": base, "other_theta": table.base},
         unchanged=unchanged,
         cause="rope-theta",
     )
@@ -113,7 +113,7 @@ def suggest_angles(case: FaultCase) -> Iterator[Candidate]:
         case.faithful * ratio**-powers.exponents,
         f"rotary base {faulty_powers.base:.6g}",
         f"has {powers.base:.6g}",
-        parameters={"theta": faulty_powers.base},
+        parameters={"theta": faulty_powers.base, "other_theta": powers.base},
         unchanged=case.faithful,
         cause="rope-theta",
     )

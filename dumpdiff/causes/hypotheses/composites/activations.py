@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from ....model.arrays import AnyArray
+from ....model.trace import OPTIMIZER
 from ....operators.activations import ACTIVATIONS, ACTIVATIONS_BY_KIND, NUMBERED_ACTIVATIONS
 from ....operators.elementwise import ROUNDINGS
 from ...fault_case import FaultCase, compute_residual
@@ -58,6 +59,8 @@ class _Activation:
 
 def list_activations(case: FaultCase, region: Region) -> Iterator[Change]:
     """Replace an activation by another one, leave it out, or give it another number."""
+    if case.phase == OPTIMIZER:
+        return  # an update applies none
     activations = _find_activations(case, region)
     for activation in activations:
         for name in ("identity", *ACTIVATIONS):  # others equal it where they are not bent

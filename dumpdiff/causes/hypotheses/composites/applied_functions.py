@@ -17,6 +17,8 @@ _RECOMPUTED_DISTANCE = 1e-5
 #: Fewest elements that show which function of another a value is.
 _MIN_ELEMENTS = 16
 _SOFTMAX = "softmax"
+#: Functions that limit a value and change nothing else.
+_CLAMP_KINDS = {"hardtanh", "clamp"}
 
 
 def describe_function(
@@ -26,7 +28,8 @@ def describe_function(
     name, array = source
     kind = step_input.producer_kind
     if _is_computed_from(step_input, array):
-        cause = "activation-kind" if kind in ACTIVATION_KINDS else "missing-step"
+        is_function = kind in ACTIVATION_KINDS or kind in _CLAMP_KINDS
+        cause = _name_function(kind) if is_function else "missing-step"
         return cause, f"{name} without {step_input.name} ({kind})", ""
     function = _find_function(step_input.array, array)
     if function and kind:
@@ -38,6 +41,8 @@ def describe_function(
 
 
 def _name_function(function: str) -> str:
+    if function in _CLAMP_KINDS:
+        return "clamp"
     return "missing-step" if function == _SOFTMAX else "activation-kind"
 
 

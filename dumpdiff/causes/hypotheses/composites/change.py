@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ....model.arrays import AnyArray
-from ....model.trace import BACKWARD
+from ....model.trace import FORWARD
 from ....operators.elementwise import ROUNDINGS
 from ...fault_case import FaultCase
 from ...hypothesis import Candidate, Statement
@@ -91,7 +91,7 @@ def make_search(
                 predicted = (change.region or region).run_changes(outputs)
             if predicted is None:
                 continue
-            is_omission = bool(change.omitted_values) and case.phase != BACKWARD
+            is_omission = bool(change.omitted_values) and case.phase == FORWARD
             meaning = _correct_omission(case, change) if is_omission else change
             yield Candidate(
                 predicted,
@@ -112,8 +112,8 @@ def _correct_omission(case: FaultCase, change: Change) -> Change:
     """Return the change as one of the order if what it leaves out is applied elsewhere.
 
     A norm before a sublayer in place of after it, or sublayers in another order, look like a
-    missing norm and a missing sublayer as far as the first difference. A gradient is different: an
-    order that is another one differs in the forward pass first.
+    missing norm and a missing sublayer as far as the first difference. Gradients and updates are
+    different: an order that is another one differs in the forward pass first.
     """
     moved_step = case.find_moved_step(change.omitted_values, change.kept_value)
     if moved_step is None:

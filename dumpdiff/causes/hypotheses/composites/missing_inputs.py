@@ -329,6 +329,9 @@ def _name_number(
     """Return (cause, description) of a number that is not added, or by which nothing is scaled."""
     step = region.steps[number]
     if step.kind in _SCALING_KINDS:
+        masks = [item for item in step.inputs if item.array.dtype.kind in "iub" and item.array.ndim]
+        if masks:
+            return "missing-term", f"without multiplying by the mask {masks[0].name} ({step.name})"
         cause = "scale" if feeds_softmax(case, region, number) else "constant-factor"
         factor = numbers[0] if numbers else 1.0
         return cause, f"without the factor of {step.name} ({step.kind} {factor:.6g})"

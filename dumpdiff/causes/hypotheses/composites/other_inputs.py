@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ....comparison.narrow_dtypes import round_to_dtype
 from ....model.arrays import AnyArray
+from ....model.dtypes import get_unit_roundoff
 from ...fault_case import FaultCase, compute_residual, have_same_elements
 from ...operands import PARAMETER_KINDS
 from ...region import Region, Step, StepInput
@@ -28,6 +30,8 @@ _MAX_REPLACED_ELEMENTS = 1 << 17
 _MAX_REPLACEMENTS = 10
 #: Relative L2 within which the values of the two sides are the same value.
 _EQUAL_DISTANCE = 1e-3
+#: Units of a narrow dtype by which rounding moves a value at most, also if it is rounded twice.
+_ROUNDING_UNITS = 2
 #: Fewest axes of a value that a recurrence runs along, and fewest steps.
 _MIN_SCANNED_AXES, _MIN_SCANNED_LENGTH = 3, 3
 _GATE_KINDS = {"sigmoid", "hardsigmoid"}
@@ -48,6 +52,8 @@ def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
             for name, array, is_parameter in _list_fitting(case, step, step_input, replacements):
                 if compute_residual(array, step_input.array) < _EQUAL_DISTANCE:
                     continue  # the same value, computed less precisely
+                if step.kind == "add" and _is_other_addend(array, step_input, inputs):
+                    continue  # a doubled addend, in place of a missing one
                 output = compute_with(step, position, array)
                 if output is None or _is_bypass(region, step_input, array):
                     continue
@@ -63,6 +69,18 @@ def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                 yield Change(
                     number, output, cause, description, contrast, omitted_values=omitted_values
                 )
+
+
+def _is_other_addend(
+    array: AnyArray, addend: StepInput, inputs: Sequence[tuple[int, StepInput]]
+) -> bool:
+    """Return whether an array is another one of the values that are added to an addend."""
+    return any(
+        item is not addend
+        and item.array.shape == array.shape
+        and compute_residual(array, item.array) < _EQUAL_DISTANCE
+        for _, item in inputs
+    )
 
 
 def list_other_targets(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -148,8 +166,7 @@ def _describe_replacement(
         return "norm-missing", description, ""
     contrast = f"has {step_input.name}"
     if _has_unknown_origin(region, step_input):
-        description = f"{step.name} ({step.kind}) of {name} itself"
-        return "missing-step", description, "has what an op that is not recorded computed"
+        return _describe_unrecorded(step, step_input, source)
     if name.startswith(SIBLING_PREFIX):
         return "split-order", f"{step.name} ({step.kind}) of {name}", contrast
     cause, description = _name_source(case, region, number, step_input, source)
@@ -179,6 +196,32 @@ def _describe_part(
     step = region.steps[number]
     cause, columns, own_columns = other_columns
     return cause, f"{step.name} ({step.kind}) of {columns}", own_columns
+
+
+def _describe_unrecorded(
+    step: Step, step_input: StepInput, source: tuple[str, AnyArray]
+) -> tuple[str, str, str]:
+    """Return (cause, description, contrast) of a value that no recorded op changes."""
+    name, array = source
+    dtype = _find_rounding(step_input.array, array)
+    if dtype:
+        return "low-precision", f"{name} not rounded", f"rounds it to {dtype}"
+    description = f"{step.name} ({step.kind}) of {name} itself"
+    return "missing-step", description, "has what an op that is not recorded computed"
+
+
+def _find_rounding(rounded: AnyArray, array: AnyArray) -> str:
+    """Return the narrow dtype to which an array was rounded, '' if it was not; twice, perhaps."""
+    for dtype in ("bfloat16", "float16"):
+        if compute_residual(rounded, array) > _ROUNDING_UNITS * get_unit_roundoff(dtype):
+            continue
+        own, others = (
+            round_to_dtype(values.astype(np.float32), dtype) == values.astype(np.float32)
+            for values in (rounded, array)
+        )
+        if own.all() and not others.all():
+            return dtype
+    return ""
 
 
 def _has_unknown_origin(region: Region, step_input: StepInput) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ....model.arrays import AnyArray
-from ....model.trace import BACKWARD
+from ....model.trace import BACKWARD, OPTIMIZER
 from ...fault_case import FaultCase, compute_residual
 from ...hypothesis import Statement
 from ...region import Region, Step, StepInput
@@ -37,7 +37,12 @@ _MAX_SOURCES = 6
 
 
 def list_named_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
-    """Leave out surplus steps for which there is a word: dropout, a scaling, a norm."""
+    """Leave out surplus steps for which there is a word: dropout, a scaling, a norm.
+
+    Not in an update: its rule says what a decay or a moment is, where an op is only a sum.
+    """
+    if case.phase == OPTIMIZER:
+        return
     for change in _list_surplus_steps(case, region):
         if change.cause not in _UNNAMED_CAUSES:
             yield replace(change, is_evident=True)
