@@ -236,11 +236,11 @@ class _Closure:
         """Pair the ops of one signature; return whether any were paired.
 
         With partial evidence there must be one op on each side; the record of a module with the
-        same result is no other op.
+        same result is no other op, if both sides have the op itself.
         """
         ops_t = self._list_open_ops(0, signature, complete)
         ops_r = self._list_open_ops(1, signature, complete)
-        if not complete:
+        if not complete and self._has_op(0, ops_t) and self._has_op(1, ops_r):
             ops_t, ops_r = self._leave_out_modules(0, ops_t), self._leave_out_modules(1, ops_r)
         if len(ops_t) == len(ops_r) == 1:
             level = confidence.COMPLETE_INPUTS if complete else confidence.PARTIAL_INPUTS
@@ -248,6 +248,10 @@ class _Closure:
         if not complete or not ops_t or not ops_r:
             return False
         return self._assign(ops_t, ops_r)
+
+    def _has_op(self, side: int, ops: list[int]) -> bool:
+        """Return whether one of the records is that of an op, not of a module."""
+        return any(self.flows[side].levels[op] == "op" for op in ops)
 
     def _leave_out_modules(self, side: int, ops: list[int]) -> list[int]:
         """Return the ops without the records of modules that have the result of another of them."""
