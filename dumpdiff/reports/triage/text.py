@@ -50,8 +50,9 @@ def _write_first_line(triaged: TriageResult, console: Console, *, quiet: bool) -
     if has_weaknesses(triaged):
         place = translate("{verdict}, in doubt", verdict=place)
     n_others = len(decision.other_causes)
-    remark = translate("further causes: {count}", count=n_others) if n_others else ""
-    line = format_divergence(f"{label}{translate(': ')}{place}", finding, [remark])
+    if n_others:  # before the finding: the end of a long line is cut
+        place = translate("{place} (and {count} more)", place=place, count=n_others)
+    line = format_divergence(f"{label}{translate(': ')}{place}", finding, ())
     console.print(Text(line, style=style), soft_wrap=True)
 
 
