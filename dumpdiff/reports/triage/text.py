@@ -12,7 +12,13 @@ from ..formats.blocks import write_blocks
 from ..language import translate, use_chosen_language
 from ..sentences import translate_sentence
 from ..stages.stage import COLORS, write_first_line, write_stage
-from .sections import build_conclusion, build_overview, build_sections, find_first_finding, has_weaknesses
+from .sections import (
+    build_conclusion,
+    build_overview,
+    build_sections,
+    find_first_finding,
+    has_weaknesses,
+)
 
 
 @use_chosen_language()
