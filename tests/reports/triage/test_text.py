@@ -33,7 +33,7 @@ def test_the_first_line_is_the_answer(triaged: TriageResult) -> None:
     assert len(first) == 1
     head = "triage: the forward pass differs (and 1 more): "
     assert first[0].startswith(head)
-    assert "post_attention_norm: epsilon, target is wrong" in first[0]
+    assert "_attention_norm: epsilon, target is wrong" in first[0]
     assert len(first[0]) <= MAX_LENGTH
 
 
