@@ -117,7 +117,7 @@ def narrow(
     plan = plan_next_dump(
         repeated.comparison,
         selected_findings,
-        folder.absolute(),
+        folder.resolve(),
         format_align_command(repeated.inputs, repeated.min_coverage),
         max_bytes=max_bytes,
         max_ops=ops,
@@ -156,7 +156,7 @@ def build_narrow_loop(
     return build_loop(
         (parts[0].format, parts[1].format),
         Path(task_result).absolute(),
-        Path(output).absolute(),
+        Path(output).resolve(),  # a dump configuration may hold no ".."
         options,
     )
 

@@ -44,8 +44,16 @@ def read_batches(
         try:
             return saved_file.read_saved_batch(checkpoints.open(location))
         except DumpError as file_error:
-            raise (dump_error if location.is_dir() else file_error) from None
+            if location.is_dir():
+                raise dump_error from None
+            message = f"{path}: neither a saved batch (npz, npy, torch, safetensors) nor a dump"
+            raise DumpError(f"{message}: {_remove_path(file_error, path)}") from None
     return dump.read_dump_batch(str(path), parts, step, rank)
+
+
+def _remove_path(error: DumpError, path: str | Path) -> str:
+    """Return a message without the path that it begins with."""
+    return str(error).removeprefix(f"{path}: ")
 
 
 def _parse_blend(text: str) -> list[tuple[float | None, Path]]:

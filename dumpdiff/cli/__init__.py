@@ -174,7 +174,8 @@ class Commands(click.Group):
             ctx.exit(CLOSED_PIPE)
         except OSError as error:
             has_file = error.filename is not None
-            _print_error(f"{error.filename}: {error.strerror}" if has_file else str(error))
+            message = error.strerror or str(error)
+            _print_error(f"{error.filename if has_file else 'output'}: {message}")
             ctx.exit(UNUSABLE_INPUT)
         except Exception:
             with suppress(OSError):

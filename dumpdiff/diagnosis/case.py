@@ -87,6 +87,11 @@ def load_case(path: str | Path) -> Case:
         raise DumpError(
             f"{path}: there is no such file; 'dumpdiff triage --init TARGET REFERENCE' writes one"
         )
+    if file.is_dir():
+        raise DumpError(
+            f"{path}: is a folder, not a case file; two folders, one of each run, are compared "
+            "with 'dumpdiff triage TARGET REFERENCE'"
+        )
     document = read_document(file, str(path))
     entries = {} if document is None else document.read_fields(_KEYS)
     root = file.parent

@@ -80,6 +80,8 @@ def write_reference(reference: GoldenReference, file: Path) -> None:
 def read_reference(file: Path) -> GoldenReference:
     """Read what :func:`write_reference` wrote. Raises DumpError for anything else."""
     expected = f"{file}: expected a golden reference, as 'dumpdiff golden record' writes it"
+    if file.is_dir():
+        raise DumpError(f"{expected}, found a folder; the dump comes first")
     try:
         document: Mapping[str, Any] = json.loads(read_input_text(file))
         if document["golden_format"] != FORMAT:

@@ -85,6 +85,8 @@ def read_saved_result(file: Path) -> SavedResult:
                 "run dumpdiff align again"
             )
         return _parse(document, str(file))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DumpError(f"{expected} or align -o FOLDER, found no such file") from error
     except OSError as error:
         raise DumpError(f"{file}: cannot be read ({error.strerror})") from error
     except _WRONG_CONTENT as error:

@@ -23,7 +23,7 @@ def write(
     verification: Verification, console: Console, *, limit: int = 10, quiet: bool = False
 ) -> None:
     """Print the answer, then, unless ``quiet``, what was checked and what contradicts."""
-    write_headline(verification.to_stage(), console)
+    write_headline(verification.to_stage(), console, quiet=quiet)
     if not quiet:
         write_blocks(console, build_blocks(verification, limit))
 

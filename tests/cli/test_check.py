@@ -37,7 +37,7 @@ def test_the_first_line_is_the_answer_and_the_exit_code(
 
 
 def test_the_example_of_the_page_is_what_the_command_prints(run: Run, dump: Dump) -> None:
-    assert run("check", dump(NAME), "-q").stdout == EXAMPLE
+    assert run("check", dump(NAME)).stdout.startswith(EXAMPLE)
 
 
 def test_the_answer_in_chinese_has_the_same_facts(run: Run, dump: Dump, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_the_answer_in_chinese_has_the_same_facts(run: Run, dump: Dump, tmp_path
 
 def test_ranks_that_exchange_nothing_are_inconclusive(run: Run, dump: Dump) -> None:
     """Ranks 0 and 3 are together in the group of all ranks only, of which two were not read."""
-    result = run("check", dump("collectives"), "--ranks", "0,3", "-q")
+    result = run("check", dump("collectives"), "--ranks", "0,3")
     assert result.exit_code == 3
     assert "nothing could be compared between ranks" in result.stdout
 

@@ -42,6 +42,18 @@ def test_it_writes_configurations_and_says_how_to_use_them(
     assert (len(kernels), len(names)) == (8, 8)
 
 
+def test_the_folder_may_be_given_by_way_of_its_parent(
+    run: Run, result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MindSpore allows no dot in the path of a dump."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    outcome = run("narrow", result, "-o", "../next", "--ops", 8)
+    assert (outcome.exit_code, outcome.stderr) == (0, "")
+    written = json.loads((tmp_path / "next" / "target_dump.json").read_text())
+    assert written["common_dump_settings"]["path"] == f"{tmp_path}/next/target"
+
+
 def test_a_missing_finding_is_an_error(run: Run, result: Path, tmp_path: Path) -> None:
     outcome = run("narrow", result, "--finding", 9, "-o", tmp_path / "next")
     assert (outcome.exit_code, outcome.stdout) == (2, "")

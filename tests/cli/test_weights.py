@@ -65,7 +65,7 @@ def test_different(run: Run, wrong_checkpoint: Path, reference: Path) -> None:
     assert outcome.exit_code == 1
     assert outcome.stdout.splitlines()[0] == (
         "different weights: 1 of 9 parameters are wrong: "
-        "layers.1.attention.k.weight: 0.5 times the reference's"
+        "layers.1.attention.k.weight: 0.5 times the …"
     )
     assert run("weights", wrong_checkpoint, reference, "-q").stdout.count("\n") == 1
     assert (

@@ -368,3 +368,24 @@ def test_damage_of_either_side_is_in_the_result(run: Run, dump: Dump, tmp_path: 
         result = run("align", *pair, "--json", "-")
         assert result.exit_code in (0, 1, 3), result.stderr
         assert {problem["side"] for problem in json.loads(result.stdout)["problems"]} == {side}
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("triage runs", "is a folder, not a case file; two folders"),
+        ("explain runs --finding 1", "expected a result of dumpdiff align .*, found no such file"),
+        ("narrow runs -o next", "expected a result of dumpdiff align .*, found no such file"),
+        ("golden check runs runs", "expected a golden reference.*, found a folder"),
+        ("data train.log train.log", "neither a saved batch .* nor a dump: "),
+    ],
+)
+def test_an_input_of_another_kind_is_named(
+    run: Run, command: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "train.log").write_text("step 1 loss 5\n")
+    monkeypatch.chdir(tmp_path)
+    result = run(*command.split())
+    assert result.exit_code == 2, result.output
+    assert re.search(message, read_message(result.stderr))

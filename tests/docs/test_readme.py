@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dumpdiff.cli import main
+from dumpdiff.reports.alignment.first_line import MAX_LENGTH
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,6 +27,13 @@ _LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 _CODE = re.compile(r"`[^`\n]+`")
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _LANGUAGES = {"README.md", "README.zh.md"}  #: each page links to the other one
+
+#: The first line of these is that of a file.
+_PRINT_FILES = ("dumpdiff snippet",)
+_STAGES = ("checklist", "data", "logs", "norms", "optimizer", "settings", "weights")
+_SETTING = "bias dropout fusion"  #: the only setting of the demo whose name has three words
+#: Three lower-case words in a row are no name.
+_ENGLISH_SENTENCE = re.compile("(?:(?<![-_.a-zA-Z])[a-z]{2,} ){2}[a-z]{2,}(?![-_.a-zA-Z])")
 
 _EXAMPLE_WIDTH = 126  #: columns of the terminal that the README shows
 
@@ -67,6 +75,37 @@ def test_every_command_runs_as_printed(outcomes: Mapping[str, Result]) -> None:
     assert len(commands) == 15
     for command, outcome in outcomes.items():
         assert outcome.exit_code in SUCCESS, f"{command}\n{outcome.output}"
+
+
+def test_every_first_line_is_short(outcomes: Mapping[str, Result]) -> None:
+    for command, outcome in outcomes.items():
+        line = outcome.stdout.split("\n", maxsplit=1)[0]
+        assert len(line) <= MAX_LENGTH or command.startswith(_PRINT_FILES), command
+
+
+def test_no_line_ends_in_blanks(outcomes: Mapping[str, Result]) -> None:
+    for command, outcome in outcomes.items():
+        lines = outcome.stdout.splitlines()
+        assert [line for line in lines if line.endswith(" ")] == [], command
+
+
+def test_no_sentence_of_a_stage_stays_english(
+    outcomes: Mapping[str, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of formats and versions are no sentences."""
+    monkeypatch.chdir(tmp_path)
+    run("demo", ".")
+    for command in outcomes:
+        _, name, *arguments = shlex.split(command)
+        if name not in _STAGES:
+            continue
+        printed = run(name, *arguments, "--lang", "zh").stdout
+        english = [line for line in printed.splitlines() if _has_english_sentence(line)]
+        assert english == [], command
+
+
+def _has_english_sentence(line: str) -> bool:
+    return _ENGLISH_SENTENCE.search(line.replace(_SETTING, "")) is not None
 
 
 def test_the_example_is_what_the_demo_prints(outcomes: Mapping[str, Result]) -> None:

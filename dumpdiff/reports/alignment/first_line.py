@@ -71,9 +71,10 @@ def format_divergence(label: str, finding: Finding, remarks: Iterable[str], plac
 
 
 def format_sentence(label: str, sentence: str, remarks: Iterable[str]) -> str:
-    """Return the label and a sentence, which is cut if it is long."""
+    """Return the label, if there is one, and a sentence, which is cut if it is long."""
     ending = _format_ending(remarks)
-    answer = cut(f"{label}{translate(': ')}{escape_control(sentence)}", MAX_LENGTH - len(ending))
+    head = f"{label}{translate(': ')}" if label else ""
+    answer = cut(f"{head}{escape_control(sentence)}", MAX_LENGTH - len(ending))
     return f"{answer}{ending}"
 
 

@@ -14,6 +14,6 @@ from .blocks import build_blocks
 @use_chosen_language()
 def write(check: RunCheck, console: Console, *, limit: int = 10, quiet: bool = False) -> None:
     """Print the answer, then, unless ``quiet``, the violations and what was checked."""
-    write_headline(check.to_stage(), console)
+    write_headline(check.to_stage(), console, quiet=quiet)
     if not quiet:
         write_blocks(console, build_blocks(check, limit))

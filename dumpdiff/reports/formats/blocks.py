@@ -15,7 +15,8 @@ from ...model.formatting import escape_control
 from ..language import translate
 from ..sentences import translate_known_sentence
 
-_VERDICTS = ("agree", "differ", "inconclusive")
+#: Words of a cell that are no names.
+_WORDS = ("agree", "differ", "inconclusive", "equal")
 _LABEL_WIDTH = 11  #: columns of a console, before the description of a side
 
 
@@ -43,18 +44,21 @@ Block = TableBlock | ListBlock
 def translate_block(block: Block) -> Block:
     """Return a table or list with its sentences in the current language.
 
-    A text without a blank is a name, unless it is a verdict.
+    A text without a blank is a name, unless it is one of the words for a comparison.
     """
+    title = translate(block.title)
+    if title == block.title:
+        title = translate_known_sentence(title)
     if isinstance(block, ListBlock):
-        return replace(block, lines=tuple(map(translate_known_sentence, block.lines)))
+        return replace(block, title=title, lines=tuple(map(translate_known_sentence, block.lines)))
     rows = []
     for row in block.rows:
         cells = (
-            translate_known_sentence(cell) if " " in cell or cell in _VERDICTS else cell
+            translate_known_sentence(cell) if " " in cell or cell in _WORDS else cell
             for cell in row
         )
         rows.append(tuple(cells))
-    return replace(block, rows=tuple(rows))
+    return replace(block, title=title, rows=tuple(rows))
 
 
 def write_sides(console: Console, target: str, reference: str) -> None:

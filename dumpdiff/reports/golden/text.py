@@ -25,6 +25,6 @@ def write_record(reference: GoldenReference, file: str, console: Console) -> Non
 @use_chosen_language()
 def write(check: GoldenCheck, console: Console, *, limit: int = 10, quiet: bool = False) -> None:
     """Print the answer, then, unless ``quiet``, the values that are not as recorded."""
-    write_headline(build_stage(check), console)
+    write_headline(build_stage(check), console, quiet=quiet)
     if not quiet:
         write_blocks(console, map(translate_block, build_blocks(check, limit)))

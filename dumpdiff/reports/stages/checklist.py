@@ -64,7 +64,7 @@ def write(
     Evidence is printed for items that need attention; with ``verbose`` for all.
     """
     if checklist.has_input:
-        write_headline(checklist.to_stage(), console)
+        write_headline(checklist.to_stage(), console, quiet=quiet)
     else:
         headline = translate_sentence(checklist.to_stage().headline)
         line = f"{translate('checklist')}{translate(': ')}{headline}"

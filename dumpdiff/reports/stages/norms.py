@@ -11,6 +11,7 @@ from rich.console import Console
 from ...gradient_norms import NormComparison, Norms, Pattern, Row
 from ...model.formatting import format_number
 from ..formats.blocks import Block, ListBlock, TableBlock
+from ..sentences import translate_sentence
 from .stage import build_document, write_stage
 
 _STATES = {
@@ -73,8 +74,8 @@ def _list_cells(row: Row) -> tuple[str, ...]:
         f"{row.reference_norm:.6g}",
         format_number(row.relative),
         format_number(row.tolerance),
-        _STATES[row.state],
-        _PAIRED_BY[row.evidence],
+        translate_sentence(_STATES[row.state]),
+        translate_sentence(_PAIRED_BY[row.evidence]),
     )
 
 

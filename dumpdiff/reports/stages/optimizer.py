@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.text import Text
 
 from ... import __version__
-from ...model.formatting import escape_control, format_number
+from ...model.formatting import format_number
 from ...optimizers.comparison import Difference, UpdateComparison
 from ...optimizers.fit import Fit
 from ...optimizers.groups import UNEXPLAINED, ParameterGroup
@@ -19,7 +18,7 @@ from ...optimizers.summary import format_fit, format_headline, join_names, list_
 from ...optimizers.update_analysis import UpdateAnalysis
 from ..formats.blocks import Block, ListBlock, TableBlock, translate_block, write_blocks
 from ..language import use_chosen_language
-from ..sentences import translate_sentence
+from .stage import write_first_line
 
 #: Major: programs that read the old form fail. Minor: something was added.
 #: History:
@@ -48,8 +47,7 @@ def write(
     headline = format_headline(result)
     colors = [color for start, color in _COLORS.items() if headline.startswith(start)]
     style = colors[0] if colors else "bold"
-    answer = escape_control(translate_sentence(headline))
-    console.print(Text(answer, style=style), soft_wrap=True)
+    write_first_line("", headline, style, console, quiet=quiet)
     if quiet:
         return
     write_blocks(console, map(translate_block, build_blocks(result, verbose=verbose)))

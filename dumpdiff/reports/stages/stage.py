@@ -11,6 +11,7 @@ from rich.text import Text
 from ... import __version__
 from ...model.formatting import escape_control
 from ...model.stage import Stage
+from ..alignment.first_line import format_sentence
 from ..formats.blocks import Block, translate_block, write_blocks, write_sides
 from ..language import translate, use_chosen_language
 from ..sentences import translate_known_sentence, translate_sentence
@@ -44,8 +45,8 @@ def write_stage(
     *,
     quiet: bool = False,
 ) -> None:
-    """Print a stage: its headline, then, unless ``quiet``, both sides and the blocks."""
-    write_headline(stage, console)
+    """Print a stage: its first line, then, unless ``quiet``, both sides and the blocks."""
+    write_headline(stage, console, quiet=quiet)
     if quiet:
         return
     if sides is not None:
@@ -53,13 +54,28 @@ def write_stage(
     write_blocks(console, map(translate_block, blocks))
 
 
-def write_headline(stage: Stage, console: Console) -> None:
+def write_headline(stage: Stage, console: Console, *, quiet: bool = False) -> None:
     """Print the first line: the name of the stage, the verdict, and its reason."""
-    answer = translate(
+    label = translate(
         "{stage} {verdict}", stage=translate(stage.name), verdict=translate(stage.verdict)
     )
-    line = f"{answer}{translate(': ')}{translate_sentence(stage.headline)}"
-    console.print(Text(escape_control(line), style=COLORS[stage.verdict]), soft_wrap=True)
+    write_first_line(label, stage.headline, COLORS[stage.verdict], console, quiet=quiet)
+
+
+def write_first_line(
+    label: str, headline: str, style: str, console: Console, *, quiet: bool = False
+) -> None:
+    """Print the first line, at most ``MAX_LENGTH`` characters.
+
+    Unless ``quiet``, a headline that had to be cut follows as a whole.
+    """
+    sentence = translate_sentence(headline)
+    line = format_sentence(label, sentence, ())
+    console.print(Text(line, style=style), soft_wrap=True)
+    whole = escape_control(sentence)
+    if not quiet and not line.endswith(whole):
+        console.print()
+        console.print(Text(whole, overflow="fold"))
 
 
 def build_document(stage: Stage, **fields: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ..alignment.summary import format_side
 from ..formats.blocks import Block, ListBlock, TableBlock, translate_block
 from ..language import translate
 from ..runs.summary import format_scope
-from ..sentences import translate_sentence
+from ..sentences import translate_known_sentence, translate_sentence
 from ..stages import checklist, data, logs, norms, optimizer, settings
 from ..weights import text as weights
 
@@ -46,6 +46,9 @@ def build_sections(evidence: Evidence) -> tuple[Section, ...]:
     sections = []
     for stage in evidence.stages:
         sides, blocks = contents.get(stage.name, (None, _build_unfinished(stage)))
+        if sides is not None:
+            target, reference = sides
+            sides = translate_known_sentence(target), translate_known_sentence(reference)
         sections.append(Section(stage, sides, blocks))
     return tuple(sections)
 
@@ -118,6 +121,24 @@ def _build_findings(dumps: DumpEvidence, phase: str) -> Iterator[Block]:
         ]
         evidence = map(translate_sentence, first.evidence)
         yield ListBlock("the first of them", (*evidence, *source))
+
+
+def find_first_finding(triaged: TriageResult) -> Finding | None:
+    """Return the finding that the conclusion is about, None if it is not about a phase."""
+    decision, dumps = triaged.decision, triaged.evidence.dumps
+    if dumps is None or decision.cause not in PHASES or decision.stage != decision.cause:
+        return None
+    findings = select_phase_findings(dumps, decision.cause)
+    return findings[0] if findings else None
+
+
+def has_weaknesses(triaged: TriageResult) -> bool:
+    """Return whether something makes the answer of the dumps doubtful."""
+    dumps = triaged.evidence.dumps
+    if dumps is None:
+        return False
+    results = dumps.result.tasks if isinstance(dumps.result, RunResult) else (dumps.result,)
+    return any(result.weaknesses for result in results)
 
 
 def _list_cells(finding: Finding) -> tuple[str, ...]:

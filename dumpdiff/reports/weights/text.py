@@ -16,7 +16,7 @@ from ...weight_comparison.summary import MistakeGroup, format_headline, group_mi
 from ..formats.blocks import ListBlock, write_blocks, write_sides
 from ..language import translate, use_chosen_language
 from ..sentences import translate_sentence
-from ..stages.stage import COLORS
+from ..stages.stage import COLORS, write_first_line
 
 _SHORT = 20  #: lines of a kind that are shown without -v
 
@@ -25,10 +25,8 @@ _SHORT = 20  #: lines of a kind that are shown without -v
 def write(
     result: WeightsResult, console: Console, *, quiet: bool = False, verbose: bool = False
 ) -> None:
-    """Print the report; the first line is the answer, unbroken on any console."""
-    answer = escape_control(translate_sentence(format_headline(result)))
-    headline = Text(answer, style=COLORS[result.verdict])
-    console.print(headline, soft_wrap=True)
+    """Print the report; the first line is the answer, short and unbroken on any console."""
+    write_first_line("", format_headline(result), COLORS[result.verdict], console, quiet=quiet)
     if quiet:
         return
     write_sides(console, *format_sides(result))
