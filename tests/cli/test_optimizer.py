@@ -57,7 +57,7 @@ def test_one_step_is_inconclusive(run: Run, tmp_path: Path) -> None:
     assert outcome.exit_code == 3
     assert outcome.stdout == (
         "inconclusive: SGD, SGD with momentum, RAdam and SGD with Nesterov momentum explain these"
-        " steps …\n"
+        " steps equally well; record a second step\n"
     )
 
 

@@ -233,7 +233,8 @@ def test_weights_and_triage_answer_in_chinese(
         (
             "settings mindformers/settings.yaml megatron/train.sh",
             "配置无法判断：rotary percent：MindSpore Transformers：未设置，"
-            "且 MindSpore Transformers 的默认值未知；1（Megatron-LM …",
+            "且 MindSpore Transformers 的默认值未知；1（Megatron-LM 的默认值），另有 4 项；"
+            "54 项配置相同，另有 14 项两侧均为默认值",
         ),
     ],
 )

@@ -65,17 +65,20 @@ def write_headline(stage: Stage, console: Console, *, quiet: bool = False) -> No
 def write_first_line(
     label: str, headline: str, style: str, console: Console, *, quiet: bool = False
 ) -> None:
-    """Print the first line, at most ``MAX_LENGTH`` characters.
+    """Print the first line, at most ``MAX_LENGTH`` characters; a headline that is cut follows.
 
-    Unless ``quiet``, a headline that had to be cut follows as a whole.
+    If ``quiet``, nothing follows, and the line has the whole headline: no problem is hidden.
     """
-    sentence = translate_sentence(headline)
+    sentence = escape_control(translate_sentence(headline))
+    if quiet:
+        head = f"{label}{translate(': ')}" if label else ""
+        console.print(Text(f"{head}{sentence}", style=style), soft_wrap=True)
+        return
     line = format_sentence(label, sentence, ())
     console.print(Text(line, style=style), soft_wrap=True)
-    whole = escape_control(sentence)
-    if not quiet and not line.endswith(whole):
+    if not line.endswith(sentence):
         console.print()
-        console.print(Text(whole, overflow="fold"))
+        console.print(Text(sentence, overflow="fold"))
 
 
 def build_document(stage: Stage, **fields: Any) -> dict[str, Any]:
