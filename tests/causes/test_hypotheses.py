@@ -62,6 +62,14 @@ def test_another_activation_is_recognized(faulty: str, faithful: str, cause_name
     assert find_first_cause(*arrays, {"x": X}) == cause_name
 
 
+def test_two_forms_of_gelu_are_not_exchanged_parts() -> None:
+    """Both are calls of one kind: both sides have such a call, and it shows nothing."""
+    erf, tanh = ACTIVATIONS["gelu (erf)"](X), ACTIVATIONS["gelu (tanh)"](X)
+    case = make_fault_case(erf, tanh, {"x": X})
+    case = replace(case, kinds=("gelu",), faulty_kinds=("gelu",))
+    assert explain_fault_case(case)[0].name == "gelu-variant"
+
+
 def test_swapped_gate_and_up_are_recognized() -> None:
     silu = ACTIVATIONS["silu"]
     faulty, faithful = silu(Y) * X, silu(X) * Y

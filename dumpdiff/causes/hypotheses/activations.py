@@ -119,11 +119,17 @@ def _replace_activation(
 def _is_exchanged(case: FaultCase, name: str, other: str) -> bool:
     """Return whether both sides have two activations, equally often: they read each other's part.
 
-    As in tanh(a) sigmoid(b) with a and b exchanged.
+    As in tanh(a) sigmoid(b) with a and b exchanged. Both forms of gelu are calls of one kind, which
+    do not show it.
     """
     counts, faulty_counts = Counter(case.kinds), Counter(case.faulty_kinds)
-    for function in (name, other):
-        kinds = [kind for kind, names in ACTIVATIONS_BY_KIND.items() if function in names]
+    kinds_of_functions = [
+        {kind for kind, names in ACTIVATIONS_BY_KIND.items() if function in names}
+        for function in (name, other)
+    ]
+    if kinds_of_functions[0] & kinds_of_functions[1]:
+        return False
+    for kinds in kinds_of_functions:
         n_calls, n_faulty_calls = (
             sum(own_counts[kind] for kind in kinds) for own_counts in (counts, faulty_counts)
         )
