@@ -45,14 +45,6 @@ def estimate_prior(target: Flow, reference: Flow) -> float:
     return prior
 
 
-def estimate_matching_tolerance(target: Flow, reference: Flow) -> float:
-    """Return the distance of statistics within which two tensors may be the same.
-
-    See :func:`find_agreeing_classes`.
-    """
-    return find_agreeing_classes(target, reference)[0]
-
-
 def find_agreeing_classes(target: Flow, reference: Flow) -> tuple[float, Candidates]:
     """Return the distance of statistics within which two tensors may be the same, and all such.
 

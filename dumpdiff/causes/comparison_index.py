@@ -220,6 +220,9 @@ def find_state_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator[
     before it and of what enters. If it runs in the other direction on one side, its steps are
     paired with any others.
     """
+    sizes = {index.flows[side].sizes[value_pair.classes[side]] for side in (0, 1)}
+    if len(sizes) > 1:
+        return
     sums: list[list[int]] = []
     for side in (0, 1):
         flow, value = index.flows[side], value_pair.classes[side]
@@ -235,8 +238,6 @@ def find_state_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator[
             and candidate not in index.agreed_classes[side]
         ]
         sums.append(sorted(states, key=lambda state: int(index.flows[side].producers[state])))
-    if index.flows[0].sizes[value_pair.classes[0]] != index.flows[1].sizes[value_pair.classes[1]]:
-        return
     places = [
         (i + j, abs(i - j), target, reference)
         for i, target in enumerate(sums[0][:_MAX_STATES])

@@ -17,9 +17,7 @@ from .call import Call, Interpretations
 _Geometry = tuple[int, int]
 #: Strides that are tried: networks use 1 and 2, patch embeddings the length of the kernel.
 _STRIDES = (1, 2, 3, 4)
-
-
-#: Beginning of the kinds.
+#: Beginning of the kinds of MindSpore's gradients of convolutions.
 CONVOLUTION_GRADIENTS = "conv2dbackprop"
 
 

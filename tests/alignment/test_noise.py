@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from traces import add_noise, select_ops
 
-from dumpdiff.alignment.noise import estimate_matching_tolerance, estimate_prior
+from dumpdiff.alignment.noise import estimate_prior, find_agreeing_classes
 from dumpdiff.graph import build_flow
 
 SINGLE = 3e-6
@@ -55,36 +55,39 @@ class TestPrior:
         assert estimate_prior(build_flow(printed), flow("pt_none")) == pytest.approx(8e-6)
 
 
+def estimate_tolerance(target, reference):
+    tolerance, _ = find_agreeing_classes(target, reference)
+    return tolerance
+
+
 class TestMatchingTolerance:
     def test_a_pair_without_noise_gets_the_smallest_tolerance(self, flow):
-        assert estimate_matching_tolerance(flow("pt_none"), flow("pt_none")) == SINGLE / 2
+        assert estimate_tolerance(flow("pt_none"), flow("pt_none")) == SINGLE / 2
 
     def test_noise_within_the_prior_is_measured(self, trace, flow):
-        quiet_tolerance = estimate_matching_tolerance(
+        quiet_tolerance = estimate_tolerance(
             build_flow(add_noise(trace("pt_none"), 3e-7)), flow("pt_none")
         )
-        loud_tolerance = estimate_matching_tolerance(
+        loud_tolerance = estimate_tolerance(
             build_flow(add_noise(trace("pt_none"), 9e-7)), flow("pt_none")
         )
         assert loud_tolerance / quiet_tolerance == pytest.approx(3, rel=0.05)
 
     def test_most_equal_tensors_are_within_the_tolerance(self, trace, flow):
         size = 6e-7
-        assert 3 * size < estimate_matching_tolerance(
+        assert 3 * size < estimate_tolerance(
             build_flow(add_noise(trace("pt_none"), size)), flow("pt_none")
         )
 
     def test_the_tolerance_is_never_more_than_eight_times_the_prior(self, trace, flow):
         assert (
-            estimate_matching_tolerance(
-                build_flow(add_noise(trace("pt_none"), 2e-6)), flow("pt_none")
-            )
+            estimate_tolerance(build_flow(add_noise(trace("pt_none"), 2e-6)), flow("pt_none"))
             <= 8 * SINGLE
         )
 
     def test_few_tensors_measure_nothing(self, trace):
         short_flow = build_flow(select_ops(trace("pt_none"), range(8)))
-        assert estimate_matching_tolerance(short_flow, short_flow) == SINGLE
+        assert estimate_tolerance(short_flow, short_flow) == SINGLE
 
     def test_two_frameworks_agree_as_well_as_float32_does(self, flow):
-        assert estimate_matching_tolerance(flow("ms_mf_none"), flow("pt_none")) <= 8 * SINGLE
+        assert estimate_tolerance(flow("ms_mf_none"), flow("pt_none")) <= 8 * SINGLE

@@ -16,6 +16,7 @@ from .weights import find_block_length, find_permutation
 _CHANNEL_AXIS = 1
 #: Fewest axes of a kernel or of images, and axes of a kernel that is written as a matrix.
 _MIN_AXES, _MATRIX_AXES = 3, 2
+_MIN_CHANNELS = 2  #: one has no order
 
 
 def suggest_channel_order(case: FaultCase) -> Iterator[Candidate]:
@@ -28,7 +29,7 @@ def suggest_channel_order(case: FaultCase) -> Iterator[Candidate]:
         return
     n_axes = case.faithful.ndim
     axis = _CHANNEL_AXIS if n_axes >= _MIN_AXES else n_axes - 1
-    if n_axes < _MATRIX_AXES or case.faithful.shape[axis] < _MATRIX_AXES:
+    if n_axes < _MATRIX_AXES or case.faithful.shape[axis] < _MIN_CHANNELS:
         return
     order = find_permutation(np.moveaxis(case.faithful, axis, 0), np.moveaxis(case.faulty, axis, 0))
     if order is None:

@@ -73,9 +73,13 @@ def format_divergence(label: str, finding: Finding, remarks: Iterable[str], plac
 def format_sentence(label: str, sentence: str, remarks: Iterable[str]) -> str:
     """Return the label, if there is one, and a sentence, which is cut if it is long."""
     ending = _format_ending(remarks)
-    head = f"{label}{translate(': ')}" if label else ""
-    answer = cut(f"{head}{escape_control(sentence)}", MAX_LENGTH - len(ending))
+    answer = cut(join_label(label, escape_control(sentence)), MAX_LENGTH - len(ending))
     return f"{answer}{ending}"
+
+
+def join_label(label: str, sentence: str) -> str:
+    """Return a sentence after its label, if it has one."""
+    return f"{label}{translate(': ')}{sentence}" if label else sentence
 
 
 def format_shares(

@@ -11,7 +11,7 @@ from rich.text import Text
 from ... import __version__
 from ...model.formatting import escape_control
 from ...model.stage import Stage
-from ..alignment.first_line import format_sentence
+from ..alignment.first_line import format_sentence, join_label
 from ..formats.blocks import Block, translate_block, write_blocks, write_sides
 from ..language import translate, use_chosen_language
 from ..sentences import translate_known_sentence, translate_sentence
@@ -71,8 +71,7 @@ def write_first_line(
     """
     sentence = escape_control(translate_sentence(headline))
     if quiet:
-        head = f"{label}{translate(': ')}" if label else ""
-        console.print(Text(f"{head}{sentence}", style=style), soft_wrap=True)
+        console.print(Text(join_label(label, sentence), style=style), soft_wrap=True)
         return
     line = format_sentence(label, sentence, ())
     console.print(Text(line, style=style), soft_wrap=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ....model.arrays import AnyArray
 from ....model.trace import FORWARD
 from ...fault_case import FaultCase
 from ...region import Region
@@ -23,22 +24,21 @@ def list_missing_bias_parts(case: FaultCase, region: Region) -> Iterator[Change]
         if step.kind not in _PROJECTION_KINDS:
             continue
         for position, step_input in list_floating_inputs(step):
-            array = step_input.array
-            if not step_input.is_parameter or array.ndim != 1:
+            if not step_input.is_parameter or step_input.array.ndim != 1:
                 continue
-            for n_parts in _PART_COUNTS:
-                if array.size % n_parts:
-                    continue
-                width = array.size // n_parts
-                for part in range(n_parts):
-                    bias = array.copy()
-                    bias[part * width : (part + 1) * width] = 0.0
-                    output = compute_with(step, position, bias)
-                    if output is not None:
-                        yield Change(
-                            number,
-                            output,
-                            "bias-missing",
-                            f"without part {part} of the {n_parts} parts of its bias "
-                            f"({step_input.name})",
-                        )
+            for part_name, bias in _omit_parts(step_input.array):
+                output = compute_with(step, position, bias)
+                description = f"without {part_name} of its bias ({step_input.name})"
+                if output is not None:
+                    yield Change(number, output, "bias-missing", description)
+
+
+def _omit_parts(bias: AnyArray) -> Iterator[tuple[str, AnyArray]]:
+    """Yield (part, bias with zeros there) for every equal part that a bias may have."""
+    for n_parts in _PART_COUNTS:
+        if bias.size % n_parts:
+            continue
+        for part in range(n_parts):
+            rows = bias.reshape(n_parts, -1).copy()
+            rows[part] = 0.0
+            yield f"part {part} of the {n_parts} parts", rows.reshape(-1)
