@@ -7,7 +7,9 @@ rest agrees. The first fault no longer hides the second one.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -22,6 +24,8 @@ from ..model.recorded_shapes import load_readable_tensor
 Place = Literal["input", "output"]
 
 #: Record of a module: prefix, path of attributes, class, phase, number of the call.
+#: File of an output, see :attr:`Graft.file`.
+_OUTPUT_FILE = re.compile(r"(?P<path>.+)\.output\.\d+\.\d+\.npy")
 _MODULE = re.compile(r"(?:Module|Cell)\.(?P<path>.+)\.[^.]+\.forward\.(?P<call>\d+)(?:#\d+)?")
 
 
@@ -42,11 +46,24 @@ class Graft:
         return f"{self.module}.{self.place}.{self.slot}.{self.call}.npy"
 
 
-def plan_graft(comparison: Comparison, finding: Finding, place: Place) -> Graft:
+def list_grafted_modules(folder: Path) -> frozenset[str]:
+    """Return the modules of which a folder holds an output; empty if there is no such folder."""
+    if not folder.is_dir():
+        return frozenset()
+    matches = [_OUTPUT_FILE.fullmatch(file.name) for file in folder.iterdir()]
+    return frozenset(match["path"] for match in matches if match)
+
+
+def plan_graft(
+    comparison: Comparison,
+    finding: Finding,
+    place: Place,
+    grafted_modules: Collection[str] = (),
+) -> Graft:
     """Return what to load into the smallest module around a finding of which both values exist.
 
-    Raises DumpError if the target has no modules at run time, or if the reference's whole tensor is
-    missing.
+    Raises DumpError if the target has no modules at run time, if the finding is in one of
+    ``grafted_modules``, or if the reference's whole tensor is missing.
     """
     target, reference = comparison.alignment.target, comparison.alignment.reference
     if target.trace.source.format != "msprobe":
@@ -57,6 +74,13 @@ def plan_graft(comparison: Comparison, finding: Finding, place: Place) -> Graft:
     modules = _list_enclosing_modules(target, finding)
     if not modules:
         raise DumpError(f"finding {finding.rank} ({finding.title}) is in no recorded module call")
+    for module in modules:
+        match = _MODULE.fullmatch(str(target.trace.ops["name"].iat[module]))
+        if match is not None and match["path"] in grafted_modules:
+            raise DumpError(
+                f"finding {finding.rank} ({finding.title}) is in {match['path']}, whose output "
+                "is replaced already, and which still differs inside; take another finding"
+            )
     unrecorded_names = []
     for module in modules:
         match = _MODULE.fullmatch(str(target.trace.ops["name"].iat[module]))
