@@ -43,7 +43,7 @@ def main() -> None:
     text = format_table(outcomes)
     print(text)
     if args.write:
-        table.write_section(DOCUMENT, "capture", text)
+        table.write_section(DOCUMENT, "capture", text + "\n")
 
 
 def format_table(outcomes: list[rounds.Outcome]) -> str:

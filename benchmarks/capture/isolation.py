@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -27,9 +29,10 @@ import table  # noqa: E402
 
 import dumpdiff  # noqa: E402
 from dumpdiff.model.errors import DumpError  # noqa: E402
-from dumpdiff.model.trace import FORWARD  # noqa: E402
+from dumpdiff.model.trace import FORWARD, Trace  # noqa: E402
 
 DOCUMENT = HERE.parents[1] / "docs" / "benchmarks.md"
+_MODULE = re.compile(r"Module\.(?P<path>.+)\.[^.]+\.forward\.\d+")  #: record of a module call
 _MORE_ROUNDS = 3  #: that a model may take before it counts as not found
 
 
@@ -38,30 +41,25 @@ class Outcome:
     """What the rounds of one model came to."""
 
     model: isolation_models.Model
+    named: tuple[frozenset[str], ...]  #: of each grafted finding, the modules around its ops
     grafted: tuple[str, ...]  #: modules whose output was replaced, in this order
     rounds: int  #: dumps of the target, with the one that shows nothing new
 
     @property
     def n_found(self) -> int:
-        """Return how many faulty modules were named, themselves or a module inside."""
-        return sum(any(_is_in(module, fault) for module in self.grafted) for fault in self.faults)
+        """Return how many faulty modules a finding named an op of."""
+        return sum(any(fault in modules for modules in self.named) for fault in self.model.faults)
 
     @property
     def n_wrong(self) -> int:
-        """Return how many modules without a fault were named."""
-        return sum(
-            not any(_is_in(module, fault) for fault in self.faults) for module in self.grafted
-        )
-
-    @property
-    def faults(self) -> tuple[str, ...]:
-        """Return the paths of the faulty modules."""
-        return self.model.faults
+        """Return how many findings named no op of a faulty module."""
+        return sum(modules.isdisjoint(self.model.faults) for modules in self.named)
 
     @property
     def is_complete(self) -> bool:
         """Return whether all faults were found in at most as many rounds plus one."""
-        return self.n_found == len(self.faults) and self.rounds <= len(self.faults) + 1
+        n_faults = len(self.model.faults)
+        return self.n_found == n_faults and self.rounds <= n_faults + 1
 
 
 def main() -> None:
@@ -89,6 +87,7 @@ def isolate_faults(model: isolation_models.Model, folder: Path) -> Outcome:
     shutil.rmtree(folder, ignore_errors=True)
     reference = record(model, folder / "reference")
     grafted: list[str] = []
+    named: list[frozenset[str]] = []
     code, number = "", 0
     while number < len(model.faults) + 1 + _MORE_ROUNDS:
         number += 1
@@ -99,10 +98,26 @@ def isolate_faults(model: isolation_models.Model, folder: Path) -> Outcome:
         for finding in result.findings:
             if finding.phase == FORWARD and not module:
                 module, code = graft_finding(saved, finding.rank, folder / "graft", code)
+                modules = list_modules(dumpdiff.read(target), finding.target_ops)
         if not module:
             break
         grafted.append(module)
-    return Outcome(model, tuple(grafted), number)
+        named.append(modules)
+    return Outcome(model, tuple(named), tuple(grafted), number)
+
+
+def list_modules(trace: Trace, op_names: Sequence[str]) -> frozenset[str]:
+    """Return the paths of the modules around ops, and of the ops that are calls of modules."""
+    names, parents = trace.ops["name"].tolist(), trace.ops["parent"].tolist()
+    paths = set()
+    for name in op_names:
+        call = names.index(name)
+        while call >= 0:
+            match = _MODULE.match(names[call])
+            if match:
+                paths.add(match["path"])
+            call = parents[call]
+    return frozenset(paths)
 
 
 def graft_finding(saved: Path, rank: int, folder: Path, code: str) -> tuple[str, str]:
@@ -132,16 +147,17 @@ def record(model: isolation_models.Model, folder: Path, *options: str, code: str
 def format_table(outcomes: list[Outcome]) -> str:
     """Return the Markdown table of all models, and a row for each number of faults."""
     lines = [
-        "| model | faults | found | other modules | rounds | all found in one round more at most |",
+        "| model | faults | found | findings elsewhere | rounds "
+        "| all found, one round more at most |",
         "|---|--:|--:|--:|--:|---|",
     ]
     lines += [
-        f"| {outcome.model.name} | {len(outcome.faults)} | {outcome.n_found} | {outcome.n_wrong} "
-        f"| {outcome.rounds} | {'yes' if outcome.is_complete else 'no'} |"
+        f"| {outcome.model.name} | {len(outcome.model.faults)} | {outcome.n_found} "
+        f"| {outcome.n_wrong} | {outcome.rounds} | {'yes' if outcome.is_complete else 'no'} |"
         for outcome in outcomes
     ]
     n_complete = sum(outcome.is_complete for outcome in outcomes)
-    n_faults = sum(len(outcome.faults) for outcome in outcomes)
+    n_faults = sum(len(outcome.model.faults) for outcome in outcomes)
     n_found = sum(outcome.n_found for outcome in outcomes)
     n_wrong = sum(outcome.n_wrong for outcome in outcomes)
     n_rounds = sum(outcome.rounds for outcome in outcomes)
@@ -150,10 +166,6 @@ def format_table(outcomes: list[Outcome]) -> str:
         f"| {n_complete} of {len(outcomes)} |"
     )
     return "\n".join(lines)
-
-
-def _is_in(module: str, outer: str) -> bool:
-    return module == outer or module.startswith(f"{outer}.")
 
 
 if __name__ == "__main__":

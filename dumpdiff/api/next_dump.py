@@ -196,7 +196,7 @@ def graft(
     ------
     DumpError
         If the result has no such finding, the target is no dump of msprobe, the finding is in no
-        module or in one of which ``folder`` holds the output, or the reference's whole tensor is not
+        module or in one whose output is in ``folder``, or the reference's whole tensor is not
         recorded.
     """
     repeated = _repeat_comparison(result, finding, target, reference, rules, progress)

@@ -106,7 +106,11 @@ def plan_graft(
 
 
 def _list_enclosing_modules(flow: Flow, finding: Finding) -> list[int]:
-    """Return the module calls around all ops of a finding, the innermost first."""
+    """Return the module calls around all ops of a finding, the innermost first.
+
+    If there are none, because the ops are in several modules, those around the last op, whose
+    result differs.
+    """
     names = flow.trace.ops["name"].tolist()
     ops = [names.index(name) for name in finding.target_ops if name in names]
     forward_ops = flow.trace.ops["forward"].tolist()
@@ -118,7 +122,8 @@ def _list_enclosing_modules(flow: Flow, finding: Finding) -> list[int]:
         paths.append([*own, *flow.iterate_enclosing_calls(forward_op)])
     if not paths:
         return []
-    return [module for module in paths[0] if all(module in path for path in paths[1:])]
+    modules = [module for module in paths[0] if all(module in path for path in paths[1:])]
+    return modules or paths[-1]
 
 
 def _find_slot(flow: Flow, module: int, place: Place) -> int:

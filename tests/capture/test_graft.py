@@ -77,7 +77,7 @@ def test_a_finding_inside_a_grafted_module_is_refused(tmp_path: Path) -> None:
     target = record("run_pytorch_faults.py", tmp_path / "target", [2])
     dumpdiff.align(target, reference, output=tmp_path / "result")
     dumpdiff.graft(tmp_path / "result", 1, folder=tmp_path / "graft")
-    with pytest.raises(DumpError, match="is in blocks.2, whose output is replaced already"):
+    with pytest.raises(DumpError, match=r"is in blocks\.2, whose output is replaced already"):
         dumpdiff.graft(tmp_path / "result", 1, folder=tmp_path / "graft")
     assert len(list((tmp_path / "graft").iterdir())) == 1
 
