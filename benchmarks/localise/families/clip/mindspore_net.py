@@ -172,9 +172,7 @@ class MultiheadAttention(nn.Cell):
                 Tensor(np.concatenate([model.weights[f"{path}.{name}.{kind}"] for name in "qkv"]))
                 for kind in ("weight", "bias")
             )
-            self.in_proj = nn.Dense(
-                TEXT_WIDTH, 3 * TEXT_WIDTH, weight_init=weight, bias_init=bias
-            )
+            self.in_proj = nn.Dense(TEXT_WIDTH, 3 * TEXT_WIDTH, weight_init=weight, bias_init=bias)
         else:
             self.q_proj = build_linear(model, f"{path}.q")
             self.k_proj = build_linear(model, f"{path}.k")

@@ -122,9 +122,10 @@ class Mixer(nn.Module):
         a = -torch.exp(self.A_log) if model.is_decay_exponential else -self.A_log
         exponents = a[None, None] * dt[..., None]
         if model.is_decay_half:
-            decay = torch.exp(exponents.half()).float()
-        else:
-            decay = torch.exp(exponents)
+            exponents = exponents.half()
+        decay = torch.exp(exponents)
+        if model.is_decay_half:
+            decay = decay.float()
         if model.discretization == "euler":
             entering = dt[..., None] * b[:, :, None, :] * x[..., None]
         else:
