@@ -94,7 +94,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(text_gradient=2.0),
         lambda faulty, clean: [Ratio(faulty.text_gradient / clean.text_gradient)],
-        row="20",
         held_out=True,
     ),
 }

@@ -135,7 +135,7 @@ FAULTS: Mapping[str, Fault] = {
         "the weights of two experts exchanged on load",
         "experts-permuted",
         _exchange_experts,
-        lambda faulty, clean: [Anywhere(rf"\b{expert}\b") for expert in EXCHANGED],
+        lambda faulty, clean: [Anywhere(rf"expert.*\b{expert}\b") for expert in EXCHANGED],
         held_out=True,
         equivalents=("weight-swapped",),
     ),

@@ -101,7 +101,7 @@ FAULTS: Mapping[str, Fault] = {
         equivalents=("constant-factor", "scale"),
     ),
     "weight_gradient": Fault(
-        "the gradient of a quantized weight is a tenth, as a learned step size has it",
+        "the gradient of a quantized weight is a tenth, as of a layer that learns more slowly",
         "gradient-scaled",
         change_model(weight_gradient=0.1),
         lambda faulty, clean: [Ratio(faulty.weight_gradient / clean.weight_gradient)],

@@ -107,7 +107,6 @@ FAULTS: Mapping[str, Fault] = {
         "low-precision",
         change_model(is_decay_half=True),
         _say(r"\bfloat16"),
-        row="46",
         held_out=True,
     ),
     "conv_bias": Fault(
@@ -122,7 +121,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(gate_gradient=2.0),
         lambda faulty, clean: [Ratio(faulty.gate_gradient / clean.gate_gradient)],
-        row="12",
         held_out=True,
     ),
 }

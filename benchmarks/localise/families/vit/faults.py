@@ -110,7 +110,7 @@ FAULTS: Mapping[str, Fault] = {
         "heads-permuted",
         _permute_heads,
         lambda faulty, clean: [Order(HEAD_ORDER, clean.head_dim)],
-        row="42",
+        row="43",
         held_out=True,
     ),
     "branch_scale": Fault(
