@@ -74,5 +74,7 @@ if __name__ == "__main__":
         folder = Path(sys.argv[1]) / way.__name__
         plain = train(way, lambda _: nullcontext())
         recorded = train(way, lambda model, folder=folder: dumpdiff.record(model, folder))
-        print(f"{way.__name__} {dist.get_rank()} {plain == recorded}", flush=True)
+        # In one write: torchrun starts Python unbuffered, where print() writes the line end apart
+        # and the lines of two ranks run into each other.
+        sys.stdout.write(f"{way.__name__} {dist.get_rank()} {plain == recorded}\n")
     dist.destroy_process_group()

@@ -26,19 +26,21 @@ def list_missing_bias_parts(case: FaultCase, region: Region) -> Iterator[Change]
         for position, step_input in list_floating_inputs(step):
             if not step_input.is_parameter or step_input.array.ndim != 1:
                 continue
-            for part_name, bias in _omit_parts(step_input.array):
+            for part, n_parts, bias in _omit_parts(step_input.array):
                 output = compute_with(step, position, bias)
-                description = f"without {part_name} of its bias ({step_input.name})"
+                description = (
+                    f"without part {part} of the {n_parts} parts of its bias ({step_input.name})"
+                )
                 if output is not None:
                     yield Change(number, output, "bias-missing", description)
 
 
-def _omit_parts(bias: AnyArray) -> Iterator[tuple[str, AnyArray]]:
-    """Yield (part, bias with zeros there) for every equal part that a bias may have."""
+def _omit_parts(bias: AnyArray) -> Iterator[tuple[int, int, AnyArray]]:
+    """Yield (part, parts, bias with zeros there) for every equal part that a bias may have."""
     for n_parts in _PART_COUNTS:
         if bias.size % n_parts:
             continue
         for part in range(n_parts):
             rows = bias.reshape(n_parts, -1).copy()
             rows[part] = 0.0
-            yield f"part {part} of the {n_parts} parts", rows.reshape(-1)
+            yield part, n_parts, rows.reshape(-1)
