@@ -209,16 +209,14 @@ def _explain_no_comparison(graph: JointGraph) -> list[str]:
 
 def _flag_open_ends(graph: JointGraph, states: States) -> Flags:
     """Return (nodes,) whether a value is read and some path from it ends without a comparison."""
-    state = states.state.tolist()
+    state = states.state
     has_open_end = [False] * graph.n_nodes
-    has_child = [False] * graph.n_nodes
-    for node in reversed(graph.order):
-        is_open = state[node] not in (AGREEING, RECONVERGED)
-        is_open |= state[node] == RECONVERGED and has_open_end[node]
-        for parent in graph.parents[node]:
-            has_child[parent] = True
-            has_open_end[parent] |= is_open
-    return np.array(has_open_end, dtype=bool) | ~np.array(has_child, dtype=bool)
+    ordered_nodes = np.array(graph.order, dtype=np.int64)
+    for node in ordered_nodes[state[ordered_nodes] != AGREEING][::-1].tolist():
+        if state[node] != RECONVERGED or has_open_end[node]:
+            for parent in graph.parents[node]:
+                has_open_end[parent] = True
+    return np.array(has_open_end, dtype=bool) | (graph.children.counts == 0)
 
 
 def _flag_regions(graph: JointGraph, states: States) -> Flags:
