@@ -120,7 +120,7 @@ def _mark_compared_at_ends(
     open_nodes = [node for node in reversed(graph.order) if not is_compared[node]]
     for is_second_pass in (False, True):
         for node in open_nodes:
-            ends = children[node]
+            ends: Sequence[int] = children[node]
             if is_second_pass and node in returned_nodes:
                 ends = [*ends, *returned_nodes[node]]
             touches_difference[node] |= any(touches_difference[end] for end in ends)

@@ -53,6 +53,14 @@ class IntLists:
         """(values,) the row of each value."""
         return np.repeat(np.arange(len(self)), self.counts)
 
+    def take(self, rows: Ints) -> IntLists:
+        """Return the lists of these rows."""
+        counts = self.counts[rows]
+        ends = np.cumsum(counts)
+        # where the list of each row begins here, less where it begins in the result
+        offsets = np.repeat(self.starts[rows] - (ends - counts), counts)
+        return IntLists(np.append(0, ends), self.values[offsets + np.arange(len(offsets))])
+
     def remove_repeats(self) -> IntLists:
         """Return the lists with the first of equal values of a row only."""
         if not len(self.values):

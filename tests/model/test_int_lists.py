@@ -22,6 +22,11 @@ class TestIntLists:
     def test_the_first_of_equal_values_is_kept(self):
         assert list(IntLists.from_lists(LISTS).remove_repeats()) == [(3, 1), (), (0,)]
 
+    def test_rows_are_taken_in_the_order_asked_for(self):
+        assert list(IntLists.from_lists(LISTS).take(np.array([2, 0, 1, 2]))) == [
+            (0,), (3, 1, 3), (), (0,),
+        ]  # fmt: skip
+
     def test_inverted_lists_have_the_rows_of_each_value(self):
         assert list(IntLists.from_lists(LISTS).invert(5)) == [(2,), (0,), (), (0, 0), ()]
 
