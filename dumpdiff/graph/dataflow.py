@@ -389,7 +389,8 @@ class Flow:
         numbers, values = self._values_by_extreme[name]
         if math.isnan(number):
             return []
-        start, end = (np.searchsorted(numbers, number, side) for side in ("left", "right"))
+        start = np.searchsorted(numbers, number, "left")
+        end = np.searchsorted(numbers, number, "right")
         phases = self.list_column("phase")
         return [value for value in values[start:end].tolist() if phases[value] == phase]
 
