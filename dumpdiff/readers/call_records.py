@@ -138,9 +138,9 @@ def parse_statistics(recorded: Sequence[Sequence[Any]]) -> RecordedStatistics:
     is_undefined = np.zeros(len(numbers), dtype=bool)
     for position in (2, 3):
         column = recorded[position]
-        for row in np.flatnonzero(np.isnan(numbers[:, position]) & is_finite).tolist():
-            # other values mean "not computed"
-            is_undefined[row] |= type(column[row]) is float
+        missing_rows = np.flatnonzero(np.isnan(numbers[:, position]) & is_finite).tolist()
+        # other values than numbers mean "not computed"
+        is_undefined[[row for row in missing_rows if type(column[row]) is float]] = True
     return RecordedStatistics(numbers, is_recorded, is_undefined)
 
 

@@ -45,6 +45,7 @@ _normalize_dtype = lru_cache(maxsize=1 << 10)(normalize_dtype)
 #: tuple for each would take more memory than all that is in them.
 _RecordList = list[Any]
 _N_VALUES = 4
+_PARSED_ROWS = 1 << 14  #: statistics that become arrays at once; few rows take longer each
 
 
 @dataclass
@@ -57,7 +58,9 @@ class Leaves:
     dtypes: list[str] = field(default_factory=list)
     shapes: list[tuple[int, ...] | None] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    statistics: list[RecordedStatistics] = field(default_factory=list)  #: some rows in each
+    #: max, min, mean and norm as recorded, of the rows after those in ``statistics``
+    recorded: tuple[list[Any], ...] = field(default_factory=lambda: ([], [], [], []))
+    statistics: list[RecordedStatistics] = field(default_factory=list)  #: many rows in each
     checksums: list[str] = field(default_factory=list)
     files: list[Any] = field(default_factory=list)  #: as recorded
     constants: list[bool] = field(default_factory=list)
@@ -78,23 +81,35 @@ class Leaves:
             shape, size = call_records.parse_shape_and_size(record.get("shape"))
             self.shapes.append(shape)
             self.sizes.append(size)
-        recorded = [[record.get(name) for record in records] for name in _STATISTICS]
-        # as arrays at once: the numbers of JSON take eight times the memory
-        self.statistics.append(call_records.parse_statistics(recorded))
+        for column, name in zip(self.recorded, _STATISTICS, strict=True):
+            column.extend([record.get(name) for record in records])
+        if len(self.recorded[0]) >= _PARSED_ROWS:
+            self._parse_recorded()
         checksums = [record.get("md5") for record in records]
         self.checksums += [str(checksum) if checksum else "" for checksum in checksums]
         self.files += [record.get("data_name") for record in records]
         self.constants += [_CONSTANT in record for record in records]
 
+    def get_statistics(self) -> RecordedStatistics:
+        """Return the statistics of all rows."""
+        self._parse_recorded()
+        return RecordedStatistics.concatenate(self.statistics)
+
+    def _parse_recorded(self) -> None:
+        """Make arrays of what was recorded; the numbers of JSON take four times the memory."""
+        self.statistics.append(call_records.parse_statistics(self.recorded))
+        for column in self.recorded:
+            column.clear()
+
     def reorder_ops(self, new_ids: Sequence[int]) -> Leaves:
         """Return the leaves in another order of the ops: ``new_ids`` has the new id of each op."""
         ops = np.array(new_ids)[self.ops]
         order = np.argsort(ops, kind="stable")
-        statistics = RecordedStatistics.concatenate(self.statistics).take(order)
+        statistics = self.get_statistics().take(order)
         columns = {
             name: [column[row] for row in order.tolist()]
             for name, column in vars(self).items()
-            if name != "statistics"
+            if name not in ("recorded", "statistics")
         }
         return Leaves(**{**columns, "ops": ops[order].tolist(), "statistics": [statistics]})
 
@@ -116,7 +131,7 @@ def build_call_tensors(
     parameters, gradients = _name_parameters(calls, leaves.ops, leaves.slots, leaves.slot_kinds)
     files, problems = _find_files(leaves.files, folder)
     names = ops["name"].tolist()
-    statistics = RecordedStatistics.concatenate(leaves.statistics)
+    statistics = leaves.get_statistics()
     problems += call_records.find_undefined_sums(statistics, leaves.ops, names, "dump.json")
     columns: dict[str, Any] = {
         "op": leaves.ops,
