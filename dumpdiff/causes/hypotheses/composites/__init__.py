@@ -13,6 +13,7 @@ from .fitted_numbers import (
     list_offsets,
     list_other_arguments,
 )
+from .gates import list_swapped_gates
 from .joined_parts import list_other_joins
 from .missing_inputs import list_bypassed_steps, list_missing_inputs, list_missing_masks
 from .norms import list_norms
@@ -55,6 +56,7 @@ HYPOTHESES = (
     Hypothesis("input-order", make_search(list_exchanged_inputs)),
     Hypothesis("input-order", make_search(list_other_joins)),
     Hypothesis("split-order", make_search(list_split_orders)),
+    Hypothesis("gate-up-swapped", make_search(list_swapped_gates)),
     Hypothesis("activation-kind", make_search(list_activations)),
     Hypothesis("pooling", make_search(list_poolings)),
     Hypothesis("argument", make_search(list_other_arguments)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -22,6 +23,8 @@ _VARIANT_CAUSES: Mapping[str, str] = {
 }  # fmt: skip
 
 
+#: The zeros around the input of a convolution, as ConvolutionSettings prints them.
+_PADDING = re.compile(r"padding \(?(?P<before>\d+)(, (?P<after>\d+)\))?")
 #: Names of forms that do not explain themselves.
 _FORM_NAMES = {
     "": "the default form",
@@ -41,7 +44,11 @@ def list_variants(_case: FaultCase, region: Region) -> Iterator[Change]:
             if name == step.interpretation or output.shape != step.output.shape:
                 continue
             cause = _name_variant(step, name)
-            if step.kind == "matmul":
+            shift = _find_shift(step, name)
+            if shift:
+                text = f"a convolution shifted by {shift}, with {name}"
+                yield Change(number, output, "causal-shift", text, f"has {step.interpretation}")
+            elif step.kind == "matmul":
                 names = [item.name for _, item in list_floating_inputs(step)]
                 yield Change(number, output, cause, f"{names[-1]} transposed")
             elif cause:
@@ -60,6 +67,29 @@ def _name_variant(step: Step, name: str) -> str:
         is_alignment = "linear" in name and "linear" in step.interpretation
         return "align-corners" if is_alignment else "resize-mode"
     return _VARIANT_CAUSES.get(step.kind, "")
+
+
+def _find_shift(step: Step, name: str) -> int:
+    """Return the steps by which a convolution along one axis is shifted; 0 if it is not.
+
+    Both pad the same number of zeros, one of them more of it in front: a causal convolution has all
+    of it there.
+    """
+    weights = [item.array for item in step.inputs[1:2] if item.array.ndim > 2]
+    if step.kind != "convolution" or not weights:
+        return 0
+    n_axes = sum(length > 1 for length in weights[0].shape[2:])
+    if n_axes != 1 or _PADDING.sub("", name) != _PADDING.sub("", step.interpretation):
+        return 0
+    paddings = []
+    for text in (name, step.interpretation):
+        match = _PADDING.search(text)
+        if match is None:
+            return 0
+        before = int(match["before"])
+        paddings.append((before, int(match["after"] or before)))
+    (before, after), (own_before, own_after) = paddings
+    return before - own_before if before + after == own_before + own_after else 0
 
 
 def list_padding_modes(_case: FaultCase, region: Region) -> Iterator[Change]:
