@@ -24,6 +24,8 @@ _MAX_REGION_PAIRS = 8
 _MAX_STATES = 4
 #: Ops after a value among which its partner is searched.
 _MAX_FOLLOWING_STEPS = 4
+#: Pairs after a pair that are tried as an explanation.
+_MAX_LATER_PAIRS = 2
 #: Values upstream of a value among which another one is searched.
 _MAX_UPSTREAM_VALUES = 256
 #: Name of a value whose producer was not recorded.
@@ -148,6 +150,23 @@ class ComparisonIndex:
             has_mask_fill=bool(pair["has_mask_fill"]),
             slot_tensors=slot_tensors,
         )
+
+    def find_later_pairs(self, value_pair: ValuePair) -> Iterator[ValuePair]:
+        """Yield the next pairs of values that follow from a pair on both sides."""
+        following_t, following_r = (
+            list_following_values(flow, value)
+            for flow, value in zip(self.flows, value_pair.classes, strict=True)
+        )
+        n_pairs = 0
+        for value in following_t:
+            partner = self.partners[0].get(value, -1)
+            row = self.pair_rows.get((value, partner))
+            if partner not in following_r or row is None or n_pairs == _MAX_LATER_PAIRS:
+                continue
+            n_pairs += 1
+            pair = self._make_value_pair(row)
+            if min(pair.tensors) >= 0:
+                yield pair
 
     def _find_tensors(self, side: int, op_names: Sequence[str], slot: str) -> dict[int, int]:
         """Return value -> tensor in a slot of the named ops, the last op first."""

@@ -152,7 +152,10 @@ def _search_other_values(
         for state_pair in find_state_pairs(index, value_pair):
             cases = list(build_fault_cases(index, finding, state_pair))
             yield search_causes(cases, SCAN_HYPOTHESES, checked_only=True)
-    for following_pair in find_following_pairs(index, value_pair):
+    for following_pair in (
+        *find_following_pairs(index, value_pair),
+        *index.find_later_pairs(value_pair),
+    ):
         cases = list(build_fault_cases(index, finding, following_pair))
         for hypotheses in (HYPOTHESES, COMPOSITE_HYPOTHESES):
             yield search_causes(cases, hypotheses, checked_only=True)

@@ -126,10 +126,24 @@ def _name_missing_input(
     return "missing-term", f"without {step_input.name} in {step.name} ({step.kind})"
 
 
+def _is_zeroed(case: FaultCase, step: Step, step_input: StepInput) -> bool:
+    """Return whether the other side adds zeros where a step adds an input."""
+    return step.kind == "add" and any(
+        case.adds_zeros(other.value, step_input.array.size)
+        for _, other in list_floating_inputs(step)
+        if other is not step_input and other.agrees
+    )
+
+
 def _name_missing_part(
     case: FaultCase, region: Region, step: Step, step_input: StepInput
 ) -> tuple[str, str] | None:
-    """Return (cause, description) of a bias, a factor of silu or a norm's weight; else None."""
+    """Return (cause, description) of a bias, a factor of silu or a norm's weight; else None.
+
+    Of zeros, too, that the other side adds in its place.
+    """
+    if _is_zeroed(case, step, step_input):
+        return "zeroed", f"{step_input.name} filled with 0 in {step.name} ({step.kind})"
     bias_name = _find_bias(case, step, step_input)
     if bias_name:
         return "bias-missing", f"without its bias ({bias_name})"
