@@ -408,6 +408,7 @@ def _has_ignored_labels(case: FaultCase) -> bool:
 #: About masks of tokens.
 MASK_HYPOTHESES = (Hypothesis("loss-reduction", suggest_other_token_mask),)
 
+
 def suggest_sequence_reduction(case: FaultCase) -> Iterator[Candidate]:
     """Suggest another mean of the losses of sequences, one number each, as CTC has them.
 
@@ -429,7 +430,7 @@ def suggest_sequence_reduction(case: FaultCase) -> Iterator[Candidate]:
                 if name != own_name:
                     yield Candidate(
                         value.reshape(case.faithful.shape),
-                        f"{name} of the losses of {n_sequences} sequences",
+                        name,
                         f"takes {own_name}",
                         unchanged=own_value.reshape(case.faithful.shape),
                         cause="loss-reduction",
@@ -439,17 +440,19 @@ def suggest_sequence_reduction(case: FaultCase) -> Iterator[Candidate]:
 
 def _list_sequence_reductions(case: FaultCase, losses: AnyArray) -> Iterator[tuple[str, Floats]]:
     """Yield (name, value) of the ways in which losses of sequences become one number."""
-    yield "the mean", np.asarray(losses.mean())
-    yield "the sum", np.asarray(losses.sum())
+    n_losses = losses.size
+    yield f"the mean of {n_losses} losses", np.asarray(losses.mean())
+    yield f"the sum of {n_losses} losses", np.asarray(losses.sum())
     operands = (*case.list_shared_operands(), *case.find_given_values(losses.size))
     for counts in operands:
         array = counts.array.reshape(-1)
         if array.size != losses.size or array.dtype.kind not in "iu" or array.min() < 1:
             continue
-        numbers = ", ".join(map(str, array[:_N_LISTED].tolist()))
-        text = f"{numbers}, ..." if array.size > _N_LISTED else numbers
-        yield f"the mean of the quotients by {text}", np.mean(losses / array)
-        yield f"the sum, divided by the sum of {text},", losses.sum() / array.sum()
+        listed = " ".join(map(str, array[:_N_LISTED].tolist()))
+        numbers = f"[{listed} ...]" if n_losses > _N_LISTED else f"[{listed}]"
+        yield f"the mean of {n_losses} losses divided by {numbers}", np.mean(losses / array)
+        total = int(array.sum())
+        yield f"the sum of {n_losses} losses divided by {total}", losses.sum() / total
 
 
 HYPOTHESES = (

@@ -168,11 +168,11 @@ def suggest_other_tokens(case: FaultCase) -> Iterator[Candidate]:
         if np.array_equal(*tokens):
             continue
         predicted, unchanged = (operand.array[np.arange(n_sequences), each] for each in tokens)
-        description, contrast = map(_format_tokens, tokens)
+        (description, _), (_, contrast) = (_describe_tokens(each, operand.name) for each in tokens)
         yield Candidate(
             predicted,
-            f"{description} of {operand.name} for each sequence",
-            f"takes {contrast}",
+            description,
+            contrast,
             unchanged=unchanged,
             cause="pooling",
         )
@@ -185,11 +185,13 @@ def _find_tokens(sequences: AnyArray, rows: AnyArray) -> Ints:
     return nearest
 
 
-def _format_tokens(tokens: Ints) -> str:
+def _describe_tokens(tokens: Ints, name: str) -> tuple[str, str]:
+    """Return (description, contrast) of one token of each sequence."""
     if (tokens == tokens[0]).all():
-        return f"token {tokens[0]}"
-    listed = ", ".join(str(token) for token in tokens[:_N_LISTED].tolist())
-    return f"tokens {listed}" + (", ..." if len(tokens) > _N_LISTED else "")
+        return f"token {tokens[0]} for each sequence of {name}", f"takes token {tokens[0]}"
+    listed = " ".join(str(token) for token in tokens[:_N_LISTED].tolist())
+    numbers = f"[{listed} ...]" if len(tokens) > _N_LISTED else f"[{listed}]"
+    return f"tokens {numbers} for the sequences of {name}", f"takes tokens {numbers}"
 
 
 HYPOTHESES = (

@@ -143,7 +143,7 @@ def _name_missing_part(
     Of zeros, too, that the other side adds in its place.
     """
     if _is_zeroed(case, step, step_input):
-        return "zeroed", f"{step_input.name} filled with 0 in {step.name} ({step.kind})"
+        return "zeroed", f"{step_input.name} filled with 0 in {step.name}"
     bias_name = _find_bias(case, step, step_input)
     if bias_name:
         return "bias-missing", f"without its bias ({bias_name})"

@@ -84,15 +84,18 @@ def list_rows_by_head(case: FaultCase, region: Region) -> Iterator[Change]:
                 continue
             shape = (n_parts, n_heads, -1) if reads_heads else (n_heads, n_parts, -1)
             columns = np.arange(width).reshape(shape).swapaxes(0, 1).reshape(-1)
-            texts = ("part by part", "head by head")
-            text, own_text = texts if reads_heads else texts[::-1]
+            name = split.whole.name
+            texts = (
+                f"{name} read part by part ({n_parts} parts of {n_heads} heads)",
+                f"{name} read head by head ({n_parts} parts of {n_heads} heads)",
+            )
+            contrasts = ("reads it part by part", "reads it head by head")
             yield Change(
                 last,
                 region.steps[last].output,
                 "split-order",
-                f"{n_parts} parts of {split.whole.name} ({width} columns, {n_heads} heads) read "
-                f"{text}",
-                f"reads them {own_text}",
+                texts[not reads_heads],
+                contrasts[reads_heads],
                 replaced_values={split.whole.value: split.whole.array[..., columns]},
             )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -23,8 +22,6 @@ _VARIANT_CAUSES: Mapping[str, str] = {
 }  # fmt: skip
 
 
-#: The zeros around the input of a convolution, as ConvolutionSettings prints them.
-_PADDING = re.compile(r"padding \(?(?P<before>\d+)(, (?P<after>\d+)\))?")
 #: Names of forms that do not explain themselves.
 _FORM_NAMES = {
     "": "the default form",
@@ -46,7 +43,7 @@ def list_variants(_case: FaultCase, region: Region) -> Iterator[Change]:
             cause = _name_variant(step, name)
             shift = _find_shift(step, name)
             if shift:
-                text = f"a convolution shifted by {shift}, with {name}"
+                text = f"convolution shifted by {shift}, with {name}"
                 yield Change(number, output, "causal-shift", text, f"has {step.interpretation}")
             elif step.kind == "matmul":
                 names = [item.name for _, item in list_floating_inputs(step)]
@@ -75,21 +72,19 @@ def _find_shift(step: Step, name: str) -> int:
     Both pad the same number of zeros, one of them more of it in front: a causal convolution has all
     of it there.
     """
-    weights = [item.array for item in step.inputs[1:2] if item.array.ndim > 2]
-    if step.kind != "convolution" or not weights:
+    arrays = [item.array for item in step.inputs[:2]]
+    if step.kind != "convolution" or len(arrays) < 2:
         return 0
-    n_axes = sum(length > 1 for length in weights[0].shape[2:])
-    if n_axes != 1 or _PADDING.sub("", name) != _PADDING.sub("", step.interpretation):
+    if sum(length > 1 for length in arrays[1].shape[2:]) != 1:
         return 0
-    paddings = []
-    for text in (name, step.interpretation):
-        match = _PADDING.search(text)
-        if match is None:
-            return 0
-        before = int(match["before"])
-        paddings.append((before, int(match["after"] or before)))
-    (before, after), (own_before, own_after) = paddings
-    return before - own_before if before + after == own_before + own_after else 0
+    settings = {
+        str(candidate): candidate
+        for candidate in list_settings(arrays[0].shape, arrays[1].shape, step.output.shape)
+    }
+    own, other = settings.get(step.interpretation), settings.get(name)
+    if own is None or other is None or replace(own, padding=other.padding) != other:
+        return 0
+    return other.padding[0] - own.padding[0] if sum(own.padding) == sum(other.padding) else 0
 
 
 def list_padding_modes(_case: FaultCase, region: Region) -> Iterator[Change]:
