@@ -14,6 +14,7 @@ from ..graph import Flow
 from ..graph.missing_edges import find_bridge
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
+from ..model.trace import FORWARD
 
 #: A region holds at most this many values of either side; farther ones are ignored. A loss that is
 #: written out has about 20.
@@ -150,6 +151,15 @@ class ComparisonIndex:
             has_mask_fill=bool(pair["has_mask_fill"]),
             slot_tensors=slot_tensors,
         )
+
+    def have_common_consumers(self, value_pair: ValuePair) -> bool:
+        """Return whether ops of one kind read both values of a pair, or none reads one of them."""
+        kinds: list[set[str]] = []
+        for side, value in enumerate(value_pair.classes):
+            flow = self.flows[side]
+            users = [op for op in flow.users[value] if flow.levels[op] == "op"]
+            kinds.append({self.kinds[side][op] for op in users if flow.phases[op] == FORWARD})
+        return not all(kinds) or bool(kinds[0] & kinds[1])
 
     def find_later_pairs(self, value_pair: ValuePair) -> Iterator[ValuePair]:
         """Yield the next pairs of values that follow from a pair on both sides."""

@@ -97,13 +97,17 @@ def _search_causes(
 ) -> CauseSearch:
     """Try the hypotheses on the value, then on its region, then on other values around it.
 
-    The choice of a router comes first: what follows from it differs in many ways.
+    The choice of a router comes first: what follows from it differs in many ways. Where operators
+    of other kinds read the two values, what explains later ones counts more.
     """
     routing_cases = build_routing_cases(index, cases, value_pair)
     search = search_causes(routing_cases, ROUTING_HYPOTHESES)
     if search.causes:
         return search
     search = search_causes(cases, HYPOTHESES)
+    if search.causes:
+        later_search = _search_later_values(index, finding, value_pair)
+        search = later_search if later_search.causes else search
     is_weak = search.has_odd_number and finding.phase == FORWARD
     if search.undecided or (search.causes and not is_weak):
         return search
@@ -118,6 +122,24 @@ def _search_causes(
         if last_search.causes:
             return last_search
     return replace(region_search, excluded=merge_exclusions(search, region_search))
+
+
+def _search_later_values(
+    index: ComparisonIndex, finding: Finding, value_pair: ValuePair
+) -> CauseSearch:
+    """Return what explains the next values that follow from a pair on both sides.
+
+    Operators of other kinds read the two values, so they are not of one quantity: 0.5 x of one form
+    of gelu and 1.702 x of another are each other's multiples, which explains neither.
+    """
+    if finding.phase != FORWARD or index.have_common_consumers(value_pair):
+        return CauseSearch()
+    for later_pair in index.find_later_pairs(value_pair):
+        cases = list(build_fault_cases(index, finding, later_pair))
+        search = search_causes(cases, HYPOTHESES, checked_only=True)
+        if search.causes and not search.has_odd_number:
+            return search
+    return CauseSearch()
 
 
 def _choose_search(odd_search: CauseSearch, region_search: CauseSearch) -> CauseSearch:
