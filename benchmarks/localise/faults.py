@@ -40,6 +40,8 @@ class Fault:
     row: str = ""
     held_out: bool = False
     optimizer: bool = False  #: shows only in the optimizer step
+    #: further causes that are as right as ``cause``, as another description of the same difference
+    equivalents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,12 @@ class Case:
     def cause(self) -> str:
         """Return the right explanation, '' for a benign case."""
         return get_fault(self.model, self.fault).cause
+
+    @property
+    def right_causes(self) -> frozenset[str]:
+        """Return the right explanation and those that are as right; empty for a benign case."""
+        fault = get_fault(self.model, self.fault)
+        return frozenset({fault.cause, *fault.equivalents}) - {""}
 
     @property
     def row(self) -> str:

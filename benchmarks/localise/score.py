@@ -54,6 +54,7 @@ class Score:
     top3: bool
     named: int  #: ops of the faulty side that the first finding names: how near it leads
     said_cause: str  #: the first cause of the finding that is right, '' if it gives none
+    is_cause_right: bool  #: it is ``cause``, or as right as it
     cause_text: str  #: the sentence of that cause
     #: what is wrong with the sentence of the right cause, '' if nothing is; see sentences
     sentence_error: str
@@ -151,7 +152,7 @@ def _score_form(
         None,
     )
     causes = getattr(correct_finding, "causes", ())
-    is_cause_right = bool(causes) and causes[0].name == case.cause
+    is_cause_right = bool(causes) and causes[0].name in case.right_causes
     first = result.first_divergence
     diverged = result.verdict == "diverged"
     return Score(
@@ -168,6 +169,7 @@ def _score_form(
         top3=diverged and any(correct_ops),
         named=len(_list_named_ops(first, case.side, recorded_names)) if first and case.side else 0,
         said_cause=causes[0].name if causes else "",
+        is_cause_right=is_cause_right,
         cause_text=causes[0].text if causes else "",
         sentence_error=sentences.judge_sentence(causes[0].text, case) if is_cause_right else "",
         pairs=asdict(_judge_alignment(result, recorded_names, sides, ops_of_form, known_partners))

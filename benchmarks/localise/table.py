@@ -32,9 +32,11 @@ that were not: a third
 families. They
   are counted apart, so that the other rows stay comparable with those of earlier versions. What \
 was held out of them
-  before was opened for tuning on 26 November 2026. The present held-out part was written on that \
-day by somebody who
-  had seen neither dumpdiff's answers to it nor the code that finds causes.
+  before was opened for tuning on 27 November 2026, and what was held out before that on the day \
+before. The present
+  held-out part was written on 27 November by somebody who had seen neither dumpdiff's answers to \
+it nor the code that
+  finds causes.
 - **tensors**: npy and graph against msprobe's whole tensors. **tensors-bare**: npy alone against \
 a ptdbg_ascend `.pkl`
   with npy files.
@@ -67,9 +69,12 @@ low precision are not counted.
 
 _CAUSES = """## Causes
 
-The first cause that is given with the correct finding. *Sentence right*: it is the injected \
-cause, and its sentence
-has the numbers and names of the fault, each for the side that has it.
+The first cause that is given with the correct finding. Where two descriptions of a fault are \
+equally right (a loss
+that is not divided by its tokens, and a loss times a constant), both count as the injected one. \
+*Sentence right*: it is
+the injected cause, and its sentence has the numbers and names of the fault, each for the side \
+that has it.
 
 {table}
 """
@@ -267,7 +272,7 @@ def _format_causes(scores: Sequence[Score]) -> str:
                 s for s in scores if belongs(s) and s.form == form and s.top3 and not s.benign
             ]
             if located:
-                is_correct = [s.said_cause == s.cause for s in located]
+                is_correct = [s.is_cause_right for s in located]
                 is_sentence_right = [
                     right and not s.sentence_error
                     for right, s in zip(is_correct, located, strict=True)

@@ -59,11 +59,6 @@ class CollectiveState:
         """Whether something that it reads differs from the reference."""
         return self.input_state in DIFFERING_STATES
 
-    @property
-    def has_differing_output(self) -> bool:
-        """Whether something that it writes differs from the reference."""
-        return self.output_state in DIFFERING_STATES
-
 
 @dataclass(frozen=True)
 class ParameterState:

@@ -32,6 +32,8 @@ class Fault:
     row: str = ""  #: of a survey of published bugs
     held_out: bool = False
     optimizer: bool = False  #: no family runs an optimizer step yet
+    #: further causes that are as right as ``cause``, as another description of the same difference
+    equivalents: tuple[str, ...] = ()
 
 
 def change_model(**knobs: object) -> Change:

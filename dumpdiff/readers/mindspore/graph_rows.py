@@ -264,10 +264,6 @@ def _get_first_input(op: GraphOp) -> Slot:
     return op.inputs[0] or Slot()
 
 
-def _may_be_updated(slot: int, updated_inputs: frozenset[int] | None) -> bool:
-    return updated_inputs is None or slot in updated_inputs
-
-
 def _list_slots(count: int, io: str, slot_records: _SlotRecords) -> list[int]:
     """Return the slots of the graph, and any further slots that were recorded."""
     extra_slots = [slot for record_io, slot in slot_records if record_io == io and slot >= count]

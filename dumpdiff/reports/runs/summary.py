@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...model.formatting import escape_control, format_number_ranges, format_percent
+from ...model.formatting import escape_control, format_percent
 from ...model.run_result import (
     LayerState,
     Reception,
-    RunFinding,
     RunResult,
     format_place,
 )
@@ -120,11 +119,6 @@ def format_reception(reception: Reception) -> str:
     if len(reception.ranks) > 1:
         return translate("{ranks} receive it through {exchange}", ranks=place, exchange=exchange)
     return translate("{rank} receives it through {exchange}", rank=place, exchange=exchange)
-
-
-def format_ranks(finding: RunFinding) -> str:
-    """Return the ranks of a finding in short: '0 to 3'."""
-    return format_number_ranges(finding.ranks) if finding.ranks else "-"
 
 
 def label_rank(result: RunResult, rank: int | None) -> str:

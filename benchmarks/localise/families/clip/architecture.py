@@ -44,7 +44,8 @@ class Model:
     weights: Mapping[str, np.ndarray]
     #: '' as a user writes it first; 'names' (PyTorch): Hugging Face's modules, with q, k and v
     #: apart; 'written' (PyTorch): attention, normalization and loss in plain arithmetic;
-    #: 'channels_first' (MindSpore): blocks of images without transpositions
+    #: 'channels_first' (MindSpore): blocks of images without transpositions; 'joined' (MindSpore):
+    #: one projection for q, k and v, norms of features and both losses from other operators
     variant: str = ""
     image_eps: float = IMAGE_EPS  #: of the last norm of the images
     is_mask_causal: bool = True  #: in the last layer of the texts
@@ -57,6 +58,8 @@ class Model:
     are_similarities_half: bool = False  #: similarities in float16
     are_gathered_detached: bool = False  #: no gradient to the images that texts are compared with
     loss_share: float = 0.5  #: of the losses of images and of texts in their sum
+    label_offset: int = 0  #: added to the number of the text that belongs to an image
+    text_gradient: float = 1.0  #: the gradient of the texts' features is multiplied by it
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Return images, float32 (batch, 3, IMAGE, IMAGE), and tokens, int32 (batch, SEQ)."""

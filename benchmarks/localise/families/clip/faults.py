@@ -1,9 +1,10 @@
-"""Faults of the contrastive model. The family is held out."""
+"""Faults and cases of the contrastive model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from claims import Anywhere, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_weight
@@ -73,6 +74,28 @@ FAULTS: Mapping[str, Fault] = {
         change_model(loss_share=1.0),
         lambda faulty, clean: [Ratio(faulty.loss_share / clean.loss_share)],
     ),
+    "layer_scale": Fault(
+        "the scales of the last block of images were not loaded",
+        "zeroed",
+        change_weight("image.blocks.1.scale", np.ones_like),
+        lambda *_: [Anywhere("filled with 1|all ones")],
+        held_out=True,
+    ),
+    "label_offset": Fault(
+        "labels begin at 1, as those of another rank",
+        "label-shift",
+        change_model(label_offset=1),
+        lambda *_: [Anywhere("shift|order|label")],
+        held_out=True,
+        equivalents=("row-shift",),
+    ),
+    "text_gradient": Fault(
+        "the gradient of the texts is summed over two ranks that have the same",
+        "gradient-scaled",
+        change_model(text_gradient=2.0),
+        lambda faulty, clean: [Ratio(faulty.text_gradient / clean.text_gradient)],
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -87,10 +110,14 @@ CASES: tuple[tuple[str, str], ...] = (
     ("projection_transposed", "mindspore"),
     ("gathered_detached", "mindspore"),
     ("loss_sum", "mindspore"),
+    ("layer_scale", "pytorch"),
+    ("label_offset", "mindspore"),
+    ("text_gradient", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {
     "names": ("", "names"),
     "written": ("", "written"),
     "channels_first": ("channels_first", ""),
+    "joined": ("joined", ""),
 }

@@ -2,6 +2,9 @@
 
 Variant 'channels_first': the blocks of images do not move their channels; norms are written out and
 linear layers are convolutions of one pixel.
+
+Variant 'joined': one projection for q, k and v; quick gelu, norms of features and losses from other
+operators, both losses from one matrix.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ MASKED = -1e9
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
+    if model.text_gradient != 1:
+        raise SystemExit("text_gradient is a knob of the PyTorch net")
     return ContrastiveLoss(model)
 
 
@@ -144,7 +149,13 @@ class ConvNeXt(nn.Cell):
 class QuickGELU(nn.Cell):
     """x * sigmoid(1.702 x)."""
 
+    def __init__(self, *, is_divided: bool) -> None:
+        super().__init__()
+        self.is_divided = is_divided
+
     def construct(self, x):
+        if self.is_divided:
+            return x / (1 + ops.exp(-1.702 * x))
         return x * ops.sigmoid(1.702 * x)
 
 
@@ -155,18 +166,34 @@ class MultiheadAttention(nn.Cell):
         super().__init__()
         if model.fused_rows != "parts":
             raise SystemExit("fused_rows is a knob of the PyTorch net")
-        self.q_proj = build_linear(model, f"{path}.q")
-        self.k_proj = build_linear(model, f"{path}.k")
-        self.v_proj = build_linear(model, f"{path}.v")
+        self.is_joined = model.variant == "joined"
+        if self.is_joined:
+            weight, bias = (
+                Tensor(np.concatenate([model.weights[f"{path}.{name}.{kind}"] for name in "qkv"]))
+                for kind in ("weight", "bias")
+            )
+            self.in_proj = nn.Dense(TEXT_WIDTH, 3 * TEXT_WIDTH, weight_init=weight, bias_init=bias)
+        else:
+            self.q_proj = build_linear(model, f"{path}.q")
+            self.k_proj = build_linear(model, f"{path}.k")
+            self.v_proj = build_linear(model, f"{path}.v")
         self.out_proj = build_linear(model, f"{path}.o")
         self.is_causal = model.is_mask_causal or not is_last
 
     def split(self, x):
         return x.reshape(x.shape[0], x.shape[1], HEADS, HEAD_DIM).transpose(0, 2, 1, 3)
 
-    def construct(self, x, mask):
+    def project(self, x):
+        """Return scaled q, k and v, (batch, HEADS, SEQ, HEAD_DIM) each."""
+        if self.is_joined:
+            parts = self.in_proj(x).reshape(x.shape[0], x.shape[1], 3, HEADS, HEAD_DIM)
+            q, k, v = ops.unbind(parts.transpose(2, 0, 3, 1, 4))
+            return q * HEAD_DIM**-0.5, k, v
         q = self.split(self.q_proj(x) * HEAD_DIM**-0.5)
-        k, v = self.split(self.k_proj(x)), self.split(self.v_proj(x))
+        return q, self.split(self.k_proj(x)), self.split(self.v_proj(x))
+
+    def construct(self, x, mask):
+        q, k, v = self.project(x)
         scores = ops.matmul(q, k.swapaxes(-1, -2))
         if self.is_causal:
             scores = scores + mask
@@ -185,7 +212,10 @@ class ResidualAttentionBlock(nn.Cell):
         self.ln_2 = build_norm(model, f"{path}.norm2", TEXT_EPS)
         self.c_fc = build_linear(model, f"{path}.mlp.up")
         is_quick = model.activation == "quick_gelu"
-        self.gelu = QuickGELU() if is_quick else nn.GELU(approximate=False)
+        if is_quick:
+            self.gelu = QuickGELU(is_divided=model.variant == "joined")
+        else:
+            self.gelu = nn.GELU(approximate=False)
         self.c_proj = build_linear(model, f"{path}.mlp.down")
 
     def construct(self, x, mask):
@@ -222,6 +252,13 @@ class TextTransformer(nn.Cell):
         return self.text_projection(pooled)
 
 
+class UnitLength(nn.Cell):
+    """Features divided by their length."""
+
+    def construct(self, features):
+        return features * ops.rsqrt(ops.square(features).sum(-1, keepdims=True))
+
+
 class CLIP(nn.Cell):
     """Normalized features of images and texts, and the factor of their similarities."""
 
@@ -229,7 +266,10 @@ class CLIP(nn.Cell):
         super().__init__()
         self.visual, self.transformer = ConvNeXt(model), TextTransformer(model)
         self.logit_scale = Parameter(Tensor(model.weights["logit_scale"]))
-        self.normalize = ops.L2Normalize(axis=model.normalized_axis, epsilon=1e-12)
+        if model.variant == "joined":
+            self.normalize = UnitLength()
+        else:
+            self.normalize = ops.L2Normalize(axis=model.normalized_axis, epsilon=1e-12)
         self.is_scale_exponential = model.is_scale_exponential
 
     def construct(self, images, tokens):
@@ -245,7 +285,10 @@ class ContrastiveLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__(auto_prefix=False)
         self.network = CLIP(model)
-        self.labels = Tensor(np.arange(BATCH, dtype=np.int32))
+        labels = (np.arange(BATCH, dtype=np.int32) + model.label_offset) % BATCH
+        self.labels = Tensor(labels)
+        self.pairs = Tensor(np.eye(BATCH, dtype=np.float32))
+        self.is_joined = model.variant == "joined"
         self.are_similarities_half = model.are_similarities_half
         self.are_gathered_detached = model.are_gathered_detached
         self.loss_share = model.loss_share
@@ -259,6 +302,10 @@ class ContrastiveLoss(nn.Cell):
     def construct(self, images, tokens):
         image_features, text_features, scale = self.network(images, tokens)
         logits_per_image = scale * self.compare(image_features, text_features)
+        if self.is_joined:
+            by_image = ops.log_softmax(logits_per_image, 1)
+            by_text = ops.log_softmax(logits_per_image, 0)
+            return -((by_image + by_text) * self.pairs).sum() / (2 * BATCH)
         if self.are_gathered_detached:
             image_features = ops.stop_gradient(image_features)
         logits_per_text = scale * self.compare(text_features, image_features)

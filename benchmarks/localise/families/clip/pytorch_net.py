@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pytorch.gradient import scaled_gradient
 from pytorch.naming import rename
 from torch import Tensor, nn
 
@@ -73,6 +74,8 @@ HUGGING_FACE_NAMES: Mapping[str, str] = {
 
 def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
+    if model.label_offset:
+        raise SystemExit("label_offset is a knob of the MindSpore net")
     net = CLIP(model)
     rename(net, HUGGING_FACE_NAMES if model.variant == "names" else OPEN_CLIP_NAMES)
     return net
@@ -266,6 +269,8 @@ class CLIP(nn.Module):
     def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
         image_features = self.normalize(self.image_tower(images))
         text_features = self.normalize(self.text_tower(tokens))
+        if self.model.text_gradient != 1:
+            text_features = scaled_gradient(text_features, self.model.text_gradient)
         is_exponential = self.model.is_scale_exponential
         scale = self.logit_scale.exp() if is_exponential else self.logit_scale
         logits_per_image = scale * self.compare(image_features, text_features)

@@ -59,6 +59,9 @@ class Model:
     are_mels_first: bool = False  #: the projection reads mel by mel
     frontend_gradient: float = 1.0  #: the gradient of the projected frames is multiplied by it
     loss_reduction: str = "labels"  #: each loss is divided by its number of labels; or 'sequences'
+    score_dim: int = HEAD_DIM  #: scores are divided by its root
+    is_position_stopped: bool = False  #: no gradient through the scores of relative positions
+    embedding_scale: float = HIDDEN**0.5  #: of the projected frames
 
     def block(self, n: int) -> Model:
         """Return the model for block n: only the last one has the knobs of a block."""
@@ -71,6 +74,8 @@ class Model:
             is_conv_causal=False,
             are_statistics_running=False,
             activation="silu",
+            score_dim=HEAD_DIM,
+            is_position_stopped=False,
         )
 
     def relative_positions(self) -> np.ndarray:

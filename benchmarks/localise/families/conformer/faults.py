@@ -1,4 +1,4 @@
-"""Faults of the speech encoder. The family is held out."""
+"""Faults and cases of the speech encoder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from claims import Anywhere, Ratio, Shift, Words
 
-from families.conformer.architecture import KERNEL, LAYERS
+from families.conformer.architecture import HIDDEN, KERNEL, LAYERS
 from families.fault import Fault, change_model, change_weight
 
 LAST = f"layers.{LAYERS - 1}"
@@ -76,6 +76,28 @@ FAULTS: Mapping[str, Fault] = {
         "loss-reduction",
         change_model(loss_reduction="sequences"),
     ),
+    "score_scale": Fault(
+        "scores divided by the root of the hidden size, not of the head's size",
+        "scale",
+        change_model(score_dim=HIDDEN),
+        lambda faulty, clean: [Ratio((faulty.score_dim / clean.score_dim) ** -0.5)],
+        held_out=True,
+        equivalents=("constant-factor",),
+    ),
+    "embedding_scale": Fault(
+        "projected frames are not scaled",
+        "constant-factor",
+        change_model(embedding_scale=1.0),
+        lambda faulty, clean: [Ratio(faulty.embedding_scale / clean.embedding_scale)],
+        held_out=True,
+        equivalents=("scale",),
+    ),
+    "position_stopped": Fault(
+        "no gradient through the scores of relative positions",
+        "gradient-stopped",
+        change_model(is_position_stopped=True),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -90,6 +112,9 @@ CASES: tuple[tuple[str, str], ...] = (
     ("mels_first", "pytorch"),
     ("frontend_gradient", "mindspore"),
     ("loss_reduction", "mindspore"),
+    ("score_scale", "mindspore"),
+    ("embedding_scale", "pytorch"),
+    ("position_stopped", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

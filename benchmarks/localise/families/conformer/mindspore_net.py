@@ -29,6 +29,8 @@ from families.conformer.architecture import (
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
+    if model.embedding_scale != HIDDEN**0.5:
+        raise SystemExit("embedding_scale is a knob of the PyTorch net")
     return CTCLoss(model)
 
 
@@ -106,7 +108,8 @@ class RelPositionMultiHeadedAttention(nn.Cell):
         self.linear_pos = build_linear(model, f"{path}.position", has_bias=False)
         self.pos_bias_u = Parameter(Tensor(model.weights[f"{path}.content_bias"]))
         self.pos_bias_v = Parameter(Tensor(model.weights[f"{path}.position_bias"]))
-        self.scale = HEAD_DIM**-0.5
+        self.scale = model.score_dim**-0.5
+        self.is_position_stopped = model.is_position_stopped
 
     def rel_shift(self, x):
         """Move (batch, heads, SEQ, 2 * SEQ - 1) scores by distance to their keys."""
@@ -125,6 +128,8 @@ class RelPositionMultiHeadedAttention(nn.Cell):
         q_with_bias_v = (q + self.pos_bias_v).transpose(0, 2, 1, 3)
         matrix_ac = ops.matmul(q_with_bias_u, k)
         matrix_bd = self.rel_shift(ops.matmul(q_with_bias_v, p))
+        if self.is_position_stopped:
+            matrix_bd = ops.stop_gradient(matrix_bd)
         scores = (matrix_ac + matrix_bd) * self.scale + mask_bias
         y = ops.matmul(ops.softmax(scores, -1), v)
         return self.linear_out(y.transpose(0, 2, 1, 3).reshape(batch, seq, HIDDEN))

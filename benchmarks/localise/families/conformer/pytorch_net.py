@@ -64,6 +64,8 @@ ESPNET_NAMES: Mapping[str, str] = {
 
 def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
+    if model.score_dim != HEAD_DIM or model.is_position_stopped:
+        raise SystemExit("faults of scores are knobs of the MindSpore net")
     net = CTCModel(model)
     rename(net, ESPNET_NAMES if model.variant == "names" else NEMO_NAMES)
     return net
@@ -272,7 +274,8 @@ class CTCModel(nn.Module):
         x = self.subsampling(features)
         if self.model.frontend_gradient != 1:
             x = scaled_gradient(x, self.model.frontend_gradient)
-        x = x * math.sqrt(HIDDEN)
+        if self.model.embedding_scale != 1:
+            x = x * self.model.embedding_scale
         for layer in self.layers:
             x = layer(x, self.pos_emb, is_padding)
         log_probs = F.log_softmax(self.head(x), dim=-1).transpose(0, 1)

@@ -55,6 +55,8 @@ class Model:
     is_padding_ignored: bool = True  #: padding does not count in the loss
     n_later: int = 0  #: later tokens that a token of the decoder sees
     is_padding_divided: bool = False  #: the sum of losses is divided by all labels, with padding
+    has_encoder_norm: bool = True  #: behind the last layer
+    is_cross_softmax_half: bool = False  #: softmax in float16, in the last cross attention
 
     @property
     def head_dim(self) -> int:

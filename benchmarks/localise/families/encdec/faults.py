@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from claims import Anywhere, Ratio, Values, Words
 
 from families.encdec.architecture import Model
-from families.fault import Change, Fault, change_model
+from families.fault import Change, Fault, change_model, change_weight
 
 
 def _swap_weights(first: str, second: str) -> Change:
@@ -103,20 +103,38 @@ FAULTS: Mapping[str, Fault] = {
         "mask-shifted",
         change_model(n_later=1),
         lambda *_: [Words("hides from diagonal 2", "hides from diagonal 1|a causal mask$")],
-        held_out=True,
     ),
     "gate_up_swapped": Fault(
         "gate and up of a feed-forward exchanged on load",
         "gate-up-swapped",
         _swap_weights("encoder.0.mlp.gate.weight", "encoder.0.mlp.up.weight"),
         lambda *_: [Anywhere("gate"), Anywhere("up")],
-        held_out=True,
     ),
     "padding_divided": Fault(
         "the sum of the losses is divided by all labels, with padding",
         "loss-reduction",
         change_model(is_padding_divided=True),
         row="8",
+    ),
+    "norm_missing": Fault(
+        "no norm behind the encoder",
+        "norm-missing",
+        change_model(has_encoder_norm=False),
+        lambda *_: [Anywhere("norm")],
+        held_out=True,
+    ),
+    "output_transposed": Fault(
+        "the square weight of an attention's output transposed on load",
+        "weight-transposed",
+        change_weight("decoder.0.attention.o.weight", lambda weight: weight.T),
+        lambda *_: [Anywhere("transposed")],
+        held_out=True,
+    ),
+    "softmax_half": Fault(
+        "softmax of a cross attention in float16",
+        "low-precision",
+        change_model(is_cross_softmax_half=True),
+        lambda *_: [Words(r"\bfloat16")],
         held_out=True,
     ),
 }
@@ -139,6 +157,9 @@ CASES: tuple[tuple[str, str], ...] = (
     ("mask_shifted", "mindspore"),
     ("gate_up_swapped", "pytorch"),
     ("padding_divided", "pytorch"),
+    ("norm_missing", "pytorch"),
+    ("output_transposed", "mindspore"),
+    ("softmax_half", "mindspore"),
 )
 
 #: Other module names in PyTorch; norm and loss written out in MindSpore, fused attention and a loss

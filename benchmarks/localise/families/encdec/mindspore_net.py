@@ -16,6 +16,8 @@ MASKED = -1e9
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
+    if not model.has_encoder_norm:
+        raise SystemExit("has_encoder_norm is a knob of the PyTorch net")
     return EncoderDecoderLoss(model)
 
 
@@ -63,6 +65,7 @@ class Attention(nn.Cell):
         super().__init__()
         self.heads, self.head_dim = model.heads, model.head_dim
         self.scale = model.cross_scale if path == "decoder.1.cross" else 1.0
+        self.is_softmax_half = model.is_cross_softmax_half and path == "decoder.1.cross"
         self.is_batched = model.variant == "decomposition"
         self.wq = build_linear(model, f"{path}.q")
         self.wk = build_linear(model, f"{path}.k")
@@ -82,7 +85,11 @@ class Attention(nn.Cell):
                 scores = scores * self.scale
             if bias is not None:
                 scores = scores + bias
-            y = ops.matmul(ops.softmax(scores, -1), v)
+            if self.is_softmax_half:
+                probabilities = ops.softmax(scores.astype(ms.float16), -1).astype(ms.float32)
+            else:
+                probabilities = ops.softmax(scores, -1)
+            y = ops.matmul(probabilities, v)
         return self.wo(y.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[1], -1))
 
     def attend_batched(self, q, k, v, bias):

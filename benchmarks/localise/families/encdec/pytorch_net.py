@@ -56,6 +56,8 @@ BART_NAMES: Mapping[str, str] = {
 
 def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
+    if model.is_cross_softmax_half:
+        raise SystemExit("is_cross_softmax_half is a knob of the MindSpore net")
     net = EncoderDecoder(model)
     rename(net, BART_NAMES if model.variant == "names" else T5_NAMES)
     return net
@@ -284,7 +286,7 @@ class Encoder(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.block = nn.ModuleList(EncoderBlock(model, n) for n in range(model.n_layers))
-        self.final_layer_norm = Norm(model, "encoder.norm")
+        self.final_layer_norm = Norm(model, "encoder.norm") if model.has_encoder_norm else None
         self.is_masked = model.is_encoder_masked
 
     def forward(self, x: Tensor, mask_bias: Tensor) -> Tensor:
@@ -293,7 +295,7 @@ class Encoder(nn.Module):
             bias = bias + mask_bias
         for block in self.block:
             x = block(x, bias)
-        return self.final_layer_norm(x)
+        return x if self.final_layer_norm is None else self.final_layer_norm(x)
 
 
 class Decoder(nn.Module):

@@ -32,7 +32,8 @@ class Model:
     #: '' as a user writes it first; 'cells' (PyTorch): one nn.LSTMCell for each layer, called step
     #: by step; 'written' (PyTorch): in plain arithmetic; 'projected' (MindSpore): the inputs of all
     #: steps are projected at once; 'joined' (MindSpore): one product of input and state together,
-    #: steps come first
+    #: steps come first; 'stacked' (PyTorch): an nn.LSTM for each layer, steps come first, the head
+    #: is a product
     variant: str = ""
     #: which rows of a layer's weights the net reads as the gates i, f, g, o
     gate_order: tuple[int, ...] = (0, 1, 2, 3)
@@ -47,6 +48,9 @@ class Model:
     dropout: float = 0.0  #: between the layers; PyTorch only
     label_shift: int = 1  #: a label is the token so many steps later
     is_head_half: bool = False  #: the head computes in float16
+    embedding_scale: float = 1.0
+    embedding_gradient: float = 1.0  #: the gradient of the embedded tokens is multiplied by it
+    loss_reduction: str = "tokens"  #: the sum is divided by all tokens, or by all 'sequences'
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return tokens and labels, int32 (batch, seq), and the state: hidden and cell, float32

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from claims import Anywhere, Claim, Shift, Words
+from claims import Anywhere, Claim, Ratio, Shift, Words
 
 from families.fault import Fault, change_model, change_weight
-from families.lstm.architecture import DROPOUT, LAYERS, Model
+from families.lstm.architecture import DROPOUT, LAYERS, SEQ, WIDTH, Model
 
 LAST = LAYERS - 1
 
@@ -93,20 +93,42 @@ FAULTS: Mapping[str, Fault] = {
         "row-shift",
         change_weight("embedding.weight", lambda table: np.roll(table, 1, axis=0)),
         lambda *_: [Shift(1)],
-        held_out=True,
     ),
     "label_shift": Fault(
         "labels are the tokens themselves",
         "label-shift",
         change_model(label_shift=0),
         lambda faulty, clean: [Shift(clean.label_shift - faulty.label_shift)],
-        held_out=True,
     ),
     "head_half": Fault(
         "the head in float16",
         "low-precision",
         change_model(is_head_half=True),
         lambda *_: [Words(r"\bfloat16")],
+    ),
+    "loss_sequences": Fault(
+        "the sum of the losses divided by the sequences, not by the tokens",
+        "loss-reduction",
+        change_model(loss_reduction="sequences"),
+        lambda *_: [Ratio(SEQ)],
+        row="8",
+        held_out=True,
+        equivalents=("constant-factor",),
+    ),
+    "embedding_scale": Fault(
+        "embedded tokens times the root of their width, as in transformers",
+        "constant-factor",
+        change_model(embedding_scale=WIDTH**0.5),
+        lambda faulty, clean: [Ratio(faulty.embedding_scale / clean.embedding_scale)],
+        held_out=True,
+        equivalents=("scale",),
+    ),
+    "embedding_gradient": Fault(
+        "the gradient of the embedding is averaged over two ranks that hold a half each",
+        "gradient-scaled",
+        change_model(embedding_gradient=0.5),
+        lambda faulty, clean: [Ratio(faulty.embedding_gradient / clean.embedding_gradient)],
+        row="15",
         held_out=True,
     ),
 }
@@ -128,6 +150,9 @@ CASES: tuple[tuple[str, str], ...] = (
     ("embedding_shift", "mindspore"),
     ("label_shift", "pytorch"),
     ("head_half", "mindspore"),
+    ("loss_sequences", "pytorch"),
+    ("embedding_scale", "mindspore"),
+    ("embedding_gradient", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {
@@ -136,4 +161,5 @@ VARIANTS: Mapping[str, tuple[str, str]] = {
     "written": ("", "written"),
     "written_cells": ("projected", "cells"),
     "joined": ("joined", ""),
+    "stacked": ("", "stacked"),
 }

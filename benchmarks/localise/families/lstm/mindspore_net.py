@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.lstm.architecture import LAYERS, VOCAB, WIDTH, Model
 
@@ -131,12 +132,20 @@ class LanguageModel(nn.Cell):
             weight_init=Tensor(weights["head.weight"]),
             bias_init=Tensor(weights["head.bias"]),
         )
+        self.embedding_scale = model.embedding_scale
+        self.scaled_gradient = None
+        if model.embedding_gradient != 1:
+            self.scaled_gradient = ScaledGradient(model.embedding_gradient)
         self.is_head_half = model.is_head_half
         if self.is_head_half:
             self.head.to_float(ms.float16)
 
     def construct(self, tokens, hidden, cell):
         x = self.embedding(tokens)
+        if self.embedding_scale != 1:
+            x = x * self.embedding_scale
+        if self.scaled_gradient is not None:
+            x = self.scaled_gradient(x)
         if self.is_joined:
             x = x.transpose(1, 0, 2)
         for n in range(LAYERS):
@@ -162,4 +171,6 @@ def build_loss(model: Model) -> nn.Cell:
     """Return the loss with the weights and knobs of the model."""
     if model.dropout or model.padding_row >= 0:
         raise SystemExit("dropout and padding_row are knobs of the PyTorch net")
+    if model.loss_reduction != "tokens":
+        raise SystemExit("loss_reduction is a knob of the PyTorch net")
     return TokenLoss(model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pytorch.gradient import scaled_gradient
 from torch import Tensor, nn
 
 from families.lstm.architecture import DROPOUT, LAYERS, VOCAB, WIDTH, Model
@@ -22,9 +23,12 @@ class LanguageModel(nn.Module):
         self.decoder = nn.Linear(WIDTH, VOCAB)
         self.is_state_carried = model.is_state_carried
         self.is_reversed = model.is_reversed
+        self.embedding_gradient = model.embedding_gradient
 
     def forward(self, tokens: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
         embedded = self.encoder(tokens)
+        if self.embedding_gradient != 1:
+            embedded = scaled_gradient(embedded, self.embedding_gradient)
         if self.is_reversed:
             embedded = embedded.flip(1)
         output, _ = self.rnn(embedded, state if self.is_state_carried else None)
@@ -93,8 +97,28 @@ class WrittenLanguageModel(nn.Module):
         return self.head(x)
 
 
+class StackedLanguageModel(nn.Module):
+    """The same with an operator for each layer; steps come first."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCAB, WIDTH)
+        self.lstms = nn.ModuleList(nn.LSTM(WIDTH, WIDTH) for _ in range(LAYERS))
+        self.out = nn.Linear(WIDTH, VOCAB)
+
+    def forward(self, tokens: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
+        x = self.embed(tokens.T)
+        for n, layer in enumerate(self.lstms):
+            x, _ = layer(x, (state[0][n : n + 1], state[1][n : n + 1]))
+        return torch.einsum("sbw,vw->bsv", x, self.out.weight) + self.out.bias
+
+
 #: Variant -> the net.
-NETS = {"cells": CellLanguageModel, "written": WrittenLanguageModel}
+NETS = {
+    "cells": CellLanguageModel,
+    "written": WrittenLanguageModel,
+    "stacked": StackedLanguageModel,
+}
 
 
 class TokenLoss(nn.Module):
@@ -103,10 +127,14 @@ class TokenLoss(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = NETS.get(model.variant, LanguageModel)(model)
+        self.is_divided_by_sequences = model.loss_reduction == "sequences"
 
     def forward(self, tokens: Tensor, labels: Tensor, hidden: Tensor, cell: Tensor) -> Tensor:
         logits = self.model(tokens, (hidden, cell))
-        return F.cross_entropy(logits.view(-1, VOCAB), labels.view(-1))
+        logits, labels = logits.view(-1, VOCAB), labels.view(-1)
+        if self.is_divided_by_sequences:
+            return F.cross_entropy(logits, labels, reduction="sum") / len(tokens)
+        return F.cross_entropy(logits, labels)
 
 
 def build_loss(model: Model) -> nn.Module:
@@ -116,20 +144,22 @@ def build_loss(model: Model) -> nn.Module:
     """
     if model.is_head_half:
         raise SystemExit("is_head_half is a knob of the MindSpore net")
+    if model.embedding_scale != 1:
+        raise SystemExit("embedding_scale is a knob of the MindSpore net")
     if model.dropout not in (0.0, DROPOUT):
         raise SystemExit(f"dropout is off or {DROPOUT}")
     loss = TokenLoss(model)
     net = loss.model
-    if model.variant in NETS:
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    if model.variant == "stacked":
+        embedding, head = net.embed, net.out
+        cells = [{name: getattr(layer, f"{name}_l0") for name in names} for layer in net.lstms]
+    elif model.variant in NETS:
         embedding = net.word_embeddings if model.variant == "cells" else net.tok_embeddings
         head = net.head
-        cells = [
-            {name: getattr(cell, name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
-            for cell in net.cells
-        ]
+        cells = [{name: getattr(cell, name) for name in names} for cell in net.cells]
     else:
         embedding, head = net.encoder, net.decoder
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         cells = [{name: getattr(net.rnn, f"{name}_l{n}") for name in names} for n in range(LAYERS)]
     rows = np.arange(4 * WIDTH).reshape(4, WIDTH)[list(model.gate_order)].ravel()
     for n, parameters in enumerate(cells):

@@ -45,7 +45,8 @@ class Model:
     weights: Mapping[str, np.ndarray]
     #: '' as a user writes it first; 'stacked' (MindSpore): the weights of all experts in one
     #: tensor; 'pairs' (MindSpore): rotary pairs stay where they are, in place of becoming halves
-    #: first; 'fused' (PyTorch): q_a and kv_a are one layer, attention is one operator; 'dense'
+    #: first; 'joined' (MindSpore): gate and up are one layer, and norms divide by a root; 'fused'
+    #: (PyTorch): q_a and kv_a are one layer, attention is one operator; 'dense'
     #: (PyTorch): every expert runs on all tokens, rotary pairs are complex numbers
     variant: str = ""
     latent_eps: float = EPS  #: of the norm of the latent
@@ -62,6 +63,8 @@ class Model:
     top_k: int = TOP_K  #: experts of a token
     position_scale: float = 1.0  #: positions are multiplied by it, in all blocks
     expert_gradient: float = 1.0  #: the gradient of the routed experts is multiplied by it
+    has_query_norm: bool = True  #: of the compressed queries
+    activation: str = "silu"  #: of the first block's feed-forward; or 'gelu', in the form with erf
 
     def block(self, n: int) -> Model:
         """Return the model for the attention of block n: only the last one has the knobs."""
@@ -73,6 +76,7 @@ class Model:
             is_rope_interleaved=True,
             score_dim=NOPE_DIM + ROPE_DIM,
             are_values_first=False,
+            has_query_norm=True,
         )
 
     def rope(self) -> tuple[np.ndarray, np.ndarray]:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from claims import Anywhere, Claim, Ratio, Values, Words
 
 from families.fault import Fault, change_model
-from families.mla_moe.architecture import NOPE_DIM
+from families.mla_moe.architecture import NOPE_DIM, Model
+
+EXCHANGED = (1, 4)  #: experts
 
 
 def _say(injected: str, clean: str = "") -> Callable[[Any, Any], Sequence[Claim]]:
     return lambda faulty, clean_model: [Words(injected, clean)]
+
+
+def _exchange_experts(model: Model) -> Model:
+    """Give each of two experts the weights of the other."""
+    weights = dict(model.weights)
+    first, second = (f"layers.1.mlp.experts.{expert}" for expert in EXCHANGED)
+    for part in ("gate", "up", "down"):
+        names = [f"{path}.{part}.weight" for path in (first, second)]
+        weights[names[0]], weights[names[1]] = model.weights[names[1]], model.weights[names[0]]
+    return replace(model, weights=weights)
 
 
 def _claim_score_scale(faulty: Any, clean: Any) -> Sequence[Claim]:
@@ -90,14 +103,12 @@ FAULTS: Mapping[str, Fault] = {
         "router-top-k",
         change_model(top_k=2),
         lambda faulty, clean: [Values(faulty.top_k, clean.top_k)],
-        held_out=True,
     ),
     "position_scale": Fault(
         "positions divided by 4, as for a longer context",
         "rope-scaling",
         change_model(position_scale=0.25),
         lambda faulty, clean: [Ratio(faulty.position_scale / clean.position_scale)],
-        held_out=True,
     ),
     "expert_gradient": Fault(
         "the gradient of the routed experts is summed over two ranks that have the same",
@@ -105,7 +116,28 @@ FAULTS: Mapping[str, Fault] = {
         change_model(expert_gradient=2.0),
         lambda faulty, clean: [Ratio(faulty.expert_gradient / clean.expert_gradient)],
         row="20",
+    ),
+    "query_norm": Fault(
+        "no norm of the compressed queries",
+        "norm-missing",
+        change_model(has_query_norm=False),
+        lambda faulty, clean: [Anywhere("norm")],
         held_out=True,
+    ),
+    "gelu_for_silu": Fault(
+        "gelu for silu in the first feed-forward",
+        "activation-kind",
+        change_model(activation="gelu"),
+        _say("gelu", "silu|swish"),
+        held_out=True,
+    ),
+    "experts_exchanged": Fault(
+        "the weights of two experts exchanged on load",
+        "experts-permuted",
+        _exchange_experts,
+        lambda faulty, clean: [Anywhere(rf"expert.*\b{expert}\b") for expert in EXCHANGED],
+        held_out=True,
+        equivalents=("weight-swapped",),
     ),
 }
 
@@ -129,6 +161,9 @@ CASES: tuple[tuple[str, str], ...] = (
     ("top_k", "pytorch"),
     ("position_scale", "pytorch"),
     ("expert_gradient", "mindspore"),
+    ("query_norm", "pytorch"),
+    ("gelu_for_silu", "mindspore"),
+    ("experts_exchanged", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {
@@ -137,4 +172,5 @@ VARIANTS: Mapping[str, tuple[str, str]] = {
     "dense": ("", "dense"),
     "pairs_dense": ("pairs", "dense"),
     "stacked_dense": ("stacked", "dense"),
+    "joined": ("joined", ""),
 }

@@ -37,8 +37,12 @@ class RMSNorm(nn.Cell):
         super().__init__()
         self.weight = Parameter(Tensor(model.weights[f"{name}.weight"]))
         self.eps = eps
+        self.is_root_divided = model.variant == "joined"
 
     def construct(self, x):
+        if self.is_root_divided:
+            root = ops.sqrt((x * x).mean(-1, keep_dims=True) + self.eps)
+            return self.weight * (x / root)
         return x * ops.rsqrt(ops.mean(ops.square(x), -1, True) + self.eps) * self.weight
 
 
@@ -108,9 +112,35 @@ class FeedForward(nn.Cell):
         self.w1 = make_dense(model, f"{prefix}.gate")
         self.w2 = make_dense(model, f"{prefix}.down")
         self.w3 = make_dense(model, f"{prefix}.up")
+        self.is_gelu = model.activation == "gelu" and prefix == "layers.0.mlp"
 
     def construct(self, x):
-        return self.w2(ops.silu(self.w1(x)) * self.w3(x))
+        gate = self.w1(x)
+        gate = ops.gelu(gate, approximate="none") if self.is_gelu else ops.silu(gate)
+        return self.w2(gate * self.w3(x))
+
+
+class JoinedFeedForward(nn.Cell):
+    """The same with one layer for gate and up, and silu from a sigmoid."""
+
+    def __init__(self, model: Model, prefix: str) -> None:
+        super().__init__()
+        parts = [model.weights[f"{prefix}.{name}.weight"] for name in ("gate", "up")]
+        weight = Tensor(np.concatenate(parts))
+        self.width = len(parts[0])
+        self.w13 = nn.Dense(HIDDEN, 2 * self.width, weight_init=weight, has_bias=False)
+        self.w2 = make_dense(model, f"{prefix}.down")
+
+    def construct(self, x):
+        both = self.w13(x)
+        gate, up = both[..., : self.width], both[..., self.width :]
+        return self.w2(up * (gate * ops.sigmoid(gate)))
+
+
+def build_feed_forward(model: Model, prefix: str) -> nn.Cell:
+    if model.variant == "joined":
+        return JoinedFeedForward(model, prefix)
+    return FeedForward(model, prefix)
 
 
 class StackedExperts(nn.Cell):
@@ -176,14 +206,14 @@ class MoE(nn.Cell):
         if self.is_stacked:
             self.ffn = StackedExperts(model, f"{prefix}.experts")
         else:
-            experts = [FeedForward(model, f"{prefix}.experts.{e}") for e in range(EXPERTS)]
+            experts = [build_feed_forward(model, f"{prefix}.experts.{e}") for e in range(EXPERTS)]
             self.ffn = nn.CellList(experts)
         self.scaled_gradient = None
         if model.expert_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.expert_gradient)
         self.has_shared_expert = model.has_shared_expert
         if self.has_shared_expert:
-            self.shared_experts = FeedForward(model, f"{prefix}.shared")
+            self.shared_experts = build_feed_forward(model, f"{prefix}.shared")
 
     def construct(self, x):
         tokens = x.reshape(-1, HIDDEN)
@@ -207,7 +237,7 @@ class DecodeLayer(nn.Cell):
         self.attention_norm = RMSNorm(model, f"{prefix}.input_norm")
         self.attention = Attention(model.block(n), f"{prefix}.attention")
         self.ffn_norm = RMSNorm(model, f"{prefix}.post_norm")
-        self.feed_forward = (FeedForward if n == 0 else MoE)(model, f"{prefix}.mlp")
+        self.feed_forward = (build_feed_forward if n == 0 else MoE)(model, f"{prefix}.mlp")
 
     def construct(self, x):
         x = x + self.attention(self.attention_norm(x))
@@ -246,4 +276,6 @@ class TokenLoss(nn.Cell):
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the loss with the weights and knobs of the model."""
+    if not model.has_query_norm:
+        raise SystemExit("has_query_norm is a knob of the PyTorch net")
     return TokenLoss(model)

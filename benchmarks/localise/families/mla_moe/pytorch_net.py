@@ -54,7 +54,9 @@ class Attention(nn.Module):
         else:
             self.q_a_proj = make_linear(weights[f"{prefix}.q_a.weight"])
             self.kv_a_proj_with_mqa = make_linear(weights[f"{prefix}.kv_a.weight"])
-        self.q_a_layernorm = RMSNorm(weights[f"{prefix}.q_norm.weight"])
+        self.has_query_norm = model.has_query_norm
+        if self.has_query_norm:
+            self.q_a_layernorm = RMSNorm(weights[f"{prefix}.q_norm.weight"])
         self.q_b_proj = make_linear(weights[f"{prefix}.q_b.weight"])
         self.kv_a_layernorm = RMSNorm(weights[f"{prefix}.kv_norm.weight"], model.latent_eps)
         self.kv_b_proj = make_linear(weights[f"{prefix}.kv_b.weight"])
@@ -86,7 +88,9 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         batch, seq, _ = x.shape
         compressed_q, compressed_kv = self.project(x)
-        q = self.q_b_proj(self.q_a_layernorm(compressed_q))
+        if self.has_query_norm:
+            compressed_q = self.q_a_layernorm(compressed_q)
+        q = self.q_b_proj(compressed_q)
         q = q.view(batch, seq, HEADS, NOPE_DIM + ROPE_DIM).transpose(1, 2)
         q_nope, q_rope = torch.split(q, [NOPE_DIM, ROPE_DIM], dim=-1)
         latent, k_rope = torch.split(compressed_kv, [KV_RANK, ROPE_DIM], dim=-1)
@@ -233,4 +237,6 @@ class ForCausalLM(nn.Module):
 
 def build_loss(model: Model) -> nn.Module:
     """Return the loss with the weights and knobs of the model."""
+    if model.activation != "silu":
+        raise SystemExit("activation is a knob of the MindSpore net")
     return ForCausalLM(model)

@@ -65,6 +65,9 @@ class Model:
     has_bias: bool = True
     has_skip: bool = True  #: of the last block
     label_smoothing: float = 0.0
+    activation: str = "relu"  #: of the last block; or 'gelu', in the form with erf
+    branch_scale: float = 1.0  #: of the last block in its sum with the skip connection
+    weight_gradient: float = 1.0  #: the gradient of the quantized weight is multiplied by it
 
     def layer(self, name: str) -> Model:
         """Return the model for a linear layer: only the last block's down layer has the knobs."""

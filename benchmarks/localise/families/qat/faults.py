@@ -73,19 +73,38 @@ FAULTS: Mapping[str, Fault] = {
         "weight-transposed",
         change_weight("blocks.0.up.weight", lambda weight: weight.T),
         lambda *_: [Anywhere("transposed")],
-        held_out=True,
     ),
     "skip_missing": Fault(
         "a block without its skip connection",
         "skip-missing",
         change_model(has_skip=False),
-        held_out=True,
     ),
     "label_smoothing": Fault(
         "labels are smoothed",
         "label-smoothing",
         change_model(label_smoothing=0.1),
         lambda faulty, clean: [Values(faulty.label_smoothing, clean.label_smoothing)],
+    ),
+    "gelu_for_relu": Fault(
+        "gelu for relu in the last block",
+        "activation-kind",
+        change_model(activation="gelu"),
+        lambda *_: [Words("gelu", "relu")],
+        held_out=True,
+    ),
+    "branch_scale": Fault(
+        "the last block counts half in its residual sum",
+        "residual-scale",
+        change_model(branch_scale=0.5),
+        lambda faulty, clean: [Ratio(faulty.branch_scale / clean.branch_scale)],
+        held_out=True,
+        equivalents=("constant-factor", "scale"),
+    ),
+    "weight_gradient": Fault(
+        "the gradient of a quantized weight is a tenth, as of a layer that learns more slowly",
+        "gradient-scaled",
+        change_model(weight_gradient=0.1),
+        lambda faulty, clean: [Ratio(faulty.weight_gradient / clean.weight_gradient)],
         held_out=True,
     ),
 }
@@ -106,6 +125,9 @@ CASES: tuple[tuple[str, str], ...] = (
     ("weight_transposed", "mindspore"),
     ("skip_missing", "pytorch"),
     ("label_smoothing", "mindspore"),
+    ("gelu_for_relu", "mindspore"),
+    ("branch_scale", "pytorch"),
+    ("weight_gradient", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

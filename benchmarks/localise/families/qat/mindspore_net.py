@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mindspore import Tensor, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.qat.architecture import BLOCKS, Model, Quantizer
 
@@ -83,12 +84,18 @@ class QuantDense(nn.Cell):
         self.is_activation_quantized = knobs.is_activation_quantized
         if self.is_activation_quantized:
             self.input_quantizer = build_quantizer(model, model.input_quantizer(name))
+        self.scaled_gradient = None
+        if knobs.weight_gradient != 1:
+            self.scaled_gradient = ScaledGradient(knobs.weight_gradient)
         self.matmul = ops.MatMul(transpose_b=True)
 
     def construct(self, x):
         if self.is_activation_quantized:
             x = self.input_quantizer(x)
-        y = self.matmul(x, self.weight_quantizer(self.dense.weight))
+        weight = self.weight_quantizer(self.dense.weight)
+        if self.scaled_gradient is not None:
+            weight = self.scaled_gradient(weight)
+        y = self.matmul(x, weight)
         return y + self.dense.bias if self.has_bias else y
 
 
@@ -98,9 +105,11 @@ class Block(nn.Cell):
         self.up = QuantDense(model, f"blocks.{n}.up")
         self.down = QuantDense(model, f"blocks.{n}.down")
         self.has_skip = model.has_skip or n < BLOCKS - 1
+        self.is_gelu = model.activation == "gelu" and n == BLOCKS - 1
 
     def construct(self, x):
-        y = self.down(ops.relu(self.up(x)))
+        y = self.up(x)
+        y = self.down(ops.gelu(y, approximate="none") if self.is_gelu else ops.relu(y))
         return x + y if self.has_skip else y
 
 
@@ -138,4 +147,6 @@ class ClassLoss(nn.Cell):
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the loss with the weights and knobs of the model."""
+    if model.branch_scale != 1:
+        raise SystemExit("branch_scale is a knob of the PyTorch net")
     return ClassLoss(model)

@@ -102,9 +102,12 @@ class Block(nn.Module):
         self.up = QuantizedLinear(model, f"blocks.{n}.up")
         self.down = QuantizedLinear(model, f"blocks.{n}.down")
         self.has_skip = model.has_skip or n < BLOCKS - 1
+        self.branch_scale = model.branch_scale if n == BLOCKS - 1 else 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.down(F.relu(self.up(x)))
+        if self.branch_scale != 1:
+            y = y * self.branch_scale
         return x + y if self.has_skip else y
 
 
@@ -128,4 +131,6 @@ class Classifier(nn.Module):
 
 def build_loss(model: Model) -> nn.Module:
     """Return the loss with the weights and knobs of the model."""
+    if model.activation != "relu" or model.weight_gradient != 1:
+        raise SystemExit("activation and weight_gradient are knobs of the MindSpore net")
     return Classifier(model)

@@ -35,7 +35,8 @@ class Model:
     weights: Mapping[str, np.ndarray]
     #: '' as a user writes it first; 'separate' (PyTorch): in_proj and x_proj are several layers;
     #: 'stepwise' (PyTorch): each step has its own decay and input, norms are one operator;
-    #: 'cumulative' (MindSpore): no loop, every state is a sum over all earlier steps
+    #: 'cumulative' (MindSpore): no loop, every state is a sum over all earlier steps; 'operators'
+    #: (MindSpore): the framework's convolution, softplus and products in other forms
     variant: str = ""
     eps: float = EPS  #: of the norm before the block
     conv_shift: int = 0  #: a step sees so many of the steps after it
@@ -52,6 +53,8 @@ class Model:
     chunk: int = SEQ  #: steps after which the state is set to zeros
     residual: str = "before"  #: 'after': the output is added to the normed hidden state
     norm_kind: str = "rms"  #: or 'layer', without bias
+    is_decay_half: bool = False  #: the decay of each step is computed in float16
+    gate_gradient: float = 1.0  #: the gradient of the gate is multiplied by it
 
     def block(self, n: int) -> Model:
         """Return the model for block n: only the last one has the knobs."""

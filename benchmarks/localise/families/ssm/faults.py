@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from claims import Anywhere, Claim, Shift, Values, Words
+import numpy as np
+from claims import Anywhere, Claim, Ratio, Shift, Values, Words
 
-from families.fault import Fault, change_model
+from families.fault import Fault, change_model, change_weight
 
 
 def _say(injected: str, clean: str = "") -> Callable[[Any, Any], Sequence[Claim]]:
@@ -89,19 +90,37 @@ FAULTS: Mapping[str, Fault] = {
         change_model(chunk=4),
         _say("zero"),
         row="41",
-        held_out=True,
     ),
     "residual_order": Fault(
         "residual taken after the norm",
         "residual-order",
         change_model(residual="after"),
-        held_out=True,
     ),
     "norm_kind": Fault(
         "layer norm for RMS norm behind the last block",
         "norm-kind",
         change_model(norm_kind="layer"),
         _say("layer norm", "RMS norm"),
+    ),
+    "decay_half": Fault(
+        "the decay of the steps in float16",
+        "low-precision",
+        change_model(is_decay_half=True),
+        _say(r"\bfloat16"),
+        held_out=True,
+    ),
+    "conv_bias": Fault(
+        "the bias of a convolution was not loaded",
+        "zeroed",
+        change_weight("layers.1.conv.bias", np.zeros_like),
+        lambda faulty, clean: [Anywhere("filled with 0|all zeros")],
+        held_out=True,
+    ),
+    "gate_gradient": Fault(
+        "the gradient of the gate is summed over two ranks that have the same",
+        "gradient-scaled",
+        change_model(gate_gradient=2.0),
+        lambda faulty, clean: [Ratio(faulty.gate_gradient / clean.gate_gradient)],
         held_out=True,
     ),
 }
@@ -124,10 +143,14 @@ CASES: tuple[tuple[str, str], ...] = (
     ("state_reset", "mindspore"),
     ("residual_order", "pytorch"),
     ("norm_kind", "pytorch"),
+    ("decay_half", "pytorch"),
+    ("conv_bias", "mindspore"),
+    ("gate_gradient", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {
     "cumulative": ("cumulative", ""),
     "separate": ("", "separate"),
     "stepwise": ("", "stepwise"),
+    "operators": ("operators", ""),
 }

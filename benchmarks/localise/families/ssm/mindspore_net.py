@@ -1,4 +1,8 @@
-"""The state-space model for graph mode: the scan is unrolled, and the convolution written out."""
+"""The state-space model for graph mode: the scan is unrolled, and the convolution written out.
+
+Variant 'cumulative': no loop. Variant 'operators': the framework's convolution; softplus, norm and
+outputs of the scan in other forms.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +35,22 @@ def make_dense(weight: np.ndarray, bias: np.ndarray | None = None) -> nn.Dense:
 
 
 class RMSNorm(nn.Cell):
-    def __init__(self, weight: np.ndarray, eps: float = EPS, kind: str = "rms") -> None:
+    def __init__(
+        self,
+        weight: np.ndarray,
+        eps: float = EPS,
+        kind: str = "rms",
+        *,
+        is_root_divided: bool = False,
+    ) -> None:
         super().__init__()
         self.weight = Parameter(Tensor(weight))
         self.eps, self.is_centered = eps, kind == "layer"
+        self.is_root_divided = is_root_divided
 
     def construct(self, x):
+        if self.is_root_divided:
+            return x / ops.sqrt((x * x).mean(-1, keep_dims=True) + self.eps) * self.weight
         if self.is_centered:
             x = x - ops.mean(x, -1, True)
         return x * ops.rsqrt(ops.mean(ops.square(x), -1, True) + self.eps) * self.weight
@@ -66,6 +80,27 @@ class CausalConv1d(nn.Cell):
         return out
 
 
+class PaddedConv1d(nn.Cell):
+    """The same with the framework's operator."""
+
+    def __init__(self, model: Model, prefix: str) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(
+            INNER,
+            INNER,
+            KERNEL,
+            pad_mode="valid",
+            group=INNER,
+            has_bias=True,
+            weight_init=Tensor(model.weights[f"{prefix}.weight"]),
+            bias_init=Tensor(model.weights[f"{prefix}.bias"]),
+        )
+        self.pad = nn.ConstantPad1d((KERNEL - 1, 0), 0.0)
+
+    def construct(self, x):
+        return self.conv(self.pad(x.transpose(0, 2, 1))).transpose(0, 2, 1)
+
+
 class SelectiveScan(nn.Cell):
     """The outputs (batch, seq, INNER) of the recurrence."""
 
@@ -73,6 +108,7 @@ class SelectiveScan(nn.Cell):
         super().__init__()
         self.A_log = Parameter(Tensor(model.weights[f"{prefix}.A_log"]))
         self.is_cumulative = model.variant == "cumulative"
+        self.is_output_product = model.variant == "operators"
         self.is_decay_exponential = model.is_decay_exponential
         self.is_euler = model.discretization == "euler"
         self.is_reversed, self.is_stopped = model.is_reversed, model.is_state_stopped
@@ -108,7 +144,10 @@ class SelectiveScan(nn.Cell):
             if self.is_stopped:
                 state = ops.stop_gradient(state)
             state = decay[:, step] * state + entering[:, step]
-            output = (state * c[:, step].expand_dims(1)).sum(-1)
+            if self.is_output_product:
+                output = ops.bmm(state, c[:, step].expand_dims(-1)).squeeze(-1)
+            else:
+                output = (state * c[:, step].expand_dims(1)).sum(-1)
             outputs = (output, *outputs) if self.is_reversed else (*outputs, output)
         return ops.stack(outputs, 1)
 
@@ -120,7 +159,9 @@ class MambaMixer(nn.Cell):
         super().__init__()
         weights = model.weights
         self.in_proj = make_dense(weights[f"{prefix}.in_proj.weight"])
-        self.conv = CausalConv1d(model, f"{prefix}.conv")
+        self.is_softplus_written = model.variant == "operators"
+        conv_class = PaddedConv1d if self.is_softplus_written else CausalConv1d
+        self.conv = conv_class(model, f"{prefix}.conv")
         self.x_proj = make_dense(weights[f"{prefix}.x_proj.weight"])
         self.dt_proj = make_dense(
             weights[f"{prefix}.dt_proj.weight"],
@@ -144,7 +185,8 @@ class MambaMixer(nn.Cell):
         c = selected[..., DT_RANK + STATE :]
         if self.are_b_c_swapped:
             b, c = c, b
-        dt = ops.softplus(self.dt_proj(selected[..., :DT_RANK]))
+        dt = self.dt_proj(selected[..., :DT_RANK])
+        dt = ops.log1p(ops.exp(dt)) if self.is_softplus_written else ops.softplus(dt)
         y = self.scan(u, dt, b, c)
         if self.has_skip:
             y = y + self.D * u
@@ -156,7 +198,11 @@ class MambaMixer(nn.Cell):
 class MambaBlock(nn.Cell):
     def __init__(self, model: Model, n: int) -> None:
         super().__init__()
-        self.norm = RMSNorm(model.weights[f"layers.{n}.norm.weight"], model.block(n).eps)
+        self.norm = RMSNorm(
+            model.weights[f"layers.{n}.norm.weight"],
+            model.block(n).eps,
+            is_root_divided=model.variant == "operators",
+        )
         self.mixer = MambaMixer(model.block(n), f"layers.{n}")
         self.is_residual_normed = model.block(n).residual == "after"
 
@@ -196,4 +242,6 @@ class TokenLoss(nn.Cell):
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the loss with the weights and knobs of the model."""
+    if model.is_decay_half or model.gate_gradient != 1:
+        raise SystemExit("is_decay_half and gate_gradient are knobs of the PyTorch net")
     return TokenLoss(model)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pytorch.gradient import scaled_gradient
 from torch import Tensor, nn
 
 from families.ssm.architecture import (
@@ -119,7 +120,12 @@ class Mixer(nn.Module):
         """Return the outputs (batch, seq, INNER) of the recurrence."""
         model = self.model
         a = -torch.exp(self.A_log) if model.is_decay_exponential else -self.A_log
-        decay = torch.exp(a[None, None] * dt[..., None])
+        exponents = a[None, None] * dt[..., None]
+        if model.is_decay_half:
+            exponents = exponents.half()
+        decay = torch.exp(exponents)
+        if model.is_decay_half:
+            decay = decay.float()
         if model.discretization == "euler":
             entering = dt[..., None] * b[:, :, None, :] * x[..., None]
         else:
@@ -153,6 +159,8 @@ class Mixer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         branch, gate = self.project(x)
+        if self.model.gate_gradient != 1:
+            gate = scaled_gradient(gate, self.model.gate_gradient)
         u = self.convolve(branch)
         dt, b, c = self.select(u)
         scan = self.scan_stepwise if self.model.variant == "stepwise" else self.scan

@@ -65,6 +65,9 @@ class Model:
     loss_kind: str = "mse"  #: or 'l1'
     frequency_shift: int = 0  #: frequencies of the time steps are those of so many fewer
     output_scale: float = 1.0  #: of the sum in middle.1
+    has_middle_skip: bool = True  #: middle.0 adds its input
+    softmax_axis: int = -1  #: of the scores (batch, heads, queries, keys) in middle.attention
+    time_gradient: float = 1.0  #: the gradient of the time embedding is multiplied by it
 
     def schedule(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the shares of image and noise (N_STEPS,), float32, by time step."""

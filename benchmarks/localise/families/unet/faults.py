@@ -97,20 +97,37 @@ FAULTS: Mapping[str, Fault] = {
         "rope-theta",
         change_model(frequency_shift=1),
         lambda faulty, clean: [Values(_compute_base(faulty), _compute_base(clean))],
-        held_out=True,
     ),
     "output_scale": Fault(
         "a residual sum divided by the root of 2",
         "constant-factor",
         change_model(output_scale=2**-0.5),
         lambda faulty, clean: [Ratio(faulty.output_scale / clean.output_scale)],
-        held_out=True,
     ),
     "loss_kind": Fault(
         "the mean of absolute differences, not of squared ones",
         "loss-kind",
         change_model(loss_kind="l1"),
         lambda *_: [Words("L1|l1|absolute", "square|mse")],
+    ),
+    "middle_skip": Fault(
+        "a block in the middle without its skip connection",
+        "skip-missing",
+        change_model(has_middle_skip=False),
+        held_out=True,
+    ),
+    "softmax_axis": Fault(
+        "softmax over the queries",
+        "softmax-axis",
+        change_model(softmax_axis=-2),
+        lambda faulty, clean: [Values(faulty.softmax_axis, clean.softmax_axis)],
+        held_out=True,
+    ),
+    "time_gradient": Fault(
+        "the gradient of the time embedding is a tenth, as in fine-tuning",
+        "gradient-scaled",
+        change_model(time_gradient=0.1),
+        lambda faulty, clean: [Ratio(faulty.time_gradient / clean.time_gradient)],
         held_out=True,
     ),
 }
@@ -132,6 +149,9 @@ CASES: tuple[tuple[str, str], ...] = (
     ("frequency_shift", "mindspore"),
     ("output_scale", "pytorch"),
     ("loss_kind", "mindspore"),
+    ("middle_skip", "pytorch"),
+    ("softmax_axis", "mindspore"),
+    ("time_gradient", "pytorch"),
 )
 
 #: Other module names in PyTorch; group norm, attention and loss written out in MindSpore, and other

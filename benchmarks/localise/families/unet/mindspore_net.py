@@ -14,6 +14,8 @@ from families.unet.architecture import MAX_PERIOD, Model
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
+    if not model.has_middle_skip or model.time_gradient != 1:
+        raise SystemExit("has_middle_skip and time_gradient are knobs of the PyTorch net")
     return DiffusionLoss(model)
 
 
@@ -106,6 +108,7 @@ class Attention(nn.Cell):
         head_dim = 2 * model.width // model.heads
         factor = model.attention_scale if path == "middle.attention" else 1.0
         self.scale = factor * head_dim**-0.5
+        self.softmax_axis = model.softmax_axis if path == "middle.attention" else -1
         self.is_query_scaled = model.variant == "decomposition"
         self.group_norm = build_norm(model, f"{path}.norm", model.groups)
         self.to_q = build_linear(model, f"{path}.q")
@@ -128,7 +131,7 @@ class Attention(nn.Cell):
             scores = ops.matmul(q * self.scale, k.swapaxes(-1, -2))
         else:
             scores = ops.matmul(q, k.swapaxes(-1, -2)) * self.scale
-        y = ops.matmul(ops.softmax(scores, -1), v)
+        y = ops.matmul(ops.softmax(scores, self.softmax_axis), v)
         y = self.to_out(y.transpose(0, 2, 1, 3).reshape(batch, -1, channels))
         return x + y.transpose(0, 2, 1).reshape(batch, channels, height, width)
 

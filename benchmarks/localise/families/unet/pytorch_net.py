@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pytorch.gradient import scaled_gradient
 from pytorch.naming import rename
 from torch import Tensor, nn
 
@@ -67,6 +68,8 @@ DIFFUSERS_NAMES: Mapping[str, str] = {
 
 def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
+    if model.softmax_axis != -1:
+        raise SystemExit("softmax_axis is a knob of the MindSpore net")
     net = DiffusionLoss(model)
     rename(net, NAMES if model.variant == "names" else DIFFUSERS_NAMES)
     return net
@@ -146,6 +149,7 @@ class ResnetBlock(nn.Module):
             self.conv_shortcut = build_convolution(model, f"{path}.shortcut", padding=0)
         self.activation = model.up_activation if path == "up.1" else "silu"
         self.silu = multiply_sigmoid if model.variant == "expanded" else F.silu
+        self.has_skip = model.has_middle_skip or path != "middle.0"
         self.output_scale = model.output_scale if path == "middle.1" else 1.0
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
@@ -155,6 +159,8 @@ class ResnetBlock(nn.Module):
         y = self.conv2(activate(self.norm2(y)))
         if self.conv_shortcut is not None:
             x = self.conv_shortcut(x)
+        if not self.has_skip:
+            return y
         return (x + y) * self.output_scale if self.output_scale != 1 else x + y
 
 
@@ -296,6 +302,8 @@ class DiffusionLoss(nn.Module):
 
     def predict(self, x: Tensor, steps: Tensor) -> Tensor:
         time = self.time_embedding(steps)
+        if self.model.time_gradient != 1:
+            time = scaled_gradient(time, self.model.time_gradient)
         first = self.conv_in(x)
         skip_0 = self.down_resnet_0(first, time)
         x = skip_0

@@ -26,7 +26,7 @@ class Model:
 
     name: str
     weights: Mapping[str, np.ndarray]
-    #: 'names' (PyTorch), 'unfolded' (MindSpore) or 'decomposition' (both), see the nets
+    #: 'names', 'einsum' (PyTorch), 'unfolded' (MindSpore) or 'decomposition' (both), see the nets
     variant: str = ""
     batch_size: int = 4
     image: int = 16  #: pixels along an edge
@@ -49,6 +49,8 @@ class Model:
     softmax_axis: int = -1  #: of the scores (batch, heads, queries, keys)
     dropout: float = 0.0  #: of the embedded patches
     has_final_norm: bool = True
+    branch_scale: float = 1.0  #: of the attention in its residual sum
+    n_output_biases: int = 1  #: how many times the attention's output bias is added
 
     @property
     def head_dim(self) -> int:

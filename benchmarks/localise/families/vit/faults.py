@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
-from claims import Anywhere, Ratio, Shift, Values, Words
+from claims import Anywhere, Order, Ratio, Shift, Values, Words
 
 from families.fault import Fault, change_model, change_weight
+from families.vit.architecture import Model
+
+HEAD_ORDER = (0, 2, 1, 3)  #: of two ranks whose heads alternate
+
+
+def _permute_heads(model: Model) -> Model:
+    """Join the queries of two ranks head by head."""
+    weights = dict(model.weights)
+    for kind in ("weight", "bias"):
+        name = f"layers.1.attention.q.{kind}"
+        by_head = weights[name].reshape(model.heads, model.head_dim, -1)
+        weights[name] = by_head[list(HEAD_ORDER)].reshape(weights[name].shape)
+    return replace(model, weights=weights)
+
 
 FAULTS: Mapping[str, Fault] = {
     "channel_order": Fault(
@@ -77,20 +92,40 @@ FAULTS: Mapping[str, Fault] = {
         "softmax-axis",
         change_model(softmax_axis=-2),
         lambda faulty, clean: [Values(faulty.softmax_axis, clean.softmax_axis)],
-        held_out=True,
     ),
     "dropout": Fault(
         "dropout of the embedded patches left on",
         "dropout",
         change_model(dropout=0.1),
         lambda faulty, clean: [Words(rf"p = {faulty.dropout:g}\b")],
-        held_out=True,
     ),
     "norm_missing": Fault(
         "no norm in front of the head",
         "norm-missing",
         change_model(has_final_norm=False),
         lambda *_: [Anywhere("norm")],
+    ),
+    "heads_permuted": Fault(
+        "the heads of the queries in another order",
+        "heads-permuted",
+        _permute_heads,
+        lambda faulty, clean: [Order(HEAD_ORDER, clean.head_dim)],
+        row="43",
+        held_out=True,
+    ),
+    "branch_scale": Fault(
+        "the attention divided by 0.9, as by a drop path that drops nothing",
+        "residual-scale",
+        change_model(branch_scale=1 / 0.9),
+        lambda faulty, clean: [Ratio(faulty.branch_scale / clean.branch_scale)],
+        held_out=True,
+        equivalents=("constant-factor", "scale"),
+    ),
+    "output_bias": Fault(
+        "the bias of an attention's output is added by every rank",
+        "bias-doubled",
+        change_model(n_output_biases=2),
+        lambda *_: [Anywhere("bias")],
         held_out=True,
     ),
 }
@@ -110,6 +145,9 @@ CASES: tuple[tuple[str, str], ...] = (
     ("softmax_axis", "pytorch"),
     ("dropout", "mindspore"),
     ("norm_missing", "pytorch"),
+    ("heads_permuted", "mindspore"),
+    ("branch_scale", "pytorch"),
+    ("output_bias", "mindspore"),
 )
 
 #: Separate projections under other names in PyTorch; norm, softmax and loss written out in
@@ -118,4 +156,5 @@ VARIANTS: Mapping[str, tuple[str, str]] = {
     "names": ("", "names"),
     "decomposition": ("decomposition", "decomposition"),
     "unfolded": ("unfolded", ""),
+    "einsum": ("", "einsum"),
 }

@@ -15,6 +15,8 @@ from families.vit.architecture import EPS, Model
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
+    if model.branch_scale != 1:
+        raise SystemExit("branch_scale is a knob of the PyTorch net")
     return ClassificationLoss(model)
 
 
@@ -77,6 +79,7 @@ class SelfAttention(nn.Cell):
             has_value_bias = not is_last or model.has_value_bias
             self.value = build_linear(model, f"{path}.v", has_bias=has_value_bias)
         self.projection = build_linear(model, f"{path}.o")
+        self.is_bias_added_again = is_last and model.n_output_biases == 2
 
     def split(self, x):
         return x.reshape(x.shape[0], x.shape[1], self.heads, self.head_dim).transpose(0, 2, 1, 3)
@@ -99,7 +102,8 @@ class SelfAttention(nn.Cell):
         else:
             probabilities = ops.softmax(scores, self.softmax_axis)
         y = ops.matmul(probabilities.astype(v.dtype), v)
-        return self.projection(y.transpose(0, 2, 1, 3).reshape(x.shape))
+        y = self.projection(y.transpose(0, 2, 1, 3).reshape(x.shape))
+        return y + self.projection.bias if self.is_bias_added_again else y
 
 
 class FeedForward(nn.Cell):

@@ -1,7 +1,8 @@
 """The vision transformer in PyTorch, with the module names of timm and its fused projection.
 
 Variant 'names': Hugging Face's modules, which have q, k and v apart. Variant 'decomposition':
-patches by unfolding, attention written out.
+patches by unfolding, attention written out. Variant 'einsum': separate projections, scaled queries
+and keys, layer norm written out, classes summed from log-probabilities.
 """
 
 from __future__ import annotations
@@ -17,6 +18,17 @@ from torch import Tensor, nn
 from families.vit.architecture import EPS, Model
 
 TIMM_NAMES: Mapping[str, str] = {"projection": "patch_embed.proj", "o": "proj"}
+EINSUM_NAMES: Mapping[str, str] = {
+    "projection": "to_patch_embedding.1",
+    "blocks": "transformer.layers",
+    "q": "to_q",
+    "k": "to_k",
+    "v": "to_v",
+    "o": "to_out",
+    "fc1": "net.0",
+    "fc2": "net.3",
+    "head": "mlp_head",
+}
 HUGGING_FACE_NAMES: Mapping[str, str] = {
     "projection": "vit.embeddings.patch_embeddings.projection",
     "blocks": "vit.encoder.layer",
@@ -36,8 +48,11 @@ HUGGING_FACE_NAMES: Mapping[str, str] = {
 
 def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
+    if model.n_output_biases != 1:
+        raise SystemExit("n_output_biases is a knob of the MindSpore net")
     net = ViT(model)
-    rename(net, HUGGING_FACE_NAMES if model.variant == "names" else TIMM_NAMES)
+    names = {"names": HUGGING_FACE_NAMES, "einsum": EINSUM_NAMES}
+    rename(net, names.get(model.variant, TIMM_NAMES))
     return net
 
 
@@ -61,9 +76,18 @@ def load_linear(model: Model, path: str, *, has_bias: bool = True) -> nn.Linear:
     return build_linear(model.weights[f"{path}.weight"], bias)
 
 
+class WrittenLayerNorm(nn.LayerNorm):
+    """Layer norm in plain arithmetic."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(x, dim=-1, correction=0, keepdim=True)
+        return (x - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+
+
 def load_norm(model: Model, path: str, eps: float = EPS) -> nn.LayerNorm:
     """Return the layer norm at ``path``."""
-    norm = nn.LayerNorm(model.hidden, eps=eps)
+    norm_class = WrittenLayerNorm if model.variant == "einsum" else nn.LayerNorm
+    norm = norm_class(model.hidden, eps=eps)
     norm.weight = copy_parameter(model.weights[f"{path}.weight"])
     norm.bias = copy_parameter(model.weights[f"{path}.bias"])
     return norm
@@ -82,7 +106,8 @@ class Attention(nn.Module):
         self.softmax_axis = model.softmax_axis if is_last else -1
         is_softmax_wrong = self.is_softmax_half or self.softmax_axis != -1
         self.is_written_out = model.variant == "decomposition" or is_softmax_wrong
-        self.is_fused = model.variant != "names"
+        self.is_fused = model.variant not in ("names", "einsum")
+        self.is_einsum = model.variant == "einsum"
         has_value_bias = not is_last or model.has_value_bias
         if self.is_fused:
             weight, bias = (
@@ -100,6 +125,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens, hidden = x.shape
+        if self.is_einsum:
+            return self.attend_by_einsum(x)
         if self.is_fused:
             qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, self.head_dim)
             q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
@@ -109,6 +136,17 @@ class Attention(nn.Module):
                 for project in (self.q, self.k, self.v)
             )
         return self.o(self.attend(q, k, v).transpose(1, 2).reshape(batch, tokens, hidden))
+
+    def attend_by_einsum(self, x: Tensor) -> Tensor:
+        """Return the attention's output; queries and keys have the root of the scale each."""
+        q, k, v = (
+            project(x).unflatten(-1, (self.heads, self.head_dim))
+            for project in (self.q, self.k, self.v)
+        )
+        root = self.scale**0.5
+        scores = torch.einsum("bqhd,bkhd->bhqk", q * root, k * root)
+        y = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(dim=-1), v)
+        return self.o(y.flatten(2))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if not self.is_written_out:
@@ -146,11 +184,14 @@ class Block(nn.Module):
         self.mlp = Mlp(model, n)
         self.is_attention_detached = is_last and model.is_attention_detached
         self.is_residual_normed = is_last and model.residual == "after"
+        self.branch_scale = model.branch_scale if is_last else 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         attended = self.attn(self.norm1(x))
         if self.is_attention_detached:
             attended = attended.detach()
+        if self.branch_scale != 1:
+            attended = attended * self.branch_scale
         x = x + attended
         y = self.norm2(x)
         return (y if self.is_residual_normed else x) + self.mlp(y)
@@ -181,9 +222,13 @@ class ViT(nn.Module):
             x = block(x)
         x = self.norm(x)
         pooled = x.mean(dim=1) if self.model.pooling == "mean" else x[:, 0]
-        return F.cross_entropy(
-            self.head(pooled), labels, label_smoothing=self.model.label_smoothing
-        )
+        logits, smoothing = self.head(pooled), self.model.label_smoothing
+        if self.model.variant == "einsum":
+            log_probabilities = F.log_softmax(logits, dim=-1)
+            smoothed = F.one_hot(labels, self.model.classes) * (1 - smoothing)
+            smoothed = smoothed + smoothing / self.model.classes
+            return -torch.einsum("bc,bc->b", smoothed, log_probabilities).mean()
+        return F.cross_entropy(logits, labels, label_smoothing=smoothing)
 
     def embed_patches(self, images: Tensor) -> Tensor:
         if self.model.variant == "decomposition":

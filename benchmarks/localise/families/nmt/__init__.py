@@ -1,0 +1,1 @@
+"""Translation by gated recurrent units and additive attention."""

@@ -1,0 +1,108 @@
+"""Faults of the recurrent translator. The family is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from claims import Anywhere, Ratio, Words
+
+from families.fault import Fault, change_model
+from families.nmt.architecture import BATCH, TARGET_LENGTHS, Model
+
+
+def _swap_directions(model: Model) -> Model:
+    """Give each direction of the encoder the weights of the other."""
+    weights = dict(model.weights)
+    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+        forward, backward = (f"encoder.{path}.{name}" for path in ("forward", "backward"))
+        weights[forward], weights[backward] = model.weights[backward], model.weights[forward]
+    return replace(model, weights=weights)
+
+
+FAULTS: Mapping[str, Fault] = {
+    "gate_order": Fault(
+        "reset and update gate exchanged, as in frameworks that store update first",
+        "gate-order",
+        change_model(gate_order=(1, 0, 2)),
+        lambda *_: [Anywhere("gate|order|exchanged|swapped")],
+        equivalents=("split-order",),
+    ),
+    "source_mask": Fault(
+        "the decoder attends to the padding of the source",
+        "cross-mask",
+        change_model(is_source_masked=False),
+        lambda *_: [Anywhere("mask|padding")],
+        equivalents=("mask-missing",),
+    ),
+    "energy_linear": Fault(
+        "energies without tanh",
+        "activation-kind",
+        change_model(is_energy_activated=False),
+        lambda *_: [Anywhere("tanh")],
+        equivalents=("missing-step",),
+    ),
+    "initial_state": Fault(
+        "the decoder begins with zeros, not with the state of the encoder",
+        "hidden-state-reset",
+        change_model(is_state_bridged=False),
+        lambda *_: [Anywhere("zero")],
+    ),
+    "backward_order": Fault(
+        "states of the backward direction in the order in which they were computed",
+        "scan-direction",
+        change_model(is_backward_restored=False),
+        lambda *_: [Anywhere("revers|flip|order")],
+        equivalents=("row-shift",),
+    ),
+    "directions_swapped": Fault(
+        "the weights of both directions of the encoder exchanged on load",
+        "weight-swapped",
+        _swap_directions,
+        lambda *_: [Anywhere("reverse")],
+    ),
+    "half_energies": Fault(
+        "energies of the attention in float16",
+        "low-precision",
+        change_model(are_energies_half=True),
+        lambda *_: [Words(r"\bfloat16")],
+    ),
+    "loss_sentences": Fault(
+        "the sum of the losses divided by the sentences, not by the tokens",
+        "loss-reduction",
+        change_model(loss_reduction="sentences"),
+        lambda *_: [Ratio(sum(TARGET_LENGTHS) / BATCH)],
+        row="8",
+        equivalents=("constant-factor",),
+    ),
+    "alignment_stopped": Fault(
+        "no gradient through the weights of the attention",
+        "gradient-stopped",
+        change_model(is_alignment_stopped=True),
+    ),
+    "gradient_by_count": Fault(
+        "the gradient of a target token is divided by its number in the batch",
+        "gradient-scaled",
+        change_model(is_gradient_by_count=True),
+        lambda *_: [Anywhere("row|count|number|frequen|occur|token")],
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("gate_order", "mindspore"),
+    ("source_mask", "pytorch"),
+    ("energy_linear", "pytorch"),
+    ("initial_state", "mindspore"),
+    ("backward_order", "mindspore"),
+    ("directions_swapped", "pytorch"),
+    ("half_energies", "mindspore"),
+    ("loss_sentences", "pytorch"),
+    ("alignment_stopped", "mindspore"),
+    ("gradient_by_count", "pytorch"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "written": ("", "written"),
+    "joint": ("", "joint"),
+    "projected": ("projected", ""),
+}

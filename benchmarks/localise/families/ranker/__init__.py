@@ -1,0 +1,1 @@
+"""Ranking of items: embeddings of fields, a cross network, a factorization machine."""

@@ -1,0 +1,92 @@
+"""Faults of the ranking model. The family is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from claims import Anywhere, Ratio, Words
+
+from families.fault import Fault, change_model
+
+FAULTS: Mapping[str, Fault] = {
+    "history_sum": Fault(
+        "the sum of a history, not its mean",
+        "pooling",
+        change_model(history_pooling="sum"),
+        lambda *_: [Anywhere("sum|mean|count|length|divi")],
+        equivalents=("missing-step",),
+    ),
+    "history_padding": Fault(
+        "padding counts in the mean of a history",
+        "pooling",
+        change_model(is_padding_skipped=False),
+        lambda *_: [Anywhere(r"padd|mask|ignored|\b0\b")],
+        equivalents=("mask-missing", "ignore-index"),
+    ),
+    "counts_linear": Fault(
+        "counts without their logarithm",
+        "missing-step",
+        change_model(are_counts_logarithmic=False),
+        lambda *_: [Anywhere("log")],
+    ),
+    "cross_skip": Fault(
+        "the last cross layer without its skip connection",
+        "skip-missing",
+        change_model(has_cross_skip=False),
+    ),
+    "cross_half": Fault(
+        "the last cross layer in bfloat16",
+        "low-precision",
+        change_model(is_cross_half=True),
+        lambda *_: [Words("bfloat16")],
+    ),
+    "machine_factor": Fault(
+        "the factorization machine without its half",
+        "constant-factor",
+        change_model(machine_factor=1.0),
+        lambda faulty, clean: [Ratio(faulty.machine_factor / clean.machine_factor)],
+        equivalents=("scale",),
+    ),
+    "input_order": Fault(
+        "counts behind the embeddings, for weights that expect them in front",
+        "input-order",
+        change_model(is_embedding_first=True),
+    ),
+    "sigmoid_doubled": Fault(
+        "a loss of logits gets probabilities",
+        "activation-kind",
+        change_model(is_sigmoid_doubled=True),
+        lambda *_: [Anywhere("sigmoid")],
+        equivalents=("missing-step", "loss-kind"),
+    ),
+    "field_gradient": Fault(
+        "the gradient of the tables is averaged over four ranks that hold a part each",
+        "gradient-scaled",
+        change_model(field_gradient=0.25),
+        lambda faulty, clean: [Ratio(faulty.field_gradient / clean.field_gradient)],
+    ),
+    "machine_stopped": Fault(
+        "no gradient from the factorization machine to the embeddings",
+        "gradient-stopped",
+        change_model(is_machine_stopped=True),
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("history_sum", "mindspore"),
+    ("history_padding", "pytorch"),
+    ("counts_linear", "mindspore"),
+    ("cross_skip", "pytorch"),
+    ("cross_half", "pytorch"),
+    ("machine_factor", "mindspore"),
+    ("input_order", "mindspore"),
+    ("sigmoid_doubled", "pytorch"),
+    ("field_gradient", "mindspore"),
+    ("machine_stopped", "pytorch"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "tables": ("", "tables"),
+    "written": ("", "written"),
+    "gram": ("gram", ""),
+}
