@@ -80,6 +80,8 @@ def _count_repeats(flow: Flow) -> dict[int, int]:
     }
     repeats = {}
     for value, ops in producers.items():
+        if len(ops) == 1:
+            continue
         enclosing_ops = {call for op in ops for call in flow.iterate_enclosing_calls(op)}
         own_ops = [op for op in ops if op not in enclosing_ops]
         origins = {gradients_of_call.get(op, flow.operands[op]) for op in own_ops}
@@ -94,14 +96,18 @@ def _count_equal_calls(flow: Flow, producers: Mapping[int, Sequence[int]]) -> di
     Single numbers are no one class, even if they are equal.
     """
     kinds = flow.trace.ops["kind"].tolist()
-    columns = [flow.list_column(name) for name in ("size", "max", "min", "norm")]
-    numbers = list(zip(*columns, strict=True))
+    columns = flow.classes[["size", "max", "min", "norm"]]
+    # -1 where a number is missing or NaN: such values are not known to be equal
+    groups = columns.groupby(list(columns), sort=False).ngroup().to_numpy()
+    # negative, so that it is the number of no class
+    is_number = (np.array(flow.sizes) == 1) & (groups >= 0)
+    operand_ids = np.where(is_number, -2 - groups, np.arange(len(groups)))
     equal_values: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
-    for value, ops in producers.items():
-        op = ops[0]
-        if flow.operands[op] and flow.levels[op] == "op":
-            operands = [numbers[x] if flow.sizes[x] == 1 else x for x in flow.operands[op]]
-            equal_values[kinds[op], tuple(operands), numbers[value]].append(value)
+    for value in np.flatnonzero(columns.duplicated(keep=False) & (groups >= 0)).tolist():
+        op = producers[value][0] if value in producers else -1
+        if op >= 0 and flow.operands[op] and flow.levels[op] == "op":
+            operands = tuple(operand_ids[list(flow.operands[op])].tolist())
+            equal_values[kinds[op], operands, int(groups[value])].append(value)
     repeats = {}
     for values in equal_values.values():
         if len(values) > 1:
