@@ -12,6 +12,7 @@ from ..alignment import FusedGroup
 from ..comparison import Comparison
 from ..graph import Flow
 from ..graph.missing_edges import find_bridge
+from ..graph.recent_values import list_recent_values
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
 from ..model.trace import FORWARD
@@ -354,6 +355,21 @@ def find_inputs(flow: Flow, value: int) -> Sequence[tuple[int, int]]:
     if bridge is None:
         return []
     return [(parent, -1) for parent in bridge.parents]
+
+
+def list_cut_sources(flow: Flow, value: int) -> list[int]:
+    """Return the recent larger values within whose extremes a value is, latest first.
+
+    An op that is not recorded may have cut the value from one of them.
+    """
+    lows, highs = flow.list_column("min"), flow.list_column("max")
+    return [
+        source
+        for source in list_recent_values(flow, value)
+        if lows[source] <= lows[value]
+        and highs[value] <= highs[source]
+        and flow.sizes[source] > flow.sizes[value]
+    ]
 
 
 def depends_on(flow: Flow, value: int, other: int) -> bool:

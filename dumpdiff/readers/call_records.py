@@ -10,6 +10,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -58,6 +59,7 @@ def is_module(kind: str) -> bool:
     return kind.startswith(("Module.", "Cell."))
 
 
+@lru_cache(maxsize=1 << 12)
 def is_communication(kind: str) -> bool:
     """Whether a call is a collective or a point-to-point transfer."""
     return kind.startswith(("Distributed.", "MintDistributed."))
@@ -103,20 +105,49 @@ def _check_extents(*extents: Any) -> tuple[tuple[int, ...] | None, int]:
     return (None, -1) if shape is None else (shape, math.prod(shape))
 
 
-def parse_statistics(recorded: Iterable[Sequence[Any]]) -> Floats:
-    """Return (rows, 4) the numbers of the recorded columns max, min, mean and norm."""
-    return np.column_stack([to_float_array(column) for column in recorded])
+@dataclass(frozen=True)
+class RecordedStatistics:
+    """Max, min, mean and norm of records, and what their form says about them."""
+
+    numbers: Floats  #: (rows, 4) max, min, mean and norm; NaN where none was computed
+    is_recorded: Flags  #: (rows,) whether max is recorded as a number
+    is_undefined: Flags  #: (rows,) max and min are finite, but the mean or the norm is NaN
+
+    @staticmethod
+    def concatenate(blocks: Sequence[RecordedStatistics]) -> RecordedStatistics:
+        """Return the rows of several blocks, one after the other; there is at least one block."""
+        return RecordedStatistics(
+            np.concatenate([block.numbers for block in blocks]),
+            np.concatenate([block.is_recorded for block in blocks]),
+            np.concatenate([block.is_undefined for block in blocks]),
+        )
+
+    def take(self, rows: Ints) -> RecordedStatistics:
+        """Return these rows."""
+        return RecordedStatistics(
+            self.numbers[rows], self.is_recorded[rows], self.is_undefined[rows]
+        )
+
+
+def parse_statistics(recorded: Sequence[Sequence[Any]]) -> RecordedStatistics:
+    """Parse the recorded columns max, min, mean and norm."""
+    numbers = np.column_stack([to_float_array(column) for column in recorded])
+    number_types = (int, float, bool)
+    is_recorded = np.array([type(value) in number_types for value in recorded[0]], dtype=bool)
+    is_finite = np.isfinite(numbers[:, :2]).all(axis=1)
+    is_undefined = np.zeros(len(numbers), dtype=bool)
+    for position in (2, 3):
+        column = recorded[position]
+        missing_rows = np.flatnonzero(np.isnan(numbers[:, position]) & is_finite).tolist()
+        # other values than numbers mean "not computed"
+        is_undefined[[row for row in missing_rows if type(column[row]) is float]] = True
+    return RecordedStatistics(numbers, is_recorded, is_undefined)
 
 
 def build_statistic_columns(
-    recorded: Sequence[Sequence[Any]],
-    numbers: Floats,
-    dtypes: Sequence[str],
-    sizes: Sequence[int],
+    statistics: RecordedStatistics, dtypes: Sequence[str], sizes: Sequence[int]
 ) -> dict[str, AnyArray]:
-    """Return the columns max, min, mean, norm and nonfinite from the four recorded columns.
-
-    ``numbers`` is what :func:`parse_statistics` returns for them.
+    """Return the columns max, min, mean, norm and nonfinite.
 
     - A float64 beyond the range of float32 is recorded as Infinity, because statistics go through
       float32: its value is unknown, not Inf.
@@ -124,9 +155,8 @@ def build_statistic_columns(
       in the recorder.
     - The mean and norm of a single element are known even if they are not recorded.
     """
-    table = numbers.copy()
-    number_types = (int, float, bool)
-    is_recorded = np.array([type(value) in number_types for value in recorded[0]], dtype=bool)
+    table = statistics.numbers.copy()
+    is_recorded = statistics.is_recorded
     is_finite = np.isfinite(table[:, :2]).all(axis=1)
     nonfinite = np.where(is_recorded, ~is_finite, -1).astype(np.int8)
     is_wide = np.array([dtype in ("float64", "complex128") for dtype in dtypes], dtype=bool)
@@ -137,34 +167,22 @@ def build_statistic_columns(
     is_single = np.asarray(sizes, dtype=np.int64) == 1
     table[is_single, 2] = table[is_single, 0]
     table[is_single, 3] = np.abs(table[is_single, 0])
-    statistics = dict(zip(("max", "min", "mean", "norm"), table.T, strict=True))
-    return statistics | {"nonfinite": nonfinite}
+    columns = dict(zip(("max", "min", "mean", "norm"), table.T, strict=True))
+    return columns | {"nonfinite": nonfinite}
 
 
 def find_undefined_sums(
-    recorded: Sequence[Sequence[Any]],
-    numbers: Floats,
-    ops: Sequence[int],
-    names: Sequence[str],
-    file: str,
+    statistics: RecordedStatistics, ops: Sequence[int], names: Sequence[str], file: str
 ) -> list[Problem]:
     """Return a problem if a mean or norm is NaN although max and min are finite numbers.
 
-    ``recorded`` has the four recorded columns, ``numbers`` what :func:`parse_statistics` returns
-    for them, ``ops`` the op of every row, ``names`` the names of the ops. A sum that overflows is
+    ``ops`` has the op of every row, ``names`` the names of the ops. A sum that overflows is
     infinite; no finite elements have a NaN as mean or norm.
     """
-    is_finite = np.isfinite(numbers[:, :2]).all(axis=1)
-    rows: set[int] = set()
-    for position in (2, 3):
-        column = recorded[position]
-        is_undefined = np.isnan(numbers[:, position]) & is_finite
-        for row in np.flatnonzero(is_undefined).tolist():
-            if type(column[row]) is float:  # other values mean "not computed"
-                rows.add(row)
+    rows = np.flatnonzero(statistics.is_undefined).tolist()
     if not rows:
         return []
-    op_names = list(dict.fromkeys(names[ops[row]] for row in sorted(rows)))
+    op_names = list(dict.fromkeys(names[ops[row]] for row in rows))
     shown_names = ", ".join(op_names[:_MAX_SHOWN_CALLS])
     message = f"mean or norm is NaN although max and min are finite: {shown_names}"
     return [Problem(file, message, count=len(rows), op=op_names[0], weakens=True)]
