@@ -34,6 +34,9 @@ _NONLINEAR = frozenset(
 _MIN_STEPS = {"mean": 2, "softmax": 4}
 #: Values above an output that are searched for a second way from an input to it.
 _MAX_DETOUR_VALUES = 12
+#: Share of the root mean square above which the mean of gradients is not zero: in bfloat16 it is
+#: rounding up to 4e-3; of one gradient of -1/n in each row of c classes it is 1 / sqrt(c).
+_ZERO_SUM_SHARE = 0.005
 #: Values that one tensor can be the gradient of: a chain of additions.
 _MAX_LABELS = 16
 
@@ -133,6 +136,8 @@ def collect_recorded_gradients(flow: Flow) -> Gradients:
             continue
         inputs = [value for value in inputs_of[call] if value >= 0]
         for value, gradient in _match_inputs_to_gradients(flow, inputs, outputs_of[record]):
+            if _is_of_log_probabilities(flow, call, gradient):
+                continue
             if gradient in flow.writes[record]:
                 by_edge.setdefault((outputs_of[call][0], value), gradient)
                 calls_of[value][gradient].append(call)
@@ -149,6 +154,18 @@ def collect_recorded_gradients(flow: Flow) -> Gradients:
     for value, gradient in find_returned_gradients(flow).items():
         gradient_of.setdefault(value, gradient)
     return Gradients(gradient_of, _flag_detours(flow, by_edge))
+
+
+def _is_of_log_probabilities(flow: Flow, call: int, gradient: int) -> bool:
+    """Return whether the gradient that a cross entropy returns is not that of its logits.
+
+    PyTorch's function consists of two, and its record has what the last one returns. The softmax of
+    a row adds up to one, as its labels do, so the gradients of its logits add up to zero.
+    """
+    if not str(flow.trace.ops["kind"].iat[call]).endswith(".cross_entropy"):
+        return False
+    mean = float(flow.list_column("mean")[gradient])
+    return abs(mean) > _ZERO_SUM_SHARE * flow.rms[gradient]
 
 
 def find_returned_gradients(flow: Flow) -> dict[int, int]:

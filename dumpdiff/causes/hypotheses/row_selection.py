@@ -165,7 +165,7 @@ def suggest_other_tokens(case: FaultCase) -> Iterator[Candidate]:
         if not is_sequences or not operand.is_floating or operand.shape[1] < 2:
             continue
         tokens = [_find_tokens(operand.array, rows) for rows in (case.faulty, case.faithful)]
-        if np.array_equal(*tokens):
+        if np.array_equal(tokens[0], tokens[1]):
             continue
         predicted, unchanged = (operand.array[np.arange(n_sequences), each] for each in tokens)
         (description, _), (_, contrast) = (_describe_tokens(each, operand.name) for each in tokens)

@@ -73,7 +73,8 @@ def _list_other_axes(number: int, step: Step) -> Iterator[Change]:
 
 def _normalize(x: AnyArray, axis: int) -> Floats:
     norms: Floats = np.linalg.norm(x, axis=axis, keepdims=True)
-    return x / np.maximum(norms, DEFAULT_NORMALIZE_EPS)
+    normalized: Floats = x / np.maximum(norms, DEFAULT_NORMALIZE_EPS)
+    return normalized
 
 
 def _is_recorded(case: FaultCase, output: AnyArray) -> bool:
