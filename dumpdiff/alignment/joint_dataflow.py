@@ -7,7 +7,7 @@ evidence, see ``graph.missing_edges``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
@@ -22,10 +22,39 @@ from ..graph.missing_edges import (
     find_unrecorded_results,
 )
 from ..model.arrays import Flags, Floats, Ints, Objects
+from ..model.int_lists import IntLists
 from ..model.trace import FORWARD
 from .fused_groups import FusedGroup, find_outputs
 from .sides import PreparedSide
 from .slot_pairs import SlotPair
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Edges of a dataflow between nodes; the parents of one node are in order."""
+
+    children: Ints
+    parents: Ints
+
+    @staticmethod
+    def from_pairs(pairs: Iterable[tuple[int, int]]) -> Edges:
+        """Return the edges of pairs (child, parent)."""
+        table = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
+        return Edges(table[:, 0], table[:, 1])
+
+    def append(self, *others: Edges) -> Edges:
+        """Return these edges and others after them."""
+        all_edges = (self, *others)
+        return Edges(
+            np.concatenate([edges.children for edges in all_edges]),
+            np.concatenate([edges.parents for edges in all_edges]),
+        )
+
+    def flag_children(self, n_nodes: int) -> Flags:
+        """Return (nodes,) whether a node has parents."""
+        flags = np.zeros(n_nodes, dtype=bool)
+        flags[self.children] = True
+        return flags
 
 
 @dataclass(frozen=True)
@@ -35,7 +64,7 @@ class JoinedSide:
     flow: Flow
     nodes: Ints  #: (classes,) node of each class
     classes: Ints  #: (nodes,) class of each node, -1 if the side has none
-    parents: list[list[int]]  #: per node: nodes it was computed from, as recorded or bridged
+    edges: Edges  #: from nodes to what was computed from them, as recorded or bridged
 
 
 @dataclass(frozen=True)
@@ -47,7 +76,7 @@ class JointDataflow:
     """
 
     sides: tuple[JoinedSide, JoinedSide]
-    parents: tuple[tuple[int, ...], ...]  #: per node: nodes it was computed from, by either record
+    parents: IntLists  #: per node: nodes it was computed from, by either record
     order: tuple[int, ...]  #: nodes, parents first
     phase: Objects  #: (nodes,) of the target's class, else of the reference's
     bridges: Counter[str]  #: evidence -> number of missing edges bridged by it
@@ -99,30 +128,29 @@ def join_dataflows(
     classes_t = np.concatenate([paired_t, unpaired_t, np.full(len(unpaired_r), -1)])
     classes_r = np.concatenate([paired_r, np.full(len(unpaired_t), -1), unpaired_r])
     n_nodes = len(classes_t)
-    parents_t = _map_parents(n_nodes, nodes_t, sides[0].parents)
-    parents_r = _map_parents(n_nodes, nodes_r, sides[1].parents)
-    for fused_node, part_nodes, is_target in _iterate_fused_outputs(
-        sides, groups, nodes_t, nodes_r
-    ):
-        fused_parents = parents_t if is_target else parents_r
-        for part_node in part_nodes:
-            fused_parents[part_node].append(fused_node)
-    _add_slot_parents(len(class_pairs), slot_pairs, (nodes_t, nodes_r), (parents_t, parents_r))
+    nodes_of_sides = (nodes_t, nodes_r)
+    fused_edges = _list_fused_edges(sides, groups, nodes_of_sides)
+    slot_edges = _list_slot_edges(len(class_pairs), slot_pairs, nodes_of_sides)
+    recorded_edges = [
+        _map_edges(nodes, side.parents).append(side_edges, slot_edges)
+        for nodes, side, side_edges in zip(nodes_of_sides, sides, fused_edges, strict=True)
+    ]
+    has_parents_t, has_parents_r = (edges.flag_children(n_nodes) for edges in recorded_edges)
     bridges: Counter[str] = Counter()
-    recorded_parents_t = [list(parents) for parents in parents_t]
-    bridged_nodes: dict[int, str] = {
-        **_bridge_missing_edges(target, classes_t, nodes_t, parents_t, parents_r, bridges),
-        **_bridge_missing_edges(
-            reference, classes_r, nodes_r, parents_r, recorded_parents_t, bridges
-        ),
-    }
+    bridges_t = _bridge_missing_edges(
+        target, classes_t, nodes_t, has_parents_t, has_parents_r, bridges
+    )
+    bridges_r = _bridge_missing_edges(
+        reference, classes_r, nodes_r, has_parents_r, has_parents_t, bridges
+    )
+    bridged_nodes = {**bridges_t.evidence, **bridges_r.evidence}
     phases_t, phases_r = target.classes["phase"].to_numpy(), reference.classes["phase"].to_numpy()
     phase = np.where(
         classes_t >= 0, phases_t[np.maximum(classes_t, 0)], phases_r[np.maximum(classes_r, 0)]
     )
     joined_sides = (
-        JoinedSide(target, nodes_t, classes_t, parents_t),
-        JoinedSide(reference, nodes_r, classes_r, parents_r),
+        JoinedSide(target, nodes_t, classes_t, recorded_edges[0].append(bridges_t.edges)),
+        JoinedSide(reference, nodes_r, classes_r, recorded_edges[1].append(bridges_r.edges)),
     )
     parents, order = _order_nodes(joined_sides, phase, np.ones(n_pairs, dtype=bool))
     return JointDataflow(
@@ -143,34 +171,31 @@ def _list_paired(classes: Ints, further_classes: list[int]) -> Ints:
 
 def _order_nodes(
     sides: tuple[JoinedSide, JoinedSide], phase: Objects, agrees: Flags
-) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+) -> tuple[IntLists, tuple[int, ...]]:
     """Return the parents of all nodes by either record, and the nodes with parents first."""
-    parents_t, parents_r = ([list(parents) for parents in side.parents] for side in sides)
-    for side, side_parents in zip(sides, (parents_t, parents_r), strict=True):
-        _bridge_unread_values(side.flow, side.classes, side.nodes, agrees, side_parents)
-    parents = tuple(tuple(dict.fromkeys(a + b)) for a, b in zip(parents_t, parents_r, strict=True))
+    edges_t, edges_r = (side.edges.append(_bridge_unread_values(side, agrees)) for side in sides)
+    edges = edges_t.append(edges_r)
+    parents = IntLists.from_pairs(len(phase), edges.children, edges.parents).remove_repeats()
     positions_t, positions_r = (_compute_positions(side.flow, side.classes) for side in sides)
     order = _sort_topologically(parents, positions_t, positions_r)
     return parents, _move_forward_first(order, parents, phase)
 
 
-def _add_slot_parents(
-    first_node: int,
-    slot_pairs: Sequence[SlotPair],
-    nodes_of_sides: tuple[Ints, Ints],
-    parents_of_sides: tuple[list[list[int]], list[list[int]]],
-) -> None:
-    """Make the own nodes of both values the parents of a slot pair of inputs.
+def _list_slot_edges(
+    first_node: int, slot_pairs: Sequence[SlotPair], nodes_of_sides: tuple[Ints, Ints]
+) -> Edges:
+    """Return edges from the own nodes of both values to a slot pair of inputs.
 
     An op reads what another op wrote: the value in its slot should be one of these two.
     """
     nodes_t, nodes_r = nodes_of_sides
+    edges: list[tuple[int, int]] = []
     for node, slot_pair in enumerate(slot_pairs, start=first_node):
         if slot_pair.slot_kind != "input":
             continue
         own_nodes = {int(nodes_t[slot_pair.target]), int(nodes_r[slot_pair.reference])}
-        for parents in parents_of_sides:
-            parents[node] += sorted(own_nodes - {node})
+        edges += [(node, own_node) for own_node in sorted(own_nodes - {node})]
+    return Edges.from_pairs(edges)
 
 
 def _number_nodes(
@@ -196,27 +221,30 @@ def _number_nodes(
     return nodes, unpaired
 
 
-def _iterate_fused_outputs(
+def _list_fused_edges(
     sides: tuple[PreparedSide, PreparedSide],
     groups: Sequence[FusedGroup],
-    nodes_t: Ints,
-    nodes_r: Ints,
-) -> Iterator[tuple[int, set[int], bool]]:
-    """Yield (node of a fused weight's output, nodes of its parts' outputs, is it the target's).
+    nodes_of_sides: tuple[Ints, Ints],
+) -> tuple[Edges, Edges]:
+    """Return for each side the edges from a fused weight's output to the outputs of its parts.
 
     The side with the fused weight cuts its output into those parts, but no recorder shows it.
     """
+    nodes_t, nodes_r = nodes_of_sides
+    edges_t: list[tuple[int, int]] = []
+    edges_r: list[tuple[int, int]] = []
     for group in groups:
         output_nodes_t = _collect_output_nodes(sides[0].flow, sides[0].kinds, group.target, nodes_t)
         output_nodes_r = _collect_output_nodes(
             sides[1].flow, sides[1].kinds, group.reference, nodes_r
         )
-        fused_nodes, part_nodes = output_nodes_t, output_nodes_r
-        is_target = len(group.target) <= len(group.reference)
-        if not is_target:
-            fused_nodes, part_nodes = output_nodes_r, output_nodes_t
+        fused_nodes, part_nodes, edges = output_nodes_t, output_nodes_r, edges_t
+        if len(group.target) > len(group.reference):
+            fused_nodes, part_nodes, edges = output_nodes_r, output_nodes_t, edges_r
         if len(fused_nodes) == 1 and fused_nodes.isdisjoint(part_nodes):
-            yield fused_nodes.pop(), part_nodes, is_target
+            fused_node = fused_nodes.pop()
+            edges += [(part_node, fused_node) for part_node in part_nodes]
+    return Edges.from_pairs(edges_t), Edges.from_pairs(edges_r)
 
 
 def _collect_output_nodes(
@@ -225,79 +253,85 @@ def _collect_output_nodes(
     return {int(nodes[value]) for leaf in leaves for value in find_outputs(flow, kinds, leaf)}
 
 
-def _map_parents(n_nodes: int, nodes: Ints, parents: list[list[int]]) -> list[list[int]]:
-    """Return per node its parent nodes, from the parent classes of one side's classes."""
-    parent_nodes: list[list[int]] = [[] for _ in range(n_nodes)]
-    node_list = nodes.tolist()
-    for node, parent_classes in zip(node_list, parents, strict=True):
-        parent_nodes[node] += [node_list[v] for v in parent_classes if node_list[v] != node]
-    return parent_nodes
+def _map_edges(nodes: Ints, parents: IntLists) -> Edges:
+    """Return the edges between nodes, from the parent classes of one side's classes."""
+    child_nodes, parent_nodes = nodes[parents.rows], nodes[parents.values]
+    is_edge = child_nodes != parent_nodes
+    return Edges(child_nodes[is_edge], parent_nodes[is_edge])
+
+
+@dataclass(frozen=True)
+class _Bridges:
+    """Edges that replace missing ones."""
+
+    edges: Edges
+    evidence: dict[int, str]  #: by node
 
 
 def _bridge_missing_edges(
     flow: Flow,
     classes: Ints,
     nodes: Ints,
-    parents: list[list[int]],
-    other_parents: list[list[int]],
+    has_parents: Flags,
+    other_has_parents: Flags,
     bridges: Counter[str],
-) -> dict[int, str]:
-    """Give parents to the nodes of one side with a missing producer, and count the evidence.
+) -> _Bridges:
+    """Return parents for the nodes of one side with a missing producer, and count the evidence.
 
-    Returns node -> evidence. Where the record of the other side has the edge, only the parts of a
-    joined tensor are added.
+    Where the record of the other side has the edge, only the parts of a joined tensor are added.
     """
-    leaves = np.flatnonzero((classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0))
-    open_leaves = [node for node in leaves.tolist() if not parents[node]]
-    lacking_values = [int(classes[node]) for node in open_leaves if not other_parents[node]]
+    is_leaf = (classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0) & ~has_parents
+    open_leaves = np.flatnonzero(is_leaf).tolist()
+    lacking_values = [int(classes[node]) for node in open_leaves if not other_has_parents[node]]
     bridge_of = find_bridges(flow, lacking_values)
+    edges: list[tuple[int, int]] = []
     evidence_of: dict[int, str] = {}
     for node in open_leaves:
-        if other_parents[node]:
+        if other_has_parents[node]:
             joined_parts = find_joined_parts(flow, int(classes[node]))
-            parents[node] = [int(nodes[part]) for part in joined_parts if nodes[part] != node]
-            bridges["joined" if parents[node] else "other side"] += 1
-            if parents[node]:
+            parents = [int(nodes[part]) for part in joined_parts if nodes[part] != node]
+            bridges["joined" if parents else "other side"] += 1
+            if parents:
                 evidence_of[node] = "joined"
-            continue
-        bridge = bridge_of.get(int(classes[node]))
-        if bridge is not None:
+        else:
+            bridge = bridge_of.get(int(classes[node]))
+            if bridge is None:
+                continue
             parent_nodes = [int(nodes[parent]) for parent in bridge.parents]
-            parents[node] = [parent for parent in parent_nodes if parent != node]
+            parents = [parent for parent in parent_nodes if parent != node]
             bridges[bridge.evidence] += 1
             evidence_of[node] = bridge.evidence
-    return evidence_of
+        edges += [(node, parent) for parent in parents]
+    return _Bridges(Edges.from_pairs(edges), evidence_of)
 
 
-def _bridge_unread_values(
-    flow: Flow, classes: Ints, nodes: Ints, agrees: Flags, parents: list[list[int]]
-) -> None:
-    """Lead values that no recorded op reads to those that follow from them.
+def _bridge_unread_values(side: JoinedSide, agrees: Flags) -> Edges:
+    """Return edges from values that no recorded op reads to those that follow from them.
 
     ``agrees`` is of the pairs, which are the first nodes. Two pairs are connected only if both
     differ: then one difference follows from the other. That a pair agrees shows nothing about one
     from which it may have been computed.
     """
-    n_pairs = len(agrees)
-    for node in np.flatnonzero(classes >= 0).tolist():
-        value = int(classes[node])
-        if node >= n_pairs:
-            result_nodes = {int(nodes[result]) for result in find_unrecorded_results(flow, value)}
-        elif agrees[node]:
-            continue
-        else:
-            results = (*find_unrecorded_results(flow, value), *find_possible_parts(flow, value))
-            result_nodes = {int(nodes[result]) for result in results}
+    flow, nodes, n_pairs = side.flow, side.nodes, len(agrees)
+    has_value = side.classes >= 0
+    has_value[:n_pairs] &= ~agrees
+    edges: list[tuple[int, int]] = []
+    for node in np.flatnonzero(has_value).tolist():
+        value = int(side.classes[node])
+        results = find_unrecorded_results(flow, value)
+        if node < n_pairs:
+            results = (*results, *find_possible_parts(flow, value))
+        result_nodes = {int(nodes[result]) for result in results} - {node}
+        if node < n_pairs:
             result_nodes = {
                 result for result in result_nodes if result < n_pairs and not agrees[result]
             }
-        for result_node in sorted(result_nodes - {node}):
-            if node not in parents[result_node]:
-                parents[result_node].append(node)
+        edges += [(result_node, node) for result_node in sorted(result_nodes)]
+    return Edges.from_pairs(edges)
 
 
 def _sort_topologically(
-    parents: Sequence[tuple[int, ...]], positions_t: Floats, positions_r: Floats
+    parents: IntLists, positions_t: Floats, positions_r: Floats
 ) -> tuple[int, ...]:
     """Return the nodes with parents first, ties by their positions in the two runs.
 
@@ -308,12 +342,8 @@ def _sort_topologically(
                               np.minimum(positions_t, positions_r)))  # fmt: skip
     ranks = np.empty(len(by_position), dtype=np.int64)
     ranks[by_position] = np.arange(len(by_position))
-    children: list[list[int]] = [[] for _ in parents]
-    n_waiting = [0] * len(parents)
-    for node, parent_nodes in enumerate(parents):
-        for parent in parent_nodes:
-            children[parent].append(node)
-            n_waiting[node] += 1
+    children = list(parents.invert(len(parents)))
+    n_waiting = parents.counts.tolist()
     rank_list = ranks.tolist()
     remaining_nodes = iter(by_position.tolist())
     ready_nodes = [(rank_list[node], node) for node, n in enumerate(n_waiting) if n == 0]
@@ -333,24 +363,21 @@ def _sort_topologically(
     return tuple(order)
 
 
-def _move_forward_first(
-    order: Sequence[int], parents: Sequence[tuple[int, ...]], phase: Objects
-) -> tuple[int, ...]:
+def _move_forward_first(order: Sequence[int], parents: IntLists, phase: Objects) -> tuple[int, ...]:
     """Return the nodes with those first that only the forward pass leads to, else in order.
 
     Every gradient depends on the forward pass, but the first gradients have no parents. Where a
     cycle keeps forward values waiting, they would come before these.
     """
-    first_nodes: list[int] = []
-    later_nodes: dict[int, None] = {}
-    is_forward = (phase == FORWARD).tolist()
-    for node in order:
-        depends_on_later = any(parent in later_nodes for parent in parents[node])
-        if depends_on_later or not is_forward[node]:
-            later_nodes[node] = None
-        else:
-            first_nodes.append(node)
-    return (*first_nodes, *later_nodes)
+    is_forward = phase == FORWARD
+    is_later = ~is_forward
+    if np.any(is_later[parents.values] & is_forward[parents.rows]):
+        is_later[:] = False
+        for node in order:
+            is_later[node] = not is_forward[node] or any(is_later[list(parents[node])])
+    ordered_nodes = np.array(order, dtype=np.int64)
+    is_later = is_later[ordered_nodes]
+    return (*ordered_nodes[~is_later].tolist(), *ordered_nodes[is_later].tolist())
 
 
 def _compute_positions(flow: Flow, classes: Ints) -> Floats:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..graph import Flow, Gradients, Update, find_gradients, find_updates, mark_shape_reads
 from ..graph.module_paths import locate_ops
 from ..graph.value_parents import collect_parents
+from ..model.int_lists import IntLists
 from ..rulebook import Rules
 from .mapping_evidence import canonicalize_kinds
 
@@ -24,7 +25,7 @@ class PreparedSide:
     scopes: list[str]  #: canonical module path of each op, '' if unknown
     gradients: Gradients
     updates: Mapping[int, Update]  #: by weight
-    parents: list[list[int]]  #: per class: the classes that it was computed from
+    parents: IntLists  #: per class: the classes that it was computed from
 
 
 def prepare_side(flow: Flow, rules: Rules, *, is_target: bool) -> PreparedSide:

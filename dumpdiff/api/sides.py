@@ -11,6 +11,7 @@ from ..alignment import PreparedSide, prepare_side
 from ..capture.completion import CompletedTrace, complete_trace, read_request
 from ..graph import build_flow
 from ..model.background import Background
+from ..model.free_memory import return_free_memory
 from ..model.gc_pause import pause_gc
 from ..model.trace import Trace
 from ..readers.parts import Part
@@ -44,8 +45,18 @@ def read_sides(
     reference_call = (inputs, 1, parts[1])
     if min(map(readers.measure_index, parts)) < _MIN_BYTES:
         return read_side(inputs, 0, parts[0], progress), read_side(*reference_call, progress)
-    pending_reference = Background(read_side, *reference_call)
-    return read_side(inputs, 0, parts[0], progress), pending_reference.get_reply()
+    pending_reference = Background(_read_large_side, *reference_call)
+    target = _read_large_side(inputs, 0, parts[0], progress)
+    return target, pending_reference.get_reply()
+
+
+def _read_large_side(
+    inputs: Inputs, number: int, part: Part, progress: Progress | None = None
+) -> Side:
+    """Return what :func:`read_side` returns; the other side needs the memory that this left."""
+    side = read_side(inputs, number, part, progress)
+    return_free_memory()
+    return side
 
 
 @pause_gc()

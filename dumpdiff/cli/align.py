@@ -149,7 +149,7 @@ Color is used on a terminal only, and nowhere if the variable NO_COLOR is set.
     "-v", "--verbose", is_flag=True, help="Also print evidence, learned equivalences, all problems."
 )
 @click.pass_context
-@pause_gc()
+@pause_gc(is_last=True)
 def align(
     ctx: click.Context,
     target: str,

@@ -41,7 +41,7 @@ The two dumps are read again.
 @options.json_file
 @options.language
 @click.pass_context
-@pause_gc()
+@pause_gc(is_last=True)
 def explain(
     ctx: click.Context,
     result: str,

@@ -63,7 +63,7 @@ The two dumps are read again; both must be msprobe's.
 @options.moved_target
 @options.moved_reference
 @options.more_rules
-@pause_gc()
+@pause_gc(is_last=True)
 def mapping(
     result: str,
     tool: str,

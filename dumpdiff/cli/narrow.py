@@ -61,7 +61,7 @@ The two dumps are read again. docs/tutorial.md shows the whole procedure.
 @options.moved_target
 @options.moved_reference
 @options.more_rules
-@pause_gc()
+@pause_gc(is_last=True)
 def narrow(
     result: str,
     output: str,

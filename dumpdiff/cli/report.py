@@ -46,7 +46,7 @@ further --rules, the comparison is repeated on the dumps.
 @options.moved_reference
 @options.more_rules
 @options.language
-@pause_gc()
+@pause_gc(is_last=True)
 def report(
     result: str,
     html_file: str | None,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -28,6 +29,9 @@ NO_INFORMATION = 0.3
 _PRODUCT_CLASS = "linear"
 #: Rounding to d digits moves 1.000 by up to 5 units of 10**-d.
 _PRINT_UNITS = 5
+
+#: Kind of the op that made a value, and number of terms in its sums.
+_Production: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -73,47 +77,50 @@ def compute_tolerances(
     productions_t = _list_productions(target, alignment.target_kinds, rules, target_ids)
     productions_r = _list_productions(reference, alignment.reference_kinds, rules, reference_ids)
     dtypes_t, dtypes_r = target.list_column("dtype"), reference.list_column("dtype")
-    # few rows differ in all that their tolerance follows from
-    compute_tolerance = lru_cache(maxsize=None)(rules.compute_tolerance)
-    limit_precision = lru_cache(maxsize=None)(_limit_precision)
-    tolerances = []
-    columns = (target_ids.tolist(), reference_ids.tolist(), productions_t, productions_r, has_files)
-    for value_t, value_r, production_t, production_r, has_file in zip(*columns, strict=True):
-        dtype_t, dtype_r = dtypes_t[value_t], dtypes_r[value_r]
-        dtype = limit_precision(dtype_t, dtype_r, coarse_dtype)
-        productions = [production for production in (production_t, production_r) if production]
-        tolerance = 0.0
-        for kind, length in productions or [("identity", 1)]:
-            tolerance = max(tolerance, compute_tolerance(dtype, dtype, kind, length))
-        if not productions and (
-            is_graph_input(target, value_t) and is_graph_input(reference, value_r)
-        ):
-            units = max(get_unit_roundoff(dtype_t), get_unit_roundoff(dtype_r))
+
+    @cache  # few rows differ in all that their tolerance follows from
+    def compute_tolerance(dtype_t: str, dtype_r: str, *sides: _Production | None) -> float:
+        dtype = _limit_precision(dtype_t, dtype_r, coarse_dtype)
+        known_productions = [production for production in sides if production]
+        return max(
+            rules.compute_tolerance(dtype, dtype, kind, length)
+            for kind, length in known_productions or [("identity", 1)]
+        )
+
+    pairs = list(zip(target_ids.tolist(), reference_ids.tolist(), strict=True))
+    productions = zip(productions_t, productions_r, strict=True)
+    tolerances = [
+        max(0.0, compute_tolerance(dtypes_t[value_t], dtypes_r[value_r], *sides))
+        for (value_t, value_r), sides in zip(pairs, productions, strict=True)
+    ]
+    is_produced = (target.producers[target_ids] >= 0) | (reference.producers[reference_ids] >= 0)
+    for row in np.flatnonzero(~is_produced).tolist():
+        value_t, value_r = pairs[row]
+        if is_graph_input(target, value_t) and is_graph_input(reference, value_r):
+            units = max(get_unit_roundoff(dtypes_t[value_t]), get_unit_roundoff(dtypes_r[value_r]))
             if units > 0:
-                if has_narrow_statistics and not has_file:
+                if has_narrow_statistics and not has_files[row]:
                     units = 2 * units
-                tolerance = max(units, exact_tolerance)
-        tolerances.append(tolerance)
+                tolerances[row] = max(units, exact_tolerance)
     return np.array(tolerances, dtype=float)
 
 
 def _list_productions(
     flow: Flow, kinds: Sequence[str], rules: Rules, values: Ints
-) -> list[tuple[str, int] | None]:
-    """Return the kind of the producer and the number of terms in its sums, None for no producer.
-
-    One entry for each value.
-    """
+) -> list[_Production | None]:
+    """Return the production of each value, None for no producer."""
     is_product = {kind: rules.get_kind_class(kind) == _PRODUCT_CLASS for kind in set(kinds)}
-    productions: list[tuple[str, int] | None] = []
-    for value, producer in zip(values.tolist(), flow.producers[values].tolist(), strict=True):
-        if producer < 0:
-            productions.append(None)
-            continue
-        kind = kinds[producer]
-        length = _compute_sum_length(flow, producer, value, is_product[kind])
-        productions.append((kind, length))
-    return productions
+    producers = flow.producers[values]
+    is_produced = producers >= 0
+    is_product_op = np.array([is_product[kind] for kind in kinds], dtype=bool)
+    lengths = np.zeros(len(values), dtype=np.int64)
+    lengths[is_produced] = _compute_sum_lengths(
+        flow, producers[is_produced], values[is_produced], is_product_op
+    )
+    return [
+        (kinds[producer], length) if producer >= 0 else None
+        for producer, length in zip(producers.tolist(), lengths.tolist(), strict=True)
+    ]
 
 
 def widen_tolerances(pairs: pd.DataFrame, spread: Spread) -> None:
@@ -161,22 +168,41 @@ def _find_finer_dtype(dtype_t: str, dtype_r: str) -> str:
     return min(floating, key=get_unit_roundoff)
 
 
-def _compute_sum_length(flow: Flow, producer: int, value: int, is_product: bool) -> int:
-    """Return the number of terms in the sums that made a value.
+def _compute_sum_lengths(flow: Flow, producers: Ints, values: Ints, is_product_op: Flags) -> Ints:
+    """Return (values,) the number of terms in the sums that made each value.
 
     A backward record names the gradient that flows in. The gradient of one factor of a product is
     a product, too: of that gradient and the other factor, which the forward call read.
     """
-    sizes = flow.list_column("size")
-    size = sizes[value]
-    input_sizes = [sizes[input_value] for input_value in flow.reads[producer]]
-    forward_call = flow.calls[producer]
-    if is_product and forward_call >= 0:
-        factor_sizes = [sizes[factor] for factor in flow.reads[forward_call]]
+    sizes = flow.sizes
+    calls = np.array(flow.calls, dtype=np.int64)[producers]
+    counts = flow.read_lists.counts[producers]
+    starts = flow.read_lists.starts[producers]
+    lengths = np.ones(len(values), dtype=np.int64)
+
+    def get_input_sizes(rows: Ints, position: int) -> Ints:
+        input_sizes: Ints = sizes[flow.read_lists.values[starts[rows] + position]]
+        return input_sizes
+
+    is_gradient = is_product_op[producers] & (calls >= 0) & (counts < 2)
+    is_known = (sizes[values] > 0) & ~is_gradient
+    single = np.flatnonzero(is_known & (counts == 1))
+    lengths[single] = get_input_sizes(single, 0) // sizes[values[single]]
+    double = np.flatnonzero(is_known & (counts > 1))
+    products = np.ones(len(double))  # of two sizes, which may be beyond int64
+    for position in range(2):
+        products *= np.maximum(get_input_sizes(double, position), 0)
+    lengths[double] = np.rint(np.sqrt(products / sizes[values[double]]))
+    size_list = flow.list_column("size")
+    for row in np.flatnonzero(is_gradient).tolist():
+        size = size_list[values[row]]
+        sizes_of_inputs = [size_list[value] for value in flow.reads[producers[row]]]
+        factor_sizes = [size_list[factor] for factor in flow.reads[calls[row]]]
         if size in factor_sizes:
             factor_sizes.remove(size)
-            input_sizes += factor_sizes
-    return _compute_reduction_length(input_sizes, size)
+            sizes_of_inputs += factor_sizes
+        lengths[row] = _compute_reduction_length(sizes_of_inputs, size)
+    return np.maximum(lengths, 1)
 
 
 def _compute_reduction_length(input_sizes: list[int], output_size: int) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 
 from ..comparison import Comparison
 from ..graph import Flow
 from ..model.arrays import Ints, Objects
+from ..model.int_lists import IntLists
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class JointGraph:
     reference_nodes: Ints
     target_classes: Ints  #: (nodes,) target class or -1
     reference_classes: Ints
-    parents: tuple[tuple[int, ...], ...]  #: per node: nodes it was computed from, by either record
+    parents: IntLists  #: per node: nodes it was computed from, by either record
     order: tuple[int, ...]  #: nodes, parents first
     phase: Objects  #: (nodes,) of the target's class, else of the reference's
     bridges: Counter[str]  #: evidence -> number of missing edges bridged by it
@@ -86,18 +86,12 @@ class JointGraph:
     @cached_property
     def edges(self) -> tuple[Ints, Ints]:
         """(parents, children) of all edges, those of one child next to each other."""
-        counts = np.fromiter(map(len, self.parents), dtype=np.int64, count=self.n_nodes)
-        parents = np.fromiter(chain.from_iterable(self.parents), np.int64, int(counts.sum()))
-        return parents, np.repeat(np.arange(self.n_nodes), counts)
+        return self.parents.values, self.parents.rows
 
     @cached_property
-    def children(self) -> list[list[int]]:
+    def children(self) -> IntLists:
         """Per node: the nodes that are computed from it, by either record."""
-        children: list[list[int]] = [[] for _ in range(self.n_nodes)]
-        for node, parents in enumerate(self.parents):
-            for parent in parents:
-                children[parent].append(node)
-        return children
+        return self.parents.invert(self.n_nodes)
 
 
 def build_joint_graph(comparison: Comparison) -> JointGraph:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..comparison.metrics import compute_metrics
 from ..comparison.whole_tensors import load_pair
+from ..model.int_lists import IntLists
 from ..model.trace import BACKWARD
 from ..model.verdict import AGREEING, INTRODUCED, ISOLATED, RECONVERGED
 from .ancestries import UNKNOWN
@@ -93,7 +94,7 @@ def find_reconverged(
 def _mark_compared_at_ends(
     graph: JointGraph,
     state: list[str],
-    children: Sequence[Sequence[int]],
+    children: IntLists,
     leads_to_agreement: Sequence[bool],
 ) -> None:
     """Mark values without comparison as reconverged where an agreeing tensor depends on them.
@@ -119,7 +120,7 @@ def _mark_compared_at_ends(
     open_nodes = [node for node in reversed(graph.order) if not is_compared[node]]
     for is_second_pass in (False, True):
         for node in open_nodes:
-            ends = children[node]
+            ends: Sequence[int] = children[node]
             if is_second_pass and node in returned_nodes:
                 ends = [*ends, *returned_nodes[node]]
             touches_difference[node] |= any(touches_difference[end] for end in ends)
@@ -133,7 +134,7 @@ def _mark_compared_at_ends(
 def _find_rearranged_nodes(
     graph: JointGraph,
     state: list[str],
-    children: Sequence[Sequence[int]],
+    children: IntLists,
     is_covered: Sequence[bool],
 ) -> set[int]:
     """Return the nodes of the same numbers in another order from which an agreeing one follows."""
@@ -147,7 +148,7 @@ def _find_rearranged_nodes(
 
 
 def _find_uncompared_gradients(
-    graph: JointGraph, state: list[str], children: Sequence[Sequence[int]], sizes: Sequence[int]
+    graph: JointGraph, state: list[str], children: IntLists, sizes: Sequence[int]
 ) -> set[int]:
     """Return the nodes that may be the gradient of a parameter that found no partner.
 
@@ -199,7 +200,7 @@ def _find_returned_nodes(graph: JointGraph) -> dict[int, set[int]]:
 
 
 def _find_removing_results(
-    graph: JointGraph, state: list[str], children: Sequence[Sequence[int]]
+    graph: JointGraph, state: list[str], children: IntLists
 ) -> dict[int, list[int]]:
     """Return node -> the values of its size that ops compute from it and that were there before.
 

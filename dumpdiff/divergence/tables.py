@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -61,23 +63,24 @@ def build_pair_table(
     rows_r, rows_t, nodes = rows_r[order], rows_t[order], nodes[order]
     ops_t = target.tensors["op"].to_numpy()[rows_t]
     ops_r = reference.tensors["op"].to_numpy()[rows_r]
-    table = pd.DataFrame({"target": rows_t, "reference": rows_r})
+    columns: dict[str, Any] = {"target": rows_t, "reference": rows_r}
     for side, flow, rows, ops in (
         ("target", target, rows_t, ops_t),
         ("reference", reference, rows_r, ops_r),
     ):
-        table[f"{side}_op"] = flow.trace.ops["name"].to_numpy()[ops]
+        columns[f"{side}_op"] = flow.trace.ops["name"].to_numpy()[ops]
         for name in _TENSOR_COLUMNS:
-            table[f"{side}_{name}"] = flow.tensors[name].to_numpy()[rows]
-    table["phase"] = reference.trace.ops["phase"].to_numpy()[ops_r]
+            columns[f"{side}_{name}"] = flow.tensors[name].to_numpy()[rows]
+    columns["phase"] = reference.trace.ops["phase"].to_numpy()[ops_r]
     op_pairs = zip(ops_t.tolist(), ops_r.tolist(), strict=True)
     scopes = [scopes_r[op_r] or scopes_t[op_t] for op_t, op_r in op_pairs]
-    table["scope"] = pd.Series(scopes, dtype=object)
+    columns["scope"] = pd.Series(scopes, dtype=object)
     for name in _METRIC_COLUMNS:
-        table[name] = pairs[name].to_numpy()[nodes]
-    table["tolerance"] = states.allowed_errors[nodes]
-    table["state"] = pd.Series(states.state[nodes], dtype=object)
-    return table[list(PAIR_COLUMNS)]
+        columns[name] = pairs[name].to_numpy()[nodes]
+    columns["tolerance"] = states.allowed_errors[nodes]
+    columns["state"] = pd.Series(states.state[nodes], dtype=object)
+    # without a copy: the table is the largest that is made after both dumps were read
+    return pd.DataFrame({name: columns[name] for name in PAIR_COLUMNS}, copy=False)
 
 
 def _find_result_tensors(flow: Flow) -> Ints:
@@ -209,16 +212,15 @@ def _explain_no_comparison(graph: JointGraph) -> list[str]:
 
 def _flag_open_ends(graph: JointGraph, states: States) -> Flags:
     """Return (nodes,) whether a value is read and some path from it ends without a comparison."""
-    state = states.state.tolist()
+    state = states.state
     has_open_end = [False] * graph.n_nodes
-    has_child = [False] * graph.n_nodes
-    for node in reversed(graph.order):
-        is_open = state[node] not in (AGREEING, RECONVERGED)
-        is_open |= state[node] == RECONVERGED and has_open_end[node]
-        for parent in graph.parents[node]:
-            has_child[parent] = True
-            has_open_end[parent] |= is_open
-    return np.array(has_open_end, dtype=bool) | ~np.array(has_child, dtype=bool)
+    ordered_nodes = np.array(graph.order, dtype=np.int64)
+    for node in ordered_nodes[state[ordered_nodes] != AGREEING][::-1].tolist():
+        if state[node] != RECONVERGED or has_open_end[node]:
+            for parent in graph.parents[node]:
+                has_open_end[parent] = True
+    is_end: Flags = graph.children.counts == 0
+    return np.array(has_open_end, dtype=bool) | is_end
 
 
 def _flag_regions(graph: JointGraph, states: States) -> Flags:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import get_unit_roundoff
+from ..model.int_lists import IntLists
 from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph
 from .partitions import find_partitions
 from .scaled_gradients import find_scaled_gradients
@@ -83,28 +85,19 @@ class Flow:
 
     def list_reads(self, ops: Ints) -> tuple[Ints, Ints]:
         """Return (class, position in ``ops``) of all that some ops read, in slot order."""
-        n_reads, values = self._read_values
-        ends = np.cumsum(n_reads)
-        counts = n_reads[ops]
-        positions = np.repeat(np.arange(len(ops)), counts)
-        # the first of an op's reads, and how many of its reads come before each
-        starts = np.repeat(ends[ops] - counts, counts)
-        offsets = np.arange(len(positions)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return values[starts + offsets], positions
+        lists = self.read_lists.take(ops)
+        return lists.values, lists.rows
 
     def flag_readers(self, is_chosen: Flags) -> Flags:
         """Return (ops,) whether each op reads at least one of the chosen classes."""
-        n_reads, values = self._read_values
-        flags = np.zeros(len(n_reads), dtype=bool)
-        flags[np.repeat(np.arange(len(n_reads)), n_reads)[is_chosen[values]]] = True
+        flags = np.zeros(len(self.reads), dtype=bool)
+        flags[self.read_lists.rows[is_chosen[self.read_lists.values]]] = True
         return flags
 
     @cached_property
-    def _read_values(self) -> tuple[Ints, Ints]:
-        """(ops,) how many classes each op reads, and all these classes one after the other."""
-        counts = np.fromiter(map(len, self.reads), dtype=np.int64, count=len(self.reads))
-        values = np.fromiter(chain.from_iterable(self.reads), np.int64, count=int(counts.sum()))
-        return counts, values
+    def read_lists(self) -> IntLists:
+        """Per op: the classes that it reads, as arrays."""
+        return IntLists.from_lists(self.reads)
 
     @cached_property
     def operands(self) -> tuple[tuple[int, ...], ...]:
@@ -124,10 +117,10 @@ class Flow:
         """Per class: the ops that compute with it, in order."""
         if not self.shape_reads:
             return self.consumers
-        return [
-            [op for op in consumers if (op, value) not in self.shape_reads]
-            for value, consumers in enumerate(self.consumers)
-        ]
+        users = list(self.consumers)
+        for value in {value for _, value in self.shape_reads}:
+            users[value] = [op for op in users[value] if (op, value) not in self.shape_reads]
+        return users
 
     @cached_property
     def coarsest_dtype(self) -> str:
@@ -388,16 +381,29 @@ class Flow:
     def _columns(self) -> dict[str, list[Any]]:
         return {}
 
-    @cached_property
-    def values_by_extreme(self) -> dict[str, dict[tuple[str, float], list[int]]]:
-        """'max' or 'min' -> (phase, number) -> the computed values that have it, in order."""
+    def list_values_of_extreme(self, name: str, phase: str, number: float) -> list[int]:
+        """Return the computed values of a phase whose 'max' or 'min' is a number, in order.
+
+        None has NaN.
+        """
+        numbers, values = self._values_by_extreme[name]
+        if math.isnan(number):
+            return []
+        start = np.searchsorted(numbers, number, "left")
+        end = np.searchsorted(numbers, number, "right")
         phases = self.list_column("phase")
-        values_of: dict[str, dict[tuple[str, float], list[int]]] = {"max": {}, "min": {}}
-        for name, values in values_of.items():
-            numbers = self.list_column(name)
-            for value in self._computed_values:
-                values.setdefault((phases[value], numbers[value]), []).append(value)
-        return values_of
+        return [value for value in values[start:end].tolist() if phases[value] == phase]
+
+    @cached_property
+    def _values_by_extreme(self) -> dict[str, tuple[Floats, Ints]]:
+        """'max' or 'min' -> (this number of all computed values sorted, the values)."""
+        values = np.array(self._computed_values, dtype=np.int64)
+        sorted_columns = {}
+        for name in ("max", "min"):
+            numbers = self.classes[name].to_numpy()[values]
+            order = np.argsort(numbers, kind="stable")
+            sorted_columns[name] = (numbers[order], values[order])
+        return sorted_columns
 
     @cached_property
     def values_by_size(self) -> dict[tuple[str, int], list[int]]:

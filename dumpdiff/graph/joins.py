@@ -69,10 +69,10 @@ def _list_earlier_values(flow: Flow, name: str, value: int) -> list[int]:
     The latest before its first consumer comes first.
     """
     consumer = flow.consumers[value][0]
-    key = (flow.phases[consumer], flow.list_column(name)[value])
+    number = flow.list_column(name)[value]
     candidates = [
         candidate
-        for candidate in flow.values_by_extreme[name].get(key, ())
+        for candidate in flow.list_values_of_extreme(name, flow.phases[consumer], number)
         if flow.producers[candidate] < consumer and flow.sizes[candidate] < flow.sizes[value]
     ]
     return candidates[: -_MAX_CANDIDATES - 1 : -1]

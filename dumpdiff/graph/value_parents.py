@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ..model.int_lists import IntLists
 from ..model.trace import FORWARD, OPTIMIZER
 from .dataflow import Flow
 from .missing_edges import find_enclosing_inputs, has_missing_producer
@@ -14,7 +15,7 @@ from .missing_edges import find_enclosing_inputs, has_missing_producer
 _MAX_SEARCHED_VALUES = 64
 
 
-def collect_parents(flow: Flow) -> list[list[int]]:
+def collect_parents(flow: Flow) -> IntLists:
     """Return per class the classes it was computed from: the operands of its producer.
 
     The gradient that a backward record was given comes from the gradients of what its value feeds.
@@ -35,7 +36,7 @@ def collect_parents(flow: Flow) -> list[list[int]]:
     for gradient, total in _iterate_contributions(flow):
         if gradient != total and gradient not in parents[total]:
             parents[total].append(gradient)
-    return parents
+    return IntLists.from_lists(parents)
 
 
 def _iterate_parameter_gradients(flow: Flow) -> Iterator[tuple[int, int]]:

@@ -10,6 +10,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -32,6 +33,10 @@ _IN_PLACE_DUNDERS = {
 #: values. Another order of summation (of a view or a transpose) changes a norm by up to 1e-6 in the
 #: dumps seen.
 _SUMMATION_TOLERANCE = 1e-5
+
+#: Share of the root mean square above which the mean of gradients is not zero: in bfloat16 it is
+#: rounding up to 4e-3; of one gradient of -1/n in each row of c classes it is 1 / sqrt(c).
+_ZERO_SUM_SHARE = 0.005
 
 #: A forward call of a numbered API, or of a module, whose number comes last.
 _FORWARD_CALL = re.compile(r"(?P<front>.+[._])(?P<number>\d{1,9})(?P<end>[._]forward)")
@@ -58,6 +63,7 @@ def is_module(kind: str) -> bool:
     return kind.startswith(("Module.", "Cell."))
 
 
+@lru_cache(maxsize=1 << 12)
 def is_communication(kind: str) -> bool:
     """Whether a call is a collective or a point-to-point transfer."""
     return kind.startswith(("Distributed.", "MintDistributed."))
@@ -103,20 +109,49 @@ def _check_extents(*extents: Any) -> tuple[tuple[int, ...] | None, int]:
     return (None, -1) if shape is None else (shape, math.prod(shape))
 
 
-def parse_statistics(recorded: Iterable[Sequence[Any]]) -> Floats:
-    """Return (rows, 4) the numbers of the recorded columns max, min, mean and norm."""
-    return np.column_stack([to_float_array(column) for column in recorded])
+@dataclass(frozen=True)
+class RecordedStatistics:
+    """Max, min, mean and norm of records, and what their form says about them."""
+
+    numbers: Floats  #: (rows, 4) max, min, mean and norm; NaN where none was computed
+    is_recorded: Flags  #: (rows,) whether max is recorded as a number
+    is_undefined: Flags  #: (rows,) max and min are finite, but the mean or the norm is NaN
+
+    @staticmethod
+    def concatenate(blocks: Sequence[RecordedStatistics]) -> RecordedStatistics:
+        """Return the rows of several blocks, one after the other; there is at least one block."""
+        return RecordedStatistics(
+            np.concatenate([block.numbers for block in blocks]),
+            np.concatenate([block.is_recorded for block in blocks]),
+            np.concatenate([block.is_undefined for block in blocks]),
+        )
+
+    def take(self, rows: Ints) -> RecordedStatistics:
+        """Return these rows."""
+        return RecordedStatistics(
+            self.numbers[rows], self.is_recorded[rows], self.is_undefined[rows]
+        )
+
+
+def parse_statistics(recorded: Sequence[Sequence[Any]]) -> RecordedStatistics:
+    """Parse the recorded columns max, min, mean and norm."""
+    numbers = np.column_stack([to_float_array(column) for column in recorded])
+    number_types = (int, float, bool)
+    is_recorded = np.array([type(value) in number_types for value in recorded[0]], dtype=bool)
+    is_finite = np.isfinite(numbers[:, :2]).all(axis=1)
+    is_undefined = np.zeros(len(numbers), dtype=bool)
+    for position in (2, 3):
+        column = recorded[position]
+        missing_rows = np.flatnonzero(np.isnan(numbers[:, position]) & is_finite).tolist()
+        # other values than numbers mean "not computed"
+        is_undefined[[row for row in missing_rows if type(column[row]) is float]] = True
+    return RecordedStatistics(numbers, is_recorded, is_undefined)
 
 
 def build_statistic_columns(
-    recorded: Sequence[Sequence[Any]],
-    numbers: Floats,
-    dtypes: Sequence[str],
-    sizes: Sequence[int],
+    statistics: RecordedStatistics, dtypes: Sequence[str], sizes: Sequence[int]
 ) -> dict[str, AnyArray]:
-    """Return the columns max, min, mean, norm and nonfinite from the four recorded columns.
-
-    ``numbers`` is what :func:`parse_statistics` returns for them.
+    """Return the columns max, min, mean, norm and nonfinite.
 
     - A float64 beyond the range of float32 is recorded as Infinity, because statistics go through
       float32: its value is unknown, not Inf.
@@ -124,9 +159,8 @@ def build_statistic_columns(
       in the recorder.
     - The mean and norm of a single element are known even if they are not recorded.
     """
-    table = numbers.copy()
-    number_types = (int, float, bool)
-    is_recorded = np.array([type(value) in number_types for value in recorded[0]], dtype=bool)
+    table = statistics.numbers.copy()
+    is_recorded = statistics.is_recorded
     is_finite = np.isfinite(table[:, :2]).all(axis=1)
     nonfinite = np.where(is_recorded, ~is_finite, -1).astype(np.int8)
     is_wide = np.array([dtype in ("float64", "complex128") for dtype in dtypes], dtype=bool)
@@ -137,34 +171,22 @@ def build_statistic_columns(
     is_single = np.asarray(sizes, dtype=np.int64) == 1
     table[is_single, 2] = table[is_single, 0]
     table[is_single, 3] = np.abs(table[is_single, 0])
-    statistics = dict(zip(("max", "min", "mean", "norm"), table.T, strict=True))
-    return statistics | {"nonfinite": nonfinite}
+    columns = dict(zip(("max", "min", "mean", "norm"), table.T, strict=True))
+    return columns | {"nonfinite": nonfinite}
 
 
 def find_undefined_sums(
-    recorded: Sequence[Sequence[Any]],
-    numbers: Floats,
-    ops: Sequence[int],
-    names: Sequence[str],
-    file: str,
+    statistics: RecordedStatistics, ops: Sequence[int], names: Sequence[str], file: str
 ) -> list[Problem]:
     """Return a problem if a mean or norm is NaN although max and min are finite numbers.
 
-    ``recorded`` has the four recorded columns, ``numbers`` what :func:`parse_statistics` returns
-    for them, ``ops`` the op of every row, ``names`` the names of the ops. A sum that overflows is
+    ``ops`` has the op of every row, ``names`` the names of the ops. A sum that overflows is
     infinite; no finite elements have a NaN as mean or norm.
     """
-    is_finite = np.isfinite(numbers[:, :2]).all(axis=1)
-    rows: set[int] = set()
-    for position in (2, 3):
-        column = recorded[position]
-        is_undefined = np.isnan(numbers[:, position]) & is_finite
-        for row in np.flatnonzero(is_undefined).tolist():
-            if type(column[row]) is float:  # other values mean "not computed"
-                rows.add(row)
+    rows = np.flatnonzero(statistics.is_undefined).tolist()
     if not rows:
         return []
-    op_names = list(dict.fromkeys(names[ops[row]] for row in sorted(rows)))
+    op_names = list(dict.fromkeys(names[ops[row]] for row in rows))
     shown_names = ", ".join(op_names[:_MAX_SHOWN_CALLS])
     message = f"mean or norm is NaN although max and min are finite: {shown_names}"
     return [Problem(file, message, count=len(rows), op=op_names[0], weakens=True)]
@@ -275,9 +297,10 @@ def find_trusted_rows(
       before the call (``inputs_before``), such an input is distrusted only if it equals the output.
     - ``backward output`` of a PyTorch API call is what left the last autograd node of the call. It
       is often the incoming gradient, reshaped, or that of an inner call. It is trusted only if it
-      has the shape of the forward input and differs from the incoming gradient. With
-      ``gradients_complete`` (MindSpore) the shape is enough; ``modules`` says whether gradients of
-      module calls are trusted.
+      has the shape of the forward input and differs from the incoming gradient. That of a cross
+      entropy is the one of log probabilities unless it adds up to zero, as that of logits does.
+      With ``gradients_complete`` (MindSpore) the shape is enough; ``modules`` says whether
+      gradients of module calls are trusted.
     """
     trusted = np.ones(len(tensors), dtype=bool)
     index = SlotIndex(tensors)
@@ -297,6 +320,7 @@ def find_trusted_rows(
         incoming = index.find_rows(op[gradients], ["input.0"] * len(gradients))
         is_equal = _have_equal_content(tensors, gradients, incoming, _SUMMATION_TOLERANCE)
         trusted[gradients] &= (incoming < 0) | ~is_equal
+        trusted[gradients] &= ~_flag_log_probability_gradients(tensors, gradients, kind)
 
     first_inputs = np.flatnonzero(
         (phase != BACKWARD) & (slot_kind == "input") & (slot == "input.0")
@@ -311,6 +335,21 @@ def find_trusted_rows(
     is_equal = _have_equal_content(tensors, overwritten, results, 0.0)
     trusted[overwritten] = inputs_before & (results >= 0) & ~is_equal
     return trusted
+
+
+def _flag_log_probability_gradients(tensors: pd.DataFrame, rows: Ints, kinds: AnyArray) -> Flags:
+    """Return which gradients of the logits of a cross entropy are those of log probabilities.
+
+    The softmax of a row adds up to one, as its labels do, so the gradients of its logits add up to
+    zero. ``kinds`` has the kind of the op of every tensor.
+    """
+    is_cross_entropy = np.array([kind.endswith(".cross_entropy") for kind in kinds[rows]], bool)
+    sizes, means, norms = (tensors[name].to_numpy()[rows] for name in ("size", "mean", "norm"))
+    # the mean of n numbers whose sum is zero is rounding next to their root mean square
+    root_mean_squares = norms / np.sqrt(np.maximum(sizes, 1))
+    with np.errstate(invalid="ignore"):
+        flags: Flags = is_cross_entropy & (np.abs(means) > _ZERO_SUM_SHARE * root_mean_squares)
+    return flags
 
 
 def has_swapped_gradients(ops: pd.DataFrame, tensors: pd.DataFrame) -> bool:

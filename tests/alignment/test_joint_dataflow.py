@@ -4,10 +4,12 @@ import numpy as np
 from traces import align_traces, remove_ops
 
 from dumpdiff.alignment.joint_dataflow import _move_forward_first, _sort_topologically
+from dumpdiff.model.int_lists import IntLists
 
 
 def sort_nodes(parents, positions):
-    return _sort_topologically(parents, np.array(positions), np.array(positions))
+    places = np.array(positions)
+    return _sort_topologically(IntLists.from_lists(parents), places, places)
 
 
 class TestOrder:
@@ -22,7 +24,7 @@ class TestOrder:
     def test_the_forward_pass_comes_before_the_gradients(self):
         """The first gradient has no parents, and a cycle keeps forward values waiting."""
         phase = np.array(["backward", "forward", "forward", "backward", "forward"], dtype=object)
-        parents = [(), (2,), (1,), (0,), (3,)]
+        parents = IntLists.from_lists([(), (2,), (1,), (0,), (3,)])
         assert _move_forward_first((0, 3, 4, 1, 2), parents, phase) == (1, 2, 0, 3, 4)
 
     def test_nothing_has_no_order(self):

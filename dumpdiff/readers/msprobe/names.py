@@ -6,7 +6,7 @@ that was saved by hand ``hidden.0.debug``.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from sys import intern
 from typing import NamedTuple
 
 _MODULE_PREFIXES = ("Module.", "Cell.")
@@ -17,7 +17,7 @@ SAVED_GRADIENT = "_grad"
 
 
 class Call(NamedTuple):
-    """The parts of an entry's name."""
+    """The parts of an entry's name. Kinds and types are one string for all entries of them."""
 
     kind: str  #: Functional.linear, Primitive.MatMul, Module.Linear, parameters_grad
     level: str  #: op or module
@@ -26,7 +26,6 @@ class Call(NamedTuple):
     forward: str  #: name of the forward entry that a gradient belongs to
 
 
-@lru_cache(maxsize=1 << 17)
 def parse_name(name: str) -> Call | None:
     """Return the parts of an entry's name, None if it has no known form.
 
@@ -71,8 +70,8 @@ def _parse_module_name(name: str) -> Call | None:
     family, _, scope = module.partition(".")
     forward = f"{front}.forward.{number}"
     if entry_type == "parameters_grad":
-        return Call(entry_type, "op", scope, entry_type, forward)
-    return Call(f"{family}.{class_name}", "module", scope, entry_type, forward)
+        return Call("parameters_grad", "op", scope, "parameters_grad", forward)
+    return Call(intern(f"{family}.{class_name}"), "module", scope, intern(entry_type), forward)
 
 
 def _parse_api_name(name: str) -> Call | None:
@@ -89,4 +88,5 @@ def _parse_api_name(name: str) -> Call | None:
         return None
     if family == "Primitive":
         api = api.rpartition(".")[2]
-    return Call(f"{family}.{api}", "op", "", entry_type, f"{front}.forward")
+    forward = name if entry_type == "forward" else f"{front}.forward"
+    return Call(intern(f"{family}.{api}"), "op", "", intern(entry_type), forward)

@@ -17,6 +17,7 @@ from ...model.dtypes import normalize_dtype
 from ...model.input_files import is_plain_name
 from ...model.trace import BACKWARD, FORWARD, Problem, build_tensor_table
 from .. import call_records
+from ..call_records import RecordedStatistics
 from .names import Call
 
 FOLDER = "dump_tensor_data"  #: folder of the whole tensors, next to dump.json
@@ -44,6 +45,7 @@ _normalize_dtype = lru_cache(maxsize=1 << 10)(normalize_dtype)
 #: tuple for each would take more memory than all that is in them.
 _RecordList = list[Any]
 _N_VALUES = 4
+_PARSED_ROWS = 1 << 14  #: statistics that become arrays at once; few rows take longer each
 
 
 @dataclass
@@ -56,10 +58,9 @@ class Leaves:
     dtypes: list[str] = field(default_factory=list)
     shapes: list[tuple[int, ...] | None] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    maxima: list[Any] = field(default_factory=list)  #: as recorded, as the next three
-    minima: list[Any] = field(default_factory=list)
-    means: list[Any] = field(default_factory=list)
-    norms: list[Any] = field(default_factory=list)
+    #: max, min, mean and norm as recorded, of the rows after those in ``statistics``
+    recorded: tuple[list[Any], ...] = field(default_factory=lambda: ([], [], [], []))
+    statistics: list[RecordedStatistics] = field(default_factory=list)  #: many rows in each
     checksums: list[str] = field(default_factory=list)
     files: list[Any] = field(default_factory=list)  #: as recorded
     constants: list[bool] = field(default_factory=list)
@@ -80,20 +81,37 @@ class Leaves:
             shape, size = call_records.parse_shape_and_size(record.get("shape"))
             self.shapes.append(shape)
             self.sizes.append(size)
-        statistics = (self.maxima, self.minima, self.means, self.norms)
-        for column, name in zip(statistics, _STATISTICS, strict=True):
+        for column, name in zip(self.recorded, _STATISTICS, strict=True):
             column.extend([record.get(name) for record in records])
+        if len(self.recorded[0]) >= _PARSED_ROWS:
+            self._parse_recorded()
         checksums = [record.get("md5") for record in records]
         self.checksums += [str(checksum) if checksum else "" for checksum in checksums]
         self.files += [record.get("data_name") for record in records]
         self.constants += [_CONSTANT in record for record in records]
 
+    def get_statistics(self) -> RecordedStatistics:
+        """Return the statistics of all rows."""
+        self._parse_recorded()
+        return RecordedStatistics.concatenate(self.statistics)
+
+    def _parse_recorded(self) -> None:
+        """Make arrays of what was recorded; the numbers of JSON take four times the memory."""
+        self.statistics.append(call_records.parse_statistics(self.recorded))
+        for column in self.recorded:
+            column.clear()
+
     def reorder_ops(self, new_ids: Sequence[int]) -> Leaves:
         """Return the leaves in another order of the ops: ``new_ids`` has the new id of each op."""
         ops = np.array(new_ids)[self.ops]
-        order = np.argsort(ops, kind="stable").tolist()
-        columns = {name: [column[row] for row in order] for name, column in vars(self).items()}
-        return Leaves(**{**columns, "ops": ops[order].tolist()})
+        order = np.argsort(ops, kind="stable")
+        statistics = self.get_statistics().take(order)
+        columns = {
+            name: [column[row] for row in order.tolist()]
+            for name, column in vars(self).items()
+            if name not in ("recorded", "statistics")
+        }
+        return Leaves(**{**columns, "ops": ops[order].tolist(), "statistics": [statistics]})
 
 
 def build_call_tensors(
@@ -113,11 +131,8 @@ def build_call_tensors(
     parameters, gradients = _name_parameters(calls, leaves.ops, leaves.slots, leaves.slot_kinds)
     files, problems = _find_files(leaves.files, folder)
     names = ops["name"].tolist()
-    statistics = (leaves.maxima, leaves.minima, leaves.means, leaves.norms)
-    numbers = call_records.parse_statistics(statistics)
-    problems += call_records.find_undefined_sums(
-        statistics, numbers, leaves.ops, names, "dump.json"
-    )
+    statistics = leaves.get_statistics()
+    problems += call_records.find_undefined_sums(statistics, leaves.ops, names, "dump.json")
     columns: dict[str, Any] = {
         "op": leaves.ops,
         "slot": leaves.slots,
@@ -130,7 +145,7 @@ def build_call_tensors(
         "parameter": parameters,
         "gradient_of": gradients,
         "file": files,
-        **call_records.build_statistic_columns(statistics, numbers, leaves.dtypes, leaves.sizes),
+        **call_records.build_statistic_columns(statistics, leaves.dtypes, leaves.sizes),
     }
     table = build_tensor_table(columns)
     if may_be_swapped:

@@ -90,7 +90,8 @@ def read_part(part: Part) -> Trace:
         raise DumpError(f"{path}: no record of a tensor in it; expected JSON lines of ptdbg_ascend")
     ops = _build_op_table(groups)
     files, file_problems = _find_files(path, groups)
-    tensors, was_swapped = _build_tensor_table(groups, ops, files)
+    statistics = _parse_statistics(groups)
+    tensors, was_swapped = _build_tensor_table(groups, statistics, ops, files)
     is_pytorch = any(record.dtype.startswith("torch.") for record in groups.records)
     source = Source(
         path=str(path.parent),
@@ -103,13 +104,11 @@ def read_part(part: Part) -> Trace:
         low_precision_statistics=True,
         details={"file": path.name, "task": _name_task(groups.records, files)},
     )
-    recorded = _split_statistics([record.statistics for record in groups.records])
-    numbers = call_records.parse_statistics(recorded)
     problems = (
         *damage.list_problems(),
         *file_problems,
         *call_records.find_missing_calls(groups.names, path.name),
-        *call_records.find_undefined_sums(recorded, numbers, groups.ops, groups.names, path.name),
+        *call_records.find_undefined_sums(statistics, groups.ops, groups.names, path.name),
     )
     return Trace(source, ops, tensors, problems, partial(load_tensor, path.parent))
 
@@ -136,7 +135,10 @@ def _build_op_table(groups: CallGroups) -> pd.DataFrame:
 
 
 def _build_tensor_table(
-    groups: CallGroups, ops: pd.DataFrame, files: list[str]
+    groups: CallGroups,
+    statistics: call_records.RecordedStatistics,
+    ops: pd.DataFrame,
+    files: list[str],
 ) -> tuple[pd.DataFrame, bool]:
     """Return the tensor table, and whether backward inputs and outputs had to be swapped."""
     dtypes = [_normalize_dtype(record.dtype) for record in groups.records]
@@ -145,8 +147,6 @@ def _build_tensor_table(
         shape, size = call_records.parse_shape_and_size(record.shape)
         shapes.append(shape)
         sizes.append(size)
-    recorded = _split_statistics([record.statistics for record in groups.records])
-    numbers = call_records.parse_statistics(recorded)
     columns: dict[str, Any] = {
         "op": groups.ops,
         "slot": groups.slots,
@@ -157,7 +157,7 @@ def _build_tensor_table(
         "hash": [record.hash for record in groups.records],
         "constant": [_is_scalar(record) for record in groups.records],
         "file": files,
-        **call_records.build_statistic_columns(recorded, numbers, dtypes, sizes),
+        **call_records.build_statistic_columns(statistics, dtypes, sizes),
     }
     table = build_tensor_table(columns)
     was_swapped = call_records.has_swapped_gradients(ops, table)
@@ -232,13 +232,10 @@ def _list_candidate_folders(path: Path) -> list[Path]:
     return sorted(entry for entry in path.parent.iterdir() if entry.is_dir())
 
 
-def _split_statistics(rows: list[list[Any]]) -> list[list[Any]]:
-    """Return the columns max, min, mean and norm.
-
-    Rows are [max, min, mean, norm], [max, min, mean] or [].
-    """
-    padded_rows = ((*row, None, None, None, None)[:4] for row in rows)
-    return [list(column) for column in zip(*padded_rows, strict=True)]
+def _parse_statistics(groups: CallGroups) -> call_records.RecordedStatistics:
+    """Parse the statistics of all records: [max, min, mean, norm], [max, min, mean] or []."""
+    rows = ((*record.statistics, None, None, None, None)[:4] for record in groups.records)
+    return call_records.parse_statistics([list(column) for column in zip(*rows, strict=True)])
 
 
 def _classify_call(api: str) -> tuple[str, str, str]:
