@@ -43,7 +43,7 @@ def main() -> None:
     text = format_table(outcomes)
     print(text)
     if args.write:
-        table.write_section(DOCUMENT, "capture", text)
+        table.write_section(DOCUMENT, "capture", text + "\n")
 
 
 def format_table(outcomes: list[rounds.Outcome]) -> str:
@@ -68,7 +68,7 @@ def format_table(outcomes: list[rounds.Outcome]) -> str:
 def _format_row(name: str, outcomes: list[rounds.Outcome]) -> str:
     count = len(outcomes)
     n_right = sum(outcome.is_right for outcome in outcomes)
-    n_whole = sum(outcome.whole_cause == outcome.cause for outcome in outcomes)
+    n_whole = sum(outcome.is_right_with_everything for outcome in outcomes)
     n_kept = sum(outcome.is_kept for outcome in outcomes)
     shares = [sum(outcome.shares) for outcome in outcomes]
     mean_rounds = statistics.mean(outcome.rounds for outcome in outcomes)

@@ -37,6 +37,7 @@ class Outcome:
     is_kept: bool  #: the last first finding names it, too, or an op of the first round's finding
     rounds: int  #: rounds until the first cause
     cause: str  #: the right cause
+    right_causes: tuple[str, ...]  #: it, and those that are as right
     causes: tuple[str, ...]  #: the first cause of each round, '' if there was none
     shares: tuple[float, ...]  #: bytes of each narrowed pair of dumps by the bytes of everything
     whole_cause: str  #: the first cause with whole tensors of everything
@@ -45,7 +46,12 @@ class Outcome:
     @property
     def is_right(self) -> bool:
         """Return whether the last round gives the right cause."""
-        return bool(self.causes) and self.causes[-1] == self.cause
+        return bool(self.causes) and self.causes[-1] in self.right_causes
+
+    @property
+    def is_right_with_everything(self) -> bool:
+        """Return whether whole tensors of everything give the right cause."""
+        return self.whole_cause in self.right_causes
 
 
 def play_case(case: faults.Case, work: Path, folder: Path) -> Outcome:
@@ -89,6 +95,7 @@ def play_case(case: faults.Case, work: Path, folder: Path) -> Outcome:
         is_kept,
         len(causes),
         case.cause,
+        tuple(sorted(case.right_causes)),
         tuple(causes),
         tuple(shares),
         whole_cause,

@@ -45,7 +45,8 @@ def find_slot_pairs(
     differentiable functions, msprobe records the gradient that the last of them returns. So are
     their inputs where the result of the forward call is used differently: its gradient is another
     one. So are outputs where the forward calls read different values: z (h - n) and z h have other
-    gradients of z. The gradients of paired parameters correspond, too.
+    gradients of z. So are the gradients of what one side computes more often than the other: each
+    is a share. The gradients of paired parameters correspond, too.
     """
     target, reference = matching.target, matching.reference
     calls_t = target.trace.ops["forward"].tolist()
@@ -65,6 +66,8 @@ def find_slot_pairs(
                 ):
                     continue
                 calls = (calls_t[op_t], calls_r[op_r])
+                if _differ_in_repeats(matching, gradients, *calls):
+                    continue
                 if slot_kind == "input" and not _has_same_users(matching, *calls):
                     continue
                 if slot_kind == "output" and _reads_other_values(matching, *calls):
@@ -213,6 +216,19 @@ def _is_contradiction(matching: Matching, value_t: int, value_r: int, slot_kind:
     is_known_t = has_partner_t or _is_orphan(matching.target, value_t, slot_kind)
     is_known_r = has_partner_r or _is_orphan(matching.reference, value_r, slot_kind)
     return is_known_t and is_known_r
+
+
+def _differ_in_repeats(
+    matching: Matching, gradients: tuple[Gradients, Gradients], call_t: int, call_r: int
+) -> bool:
+    """Return whether one of two forward calls computes what its side computes more often."""
+    counts: list[set[int]] = []
+    for flow, side_gradients, call in zip(
+        (matching.target, matching.reference), gradients, (call_t, call_r), strict=True
+    ):
+        values = flow.writes[call] if call >= 0 else ()
+        counts.append({side_gradients.repeats.get(value, 1) for value in values})
+    return counts[0] != counts[1]
 
 
 def _iterate_op_pairs(matching: Matching) -> Iterator[tuple[int, int]]:

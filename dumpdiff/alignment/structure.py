@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
+from ..model.dtypes import is_discrete
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from . import confidence
 from .assignment import solve_assignment
@@ -327,9 +328,9 @@ class _Closure:
         """Pair the unpaired inputs of two paired ops if there is no choice, then their producers.
 
         Inputs of different phases are not paired: a count of tokens and a gradient are not the
-        same. In the optimizer, inputs are not paired if their producers are of different kinds,
-        because an update rule can be written in many ways. Neither are the gradients of a module's
-        inputs and of an op inside it.
+        same. Nor are a flag and a number that is added. In the optimizer, inputs are not paired if
+        their producers are of different kinds, because an update rule can be written in many ways.
+        Neither are the gradients of a module's inputs and of an op inside it.
         """
         op_pairs = [(t, r)]
         while op_pairs:
@@ -342,6 +343,8 @@ class _Closure:
                 ):
                     continue
                 if self._get_phase(0, input_t) != self._get_phase(1, input_r):
+                    continue
+                if self._is_other_quantity(input_t, input_r):
                     continue
                 producer_t = int(self.flows[0].producers[input_t])
                 producer_r = int(self.flows[1].producers[input_r])
@@ -358,6 +361,20 @@ class _Closure:
 
     def _get_phase(self, side: int, value: int) -> str:
         return str(self.flows[side].list_column("phase")[value])
+
+    def _is_other_quantity(self, t: int, r: int) -> bool:
+        """Return whether one value is a mask or a count, and the other one has other numbers.
+
+        A flag that hides a score is not the number that is added to hide it.
+        """
+        dtypes = [
+            str(flow.list_column("dtype")[value])
+            for flow, value in zip(self.flows, (t, r), strict=True)
+        ]
+        prints_t, prints_r = self.matching.prints_t, self.matching.prints_r
+        extremes_t = prints_t.low[t], prints_t.high[t]
+        extremes_r = prints_r.low[r], prints_r.high[r]
+        return is_discrete(dtypes[0]) != is_discrete(dtypes[1]) and extremes_t != extremes_r
 
     def _has_other_gradient(self, t: int, r: int) -> bool:
         """Return whether one op is a module's backward pass, the other that of an op inside it.

@@ -26,17 +26,22 @@ _SHAPE_TOLERANCES = 16
 def pair_by_gradient(matching: Matching, target: Gradients, reference: Gradients) -> bool:
     """Pair the gradients of paired values, and the gradients that flow between paired values.
 
-    Returns whether any pair was added.
+    Not if one side computes such a value more often than the other: what flows back to each of the
+    equal results is a share of the gradient. Returns whether any pair was added.
     """
     value_pairs, edge_pairs = [], []
     for value, gradient in target.by_value.items():
-        partner = reference.by_value.get(matching.partners_t[value])
-        if partner is not None:
+        other_value = int(matching.partners_t[value])
+        partner = reference.by_value.get(other_value)
+        is_equal = target.repeats.get(value) == reference.repeats.get(other_value)
+        if partner is not None and is_equal:
             value_pairs.append((gradient, partner))
     for (output, value, has_detour), gradient in target.by_edge.items():
-        edge = (matching.partners_t[output], matching.partners_t[value], has_detour)
+        other_output = int(matching.partners_t[output])
+        edge = (other_output, int(matching.partners_t[value]), has_detour)
         partner = reference.by_edge.get(edge)
-        if partner is not None:
+        is_equal = target.repeats.get(output) == reference.repeats.get(other_output)
+        if partner is not None and is_equal:
             edge_pairs.append((gradient, partner))
     progress = False
     for t, r in matching.sort_pairs(value_pairs):

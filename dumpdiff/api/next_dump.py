@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from ..capture.completion import REQUEST_FILE, format_request
-from ..capture.graft import plan_graft
+from ..capture.graft import list_grafted_modules, plan_graft
 from ..capture.next_dump import (
     COMPARE_FILE,
     NextDumps,
@@ -196,12 +196,14 @@ def graft(
     ------
     DumpError
         If the result has no such finding, the target is no dump of msprobe, the finding is in no
-        module, or the reference's whole tensor is not recorded.
+        module or in one whose output is in ``folder``, or the reference's whole tensor is not
+        recorded.
     """
     repeated = _repeat_comparison(result, finding, target, reference, rules, progress)
     assert repeated.finding is not None
-    value = plan_graft(repeated.comparison, repeated.finding, place)
     path = Path(folder)
+    grafted_modules = list_grafted_modules(path)
+    value = plan_graft(repeated.comparison, repeated.finding, place, grafted_modules)
     path.mkdir(parents=True, exist_ok=True)
     stream = BytesIO()
     np.save(stream, value.values)

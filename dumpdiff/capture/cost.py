@@ -39,16 +39,20 @@ class _Writer:
     always_statistics: bool  #: statistics are written for every saved tensor too
 
 
+_PYNATIVE = "msprobe in PyNative mode"  #: a writer of its own, of the format msprobe
 #: Measured: MindSpore 2.10 on CPU wrote 3006 files in 0.44 s per step; msprobe 26.2 on PyTorch
 #: wrote 1000 small tensors in 3.2 s and 16 tensors of 64 MB each in 4.1 s. An npy file has 128
 #: bytes before its elements, a torch file about 2 kB around them. The sizes of records are those of
 #: real dumps: a row of statistic.csv; entries of dump.json, stack.json and construct.json, measured
-#: for 21 configurations by tests/capture/test_cost_of_options.py; a line of a .pkl.
+#: for 26 configurations by tests/capture/test_cost_of_options.py; a line of a .pkl. In PyNative
+#: mode msprobe writes npy files, and longer stacks, through the calls of cells: 239 kB for the 197
+#: forward calls of a small model.
 #: ``dumpdiff.record`` wrote 474 kB for the 588 tensors in 1152 slots of 436 calls; it writes a
 #: tensor once for all slots that hold it, so whole tensors are half of the estimate there.
 _WRITERS = {
     "mindspore": _Writer(128, 53, 7.5, 1, 0, 0, 0, 0, 0, 1.5e-4, 2.5e8, True, False),
     "msprobe": _Writer(2000, 195, 23, 0, 70, 1, 680, 80, 30, 3e-3, 2.5e8, False, True),
+    _PYNATIVE: _Writer(128, 195, 23, 0, 70, 1, 1200, 80, 30, 3e-3, 2.5e8, True, True),
     "ptdbg": _Writer(128, 450, 20, 0, 0, 0, 0, 0, 0, 3e-3, 2.5e8, True, True),
     "manifest": _Writer(128, 260, 20, 0, 140, 2, 0, 0, 0, 3e-4, 2.5e8, True, True),
 }
@@ -96,15 +100,19 @@ def estimate_cost(
     n_statistics: int = _N_STATISTICS,
     max_elements: int | None = None,
     n_calls: int | None = None,
+    n_stacks: int | None = None,
+    framework: str = "",
 ) -> Cost:
     """Return the cost of one step and rank like those of the trace, for the dumper of ``format``.
 
     ``statistics`` and ``whole_tensors`` are flags (tensors,): whose statistics are written, and
     whose elements are written. ``n_statistics`` is their number, ``max_elements`` what a dumper
-    that takes samples keeps of a tensor, and ``n_calls`` the number of calls in the structure that
-    it writes, by default all of the trace.
+    that takes samples keeps of a tensor, ``n_calls`` the number of calls in the structure that it
+    writes, by default all of the trace, and ``n_stacks`` the number of forward calls whose stacks
+    it writes, by default those with a tensor that is written. ``framework`` is that of the run to
+    be dumped, by default that of the trace.
     """
-    writer = _WRITERS[format]
+    writer = _choose_writer(format, framework or trace.source.framework)
     no_tensors = np.zeros(len(trace.tensors), dtype=bool)
     whole_tensors = no_tensors if whole_tensors is None else whole_tensors
     statistics = no_tensors if statistics is None else statistics
@@ -114,10 +122,25 @@ def estimate_cost(
     n_bytes += writer.header_bytes * int(whole_tensors.sum())
     n_bytes += _count_record_bytes(trace, writer, statistics, whole_tensors, n_statistics)
     n_bytes += writer.call_bytes * (len(trace.ops) if n_calls is None else n_calls)
+    if n_stacks is None:
+        n_stacks = count_forward_calls(trace, statistics)
+    n_bytes += writer.stack_bytes * n_stacks
     tensors = int((whole_tensors | statistics).sum())
     return Cost(
         tensors, n_bytes, writer.seconds_per_tensor * tensors + n_bytes / writer.bytes_per_second
     )
+
+
+def count_forward_calls(trace: Trace, tensors: Flags) -> int:
+    """Return the number of forward calls with any of the tensors (tensors,) that are true."""
+    is_forward = (trace.ops["phase"] == FORWARD).to_numpy()
+    return int(is_forward[np.unique(trace.tensors["op"].to_numpy()[tensors])].sum())
+
+
+def _choose_writer(format: str, framework: str) -> _Writer:
+    """Return the writer of a dump of a format in a framework: msprobe has one for each."""
+    is_pynative = format == "msprobe" and framework == "mindspore"
+    return _WRITERS[_PYNATIVE if is_pynative else format]
 
 
 def _count_element_bytes(
@@ -144,8 +167,6 @@ def _count_record_bytes(
     n_bytes += writer.row_names * name_lengths[ops[statistics]].sum()
     n_bytes += len(recorded_ops) * writer.op_bytes
     n_bytes += writer.op_names * name_lengths[recorded_ops].sum()
-    is_forward = (trace.ops["phase"] == FORWARD).to_numpy()
-    n_bytes += writer.stack_bytes * int(is_forward[recorded_ops].sum())
     if writer.file_row_bytes:
         rows_with_file = statistics & whole_tensors
         n_bytes += int(rows_with_file.sum()) * writer.file_row_bytes
@@ -155,7 +176,7 @@ def _count_record_bytes(
 
 def count_op_bytes(trace: Trace) -> Ints:
     """Return (ops,) the bytes of the whole tensors that a dumper writes of each op."""
-    writer = _WRITERS[trace.source.format]
+    writer = _choose_writer(trace.source.format, trace.source.framework)
     tensors = trace.tensors
     item_sizes = tensors["dtype"].map(
         {dtype: get_item_size(dtype, writer.widens_bfloat16) for dtype in tensors["dtype"].unique()}

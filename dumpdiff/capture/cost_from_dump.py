@@ -12,7 +12,7 @@ from ..model.arrays import Flags
 from ..model.errors import DumpError
 from ..model.trace import BACKWARD, FORWARD, Trace, flag_words
 from . import msprobe
-from .cost import Cost, estimate_cost, flag_recorded_tensors
+from .cost import Cost, count_forward_calls, estimate_cost, flag_recorded_tensors
 from .mindspore.iteration import parse_iterations
 from .mindspore.kernels import parse_kernel
 from .msprobe.selection import (
@@ -110,6 +110,7 @@ def estimate_msprobe_cost(options: msprobe.Options, trace: Trace, like: str) -> 
         notes += _describe_unrecorded_calls(options, trace, like)
     elif options.names or options.scope or options.level != "mix":
         notes.append(f"{like} is not a dump of msprobe: level, list and scope are ignored")
+    n_stacks = count_forward_calls(trace, is_recorded)  # whatever the mode selects of these calls
     is_recorded &= flag_tensors_of_mode(trace, options.data_mode)
     whole_tensors = is_recorded if options.task == "tensor" else None
     if options.tensor_list and is_known:
@@ -123,6 +124,8 @@ def estimate_msprobe_cost(options: msprobe.Options, trace: Trace, like: str) -> 
         whole_tensors=whole_tensors,
         n_statistics=_N_NUMBERS[options.summary_mode],
         n_calls=int(flag_structure_ops(options, trace).sum()),
+        n_stacks=n_stacks,
+        framework=options.framework,
     )
     return ExpectedCost(like, step, steps, tuple(notes))
 

@@ -7,7 +7,9 @@ rest agrees. The first fault no longer hides the second one.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -22,6 +24,8 @@ from ..model.recorded_shapes import load_readable_tensor
 Place = Literal["input", "output"]
 
 #: Record of a module: prefix, path of attributes, class, phase, number of the call.
+#: File of an output, see :attr:`Graft.file`.
+_OUTPUT_FILE = re.compile(r"(?P<path>.+)\.output\.\d+\.\d+\.npy")
 _MODULE = re.compile(r"(?:Module|Cell)\.(?P<path>.+)\.[^.]+\.forward\.(?P<call>\d+)(?:#\d+)?")
 
 
@@ -42,11 +46,24 @@ class Graft:
         return f"{self.module}.{self.place}.{self.slot}.{self.call}.npy"
 
 
-def plan_graft(comparison: Comparison, finding: Finding, place: Place) -> Graft:
+def list_grafted_modules(folder: Path) -> frozenset[str]:
+    """Return the modules of which a folder holds an output; empty if there is no such folder."""
+    if not folder.is_dir():
+        return frozenset()
+    matches = [_OUTPUT_FILE.fullmatch(file.name) for file in folder.iterdir()]
+    return frozenset(match["path"] for match in matches if match)
+
+
+def plan_graft(
+    comparison: Comparison,
+    finding: Finding,
+    place: Place,
+    grafted_modules: Collection[str] = (),
+) -> Graft:
     """Return what to load into the smallest module around a finding of which both values exist.
 
-    Raises DumpError if the target has no modules at run time, or if the reference's whole tensor is
-    missing.
+    Raises DumpError if the target has no modules at run time, if the finding is in one of
+    ``grafted_modules``, or if the reference's whole tensor is missing.
     """
     target, reference = comparison.alignment.target, comparison.alignment.reference
     if target.trace.source.format != "msprobe":
@@ -57,6 +74,13 @@ def plan_graft(comparison: Comparison, finding: Finding, place: Place) -> Graft:
     modules = _list_enclosing_modules(target, finding)
     if not modules:
         raise DumpError(f"finding {finding.rank} ({finding.title}) is in no recorded module call")
+    for module in modules:
+        match = _MODULE.fullmatch(str(target.trace.ops["name"].iat[module]))
+        if match is not None and match["path"] in grafted_modules:
+            raise DumpError(
+                f"finding {finding.rank} ({finding.title}) is in {match['path']}, whose output "
+                "is replaced already, and which still differs inside; take another finding"
+            )
     unrecorded_names = []
     for module in modules:
         match = _MODULE.fullmatch(str(target.trace.ops["name"].iat[module]))
@@ -82,7 +106,11 @@ def plan_graft(comparison: Comparison, finding: Finding, place: Place) -> Graft:
 
 
 def _list_enclosing_modules(flow: Flow, finding: Finding) -> list[int]:
-    """Return the module calls around all ops of a finding, the innermost first."""
+    """Return the module calls around all ops of a finding, the innermost first.
+
+    If there are none, because the ops are in several modules, those around the last op, whose
+    result differs.
+    """
     names = flow.trace.ops["name"].tolist()
     ops = [names.index(name) for name in finding.target_ops if name in names]
     forward_ops = flow.trace.ops["forward"].tolist()
@@ -94,7 +122,8 @@ def _list_enclosing_modules(flow: Flow, finding: Finding) -> list[int]:
         paths.append([*own, *flow.iterate_enclosing_calls(forward_op)])
     if not paths:
         return []
-    return [module for module in paths[0] if all(module in path for path in paths[1:])]
+    modules = [module for module in paths[0] if all(module in path for path in paths[1:])]
+    return modules or paths[-1]
 
 
 def _find_slot(flow: Flow, module: int, place: Place) -> int:

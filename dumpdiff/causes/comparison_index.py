@@ -12,8 +12,10 @@ from ..alignment import FusedGroup
 from ..comparison import Comparison
 from ..graph import Flow
 from ..graph.missing_edges import find_bridge
+from ..graph.recent_values import list_recent_values
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
+from ..model.trace import FORWARD
 
 #: A region holds at most this many values of either side; farther ones are ignored. A loss that is
 #: written out has about 20.
@@ -24,6 +26,8 @@ _MAX_REGION_PAIRS = 8
 _MAX_STATES = 4
 #: Ops after a value among which its partner is searched.
 _MAX_FOLLOWING_STEPS = 4
+#: Pairs after a pair that are tried as an explanation.
+_MAX_LATER_PAIRS = 2
 #: Values upstream of a value among which another one is searched.
 _MAX_UPSTREAM_VALUES = 256
 #: Name of a value whose producer was not recorded.
@@ -148,6 +152,32 @@ class ComparisonIndex:
             has_mask_fill=bool(pair["has_mask_fill"]),
             slot_tensors=slot_tensors,
         )
+
+    def have_common_consumers(self, value_pair: ValuePair) -> bool:
+        """Return whether ops of one kind read both values of a pair, or none reads one of them."""
+        kinds: list[set[str]] = []
+        for side, value in enumerate(value_pair.classes):
+            flow = self.flows[side]
+            users = [op for op in flow.users[value] if flow.levels[op] == "op"]
+            kinds.append({self.kinds[side][op] for op in users if flow.phases[op] == FORWARD})
+        return not all(kinds) or bool(kinds[0] & kinds[1])
+
+    def find_later_pairs(self, value_pair: ValuePair) -> Iterator[ValuePair]:
+        """Yield the next pairs of values that follow from a pair on both sides."""
+        following_t, following_r = (
+            list_following_values(flow, value)
+            for flow, value in zip(self.flows, value_pair.classes, strict=True)
+        )
+        n_pairs = 0
+        for value in following_t:
+            partner = self.partners[0].get(value, -1)
+            row = self.pair_rows.get((value, partner))
+            if partner not in following_r or row is None or n_pairs == _MAX_LATER_PAIRS:
+                continue
+            n_pairs += 1
+            pair = self._make_value_pair(row)
+            if min(pair.tensors) >= 0:
+                yield pair
 
     def _find_tensors(self, side: int, op_names: Sequence[str], slot: str) -> dict[int, int]:
         """Return value -> tensor in a slot of the named ops, the last op first."""
@@ -325,6 +355,21 @@ def find_inputs(flow: Flow, value: int) -> Sequence[tuple[int, int]]:
     if bridge is None:
         return []
     return [(parent, -1) for parent in bridge.parents]
+
+
+def list_cut_sources(flow: Flow, value: int) -> list[int]:
+    """Return the recent larger values within whose extremes a value is, latest first.
+
+    An op that is not recorded may have cut the value from one of them.
+    """
+    lows, highs = flow.list_column("min"), flow.list_column("max")
+    return [
+        source
+        for source in list_recent_values(flow, value)
+        if lows[source] <= lows[value]
+        and highs[value] <= highs[source]
+        and flow.sizes[source] > flow.sizes[value]
+    ]
 
 
 def depends_on(flow: Flow, value: int, other: int) -> bool:

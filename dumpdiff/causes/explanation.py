@@ -20,6 +20,7 @@ from .comparison_index import (
     find_region_pairs,
     find_state_pairs,
 )
+from .element_places import find_order
 from .fault_case import FaultCase, compute_residual
 from .fault_case_builder import build_fault_cases, build_routing_cases
 from .finding_arrays import MAX_ELEMENTS
@@ -37,6 +38,9 @@ from .statistics_explanation import explain_by_statistics
 #: A cause without a fitted number is preferred to one with an odd number up to this many times
 #: its residual.
 _MAX_RESIDUAL_RATIO = 10
+#: Share of the error of a finding that may be left if the region is run with the inner value that
+#: explains it: noise is amplified on the way.
+_MAX_INNER_SHARE = 0.1
 NO_EXPLANATION = "no hypothesis explains this"
 #: Of an isolated difference: a hypothesis about an operator would blame the model for a record.
 _NO_OPERATOR = "what was computed from this value agrees, so no operator of the model is at fault"
@@ -93,13 +97,17 @@ def _search_causes(
 ) -> CauseSearch:
     """Try the hypotheses on the value, then on its region, then on other values around it.
 
-    The choice of a router comes first: what follows from it differs in many ways.
+    The choice of a router comes first: what follows from it differs in many ways. Where operators
+    of other kinds read the two values, what explains later ones counts more.
     """
     routing_cases = build_routing_cases(index, cases, value_pair)
     search = search_causes(routing_cases, ROUTING_HYPOTHESES)
     if search.causes:
         return search
     search = search_causes(cases, HYPOTHESES)
+    if search.causes:
+        later_search = _search_later_values(index, finding, value_pair)
+        search = later_search if later_search.causes else search
     is_weak = search.has_odd_number and finding.phase == FORWARD
     if search.undecided or (search.causes and not is_weak):
         return search
@@ -107,13 +115,31 @@ def _search_causes(
     if search.causes:
         return _choose_search(search, region_search)
     if not region_search.causes:
-        for other_search in _search_other_values(index, finding, value_pair):
+        for other_search in _search_other_values(index, finding, value_pair, cases):
             if other_search.causes:
                 return replace(other_search, excluded=())
         last_search = search_causes(cases, LAST_HYPOTHESES)
         if last_search.causes:
             return last_search
     return replace(region_search, excluded=merge_exclusions(search, region_search))
+
+
+def _search_later_values(
+    index: ComparisonIndex, finding: Finding, value_pair: ValuePair
+) -> CauseSearch:
+    """Return what explains the next values that follow from a pair on both sides.
+
+    Operators of other kinds read the two values, so they are not of one quantity: 0.5 x of one form
+    of gelu and 1.702 x of another are each other's multiples, which explains neither.
+    """
+    if finding.phase != FORWARD or index.have_common_consumers(value_pair):
+        return CauseSearch()
+    for later_pair in index.find_later_pairs(value_pair):
+        cases = list(build_fault_cases(index, finding, later_pair))
+        search = search_causes(cases, HYPOTHESES, checked_only=True)
+        if search.causes and not search.has_odd_number:
+            return search
+    return CauseSearch()
 
 
 def _choose_search(odd_search: CauseSearch, region_search: CauseSearch) -> CauseSearch:
@@ -125,21 +151,33 @@ def _choose_search(odd_search: CauseSearch, region_search: CauseSearch) -> Cause
 
 
 def _search_other_values(
-    index: ComparisonIndex, finding: Finding, value_pair: ValuePair
+    index: ComparisonIndex,
+    finding: Finding,
+    value_pair: ValuePair,
+    finding_cases: Sequence[FaultCase],
 ) -> Iterator[CauseSearch]:
     """Yield what the hypotheses say of other pairs of values: in the region, and after it.
 
     Last come the first steps of a recurrence. Only candidates that were checked against the
-    faithful side count.
+    faithful side count, and only values in the region that make the difference of its last one.
     """
     for region_pair in find_region_pairs(index, value_pair):
-        cases = list(build_fault_cases(index, finding, region_pair))
+        cases = [
+            case
+            for case, finding_case in zip(
+                build_fault_cases(index, finding, region_pair), finding_cases, strict=False
+            )
+            if leads_to_difference(finding_case, case, region_pair)
+        ]
         yield search_causes(cases, HYPOTHESES, checked_only=True)
     if finding.phase == FORWARD:
         for state_pair in find_state_pairs(index, value_pair):
             cases = list(build_fault_cases(index, finding, state_pair))
             yield search_causes(cases, SCAN_HYPOTHESES, checked_only=True)
-    for following_pair in find_following_pairs(index, value_pair):
+    for following_pair in (
+        *find_following_pairs(index, value_pair),
+        *index.find_later_pairs(value_pair),
+    ):
         cases = list(build_fault_cases(index, finding, following_pair))
         for hypotheses in (HYPOTHESES, COMPOSITE_HYPOTHESES):
             yield search_causes(cases, hypotheses, checked_only=True)
@@ -147,6 +185,39 @@ def _search_other_values(
         for step_pair in find_step_pairs(index):
             cases = list(build_fault_cases(index, finding, step_pair))
             yield search_causes(cases, RECURRENCE_HYPOTHESES, checked_only=True)
+
+
+def leads_to_difference(
+    finding_case: FaultCase, inner_case: FaultCase, inner_pair: ValuePair
+) -> bool:
+    """Return whether the faulty side's inner value makes the difference of the finding.
+
+    The faithful side's operators between the two are run with it. If they give something else, the
+    two sides compute different things from here on, and what explains the inner values is no cause:
+    1.702 x and x / sqrt(2) are each other's multiples, and then one side takes a sigmoid and the
+    other one an error function. True if it cannot be decided: the operators cannot be run, or other
+    values of the region lead to its end as well.
+    """
+    region = finding_case.region
+    value = inner_pair.classes[0 if inner_case.faithful_side == "target" else 1]
+    numbers = [] if region is None else [n for n, s in enumerate(region.steps) if s.value == value]
+    if region is None or not numbers or not region.is_bottleneck(numbers[0]):
+        return True
+    if region.unchanged is None or not finding_case.matches_faithful(region.unchanged):
+        return True
+    output = region.steps[numbers[0]].output
+    is_found, order = find_order(output, inner_case.faithful)
+    if not is_found:
+        return True
+    flat = inner_case.faulty.reshape(-1)
+    if order is not None:
+        flat = np.empty_like(flat)
+        flat[order] = inner_case.faulty.reshape(-1)
+    result = region.run(numbers[0], flat.reshape(output.shape))
+    if result is None:
+        return True
+    residual = compute_residual(result, finding_case.faulty)
+    return residual <= max(finding_case.limit, _MAX_INNER_SHARE * finding_case.error)
 
 
 def _format_exclusions(search: CauseSearch) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from ..graph import Flow
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
-from ..model.trace import OPTIMIZER
+from ..model.trace import FORWARD, OPTIMIZER
 from ..operators import Call, read_execution
 from ..operators.call import make_call
 from .comparison_index import ComparisonIndex, ValuePair, depends_on
@@ -83,6 +83,7 @@ def build_fault_cases(
             find_parameters=partial(list_parameters, index, faithful),
             find_given_values=partial(list_given_values, index),
             depends_on=partial(depends_on, flow),
+            adds_zeros=partial(_adds_zeros, index, faulty),
             find_moved_step=partial(find_moved_step, index, faithful),
             load_consumers=partial(list_consumers, index, faithful, values[faithful]),
             load_region=partial(
@@ -149,6 +150,26 @@ def _read_call(index: ComparisonIndex, side: int, value: int) -> Call | None:
         return None
     kind = index.kinds[side][producer]
     return make_call(kind, execution.inputs, execution.keywords, execution.output.shape)
+
+
+def _adds_zeros(index: ComparisonIndex, side: int, other_value: int, size: int) -> bool:
+    """Return whether a side adds zeros of a size to its partner of a value of the other side.
+
+    The sum is the value itself, so it is no value of its own.
+    """
+    value = index.partners[1 - side].get(other_value, -1)
+    flow = index.flows[side]
+    if value < 0:
+        return False
+    tensors = flow.tensors
+    sizes, largest, smallest = (tensors[name].to_numpy() for name in ("size", "max", "min"))
+    for op in flow.consumers[value]:
+        if index.kinds[side][op] != "add" or flow.phases[op] != FORWARD:
+            continue
+        for row in flow.get_tensor_ids(op).tolist():
+            if sizes[row] == size and largest[row] == smallest[row] == 0:
+                return True
+    return False
 
 
 def _find_immediate_numbers(flow: Flow, ops: Sequence[int]) -> Iterator[float]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from ..comparison import Comparison
+from ..graph import Flow
+from ..graph.missing_edges import find_bridge, has_missing_producer
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
+from ..model.recorded_shapes import drop_unit_axes
 from ..model.trace import FORWARD
 from .comparison_index import (
     ComparisonIndex,
     find_inputs,
+    list_cut_sources,
     list_following_values,
     list_region_values,
 )
@@ -32,6 +37,11 @@ from .surroundings import is_of_loss, is_routed, list_finding_ops
 _SIDES = (0, 1)
 #: Values or parameters of one size elsewhere in the model that may stand in place of another.
 _MAX_OTHER_VALUES = 8
+
+#: Recent values of a fitting shape that a value may have been cut from.
+_MAX_CUT_SOURCES = 4
+#: Evidence of a missing edge that does not follow from the recorded numbers.
+_GUESSED_BRIDGES = {"order", "module call"}
 
 #: (0 target or 1 reference, class of a value)
 NeededValue = tuple[int, int]
@@ -72,9 +82,10 @@ def list_region_op_ids(comparison: Comparison, finding: Finding) -> tuple[list[i
 def iterate_needed_values(comparison: Comparison, finding: Finding) -> Iterator[NeededValue]:
     """Yield what the search for causes reads, the most important first; a value may repeat.
 
-    First come the two values that diverge and everything back to the last agreement, then the
-    choice of experts next to them and what these were computed from, then what follows, and last
-    values and parameters that may have been read by mistake. Of a parameter, these come first.
+    First come the two values that diverge and everything back to the last agreement, then larger
+    values that an unrecorded op may have cut these from, then the choice of experts next to them
+    and what these were computed from, then what follows, and last values and parameters that may
+    have been read by mistake. Of a parameter, these come first.
     """
     index = ComparisonIndex(comparison)
     starts = [_list_starts(index, side, finding) for side in _SIDES]
@@ -86,7 +97,11 @@ def iterate_needed_values(comparison: Comparison, finding: Finding) -> Iterator[
     yield from _pair_with_side(regions)
     if finding.is_given:
         yield from _pair_with_side(other_parameters)
-    yield from _pair_with_side([_list_inputs(index, side, regions[side]) for side in _SIDES])
+    inputs = [_list_inputs(index, side, regions[side]) for side in _SIDES]
+    yield from _pair_with_side(inputs)
+    yield from _pair_with_side(
+        [_list_cut_sources(index.flows[side], regions[side] + inputs[side]) for side in _SIDES]
+    )
     value_pair = index.find_value_pair(finding)
     if value_pair is not None and is_routed(index, finding, value_pair.classes):
         yield from _pair_with_side(
@@ -127,6 +142,31 @@ def _pair_with_side(values_by_side: Sequence[Sequence[int]]) -> Iterator[NeededV
 def _list_inputs(index: ComparisonIndex, side: int, values: Sequence[int]) -> list[int]:
     flow = index.flows[side]
     return [input_value for value in values for input_value, _ in find_inputs(flow, value)]
+
+
+def _list_cut_sources(flow: Flow, values: Sequence[int]) -> list[int]:
+    """Return what unrecorded ops may have cut values from, of shapes that fit along one axis.
+
+    Only whole tensors show of which value a value without a recorded producer is a part.
+    """
+    sources: list[int] = []
+    for value in values:
+        bridge = find_bridge(flow, value) if has_missing_producer(flow, value) else None
+        is_bridged = bridge is not None and bridge.evidence not in _GUESSED_BRIDGES
+        if has_missing_producer(flow, value) and not is_bridged:
+            fitting_sources = (
+                source
+                for source in list_cut_sources(flow, value)
+                if _may_be_cut(flow.shapes[source], flow.shapes[value])
+            )
+            sources += islice(fitting_sources, _MAX_CUT_SOURCES)
+    return sources
+
+
+def _may_be_cut(source_shape: tuple[int, ...] | None, shape: tuple[int, ...] | None) -> bool:
+    """Return whether a shape is another one with fewer elements along one axis, in any order."""
+    axes, source_axes = Counter(drop_unit_axes(shape)), Counter(drop_unit_axes(source_shape))
+    return (source_axes - axes).total() == 1 and (axes - source_axes).total() <= 1
 
 
 def _list_module_inputs(index: ComparisonIndex, side: int, finding: Finding) -> list[int]:

@@ -141,6 +141,12 @@ class Region:
                     front.append(consumer)
         return followers
 
+    def is_bottleneck(self, number: int) -> bool:
+        """Return whether every other step leads to a step or follows from it."""
+        followers = self._find_followers(number)
+        others = set(range(len(self.steps))) - followers - {number}
+        return all(number in self._find_followers(other) for other in others)
+
     def find_kinds_after(self, number: int) -> set[str]:
         """Return the kinds of the steps that follow from a step."""
         return {self.steps[follower].kind for follower in self._find_followers(number)}

@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from ..graph.missing_edges import find_bridge, has_missing_producer
-from ..graph.recent_values import list_recent_values
 from ..model.arrays import AnyArray, Ints
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD, OPTIMIZER
@@ -21,6 +20,7 @@ from .comparison_index import (
     depends_on,
     find_inputs,
     find_whole_tensor,
+    list_cut_sources,
     name_producer,
 )
 from .element_places import find_order, find_places, find_window
@@ -177,13 +177,8 @@ class _RegionBuilder:
 
     def _read_cut(self, value: int, output: AnyArray) -> Step | None:
         """Return the unrecorded slice that cut a value from a recent one along an axis, if any."""
-        flow = self.flow
-        lows, highs = flow.list_column("min"), flow.list_column("max")
-        for source in list_recent_values(flow, value):
-            is_within = lows[source] <= lows[value] and highs[value] <= highs[source]
-            array = None
-            if is_within and flow.sizes[source] > flow.sizes[value]:
-                array = self._load_value(source)
+        for source in list_cut_sources(self.flow, value):
+            array = self._load_value(source)
             places = None if array is None else _find_cut(array, output)
             if array is not None and places is not None:
                 inputs = (self._describe_input(source, array),)

@@ -113,7 +113,9 @@ def _find_reading(graph: JointGraph, node: int) -> _Reading | None:
         (alignment.target, value_t, alignment.target_kinds),
         (alignment.reference, value_r, alignment.reference_kinds),
     ):
-        readers = [op for op in flow.users[value] if flow.trace.ops["level"].iat[op] == "op"]
+        users = flow.users[value]
+        # without a record of an op, the module inside which none was recorded
+        readers = [op for op in users if flow.levels[op] == "op"] or users[-1:]
         if flow.producers[value] >= 0 or not readers:
             return None
         kinds.append(side_kinds[readers[0]])

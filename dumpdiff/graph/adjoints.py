@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -46,13 +46,67 @@ class Gradients:
     #: (output, input, whether the input reaches the output in another way too) of an op -> the
     #: gradient that flows back through it
     by_edge: dict[tuple[int, int, bool], int]
+    #: value -> how often it was computed, of those that were computed several times: what flows
+    #: back to each of them is only a share of the gradient
+    repeats: dict[int, int] = field(default_factory=dict)
 
 
 def find_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
     """Return the gradients of one side; ``kinds`` are the canonical operator kinds of its ops."""
     if any(call >= 0 for call in flow.calls):
-        return collect_recorded_gradients(flow)
-    return _infer_gradients(flow, kinds)
+        gradients = collect_recorded_gradients(flow)
+    else:
+        gradients = _infer_gradients(flow, kinds)
+    return replace(gradients, repeats=_count_repeats(flow))
+
+
+def _count_repeats(flow: Flow) -> dict[int, int]:
+    """Return value -> number of forward ops that computed it, where several did.
+
+    An example is a product and its transpose, which is computed again with the factors exchanged.
+    Module calls and ops around others are left out, and so is what is computed again in the
+    backward pass. A call and the one inside it have one gradient; without a record of gradients,
+    they read the same.
+    """
+    producers: defaultdict[int, list[int]] = defaultdict(list)
+    recomputed = flow.trace.ops["recomputed"].tolist()
+    for op, values in enumerate(flow.writes):
+        if flow.phases[op] != FORWARD or recomputed[op]:
+            continue
+        for value in values:
+            producers[value].append(op)
+    gradients_of_call = {
+        call: flow.reads[record] for record, call in enumerate(flow.calls) if call >= 0
+    }
+    repeats = {}
+    for value, ops in producers.items():
+        enclosing_ops = {call for op in ops for call in flow.iterate_enclosing_calls(op)}
+        own_ops = [op for op in ops if op not in enclosing_ops]
+        origins = {gradients_of_call.get(op, flow.operands[op]) for op in own_ops}
+        if len(origins) > 1:
+            repeats[value] = len(origins)
+    return _count_equal_calls(flow, producers) | repeats
+
+
+def _count_equal_calls(flow: Flow, producers: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """Return value -> number of values that ops of one kind compute of the same operands alike.
+
+    Single numbers are no one class, even if they are equal.
+    """
+    kinds = flow.trace.ops["kind"].tolist()
+    columns = [flow.list_column(name) for name in ("size", "max", "min", "norm")]
+    numbers = list(zip(*columns, strict=True))
+    equal_values: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+    for value, ops in producers.items():
+        op = ops[0]
+        if flow.operands[op] and flow.levels[op] == "op":
+            operands = [numbers[x] if flow.sizes[x] == 1 else x for x in flow.operands[op]]
+            equal_values[kinds[op], tuple(operands), numbers[value]].append(value)
+    repeats = {}
+    for values in equal_values.values():
+        if len(values) > 1:
+            repeats.update(dict.fromkeys(values, len(values)))
+    return repeats
 
 
 def collect_recorded_gradients(flow: Flow) -> Gradients:

@@ -71,7 +71,7 @@ class Flow:
         lacks_file = self.tensors["file"].to_numpy() == ""
         flags: Flags = ~lacks_file & (self.tensor_class >= 0)
         return flags & ~flag_doubtful_files(
-            self.tensors, self.tensor_class, self.producers, lacks_file
+            self.trace.ops, self.tensors, self.tensor_class, self.producers, lacks_file
         )
 
     @cached_property

@@ -154,7 +154,9 @@ def _build_class_table(
     is_new[new_rows] = ops[new_rows] == producers[tensor_class[new_rows]]
     # the last assignment wins: sort the producer's output, then tensors with a file, to the end
     lacks_file = tensors["file"].to_numpy() == ""
-    lacks_file = lacks_file ^ flag_doubtful_files(tensors, tensor_class, producers, lacks_file)
+    lacks_file = lacks_file ^ flag_doubtful_files(
+        trace.ops, tensors, tensor_class, producers, lacks_file
+    )
     best_last = rows[np.lexsort((rows, lacks_file[rows], ~is_new[rows]))][::-1]
     representatives = np.full(count, -1)
     representatives[tensor_class[best_last]] = best_last

@@ -31,21 +31,61 @@ _NAN_KEY = 9.87e300
 
 
 def flag_doubtful_files(
-    tensors: pd.DataFrame, tensor_class: Ints, producers: Ints, lacks_file: Flags
+    ops: pd.DataFrame,
+    tensors: pd.DataFrame,
+    tensor_class: Ints,
+    producers: Ints,
+    lacks_file: Flags,
 ) -> Flags:
     """Return (tensors,) where a whole tensor must not represent its class.
 
     Values that were given to the run and have no name are one class if their statistics are equal,
     which a table in another order has too. If statistics are all that is recorded of some of them,
-    the whole tensor of one says nothing about the others.
+    the whole tensor of one says nothing about the others. The record of a module call that repeats
+    what an op inside it read is no other value.
     """
-    is_mixed = np.zeros(len(producers) + 1, dtype=bool)  # the last one: no class
-    is_mixed[tensor_class[lacks_file]] = True
-    is_mixed[:-1] &= producers < 0
-    is_mixed[tensor_class[tensors["parameter"].to_numpy() != ""]] = False
-    is_mixed[-1] = False
+    is_given = np.zeros(len(producers) + 1, dtype=bool)  # the last one: no class
+    is_given[:-1] = producers < 0
+    is_given[tensor_class[tensors["parameter"].to_numpy() != ""]] = False
+    is_given[-1] = False
+    lacking_rows = np.flatnonzero(lacks_file & is_given[tensor_class])
+    is_mixed = np.zeros(len(is_given), dtype=bool)
+    is_mixed[tensor_class[lacking_rows]] = True
+    recorded_rows = np.flatnonzero(~lacks_file & is_mixed[tensor_class])
+    repeated_rows = _list_repeated_rows(ops, tensors, tensor_class, recorded_rows, lacking_rows)
+    is_mixed[:] = False
+    is_mixed[tensor_class[np.setdiff1d(lacking_rows, repeated_rows)]] = True
     flags: Flags = is_mixed[tensor_class]
     return flags
+
+
+def _list_repeated_rows(
+    ops: pd.DataFrame, tensors: pd.DataFrame, tensor_class: Ints, rows: Ints, other_rows: Ints
+) -> list[int]:
+    """Return which of ``other_rows`` are of calls around the op of one of ``rows``, of its class.
+
+    A backward call is around those of the ops that ran in its forward call.
+    """
+    parents = ops["parent"].to_numpy()
+    forward_ops = ops["forward"].to_numpy()
+    phases = ops["phase"].to_numpy()
+    op_column = tensors["op"].to_numpy()
+
+    def get_forward_op(op: int) -> int:
+        return int(forward_ops[op]) if forward_ops[op] >= 0 else op
+
+    enclosing_calls = set()
+    for row in rows.tolist():
+        op = int(op_column[row])
+        call = get_forward_op(op)
+        while (call := int(parents[call])) >= 0:
+            enclosing_calls.add((int(tensor_class[row]), call, phases[op]))
+    repeated_rows = []
+    for row in other_rows.tolist() if enclosing_calls else ():
+        op = int(op_column[row])
+        if (int(tensor_class[row]), get_forward_op(op), phases[op]) in enclosing_calls:
+            repeated_rows.append(row)
+    return repeated_rows
 
 
 def count_evidence(tensors: pd.DataFrame) -> Ints:

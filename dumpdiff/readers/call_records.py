@@ -34,6 +34,10 @@ _IN_PLACE_DUNDERS = {
 #: dumps seen.
 _SUMMATION_TOLERANCE = 1e-5
 
+#: Share of the root mean square above which the mean of gradients is not zero: in bfloat16 it is
+#: rounding up to 4e-3; of one gradient of -1/n in each row of c classes it is 1 / sqrt(c).
+_ZERO_SUM_SHARE = 0.005
+
 #: A forward call of a numbered API, or of a module, whose number comes last.
 _FORWARD_CALL = re.compile(r"(?P<front>.+[._])(?P<number>\d{1,9})(?P<end>[._]forward)")
 _FORWARD_MODULE = re.compile(r"(?P<front>.+[._]forward[._])(?P<number>\d{1,9})(?P<end>)")
@@ -293,9 +297,10 @@ def find_trusted_rows(
       before the call (``inputs_before``), such an input is distrusted only if it equals the output.
     - ``backward output`` of a PyTorch API call is what left the last autograd node of the call. It
       is often the incoming gradient, reshaped, or that of an inner call. It is trusted only if it
-      has the shape of the forward input and differs from the incoming gradient. With
-      ``gradients_complete`` (MindSpore) the shape is enough; ``modules`` says whether gradients of
-      module calls are trusted.
+      has the shape of the forward input and differs from the incoming gradient. That of a cross
+      entropy is the one of log probabilities unless it adds up to zero, as that of logits does.
+      With ``gradients_complete`` (MindSpore) the shape is enough; ``modules`` says whether
+      gradients of module calls are trusted.
     """
     trusted = np.ones(len(tensors), dtype=bool)
     index = SlotIndex(tensors)
@@ -315,6 +320,7 @@ def find_trusted_rows(
         incoming = index.find_rows(op[gradients], ["input.0"] * len(gradients))
         is_equal = _have_equal_content(tensors, gradients, incoming, _SUMMATION_TOLERANCE)
         trusted[gradients] &= (incoming < 0) | ~is_equal
+        trusted[gradients] &= ~_flag_log_probability_gradients(tensors, gradients, kind)
 
     first_inputs = np.flatnonzero(
         (phase != BACKWARD) & (slot_kind == "input") & (slot == "input.0")
@@ -329,6 +335,21 @@ def find_trusted_rows(
     is_equal = _have_equal_content(tensors, overwritten, results, 0.0)
     trusted[overwritten] = inputs_before & (results >= 0) & ~is_equal
     return trusted
+
+
+def _flag_log_probability_gradients(tensors: pd.DataFrame, rows: Ints, kinds: AnyArray) -> Flags:
+    """Return which gradients of the logits of a cross entropy are those of log probabilities.
+
+    The softmax of a row adds up to one, as its labels do, so the gradients of its logits add up to
+    zero. ``kinds`` has the kind of the op of every tensor.
+    """
+    is_cross_entropy = np.array([kind.endswith(".cross_entropy") for kind in kinds[rows]], bool)
+    sizes, means, norms = (tensors[name].to_numpy()[rows] for name in ("size", "mean", "norm"))
+    # the mean of n numbers whose sum is zero is rounding next to their root mean square
+    root_mean_squares = norms / np.sqrt(np.maximum(sizes, 1))
+    with np.errstate(invalid="ignore"):
+        flags: Flags = is_cross_entropy & (np.abs(means) > _ZERO_SUM_SHARE * root_mean_squares)
+    return flags
 
 
 def has_swapped_gradients(ops: pd.DataFrame, tensors: pd.DataFrame) -> bool:

@@ -68,17 +68,24 @@ def test_some_ops_cost_what_their_tensors_do(trace: Callable[[str], Trace]) -> N
     ],
 )
 def test_an_element_takes_what_its_dtype_does(dtype: str, mindspore: int, msprobe: int) -> None:
-    """bfloat16 is stored as float32 where there is no such dtype."""
+    """bfloat16 is stored as float32 where there is no such dtype: in npy files."""
     ops = build_op_table({"name": ["a"], "kind": ["Add"]})
     tensors = build_tensor_table(
         {"op": [0], "slot": ["output.0"], "slot_kind": ["output"], "dtype": [dtype], "size": [100]}
     )
     found = Trace(Source("/d", "mindspore", "", "mindspore"), ops, tensors)
     empty = tensors.assign(size=np.int64(0))
-    for format, elements in (("mindspore", mindspore), ("msprobe", msprobe)):
+    for format, framework, elements in (
+        ("mindspore", "mindspore", mindspore),
+        ("msprobe", "mindspore", mindspore),
+        ("msprobe", "pytorch", msprobe),
+    ):
         spent = [
             estimate_cost(
-                Trace(found.source, ops, table), format, whole_tensors=np.array([True])
+                Trace(found.source, ops, table),
+                format,
+                whole_tensors=np.array([True]),
+                framework=framework,
             ).bytes
             for table in (tensors, empty)
         ]

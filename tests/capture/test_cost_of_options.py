@@ -17,13 +17,14 @@ from conftest import FIXTURES
 
 from dumpdiff import read
 from dumpdiff.capture.cost import flag_recorded_tensors
-from dumpdiff.capture.cost_from_dump import estimate_msprobe_cost
+from dumpdiff.capture.cost_from_dump import ExpectedCost, estimate_msprobe_cost
 from dumpdiff.capture.msprobe import Options, build_configuration, format_configuration
+from dumpdiff.capture.msprobe.fields import TASKS
 from dumpdiff.model.errors import DumpError
 from dumpdiff.model.trace import Trace
 
 LINEARS = ("Functional.linear.0.forward", "Functional.linear.7.forward")
-EVERYTHING = "risk-all"
+EVERYTHING, BF16_EVERYTHING = "risk-all", "bf16-risk-all"
 ASKED: dict[str, dict[str, Any]] = {
     EVERYTHING: {"risk_level": "ALL"},
     "mix": {},
@@ -48,8 +49,13 @@ ASKED: dict[str, dict[str, Any]] = {
     "xor": {"summary_mode": "xor"},
     "tensor-list": {"tensor_list": ("softmax",)},
     "forward": {"data_mode": ("forward",)},
+    "backward": {"data_mode": ("backward",)},
+    "input": {"data_mode": ("input",)},
     "output": {"data_mode": ("output",)},
     "async": {"async_dump": True},
+    "steps": {"steps": ("0-1",)},
+    BF16_EVERYTHING: {"risk_level": "ALL"},
+    "bf16-tensor": {"task": "tensor"},
 }
 
 
@@ -62,6 +68,8 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         options = Options(path=str(folder / name / "dump"), **asked)
         text = format_configuration(build_configuration(options))
         (folder / name / "config.json").write_text(text)
+        if name.startswith("bf16"):
+            (folder / name / "bf16").touch()
     subprocess.run(
         [sys.executable, FIXTURES / "try_msprobe_configs.py", folder],
         check=True,
@@ -70,23 +78,44 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return lambda name: folder / name / "dump"
 
 
+def check_cost(expected: ExpectedCost, dump: Path, has_whole_tensors: bool) -> None:
+    """Assert that tensors and bytes are those of a dump: of files of tensors to a tenth."""
+    n_tensors = sum(
+        int(flag_recorded_tensors(read(step)).sum()) for step in sorted(dump.glob("step*"))
+    )
+    n_bytes = sum(
+        file.stat().st_size for file in dump.rglob("*") if file.suffix in (".json", ".pt", ".npy")
+    )
+    total = expected.step.multiply(expected.steps or 1)
+    assert total.tensors == pytest.approx(n_tensors, rel=0.1)
+    assert total.bytes == pytest.approx(n_bytes, rel=0.1 if has_whole_tensors else 0.25)
+
+
 @pytest.mark.record
 @pytest.mark.parametrize("name", ASKED)
 def test_the_size_of_a_real_dump_is_known_before_the_run(
     name: str, dumped: Callable[[str], Path]
 ) -> None:
     dump = dumped(name)
+    like = BF16_EVERYTHING if name.startswith("bf16") else EVERYTHING
     expected = estimate_msprobe_cost(
-        Options("/data", **ASKED[name]), read(dumped(EVERYTHING)), "everything"
+        Options("/data", **ASKED[name]), read(dumped(like)), "everything"
     )
-    n_tensors = int(flag_recorded_tensors(read(dump)).sum())
-    n_bytes = sum(
-        file.stat().st_size for file in dump.rglob("*") if file.suffix in (".json", ".pt")
-    )
-    share = 0.1 if ASKED[name].get("task") == "tensor" else 0.25
-    assert expected.step.tensors == pytest.approx(n_tensors, rel=0.1)
-    assert expected.step.bytes == pytest.approx(n_bytes, rel=share)
+    check_cost(expected, dump, ASKED[name].get("task") == "tensor")
     assert expected.notes == ()
+
+
+@pytest.mark.record
+def test_the_size_of_a_dump_in_pynative_mode_is_known_from_statistics(
+    recorded: Callable[..., Path],
+) -> None:
+    """Files of tensors are npy there, which have a smaller header than those of PyTorch."""
+    dumps = {task: recorded("mindspore_pynative", "--task", task) for task in TASKS}
+    statistics = read(dumps["statistics"])
+    for task, dump in dumps.items():
+        options = Options("/data", framework="mindspore", task=task)
+        expected = estimate_msprobe_cost(options, statistics, "statistics")
+        check_cost(expected, dump, task == "tensor")
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,18 @@ def test_every_fault_is_found_in_as_many_rounds_plus_one(
     assert n_rounds <= len(faults) + 1
 
 
+@pytest.mark.record
+def test_a_finding_inside_a_grafted_module_is_refused(tmp_path: Path) -> None:
+    """The module still differs inside: its output is another module's business no longer."""
+    reference = record("run_pytorch_faults.py", tmp_path / "reference", [])
+    target = record("run_pytorch_faults.py", tmp_path / "target", [2])
+    dumpdiff.align(target, reference, output=tmp_path / "result")
+    dumpdiff.graft(tmp_path / "result", 1, folder=tmp_path / "graft")
+    with pytest.raises(DumpError, match=r"is in blocks\.2, whose output is replaced already"):
+        dumpdiff.graft(tmp_path / "result", 1, folder=tmp_path / "graft")
+    assert len(list((tmp_path / "graft").iterdir())) == 1
+
+
 def test_graph_mode_has_no_module_to_graft_into(
     dump: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from dumpdiff.causes.comparison_index import ComparisonIndex
 from dumpdiff.causes.operands import find_other_values, list_consumers
 from dumpdiff.comparison import Comparison
 from dumpdiff.model.finding import Finding
-from dumpdiff.model.trace import Trace
+from dumpdiff.model.trace import Source, Trace, build_op_table, build_tensor_table
 
 GATE, LAST_GATE, RESIDUAL = (
     "Functional.linear.4.forward",
@@ -110,3 +110,60 @@ def test_values_without_whole_tensors_take_no_place_among_those_that_are_tried(
     shape = tuple(flow.tensors["shape"].iat[int(kept_rows[0])])
     found = find_other_values(index, REFERENCE, last, shape)
     assert [operand.value for operand in found] == [int(flow.tensor_class[kept_rows[0]])]
+
+
+def make_unrecorded_cut() -> Trace:
+    """Return statistics of a product of which an op that is not recorded cut the columns 6 to 9.
+
+    Between the product and what reads the columns run ops on other values of other widths.
+    """
+    source = np.random.default_rng(2)
+    given, weight, product, columns, scale = (
+        source.standard_normal(shape) for shape in ((5, 8), (10, 8), (5, 10), (5, 4), (5, 4))
+    )
+    columns[:] = product[:, 6:]
+    others = [source.uniform(-9, 9, (7, 3)) for _ in range(6)]
+    tensors = [
+        (0, "input.0", given, ""),
+        (0, "input.1", weight, "weight"),
+        (0, "output.0", product, ""),
+        *((1 + number, "input.0", other, "") for number, other in enumerate(others[:-1])),
+        *((1 + number, "output.0", other, "") for number, other in enumerate(others[1:])),
+        (6, "input.0", columns, ""),
+        (6, "input.1", scale, ""),
+        (6, "output.0", columns * scale, ""),
+    ]
+    names = ["Functional.linear.0.forward"]
+    names += [f"Functional.tanh.{number}.forward" for number in range(5)]
+    names += ["Tensor.__mul__.0.forward"]
+    ops = build_op_table({"name": names, "kind": [name.rsplit(".", 2)[0] for name in names]})
+    arrays = [array for _, _, array, _ in tensors]
+    table = build_tensor_table(
+        {
+            "op": [op for op, *_ in tensors],
+            "slot": [slot for _, slot, *_ in tensors],
+            "slot_kind": [slot.partition(".")[0] for _, slot, *_ in tensors],
+            "dtype": ["float32"] * len(tensors),
+            "shape": [array.shape for array in arrays],
+            "size": [array.size for array in arrays],
+            "max": [array.max() for array in arrays],
+            "min": [array.min() for array in arrays],
+            "mean": [array.mean() for array in arrays],
+            "norm": [np.linalg.norm(array) for array in arrays],
+            "parameter": [parameter for *_, parameter in tensors],
+        }
+    )
+    return Trace(Source("/d", "msprobe", "", "pytorch"), ops, table)
+
+
+def test_what_an_unrecorded_op_may_have_cut_a_value_from_is_asked_for() -> None:
+    """Statistics do not show of which value another one is a part."""
+    cut = make_unrecorded_cut()
+    comparison = compare_traces(cut, cut)
+    flow = comparison.alignment.reference
+    asked = list_asked_values(comparison, make_finding("Tensor.__mul__.0.forward", "output.0"))
+    columns = find_value(flow, "Tensor.__mul__.0.forward", "input.0")
+    product = find_value(flow, "Functional.linear.0.forward", "output.0")
+    assert flow.producers[columns] < 0
+    assert columns in asked
+    assert product in asked

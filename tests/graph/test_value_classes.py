@@ -6,8 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dumpdiff.graph.statistics import compute_statistics
-from dumpdiff.graph.value_classes import assign_classes, count_evidence, flag_immediates
-from dumpdiff.model.trace import build_tensor_table
+from dumpdiff.graph.value_classes import (
+    assign_classes,
+    count_evidence,
+    flag_doubtful_files,
+    flag_immediates,
+)
+from dumpdiff.model.trace import build_op_table, build_tensor_table
 
 
 def build_table(arrays, **columns):
@@ -168,3 +173,31 @@ class TestEvidence:
             less = rows.copy()
             less[name] = np.nan
             assert count_evidence(less)[0] < full
+
+
+class TestDoubtfulFiles:
+    """Op 0 has a file of a value that nobody produced; other records of it have statistics."""
+
+    def flag(self, parents, forward_ops=(-1, -1), phases=("forward", "forward")):
+        ops = build_op_table(
+            {
+                "name": ["Functional.linear.0", "other"],
+                "level": ["op", "module"],
+                "parent": parents,
+                "forward": forward_ops,
+                "phase": phases,
+            }
+        )
+        tensors = build_tensor_table({"op": [0, 1], "slot": ["input.0"] * 2, "size": [6, 6]})
+        tensor_class, producers = np.zeros(2, dtype=np.int64), np.array([-1])
+        lacks_file = np.array([False, True])
+        return flag_doubtful_files(ops, tensors, tensor_class, producers, lacks_file).tolist()
+
+    def test_another_value_of_equal_statistics_may_be_a_table_in_another_order(self):
+        assert self.flag([-1, -1]) == [True, True]
+
+    def test_the_call_of_the_module_around_the_op_reads_the_same_value(self):
+        assert self.flag([1, -1]) == [False, False]
+
+    def test_the_backward_call_of_that_module_has_another_phase(self):
+        assert self.flag([1, -1], phases=("forward", "backward")) == [True, True]

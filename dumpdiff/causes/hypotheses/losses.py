@@ -22,6 +22,10 @@ _SHIFTS = (1, -1, 2, -2)
 _MIN_LABELS = 4
 #: Rows of a batch beyond which their order is not searched.
 _MAX_ROWS = 4096
+#: Fewest sequences of which each has a loss of its own.
+_MIN_SEQUENCES = 2
+#: Numbers of sequences that a sentence lists.
+_N_LISTED = 4
 #: Fewest tokens of a mask, and of losses per token.
 _MIN_MASK_TOKENS, _MIN_TOKENS = 4, 3
 #: Fewest classes of a smoothed gradient, and how exactly a loss shows the smoothing.
@@ -404,6 +408,53 @@ def _has_ignored_labels(case: FaultCase) -> bool:
 #: About masks of tokens.
 MASK_HYPOTHESES = (Hypothesis("loss-reduction", suggest_other_token_mask),)
 
+
+def suggest_sequence_reduction(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest another mean of the losses of sequences, one number each, as CTC has them.
+
+    Each may be divided by the number of labels of its sequence. Either side may have recorded the
+    losses: a fused operator gives their mean only.
+    """
+    if not case.is_forward_value or case.faithful.size != 1:
+        return
+    for losses in (*case.operands, *case.faulty_operands):
+        n_sequences = int(np.prod(losses.shape))
+        is_vector = len(losses.shape) == 1 and _MIN_SEQUENCES <= n_sequences <= _MAX_ROWS
+        if not is_vector or not losses.is_floating or losses.parameter:
+            continue
+        reductions = list(_list_sequence_reductions(case, losses.array))
+        for own_name, own_value in reductions:
+            if not case.matches_faithful(own_value):
+                continue
+            for name, value in reductions:
+                if name != own_name:
+                    yield Candidate(
+                        value.reshape(case.faithful.shape),
+                        name,
+                        f"takes {own_name}",
+                        unchanged=own_value.reshape(case.faithful.shape),
+                        cause="loss-reduction",
+                    )
+            return
+
+
+def _list_sequence_reductions(case: FaultCase, losses: AnyArray) -> Iterator[tuple[str, Floats]]:
+    """Yield (name, value) of the ways in which losses of sequences become one number."""
+    n_losses = losses.size
+    yield f"the mean of {n_losses} losses", np.asarray(losses.mean())
+    yield f"the sum of {n_losses} losses", np.asarray(losses.sum())
+    operands = (*case.list_shared_operands(), *case.find_given_values(losses.size))
+    for counts in operands:
+        array = counts.array.reshape(-1)
+        if array.size != losses.size or array.dtype.kind not in "iu" or array.min() < 1:
+            continue
+        listed = " ".join(map(str, array[:_N_LISTED].tolist()))
+        numbers = f"[{listed} ...]" if n_losses > _N_LISTED else f"[{listed}]"
+        yield f"the mean of {n_losses} losses divided by {numbers}", np.mean(losses / array)
+        total = int(array.sum())
+        yield f"the sum of {n_losses} losses divided by {total}", losses.sum() / total
+
+
 HYPOTHESES = (
     Hypothesis("loss-reduction", suggest_tokens_in_gradient),
     Hypothesis("label-shift", suggest_shifted_labels),
@@ -412,4 +463,5 @@ HYPOTHESES = (
     Hypothesis("loss-reduction", suggest_other_tokens),
     Hypothesis("label-smoothing", suggest_smoothing),
     Hypothesis("loss-reduction", suggest_constant),
+    Hypothesis("loss-reduction", suggest_sequence_reduction),
 )

@@ -14,6 +14,8 @@ from ..hypothesis import Candidate, Hypothesis
 _SHIFTS = (1, -1, 2, -2)
 #: Fewest positions that show an offset.
 _MIN_POSITIONS = 3
+#: Tokens that a sentence lists.
+_N_LISTED = 4
 _COMPUTED_FINDINGS = ("introduced", "region")
 
 
@@ -149,7 +151,51 @@ def suggest_position_offset(case: FaultCase) -> Iterator[Candidate]:
         )
 
 
+def suggest_other_tokens(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that another token stands for each sequence: the last one, not that of its end.
+
+    Both values are one row of each sequence (batch, tokens, size). Recorders leave out an indexing,
+    so the rows are found by their numbers.
+    """
+    if not case.is_forward_value or case.faithful.ndim != 2:
+        return
+    n_sequences, width = case.faithful.shape
+    for operand in case.list_shared_operands():
+        is_sequences = len(operand.shape) == 3 and operand.shape[::2] == (n_sequences, width)
+        if not is_sequences or not operand.is_floating or operand.shape[1] < 2:
+            continue
+        tokens = [_find_tokens(operand.array, rows) for rows in (case.faulty, case.faithful)]
+        if np.array_equal(*tokens):
+            continue
+        predicted, unchanged = (operand.array[np.arange(n_sequences), each] for each in tokens)
+        (description, _), (_, contrast) = (_describe_tokens(each, operand.name) for each in tokens)
+        yield Candidate(
+            predicted,
+            description,
+            contrast,
+            unchanged=unchanged,
+            cause="pooling",
+        )
+
+
+def _find_tokens(sequences: AnyArray, rows: AnyArray) -> Ints:
+    """Return per sequence the token that is nearest to its row."""
+    distances = np.linalg.norm(sequences - rows[:, None], axis=-1)
+    nearest: Ints = np.argmin(distances, axis=1)
+    return nearest
+
+
+def _describe_tokens(tokens: Ints, name: str) -> tuple[str, str]:
+    """Return (description, contrast) of one token of each sequence."""
+    if (tokens == tokens[0]).all():
+        return f"token {tokens[0]} for each sequence of {name}", f"takes token {tokens[0]}"
+    listed = " ".join(str(token) for token in tokens[:_N_LISTED].tolist())
+    numbers = f"[{listed} ...]" if len(tokens) > _N_LISTED else f"[{listed}]"
+    return f"tokens {numbers} for the sequences of {name}", f"takes tokens {numbers}"
+
+
 HYPOTHESES = (
+    Hypothesis("pooling", suggest_other_tokens),
     Hypothesis("relative-bias", suggest_relative_rows),
     Hypothesis("row-shift", suggest_shifted_rows),
     Hypothesis("position-offset", suggest_position_offset),

@@ -6,7 +6,7 @@ from all positions, so no list of scaling rules is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from ...model.arrays import AnyArray, Flags, Floats, Ints
 from ...model.trace import FORWARD
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
+from ..parameter_fit import fit_factor
 from .rotary import read_table
 
 #: Largest difference of a column from its wave: bfloat16 tables are off by 4e-3.
@@ -83,6 +84,8 @@ def suggest_frequencies(case: FaultCase) -> Iterator[Candidate]:
         cause = "rope-scaling"
         is_one_factor = np.ptp(changed_factors) <= _EQUAL_FACTORS * abs(factor)
         if is_changed.all() and is_one_factor:
+            # the fastest waves are known best, and count most in the sum of squares
+            factor = fit_factor(waves.frequencies, faulty_waves.frequencies)
             description = f"positions {factor:.4g} times the {case.faithful_side}'s"
             frequencies = factor * waves.frequencies
         elif is_one_factor:
@@ -229,4 +232,70 @@ def _refine(frequency: float, value: float, position: int, is_sine: bool) -> flo
     return best / position
 
 
-HYPOTHESES = (Hypothesis("rope-scaling", suggest_frequencies),)
+def suggest_first_position(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that a table of sines and cosines begins at another position.
+
+    A sine and a cosine of one frequency are a number of length one that turns by one angle from row
+    to row. The positions may go down, as those of relative distances do; frequencies are positive.
+    """
+    rows = read_table(case.faithful)
+    if case.phase != FORWARD or rows is None or case.faulty.size != rows.size or len(rows) < 3:
+        return
+    faulty_rows = case.faulty.reshape(rows.shape)
+    for join, split in _list_pairings(rows.shape[1]):
+        turns, faulty_turns = join(rows), join(faulty_rows)
+        if max(np.abs(np.abs(each) - 1).max() for each in (turns, faulty_turns)) > _MAX_DIFFERENCE:
+            continue
+        steps = turns[1:] * turns[:-1].conj()
+        angles = np.angle(steps.mean(axis=0))
+        if np.abs(steps - np.exp(1j * angles)).max() > _MAX_DIFFERENCE:
+            continue
+        between = np.angle((faulty_turns * turns.conj()).mean(axis=0))
+        slow_columns = np.flatnonzero(np.abs(angles) * len(rows) >= _MIN_ANGLE)
+        if len(slow_columns) < _MIN_COLUMNS:
+            continue
+        slowest = slow_columns[np.argmin(np.abs(angles[slow_columns]))]
+        offset = round(float(between[slowest] / abs(angles[slowest])))
+        if not 0 < abs(offset) < len(rows):
+            continue
+        turned = turns * np.exp(1j * offset * np.abs(angles))
+        yield Candidate(
+            split(turned).reshape(case.faithful.shape),
+            f"positions shifted by {offset}",
+            parameters={"shift": float(offset)},
+            unchanged=case.faithful,
+            cause="position-offset",
+        )
+        return
+
+
+def _list_pairings(
+    width: int,
+) -> Iterator[tuple[Callable[[AnyArray], AnyArray], Callable[[AnyArray], AnyArray]]]:
+    """Yield functions that join sines and cosines to complex numbers, and that split them again.
+
+    They alternate, or are the halves of a row; either of them may come first.
+    """
+    if width % 2:
+        return
+    alternating = (slice(0, None, 2), slice(1, None, 2))
+    halves = (slice(0, width // 2), slice(width // 2, None))
+    for first, second in (alternating, halves):
+        for sines, cosines in ((first, second), (second, first)):
+
+            def join(rows: AnyArray, sines: slice = sines, cosines: slice = cosines) -> AnyArray:
+                joined: AnyArray = rows[:, cosines] + 1j * rows[:, sines]
+                return joined
+
+            def split(turns: AnyArray, sines: slice = sines, cosines: slice = cosines) -> AnyArray:
+                rows = np.empty((len(turns), width))
+                rows[:, cosines], rows[:, sines] = turns.real, turns.imag
+                return rows
+
+            yield join, split
+
+
+HYPOTHESES = (
+    Hypothesis("rope-scaling", suggest_frequencies),
+    Hypothesis("position-offset", suggest_first_position),
+)

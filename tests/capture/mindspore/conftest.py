@@ -24,6 +24,7 @@ class Outcome:
     refused: bool  #: the training stopped
     said: str
     files: tuple[Path, ...]  #: npy files under the folder of the dump, relative to it
+    folder: Path  #: of the dump
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +43,6 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
     def outcome(name: str) -> Outcome:
         out = folder / name / "out"
         files = tuple(file.relative_to(out) for file in sorted(out.rglob("*.npy")))
-        return Outcome(outcomes[name]["code"] != 0, outcomes[name]["said"], files)
+        return Outcome(outcomes[name]["code"] != 0, outcomes[name]["said"], files, out)
 
     return outcome

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from dumpdiff import read
+from dumpdiff.capture.cost_from_dump import estimate_mindspore_cost
 from dumpdiff.capture.mindspore import (
     BACKENDS,
     Options,
@@ -78,3 +80,19 @@ def test_mindspore_takes_it_and_the_dump_holds_what_was_asked_for(
     outcome = tried(asked.name)
     assert not outcome.refused, outcome.said
     assert asked.holds(outcome.files) == asked
+
+
+@pytest.mark.record
+@pytest.mark.parametrize("asked", [pytest.param(asked, id=asked.name) for asked in ASKED])
+def test_the_size_of_the_dump_is_known_before_the_run(
+    asked: Asked, tried: Callable[[str], Outcome]
+) -> None:
+    """From a dump of everything: files of npy are known to the byte."""
+    everything = tried("asked-first").folder
+    config = build_configuration(asked.options, Target("cpu"))
+    expected = estimate_mindspore_cost(config, read(everything), str(everything))
+    outcome = tried(asked.name)
+    total = expected.step.multiply(len(asked.steps))
+    assert total.tensors == len(outcome.files)
+    assert total.bytes == sum((outcome.folder / file).stat().st_size for file in outcome.files)
+    assert expected.notes == ()

@@ -13,6 +13,7 @@ from .fitted_numbers import (
     list_offsets,
     list_other_arguments,
 )
+from .gates import list_swapped_gates
 from .joined_parts import list_other_joins
 from .missing_inputs import list_bypassed_steps, list_missing_inputs, list_missing_masks
 from .norms import list_norms
@@ -26,7 +27,7 @@ from .reduction_axes import list_reduction_axes
 from .rotations import list_exchanged_inputs, list_rotations
 from .roundings import list_roundings
 from .scan_directions import list_reversed_scans
-from .split_orders import list_split_orders
+from .split_orders import list_rows_by_head, list_split_orders
 from .state_spaces import list_decay_signs, list_discretizations, list_other_states
 from .surplus_steps import has_surplus_ops, list_named_surplus_steps, list_unnamed_surplus_steps
 from .variants import list_padding_modes, list_variants
@@ -55,6 +56,8 @@ HYPOTHESES = (
     Hypothesis("input-order", make_search(list_exchanged_inputs)),
     Hypothesis("input-order", make_search(list_other_joins)),
     Hypothesis("split-order", make_search(list_split_orders)),
+    Hypothesis("split-order", make_search(list_rows_by_head)),
+    Hypothesis("gate-up-swapped", make_search(list_swapped_gates)),
     Hypothesis("activation-kind", make_search(list_activations)),
     Hypothesis("pooling", make_search(list_poolings)),
     Hypothesis("argument", make_search(list_other_arguments)),

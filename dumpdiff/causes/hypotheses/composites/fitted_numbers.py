@@ -76,6 +76,13 @@ def _change_argument(
             number, output, "rope-theta", description, f"has base {bases[0]:.6g}", parameters
         )
         return
+    powers = _find_power_bases(region, number, (recorded, value))
+    if powers is not None:
+        description = f"frequencies of base {powers[1]:.6g}, with {value:.4g} in {step.name}"
+        contrast = f"has base {powers[0]:.6g}, with {recorded:.4g}"
+        parameters = {"number": value}
+        yield Change(number, output, "rope-theta", description, contrast, parameters)
+        return
     cause, word = _name_argument(case, region, number, (recorded, value))
     yield Change(
         number,
@@ -112,6 +119,29 @@ def _read_bases(
     if region.steps[number].kind != "mul" or "exp" not in kinds_after:
         return None
     return None if recorded_base is None or base is None else (recorded_base, base)
+
+
+def _find_power_bases(
+    region: Region, number: int, values: tuple[float, float]
+) -> tuple[float, float] | None:
+    """Return the bases of exp(-ln(base) k / n) for another n, or another factor of k; else None.
+
+    ``values``: the recorded number and the other one, by which the exponent is multiplied or
+    divided.
+    """
+    step = region.steps[number]
+    recorded, value = values
+    if step.kind not in ("mul", "div") or not recorded or not value:
+        return None
+    if "exp" not in region.find_kinds_after(number):
+        return None
+    power = value / recorded if step.kind == "mul" else recorded / value
+    for other in region.steps:
+        numbers = [float(item.array) for item in other.inputs if item.array.ndim == 0]
+        bases = [base for base in map(read_log_base, numbers) if base is not None]
+        if other is not step and other.kind == "mul" and len(bases) == 1 and power > 0:
+            return bases[0], bases[0] ** power
+    return None
 
 
 def _name_argument(

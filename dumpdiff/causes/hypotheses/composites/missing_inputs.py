@@ -30,6 +30,8 @@ _GATE_KINDS = {"sigmoid", "hardsigmoid"}
 #: Difference of a normalized row's mean square from one: its epsilon takes a part away.
 _MAX_NORM_DIFFERENCE = 0.05
 _SCALING_KINDS, _OFFSET_KINDS = ("mul", "div"), ("add", "sub")
+#: Kinds of ops that lead from a rate to its exponential.
+_PRODUCT_KINDS = {"mul", "div", "neg", "cast", "reshape", "expand", "transpose", "expand_dims"}
 _FILL_KINDS = ("masked_fill", "where")
 _ADDING_KINDS = ("add", "sub", "masked_fill", "where")
 
@@ -124,10 +126,24 @@ def _name_missing_input(
     return "missing-term", f"without {step_input.name} in {step.name} ({step.kind})"
 
 
+def _is_zeroed(case: FaultCase, step: Step, step_input: StepInput) -> bool:
+    """Return whether the other side adds zeros where a step adds an input."""
+    return step.kind == "add" and any(
+        case.adds_zeros(other.value, step_input.array.size)
+        for _, other in list_floating_inputs(step)
+        if other is not step_input and other.agrees
+    )
+
+
 def _name_missing_part(
     case: FaultCase, region: Region, step: Step, step_input: StepInput
 ) -> tuple[str, str] | None:
-    """Return (cause, description) of a bias, a factor of silu or a norm's weight; else None."""
+    """Return (cause, description) of a bias, a factor of silu or a norm's weight; else None.
+
+    Of zeros, too, that the other side adds in its place.
+    """
+    if _is_zeroed(case, step, step_input):
+        return "zeroed", f"{step_input.name} filled with 0 in {step.name}"
     bias_name = _find_bias(case, step, step_input)
     if bias_name:
         return "bias-missing", f"without its bias ({bias_name})"
@@ -275,7 +291,11 @@ def name_bypass(
     function = _name_missing_function(case, region, number)
     if function is not None:
         return function
-    numbers = [float(item.array.item()) for item in step.inputs if item.array.size == 1]
+    numbers = [
+        float(item.array.item())
+        for item in step.inputs
+        if item.array.size == 1 and not item.is_parameter and not item.producer_kind
+    ]
     if step.kind in (*_SCALING_KINDS, *_OFFSET_KINDS):
         complement = _describe_complement(step, numbers)
         return complement or _name_number(case, region, number, numbers)
@@ -302,13 +322,31 @@ def _name_missing_function(case: FaultCase, region: Region, number: int) -> tupl
 def _name_exponential(case: FaultCase, region: Region, number: int) -> str:
     """Return the cause of an exponential that is left out: of a parameter, before another one.
 
-    Models keep rates of decay as logarithms: the decay of a step is exp(-exp(A) dt). API records do
-    not name all parameters.
+    Models keep rates of decay as logarithms: the decay of a step is exp(-exp(A) dt), so only
+    products lead from the one exponential to the other. That of a softmax is another one: the
+    largest score is subtracted before. API records do not name all parameters.
     """
     inputs = region.steps[number].inputs
     is_of_parameter = any(item.is_parameter or not item.producer_kind for item in inputs)
-    is_rate = "exp" in case.consumer_kinds | region.find_kinds_after(number)
-    return "decay-exponent" if is_of_parameter and is_rate else "missing-step"
+    return (
+        "decay-exponent" if is_of_parameter and _is_rate(case, region, number) else "missing-step"
+    )
+
+
+def _is_rate(case: FaultCase, region: Region, number: int) -> bool:
+    """Return whether an exponential is taken of a step's output, or of products with it."""
+    front = [number]
+    for step_number in front:  # grows while it is read
+        consumers = region.consumers[step_number]
+        kinds = {region.steps[consumer].kind for consumer in consumers}
+        if "exp" in kinds or (not consumers and "exp" in case.consumer_kinds):
+            return True
+        front += [
+            consumer
+            for consumer in consumers
+            if region.steps[consumer].kind in _PRODUCT_KINDS and consumer not in front
+        ]
+    return False
 
 
 def _describe_complement(step: Step, numbers: Sequence[float]) -> tuple[str, str] | None:

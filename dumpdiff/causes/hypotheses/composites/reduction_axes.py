@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
 
-from ....model.arrays import AnyArray
+from ....model.arrays import AnyArray, Floats
+from ....operators.norms import DEFAULT_NORMALIZE_EPS
 from ....operators.reductions import REDUCTIONS
+from ....operators.softmax import softmax
 from ...fault_case import FaultCase, compute_residual
 from ...region import Region, Step
 from .change import Change, is_rounded, list_floating_inputs
 
 #: Axes of a tensor whose every combination is tried.
 _MAX_AXES = 4
+#: Relative L2 within which a function gives a recorded output.
+_EQUAL_DISTANCE = 1e-5
 
 
 def list_reduction_axes(case: FaultCase, region: Region) -> Iterator[Change]:
     """Reduce over other axes. What follows is computed with the other shape, by broadcasting."""
     for number, step in enumerate(region.steps):
+        yield from _list_other_axes(number, step)
         own_axes = _find_axes(step)
         if own_axes is None:
             continue
@@ -41,6 +46,34 @@ def list_reduction_axes(case: FaultCase, region: Region) -> Iterator[Change]:
                     is_evident=_is_recorded(case, output),
                     region=reshaped,
                 )
+
+
+def _list_other_axes(number: int, step: Step) -> Iterator[Change]:
+    """Yield what a function of one axis gives along another one, as the axis is an argument."""
+    function = _AXIS_FUNCTIONS.get(step.kind)
+    inputs = list_floating_inputs(step)
+    if function is None or len(inputs) != 1 or inputs[0][1].array.shape != step.output.shape:
+        return
+    x = inputs[0][1].array
+    outputs = [function(x, axis) for axis in range(x.ndim)]
+    own_axes = [
+        axis
+        for axis, output in enumerate(outputs)
+        if compute_residual(output, step.output) <= _EQUAL_DISTANCE
+    ]
+    if len(own_axes) != 1:
+        return
+    for axis, output in enumerate(outputs):
+        if axis not in own_axes:
+            text = f"{step.kind} ({step.name}) along axis {axis - x.ndim}"
+            contrast = f"has axis {own_axes[0] - x.ndim}"
+            parameters = {"axis": float(axis - x.ndim)}
+            yield Change(number, output, "reduction-axis", text, contrast, parameters)
+
+
+def _normalize(x: AnyArray, axis: int) -> Floats:
+    norms: Floats = np.linalg.norm(x, axis=axis, keepdims=True)
+    return x / np.maximum(norms, DEFAULT_NORMALIZE_EPS)
 
 
 def _is_recorded(case: FaultCase, output: AnyArray) -> bool:
@@ -65,6 +98,14 @@ def _find_axes(step: Step) -> tuple[int, ...] | None:
         return None
     kept_shape = shape or (1,) * x.ndim
     return tuple(axis for axis in range(x.ndim) if kept_shape[axis] < x.shape[axis]) or None
+
+
+#: Functions of the elements along one axis, by the kind of op.
+_AXIS_FUNCTIONS: Mapping[str, Callable[[AnyArray, int], Floats]] = {
+    "normalize": _normalize,
+    "cumsum": np.cumsum,
+    "log_softmax": lambda x, axis: np.log(softmax(x, axis)),
+}
 
 
 def _list_combinations(axes: Sequence[int]) -> Iterator[tuple[int, ...]]:

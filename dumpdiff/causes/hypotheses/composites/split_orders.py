@@ -65,6 +65,41 @@ def list_split_orders(_case: FaultCase, region: Region) -> Iterator[Change]:
             )
 
 
+def list_rows_by_head(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Read a fused projection head by head, not part by part, or the other way round.
+
+    Queries, keys and values of all heads follow one another, or those of each head.
+    """
+    last = len(region.steps) - 1
+    lengths = {length for step in region.steps for length in step.output.shape[:-1]}
+    lengths |= set(case.faithful.shape[:-1])
+    for split in _find_splits(region):
+        n_parts, width = len(split.widths), split.whole.array.shape[-1]
+        if not 1 < n_parts <= _MAX_PARTS or len(set(split.widths)) > 1:
+            continue
+        reads_heads = split.block_width < width
+        head_counts = [width // split.block_width] if reads_heads else sorted(lengths)
+        for n_heads in head_counts:
+            if n_heads < 2 or width // n_parts % n_heads or n_heads == width // n_parts:
+                continue
+            shape = (n_parts, n_heads, -1) if reads_heads else (n_heads, n_parts, -1)
+            columns = np.arange(width).reshape(shape).swapaxes(0, 1).reshape(-1)
+            name = split.whole.name
+            texts = (
+                f"{name} read part by part ({n_parts} parts of {n_heads} heads)",
+                f"{name} read head by head ({n_parts} parts of {n_heads} heads)",
+            )
+            contrasts = ("reads it part by part", "reads it head by head")
+            yield Change(
+                last,
+                region.steps[last].output,
+                "split-order",
+                texts[not reads_heads],
+                contrasts[reads_heads],
+                replaced_values={split.whole.value: split.whole.array[..., columns]},
+            )
+
+
 def _find_splits(region: Region) -> list[_Split]:
     """Return the values of which steps of a region read parts."""
     wholes: dict[int, StepInput] = {}

@@ -41,7 +41,11 @@ def list_variants(_case: FaultCase, region: Region) -> Iterator[Change]:
             if name == step.interpretation or output.shape != step.output.shape:
                 continue
             cause = _name_variant(step, name)
-            if step.kind == "matmul":
+            shift = _find_shift(step, name)
+            if shift:
+                text = f"convolution shifted by {shift}, with {name}"
+                yield Change(number, output, "causal-shift", text, f"has {step.interpretation}")
+            elif step.kind == "matmul":
                 names = [item.name for _, item in list_floating_inputs(step)]
                 yield Change(number, output, cause, f"{names[-1]} transposed")
             elif cause:
@@ -60,6 +64,27 @@ def _name_variant(step: Step, name: str) -> str:
         is_alignment = "linear" in name and "linear" in step.interpretation
         return "align-corners" if is_alignment else "resize-mode"
     return _VARIANT_CAUSES.get(step.kind, "")
+
+
+def _find_shift(step: Step, name: str) -> int:
+    """Return the steps by which a convolution along one axis is shifted; 0 if it is not.
+
+    Both pad the same number of zeros, one of them more of it in front: a causal convolution has all
+    of it there.
+    """
+    arrays = [item.array for item in step.inputs[:2]]
+    if step.kind != "convolution" or len(arrays) < 2:
+        return 0
+    if sum(length > 1 for length in arrays[1].shape[2:]) != 1:
+        return 0
+    settings = {
+        str(candidate): candidate
+        for candidate in list_settings(arrays[0].shape, arrays[1].shape, step.output.shape)
+    }
+    own, other = settings.get(step.interpretation), settings.get(name)
+    if own is None or other is None or replace(own, padding=other.padding) != other:
+        return 0
+    return other.padding[0] - own.padding[0] if sum(own.padding) == sum(other.padding) else 0
 
 
 def list_padding_modes(_case: FaultCase, region: Region) -> Iterator[Change]:
