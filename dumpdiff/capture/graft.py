@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from operator import mul
 from pathlib import Path
 from typing import Literal
 
@@ -88,16 +91,14 @@ def plan_graft(
         if match is None or row < 0:
             continue
         partner = comparison.alignment.partners.get(int(target.tensor_class[row]), -1)
-        values = _load_whole_tensor(reference, partner) if partner >= 0 else None
+        shape = tuple(target.tensors["shape"].iat[row] or ())
+        values = load_whole_tensor(reference, partner, shape) if partner >= 0 else None
         if values is None:
             unrecorded_names.append(str(target.trace.ops["name"].iat[module]))
             continue
-        shape = tuple(target.tensors["shape"].iat[row] or ())
-        if values.size == int(np.prod(shape)):
-            slot = int(str(target.tensors["slot"].iat[row]).split(".")[1])
-            framework = target.trace.source.framework
-            reshaped_values = np.ascontiguousarray(values.reshape(shape))
-            return Graft(match["path"], int(match["call"]), place, slot, reshaped_values, framework)
+        slot = int(str(target.tensors["slot"].iat[row]).split(".")[1])
+        framework = target.trace.source.framework
+        return Graft(match["path"], int(match["call"]), place, slot, values, framework)
     raise DumpError(
         f"finding {finding.rank}: the reference's whole tensor of the {place} of "
         f"{' or '.join(unrecorded_names) or 'its modules'} is not recorded; dump it with task "
@@ -138,10 +139,28 @@ def _find_slot(flow: Flow, module: int, place: Place) -> int:
     return -1
 
 
-def _load_whole_tensor(flow: Flow, value: int) -> AnyArray | None:
-    """Return a whole tensor of a value, None if none is recorded."""
-    for row in np.flatnonzero(flow.has_whole_tensor & (flow.tensor_class == value)).tolist():
+def load_whole_tensor(flow: Flow, value: int, shape: tuple[int, ...]) -> AnyArray | None:
+    """Return a whole tensor of a value in a shape, None if none is recorded that has it.
+
+    A value is recorded in several orders, such as before and after a transposition. One of the
+    shape itself is taken, of several the latest, as a module returns it; else one in which axes of
+    the shape are joined or split.
+    """
+    rows = np.flatnonzero(flow.has_whole_tensor & (flow.tensor_class == value)).tolist()
+    shapes = {row: tuple(flow.tensors["shape"].iat[row] or ()) for row in rows}
+    fitting_rows = [row for row in rows if _have_one_order(shapes[row], shape)]
+    for row in sorted(fitting_rows, key=lambda row: (shapes[row] != shape, -row)):
         array = load_readable_tensor(flow.trace, row)
-        if array is not None:
-            return array
+        if array is not None and array.shape == shapes[row]:
+            return np.ascontiguousarray(array.reshape(shape))
     return None
+
+
+def _have_one_order(shape: tuple[int, ...], other_shape: tuple[int, ...]) -> bool:
+    """Return whether axes of one shape are those of the other, joined or split.
+
+    >>> _have_one_order((2, 3, 4), (6, 4)), _have_one_order((2, 3, 4), (2, 4, 3))
+    (True, False)
+    """
+    ends, other_ends = set(accumulate(shape, mul)), set(accumulate(other_shape, mul))
+    return prod(shape) == prod(other_shape) and (ends <= other_ends or other_ends <= ends)

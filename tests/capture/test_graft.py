@@ -9,11 +9,15 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dumpdiff
+from dumpdiff.capture.graft import load_whole_tensor
+from dumpdiff.graph import build_flow
 from dumpdiff.model.errors import DumpError
 from dumpdiff.model.result import Result
+from dumpdiff.model.trace import Source, Trace, build_op_table, build_tensor_table
 
 SCRIPTS = Path(__file__).parent / "training"
 #: Canonical scope of a block.
@@ -68,6 +72,40 @@ def test_every_fault_is_found_in_as_many_rounds_plus_one(
     blocks, n_rounds = isolate(script, faults, tmp_path)
     assert blocks == faults
     assert n_rounds <= len(faults) + 1
+
+
+def test_a_value_is_loaded_in_the_order_of_its_axes() -> None:
+    """The same numbers are recorded before and after a transposition."""
+    before = np.random.default_rng(1).standard_normal((3, 5, 4))
+    arrays = [before, before.transpose(0, 2, 1), before.reshape(15, 4)]
+    tensors = build_tensor_table(
+        {
+            "op": [0, 0, 0],
+            "slot": ["input.0", "output.0", "output.1"],
+            "slot_kind": ["input", "output", "output"],
+            "shape": [array.shape for array in arrays],
+            "dtype": ["float64"] * 3,
+            "size": [before.size] * 3,
+            "max": [before.max()] * 3,
+            "min": [before.min()] * 3,
+            "mean": [before.mean()] * 3,
+            "norm": [np.linalg.norm(before)] * 3,
+            "file": ["0", "1", "2"],
+        }
+    )
+    ops = build_op_table({"name": ["Tensor.transpose.0.forward"], "kind": ["Tensor.transpose"]})
+    source = Source("/d", "msprobe", "", "pytorch")
+    flow = build_flow(Trace(source, ops, tensors, load=lambda file: arrays[int(file)]))
+    (value,) = set(flow.tensor_class.tolist())
+    for shape, expected in (
+        ((3, 5, 4), before),
+        ((3, 4, 5), arrays[1]),
+        ((3, 5, 2, 2), before.reshape(3, 5, 2, 2)),
+    ):
+        loaded = load_whole_tensor(flow, value, shape)
+        assert loaded is not None
+        assert np.array_equal(loaded, expected)
+    assert load_whole_tensor(flow, value, (4, 5, 3)) is None
 
 
 @pytest.mark.record
