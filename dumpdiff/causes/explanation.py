@@ -165,7 +165,8 @@ def _search_other_values(
     step that one side applies later is among what follows, so the others may show an order.
     """
     for region_pair in find_region_pairs(index, value_pair):
-        leading_cases, other_cases = [], []
+        leading_cases: list[FaultCase] = []
+        other_cases: list[FaultCase] = []
         for case, finding_case in zip(
             build_fault_cases(index, finding, region_pair), finding_cases, strict=False
         ):
