@@ -8,7 +8,7 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import Ints
-from ..model.dtypes import get_unit_roundoff
+from ..model.dtypes import get_unit_roundoff, is_floating
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.scaled_sums import compute_norm
 from ..model.trace import OPTIMIZER
@@ -243,10 +243,14 @@ def _find_losses(matching: Matching) -> tuple[int, int] | None:
 
 
 def _find_unpaired_losses(flow: Flow, partners: Ints) -> list[int]:
-    """Return the unpaired scalars at the end of the forward pass, in order."""
+    """Return the unpaired scalars at the end of the forward pass, in order; no counts."""
     is_scalar = (flow.classes["size"] == 1).to_numpy()
-    scalars = np.flatnonzero((partners < 0) & is_scalar).tolist()
-    return [value for value in scalars if is_forward_end(flow, value)]
+    dtypes = flow.list_column("dtype")
+    return [
+        value
+        for value in np.flatnonzero((partners < 0) & is_scalar).tolist()
+        if is_floating(str(dtypes[value])) and is_forward_end(flow, value)
+    ]
 
 
 def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:

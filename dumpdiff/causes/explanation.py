@@ -41,6 +41,8 @@ _MAX_RESIDUAL_RATIO = 10
 #: Share of the error of a finding that may be left if the region is run with the inner value that
 #: explains it: noise is amplified on the way.
 _MAX_INNER_SHARE = 0.1
+#: The cause that says that both sides apply one step at different places.
+_OTHER_ORDER = "layer-order"
 NO_EXPLANATION = "no hypothesis explains this"
 #: Of an isolated difference: a hypothesis about an operator would blame the model for a record.
 _NO_OPERATOR = "what was computed from this value agrees, so no operator of the model is at fault"
@@ -159,17 +161,21 @@ def _search_other_values(
     """Yield what the hypotheses say of other pairs of values: in the region, and after it.
 
     Last come the first steps of a recurrence. Only candidates that were checked against the
-    faithful side count, and only values in the region that make the difference of its last one.
+    faithful side count, and only values in the region that make the difference of its last one. A
+    step that one side applies later is among what follows, so the others may show an order.
     """
     for region_pair in find_region_pairs(index, value_pair):
-        cases = [
-            case
-            for case, finding_case in zip(
-                build_fault_cases(index, finding, region_pair), finding_cases, strict=False
-            )
-            if leads_to_difference(finding_case, case, region_pair)
-        ]
-        yield search_causes(cases, HYPOTHESES, checked_only=True)
+        leading_cases: list[FaultCase] = []
+        other_cases: list[FaultCase] = []
+        for case, finding_case in zip(
+            build_fault_cases(index, finding, region_pair), finding_cases, strict=False
+        ):
+            is_leading = leads_to_difference(finding_case, case, region_pair)
+            (leading_cases if is_leading else other_cases).append(case)
+        yield search_causes(leading_cases, HYPOTHESES, checked_only=True)
+        other_search = search_causes(other_cases, HYPOTHESES, checked_only=True)
+        if other_search.causes and other_search.causes[0].name == _OTHER_ORDER:
+            yield other_search
     if finding.phase == FORWARD:
         for state_pair in find_state_pairs(index, value_pair):
             cases = list(build_fault_cases(index, finding, state_pair))

@@ -291,9 +291,11 @@ def _has_same_operation(
     """Return whether no record shows that the sides compute a pair in different ways.
 
     Equal numbers in another order, which no layout explains, show one. So do inputs whose axes are
-    in another order.
+    in another order, and other scalar arguments before other operators.
     """
     if is_rearranged(graph, node) or _has_exchanged_axes(graph, node):
+        return False
+    if _has_other_scalars(graph, node) and _has_other_readers(graph, node):
         return False
     if any(_get_size(graph, unpaired) > 1 for unpaired in walk.ancestry[node].unpaired_nodes):
         return False
@@ -336,6 +338,30 @@ def _has_exchanged_axes(graph: JointGraph, node: int) -> bool:
         shape_t != shape_r and sorted(shape_t) == sorted(shape_r)
         for shape_t, shape_r in zip(shapes_t, shapes_r, strict=True)
     )
+
+
+def _has_other_scalars(graph: JointGraph, node: int) -> bool:
+    """Return whether the producers of a pair have scalar arguments that differ."""
+    target, reference = graph.sides
+    scalars = graph.comparison.scalars
+    is_of_pair = scalars["target_op"] == target.find_producer(node)
+    is_of_pair &= scalars["reference_op"] == reference.find_producer(node)
+    return bool(is_of_pair.any())
+
+
+def _has_other_readers(graph: JointGraph, node: int) -> bool:
+    """Return whether no operator of both sides computes a pair from this one, in the same phase.
+
+    One side multiplies by -1 for 1 / (1 + exp(-x)), the other one by 1 for a sigmoid. A gradient
+    that is doubled until it is clipped goes through the same operators on both sides.
+    """
+    n_pairs = len(graph.comparison.pairs)
+    for reader in graph.children[node]:
+        if reader < n_pairs and graph.phase[reader] == graph.phase[node]:
+            kind_t, kind_r = _get_producer_kinds(graph, reader)
+            if kind_t == kind_r:
+                return False
+    return True
 
 
 def _get_producer_kinds(graph: JointGraph, node: int) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import pytest
 from traces import (
     align_traces,
+    edit_tensors,
     find_tensor,
     find_value,
     load_shipped_rules,
@@ -12,8 +13,10 @@ from traces import (
     rename_kind,
     replace_arrays,
     scale_tensors,
+    start_matching,
 )
 
+from dumpdiff.alignment.anchors import pair_losses
 from dumpdiff.alignment.losses import find_loss, find_unscaled_losses
 from dumpdiff.graph import build_flow
 
@@ -64,6 +67,17 @@ def test_the_loss_is_the_only_scalar_that_no_forward_op_reads(trace, name_of_dum
 def test_a_loss_with_a_second_term_is_no_multiple(smoothed_pair, scaled_pair):
     assert len(find_losses(smoothed_pair[0])) == 1
     assert len(find_losses(scaled_pair[0])) == 3  # times 1024, times 1
+
+
+@pytest.mark.parametrize(("dtype", "is_paired"), [("float32", True), ("int64", False)])
+def test_a_count_is_no_partner_of_a_loss(trace, dtype, is_paired):
+    """Batch norm counts its batches in a scalar that no forward op reads again, either."""
+    clean_trace = trace("v6.0_api_stack")
+    row = find_tensor(clean_trace, CROSS_ENTROPY, "output.0")
+    matching = start_matching(clean_trace, edit_tensors(clean_trace, row, dtype=dtype))
+    pair_losses(matching)
+    loss = find_value(matching.target, CROSS_ENTROPY, "output.0")
+    assert (matching.partners_t[loss] >= 0) == is_paired
 
 
 @pytest.mark.parametrize("is_exchanged", [False, True])

@@ -17,6 +17,7 @@ PAIRS = (
     ("norm_call", "norm_inverse"),
     ("loss_call", "loss_gathered"),
     ("experts_rows", "experts_masks"),
+    ("gate_sigmoid", "gate_exponential"),
     ("attention_written", "attention_fused"),
 )
 
@@ -53,6 +54,14 @@ def test_most_of_both_sides_is_compared_or_lies_between_compared_values(
         for phase in ("forward", "backward"):
             counts = coverage[side][phase]
             assert counts["compared"] + counts["reconverged"] >= 0.85 * counts["ops"]
+
+
+@pytest.mark.parametrize("form", ["gate_sigmoid", "gate_exponential"])
+def test_a_wrong_sign_is_no_other_way_to_write_it(align_variants, form):
+    """Both sides multiply by numbers of opposite signs here, too, and what follows differs."""
+    result = align_variants("gate_negated", form)
+    assert result.verdict == "diverged"
+    assert result.first_divergence.scope == "module"
 
 
 class TestUpdate:

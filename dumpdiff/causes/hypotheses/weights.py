@@ -19,6 +19,8 @@ from .wave_tables import holds_both_waves
 _MAX_WRONG_ROWS = 0.25
 #: Numbers of wrong rows that are listed.
 _MAX_LISTED_ROWS = 8
+#: Ops whose result has rows of several values.
+_JOINING_KINDS = {"concat", "stack"}
 #: Relative distance within which projections of two rows are equal.
 _MAX_PROJECTION_DIFFERENCE = 1e-5
 _PROJECTION_SEED = 7
@@ -431,10 +433,14 @@ def find_block_length(order: Ints) -> int:
 
 
 def suggest_wrong_rows(case: FaultCase) -> Iterator[Candidate]:
-    """Suggest that a few rows are wrong, of a table or of rows read from one."""
+    """Suggest that a few rows are wrong, of a table or of rows read from one.
+
+    Rows of what is joined from several values are not rows of one table.
+    """
     if case.faithful.ndim < 2:
         return
-    if not _is_floating_parameter(case) and "gather_rows" not in case.kinds:
+    reads_table = "gather_rows" in case.kinds and not _JOINING_KINDS & set(case.kinds)
+    if not _is_floating_parameter(case) and not reads_table:
         return
     rows = case.faithful.reshape(-1, case.faithful.shape[-1])
     faulty_rows = case.faulty.reshape(rows.shape)

@@ -68,6 +68,9 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
                 continue  # without them nothing changes
             steps = [region.steps[skipped] for skipped in skipped_numbers]
             omission = _describe_steps(case, region, number, steps, source)
+            is_unnamed = omission.cause == "missing-step" and len(steps) > 1
+            if is_unnamed and _has_surplus_of_both_sides(case):
+                continue  # the other side has something in their place
             change = Change(
                 number,
                 output,
@@ -96,6 +99,11 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
 def has_surplus_ops(case: FaultCase) -> bool:
     """Return whether the finding's ops of the faithful side have a kind that the other's lack."""
     return bool(set(case.kinds) - set(case.faulty_kinds) - _PLAIN_KINDS)
+
+
+def _has_surplus_of_both_sides(case: FaultCase) -> bool:
+    """Return whether each side's ops of the finding have a kind that the other's lack."""
+    return has_surplus_ops(case) and bool(set(case.faulty_kinds) - set(case.kinds) - _PLAIN_KINDS)
 
 
 def _find_surplus_steps(case: FaultCase, region: Region) -> list[int]:
