@@ -208,17 +208,25 @@ def _find_equal_statistics(
         dtype_errors = table["dtype"].map(_LOW_PRECISION_ERRORS).fillna(0.0)
         errors = np.maximum(errors, dtype_errors.to_numpy(dtype=float))
     errors[is_exact[rows]] = 0.0
-    order = np.lexsort((np.nan_to_num(norm), np.nan_to_num(low), np.nan_to_num(high), size))
-    a, b = order[:-1], order[1:]
     with np.errstate(all="ignore"):
-        is_inexact = (errors[a] > 0) & (errors[b] > 0)
-        slack = np.where(is_inexact, np.maximum(errors[a], errors[b]), 0.0)
-        scale = np.maximum(np.abs(high), np.abs(low))[a]
-        is_equal = size[a] == size[b]
-        is_equal &= _flag_compatible(high, a, b, 0.0)
-        is_equal &= _flag_compatible(low, a, b, 0.0)
+        magnitude = np.maximum(np.abs(high), np.abs(low))
+        order = np.lexsort((*map(np.nan_to_num, (norm, low, high)), size))
+        a, b = order[:-1], order[1:]
+        slack = np.where((errors[a] > 0) & (errors[b] > 0), np.maximum(errors[a], errors[b]), 0.0)
+        is_near = size[a] == size[b]
+        is_near &= _flag_compatible(high, a, b, 0.0)
+        is_near &= _flag_compatible(low, a, b, 0.0)
+        is_near &= _flag_compatible(norm, a, b, slack * np.abs(norm[a]))
+        # The norms of a tensor and of its transpose may round to either side of that of another
+        # tensor with these extremes, such as a rotated one. So neighbors are those by the mean.
+        clusters = np.empty(len(rows), dtype=np.int64)
+        clusters[order] = np.cumsum(np.concatenate([[True], ~is_near]))[: len(rows)]
+        order = np.lexsort((np.nan_to_num(norm), np.nan_to_num(mean), clusters))
+        a, b = order[:-1], order[1:]
+        slack = np.where((errors[a] > 0) & (errors[b] > 0), np.maximum(errors[a], errors[b]), 0.0)
+        is_equal = clusters[a] == clusters[b]
         is_equal &= _flag_compatible(norm, a, b, slack * np.abs(norm[a]))
-        is_equal &= _flag_compatible(mean, a, b, slack * scale)
+        is_equal &= _flag_compatible(mean, a, b, slack * magnitude[a])
     return np.stack([rows[a[is_equal]], rows[b[is_equal]]])
 
 

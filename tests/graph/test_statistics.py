@@ -121,7 +121,7 @@ def test_over_many_blocks():
         high,
         low,
         pytest.approx(mean, rel=1e-6),
-        pytest.approx(norm, rel=1e-7),
+        pytest.approx(norm, rel=1e-6),  # as for classes of values; each CPU has its own order
         0,
     )
 

@@ -98,6 +98,15 @@ class TestSameValues:
         assert assign_classes(rows, True).tolist() == [0, 0]
         assert assign_classes(rows, False).tolist() == [0, 1]
 
+    @pytest.mark.parametrize("rounding", [-1e-7, 0, 1e-7])
+    def test_another_tensor_of_these_extremes_and_this_norm_stands_between_no_two(self, rounding):
+        """Half of a rotated tensor has other signs; where its norm is sorted, rounding decides."""
+        rows = build_table([draw_array(0), draw_array(0), draw_array(0)])
+        rows.loc[1, "norm"] *= 1 + 2e-7
+        rows.loc[2, "norm"] *= 1 + 1e-7 + rounding
+        rows.loc[2, "mean"] = 0.5
+        assert assign_classes(rows, False).tolist() == [0, 0, 1]
+
     def test_missing_statistics_do_not_separate_equal_values(self):
         rows = build_table([draw_array(0), draw_array(0)])
         rows.loc[1, ["mean", "norm"]] = np.nan
