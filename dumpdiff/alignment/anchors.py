@@ -8,13 +8,13 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import Ints
-from ..model.dtypes import get_unit_roundoff, is_floating
+from ..model.dtypes import get_unit_roundoff
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.scaled_sums import compute_norm
 from ..model.trace import OPTIMIZER
 from ..rulebook import Rules
 from . import confidence
-from .losses import is_forward_end
+from .losses import list_scalar_ends
 from .matches import Matching
 from .values import Candidates, compute_distances, find_candidates, find_second_smallest
 
@@ -243,14 +243,8 @@ def _find_losses(matching: Matching) -> tuple[int, int] | None:
 
 
 def _find_unpaired_losses(flow: Flow, partners: Ints) -> list[int]:
-    """Return the unpaired scalars at the end of the forward pass, in order; no counts."""
-    is_scalar = (flow.classes["size"] == 1).to_numpy()
-    dtypes = flow.list_column("dtype")
-    return [
-        value
-        for value in np.flatnonzero((partners < 0) & is_scalar).tolist()
-        if is_floating(str(dtypes[value])) and is_forward_end(flow, value)
-    ]
+    """Return the unpaired scalars that may be a loss, in order."""
+    return [value for value in list_scalar_ends(flow) if partners[value] < 0]
 
 
 def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:

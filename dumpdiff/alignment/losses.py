@@ -51,13 +51,7 @@ def find_loss(flow: Flow) -> int:
     That is the only floating scalar that the forward pass computes and does not read again. Of
     several, it is the one with a recorded gradient.
     """
-    is_scalar = (flow.classes["size"] == 1).to_numpy()
-    dtypes = flow.list_column("dtype")
-    ends = [
-        value
-        for value in np.flatnonzero(is_scalar).tolist()
-        if is_floating(str(dtypes[value])) and is_forward_end(flow, value)
-    ]
+    ends = list_scalar_ends(flow)
     ends_with_gradient = [value for value in ends if value in flow.recorded_gradients]
     ends = ends_with_gradient or ends
     return ends[0] if len(ends) == 1 else -1
@@ -114,6 +108,19 @@ def _has_other_term(flow: Flow, loss: int, term: int) -> bool:
                 visited.add(operand)
                 pending.append(operand)
     return False
+
+
+def list_scalar_ends(flow: Flow) -> list[int]:
+    """Return the floating scalars at the end of the forward pass, in order.
+
+    A loss is one of them. A count is none, such as that of the batches that a norm has seen.
+    """
+    dtypes = flow.list_column("dtype")
+    return [
+        value
+        for value in np.flatnonzero(flow.sizes == 1).tolist()
+        if is_floating(str(dtypes[value])) and is_forward_end(flow, value)
+    ]
 
 
 def is_forward_end(flow: Flow, value: int) -> bool:

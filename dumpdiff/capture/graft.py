@@ -26,9 +26,9 @@ from ..model.recorded_shapes import load_readable_tensor
 
 Place = Literal["input", "output"]
 
-#: Record of a module: prefix, path of attributes, class, phase, number of the call.
 #: File of an output, see :attr:`Graft.file`.
 _OUTPUT_FILE = re.compile(r"(?P<path>.+)\.output\.\d+\.\d+\.npy")
+#: Record of a module: prefix, path of attributes, class, phase, number of the call.
 _MODULE = re.compile(r"(?:Module|Cell)\.(?P<path>.+)\.[^.]+\.forward\.(?P<call>\d+)(?:#\d+)?")
 
 

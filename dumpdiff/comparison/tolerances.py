@@ -6,7 +6,6 @@ two runs of the reference if a baseline is given.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -175,44 +174,35 @@ def _compute_sum_lengths(flow: Flow, producers: Ints, values: Ints, is_product_o
     a product, too: of that gradient and the other factor, which the forward call read.
     """
     sizes = flow.sizes
+    reads = flow.read_lists.take(producers)
+    counts = reads.counts
+    input_sizes = np.zeros((len(values), 2), dtype=np.int64)
+    for position in (0, 1):
+        rows = np.flatnonzero(counts > position)
+        input_sizes[rows, position] = sizes[reads.values[reads.starts[rows] + position]]
     calls = np.array(flow.calls, dtype=np.int64)[producers]
-    counts = flow.read_lists.counts[producers]
-    starts = flow.read_lists.starts[producers]
-    lengths = np.ones(len(values), dtype=np.int64)
-
-    def get_input_sizes(rows: Ints, position: int) -> Ints:
-        input_sizes: Ints = sizes[flow.read_lists.values[starts[rows] + position]]
-        return input_sizes
-
-    is_gradient = is_product_op[producers] & (calls >= 0) & (counts < 2)
-    is_known = (sizes[values] > 0) & ~is_gradient
-    single = np.flatnonzero(is_known & (counts == 1))
-    lengths[single] = get_input_sizes(single, 0) // sizes[values[single]]
-    double = np.flatnonzero(is_known & (counts > 1))
-    products = np.ones(len(double))  # of two sizes, which may be beyond int64
-    for position in range(2):
-        products *= np.maximum(get_input_sizes(double, position), 0)
-    lengths[double] = np.rint(np.sqrt(products / sizes[values[double]]))
-    size_list = flow.list_column("size")
-    for row in np.flatnonzero(is_gradient).tolist():
-        size = size_list[values[row]]
-        sizes_of_inputs = [size_list[value] for value in flow.reads[producers[row]]]
-        factor_sizes = [size_list[factor] for factor in flow.reads[calls[row]]]
-        if size in factor_sizes:
-            factor_sizes.remove(size)
-            sizes_of_inputs += factor_sizes
-        lengths[row] = _compute_reduction_length(sizes_of_inputs, size)
-    return np.maximum(lengths, 1)
+    for row in np.flatnonzero(is_product_op[producers] & (calls >= 0) & (counts < 2)).tolist():
+        factor_sizes = [int(sizes[factor]) for factor in flow.reads[calls[row]]]
+        if sizes[values[row]] in factor_sizes:
+            factor_sizes.remove(sizes[values[row]])
+            row_sizes = [*input_sizes[row, : counts[row]], *factor_sizes][:2]
+            input_sizes[row, : len(row_sizes)] = row_sizes
+            counts[row] = len(row_sizes)
+    return _compute_reduction_lengths(input_sizes, counts, sizes[values])
 
 
-def _compute_reduction_length(input_sizes: list[int], output_size: int) -> int:
-    """Return the number of terms in an op's sums.
+def _compute_reduction_lengths(input_sizes: Ints, counts: Ints, output_sizes: Ints) -> Ints:
+    """Return (ops,) the number of terms in the sums of each op.
 
     For a product it is K of (M, K) x (K, N) = sqrt(MK KN / MN); for a reduction it is the ratio of
-    input to output elements. 1 if a size is unknown or 0.
+    input to output elements. 1 if a size is unknown or 0. ``input_sizes`` (ops, 2) are those of the
+    first inputs, of which ``counts`` says how many there are.
     """
-    if not input_sizes or min(output_size, *input_sizes[:2]) <= 0:
-        return 1
-    if len(input_sizes) >= 2:
-        return max(1, round(math.sqrt(input_sizes[0] * input_sizes[1] / output_size)))
-    return max(1, input_sizes[0] // output_size)
+    is_input = np.arange(2) < counts[:, None]
+    is_known = (output_sizes > 0) & (counts > 0) & (input_sizes > 0).all(axis=1, where=is_input)
+    outputs = np.where(is_known, output_sizes, 1)
+    products = np.where(is_known & (counts > 1), input_sizes.prod(axis=1, dtype=float), 0.0)
+    lengths = np.where(
+        counts > 1, np.rint(np.sqrt(products / outputs)), input_sizes[:, 0] // outputs
+    )
+    return np.where(is_known, np.maximum(lengths, 1), 1).astype(np.int64)

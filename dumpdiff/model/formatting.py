@@ -67,6 +67,18 @@ def format_number_ranges(numbers: Iterable[int]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def format_first_numbers(numbers: Sequence[int], limit: int) -> str:
+    """Return the first numbers as a list.
+
+    >>> format_first_numbers([3, 0, 5], 3), format_first_numbers([3, 0, 5], 2)
+    ('[3 0 5]', '[3 0 ...]')
+    """
+    words = [str(number) for number in numbers[:limit]]
+    if len(numbers) > limit:
+        words.append("...")
+    return f"[{' '.join(words)}]"
+
+
 def format_names(names: Sequence[str], limit: int) -> str:
     """Return the first names, and how many more there are.
 

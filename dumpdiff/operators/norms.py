@@ -14,7 +14,7 @@ _DEFAULT_EPS = 1e-5
 #: An immediate number below this is an epsilon; larger ones are shapes or axes.
 _LARGEST_EPS = 0.5
 #: Epsilon of torch.nn.functional.normalize.
-DEFAULT_NORMALIZE_EPS = 1e-12
+_DEFAULT_NORMALIZE_EPS = 1e-12
 
 
 def rms_norm(x: AnyArray, weight: AnyArray | float, eps: float) -> Floats:
@@ -159,13 +159,18 @@ def _read_eps(call: Call) -> float:
     return call.get_number("eps", "epsilon", default=default_eps)
 
 
+def normalize(x: AnyArray, axis: int, eps: float = _DEFAULT_NORMALIZE_EPS) -> Floats:
+    """Return x / max(||x||, eps), with the norm over one axis."""
+    normalized: Floats = x / np.maximum(np.linalg.norm(x, axis=axis, keepdims=True), eps)
+    return normalized
+
+
 def normalize_vectors(call: Call) -> Interpretations:
     """Compute x / max(||x||, eps) over the last axis, then over each of the others."""
     x = call.tensors[0]
-    eps = call.get_number("eps", default=DEFAULT_NORMALIZE_EPS)
+    eps = call.get_number("eps", default=_DEFAULT_NORMALIZE_EPS)
     for axis in range(-1, -x.ndim - 1, -1):
-        norms = np.linalg.norm(x, axis=axis, keepdims=True)
-        yield f"axis {axis}", x / np.maximum(norms, eps)
+        yield f"axis {axis}", normalize(x, axis, eps)
 
 
 FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {

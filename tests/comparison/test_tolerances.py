@@ -129,7 +129,12 @@ class TestReductionLength:
         ],
     )
     def test_the_length_is_the_number_of_terms(self, case, inputs, output, terms):
-        assert tolerances._compute_reduction_length(inputs, output) == terms
+        input_sizes = np.zeros((1, 2), dtype=np.int64)
+        input_sizes[0, : len(inputs)] = inputs
+        lengths = tolerances._compute_reduction_lengths(
+            input_sizes, np.array([len(inputs)]), np.array([output])
+        )
+        assert lengths.tolist() == [terms]
 
 
 def test_rules_give_the_tolerance_of_an_operator():

@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 
 from ...model.arrays import AnyArray, Floats
+from ...model.formatting import format_first_numbers
 from ...model.trace import BACKWARD, FORWARD
 from ...operators.losses import compute_token_losses
 from ...operators.softmax import log_softmax
@@ -448,8 +449,7 @@ def _list_sequence_reductions(case: FaultCase, losses: AnyArray) -> Iterator[tup
         array = counts.array.reshape(-1)
         if array.size != losses.size or array.dtype.kind not in "iu" or array.min() < 1:
             continue
-        listed = " ".join(map(str, array[:_N_LISTED].tolist()))
-        numbers = f"[{listed} ...]" if n_losses > _N_LISTED else f"[{listed}]"
+        numbers = format_first_numbers(array.tolist(), _N_LISTED)
         yield f"the mean of {n_losses} losses divided by {numbers}", np.mean(losses / array)
         total = int(array.sum())
         yield f"the sum of {n_losses} losses divided by {total}", losses.sum() / total

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ...model.arrays import AnyArray, Ints
+from ...model.formatting import format_first_numbers
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
 
@@ -189,8 +190,7 @@ def _describe_tokens(tokens: Ints, name: str) -> tuple[str, str]:
     """Return (description, contrast) of one token of each sequence."""
     if (tokens == tokens[0]).all():
         return f"token {tokens[0]} for each sequence of {name}", f"takes token {tokens[0]}"
-    listed = " ".join(str(token) for token in tokens[:_N_LISTED].tolist())
-    numbers = f"[{listed} ...]" if len(tokens) > _N_LISTED else f"[{listed}]"
+    numbers = format_first_numbers(tokens.tolist(), _N_LISTED)
     return f"tokens {numbers} for the sequences of {name}", f"takes tokens {numbers}"
 
 

@@ -8,9 +8,9 @@ from itertools import combinations
 import numpy as np
 
 from ....model.arrays import AnyArray, Floats
-from ....operators.norms import DEFAULT_NORMALIZE_EPS
+from ....operators.norms import normalize
 from ....operators.reductions import REDUCTIONS
-from ....operators.softmax import softmax
+from ....operators.softmax import log_softmax
 from ...fault_case import FaultCase, compute_residual
 from ...region import Region, Step
 from .change import Change, is_rounded, list_floating_inputs
@@ -19,6 +19,12 @@ from .change import Change, is_rounded, list_floating_inputs
 _MAX_AXES = 4
 #: Relative L2 within which a function gives a recorded output.
 _EQUAL_DISTANCE = 1e-5
+#: Functions of the elements along one axis, by the kind of op.
+_AXIS_FUNCTIONS: Mapping[str, Callable[[AnyArray, int], Floats]] = {
+    "normalize": normalize,
+    "cumsum": np.cumsum,
+    "log_softmax": log_softmax,
+}
 
 
 def list_reduction_axes(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -71,12 +77,6 @@ def _list_other_axes(number: int, step: Step) -> Iterator[Change]:
             yield Change(number, output, "reduction-axis", text, contrast, parameters)
 
 
-def _normalize(x: AnyArray, axis: int) -> Floats:
-    norms: Floats = np.linalg.norm(x, axis=axis, keepdims=True)
-    normalized: Floats = x / np.maximum(norms, DEFAULT_NORMALIZE_EPS)
-    return normalized
-
-
 def _is_recorded(case: FaultCase, output: AnyArray) -> bool:
     """Return whether the faulty side holds these numbers."""
     return any(
@@ -99,14 +99,6 @@ def _find_axes(step: Step) -> tuple[int, ...] | None:
         return None
     kept_shape = shape or (1,) * x.ndim
     return tuple(axis for axis in range(x.ndim) if kept_shape[axis] < x.shape[axis]) or None
-
-
-#: Functions of the elements along one axis, by the kind of op.
-_AXIS_FUNCTIONS: Mapping[str, Callable[[AnyArray, int], Floats]] = {
-    "normalize": _normalize,
-    "cumsum": np.cumsum,
-    "log_softmax": lambda x, axis: np.log(softmax(x, axis)),
-}
 
 
 def _list_combinations(axes: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -58,6 +58,7 @@ def list_unnamed_surplus_steps(case: FaultCase, region: Region) -> Iterator[Chan
 def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
     """Leave out the steps whose kind only the faithful side has, one or several in a row."""
     surplus_numbers = _find_surplus_steps(case, region)
+    has_replacement = bool(set(case.faulty_kinds) - set(case.kinds) - _PLAIN_KINDS)
     rotations: dict[int, Change] = {}
     for number in reversed(surplus_numbers):
         if is_mask(region.steps[number].output):
@@ -68,9 +69,8 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
                 continue  # without them nothing changes
             steps = [region.steps[skipped] for skipped in skipped_numbers]
             omission = _describe_steps(case, region, number, steps, source)
-            is_unnamed = omission.cause == "missing-step" and len(steps) > 1
-            if is_unnamed and _has_surplus_of_both_sides(case):
-                continue  # the other side has something in their place
+            if has_replacement and omission.cause == "missing-step" and len(steps) > 1:
+                continue  # they are not missing
             change = Change(
                 number,
                 output,
@@ -99,11 +99,6 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
 def has_surplus_ops(case: FaultCase) -> bool:
     """Return whether the finding's ops of the faithful side have a kind that the other's lack."""
     return bool(set(case.kinds) - set(case.faulty_kinds) - _PLAIN_KINDS)
-
-
-def _has_surplus_of_both_sides(case: FaultCase) -> bool:
-    """Return whether each side's ops of the finding have a kind that the other's lack."""
-    return has_surplus_ops(case) and bool(set(case.faulty_kinds) - set(case.kinds) - _PLAIN_KINDS)
 
 
 def _find_surplus_steps(case: FaultCase, region: Region) -> list[int]:
