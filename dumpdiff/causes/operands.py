@@ -194,7 +194,7 @@ def _make_operand(
 def _describe_operand(index: ComparisonIndex, side: int, value: int, tensor: int) -> Operand:
     """Return the operand, as recorded in one tensor."""
     flow = index.flows[side]
-    parameter = str(flow.list_column("parameter")[value])
+    parameter = _name_parameter(index, side, value)
     return Operand(
         name=parameter or name_producer(flow, int(flow.producers[value])),
         kind=index.get_producer_kind(side, value),
@@ -205,6 +205,24 @@ def _describe_operand(index: ComparisonIndex, side: int, value: int, tensor: int
         load_scalings=partial(find_scalings, index, side, value),
         value=value,
     )
+
+
+def _name_parameter(index: ComparisonIndex, side: int, value: int) -> str:
+    """Return the name of a parameter, '' if the value is none.
+
+    A weight that was loaded into the place of another one has the names of both. Its own is that
+    of its partner, which lacks the other.
+    """
+    flow = index.flows[side]
+    name = str(flow.list_column("parameter")[value])
+    partner = index.partners[side].get(value)
+    if not name or partner is None:
+        return name
+    partner_name = str(index.flows[1 - side].list_column("parameter")[partner])
+    if partner_name == name:
+        return name
+    names = flow.tensors["parameter"].to_numpy()[flow.tensor_class == value]
+    return partner_name if partner_name in names else name
 
 
 def _make_loader(flow: Flow, tensor: int) -> Callable[[], AnyArray]:

@@ -29,6 +29,8 @@ _PRODUCT, _MIN_BROADCAST_TERMS = "mul", 2
 _REDUCTIONS, _MIN_RANKS = frozenset({"all_reduce", "reduce_scatter"}), 2
 #: Kinds that add up tensors element by element.
 _SUM_KINDS = frozenset({"add", "sub"})
+#: Kind of what no recorded op made of other values: most are sums of the gradients of two readers.
+_UNRECORDED_KIND = "add"
 #: Kinds that keep relative errors where all inputs but one are single numbers.
 SCALING_KINDS = frozenset({"mul", "div"})
 #: Kinds that square each element, and the condition number of a square: |x f'(x) / f(x)|.
@@ -47,6 +49,9 @@ _PART_KINDS = frozenset({"slice", "split"})
 #: a normal variable is below 1/30 of its deviation with a probability of 2.7 %. Without it the loss
 #: of a batch norm with another epsilon agreed by chance, and excused the whole forward pass.
 _SHOWN_SHARE = 1 / 30
+#: Losses whose gradient is the exponential of sums of log-probabilities, one for each step of their
+#: first input (steps, ...).
+_PATH_LOSSES = frozenset({"ctc_loss"})
 #: Takes the place of a root mean square of 0 in a division.
 _TINY = 1e-300
 
@@ -54,15 +59,19 @@ _TINY = 1e-300
 def compute_conditioning(graph: JointGraph, rules: Rules) -> Floats:
     """Return (pairs,) how much each value's producer may enlarge relative errors; 1 for leaves."""
     n_pairs = len(graph.comparison.pairs)
-    factors = np.ones(n_pairs)
+    is_leaf = graph.parents.counts[:n_pairs] == 0
+    factors = np.where(is_leaf, 1.0, rules.get_conditioning(_UNRECORDED_KIND))
+    has_producer = np.zeros(n_pairs, dtype=bool)
     for side in graph.sides:
         factor_of_kind = {kind: rules.get_conditioning(kind) for kind in set(side.kinds)}
         factors_of_ops = np.array([factor_of_kind[kind] for kind in side.kinds], dtype=float)
         producers = _get_producers(side)[:n_pairs]
-        is_produced = producers >= 0
-        factors[is_produced] = np.maximum(
-            factors[is_produced], factors_of_ops[producers[is_produced]]
+        rows = np.flatnonzero(producers >= 0)
+        own_factors = factors_of_ops[producers[rows]]
+        factors[rows] = np.where(
+            has_producer[rows], np.maximum(factors[rows], own_factors), own_factors
         )
+        has_producer[rows] = True
     return factors
 
 
@@ -73,7 +82,8 @@ def compute_cancellation(graph: JointGraph) -> Floats:
     number of summation (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section
     4.2): rounding errors are relative to the terms, and a sum of terms that cancel is small
     compared with them. The larger sum counts, and of the terms, the smaller ones. A product with a
-    single number has the cancellation of its other factor.
+    single number has the cancellation of its other factor. In a gradient that is the exponential of
+    a sum x, the error of x is a relative one, |x| times that of x (section 1.6).
     """
     totals, sums = np.full((2, graph.n_nodes), np.nan), np.full((2, graph.n_nodes), np.nan)
     for row, side in enumerate(graph.sides):
@@ -84,10 +94,29 @@ def compute_cancellation(graph: JointGraph) -> Floats:
     totals[~np.isfinite(totals)] = np.nan
     ratios = np.fmin(*totals) / np.maximum(np.fmax(*sums), _TINY)
     factors: Floats = np.fmax(1.0, ratios)
+    for node, exponent in _iterate_exponents(graph):
+        factors[node] = max(factors[node], exponent)
     sources = {**_find_unwritten_nodes(graph), **_find_scaled_nodes(graph)}
     for node in filter(sources.__contains__, graph.order):
         factors[node] = max(factors[node], factors[sources[node]])
     return factors
+
+
+def _iterate_exponents(graph: JointGraph) -> Iterator[tuple[int, float]]:
+    """Yield (node, magnitude of the exponent) of the gradients of log-probabilities of steps."""
+    for side in graph.sides:
+        flow = side.flow
+        for op in np.flatnonzero(_flag_kinds(side, _PATH_LOSSES)[:-1]).tolist():
+            if flow.calls[op] >= 0 or not flow.operands[op]:
+                continue
+            log_probabilities = flow.operands[op][0]
+            gradient = flow.recorded_gradients.get(log_probabilities)
+            rows = flow.get_tensor_ids(op)
+            shapes = flow.tensors["shape"].to_numpy()[
+                rows[flow.tensor_class[rows] == log_probabilities]
+            ]
+            if gradient is not None and len(shapes) and shapes[0]:
+                yield int(side.nodes[gradient]), shapes[0][0] * flow.rms[log_probabilities]
 
 
 def _add_totals_of_ranks(totals: Floats, side: GraphSide) -> None:

@@ -10,9 +10,11 @@ from ..model.finding import Kind
 from ..model.trace import BACKWARD, OPTIMIZER
 from .finding_kinds import COMPUTED_KINDS, count_computing_kinds
 from .finding_words import describe_scalars
-from .joint_graph import JointGraph
+from .joint_graph import GraphSide, JointGraph
 from .locations import Location
 
+#: What is compared of two values that nothing computed.
+_NUMBERS = ("size", "max", "min", "mean", "norm", "dtype")
 #: Counts of the kinds of both sides' ops, and sentences on scalar arguments that differ.
 _UpdateKey: TypeAlias = tuple[
     frozenset[tuple[str, int]], frozenset[tuple[str, int]], tuple[str, ...]
@@ -29,7 +31,8 @@ def group_locations(
     of one module that an op computes with each other, such as the terms of a rotation, steps of a
     module that ops of one kind compute from one value, and what one layer computes in a coarser
     dtype. So are gradients that are computed from one gradient: those of a layer's input and of its
-    weight. So are the updates of weights that differ in the same way, see :func:`_describe_update`.
+    weight. So are the updates of weights that differ in the same way, see :func:`_describe_update`,
+    and a batch that an op reads and the module call around it does, too.
     """
     groups: list[tuple[Kind, Location, list[Location]]] = []
     groups_of_updates: dict[_UpdateKey, list[Location]] = {}
@@ -79,6 +82,8 @@ def _is_one_difference(graph: JointGraph, kind: Kind, first: Location, other: Lo
         return not _list_results(graph, results_of_first).isdisjoint(
             _list_results(graph, results_of_other)
         )
+    if kind == "input":
+        return all(_has_equal_numbers(side, first.node, other.node) for side in graph.sides)
     has_one_scope = bool(first.scope) and first.scope == other.scope
     if kind == "dtype":  # all projections of a block that was cast
         return has_one_scope or bool(find_common_path([first.scope, other.scope]))
@@ -92,6 +97,14 @@ def _is_one_difference(graph: JointGraph, kind: Kind, first: Location, other: Lo
     return has_one_scope and (
         not results_of_first.isdisjoint(results_of_other) or _is_repeated_step(graph, first, other)
     )
+
+
+def _has_equal_numbers(side: GraphSide, first_node: int, other_node: int) -> bool:
+    """Return whether all that is recorded of two values of one side is equal."""
+    rows = side.flow.classes[list(_NUMBERS)].iloc[
+        [int(side.classes[first_node]), int(side.classes[other_node])]
+    ]
+    return bool(rows.duplicated().iat[1])
 
 
 def _is_repeated_step(graph: JointGraph, first: Location, other: Location) -> bool:

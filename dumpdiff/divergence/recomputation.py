@@ -31,6 +31,9 @@ from .joint_graph import JointGraph
 _MAX_ELEMENTS = 1 << 21
 #: Random perturbations; their root mean square counts.
 _N_PERTURBATIONS = 4
+#: Relative L2 from which on what was run again is not the op as it ran: a backward record is named
+#: as its forward call is, and a call may have arguments that no record has.
+_OTHER_OP_ERROR = 0.05
 #: Seed of the signs of the perturbations, so that one dump always has one answer.
 _SEED = 20020801
 #: Standard deviations allowed. The error of one number is within three of them with probability
@@ -120,11 +123,12 @@ class _ExactOp:
 def recompute_op(graph: JointGraph, node: int) -> Recomputation | None:
     """Run the producer of a pair's value on the reference's side again.
 
-    Returns None if whole tensors are missing or the kind cannot be run. The amplification is
-    measured by moving those inputs that differ between the sides by one unit in the last place of
-    their dtype: all up, as a common factor does, or in random directions, whichever enlarges more.
-    This is the condition number in the direction of the actual errors (N. J. Higham, Accuracy and
-    Stability of Numerical Algorithms, 2nd ed., section 1.6), not its supremum.
+    Returns None if whole tensors are missing, or if the kind cannot be run or does not give what
+    the reference recorded. The amplification is measured by moving those inputs that differ between
+    the sides by one unit in the last place of their dtype: all up, as a common factor does, or in
+    random directions, whichever enlarges more. This is the condition number in the direction of the
+    actual errors (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section
+    1.6), not its supremum.
     """
     pairs = graph.comparison.pairs
     if pairs["group"].iat[node] is not None or pairs["metric"].iat[node] != "relative_l2":
@@ -132,13 +136,14 @@ def recompute_op(graph: JointGraph, node: int) -> Recomputation | None:
     op = _run_op(graph, node)
     if op is None:
         return None
+    reference_error = op.measure(op.execution.output, op.output)
     target_output = _load_target_tensor(graph, node, op.execution.output)
-    if target_output is None:
+    if target_output is None or not reference_error < _OTHER_OP_ERROR:
         return None
     is_wide = op.output.size < _SMALL_TENSOR or _has_narrow_dtype(graph, node)
     return Recomputation(
         _measure_amplification(graph, op),
-        op.measure(op.execution.output, op.output),
+        reference_error,
         op.measure(target_output, op.output),
         _WIDE_ERROR_FACTOR if is_wide else _ERROR_FACTOR,
         _compute_own_error(graph, op, target_output),

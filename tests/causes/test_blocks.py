@@ -44,6 +44,7 @@ def align_blocks(dump: Callable[[str], Path]) -> Align:
         ("cells_unbiased", "cells_plain", "bias-missing", "without its bias (bias_hh)"),
         ("gates_exchanged", "gates_plain", "split-order", "of each other's part"),
         ("gates_lacking", "gates_plain", "missing-term", "without Tensor.__mul__.1.forward"),
+        ("gates_token", "gates_plain", "batch", "another batch: 1 of 12 numbers differ"),
         (
             "momentum_nesterov",
             "momentum_plain",
@@ -88,3 +89,9 @@ def test_a_module_next_to_its_op_leaves_the_head_paired(align_blocks: Align) -> 
     pairs = align_blocks("cells_unbiased", "cells_plain").pairs
     heads = pairs[pairs["target_op"] == "Module.head.Linear.forward.0"]
     assert "output.0" in set(heads["target_slot"])
+
+
+def test_a_batch_that_a_module_reads_as_its_op_does_is_one_finding(align_blocks: Align) -> None:
+    (finding,) = align_blocks("gates_token", "gates_plain").findings
+    assert finding.kind == "input"
+    assert any("Module.table.Embedding.forward.0" in sentence for sentence in finding.evidence)

@@ -46,3 +46,12 @@ def test_the_side_whose_record_does_not_follow_from_its_inputs_is_named(
         "last op recomputed in float64 from its own inputs: the reference differs by 4.4e-8, "
         "the target differs by 2.3e-1"
     )
+
+
+def test_a_weight_in_the_place_of_another_has_its_own_name(dump: Callable[[str], Path]) -> None:
+    """The target has its numbers under two names."""
+    folder = dump("pt_variants")
+    result = align(folder / "attention_stale", folder / "attention_written")
+    cause = result.findings[0].causes[0]
+    assert cause.name == "weight-swapped"
+    assert "module.query in its place; the reference has module.key" in cause.text

@@ -73,6 +73,7 @@ class Example:
 PARAMETER = {"kind": "parameter", "parameters": {"q.weight": WEIGHT, "k.weight": OTHER_WEIGHT}}
 LOSS = {"is_near_loss": True, "scope": "loss"}
 BACKWARD, OPTIMIZER = {"phase": "backward"}, {"phase": "optimizer"}
+BATCH, TOKENS = {"kind": "input", "dtype": "int64"}, np.arange(5, 293, 12)
 RULE, GRADIENT = Rule(1e-3), 0.01 * X
 STEP = {"weight": Y, "gradient": GRADIENT}
 
@@ -171,6 +172,11 @@ EXAMPLES = {
     ),
     "residual-scale": Example(
         X + 0.9 * Y, X + Y, {"x": X, "y": Y}, "one branch of the sum 0.9 times the reference's"
+    ),
+    "batch": Example(
+        np.where(np.arange(24) == 3, 7, TOKENS).reshape(2, 12), TOKENS.reshape(2, 12), {},
+        "another batch: 1 of 24 numbers differ, the first at [0, 3] is 7; the reference has 41",
+        BATCH,
     ),
     "label-shift": Example(
         COUNTED * compute_token_losses(LOGITS, np.roll(LABELS, -1)), COUNTED * LOSSES,

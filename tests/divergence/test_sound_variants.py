@@ -16,6 +16,7 @@ PAIRS = (
     ("norm_root", "norm_inverse"),
     ("norm_call", "norm_inverse"),
     ("loss_call", "loss_gathered"),
+    ("paths_call", "paths_written"),  # gradients are exponentials of sums of 64 terms
     ("experts_rows", "experts_masks"),
     ("gate_sigmoid", "gate_exponential"),
     ("attention_written", "attention_fused"),

@@ -3,6 +3,7 @@
 from . import (
     activations,
     attention,
+    batch,
     channels,
     column_selection,
     composites,
@@ -43,6 +44,7 @@ HYPOTHESES = (
     *losses.HYPOTHESES,
     *loss_forms.HYPOTHESES,
     *element_losses.HYPOTHESES,
+    *batch.HYPOTHESES,
     *optimizers.HYPOTHESES,
     *factors.HYPOTHESES,
     *norms.HYPOTHESES,

@@ -440,7 +440,7 @@ def suggest_wrong_rows(case: FaultCase) -> Iterator[Candidate]:
     if case.faithful.ndim < 2:
         return
     reads_table = "gather_rows" in case.kinds and not _JOINING_KINDS & set(case.kinds)
-    if not _is_floating_parameter(case) and not reads_table:
+    if case.is_discrete or not (case.finding.is_given or reads_table):
         return
     rows = case.faithful.reshape(-1, case.faithful.shape[-1])
     faulty_rows = case.faulty.reshape(rows.shape)
