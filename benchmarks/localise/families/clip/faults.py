@@ -79,14 +79,12 @@ FAULTS: Mapping[str, Fault] = {
         "zeroed",
         change_weight("image.blocks.1.scale", np.ones_like),
         lambda *_: [Anywhere("filled with 1|all ones")],
-        held_out=True,
     ),
     "label_offset": Fault(
         "labels begin at 1, as those of another rank",
         "label-shift",
         change_model(label_offset=1),
         lambda *_: [Anywhere("shift|order|label")],
-        held_out=True,
         equivalents=("row-shift",),
     ),
     "text_gradient": Fault(
@@ -94,7 +92,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(text_gradient=2.0),
         lambda faulty, clean: [Ratio(faulty.text_gradient / clean.text_gradient)],
-        held_out=True,
     ),
 }
 

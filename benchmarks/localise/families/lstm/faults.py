@@ -112,7 +112,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(loss_reduction="sequences"),
         lambda *_: [Ratio(SEQ)],
         row="8",
-        held_out=True,
         equivalents=("constant-factor",),
     ),
     "embedding_scale": Fault(
@@ -120,7 +119,6 @@ FAULTS: Mapping[str, Fault] = {
         "constant-factor",
         change_model(embedding_scale=WIDTH**0.5),
         lambda faulty, clean: [Ratio(faulty.embedding_scale / clean.embedding_scale)],
-        held_out=True,
         equivalents=("scale",),
     ),
     "embedding_gradient": Fault(
@@ -129,7 +127,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(embedding_gradient=0.5),
         lambda faulty, clean: [Ratio(faulty.embedding_gradient / clean.embedding_gradient)],
         row="15",
-        held_out=True,
     ),
 }
 

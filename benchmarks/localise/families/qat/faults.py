@@ -90,14 +90,12 @@ FAULTS: Mapping[str, Fault] = {
         "activation-kind",
         change_model(activation="gelu"),
         lambda *_: [Words("gelu", "relu")],
-        held_out=True,
     ),
     "branch_scale": Fault(
         "the last block counts half in its residual sum",
         "residual-scale",
         change_model(branch_scale=0.5),
         lambda faulty, clean: [Ratio(faulty.branch_scale / clean.branch_scale)],
-        held_out=True,
         equivalents=("constant-factor", "scale"),
     ),
     "weight_gradient": Fault(
@@ -105,7 +103,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(weight_gradient=0.1),
         lambda faulty, clean: [Ratio(faulty.weight_gradient / clean.weight_gradient)],
-        held_out=True,
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Faults of the ranking model. The family is held out."""
+"""Faults of the ranking model."""
 
 from __future__ import annotations
 

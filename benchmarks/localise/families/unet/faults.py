@@ -114,21 +114,18 @@ FAULTS: Mapping[str, Fault] = {
         "a block in the middle without its skip connection",
         "skip-missing",
         change_model(has_middle_skip=False),
-        held_out=True,
     ),
     "softmax_axis": Fault(
         "softmax over the queries",
         "softmax-axis",
         change_model(softmax_axis=-2),
         lambda faulty, clean: [Values(faulty.softmax_axis, clean.softmax_axis)],
-        held_out=True,
     ),
     "time_gradient": Fault(
         "the gradient of the time embedding is a tenth, as in fine-tuning",
         "gradient-scaled",
         change_model(time_gradient=0.1),
         lambda faulty, clean: [Ratio(faulty.time_gradient / clean.time_gradient)],
-        held_out=True,
     ),
 }
 

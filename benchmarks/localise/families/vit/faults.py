@@ -111,14 +111,12 @@ FAULTS: Mapping[str, Fault] = {
         _permute_heads,
         lambda faulty, clean: [Order(HEAD_ORDER, clean.head_dim)],
         row="43",
-        held_out=True,
     ),
     "branch_scale": Fault(
         "the attention divided by 0.9, as by a drop path that drops nothing",
         "residual-scale",
         change_model(branch_scale=1 / 0.9),
         lambda faulty, clean: [Ratio(faulty.branch_scale / clean.branch_scale)],
-        held_out=True,
         equivalents=("constant-factor", "scale"),
     ),
     "output_bias": Fault(
@@ -126,7 +124,6 @@ FAULTS: Mapping[str, Fault] = {
         "bias-doubled",
         change_model(n_output_biases=2),
         lambda *_: [Anywhere("bias")],
-        held_out=True,
     ),
 }
 
