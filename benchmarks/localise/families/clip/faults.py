@@ -93,6 +93,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(text_gradient=2.0),
         lambda faulty, clean: [Ratio(faulty.text_gradient / clean.text_gradient)],
     ),
+    "images_unnormalized": Fault(
+        "features of images are not divided by their length",
+        "missing-step",
+        change_model(are_images_normalized=False),
+        lambda *_: [Anywhere("norm|length|divi")],
+        held_out=True,
+        equivalents=("norm-missing",),
+    ),
+    "text_loss": Fault(
+        "the loss of texts reads the similarities image by image, as the other loss",
+        "input-source",
+        change_model(is_text_loss_transposed=False),
+        held_out=True,
+        equivalents=("axes-swapped", "softmax-axis"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -110,6 +125,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("layer_scale", "pytorch"),
     ("label_offset", "mindspore"),
     ("text_gradient", "pytorch"),
+    ("images_unnormalized", "pytorch"),
+    ("text_loss", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

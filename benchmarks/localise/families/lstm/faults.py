@@ -128,6 +128,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Ratio(faulty.embedding_gradient / clean.embedding_gradient)],
         row="15",
     ),
+    "states_exchanged": Fault(
+        "hidden and cell state of the previous batch exchanged",
+        "input-order",
+        change_model(are_states_exchanged=True),
+        held_out=True,
+        equivalents=("input-source",),
+    ),
+    "cell_linear": Fault(
+        "the output gate multiplies the cell state without its tanh, in the last layer",
+        "missing-step",
+        change_model(is_cell_activated=False),
+        _claim("tanh"),
+        held_out=True,
+        equivalents=("activation-kind",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -150,6 +165,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("loss_sequences", "pytorch"),
     ("embedding_scale", "mindspore"),
     ("embedding_gradient", "mindspore"),
+    ("states_exchanged", "pytorch"),
+    ("cell_linear", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

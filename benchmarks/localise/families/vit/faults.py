@@ -125,6 +125,19 @@ FAULTS: Mapping[str, Fault] = {
         change_model(n_output_biases=2),
         lambda *_: [Anywhere("bias")],
     ),
+    "patch_order": Fault(
+        "patches column by column, not row by row",
+        "axes-swapped",
+        change_model(are_patches_by_column=True),
+        held_out=True,
+    ),
+    "class_position": Fault(
+        "positions are added to the patches only, not to the class token",
+        "missing-term",
+        change_model(has_class_position=False),
+        held_out=True,
+        equivalents=("missing-step", "weight-rows"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -145,6 +158,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("heads_permuted", "mindspore"),
     ("branch_scale", "pytorch"),
     ("output_bias", "mindspore"),
+    ("patch_order", "mindspore"),
+    ("class_position", "pytorch"),
 )
 
 #: Separate projections under other names in PyTorch; norm, softmax and loss written out in
