@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.wave.architecture import (
     BATCH,
@@ -34,7 +35,6 @@ def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
     is_changed = (
         model.deviation_factor != 0.5
-        or model.latent_gradient != 1
         or model.dilation != DILATIONS[-1]
         or model.is_upsampling_half
         or model.is_tiled
@@ -227,10 +227,15 @@ class WaveVAE(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.encoder, self.decoder = Encoder(model), Decoder(model)
+        self.scaled_gradient = None
+        if model.latent_gradient != 1:
+            self.scaled_gradient = ScaledGradient(model.latent_gradient)
 
     def construct(self, waves, noise):
         mean, log_variance = self.encoder(waves)
         latents = mean + ops.exp(0.5 * log_variance) * noise
+        if self.scaled_gradient is not None:
+            latents = self.scaled_gradient(latents)
         wave_mean, log_scale = self.decoder(latents)
         return mean, log_variance, wave_mean, log_scale
 
