@@ -26,13 +26,15 @@ class TestFamily:
         assert len({case.fault for case in cases if not case.benign}) >= 10
         assert {case.side for case in cases} == {"", "mindspore", "pytorch"}
 
-    def test_at_least_three_faults_are_held_out_or_all_of_them(self, family: str) -> None:
+    def test_all_cases_of_a_held_out_family_are_held_out(self, family: str) -> None:
+        cases = [case for case in faults.CASES if case.model == family]
+        n_held_out = sum(case.held_out for case in cases)
+        assert (n_held_out == len(cases)) == (family in families.HELD_OUT)
+
+    def test_held_out_faults_go_into_both_sides(self, family: str) -> None:
         faulty_cases = [case for case in faults.CASES if case.model == family and not case.benign]
-        held_out = {case.fault for case in faulty_cases if case.held_out}
-        if family in families.HELD_OUT:
-            assert held_out == {case.fault for case in faulty_cases}
-        else:
-            assert len(held_out) >= 3
+        sides = {case.side for case in faulty_cases if case.held_out}
+        assert sides in (set(), {"mindspore", "pytorch"})
 
     def test_every_fault_changes_the_model_or_its_batch(self, family: str) -> None:
         clean = recordings.Recording("pytorch", family)
@@ -63,6 +65,17 @@ def test_a_net_of_one_family_is_no_source_of_another_recording() -> None:
         assert {file.parent.name for file in sources} == {family}
     for file in recordings._list_sources("pytorch", "llama"):
         assert "families" not in file.parts
+
+
+def test_two_families_and_two_faults_of_six_others_are_held_out() -> None:
+    held_out = {
+        (case.model, case.fault)
+        for case in faults.CASES
+        if case.model in families.NAMES and case.held_out and not case.benign
+    }
+    others = [model for model, _ in held_out if model not in families.HELD_OUT]
+    assert len(families.HELD_OUT) == 2
+    assert sorted(others) == sorted(2 * ["clip", "lstm", "qat", "ranker", "unet", "vit"])
 
 
 def test_held_out_pairs_exist_and_have_no_fault() -> None:

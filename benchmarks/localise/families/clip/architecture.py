@@ -59,6 +59,8 @@ class Model:
     are_gathered_detached: bool = False  #: no gradient to the images that texts are compared with
     loss_share: float = 0.5  #: of the losses of images and of texts in their sum
     label_offset: int = 0  #: added to the number of the text that belongs to an image
+    are_images_normalized: bool = True  #: features of images are divided by their length
+    is_text_loss_transposed: bool = True  #: the loss of texts reads similarities text by text
     text_gradient: float = 1.0  #: the gradient of the texts' features is multiplied by it
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:

@@ -79,14 +79,12 @@ FAULTS: Mapping[str, Fault] = {
         "zeroed",
         change_weight("image.blocks.1.scale", np.ones_like),
         lambda *_: [Anywhere("filled with 1|all ones")],
-        held_out=True,
     ),
     "label_offset": Fault(
         "labels begin at 1, as those of another rank",
         "label-shift",
         change_model(label_offset=1),
         lambda *_: [Anywhere("shift|order|label")],
-        held_out=True,
         equivalents=("row-shift",),
     ),
     "text_gradient": Fault(
@@ -94,7 +92,21 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(text_gradient=2.0),
         lambda faulty, clean: [Ratio(faulty.text_gradient / clean.text_gradient)],
+    ),
+    "images_unnormalized": Fault(
+        "features of images are not divided by their length",
+        "missing-step",
+        change_model(are_images_normalized=False),
+        lambda *_: [Anywhere("norm|length|divi")],
         held_out=True,
+        equivalents=("norm-missing",),
+    ),
+    "text_loss": Fault(
+        "the loss of texts reads the similarities image by image, as the other loss",
+        "input-source",
+        change_model(is_text_loss_transposed=False),
+        held_out=True,
+        equivalents=("axes-swapped", "softmax-axis"),
     ),
 }
 
@@ -113,6 +125,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("layer_scale", "pytorch"),
     ("label_offset", "mindspore"),
     ("text_gradient", "pytorch"),
+    ("images_unnormalized", "pytorch"),
+    ("text_loss", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -35,8 +35,8 @@ MASKED = -1e9
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
-    if model.text_gradient != 1:
-        raise SystemExit("text_gradient is a knob of the PyTorch net")
+    if model.text_gradient != 1 or not model.are_images_normalized:
+        raise SystemExit("text_gradient and are_images_normalized are knobs of the PyTorch net")
     return ContrastiveLoss(model)
 
 
@@ -292,6 +292,7 @@ class ContrastiveLoss(nn.Cell):
         self.are_similarities_half = model.are_similarities_half
         self.are_gathered_detached = model.are_gathered_detached
         self.loss_share = model.loss_share
+        self.is_text_loss_transposed = model.is_text_loss_transposed
 
     def compare(self, features, other_features):
         if self.are_similarities_half:
@@ -308,7 +309,10 @@ class ContrastiveLoss(nn.Cell):
             return -((by_image + by_text) * self.pairs).sum() / (2 * BATCH)
         if self.are_gathered_detached:
             image_features = ops.stop_gradient(image_features)
-        logits_per_text = scale * self.compare(text_features, image_features)
+        if self.is_text_loss_transposed:
+            logits_per_text = scale * self.compare(text_features, image_features)
+        else:
+            logits_per_text = logits_per_image
         image_loss = ops.cross_entropy(logits_per_image, self.labels)
         text_loss = ops.cross_entropy(logits_per_text, self.labels)
         return (image_loss + text_loss) * self.loss_share

@@ -74,8 +74,8 @@ HUGGING_FACE_NAMES: Mapping[str, str] = {
 
 def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
-    if model.label_offset:
-        raise SystemExit("label_offset is a knob of the MindSpore net")
+    if model.label_offset or not model.is_text_loss_transposed:
+        raise SystemExit("label_offset and is_text_loss_transposed are knobs of the MindSpore net")
     net = CLIP(model)
     rename(net, HUGGING_FACE_NAMES if model.variant == "names" else OPEN_CLIP_NAMES)
     return net
@@ -267,7 +267,9 @@ class CLIP(nn.Module):
         return (image_features.half() @ text_features.half().T).float()
 
     def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
-        image_features = self.normalize(self.image_tower(images))
+        image_features = self.image_tower(images)
+        if self.model.are_images_normalized:
+            image_features = self.normalize(image_features)
         text_features = self.normalize(self.text_tower(tokens))
         if self.model.text_gradient != 1:
             text_features = scaled_gradient(text_features, self.model.text_gradient)

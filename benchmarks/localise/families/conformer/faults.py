@@ -81,7 +81,6 @@ FAULTS: Mapping[str, Fault] = {
         "scale",
         change_model(score_dim=HIDDEN),
         lambda faulty, clean: [Ratio((faulty.score_dim / clean.score_dim) ** -0.5)],
-        held_out=True,
         equivalents=("constant-factor",),
     ),
     "embedding_scale": Fault(
@@ -89,14 +88,12 @@ FAULTS: Mapping[str, Fault] = {
         "constant-factor",
         change_model(embedding_scale=1.0),
         lambda faulty, clean: [Ratio(faulty.embedding_scale / clean.embedding_scale)],
-        held_out=True,
         equivalents=("scale",),
     ),
     "position_stopped": Fault(
         "no gradient through the scores of relative positions",
         "gradient-stopped",
         change_model(is_position_stopped=True),
-        held_out=True,
     ),
 }
 

@@ -121,21 +121,18 @@ FAULTS: Mapping[str, Fault] = {
         "norm-missing",
         change_model(has_encoder_norm=False),
         lambda *_: [Anywhere("norm")],
-        held_out=True,
     ),
     "output_transposed": Fault(
         "the square weight of an attention's output transposed on load",
         "weight-transposed",
         change_weight("decoder.0.attention.o.weight", lambda weight: weight.T),
         lambda *_: [Anywhere("transposed")],
-        held_out=True,
     ),
     "softmax_half": Fault(
         "softmax of a cross attention in float16",
         "low-precision",
         change_model(is_cross_softmax_half=True),
         lambda *_: [Words(r"\bfloat16")],
-        held_out=True,
     ),
 }
 

@@ -50,6 +50,8 @@ class Model:
     is_head_half: bool = False  #: the head computes in float16
     embedding_scale: float = 1.0
     embedding_gradient: float = 1.0  #: the gradient of the embedded tokens is multiplied by it
+    are_states_exchanged: bool = False  #: hidden and cell state of the previous batch
+    is_cell_activated: bool = True  #: tanh of the cell state, in the last layer
     loss_reduction: str = "tokens"  #: the sum is divided by all tokens, or by all 'sequences'
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -112,7 +112,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(loss_reduction="sequences"),
         lambda *_: [Ratio(SEQ)],
         row="8",
-        held_out=True,
         equivalents=("constant-factor",),
     ),
     "embedding_scale": Fault(
@@ -120,7 +119,6 @@ FAULTS: Mapping[str, Fault] = {
         "constant-factor",
         change_model(embedding_scale=WIDTH**0.5),
         lambda faulty, clean: [Ratio(faulty.embedding_scale / clean.embedding_scale)],
-        held_out=True,
         equivalents=("scale",),
     ),
     "embedding_gradient": Fault(
@@ -129,7 +127,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(embedding_gradient=0.5),
         lambda faulty, clean: [Ratio(faulty.embedding_gradient / clean.embedding_gradient)],
         row="15",
+    ),
+    "states_exchanged": Fault(
+        "hidden and cell state of the previous batch exchanged",
+        "input-order",
+        change_model(are_states_exchanged=True),
         held_out=True,
+        equivalents=("input-source",),
+    ),
+    "cell_linear": Fault(
+        "the output gate multiplies the cell state without its tanh, in the last layer",
+        "missing-step",
+        change_model(is_cell_activated=False),
+        _claim("tanh"),
+        held_out=True,
+        equivalents=("activation-kind",),
     ),
 }
 
@@ -153,6 +165,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("loss_sequences", "pytorch"),
     ("embedding_scale", "mindspore"),
     ("embedding_gradient", "mindspore"),
+    ("states_exchanged", "pytorch"),
+    ("cell_linear", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

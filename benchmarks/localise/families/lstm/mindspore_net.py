@@ -26,6 +26,7 @@ class LSTMCell(nn.Cell):
         self.i, self.f, self.g, self.o = model.gate_order
         self.forget_bias = model.forget_bias
         self.is_hard = model.gate_activation == "hard"
+        self.is_cell_activated = model.is_cell_activated or n < LAYERS - 1
 
     def gate(self, x):
         if self.is_hard:
@@ -44,7 +45,8 @@ class LSTMCell(nn.Cell):
         if self.forget_bias != 0:
             forget = forget + self.forget_bias
         cell = self.gate(forget) * cell + self.gate(parts[self.i]) * ops.tanh(parts[self.g])
-        hidden = self.gate(parts[self.o]) * ops.tanh(cell)
+        activated = ops.tanh(cell) if self.is_cell_activated else cell
+        hidden = self.gate(parts[self.o]) * activated
         return hidden, cell
 
 
@@ -171,6 +173,6 @@ def build_loss(model: Model) -> nn.Cell:
     """Return the loss with the weights and knobs of the model."""
     if model.dropout or model.padding_row >= 0:
         raise SystemExit("dropout and padding_row are knobs of the PyTorch net")
-    if model.loss_reduction != "tokens":
-        raise SystemExit("loss_reduction is a knob of the PyTorch net")
+    if model.loss_reduction != "tokens" or model.are_states_exchanged:
+        raise SystemExit("loss_reduction and are_states_exchanged are knobs of the PyTorch net")
     return TokenLoss(model)

@@ -128,9 +128,11 @@ class TokenLoss(nn.Module):
         super().__init__()
         self.model = NETS.get(model.variant, LanguageModel)(model)
         self.is_divided_by_sequences = model.loss_reduction == "sequences"
+        self.are_states_exchanged = model.are_states_exchanged
 
     def forward(self, tokens: Tensor, labels: Tensor, hidden: Tensor, cell: Tensor) -> Tensor:
-        logits = self.model(tokens, (hidden, cell))
+        state = (cell, hidden) if self.are_states_exchanged else (hidden, cell)
+        logits = self.model(tokens, state)
         logits, labels = logits.view(-1, VOCAB), labels.view(-1)
         if self.is_divided_by_sequences:
             return F.cross_entropy(logits, labels, reduction="sum") / len(tokens)
@@ -144,8 +146,8 @@ def build_loss(model: Model) -> nn.Module:
     """
     if model.is_head_half:
         raise SystemExit("is_head_half is a knob of the MindSpore net")
-    if model.embedding_scale != 1:
-        raise SystemExit("embedding_scale is a knob of the MindSpore net")
+    if model.embedding_scale != 1 or not model.is_cell_activated:
+        raise SystemExit("embedding_scale and is_cell_activated are knobs of the MindSpore net")
     if model.dropout not in (0.0, DROPOUT):
         raise SystemExit(f"dropout is off or {DROPOUT}")
     loss = TokenLoss(model)

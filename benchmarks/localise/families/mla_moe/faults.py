@@ -122,21 +122,18 @@ FAULTS: Mapping[str, Fault] = {
         "norm-missing",
         change_model(has_query_norm=False),
         lambda faulty, clean: [Anywhere("norm")],
-        held_out=True,
     ),
     "gelu_for_silu": Fault(
         "gelu for silu in the first feed-forward",
         "activation-kind",
         change_model(activation="gelu"),
         _say("gelu", "silu|swish"),
-        held_out=True,
     ),
     "experts_exchanged": Fault(
         "the weights of two experts exchanged on load",
         "experts-permuted",
         _exchange_experts,
         lambda faulty, clean: [Anywhere(rf"expert.*\b{expert}\b") for expert in EXCHANGED],
-        held_out=True,
         equivalents=("weight-swapped",),
     ),
 }

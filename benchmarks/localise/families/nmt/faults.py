@@ -1,4 +1,4 @@
-"""Faults of the recurrent translator. The family is held out."""
+"""Faults of the recurrent translator."""
 
 from __future__ import annotations
 

@@ -67,6 +67,7 @@ class Model:
     label_smoothing: float = 0.0
     activation: str = "relu"  #: of the last block; or 'gelu', in the form with erf
     branch_scale: float = 1.0  #: of the last block in its sum with the skip connection
+    is_head_half: bool = False  #: the head computes in float16
     weight_gradient: float = 1.0  #: the gradient of the quantized weight is multiplied by it
 
     def layer(self, name: str) -> Model:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from claims import Anywhere, Ratio, Shift, Values, Words
 
 from families.fault import Fault, change_model, change_weight
+from families.qat.architecture import Model
+
+
+def _take_first_block(model: Model) -> Model:
+    """Give the last block the first layer of the first one."""
+    weight = model.weights["blocks.0.up.weight"]
+    return replace(model, weights={**model.weights, "blocks.1.up.weight": weight})
+
 
 FAULTS: Mapping[str, Fault] = {
     "zero_point": Fault(
@@ -90,14 +99,12 @@ FAULTS: Mapping[str, Fault] = {
         "activation-kind",
         change_model(activation="gelu"),
         lambda *_: [Words("gelu", "relu")],
-        held_out=True,
     ),
     "branch_scale": Fault(
         "the last block counts half in its residual sum",
         "residual-scale",
         change_model(branch_scale=0.5),
         lambda faulty, clean: [Ratio(faulty.branch_scale / clean.branch_scale)],
-        held_out=True,
         equivalents=("constant-factor", "scale"),
     ),
     "weight_gradient": Fault(
@@ -105,6 +112,19 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(weight_gradient=0.1),
         lambda faulty, clean: [Ratio(faulty.weight_gradient / clean.weight_gradient)],
+    ),
+    "head_half": Fault(
+        "the head in float16",
+        "low-precision",
+        change_model(is_head_half=True),
+        lambda *_: [Words(r"\bfloat16")],
+        held_out=True,
+    ),
+    "block_weight": Fault(
+        "the last block has the first weight of the block before",
+        "weight-swapped",
+        _take_first_block,
+        lambda *_: [Anywhere(r"\bup\b")],
         held_out=True,
     ),
 }
@@ -128,6 +148,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("gelu_for_relu", "mindspore"),
     ("branch_scale", "pytorch"),
     ("weight_gradient", "mindspore"),
+    ("head_half", "mindspore"),
+    ("block_weight", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

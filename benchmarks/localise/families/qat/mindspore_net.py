@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore_nets.gradient import ScaledGradient
 
@@ -124,12 +125,15 @@ class Classifier(nn.Cell):
         self.head = nn.Dense(
             weight.shape[1], weight.shape[0], weight_init=Tensor(weight), bias_init=Tensor(bias)
         )
+        self.is_head_half = model.is_head_half
+        if self.is_head_half:
+            self.head.to_float(ms.float16)
 
     def construct(self, features):
         x = self.embed(features)
         for block in self.blocks:
             x = block(x)
-        return self.head(x)
+        return self.head(x).astype(ms.float32) if self.is_head_half else self.head(x)
 
 
 class ClassLoss(nn.Cell):

@@ -55,6 +55,8 @@ class Model:
     is_machine_stopped: bool = False  #: no gradient from the factorization machine
     is_embedding_first: bool = False  #: the vector holds counts last
     is_sigmoid_doubled: bool = False  #: the loss of logits gets probabilities
+    is_norm_last: bool = False  #: relu before batch norm in the last deep layer
+    click_weight: float = 1.0  #: of the clicks in the loss
     field_gradient: float = 1.0  #: the gradient of the fields' embeddings is multiplied by it
 
     def batch(self) -> tuple[np.ndarray, ...]:

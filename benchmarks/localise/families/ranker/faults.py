@@ -1,4 +1,4 @@
-"""Faults of the ranking model. The family is held out."""
+"""Faults of the ranking model."""
 
 from __future__ import annotations
 
@@ -70,6 +70,20 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-stopped",
         change_model(is_machine_stopped=True),
     ),
+    "norm_last": Fault(
+        "relu before batch norm in the last deep layer, not behind it",
+        "layer-order",
+        change_model(is_norm_last=True),
+        held_out=True,
+        equivalents=("input-source",),
+    ),
+    "click_weight": Fault(
+        "clicks count twice in the loss",
+        "loss-weight",
+        change_model(click_weight=2.0),
+        lambda *_: [Anywhere("weigh")],
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -83,6 +97,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("sigmoid_doubled", "pytorch"),
     ("field_gradient", "mindspore"),
     ("machine_stopped", "pytorch"),
+    ("norm_last", "pytorch"),
+    ("click_weight", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

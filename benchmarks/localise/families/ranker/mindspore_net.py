@@ -32,6 +32,7 @@ def build_loss(model: Model) -> nn.Cell:
         or model.is_cross_half
         or model.is_machine_stopped
         or model.is_sigmoid_doubled
+        or model.is_norm_last
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")
@@ -186,7 +187,11 @@ class ClickLoss(nn.Cell):
         super().__init__(auto_prefix=False)
         self.network = Ranker(model)
         self.is_written_out = model.variant == "gram"
-        self.loss = nn.BCEWithLogitsLoss()
+        if model.click_weight == 1:
+            self.loss = nn.BCEWithLogitsLoss()
+        else:
+            click_weight = Tensor(np.array([model.click_weight], dtype=np.float32))
+            self.loss = nn.BCEWithLogitsLoss(pos_weight=click_weight)
 
     def construct(self, counts, fields, history, clicks):
         logits = self.network(counts, fields, history)

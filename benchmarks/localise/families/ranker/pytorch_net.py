@@ -36,6 +36,7 @@ def build_loss(model: Model) -> nn.Module:
         or model.machine_factor != 0.5
         or model.is_embedding_first
         or model.field_gradient != 1
+        or model.click_weight != 1
     )
     if is_changed:
         raise SystemExit("a fault of the MindSpore net")
@@ -145,10 +146,13 @@ class MLP(nn.Module):
         super().__init__()
         self.linears = nn.ModuleList(load_linear(model, f"deep.{n}") for n in range(len(DEEP)))
         self.norms = nn.ModuleList(BatchNorm(model, f"deep.{n}.norm") for n in range(len(DEEP)))
+        self.is_norm_last = model.is_norm_last
 
     def forward(self, x: Tensor) -> Tensor:
-        for linear, norm in zip(self.linears, self.norms, strict=True):
-            x = F.relu(norm(linear(x)))
+        for n, (linear, norm) in enumerate(zip(self.linears, self.norms, strict=True)):
+            x = linear(x)
+            is_norm_last = self.is_norm_last and n == len(DEEP) - 1
+            x = norm(F.relu(x)) if is_norm_last else F.relu(norm(x))
         return x
 
 

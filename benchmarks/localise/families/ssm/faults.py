@@ -107,21 +107,18 @@ FAULTS: Mapping[str, Fault] = {
         "low-precision",
         change_model(is_decay_half=True),
         _say(r"\bfloat16"),
-        held_out=True,
     ),
     "conv_bias": Fault(
         "the bias of a convolution was not loaded",
         "zeroed",
         change_weight("layers.1.conv.bias", np.zeros_like),
         lambda faulty, clean: [Anywhere("filled with 0|all zeros")],
-        held_out=True,
     ),
     "gate_gradient": Fault(
         "the gradient of the gate is summed over two ranks that have the same",
         "gradient-scaled",
         change_model(gate_gradient=2.0),
         lambda faulty, clean: [Ratio(faulty.gate_gradient / clean.gate_gradient)],
-        held_out=True,
     ),
 }
 

@@ -67,6 +67,8 @@ class Model:
     output_scale: float = 1.0  #: of the sum in middle.1
     has_middle_skip: bool = True  #: middle.0 adds its input
     softmax_axis: int = -1  #: of the scores (batch, heads, queries, keys) in middle.attention
+    is_time_added_late: bool = False  #: in up.1 behind the second norm, not before it
+    step_scale: float = 1.0  #: of the time steps in their embedding
     time_gradient: float = 1.0  #: the gradient of the time embedding is multiplied by it
 
     def schedule(self) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import numpy as np
 from claims import Anywhere, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_weight
-from families.unet.architecture import MAX_PERIOD, Model
+from families.unet.architecture import MAX_PERIOD, N_STEPS, Model
 
 
 def _compute_base(model: Model) -> float:
@@ -114,21 +114,33 @@ FAULTS: Mapping[str, Fault] = {
         "a block in the middle without its skip connection",
         "skip-missing",
         change_model(has_middle_skip=False),
-        held_out=True,
     ),
     "softmax_axis": Fault(
         "softmax over the queries",
         "softmax-axis",
         change_model(softmax_axis=-2),
         lambda faulty, clean: [Values(faulty.softmax_axis, clean.softmax_axis)],
-        held_out=True,
     ),
     "time_gradient": Fault(
         "the gradient of the time embedding is a tenth, as in fine-tuning",
         "gradient-scaled",
         change_model(time_gradient=0.1),
         lambda faulty, clean: [Ratio(faulty.time_gradient / clean.time_gradient)],
+    ),
+    "time_late": Fault(
+        "the time embedding is added behind the second norm of a block, not before it",
+        "layer-order",
+        change_model(is_time_added_late=True),
         held_out=True,
+        equivalents=("input-source",),
+    ),
+    "step_scale": Fault(
+        "time steps between 0 and 1 for an embedding of whole numbers",
+        "rope-scaling",
+        change_model(step_scale=1 / N_STEPS),
+        lambda faulty, clean: [Ratio(faulty.step_scale / clean.step_scale)],
+        held_out=True,
+        equivalents=("constant-factor", "scale"),
     ),
 }
 
@@ -152,6 +164,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("middle_skip", "pytorch"),
     ("softmax_axis", "mindspore"),
     ("time_gradient", "pytorch"),
+    ("time_late", "mindspore"),
+    ("step_scale", "pytorch"),
 )
 
 #: Other module names in PyTorch; group norm, attention and loss written out in MindSpore, and other

@@ -14,8 +14,8 @@ from families.unet.architecture import MAX_PERIOD, Model
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
-    if not model.has_middle_skip or model.time_gradient != 1:
-        raise SystemExit("has_middle_skip and time_gradient are knobs of the PyTorch net")
+    if not model.has_middle_skip or model.time_gradient != 1 or model.step_scale != 1:
+        raise SystemExit("a fault of the PyTorch net")
     return DiffusionLoss(model)
 
 
@@ -85,6 +85,7 @@ class ResnetBlock(nn.Cell):
             self.conv_shortcut = build_convolution(model, f"{path}.shortcut")
         self.output_scale = model.output_scale if path == "middle.1" else 1.0
         self.has_gelu = path == "up.1" and model.up_activation == "gelu"
+        self.is_time_added_late = path == "up.1" and model.is_time_added_late
 
     def activate(self, x):
         return ops.gelu(x, approximate="none") if self.has_gelu else ops.silu(x)
@@ -92,8 +93,12 @@ class ResnetBlock(nn.Cell):
     def construct(self, x, time):
         y = self.conv1(self.activate(self.norm1(x)))
         projected_time = self.time_emb_proj(ops.silu(time))
-        y = y + projected_time.expand_dims(-1).expand_dims(-1)
-        y = self.conv2(self.activate(self.norm2(y)))
+        projected_time = projected_time.expand_dims(-1).expand_dims(-1)
+        if self.is_time_added_late:
+            y = self.norm2(y) + projected_time
+        else:
+            y = self.norm2(y + projected_time)
+        y = self.conv2(self.activate(y))
         if self.conv_shortcut is not None:
             x = self.conv_shortcut(x)
         return (x + y) * self.output_scale if self.output_scale != 1 else x + y

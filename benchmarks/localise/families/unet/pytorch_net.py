@@ -68,8 +68,8 @@ DIFFUSERS_NAMES: Mapping[str, str] = {
 
 def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
-    if model.softmax_axis != -1:
-        raise SystemExit("softmax_axis is a knob of the MindSpore net")
+    if model.softmax_axis != -1 or model.is_time_added_late:
+        raise SystemExit("softmax_axis and is_time_added_late are knobs of the MindSpore net")
     net = DiffusionLoss(model)
     rename(net, NAMES if model.variant == "names" else DIFFUSERS_NAMES)
     return net
@@ -250,13 +250,15 @@ class TimeEmbedding(nn.Module):
         super().__init__()
         self.half, self.frequency_shift = model.width // 2, model.frequency_shift
         self.is_sine_first = model.time_order == "sin_cos"
+        self.step_scale = model.step_scale
         self.linear_1 = build_linear(model, "time.1")
         self.linear_2 = build_linear(model, "time.2")
 
     def forward(self, steps: Tensor) -> Tensor:
         exponent = -math.log(MAX_PERIOD) * torch.arange(self.half, dtype=torch.float32)
         exponent = exponent / (self.half - self.frequency_shift)
-        angles = steps[:, None].float() * torch.exp(exponent)[None, :]
+        steps = steps.float() * self.step_scale if self.step_scale != 1 else steps.float()
+        angles = steps[:, None] * torch.exp(exponent)[None, :]
         parts = [torch.cos(angles), torch.sin(angles)]
         if self.is_sine_first:
             parts.reverse()

@@ -50,6 +50,8 @@ class Model:
     dropout: float = 0.0  #: of the embedded patches
     has_final_norm: bool = True
     branch_scale: float = 1.0  #: of the attention in its residual sum
+    are_patches_by_column: bool = False  #: patches column by column, not row by row
+    has_class_position: bool = True  #: the class token's position is added to it
     n_output_biases: int = 1  #: how many times the attention's output bias is added
 
     @property

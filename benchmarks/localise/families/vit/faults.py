@@ -111,14 +111,12 @@ FAULTS: Mapping[str, Fault] = {
         _permute_heads,
         lambda faulty, clean: [Order(HEAD_ORDER, clean.head_dim)],
         row="43",
-        held_out=True,
     ),
     "branch_scale": Fault(
         "the attention divided by 0.9, as by a drop path that drops nothing",
         "residual-scale",
         change_model(branch_scale=1 / 0.9),
         lambda faulty, clean: [Ratio(faulty.branch_scale / clean.branch_scale)],
-        held_out=True,
         equivalents=("constant-factor", "scale"),
     ),
     "output_bias": Fault(
@@ -126,7 +124,19 @@ FAULTS: Mapping[str, Fault] = {
         "bias-doubled",
         change_model(n_output_biases=2),
         lambda *_: [Anywhere("bias")],
+    ),
+    "patch_order": Fault(
+        "patches column by column, not row by row",
+        "axes-swapped",
+        change_model(are_patches_by_column=True),
         held_out=True,
+    ),
+    "class_position": Fault(
+        "positions are added to the patches only, not to the class token",
+        "missing-term",
+        change_model(has_class_position=False),
+        held_out=True,
+        equivalents=("missing-step", "weight-rows"),
     ),
 }
 
@@ -148,6 +158,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("heads_permuted", "mindspore"),
     ("branch_scale", "pytorch"),
     ("output_bias", "mindspore"),
+    ("patch_order", "mindspore"),
+    ("class_position", "pytorch"),
 )
 
 #: Separate projections under other names in PyTorch; norm, softmax and loss written out in

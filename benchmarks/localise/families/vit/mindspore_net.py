@@ -15,8 +15,8 @@ from families.vit.architecture import EPS, Model
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
-    if model.branch_scale != 1:
-        raise SystemExit("branch_scale is a knob of the PyTorch net")
+    if model.branch_scale != 1 or not model.has_class_position:
+        raise SystemExit("branch_scale and has_class_position are knobs of the PyTorch net")
     return ClassificationLoss(model)
 
 
@@ -191,10 +191,13 @@ class ViT(nn.Cell):
         self.norm = build_norm(model, "norm") if model.has_final_norm else None
         self.head = build_linear(model, "head")
         self.is_mean_pooled = model.pooling == "mean"
+        self.are_patches_by_column = model.are_patches_by_column
 
     def construct(self, images):
         batch = images.shape[0]
         x = self.patch_embedding(images)
+        if self.are_patches_by_column:
+            x = x.swapaxes(2, 3)
         if not self.is_unfolded:
             x = x.reshape(batch, x.shape[1], -1).transpose(0, 2, 1)
         class_tokens = ops.tile(self.cls_token, (batch, 1, 1))

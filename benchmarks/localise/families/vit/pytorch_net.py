@@ -48,8 +48,8 @@ HUGGING_FACE_NAMES: Mapping[str, str] = {
 
 def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
-    if model.n_output_biases != 1:
-        raise SystemExit("n_output_biases is a knob of the MindSpore net")
+    if model.n_output_biases != 1 or model.are_patches_by_column:
+        raise SystemExit("n_output_biases and are_patches_by_column are knobs of the MindSpore net")
     net = ViT(model)
     names = {"names": HUGGING_FACE_NAMES, "einsum": EINSUM_NAMES}
     rename(net, names.get(model.variant, TIMM_NAMES))
@@ -215,7 +215,11 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         x = self.embed_patches(images)
-        x = torch.cat([self.cls_token.expand(len(images), -1, -1), x], dim=1) + self.pos_embed
+        class_tokens = self.cls_token.expand(len(images), -1, -1)
+        if self.model.has_class_position:
+            x = torch.cat([class_tokens, x], dim=1) + self.pos_embed
+        else:
+            x = torch.cat([class_tokens, x + self.pos_embed[:, 1:]], dim=1)
         if self.model.dropout:
             x = F.dropout(x, self.model.dropout)
         for block in self.blocks:

@@ -1,0 +1,1 @@
+"""Properties of molecules by message passing: sums of neighbours, then attention to them."""

@@ -1,0 +1,107 @@
+"""Faults of the graph network. The family is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from claims import Anywhere, Values, Words
+
+from families.fault import Fault, change_model
+
+FAULTS: Mapping[str, Fault] = {
+    "degree_offset": Fault(
+        "the number of neighbours counts the node itself, for a table that does not",
+        "row-shift",
+        change_model(degree_offset=1),
+        lambda *_: [Anywhere(r"shift|offset|added|\b1\b|row")],
+        equivalents=("constant-offset", "position-offset"),
+    ),
+    "target_read": Fault(
+        "the attention gathers its messages by the targets of the edges, not by their sources",
+        "input-source",
+        change_model(is_target_read=True),
+        equivalents=("input-order",),
+    ),
+    "own_factor": Fault(
+        "the own node counts once, its learned factor is left out",
+        "missing-step",
+        change_model(has_own_factor=False),
+        equivalents=("missing-term", "constant-factor", "scale", "residual-scale", "zeroed"),
+    ),
+    "half_sums": Fault(
+        "messages summed in bfloat16",
+        "low-precision",
+        change_model(are_sums_half=True),
+        lambda *_: [Words("bfloat16")],
+    ),
+    "bonds_shared": Fault(
+        "the attention reads the bonds' table of the layer before",
+        "weight-swapped",
+        change_model(are_bonds_shared=True),
+        lambda *_: [Anywhere("bond")],
+    ),
+    "slope": Fault(
+        "leaky relu with a framework's default of 0.01, not 0.2",
+        "activation-kind",
+        change_model(slope=0.01),
+        lambda faulty, clean: [Values(faulty.slope, clean.slope)],
+        equivalents=("argument",),
+    ),
+    "softmax_edges": Fault(
+        "softmax over all edges, not over those to one node",
+        "softmax-axis",
+        change_model(softmax_over="edges"),
+        equivalents=("reduction-axis",),
+    ),
+    "normalizer_stopped": Fault(
+        "no gradient through the sum of the exponentials",
+        "gradient-stopped",
+        change_model(is_normalizer_stopped=True),
+    ),
+    "heads_last": Fault(
+        "a node's values cut into heads in the other order of axes",
+        "axes-swapped",
+        change_model(are_heads_last=True),
+        equivalents=("heads-permuted", "split-order"),
+    ),
+    "selu": Fault(
+        "selu for elu behind the attention",
+        "activation-kind",
+        change_model(activation="selu"),
+        lambda *_: [Words("selu", r"\belu")],
+    ),
+    "pooling": Fault(
+        "a graph is the maximum of its nodes, not their mean",
+        "pooling",
+        change_model(pooling="max"),
+        lambda *_: [Anywhere("max")],
+    ),
+    "beta": Fault(
+        "smooth L1 with a framework's default of 1, not 0.5",
+        "loss-threshold",
+        change_model(beta=1.0),
+        lambda faulty, clean: [Values(faulty.beta, clean.beta)],
+        equivalents=("argument",),
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("degree_offset", "pytorch"),
+    ("target_read", "mindspore"),
+    ("own_factor", "pytorch"),
+    ("half_sums", "pytorch"),
+    ("bonds_shared", "pytorch"),
+    ("slope", "pytorch"),
+    ("softmax_edges", "mindspore"),
+    ("normalizer_stopped", "pytorch"),
+    ("heads_last", "mindspore"),
+    ("selu", "mindspore"),
+    ("pooling", "mindspore"),
+    ("beta", "mindspore"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "incidence": ("", "incidence"),
+    "written": ("", "written"),
+    "scattered": ("scattered", ""),
+}

@@ -1,0 +1,1 @@
+"""A variational autoencoder of waveforms by dilated causal convolutions."""
