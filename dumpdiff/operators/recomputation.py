@@ -20,6 +20,7 @@ from . import (
     recurrence,
     reductions,
     rotary,
+    row_groups,
     selection,
     softmax,
 )
@@ -44,6 +45,8 @@ KINDS: Mapping[str, Callable[[Call], Interpretations]] = {
 INCOMPLETE_KINDS: Mapping[str, Callable[[Call], Interpretations]] = {
     **recurrence.FUNCTIONS,
     **einsum.FUNCTIONS,
+    **losses.INCOMPLETE_FUNCTIONS,
+    **row_groups.FUNCTIONS,
 }
 
 
