@@ -49,24 +49,26 @@ def find_places(inputs: Sequence[AnyArray], output: AnyArray) -> Ints | None:
 def find_joint(parts: Sequence[AnyArray], output: AnyArray) -> Ints | None:
     """Return where the output's elements are among those of parts that were joined along an axis.
 
-    Also of repeated elements, which are not recognized by value. None if the output is not the
-    parts, one after the other in any order.
+    Also of repeated elements, which are not recognized by value, and of parts whose last axes were
+    made one before. None if the output is not the parts, one after the other in any order.
     """
-    shapes_fit = 1 < len(parts) <= _MAX_PARTS and all(part.ndim == output.ndim for part in parts)
-    if not shapes_fit or sum(part.size for part in parts) != output.size:
+    is_joint = sum(part.size for part in parts) == output.size
+    if not 1 < len(parts) <= _MAX_PARTS or not is_joint:
         return None
     starts = np.cumsum([0, *(part.size for part in parts)])
-    places = [
-        start + np.arange(part.size).reshape(part.shape)
-        for start, part in zip(starts, parts, strict=False)
-    ]
     for axis in range(output.ndim):
+        shape = (*output.shape[:axis], -1, *output.shape[axis + 1 :])
+        try:
+            shaped_parts = [part.reshape(shape) for part in parts]
+        except ValueError:
+            continue  # the parts do not fit along this axis
+        places = [
+            start + np.arange(part.size).reshape(part.shape)
+            for start, part in zip(starts, shaped_parts, strict=False)
+        ]
         for order in permutations(range(len(parts))):
-            try:
-                joined = np.concatenate([parts[i] for i in order], axis)
-            except ValueError:
-                break  # the parts do not fit along this axis
-            if joined.shape == output.shape and np.array_equal(joined, output):
+            joined = np.concatenate([shaped_parts[i] for i in order], axis)
+            if np.array_equal(joined, output):
                 joined_places: Ints = np.concatenate([places[i] for i in order], axis)
                 return joined_places.reshape(-1)
     return None

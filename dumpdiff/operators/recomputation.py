@@ -21,6 +21,7 @@ from . import (
     reductions,
     rotary,
     row_groups,
+    scattering,
     selection,
     softmax,
 )
@@ -47,6 +48,7 @@ INCOMPLETE_KINDS: Mapping[str, Callable[[Call], Interpretations]] = {
     **einsum.FUNCTIONS,
     **losses.INCOMPLETE_FUNCTIONS,
     **row_groups.FUNCTIONS,
+    "segment_sum": scattering.sum_segments,
 }
 
 

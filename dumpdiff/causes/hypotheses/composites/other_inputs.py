@@ -207,7 +207,26 @@ def _describe_unrecorded(
     if dtype:
         return "low-precision", f"{name} not rounded", f"rounds it to {dtype}"
     description = f"{step.name} ({step.kind}) of {name} itself"
+    if compute_residual(-step_input.array, array) < _EQUAL_DISTANCE:
+        return "constant-factor", description, "reads it with the other sign"
+    if not _is_function_of(step_input.array, array):
+        return "input-source", f"{step.name} ({step.kind}) of {name}", "reads another value"
     return "missing-step", description, "has what an op that is not recorded computed"
+
+
+def _is_function_of(computed: AnyArray, array: AnyArray) -> bool:
+    """Return whether one array may be a function of each element of another, or of its rows.
+
+    Functions that grow or fall keep or reverse the order of the elements, along rows at least.
+    """
+    if computed.shape != array.shape:
+        return False
+    width = array.shape[-1] if array.ndim and array.shape[-1] > 1 else array.size
+    order = np.argsort(array.reshape(-1, width), axis=1)
+    ordered = np.take_along_axis(computed.reshape(-1, width), order, axis=1)
+    computed_steps = np.diff(ordered, axis=1)
+    distance = _EQUAL_DISTANCE * np.abs(computed).max()
+    return bool(np.all(computed_steps >= -distance) or np.all(computed_steps <= distance))
 
 
 def _find_rounding(rounded: AnyArray, array: AnyArray) -> str:
