@@ -249,33 +249,31 @@ def suggest_row_factors(case: FaultCase) -> Iterator[Candidate]:
     As ``scale_grad_by_freq`` does. The factors are read from the rows, and must be the inverses of
     whole numbers, or whole numbers if the faithful side divides.
     """
-    if case.phase != BACKWARD or case.faithful.ndim != 2:
+    if case.phase != BACKWARD or case.faithful.ndim != 2 or case.faithful.shape[1] < 2:
         return
     energies = np.sum(case.faithful**2, axis=1)
     has_gradient = energies > 0
-    factors = np.ones(len(energies))
     products = np.sum(case.faulty * case.faithful, axis=1)
-    factors[has_gradient] = products[has_gradient] / energies[has_gradient]
-    used = factors[has_gradient]
-    for numbers, text, contrast in (
-        (1 / used, "each row divided by a whole number", "does not divide them"),
-        (used, "the sums of the gradients of each row", "divides each row by a whole number"),
+    factors = products[has_gradient] / energies[has_gradient]
+    if not factors.size or not np.all(factors > 0):
+        return
+    for numbers, power, text, contrast in (
+        (1 / factors, -1, "each row divided by a whole number", "does not divide them"),
+        (factors, 1, "the sums of the gradients of each row", "divides each row by a whole number"),
     ):
         counts = np.round(numbers)
-        distances = np.abs(numbers - counts)
-        is_whole = np.all(np.isfinite(numbers)) and np.all(counts >= 1)
+        is_whole = bool(np.all(np.abs(numbers - counts) <= _COUNT_DISTANCE * counts))
         if not is_whole or len(np.unique(counts)) < _MIN_COUNTS:
             continue
-        if np.all(distances <= _COUNT_DISTANCE * counts):
-            whole_factors = factors.copy()
-            whole_factors[has_gradient] = 1 / counts if numbers is not used else counts
-            yield Candidate(
-                whole_factors[:, None] * case.faithful,
-                f"{text}, {counts.min():g} to {counts.max():g}: how often a token occurs",
-                contrast,
-                unchanged=case.faithful,
-                cause="gradient-scaled",
-            )
+        predicted = case.faithful.copy()
+        predicted[has_gradient] *= counts[:, None] ** power
+        yield Candidate(
+            predicted,
+            f"{text}, {counts.min():g} to {counts.max():g}: how often a token occurs",
+            contrast,
+            unchanged=case.faithful,
+            cause="gradient-scaled",
+        )
 
 
 HYPOTHESES = (
