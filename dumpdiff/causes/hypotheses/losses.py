@@ -242,12 +242,12 @@ def _iterate_reductions(
             mean = np.asarray(total / mask.size)
             yield _Reduction(mean, f"the sum over {tokens}, divided by {n_tokens}")
         if n_sequences > 1:
-            sequences = f"the {n_sequences} sequences"
-            by_sequence = np.asarray(total / n_sequences)
-            yield _Reduction(by_sequence, f"the sum over {tokens}, divided by {sequences}")
+            rows = f"the {n_sequences} rows"  # of sequences, or of other samples
+            by_row = np.asarray(total / n_sequences)
+            yield _Reduction(by_row, f"the sum over {tokens}, divided by {rows}")
             sums, counts = ((losses * mask).reshape(n_sequences, -1), mask.reshape(n_sequences, -1))
             means = sums.sum(axis=1) / np.maximum(counts.sum(axis=1), 1)
-            name = f"the mean over {sequences} of the mean of each over {tokens}"
+            name = f"the mean over {rows} of the mean of each over {tokens}"
             yield _Reduction(np.asarray(means.mean()), name)
 
 
