@@ -166,7 +166,7 @@ def _describe_replacement(
         return "norm-missing", description, ""
     contrast = f"has {step_input.name}"
     if _has_unknown_origin(region, step_input):
-        return _describe_unrecorded(step, step_input, source)
+        return _describe_unrecorded(case, step, step_input, source)
     if name.startswith(SIBLING_PREFIX):
         return "split-order", f"{step.name} ({step.kind}) of {name}", contrast
     cause, description = _name_source(case, region, number, step_input, source)
@@ -199,7 +199,7 @@ def _describe_part(
 
 
 def _describe_unrecorded(
-    step: Step, step_input: StepInput, source: tuple[str, AnyArray]
+    case: FaultCase, step: Step, step_input: StepInput, source: tuple[str, AnyArray]
 ) -> tuple[str, str, str]:
     """Return (cause, description, contrast) of a value that no recorded op changes."""
     name, array = source
@@ -209,24 +209,28 @@ def _describe_unrecorded(
     description = f"{step.name} ({step.kind}) of {name} itself"
     if compute_residual(-step_input.array, array) < _EQUAL_DISTANCE:
         return "constant-factor", description, "reads it with the other sign"
-    if not _is_function_of(step_input.array, array):
-        return "input-source", f"{step.name} ({step.kind}) of {name}", "reads another value"
+    whole_name = _find_whole(case, step_input, array)
+    if whole_name:
+        text = f"{step.name} ({step.kind}) of {name}"
+        return "input-source", text, f"reads a part of {whole_name}"
     return "missing-step", description, "has what an op that is not recorded computed"
 
 
-def _is_function_of(computed: AnyArray, array: AnyArray) -> bool:
-    """Return whether one array may be a function of each element of another, or of its rows.
+def _find_whole(case: FaultCase, step_input: StepInput, array: AnyArray) -> str:
+    """Return the name of an agreeing value of which an input is a part, and ``array`` is none.
 
-    Functions that grow or fall keep or reverse the order of the elements, along rows at least.
+    An op that was not recorded cut it out; '' if there is no such value.
     """
-    if computed.shape != array.shape:
-        return False
-    width = array.shape[-1] if array.ndim and array.shape[-1] > 1 else array.size
-    order = np.argsort(array.reshape(-1, width), axis=1)
-    ordered = np.take_along_axis(computed.reshape(-1, width), order, axis=1)
-    computed_steps = np.diff(ordered, axis=1)
-    distance = _EQUAL_DISTANCE * np.abs(computed).max()
-    return bool(np.all(computed_steps >= -distance) or np.all(computed_steps <= distance))
+    for operand in case.list_shared_operands():
+        is_larger = int(np.prod(operand.shape)) > step_input.array.size > 1
+        if not is_larger or not operand.agrees or not operand.is_floating:
+            continue
+        is_part, is_other_part = (
+            np.isin(item, operand.array).all() for item in (step_input.array, array)
+        )
+        if is_part and not is_other_part:
+            return operand.name
+    return ""
 
 
 def _find_rounding(rounded: AnyArray, array: AnyArray) -> str:
