@@ -18,6 +18,8 @@ _MIN_UNIQUE_SHARE = 0.99
 _MAX_TRANSPOSED_AXES = 5
 #: Elements that rule out most orders.
 _ORDER_SAMPLE = 64
+#: Parts of a joined tensor whose every order is tried.
+_MAX_PARTS = 4
 #: Place of an element that is no element of an input: a zero of padding.
 _PADDING = -1
 
@@ -42,6 +44,34 @@ def find_places(inputs: Sequence[AnyArray], output: AnyArray) -> Ints | None:
         return None
     places: Ints = np.where(is_found, order[rows], _PADDING)
     return places
+
+
+def find_joint(parts: Sequence[AnyArray], output: AnyArray) -> Ints | None:
+    """Return where the output's elements are among those of parts that were joined along an axis.
+
+    Also of repeated elements, which are not recognized by value, and of parts whose last axes were
+    made one before. None if the output is not the parts, one after the other in any order.
+    """
+    is_joint = sum(part.size for part in parts) == output.size
+    if not 1 < len(parts) <= _MAX_PARTS or not is_joint:
+        return None
+    starts = np.cumsum([0, *(part.size for part in parts)])
+    for axis in range(output.ndim):
+        shape = (*output.shape[:axis], -1, *output.shape[axis + 1 :])
+        try:
+            shaped_parts = [part.reshape(shape) for part in parts]
+        except ValueError:
+            continue  # the parts do not fit along this axis
+        places = [
+            start + np.arange(part.size).reshape(part.shape)
+            for start, part in zip(starts, shaped_parts, strict=False)
+        ]
+        for order in permutations(range(len(parts))):
+            joined = np.concatenate([shaped_parts[i] for i in order], axis)
+            if np.array_equal(joined, output):
+                joined_places: Ints = np.concatenate([places[i] for i in order], axis)
+                return joined_places.reshape(-1)
+    return None
 
 
 def take_places(inputs: Sequence[AnyArray], places: Ints, shape: tuple[int, ...]) -> AnyArray:

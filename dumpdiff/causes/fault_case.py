@@ -104,6 +104,8 @@ class FaultCase:
     faulty_routing: Routing | None = None
     #: returns the agreeing values of a shape that the faithful side holds before this one
     find_other_values: Callable[[tuple[int, ...]], Sequence[Operand]] = lambda _: ()
+    #: returns the agreeing gradients of its size that the faithful side holds before this one
+    find_other_gradients: Callable[[], Sequence[Operand]] = tuple
     #: returns the labels and constants of both sides that have a size
     find_given_values: Callable[[int], Sequence[Operand]] = lambda _: ()
     #: returns the faithful side's parameters of a size

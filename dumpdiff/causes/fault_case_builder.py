@@ -20,6 +20,7 @@ from .finding_arrays import MAX_ELEMENTS, load_arrays
 from .moved_steps import find_moved_step
 from .operands import (
     collect_operands,
+    find_other_gradients,
     find_other_values,
     list_consumers,
     list_given_values,
@@ -80,6 +81,7 @@ def build_fault_cases(
             is_near_loss=is_near_loss,
             has_equal_step=is_step_equal,
             find_other_values=cache(partial(find_other_values, index, faithful, values[faithful])),
+            find_other_gradients=partial(find_other_gradients, index, faithful, values[faithful]),
             find_parameters=partial(list_parameters, index, faithful),
             find_given_values=partial(list_given_values, index),
             depends_on=partial(depends_on, flow),

@@ -109,6 +109,23 @@ def list_other_values(index: ComparisonIndex, side: int, value: int, size: int) 
     return [other for *_, other in sorted(candidates)]
 
 
+def find_other_gradients(index: ComparisonIndex, side: int, value: int) -> Sequence[Operand]:
+    """Return gradients of a value's size that both sides have, and had before it, nearest first."""
+    flow = index.flows[side]
+    phases = flow.list_column("phase")
+    last_op = int(flow.producers[value])
+    if last_op < 0:  # an unrecorded sum: it was there when it was read
+        last_op = min(flow.consumers[value], default=-1)
+    gradients = []
+    for other in np.flatnonzero(flow.sizes == flow.sizes[value]).tolist():
+        producer = int(flow.producers[other])
+        is_earlier = phases[other] == BACKWARD and 0 <= producer < last_op
+        if is_earlier and other in index.agreed_classes[side]:
+            gradients.append((last_op - producer, other))
+    operands = (_make_operand(index, side, other) for _, other in sorted(gradients))
+    return list(islice((item for item in operands if item is not None), _MAX_OTHER_VALUES))
+
+
 def list_consumers(
     index: ComparisonIndex, side: int, value: int
 ) -> Sequence[tuple[str, Sequence[Operand]]]:

@@ -123,6 +123,53 @@ def compute_element_losses(
     return result / threshold if kind == "smooth_l1_loss" else result
 
 
+def compute_binary_loss(call: Call) -> Interpretations:
+    """Compute a binary cross-entropy of logits or of probabilities, with weights if there are any.
+
+    Both kinds have one name; weights are of the elements, or of the positive ones (pos_weight).
+    """
+    if len(call.tensors) < 2:
+        return
+    prediction, target, *weights = call.tensors
+    if prediction.shape != target.shape or prediction.dtype.kind != "f":
+        return
+    target = target.astype(np.float64)
+    weight = call.keywords.get("weight", weights[0] if weights else np.ones(()))
+    positive_weight = call.keywords.get("pos_weight", weights[1] if len(weights) > 1 else None)
+    for kind, noun in (("bce_with_logits", "of logits"), ("bce_loss", "of probabilities")):
+        if kind == "bce_loss" and not np.all((prediction >= 0) & (prediction <= 1)):
+            continue
+        losses = compute_element_losses(kind, prediction, target)
+        if positive_weight is not None:
+            losses = losses * (1 + target * (positive_weight - 1))
+        yield from _reduce_elements(losses * weight, noun, call)
+
+
+def compute_threshold_loss(call: Call) -> Interpretations:
+    """Compute smooth_l1_loss or huber_loss; without a recorded threshold it is 1."""
+    if len(call.tensors) < 2 or call.tensors[0].shape != call.tensors[1].shape:
+        return
+    prediction, target = call.tensors[:2]
+    threshold = call.get_number("beta", "delta", default=1.0)
+    losses = compute_element_losses(call.kind, prediction, target, threshold)
+    yield from _reduce_elements(losses, f"threshold {threshold:g}", call)
+
+
+def _reduce_elements(losses: Floats, noun: str, call: Call) -> Interpretations:
+    """Yield one loss for each element if the output has as many, else their mean and their sum."""
+    if call.output_shape is not None and int(np.prod(call.output_shape)) == losses.size > 1:
+        yield f"{noun}, by element", losses
+        return
+    yield f"{noun}, mean", np.asarray(losses.mean())
+    yield f"{noun}, sum", np.asarray(losses.sum())
+
+
+#: Losses whose record omits what they compute: logits or probabilities, weights, a threshold.
+INCOMPLETE_FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
+    "bce_loss": compute_binary_loss,
+    "smooth_l1_loss": compute_threshold_loss,
+    "huber_loss": compute_threshold_loss,
+}
 FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
     "cross_entropy": compute_cross_entropy,
     "nll_loss": compute_nll_loss,

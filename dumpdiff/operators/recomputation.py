@@ -20,6 +20,8 @@ from . import (
     recurrence,
     reductions,
     rotary,
+    row_groups,
+    scattering,
     selection,
     softmax,
 )
@@ -44,6 +46,9 @@ KINDS: Mapping[str, Callable[[Call], Interpretations]] = {
 INCOMPLETE_KINDS: Mapping[str, Callable[[Call], Interpretations]] = {
     **recurrence.FUNCTIONS,
     **einsum.FUNCTIONS,
+    **losses.INCOMPLETE_FUNCTIONS,
+    **row_groups.FUNCTIONS,
+    "segment_sum": scattering.sum_segments,
 }
 
 

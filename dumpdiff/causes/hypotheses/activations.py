@@ -20,6 +20,8 @@ _NO_GATES = (
     "identity", "sigmoid", "tanh", "softplus", "selu", "relu6", "hardsigmoid", "hardtanh",
     "logsigmoid", "softsign",
 )  # fmt: skip
+#: Beginning of the activation that is a plain square of numbers that are not negative.
+_SQUARE = "squared"
 _GATES = tuple(name for name in ACTIVATIONS if name not in _NO_GATES)
 #: Activations that are tried for a fused gate.
 _FUSED_GATES = ("silu", "gelu (tanh)", "gelu (erf)", "sigmoid", "relu")
@@ -34,6 +36,8 @@ def suggest_other_activation(case: FaultCase) -> Iterator[Candidate]:
         outputs = {name: function(x) for name, function in ACTIVATIONS.items()}
         for name in _order_names(case):
             output = outputs[name]
+            if name.startswith(_SQUARE) and x.min() >= 0:
+                continue  # a square of anything
             if case.matches_faithful(output):
                 yield from _replace_activation(case, name, output, outputs.__getitem__)
                 return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import permutations
+from dataclasses import dataclass
+from itertools import combinations, permutations
 
 import numpy as np
 
@@ -19,6 +20,17 @@ _MAX_SEARCH_ELEMENTS = 1 << 21
 _MAX_PRODUCT_OPERANDS = 40
 _MAX_VECTOR_OPERANDS = 16
 _MAX_DIFFERENCE_OPERANDS = 16
+#: Gradients of which a sum is searched, addends that differ together, and solutions that are tried.
+_MAX_SUM_OPERANDS, _MAX_ADDENDS, _MAX_SOLUTIONS = 24, 3, 3
+#: Fewest elements of such a sum: three of 24 gradients explain fewer by chance.
+_MIN_SUM_ELEMENTS = 16
+#: Squared share of the difference that a solution may leave, before it is checked, and the least
+#: coefficient that is a change.
+_MAX_REST, _MIN_COEFFICIENT = 1e-4, 1e-3
+#: A factor below this is zero.
+_ZERO_FACTOR = 1e-3
+#: Different whole numbers by which rows are divided, and their relative distance from these.
+_MIN_COUNTS, _COUNT_DISTANCE = 2, 1e-3
 
 
 def suggest_missing_branch_of_vector(case: FaultCase) -> Iterator[Candidate]:
@@ -136,8 +148,11 @@ def _multiply(gradient: AnyArray, factor: AnyArray, is_summed: bool) -> AnyArray
     return product.sum(axis=-1, keepdims=True) if is_summed else product
 
 
-def suggest_difference(case: FaultCase) -> Iterator[Candidate]:
-    """Suggest the gradient a of one branch missing, alone, or counted twice, for an operand a."""
+def suggest_single_branch(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest the gradient of one branch alone, or without it, or with it twice; of few elements.
+
+    ``suggest_other_sum`` says more of gradients of more elements.
+    """
     if case.phase != BACKWARD or case.faithful.size < 2:
         return
     operands = list(case.find_same_size_operands())[:_MAX_DIFFERENCE_OPERANDS]
@@ -154,8 +169,117 @@ def suggest_difference(case: FaultCase) -> Iterator[Candidate]:
             )
 
 
+@dataclass(frozen=True, eq=False)
+class _Addend:
+    """A gradient that may be one of those of which a gradient is the sum."""
+
+    name: str
+    array: Floats
+
+
+def suggest_other_sum(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that some addends of a gradient are missing, or multiplied by one number.
+
+    The difference of both sides is solved for as a sum of a few gradients of the same shape. The
+    fewest that explain it count, and only if all have one coefficient: -1 if they are missing.
+    """
+    if case.phase != BACKWARD or case.faithful.size < _MIN_SUM_ELEMENTS:
+        return
+    addends = _list_sum_addends(case)
+    if not addends:
+        return
+    difference = (case.faulty - case.faithful).reshape(-1)
+    matrix = np.stack([addend.array.reshape(-1) for addend in addends])
+    products, projections = matrix @ matrix.T, matrix @ difference
+    energy = float(difference @ difference)
+    for n_addends in range(1, _MAX_ADDENDS + 1):
+        solutions = []
+        for numbers in combinations(range(len(addends)), n_addends):
+            rows = np.asarray(numbers)
+            coefficient = float(projections[rows].sum() / products[np.ix_(rows, rows)].sum())
+            rest = energy - coefficient * float(projections[rows].sum())
+            if rest <= _MAX_REST * energy and abs(coefficient) > _MIN_COEFFICIENT:
+                solutions.append((rest, numbers, coefficient))
+        for _, numbers, coefficient in sorted(solutions)[:_MAX_SOLUTIONS]:
+            yield _describe_sum(case, [addends[number] for number in numbers], coefficient)
+        if solutions:
+            return
+
+
+def _describe_sum(case: FaultCase, addends: Sequence[_Addend], coefficient: float) -> Candidate:
+    """Return the candidate with some addends times 1 + ``coefficient``."""
+    total = np.sum([addend.array for addend in addends], axis=0)
+    names = " and ".join(addend.name for addend in addends)
+    noun = "gradients" if len(addends) > 1 else "gradient"
+    factor = 1 + coefficient
+    is_missing = abs(factor) < _ZERO_FACTOR
+    if is_missing:
+        factor = 0.0
+    return Candidate(
+        case.faithful + (factor - 1) * total.reshape(case.faithful.shape),
+        f"the {noun} of {names} missing in a sum"
+        if is_missing
+        else f"the {noun} of {names} times {factor:.6g} in a sum",
+        "adds it" if len(addends) == 1 else "adds them",
+        parameters={} if is_missing else {"factor": factor},
+        unchanged=case.faithful,
+        cause="gradient-stopped" if is_missing else "gradient-scaled",
+    )
+
+
+def _list_sum_addends(case: FaultCase) -> list[_Addend]:
+    """Return different gradients of the value's size: upstream ones, then those before it."""
+    shape, size = case.faithful.shape, case.faithful.size
+    addends: list[_Addend] = []
+    for operand in (*case.list_shared_operands(), *case.find_other_gradients()):
+        if int(np.prod(operand.shape)) != size or operand.parameter or not operand.is_floating:
+            continue
+        array = operand.array.reshape(shape)
+        is_known = any(np.array_equal(array, addend.array) for addend in addends)
+        if np.any(array) and not is_known:
+            addends.append(_Addend(operand.name, array))
+        if len(addends) == _MAX_SUM_OPERANDS:
+            break
+    return addends
+
+
+def suggest_row_factors(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest the gradient of a table with each row divided by how often it was looked up.
+
+    As ``scale_grad_by_freq`` does. The factors are read from the rows, and must be the inverses of
+    whole numbers, or whole numbers if the faithful side divides.
+    """
+    if case.phase != BACKWARD or case.faithful.ndim != 2 or case.faithful.shape[1] < 2:
+        return
+    energies = np.sum(case.faithful**2, axis=1)
+    has_gradient = energies > 0
+    products = np.sum(case.faulty * case.faithful, axis=1)
+    factors = products[has_gradient] / energies[has_gradient]
+    if not factors.size or not np.all(factors > 0):
+        return
+    for numbers, power, text, contrast in (
+        (1 / factors, -1, "each row divided by a whole number", "does not divide them"),
+        (factors, 1, "the sums of the gradients of each row", "divides each row by a whole number"),
+    ):
+        counts = np.round(numbers)
+        is_whole = bool(np.all(np.abs(numbers - counts) <= _COUNT_DISTANCE * counts))
+        if not is_whole or len(np.unique(counts)) < _MIN_COUNTS:
+            continue
+        predicted = case.faithful.copy()
+        predicted[has_gradient] *= counts[:, None] ** power
+        yield Candidate(
+            predicted,
+            f"{text}, {counts.min():g} to {counts.max():g}: how often a token occurs",
+            contrast,
+            unchanged=case.faithful,
+            cause="gradient-scaled",
+        )
+
+
 HYPOTHESES = (
     Hypothesis("gradient-stopped", suggest_missing_branch_of_product),
     Hypothesis("gradient-stopped", suggest_missing_branch_of_vector),
-    Hypothesis("gradient-stopped", suggest_difference),
+    Hypothesis("gradient-stopped", suggest_other_sum),
+    Hypothesis("gradient-stopped", suggest_single_branch),
+    Hypothesis("gradient-scaled", suggest_row_factors),
 )

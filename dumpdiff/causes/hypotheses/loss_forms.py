@@ -19,6 +19,7 @@ from ...operators.softmax import log_softmax
 from ..fault_case import FaultCase, Operand, compute_residual
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
+from .losses import has_several_losses
 
 #: Positions by which labels may be shifted.
 _SHIFTS = (0, 1, -1)
@@ -43,7 +44,8 @@ class _Form:
     shift: int = 0  #: of the labels
     #: 'labeled' (labels that are not negative), 'all', or the label that does not count
     tokens: str = "labeled"
-    reduction: str = "mean"  #: mean, sum, or mean over all tokens
+    #: mean, sum, sum divided by a number, or the mean of the means of each sequence
+    reduction: str = "mean"
     is_weighted: bool = False  #: classes count by their weights
     smoothing: float = 0.0
 
@@ -77,6 +79,8 @@ class _CrossEntropy:
     logits: AnyArray
     labels: Mapping[str, AnyArray]  #: name -> (tokens,), the usual ones first
     class_weights: AnyArray | None
+    #: into how many sequences of one length the tokens may be divided
+    sequence_counts: tuple[int, ...] = ()
 
     def list_forms(self) -> Iterator[_Form]:
         """Yield the forms without label smoothing, the usual ones first."""
@@ -109,7 +113,10 @@ class _CrossEntropy:
 
     def _list_reductions(self) -> list[str]:
         n_tokens = len(self.logits)
-        return ["mean", "sum", f"sum divided by {n_tokens}"]
+        reductions = ["mean", "sum", f"sum divided by {n_tokens}"]
+        for count in self.sequence_counts:
+            reductions += [f"sum divided by {count}", f"mean of the means of {count} sequences"]
+        return reductions
 
     def compute(self, form: _Form) -> tuple[float, float, int]:
         """Return (loss of the labels, loss of equal shares of all classes, tokens that count).
@@ -128,21 +135,37 @@ class _CrossEntropy:
         if form.is_weighted and self.class_weights is not None:
             weights = self.class_weights
         token_weights = weights[used_labels] * is_counted
-        hard = float((compute_token_losses(self.logits, used_labels) * token_weights).sum())
-        uniform_losses = -(self._log_probabilities * weights).mean(axis=-1)
-        uniform = float((uniform_losses * is_counted).sum())
-        divisors = {"mean": float(token_weights.sum()) or 1.0, "sum": 1.0}
-        divisor = divisors.get(form.reduction, float(len(labels)))
-        return hard / divisor, uniform / divisor, int(is_counted.sum())
+        hard_losses = compute_token_losses(self.logits, used_labels) * token_weights
+        uniform_losses = -(self._log_probabilities * weights).mean(axis=-1) * is_counted
+        hard, uniform = (
+            _reduce_losses(losses, token_weights, form.reduction)
+            for losses in (hard_losses, uniform_losses)
+        )
+        return hard, uniform, int(is_counted.sum())
 
     @cached_property
     def _log_probabilities(self) -> AnyArray:
         return log_softmax(self.logits)
 
 
+def _reduce_losses(losses: AnyArray, weights: AnyArray, reduction: str) -> float:
+    """Return the losses of the tokens as one number; a reduction's only number is its divisor."""
+    numbers = [int(word) for word in reduction.split() if word.isdecimal()]
+    if reduction == "sum":
+        return float(losses.sum())
+    if reduction == "mean":
+        return float(losses.sum()) / (float(weights.sum()) or 1.0)
+    if reduction.startswith("sum"):
+        return float(losses.sum()) / numbers[0]
+    sums, weight_sums = (array.reshape(numbers[0], -1).sum(axis=1) for array in (losses, weights))
+    return float(np.mean(sums / np.where(weight_sums == 0, 1.0, weight_sums)))
+
+
 def suggest_other_form(case: FaultCase) -> Iterator[Candidate]:
     """Suggest one loss of the same logits with another field of its form."""
     if not case.is_forward_value or case.faithful.size != 1:
+        return
+    if has_several_losses(case):
         return
     for loss in _list_losses(case):
         form = _find_form(loss, case)
@@ -197,7 +220,19 @@ def _list_losses(case: FaultCase) -> Iterator[_CrossEntropy]:
                 if not any(np.array_equal(array, known) for known in all_labels.values()):
                     all_labels[operand.name] = array
             constants = case.find_given_values(n_classes)
-            yield _CrossEntropy(logits, all_labels, _find_class_weights(constants, n_classes))
+            class_weights = _find_class_weights(constants, n_classes)
+            counts = _list_sequence_counts(operands, len(own_labels))
+            yield _CrossEntropy(logits, all_labels, class_weights, counts)
+
+
+def _list_sequence_counts(operands: Sequence[Operand], n_tokens: int) -> tuple[int, ...]:
+    """Return the first lengths of tensors (sequences, tokens, ...) that hold all tokens."""
+    counts = {
+        operand.shape[0]
+        for operand in operands
+        if len(operand.shape) > 1 and operand.shape[0] * operand.shape[1] == n_tokens
+    }
+    return tuple(sorted(counts - {1, n_tokens}))
 
 
 def _arrange_logits(array: AnyArray, labels: AnyArray) -> AnyArray | None:

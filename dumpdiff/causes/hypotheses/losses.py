@@ -171,12 +171,14 @@ def suggest_other_tokens(case: FaultCase) -> Iterator[Candidate]:
             continue
         if len(operand.shape) > 2 or losses.size < _MIN_TOKENS:
             continue
+        n_sequences = operand.shape[0] if len(operand.shape) == 2 else 0
         masks = [np.ones(losses.shape), *_iterate_token_masks(case.operands, losses.size)]
-        for reduction in _iterate_reductions(losses, masks):
+        for reduction in _iterate_reductions(losses, masks, n_sequences):
             if reduction.value.size != 1 or not case.matches_faithful(reduction.value):
                 continue
             faulty_masks = _iterate_token_masks(case.faulty_operands, losses.size)
-            other_reductions = _iterate_reductions(losses, [*masks, *faulty_masks])
+            all_masks = [*masks, *faulty_masks]
+            other_reductions = _iterate_reductions(losses, all_masks, n_sequences)
             yield from _replace_reduction(reduction, other_reductions)
             return
 
@@ -219,8 +221,14 @@ def _iterate_token_masks(operands: Sequence[Operand], n_tokens: int) -> Iterator
             yield array.reshape(-1).astype(np.float64)
 
 
-def _iterate_reductions(losses: Floats, masks: Sequence[Floats]) -> Iterator[_Reduction]:
-    """Yield the losses per token, then sum and mean over each mask; the first mask has all."""
+def _iterate_reductions(
+    losses: Floats, masks: Sequence[Floats], n_sequences: int = 0
+) -> Iterator[_Reduction]:
+    """Yield the losses per token, then sum and mean over each mask; the first mask has all.
+
+    If the losses are those of ``n_sequences`` of one length, also the sum divided by these, and
+    the mean of the means of each.
+    """
     yield _Reduction(losses, "a loss per token")
     for number, mask in enumerate(masks):
         n_counted, n_tokens = int(mask.sum()), mask.size
@@ -234,6 +242,14 @@ def _iterate_reductions(losses: Floats, masks: Sequence[Floats]) -> Iterator[_Re
         if number:
             mean = np.asarray(total / mask.size)
             yield _Reduction(mean, f"the sum over {tokens}, divided by {n_tokens}")
+        if n_sequences > 1:
+            rows = f"the {n_sequences} rows"  # of sequences, or of other samples
+            by_row = np.asarray(total / n_sequences)
+            yield _Reduction(by_row, f"the sum over {tokens}, divided by {rows}")
+            sums, counts = ((losses * mask).reshape(n_sequences, -1), mask.reshape(n_sequences, -1))
+            means = sums.sum(axis=1) / np.maximum(counts.sum(axis=1), 1)
+            name = f"the mean over {rows} of the mean of each over {tokens}"
+            yield _Reduction(np.asarray(means.mean()), name)
 
 
 def suggest_smoothing(case: FaultCase) -> Iterator[Candidate]:
@@ -248,7 +264,17 @@ def suggest_smoothing(case: FaultCase) -> Iterator[Candidate]:
         yield from _smooth_gradient(case)
 
 
+def has_several_losses(case: FaultCase) -> bool:
+    """Return whether a side computes several cross-entropies, as a contrastive loss does.
+
+    A mixture of them is near one with some label smoothing of two digits.
+    """
+    return any(kinds.count("cross_entropy") > 1 for kinds in (case.kinds, case.faulty_kinds))
+
+
 def _smooth_loss(case: FaultCase) -> Iterator[Candidate]:
+    if case.faithful.size == 1 and has_several_losses(case):
+        return
     for logits, labels in _iterate_logits_and_labels(case):
         hard_losses = compute_token_losses(logits, labels)
         soft_losses = np.where(hard_losses == 0, 0.0, -log_softmax(logits).mean(axis=-1))

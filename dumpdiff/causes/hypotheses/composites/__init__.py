@@ -7,6 +7,7 @@ between. What follows from the change is compared with its value at the end of t
 from ...hypothesis import Hypothesis
 from .activations import list_activations, list_clamps
 from .change import make_search
+from .discrete_inputs import list_other_numbers
 from .fitted_numbers import (
     list_branch_factors,
     list_factors,
@@ -26,6 +27,7 @@ from .quantizers import list_quantizers, list_scale_axes, list_step_limits
 from .reduction_axes import list_reduction_axes
 from .rotations import list_exchanged_inputs, list_rotations
 from .roundings import list_roundings
+from .row_reductions import list_row_reductions
 from .scan_directions import list_reversed_scans
 from .split_orders import list_rows_by_head, list_split_orders
 from .state_spaces import list_decay_signs, list_discretizations, list_other_states
@@ -52,6 +54,7 @@ HYPOTHESES = (
     Hypothesis("quantization-axis", make_search(list_scale_axes)),
     Hypothesis("reduction-axis", make_search(list_reduction_axes)),
     Hypothesis("loss-target", make_search(list_other_targets)),
+    Hypothesis("label-shift", make_search(list_other_numbers)),
     Hypothesis("rope-missing", make_search(list_rotations)),
     Hypothesis("input-order", make_search(list_exchanged_inputs)),
     Hypothesis("input-order", make_search(list_other_joins)),
@@ -60,6 +63,7 @@ HYPOTHESES = (
     Hypothesis("gate-up-swapped", make_search(list_swapped_gates)),
     Hypothesis("activation-kind", make_search(list_activations)),
     Hypothesis("pooling", make_search(list_poolings)),
+    Hypothesis("pooling", make_search(list_row_reductions)),
     Hypothesis("argument", make_search(list_other_arguments)),
     *SCAN_HYPOTHESES,
     Hypothesis("hidden-state-reset", make_search(list_other_states)),

@@ -23,7 +23,7 @@ ACTIVATION_KINDS = {
     "softsign", "clamp",
 }  # fmt: skip
 #: Activations of two pieces: on numbers of one sign they are something else, as exp(x) - 1.
-_BENT_NAMES = ("elu", "celu", "selu", "relu", "leaky")
+_BENT_NAMES = ("elu", "celu", "selu", "relu", "leaky", "squared")
 #: Kinds whose inputs or outputs models clamp; a search for a limit in other steps costs time.
 _PRODUCT_KINDS = {"matmul", "addmm", "convolution"}
 _CLAMPED_KINDS = {

@@ -286,6 +286,9 @@ def name_bypass(
     if step.kind in _FILL_KINDS and feeds_softmax(case, region, number):
         cause = "cross-mask" if is_cross_attention(case.finding.scope) else "mask-missing"
         return cause, f"no mask ({step.name})"
+    if len(others) > 1 and step.kind == "add" and case.phase == BACKWARD:
+        names = " and ".join(other.name for other in others)
+        return "gradient-stopped", f"the gradients through {names} missing"
     if others and not step.kind.endswith("norm"):
         return _name_missing_input(case, region, number, others[0])
     function = _name_missing_function(case, region, number)

@@ -166,7 +166,7 @@ def _describe_replacement(
         return "norm-missing", description, ""
     contrast = f"has {step_input.name}"
     if _has_unknown_origin(region, step_input):
-        return _describe_unrecorded(step, step_input, source)
+        return _describe_unrecorded(case, step, step_input, source)
     if name.startswith(SIBLING_PREFIX):
         return "split-order", f"{step.name} ({step.kind}) of {name}", contrast
     cause, description = _name_source(case, region, number, step_input, source)
@@ -199,7 +199,7 @@ def _describe_part(
 
 
 def _describe_unrecorded(
-    step: Step, step_input: StepInput, source: tuple[str, AnyArray]
+    case: FaultCase, step: Step, step_input: StepInput, source: tuple[str, AnyArray]
 ) -> tuple[str, str, str]:
     """Return (cause, description, contrast) of a value that no recorded op changes."""
     name, array = source
@@ -207,7 +207,30 @@ def _describe_unrecorded(
     if dtype:
         return "low-precision", f"{name} not rounded", f"rounds it to {dtype}"
     description = f"{step.name} ({step.kind}) of {name} itself"
+    if compute_residual(-step_input.array, array) < _EQUAL_DISTANCE:
+        return "constant-factor", description, "reads it with the other sign"
+    whole_name = _find_whole(case, step_input, array)
+    if whole_name:
+        text = f"{step.name} ({step.kind}) of {name}"
+        return "input-source", text, f"reads a part of {whole_name}"
     return "missing-step", description, "has what an op that is not recorded computed"
+
+
+def _find_whole(case: FaultCase, step_input: StepInput, array: AnyArray) -> str:
+    """Return the name of an agreeing value of which an input is a part, and ``array`` is none.
+
+    An op that was not recorded cut it out; '' if there is no such value.
+    """
+    for operand in case.list_shared_operands():
+        is_larger = int(np.prod(operand.shape)) > step_input.array.size > 1
+        if not is_larger or not operand.agrees or not operand.is_floating:
+            continue
+        is_part, is_other_part = (
+            np.isin(item, operand.array).all() for item in (step_input.array, array)
+        )
+        if is_part and not is_other_part:
+            return operand.name
+    return ""
 
 
 def _find_rounding(rounded: AnyArray, array: AnyArray) -> str:

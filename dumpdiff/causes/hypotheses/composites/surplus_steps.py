@@ -7,7 +7,7 @@ explain the value as well. Without dropout, without a soft cap, without a scalin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -263,7 +263,7 @@ def _list_nouns(
         yield "soft-cap", "soft cap", ""
     if kinds >= {"mul", "add"} and any(map(_reads_wave_table, steps)):
         yield "rope-missing", f"rotary embedding of {source.name}", ""
-    if kinds & _ROOT_KINDS or any(_divides_by_own_root(case, step, source) for step in steps):
+    if any(_divides_by_own_root(case, step, source, kinds) for step in steps):
         yield "norm-missing", "norm", ""
 
 
@@ -298,15 +298,22 @@ def _name_scaling(case: FaultCase, region: Region, number: int) -> str:
     return "constant-factor"
 
 
-def _divides_by_own_root(case: FaultCase, step: Step, source: StepInput) -> bool:
+def _divides_by_own_root(
+    case: FaultCase, step: Step, source: StepInput, kinds: Collection[str]
+) -> bool:
     """Return whether a step multiplies a value by the inverse of a root that follows from it.
 
-    Or divides it by the root. The root of something else, such as a count, is no norm.
+    Or divides it by the root. ``kinds`` are those of all steps that are left out: the root may be
+    one of them, with an epsilon after it. The root of something else, such as a count, is no norm,
+    and neither is the root of the value itself.
     """
-    kinds = {"mul": {"rsqrt", "reciprocal"}, "div": {"sqrt"}}.get(step.kind, set())
+    root_kinds = {"mul": {"rsqrt", "reciprocal"}, "div": {"sqrt"}}.get(step.kind, set())
     return any(
-        item.producer_kind in kinds and case.depends_on(item.value, source.value)
+        item.value != source.value
+        and case.depends_on(item.value, source.value)
+        and (item.producer_kind in root_kinds or bool(_ROOT_KINDS.intersection(kinds)))
         for item in step.inputs
+        if root_kinds
     )
 
 

@@ -1,0 +1,141 @@
+"""Whole numbers that a region reads: labels, indices and masks, shifted or taken from elsewhere.
+
+The region is run with the numbers that the other side recorded, or with shifted ones. Several steps
+may read the same numbers, such as both halves of a contrastive loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from ....model.arrays import AnyArray
+from ...fault_case import FaultCase
+from ...region import Region, Step, StepInput
+from .change import Change
+
+#: Kinds of ops whose whole numbers follow from floating values: noise, or the fault itself, changes
+#: them, and they are no cause.
+_DECIDING_KINDS = {
+    "topk", "argmax", "argmin", "sort", "argsort", "searchsorted", "bucketize", "round", "floor",
+    "ceil", "cast", "gt", "ge", "lt", "le", "multinomial", "bernoulli", "randperm",
+}  # fmt: skip
+#: Kinds of losses that read labels, and kinds that look rows up.
+_LOSS_KINDS = {"cross_entropy", "nll_loss", "bce_loss", "ctc_loss", "one_hot"}
+_LOOKUP_KINDS = {"gather_rows", "gather_elements", "gather_nd", "embedding_bag"}
+_FILL_KINDS = {"masked_fill", "where", "attention"}
+#: Places by which numbers may be shifted, and numbers that may be added to them.
+_SHIFTS = (1, -1, 2, -2)
+#: Fewest numbers of a tensor that is shifted, and share of them that must fit a shift: others come
+#: in at the ends of rows.
+_MIN_NUMBERS, _MIN_SHARE = 4, 0.7
+#: Tensors of the other side that are tried in place of one.
+_MAX_REPLACEMENTS = 6
+
+
+def list_other_numbers(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Read other whole numbers: those of the other side, or shifted ones."""
+    for number, item in _list_discrete_inputs(region):
+        equal_items = _find_equal_inputs(region, item)
+        values = {own.value for _, own in equal_items}
+        kinds = {step.kind for step, _ in equal_items}
+        others: list[AnyArray] = []
+        for operand in case.faulty_operands:
+            other = operand.array
+            if other.dtype.kind not in "iub" or other.size != item.array.size:
+                continue
+            if operand.kind in _DECIDING_KINDS or (other.dtype == bool) != _is_mask(item):
+                continue
+            if not np.array_equal(other.reshape(-1), item.array.reshape(-1)):
+                others.append(other.reshape(item.array.shape))
+        others = others[:_MAX_REPLACEMENTS]
+        if not _is_mask(item) and item.array.size >= _MIN_NUMBERS:
+            others += _shift(item.array)
+        for other in others:
+            cause, text, contrast = _describe_numbers(kinds, item, other)
+            yield Change(
+                number,
+                region.steps[number].output,
+                cause,
+                text,
+                contrast,
+                replaced_values=dict.fromkeys(values, other),
+            )
+
+
+def _find_equal_inputs(region: Region, item: StepInput) -> list[tuple[Step, StepInput]]:
+    """Return (step, input) of all that read the same numbers, which each op may have recorded."""
+    return [
+        (step, own)
+        for step in region.steps
+        for own in step.inputs
+        if own.value == item.value or (own.value >= 0 and np.array_equal(own.array, item.array))
+    ]
+
+
+def _list_discrete_inputs(region: Region) -> Iterator[tuple[int, StepInput]]:
+    """Yield (number of the first step that reads it, input) of whole numbers and masks."""
+    known: list[AnyArray] = []
+    for number, step in enumerate(region.steps):
+        for item in step.inputs:
+            is_discrete = item.array.dtype.kind in "iub" and item.array.ndim > 0
+            is_decided = item.producer_kind in _DECIDING_KINDS
+            if not is_discrete or item.value < 0 or is_decided:
+                continue
+            if not any(np.array_equal(item.array, array) for array in known):
+                known.append(item.array)
+                yield number, item
+
+
+def _is_mask(item: StepInput) -> bool:
+    return item.array.dtype == bool
+
+
+def _shift(array: AnyArray) -> list[AnyArray]:
+    """Return the numbers shifted along the last axis, and the next numbers; never below zero."""
+    shifted = [np.roll(array, shift, axis=-1) for shift in _SHIFTS]
+    for addend in _SHIFTS:
+        moved = array + addend
+        if moved.min() >= 0 and array.min() >= 0:
+            shifted.append(moved)
+    return [other for other in shifted if not np.array_equal(other, array)]
+
+
+def _describe_numbers(kinds: set[str], item: StepInput, other: AnyArray) -> tuple[str, str, str]:
+    """Return (cause, description, contrast) of other numbers in place of an input."""
+    noun = "labels" if kinds & _LOSS_KINDS else "indices"
+    if _is_mask(item):
+        own_count, count = int(item.array.sum()), int(other.sum())
+        cause = "mask-kind" if kinds & _FILL_KINDS else "input-source"
+        return cause, f"another mask, of {count} of {other.size} elements", f"masks {own_count}"
+    relation = _find_relation(item.array, other)
+    if relation and noun == "labels":
+        return "label-shift", f"labels {relation}", ""
+    if relation:
+        cause = "position-offset" if kinds & _LOOKUP_KINDS else "row-shift"
+        return cause, f"indices {relation}", f"has those of {item.name}"
+    cause = "loss-target" if noun == "labels" else "input-source"
+    readers = ", ".join(sorted(kinds))
+    return cause, f"other {noun} ({readers})", f"reads {item.name}"
+
+
+def _find_relation(array: AnyArray, other: AnyArray) -> str:
+    """Return how numbers follow from others, '' if in no simple way."""
+    difference = other.astype(np.int64) - array.astype(np.int64)
+    if np.ptp(difference) == 0:
+        return f"plus {difference.flat[0]}"
+    modulus = int(array.max()) + 1
+    remainders = difference % modulus
+    if np.ptp(remainders) == 0 and other.min() >= 0 and other.max() < modulus:
+        addend = int(remainders.flat[0])
+        addend = addend - modulus if addend > modulus // 2 else addend
+        return f"plus {addend}, modulo {modulus}"
+    if array.size < _MIN_NUMBERS:
+        return ""
+    for axis, shift in product(range(array.ndim), _SHIFTS):
+        is_shifted = np.roll(array, shift, axis) == other
+        if array.shape[axis] > 1 and np.mean(is_shifted) >= _MIN_SHARE:
+            return f"shifted by {shift}"
+    return ""
