@@ -44,6 +44,47 @@ def find_places(inputs: Sequence[AnyArray], output: AnyArray) -> Ints | None:
     return places
 
 
+def find_join(inputs: Sequence[AnyArray], output: AnyArray) -> Ints | None:
+    """Return the places of a tensor that is joined, or stacked, of all inputs in some order.
+
+    Also of repeated elements, which are not recognized by value: zeros of relu, or the neighbors of
+    an interpolation. None if it is not joined of them.
+    """
+    starts = np.cumsum([0, *(array.size for array in inputs)])
+    for axis in range(output.ndim):
+        parts = [_as_part(array, output.shape, axis) for array in inputs]
+        lengths = [part.shape[axis] for part in parts if part is not None]
+        if len(lengths) != len(inputs) or sum(lengths) != output.shape[axis]:
+            continue
+        places = np.empty(output.shape, dtype=int)
+        rest = {number: part for number, part in enumerate(parts) if part is not None}
+        begin = 0
+        while rest:
+            window: list[slice] = [slice(None)] * output.ndim
+            for number, part in rest.items():
+                window[axis] = slice(begin, begin + part.shape[axis])
+                if np.array_equal(output[tuple(window)], part):
+                    own_places = starts[number] + np.arange(part.size)
+                    places[tuple(window)] = own_places.reshape(part.shape)
+                    break
+            else:
+                break
+            begin += rest.pop(number).shape[axis]
+        if not rest:
+            return places.reshape(-1)
+    return None
+
+
+def _as_part(array: AnyArray, shape: tuple[int, ...], axis: int) -> AnyArray | None:
+    """Return an array as a part of a shape along an axis; None if it cannot be one."""
+    if array.ndim == len(shape) - 1:
+        array = np.expand_dims(array, axis)
+    if array.ndim != len(shape) or array.dtype.kind != "f":
+        return None
+    rest = [length for place, length in enumerate(array.shape) if place != axis]
+    return array if rest == [*shape[:axis], *shape[axis + 1 :]] else None
+
+
 def take_places(inputs: Sequence[AnyArray], places: Ints, shape: tuple[int, ...]) -> AnyArray:
     """Return the elements at these places among the inputs' elements, in a shape."""
     source = _join_elements(inputs)
