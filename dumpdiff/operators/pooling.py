@@ -63,9 +63,7 @@ def pool(x: AnyArray, kind: str, settings: PoolingSettings) -> Floats:
 def take_first_elements(x: AnyArray, settings: PoolingSettings) -> Floats:
     """Return the first element of each window of x, as a slice with a stride; without padding."""
     x = x.reshape(_drop_single_axes(x.shape))
-    starts = (
-        slice(0, length - settings.window + 1, settings.stride) for length in x.shape[2:]
-    )
+    starts = (slice(0, length - settings.window + 1, settings.stride) for length in x.shape[2:])
     elements: Floats = x[(slice(None), slice(None), *starts)]
     return elements
 

@@ -10,7 +10,13 @@ import pytest
 from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.hypotheses import HYPOTHESES
 from dumpdiff.operators.call import make_call
-from dumpdiff.operators.recurrence import CellForm, Direction, LayerWeights, Recurrence, list_recurrences
+from dumpdiff.operators.recurrence import (
+    CellForm,
+    Direction,
+    LayerWeights,
+    Recurrence,
+    list_recurrences,
+)
 
 from .fault_cases import make_fault_case, make_operand
 

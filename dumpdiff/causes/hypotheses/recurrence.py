@@ -224,9 +224,7 @@ def _list_repeated_weights(case: FaultCase, recurrence: Recurrence) -> Iterator[
                 is_repeated = np.array_equal(array, getattr(other_weights, attribute))
                 if own == other or not is_repeated or not np.any(array):
                     continue
-                place, other_place = (
-                    describe_place(recurrence, number) for number in (own, other)
-                )
+                place, other_place = (describe_place(recurrence, number) for number in (own, other))
                 for operand in case.find_parameters(array.size):
                     if operand.shape != array.shape or np.array_equal(operand.array, array):
                         continue

@@ -388,5 +388,3 @@ def describe_place(recurrence: Recurrence, number: int) -> str:
     if recurrence.n_directions == 1:
         return f"layer {layer}"
     return f"layer {layer} {('forward', 'backward')[direction]}"
-
-

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...comparison.narrow_dtypes import round_to_dtype
 from ...model.arrays import AnyArray, Ints
-from ..element_places import is_rotation
 from ...operators.recurrence import GATE_COUNTS
+from ..element_places import is_rotation
 from ..fault_case import FaultCase, have_same_elements
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
