@@ -18,6 +18,8 @@ _MIN_UNIQUE_SHARE = 0.99
 _MAX_TRANSPOSED_AXES = 5
 #: Elements that rule out most orders.
 _ORDER_SAMPLE = 64
+#: Places in a padded tensor at which the tensor may begin, at most.
+_MAX_PADDINGS = 256
 #: Place of an element that is no element of an input: a zero of padding.
 _PADDING = -1
 
@@ -139,6 +141,30 @@ def find_window(source: AnyArray, array: AnyArray) -> Ints | None:
                 all_places = np.arange(source.size).reshape(source.shape).transpose(axes)
                 places: Ints = all_places[tuple(window)].reshape(-1)
                 return places
+    return None
+
+
+def find_padded(x: AnyArray, output: AnyArray) -> Ints | None:
+    """Return the places of a tensor that is another one with zeros around it; None if it is not.
+
+    Also of repeated elements, which are not recognized by value: zeros of relu.
+    """
+    if x.ndim != output.ndim or x.dtype.kind != "f" or not x.any():
+        return None
+    n_starts = [length - own + 1 for own, length in zip(x.shape, output.shape, strict=True)]
+    if min(n_starts) < 1 or np.prod(n_starts) > _MAX_PADDINGS:
+        return None
+    n_nonzero = np.count_nonzero(x)
+    if np.count_nonzero(output) != n_nonzero:
+        return None
+    for starts in np.ndindex(*n_starts):
+        window = tuple(
+            slice(start, start + own) for start, own in zip(starts, x.shape, strict=True)
+        )
+        if np.array_equal(output[window], x):
+            places = np.full(output.shape, _PADDING)
+            places[window] = np.arange(x.size).reshape(x.shape)
+            return places.reshape(-1)
     return None
 
 
