@@ -28,6 +28,7 @@ from .fault_cases import make_fault_case
         ("pyramid_before", "layer-order", "(silu) applied to Functional.conv2d.0.forward, before"),
         ("shifted_before", "layer-order", "(add) applied to Functional.embedding.0.forward"),
         ("filled_zeros", "mask-fill", "hidden scores replaced by 0: they still count"),
+        ("taps_axes", "reduction-axis", "over axes 0, 1"),
         ("filled_after", "mask-kind", "probabilities masked after the softmax"),
     ],
 )

@@ -23,7 +23,7 @@ from .other_tables import has_unpaired_tables, list_other_tables
 from .partial_biases import list_missing_bias_parts
 from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
-from .reduction_axes import list_reduction_axes
+from .reduction_axes import list_common_reduction_axes, list_reduction_axes
 from .rotations import list_exchanged_inputs, list_rotations
 from .roundings import list_roundings
 from .scan_directions import list_reversed_scans
@@ -52,6 +52,7 @@ HYPOTHESES = (
     Hypothesis("quantization-range", make_search(list_step_limits)),
     Hypothesis("quantization-axis", make_search(list_scale_axes)),
     Hypothesis("reduction-axis", make_search(list_reduction_axes)),
+    Hypothesis("reduction-axis", make_search(list_common_reduction_axes)),
     Hypothesis("loss-target", make_search(list_other_targets)),
     Hypothesis("rope-missing", make_search(list_rotations)),
     Hypothesis("input-order", make_search(list_exchanged_inputs)),
