@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import permutations
 
@@ -18,8 +19,8 @@ _MIN_UNIQUE_SHARE = 0.99
 _MAX_TRANSPOSED_AXES = 5
 #: Elements that rule out most orders.
 _ORDER_SAMPLE = 64
-#: Parts of a joined tensor whose every order is tried.
-_MAX_PARTS = 4
+#: Places in a padded tensor at which the tensor may begin, at most.
+_MAX_PADDINGS = 256
 #: Place of an element that is no element of an input: a zero of padding.
 _PADDING = -1
 
@@ -46,32 +47,46 @@ def find_places(inputs: Sequence[AnyArray], output: AnyArray) -> Ints | None:
     return places
 
 
-def find_joint(parts: Sequence[AnyArray], output: AnyArray) -> Ints | None:
-    """Return where the output's elements are among those of parts that were joined along an axis.
+def find_join(inputs: Sequence[AnyArray], output: AnyArray) -> Ints | None:
+    """Return the places of a tensor that is joined, or stacked, of all inputs in some order.
 
-    Also of repeated elements, which are not recognized by value, and of parts whose last axes were
-    made one before. None if the output is not the parts, one after the other in any order.
+    Also of repeated elements, which are not recognized by value: zeros of relu, or the neighbors of
+    an interpolation. None if it is not joined of them.
     """
-    is_joint = sum(part.size for part in parts) == output.size
-    if not 1 < len(parts) <= _MAX_PARTS or not is_joint:
-        return None
-    starts = np.cumsum([0, *(part.size for part in parts)])
+    starts = np.cumsum([0, *(array.size for array in inputs)])
     for axis in range(output.ndim):
-        shape = (*output.shape[:axis], -1, *output.shape[axis + 1 :])
-        try:
-            shaped_parts = [part.reshape(shape) for part in parts]
-        except ValueError:
-            continue  # the parts do not fit along this axis
-        places = [
-            start + np.arange(part.size).reshape(part.shape)
-            for start, part in zip(starts, shaped_parts, strict=False)
-        ]
-        for order in permutations(range(len(parts))):
-            joined = np.concatenate([shaped_parts[i] for i in order], axis)
-            if np.array_equal(joined, output):
-                joined_places: Ints = np.concatenate([places[i] for i in order], axis)
-                return joined_places.reshape(-1)
+        parts = [_as_part(array, output.shape, axis) for array in inputs]
+        lengths = [part.shape[axis] for part in parts if part is not None]
+        if len(lengths) != len(inputs) or sum(lengths) != output.shape[axis]:
+            continue
+        places = np.empty(output.shape, dtype=int)
+        rest = {number: part for number, part in enumerate(parts) if part is not None}
+        begin = 0
+        while rest:
+            window: list[slice] = [slice(None)] * output.ndim
+            for number, part in rest.items():
+                window[axis] = slice(begin, begin + part.shape[axis])
+                if np.array_equal(output[tuple(window)], part):
+                    own_places = starts[number] + np.arange(part.size)
+                    places[tuple(window)] = own_places.reshape(part.shape)
+                    break
+            else:
+                break
+            begin += rest.pop(number).shape[axis]
+        if not rest:
+            return places.reshape(-1)
     return None
+
+
+def _as_part(array: AnyArray, shape: tuple[int, ...], axis: int) -> AnyArray | None:
+    """Return an array as a part of a shape along an axis; None if it cannot be one.
+
+    An axis may be new, as in a stack, and axes may have been made one before.
+    """
+    rest_size = math.prod(length for place, length in enumerate(shape) if place != axis)
+    if array.dtype.kind != "f" or not array.size or not rest_size or array.size % rest_size:
+        return None
+    return array.reshape(*shape[:axis], -1, *shape[axis + 1 :])
 
 
 def take_places(inputs: Sequence[AnyArray], places: Ints, shape: tuple[int, ...]) -> AnyArray:
@@ -128,6 +143,30 @@ def find_window(source: AnyArray, array: AnyArray) -> Ints | None:
                 all_places = np.arange(source.size).reshape(source.shape).transpose(axes)
                 places: Ints = all_places[tuple(window)].reshape(-1)
                 return places
+    return None
+
+
+def find_padded(x: AnyArray, output: AnyArray) -> Ints | None:
+    """Return the places of a tensor that is another one with zeros around it; None if it is not.
+
+    Also of repeated elements, which are not recognized by value: zeros of relu.
+    """
+    if x.ndim != output.ndim or x.dtype.kind != "f" or not x.any():
+        return None
+    n_starts = [length - own + 1 for own, length in zip(x.shape, output.shape, strict=True)]
+    if min(n_starts) < 1 or np.prod(n_starts) > _MAX_PADDINGS:
+        return None
+    n_nonzero = np.count_nonzero(x)
+    if np.count_nonzero(output) != n_nonzero:
+        return None
+    for starts in np.ndindex(*n_starts):
+        window = tuple(
+            slice(start, start + own) for start, own in zip(starts, x.shape, strict=True)
+        )
+        if np.array_equal(output[window], x):
+            places = np.full(output.shape, _PADDING)
+            places[window] = np.arange(x.size).reshape(x.shape)
+            return places.reshape(-1)
     return None
 
 

@@ -112,6 +112,14 @@ ACTIVATIONS: Mapping[str, Callable[[AnyArray], Floats]] = {
     "identity": np.positive,
 }
 
+#: Begin of the name of an activation of several pieces -> where one of them ends. On numbers of one
+#: piece it is another function: relu(x) = x, elu(x) = exp(x) - 1.
+_KINKS: Mapping[str, tuple[float, ...]] = {
+    "relu6": (0.0, 6.0), "relu": (0.0,), "squared relu": (0.0,), "leaky relu": (0.0,),
+    "elu": (0.0,), "selu": (0.0,), "celu": (0.0,), "hardswish": (-3.0, 3.0),
+    "hardsigmoid": (-3.0, 3.0), "hardtanh": (-1.0, 1.0),
+}  # fmt: skip
+
 #: Activations with a number: name with a place for the number -> (function, a number
 #: from which a search for it starts).
 NUMBERED_ACTIVATIONS: Mapping[str, tuple[Callable[[AnyArray, float], Floats], float]] = {
@@ -202,3 +210,11 @@ FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
     **dict.fromkeys((*_NUMBERED_KINDS, "hardtanh", "erf", "erfc"), compute_numbered_activation),
     **dict.fromkeys(_GATE_FUNCTIONS, compute_gated_activation),
 }
+
+
+def is_shown(name: str, x: AnyArray) -> bool:
+    """Return whether numbers show that an activation was applied to them, and not a piece of it."""
+    kinks = next((places for start, places in _KINKS.items() if name.startswith(start)), ())
+    if not kinks:
+        return True
+    return bool(x.size) and any(float(x.min()) < place < float(x.max()) for place in kinks)

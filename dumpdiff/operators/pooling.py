@@ -60,6 +60,14 @@ def pool(x: AnyArray, kind: str, settings: PoolingSettings) -> Floats:
     return mean
 
 
+def take_first_elements(x: AnyArray, settings: PoolingSettings) -> Floats:
+    """Return the first element of each window of x, as a slice with a stride; without padding."""
+    x = x.reshape(_drop_single_axes(x.shape))
+    starts = (slice(0, length - settings.window + 1, settings.stride) for length in x.shape[2:])
+    elements: Floats = x[(slice(None), slice(None), *starts)]
+    return elements
+
+
 def list_pooling_settings(
     shape: tuple[int, ...], output_shape: tuple[int, ...]
 ) -> Iterator[PoolingSettings]:

@@ -67,6 +67,23 @@ class CellForm:
     carried_states: tuple[bool, ...] = ()
 
 
+@dataclass(frozen=True)
+class Direction:
+    """The order in which a direction reads the steps, and the places of its outputs."""
+
+    is_backward: bool = False  #: it reads the steps from the last to the first
+    #: each output is at the place of the step that was read; otherwise they are in the order in
+    #: which they were computed
+    is_restored: bool = True
+
+
+#: Number of directions -> how each of them reads a sequence.
+_DIRECTIONS: Mapping[int, tuple[Direction, ...]] = {
+    1: (Direction(),),
+    2: (Direction(), Direction(is_backward=True)),
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Recurrence:
     """A call of a recurrent operator: what it reads, and how each layer computes."""
@@ -75,11 +92,16 @@ class Recurrence:
     x: AnyArray  #: (steps, batch, inputs)
     states: tuple[AnyArray, ...]  #: each (layers * directions, batch, hidden): h, and c of an LSTM
     layers: tuple[LayerWeights, ...]  #: layer by layer, the two directions next to each other
-    n_directions: int
+    directions: tuple[Direction, ...]  #: of each layer
     forms: tuple[CellForm, ...]  #: one for each of ``layers``
     layout: str  #: of the recorded tensors: 'batch first', 'steps first' or 'one step'
-    is_reversed: bool = False  #: a single direction reads the steps from the last to the first
     has_states: bool = True  #: the states were given; otherwise they are zeros
+    is_last_direction_first: bool = False  #: in the outputs that are joined
+
+    @property
+    def n_directions(self) -> int:
+        """Directions of each layer: one or two."""
+        return len(self.directions)
 
     @property
     def n_products(self) -> int:
@@ -93,21 +115,24 @@ class Recurrence:
         x: Floats = self.x.astype(np.float64)
         for first in range(0, len(self.layers), self.n_directions):
             outputs = []
-            for number in range(first, first + self.n_directions):
-                is_backward = (number > first) != self.is_reversed
-                outputs.append(self._compute_direction(x, number, is_backward))
+            for number, direction in enumerate(self.directions, first):
+                outputs.append(self._compute_direction(x, number, direction))
+            if self.is_last_direction_first:
+                outputs.reverse()
             x = np.concatenate(outputs, axis=-1)
         return x[0] if self.layout == "one step" else split_steps(x, self.layout)
 
-    def _compute_direction(self, x: Floats, number: int, is_backward: bool) -> Floats:
+    def _compute_direction(self, x: Floats, number: int, direction: Direction) -> Floats:
         weights, form = self.layers[number], self.forms[number]
         states = tuple(state[number].astype(np.float64) for state in self.states)
         projected = x @ weights.input_matrix.T + weights.input_bias
         n_steps = len(x)
         outputs = np.empty((n_steps, *states[0].shape))
-        for step in range(n_steps - 1, -1, -1) if is_backward else range(n_steps):
+        steps = range(n_steps)[::-1] if direction.is_backward else range(n_steps)
+        places = steps if direction.is_restored else range(n_steps)
+        for step, place in zip(steps, places, strict=True):
             states = _STEPS[self.kind](projected[step], states, weights, form)
-            outputs[step] = states[0]
+            outputs[place] = states[0]
             if form.carried_states:
                 states = tuple(
                     state * is_carried
@@ -218,7 +243,7 @@ def list_recurrences(call: Call) -> Iterator[tuple[str, Recurrence]]:
                         steps,
                         tuple(used_states),
                         layers,
-                        call.output_shape[-1] // width,
+                        _DIRECTIONS[call.output_shape[-1] // width],
                         (form,) * len(layers),
                         layout,
                         has_states=n_states > 0,

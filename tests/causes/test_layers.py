@@ -73,6 +73,47 @@ def test_the_two_directions_are_joined_in_the_other_order(
     assert "the two parts joined along axis 2 exchanged" in cause.text
 
 
+def test_a_gru_of_two_directions_that_is_written_out_has_no_finding(
+    align_recorded: Callable[[str, str], Result],
+) -> None:
+    assert not align_recorded("both_steps", "both_none").findings
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+@pytest.mark.parametrize(
+    ("form", "cause", "sentence"),
+    [
+        ("unreversed", "scan-direction", "the outputs of the backward direction not reversed back"),
+        ("starts", "scan-direction", "both directions reading the sequence from its start"),
+        (
+            "exchanged",
+            "weight-swapped",
+            "the weights of layer 0 forward and layer 0 backward exchanged",
+        ),
+        ("joined", "input-order", "the two parts joined along axis 2 exchanged"),
+        ("scaled", "constant-factor", "a factor of 2.82843 of the sequence that the gru reads"),
+        (
+            "states",
+            "input-order",
+            "layer 0 forward, layer 0 backward beginning with the states of "
+            "layer 0 backward, layer 0 forward",
+        ),
+    ],
+)
+def test_a_fault_of_a_recurrent_layer_of_two_directions_is_named(
+    align_recorded: Callable[[str, str], Result],
+    form: str,
+    cause: str,
+    sentence: str,
+    is_mirrored: bool,
+) -> None:
+    names = ("both_none", f"both_{form}") if is_mirrored else (f"both_{form}", "both_none")
+    first_cause = align_recorded(*names).findings[0].causes[0]
+    assert first_cause.name == cause
+    assert sentence in first_cause.text
+    assert first_cause.residual < 1e-6
+
+
 @pytest.mark.parametrize("is_mirrored", [False, True])
 @pytest.mark.parametrize(
     ("form", "other", "cause", "sentence"),

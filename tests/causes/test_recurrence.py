@@ -10,7 +10,13 @@ import pytest
 from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.hypotheses import HYPOTHESES
 from dumpdiff.operators.call import make_call
-from dumpdiff.operators.recurrence import CellForm, LayerWeights, Recurrence, list_recurrences
+from dumpdiff.operators.recurrence import (
+    CellForm,
+    Direction,
+    LayerWeights,
+    Recurrence,
+    list_recurrences,
+)
 
 from .fault_cases import make_fault_case, make_operand
 
@@ -160,7 +166,7 @@ def test_weight_of_another_layer_on_the_faulty_side():
 
 def test_sequence_read_from_its_end():
     call = make_operator_call()
-    faulty = replace(read_recurrence(call), is_reversed=True).compute()
+    faulty = replace(read_recurrence(call), directions=(Direction(is_backward=True),)).compute()
     assert explain(call, faulty)[1] == "scan-direction"
 
 
@@ -193,6 +199,6 @@ def test_a_step_of_a_lstm_is_the_textbook_formula():
     ones = LayerWeights(np.ones((4, 1)), np.ones((4, 1)), np.zeros(4), np.zeros(4))
     states = (np.zeros((1, 1, 1)), np.full((1, 1, 1), 2.0))
     recurrence = Recurrence(
-        "lstm", np.zeros((1, 1, 1)), states, (ones,), 1, (CellForm(),), "steps first"
+        "lstm", np.zeros((1, 1, 1)), states, (ones,), (Direction(),), (CellForm(),), "steps first"
     )
     assert recurrence.compute().item() == pytest.approx(0.5 * np.tanh(1.0))

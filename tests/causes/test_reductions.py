@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dumpdiff
-from dumpdiff.causes.element_places import find_joint, take_places
+from dumpdiff.causes.element_places import find_join, take_places
 from dumpdiff.model.finding import Finding
 
 Explain = Callable[[str, str], Finding]
@@ -93,7 +93,7 @@ class TestJoint:
         counts = np.array([[1.0, 1.0, 2.0], [2.0, 1.0, 1.0]])
         rows = np.array([[[1.0, 2.0], [3.0, 1.0]], [[2.0, 2.0], [1.0, 4.0]]])
         joined = np.concatenate([rows.reshape(2, 4), counts], axis=1)
-        places = find_joint([counts, rows], joined)
+        places = find_join([counts, rows], joined)
         assert places is not None
         changed = take_places([-counts, rows], places, joined.shape)
         np.testing.assert_array_equal(changed[:, 4:], -counts)
@@ -101,4 +101,4 @@ class TestJoint:
 
     def test_other_numbers_are_not_joined_from_the_parts(self) -> None:
         part = np.array([[1.0, 1.0]])
-        assert find_joint([part, part], np.array([[1.0, 1.0, 1.0, 2.0]])) is None
+        assert find_join([part, part], np.array([[1.0, 1.0, 1.0, 2.0]])) is None

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from ...model.arrays import AnyArray
-from ...operators.activations import ACTIVATIONS, ACTIVATIONS_BY_KIND
+from ...operators.activations import ACTIVATIONS, ACTIVATIONS_BY_KIND, is_shown
 from ..fault_case import FaultCase, Operand
 from ..hypothesis import Candidate, Hypothesis
 
@@ -20,8 +20,6 @@ _NO_GATES = (
     "identity", "sigmoid", "tanh", "softplus", "selu", "relu6", "hardsigmoid", "hardtanh",
     "logsigmoid", "softsign",
 )  # fmt: skip
-#: Beginning of the activation that is a plain square of numbers that are not negative.
-_SQUARE = "squared"
 _GATES = tuple(name for name in ACTIVATIONS if name not in _NO_GATES)
 #: Activations that are tried for a fused gate.
 _FUSED_GATES = ("silu", "gelu (tanh)", "gelu (erf)", "sigmoid", "relu")
@@ -36,10 +34,8 @@ def suggest_other_activation(case: FaultCase) -> Iterator[Candidate]:
         outputs = {name: function(x) for name, function in ACTIVATIONS.items()}
         for name in _order_names(case):
             output = outputs[name]
-            if name.startswith(_SQUARE) and x.min() >= 0:
-                continue  # a square of anything
-            if case.matches_faithful(output):
-                yield from _replace_activation(case, name, output, outputs.__getitem__)
+            if is_shown(name, x) and case.matches_faithful(output):
+                yield from _replace_activation(case, name, output, x, outputs.__getitem__)
                 return
     yield from _suggest_gated(case, inputs[:_MAX_GATE_OPERANDS])
 
@@ -53,6 +49,8 @@ def _order_names(case: FaultCase) -> list[str]:
 
 def _suggest_gated(case: FaultCase, inputs: Sequence[AnyArray]) -> Iterator[Candidate]:
     for gate, name in product(inputs, _GATES):
+        if not is_shown(name, gate):
+            continue
         activated = ACTIVATIONS[name](gate)
         for up in inputs:
             if up is not gate and case.matches_faithful(activated * up):
@@ -71,7 +69,8 @@ def suggest_fused_gate(case: FaultCase) -> Iterator[Candidate]:
         first, second = (half.reshape(case.faithful.shape) for half in halves)
         for gate, up in ((first, second), (second, first)):
             for name in _FUSED_GATES:
-                if case.matches_faithful(ACTIVATIONS[name](gate) * up):
+                is_equal = case.matches_faithful(ACTIVATIONS[name](gate) * up)
+                if is_shown(name, gate) and is_equal:
                     yield from _change_gate(case, gate, up, name)
                     return
 
@@ -95,16 +94,20 @@ def _change_gate(case: FaultCase, gate: AnyArray, up: AnyArray, name: str) -> It
         cause="gate-up-swapped",
     )
     yield from _replace_activation(
-        case, name, unchanged, lambda other: ACTIVATIONS[other](gate) * up
+        case, name, unchanged, gate, lambda other: ACTIVATIONS[other](gate) * up
     )
 
 
 def _replace_activation(
-    case: FaultCase, name: str, unchanged: AnyArray, compute_output: Callable[[str], AnyArray]
+    case: FaultCase,
+    name: str,
+    unchanged: AnyArray,
+    x: AnyArray,
+    compute_output: Callable[[str], AnyArray],
 ) -> Iterator[Candidate]:
-    """Yield the output with every other activation."""
+    """Yield the output with every other activation of ``x``."""
     for other in ACTIVATIONS:
-        if other == name:
+        if other == name or not is_shown(other, x):
             continue
         if _is_exchanged(case, name, other):
             text = f"{other} and {name} of each other's part"

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...comparison.narrow_dtypes import round_to_dtype
 from ...model.arrays import AnyArray, Ints
+from ...operators.recurrence import GATE_COUNTS
 from ..element_places import is_rotation
 from ..fault_case import FaultCase, have_same_elements
 from ..hypothesis import Candidate, Hypothesis
@@ -355,6 +356,8 @@ def _make_permutation_candidate(
             description, cause = f"gates in the order {gates}", "gate-order"
         elif _joins_in_other_order(case, order) or _joins_operands(case, order, axis):
             description, cause = f"the two parts joined along axis {axis} exchanged", _EXCHANGED
+        elif case.is_forward_value and _is_reversal(order):
+            description, cause = f"{axis_name} in reverse order", "scan-direction"
     return Candidate(
         np.take(case.faithful, order, axis=axis),
         description,
@@ -371,9 +374,18 @@ def _holds_tokens(case: FaultCase) -> bool:
 
 
 def _joins_in_other_order(case: FaultCase, order: Ints) -> bool:
-    """Return whether a value is joined of two parts, and ``order`` exchanges these."""
-    is_joined = "concat" in (*case.kinds, *case.faulty_kinds)
+    """Return whether a value is joined of two parts, and ``order`` exchanges these.
+
+    A recurrent op joins the outputs of its two directions.
+    """
+    kinds = {*case.kinds, *case.faulty_kinds}
+    is_joined = "concat" in kinds or bool(kinds & GATE_COUNTS.keys())
     return is_joined and not case.is_source and is_rotation(order)
+
+
+def _is_reversal(order: Ints) -> bool:
+    """Return whether an order runs from the end; of two rows, an exchange is likelier."""
+    return len(order) > 2 and np.array_equal(order, np.arange(len(order))[::-1])
 
 
 def _joins_operands(case: FaultCase, order: Ints, axis: int) -> bool:

@@ -10,9 +10,10 @@ import numpy as np
 
 from ...model.arrays import AnyArray, Flags, Floats
 from ...operators.attention import attention, make_causal_mask, repeat_groups
+from ...operators.softmax import softmax
 from ..fault_case import FaultCase, Operand, find_masked
 from ..hypothesis import Candidate, Hypothesis
-from ..parameter_fit import minimize
+from ..parameter_fit import fit_number, minimize
 from .attention import MASKED_SCORE, SCORE_KINDS, format_mask_shift, is_attention
 from .masks import describe_hidden, name_mask_change
 
@@ -34,6 +35,8 @@ _SCALE_ROUNDS = 45
 _MAX_OTHER_MASKS = 6
 #: Masks that are tried, and products of the score matrices that they may cost together.
 _MAX_TRIALS, _MAX_TRIAL_COST = 80, 1e8
+#: A fitted number in place of hidden scores that is below this is zero.
+_MIN_FILL = 1e-5
 #: Relative difference of numbers that a mask adds to every hidden score.
 _EQUAL_FILL = 1e-4
 
@@ -76,7 +79,47 @@ def suggest_whole_attention(case: FaultCase) -> Iterator[Candidate]:
         unchanged=call.output,
         cause="softmax-axis",
     )
+    yield from _fill_otherwise(case, call)
     yield from _take_recorded_masks(case, call)
+
+
+def _fill_otherwise(case: FaultCase, call: _Call) -> Iterator[Candidate]:
+    """Put a number in place of each hidden score, add it, or hide after the softmax only."""
+    if call.hidden is None:
+        return
+    hidden = find_masked(_make_terms(call.hidden)[0])
+    if not hidden.any() or hidden.all():
+        return
+    scores = np.matmul(call.q, np.swapaxes(call.k, -1, -2)) * call.scale
+
+    def fill(number: float) -> Floats:
+        result: Floats = np.matmul(softmax(np.where(hidden, number, scores)), call.v)
+        return result
+
+    def add(number: float) -> Floats:
+        result: Floats = np.matmul(softmax(scores + number * hidden), call.v)
+        return result
+
+    for run, verb in ((fill, "replaced by"), (add, "plus")):
+        number = fit_number(run, 0.0, case.faulty)
+        number = 0.0 if number is None or abs(number) < _MIN_FILL else number
+        if not number and verb == "plus":
+            continue  # as without a mask
+        yield Candidate(
+            run(number),
+            f"hidden scores {verb} {number:.4g}: they still count",
+            "hides them",
+            parameters={"fill": number},
+            unchanged=call.output,
+            cause="mask-fill",
+        )
+    yield Candidate(
+        np.matmul(softmax(scores) * ~hidden, call.v),
+        "probabilities masked after the softmax: they do not sum to one",
+        "masks the scores",
+        unchanged=call.output,
+        cause="mask-kind",
+    )
 
 
 def _fit_scale(case: FaultCase, call: _Call) -> Candidate:

@@ -24,13 +24,14 @@ from .other_tables import has_unpaired_tables, list_other_tables
 from .partial_biases import list_missing_bias_parts
 from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
-from .reduction_axes import list_reduction_axes
+from .reduction_axes import list_common_reduction_axes, list_reduction_axes
 from .rotations import list_exchanged_inputs, list_rotations
 from .roundings import list_roundings
 from .row_reductions import list_row_reductions
 from .scan_directions import list_reversed_scans
 from .split_orders import list_rows_by_head, list_split_orders
 from .state_spaces import list_decay_signs, list_discretizations, list_other_states
+from .step_orders import list_earlier_steps
 from .surplus_steps import has_surplus_ops, list_named_surplus_steps, list_unnamed_surplus_steps
 from .variants import list_padding_modes, list_variants
 from .windows import list_shifted_windows
@@ -53,6 +54,7 @@ HYPOTHESES = (
     Hypothesis("quantization-range", make_search(list_step_limits)),
     Hypothesis("quantization-axis", make_search(list_scale_axes)),
     Hypothesis("reduction-axis", make_search(list_reduction_axes)),
+    Hypothesis("reduction-axis", make_search(list_common_reduction_axes)),
     Hypothesis("loss-target", make_search(list_other_targets)),
     Hypothesis("label-shift", make_search(list_other_numbers)),
     Hypothesis("rope-missing", make_search(list_rotations)),
@@ -69,6 +71,7 @@ HYPOTHESES = (
     Hypothesis("hidden-state-reset", make_search(list_other_states)),
     Hypothesis("decay-sign", make_search(list_decay_signs)),
     Hypothesis("discretization", make_search(list_discretizations)),
+    Hypothesis("layer-order", make_search(list_earlier_steps)),
     Hypothesis("norm-missing", make_search(list_written_norms)),
     Hypothesis("bias-missing", make_search(list_missing_bias_parts)),
     Hypothesis("missing-term", make_search(list_missing_inputs)),

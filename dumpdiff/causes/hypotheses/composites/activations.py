@@ -10,7 +10,12 @@ import numpy as np
 
 from ....model.arrays import AnyArray
 from ....model.trace import OPTIMIZER
-from ....operators.activations import ACTIVATIONS, ACTIVATIONS_BY_KIND, NUMBERED_ACTIVATIONS
+from ....operators.activations import (
+    ACTIVATIONS,
+    ACTIVATIONS_BY_KIND,
+    NUMBERED_ACTIVATIONS,
+    is_shown,
+)
 from ....operators.elementwise import ROUNDINGS
 from ...fault_case import FaultCase, compute_residual
 from ...region import Region, Step
@@ -22,8 +27,6 @@ ACTIVATION_KINDS = {
     "leaky_relu", "relu6", "erf", "selu", "celu", "hardsigmoid", "hardtanh", "logsigmoid",
     "softsign", "clamp",
 }  # fmt: skip
-#: Activations of two pieces: on numbers of one sign they are something else, as exp(x) - 1.
-_BENT_NAMES = ("elu", "celu", "selu", "relu", "leaky", "squared")
 #: Kinds whose inputs or outputs models clamp; a search for a limit in other steps costs time.
 _PRODUCT_KINDS = {"matmul", "addmm", "convolution"}
 _CLAMPED_KINDS = {
@@ -122,11 +125,10 @@ def _find_activations(case: FaultCase, region: Region) -> list[_Activation]:
             continue
         names = dict.fromkeys((*ACTIVATIONS_BY_KIND.get(step.kind, ()), *functions))
         for value, x in find_inputs_before(region, number).items():
-            is_bent = bool(x.size) and float(x.min()) < 0 < float(x.max())
             candidates = [
                 (name, functions[name])
                 for name in names
-                if name != "identity" and (is_bent or not name.startswith(_BENT_NAMES))
+                if name != "identity" and is_shown(name, x)
             ]
             name = _name_activation(x, step.output, candidates, max_distance)
             if name:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ....model.arrays import AnyArray
 from ....operators import compute_interpretations
-from ....operators.activations import ACTIVATIONS
+from ....operators.activations import ACTIVATIONS, is_shown
 from ....operators.softmax import softmax
 from ...fault_case import compute_residual
 from ...region import StepInput
@@ -67,6 +67,7 @@ def _find_function(output: AnyArray, array: AnyArray) -> str:
     for name in (*ACTIVATIONS, _SOFTMAX):
         result = softmax(array) if name == _SOFTMAX else ACTIVATIONS[name](array)
         is_changed = name != "identity" and not np.array_equal(result, array)
+        is_changed = is_changed and is_shown(name, array)
         if is_changed and (
             compute_residual(result.reshape(output.shape), output) <= _RECOMPUTED_DISTANCE
         ):

@@ -8,7 +8,12 @@ from itertools import combinations
 import numpy as np
 
 from ....model.arrays import AnyArray, Floats
-from ....operators.pooling import POOLING_KINDS, list_pooling_settings, pool
+from ....operators.pooling import (
+    POOLING_KINDS,
+    list_pooling_settings,
+    pool,
+    take_first_elements,
+)
 from ...fault_case import FaultCase, compute_residual
 from ...region import Region, Step
 from .change import Change, list_floating_inputs
@@ -66,6 +71,9 @@ def _list_windows(step: Step, x: AnyArray) -> list[tuple[str, Floats]]:
                 if kind == "max_pool" and not other.counts_padding:
                     continue
                 outputs.append((f"{nouns[kind]} of {other}", pool(x, kind, other)))
+        if not settings.padding:
+            first_elements = take_first_elements(x, settings)
+            outputs.append((f"the first element of {settings}", first_elements))
         return outputs
     return []
 

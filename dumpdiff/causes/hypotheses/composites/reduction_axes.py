@@ -17,6 +17,8 @@ from .change import Change, is_rounded, list_floating_inputs
 
 #: Axes of a tensor whose every combination is tried.
 _MAX_AXES = 4
+#: Steps that are changed together, at least.
+_MIN_COMMON_STEPS = 2
 #: Relative L2 within which a function gives a recorded output.
 _EQUAL_DISTANCE = 1e-5
 #: Functions of the elements along one axis, by the kind of op.
@@ -52,6 +54,42 @@ def list_reduction_axes(case: FaultCase, region: Region) -> Iterator[Change]:
                     is_evident=_is_recorded(case, output),
                     region=reshaped,
                 )
+
+
+def list_common_reduction_axes(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Reduce over other axes in all steps that are alike: one function is called several times."""
+    groups: dict[tuple[str, int, tuple[int, ...]], list[int]] = {}
+    for number, step in enumerate(region.steps):
+        own_axes = _find_axes(step)
+        if own_axes is not None and not is_rounded(case, region, number):
+            key = (step.kind, step.inputs[0].array.ndim, own_axes)
+            groups.setdefault(key, []).append(number)
+    for (kind, n_axes, own_axes), numbers in groups.items():
+        if len(numbers) < _MIN_COMMON_STEPS:
+            continue
+        all_axes = range(n_axes)
+        for axes in _list_combinations(all_axes):
+            changed_region: Region | None = region
+            outputs: dict[int, AnyArray] = {}
+            for number in numbers:
+                x = region.steps[number].inputs[0].array
+                output = np.asarray(REDUCTIONS[kind](x, axis=axes, keepdims=True), dtype=float)
+                outputs[number] = output
+                if changed_region is not None:
+                    changed_region = changed_region.replace_output(number, output)
+            if axes == own_axes or changed_region is None:
+                continue
+            first = numbers[0]
+            names = ", ".join(region.steps[number].name for number in numbers)
+            yield Change(
+                first,
+                outputs.pop(first),
+                "reduction-axis",
+                f"{kind} ({names}) over {_describe_axes(axes, all_axes)}",
+                f"reduces over {_describe_axes(own_axes, all_axes)}",
+                further_outputs=outputs,
+                region=changed_region,
+            )
 
 
 def _list_other_axes(number: int, step: Step) -> Iterator[Change]:
