@@ -20,6 +20,8 @@ from .call import Call, Interpretations
 GATE_COUNTS: Mapping[str, int] = {"lstm": 4, "gru": 3, "rnn": 1}
 #: Kind -> number of tensors that are carried from step to step.
 STATE_COUNTS: Mapping[str, int] = {"lstm": 2, "gru": 1, "rnn": 1}
+#: Layouts of a sequence: (batch, steps, size), (steps, batch, size), or (batch, size) of a cell.
+BATCH_FIRST, STEPS_FIRST, ONE_STEP = "batch first", "steps first", "one step"
 
 
 def _sigmoid(x: AnyArray) -> Floats:
@@ -120,7 +122,7 @@ class Recurrence:
             if self.is_last_direction_first:
                 outputs.reverse()
             x = np.concatenate(outputs, axis=-1)
-        return x[0] if self.layout == "one step" else split_steps(x, self.layout)
+        return x[0] if self.layout == ONE_STEP else split_steps(x, self.layout)
 
     def _compute_direction(self, x: Floats, number: int, direction: Direction) -> Floats:
         weights, form = self.layers[number], self.forms[number]
@@ -193,8 +195,8 @@ def _step_rnn(
 
 #: Number of axes of the input -> layouts that it may have.
 _LAYOUTS_OF_AXES: Mapping[int, tuple[str, ...]] = {
-    2: ("one step",),
-    3: ("batch first", "steps first"),
+    2: (ONE_STEP,),
+    3: (BATCH_FIRST, STEPS_FIRST),
 }
 _STEPS: Mapping[
     str,
@@ -254,9 +256,9 @@ def list_recurrences(call: Call) -> Iterator[tuple[str, Recurrence]]:
 
 def split_steps(array: AnyArray, layout: str) -> AnyArray:
     """Return an array with the steps first, or one with the steps first in ``layout``."""
-    if layout == "one step":
+    if layout == ONE_STEP:
         return array[None]
-    return np.swapaxes(array, 0, 1) if layout == "batch first" else array
+    return np.swapaxes(array, 0, 1) if layout == BATCH_FIRST else array
 
 
 def _read_layers(

@@ -76,7 +76,6 @@ OTHER_STRINGS = {
     "a value without consumers",
     "record contradicts",
     "records contradict",
-    "batch first",
     "{description}; the {faithful_side} {contrast}",
 }
 

@@ -15,7 +15,10 @@ import numpy as np
 from ...model.arrays import AnyArray, Floats
 from ...operators import Call
 from ...operators.recurrence import (
+    BATCH_FIRST,
     GATE_COUNTS,
+    ONE_STEP,
+    STEPS_FIRST,
     Direction,
     Recurrence,
     list_recurrences,
@@ -123,7 +126,7 @@ class _Sample:
             recurrence,
             x=recurrence.x[steps, rows],
             states=tuple(state[:, rows] for state in recurrence.states),
-            layout="steps first",
+            layout=STEPS_FIRST,
         )
 
     def compute(self, recurrence: Recurrence) -> Floats:
@@ -147,8 +150,8 @@ class _Sample:
     def _read_rows(recurrence: Recurrence, value: Floats) -> Floats:
         """Return a value of the operator's layout as (steps, batch, outputs)."""
         n_steps, batch = recurrence.x.shape[:2]
-        shape = (batch, n_steps, -1) if recurrence.layout == "batch first" else (n_steps, batch, -1)
-        layout = "steps first" if recurrence.layout == "one step" else recurrence.layout
+        shape = (batch, n_steps, -1) if recurrence.layout == BATCH_FIRST else (n_steps, batch, -1)
+        layout = STEPS_FIRST if recurrence.layout == ONE_STEP else recurrence.layout
         rows: Floats = split_steps(value.reshape(shape), layout)
         return rows
 
@@ -167,7 +170,7 @@ def _fit_changes(recurrence: Recurrence, sample: _Sample) -> Iterator[Recurrence
 
 def _list_sources(case: FaultCase, recurrence: Recurrence) -> Iterator[RecurrenceChange]:
     """Read another agreeing value of the shape of the sequence."""
-    x = split_steps(recurrence.x, recurrence.layout) if recurrence.layout != "one step" else None
+    x = split_steps(recurrence.x, recurrence.layout) if recurrence.layout != ONE_STEP else None
     if x is None:
         return
     for operand in case.find_other_values(x.shape)[:_MAX_SOURCES]:

@@ -102,11 +102,13 @@ def _add_to_gate(
     offsets = [0.0] * len(_GATE_NAMES[recurrence.kind])
     offsets[gate] = offset
     is_forget_gate = recurrence.kind == "lstm" and gate == _FORGET_GATE
-    place = "the forget gate" if is_forget_gate else f"the gate {name}"
+    addition = f"{offset:.4g} added to the forget gate"
+    if not is_forget_gate:
+        addition = f"{offset:.4g} added to the gate {name}"
     return RecurrenceChange(
         _replace_forms(recurrence, layer, gate_offset=tuple(offsets)),
         "forget-bias" if is_forget_gate else "constant-offset",
-        f"{offset:.4g} added to {place}{words}",
+        addition + words,
         "adds nothing",
     )
 
@@ -114,17 +116,19 @@ def _add_to_gate(
 def _list_directions(recurrence: Recurrence) -> Iterator[RecurrenceChange]:
     """Read the sequence from its other end, leave the outputs reversed, join them otherwise."""
     if recurrence.n_directions == 1:
-        for is_restored, ending in ((True, ""), (False, ", and its outputs not reversed back")):
+        for is_restored, description in (
+            (True, "the sequence read in reverse, from its end"),
+            (False, "the sequence read in reverse, and its outputs not reversed back"),
+        ):
             direction = Direction(is_backward=True, is_restored=is_restored)
             yield RecurrenceChange(
                 replace(recurrence, directions=(direction,)),
                 "scan-direction",
-                f"the sequence read in reverse, from its end{ending}",
+                description,
                 "reads it from its start",
             )
         return
     forward, backward = recurrence.directions
-    both = "both directions"
     for directions, description, contrast in (
         (
             (forward, replace(backward, is_restored=False)),
@@ -133,12 +137,12 @@ def _list_directions(recurrence: Recurrence) -> Iterator[RecurrenceChange]:
         ),
         (
             (forward, forward),
-            f"{both} reading the sequence from its start",
+            "both directions reading the sequence from its start",
             "reads it in reverse in the backward direction",
         ),
         (
             (backward, backward),
-            f"{both} reading the sequence from its end",
+            "both directions reading the sequence from its end",
             "reads it from its start in the forward direction",
         ),
         (

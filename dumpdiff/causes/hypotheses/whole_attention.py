@@ -100,14 +100,18 @@ def _fill_otherwise(case: FaultCase, call: _Call) -> Iterator[Candidate]:
         result: Floats = np.matmul(softmax(scores + number * hidden), call.v)
         return result
 
-    for run, verb in ((fill, "replaced by"), (add, "plus")):
+    for run in (fill, add):
         number = fit_number(run, 0.0, case.faulty)
         number = 0.0 if number is None or abs(number) < _MIN_FILL else number
-        if not number and verb == "plus":
+        if run is fill:
+            description = f"hidden scores replaced by {number:.4g}: they still count"
+        elif number:
+            description = f"hidden scores plus {number:.4g}: they still count"
+        else:
             continue  # as without a mask
         yield Candidate(
             run(number),
-            f"hidden scores {verb} {number:.4g}: they still count",
+            description,
             "hides them",
             parameters={"fill": number},
             unchanged=call.output,
