@@ -51,8 +51,8 @@ class Call:
 
     def list_axis_numbers(self, ndim: int) -> list[int]:
         """Return the immediate numbers that can be an axis of a tensor with ``ndim`` axes."""
-        whole_numbers = [int(number) for number in self.numbers if number == int(number)]
-        return [number for number in whole_numbers if -ndim <= number < ndim]
+        axes = range(-ndim, ndim)
+        return [int(number) for number in self.numbers if number in axes]
 
 
 def make_call(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dumpdiff.model.arrays import AnyArray
 from dumpdiff.operators.activations import celu, elu, gelu, leaky_relu, relu, sigmoid, silu
+from dumpdiff.operators.attention import attention
 
 from .test_composites import BIAS, WEIGHT, X, explain_region, make_region
 
@@ -75,3 +77,22 @@ def test_activation_of_clamped_values() -> None:
         "clamp",
         "what silu reads clamped to 1.5 on both sides; the reference does not clamp it",
     )
+
+
+def test_keys_that_are_clamped_before_they_are_squared_for_a_norm() -> None:
+    keys = X @ WEIGHT.T
+    region = make_region([("pow", [("k_proj (matmul)", keys), ("exponent", 2.0)])])
+    (step,) = region.steps
+    read_keys = replace(step.inputs[0], producer_kind="matmul")
+    region = replace(region, steps=(replace(step, inputs=(read_keys, *step.inputs[1:])),))
+    assert explain_region(region, np.clip(keys, -1, 1) ** 2) == (
+        "clamp",
+        "k_proj (matmul) clamped to 1 on both sides; the reference does not clamp it",
+    )
+
+
+def test_values_that_are_clamped_before_a_fused_attention() -> None:
+    query, key, value = np.random.default_rng(3).standard_normal((3, 1, 2, 6, 8))
+    region = make_region([("attention", [("q", query), ("k", key), ("v", value)])])
+    faulty = attention(query, key, np.clip(value, -1, 1), 8**-0.5)
+    assert explain_region(region, faulty)[0] == "clamp"

@@ -138,3 +138,10 @@ def test_the_reduced_axes_give_the_shape_of_the_output(
     assert found_axes is not None
     has_all_axes = len(output_shape) == len(shape)
     assert np.zeros(shape).sum(axis=found_axes, keepdims=has_all_axes).shape == output_shape
+
+
+def test_a_number_that_is_no_axis_is_none() -> None:
+    """The fill of a mask is infinite, and other ops record a NaN."""
+    x = np.arange(6.0).reshape(2, 3)
+    names = [name for name, _ in compute_interpretations("sum", [x, -np.inf, np.nan, 1.0])]
+    assert names == [name for name, _ in compute_interpretations("sum", [x, 1.0])]

@@ -28,7 +28,7 @@ ACTIVATION_KINDS = {
     "softsign", "clamp",
 }  # fmt: skip
 #: Kinds whose inputs or outputs models clamp; a search for a limit in other steps costs time.
-_PRODUCT_KINDS = {"matmul", "addmm", "convolution"}
+_PRODUCT_KINDS = {"matmul", "addmm", "convolution", "attention"}
 _CLAMPED_KINDS = {
     *ACTIVATION_KINDS,
     *_PRODUCT_KINDS,
@@ -173,7 +173,10 @@ def _name_activation(
 
 
 def list_clamps(case: FaultCase, region: Region) -> Iterator[Change]:
-    """Clamp what a step computes, or what an activation reads, to the best limit."""
+    """Clamp what a step computes or reads to the best limit.
+
+    What is read counts if a product or an activation reads it, or if a product computed it.
+    """
     for number, step in enumerate(region.steps):
         is_clampable = step.kind in _CLAMPED_KINDS and step.places is None
         if is_clampable and step.output.dtype.kind == "f" and step.output.size > 1:
@@ -183,7 +186,8 @@ def list_clamps(case: FaultCase, region: Region) -> Iterator[Change]:
             is_quantized = step.kind == "div" and bool(
                 (region.find_kinds_after(number) | case.consumer_kinds) & ROUNDINGS.keys()
             )
-            is_clampable = step.kind in _PRODUCT_KINDS or is_quantized
+            is_product = bool({step.kind, step_input.producer_kind} & _PRODUCT_KINDS)
+            is_clampable = is_product or is_quantized
             if not is_clampable or not step_input.agrees or step_input.is_parameter:
                 continue
             compute = partial(_compute_step, step, position)
