@@ -133,13 +133,15 @@ def assign_classes(
     low_precision: bool,
     updates: Flags | None = None,
     counters: Flags | None = None,
+    contents: Ints | None = None,
 ) -> Ints:
     """Return the value class of each tensor, 0..n-1 by first appearance.
 
     Untrusted tensors and immediates get -1. ``tensors`` has complete statistics. ``low_precision``
     means that mean and norm were computed in the tensor's dtype. ``updates`` (rows,) marks what
     optimizers read and write. ``counters`` (rows,) marks counts of steps: an optimizer that keeps
-    one for each weight has one value of it.
+    one for each weight has one value of it. ``contents`` (rows,) numbers what was read of tensors,
+    -1 for nothing; those of other contents are not equal.
 
     Two tensors are one class if a recorded edge joins them, if their checksums are equal, or if
     element count, max and min are identical and mean and norm agree to summation order (exactly,
@@ -152,9 +154,11 @@ def assign_classes(
     is_complex = tensors["dtype"].str.startswith("complex").to_numpy(dtype=bool)
     is_informative = (count_evidence(tensors) >= _MIN_EVIDENCE) & ~is_complex
     is_exact = np.zeros(n_rows, dtype=bool) if updates is None else updates
+    contents = np.full(n_rows, -1) if contents is None else contents
+    is_chosen = is_usable & is_informative
     joins = [
         _find_recorded_edges(tensors, is_usable),
-        _find_equal_statistics(tensors, is_usable & is_informative, low_precision, is_exact),
+        _find_equal_statistics(tensors, is_chosen, low_precision, is_exact, contents),
         _find_equal_checksums(tensors, is_usable),
         _find_latest_outputs(tensors, is_usable & ~is_informative),
     ]
@@ -196,7 +200,11 @@ def _find_recorded_edges(tensors: pd.DataFrame, is_usable: Flags) -> Ints:
 
 
 def _find_equal_statistics(
-    tensors: pd.DataFrame, is_chosen: Flags, low_precision: bool, is_exact: Flags
+    tensors: pd.DataFrame,
+    is_chosen: Flags,
+    low_precision: bool,
+    is_exact: Flags,
+    contents: Ints,
 ) -> Ints:
     """Return (2, n) chosen rows of equal size and extremes whose mean and norm agree."""
     rows = np.flatnonzero(is_chosen)
@@ -221,10 +229,11 @@ def _find_equal_statistics(
         # tensor with these extremes, such as a rotated one. So neighbors are those by the mean.
         clusters = np.empty(len(rows), dtype=np.int64)
         clusters[order] = np.cumsum(np.concatenate([[True], ~is_near]))[: len(rows)]
-        order = np.lexsort((np.nan_to_num(norm), np.nan_to_num(mean), clusters))
+        content = contents[rows]
+        order = np.lexsort((np.nan_to_num(norm), np.nan_to_num(mean), content, clusters))
         a, b = order[:-1], order[1:]
         slack = np.where((errors[a] > 0) & (errors[b] > 0), np.maximum(errors[a], errors[b]), 0.0)
-        is_equal = clusters[a] == clusters[b]
+        is_equal = (clusters[a] == clusters[b]) & ((content[a] == content[b]) | (content[a] < 0))
         is_equal &= _flag_compatible(norm, a, b, slack * np.abs(norm[a]))
         is_equal &= _flag_compatible(mean, a, b, slack * magnitude[a])
     return np.stack([rows[a[is_equal]], rows[b[is_equal]]])

@@ -26,6 +26,7 @@ class ClassTolerance:
 
     conditioning: float  #: factor by which a correct operator may amplify the error of its inputs
     growth: str  #: 'sqrt': rounding errors of a sum of n terms accumulate; 'none'
+    units: float  #: like ``Units.base_units``, where frameworks compute less exactly; else 0
     place: Place
 
 
@@ -94,7 +95,8 @@ class ToleranceRules:
         roundoff = max(get_unit_roundoff(dtype_a), get_unit_roundoff(dtype_b))
         sum_roundoff = min(roundoff, self.units.sum_roundoff)
         is_short = roundoff > sum_roundoff
-        units = self.units.short_base_units if is_short else self.units.base_units
+        exact_units = max(self.units.base_units, rule.units)
+        units = self.units.short_base_units if is_short else exact_units
         return units * roundoff + self.compute_growth(rule, reduction_length) * sum_roundoff
 
 
@@ -116,7 +118,8 @@ def _read_section(section: Entry, tolerances: dict[str, ClassTolerance]) -> list
 def _read_tolerance(key: Entry, body: Entry, earlier: ClassTolerance | None) -> ClassTolerance:
     """Return a tolerance; fields that are not given keep the value of an earlier source."""
     required = ("source",) if earlier else ("conditioning", "source")
-    fields = body.read_fields(("conditioning", "growth", "reason", "source"), required)
+    names = ("conditioning", "growth", "units", "reason", "source")
+    fields = body.read_fields(names, required)
     conditioning = earlier.conditioning if earlier else 1.0
     growth = earlier.growth if earlier else "none"
     if "conditioning" in fields:
@@ -127,4 +130,7 @@ def _read_tolerance(key: Entry, body: Entry, earlier: ClassTolerance | None) -> 
         )
     if "growth" in fields:
         growth = fields["growth"].read_choice(GROWTHS, "growth")
-    return ClassTolerance(conditioning, growth, key.place)
+    units = earlier.units if earlier else 0.0
+    if "units" in fields:
+        units = fields["units"].read_number()
+    return ClassTolerance(conditioning, growth, units, key.place)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dumpdiff.model.dtypes import get_unit_roundoff
 from dumpdiff.rulebook import Rules, load_rules
 
 RULES = load_rules()
@@ -75,3 +76,14 @@ def test_conditioning_of_classes_and_of_kinds_unlike_their_class(rules: Rules) -
 
 def test_every_class_has_a_conditioning_of_one_or_more(rules: Rules) -> None:
     assert all(rule.conditioning >= 1 for rule in rules._tolerances.classes.values())
+
+
+def test_a_function_that_a_framework_approximates_has_more_units_in_float32_only(
+    rules: Rules,
+) -> None:
+    def compute_units(kind: str, dtype: str) -> float:
+        return rules.compute_tolerance(dtype, dtype, kind, 1) / get_unit_roundoff(dtype)
+
+    assert compute_units("tanh", "float32") == 512
+    assert compute_units("sigmoid", "float32") == 32
+    assert compute_units("tanh", "bfloat16") == compute_units("sigmoid", "bfloat16") == 8
