@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -47,7 +48,9 @@ def train(rank: int, folder: str, settings: dict[str, object]) -> None:
         save("gradients", step + 1, gradients)
         optimizer.step()
         save("weights", step + 1, net.state_dict())
+    dist.barrier()  # neither rank leaves while the other one still talks to it
     dist.destroy_process_group()
+    os._exit(0)  # threads of gloo that are still running abort an ordinary end, now and then
 
 
 if __name__ == "__main__":
