@@ -59,20 +59,18 @@ _TINY = 1e-300
 def compute_conditioning(graph: JointGraph, rules: Rules) -> Floats:
     """Return (pairs,) how much each value's producer may enlarge relative errors; 1 for leaves."""
     n_pairs = len(graph.comparison.pairs)
-    is_leaf = graph.parents.counts[:n_pairs] == 0
-    factors = np.where(is_leaf, 1.0, rules.get_conditioning(_UNRECORDED_KIND))
-    has_producer = np.zeros(n_pairs, dtype=bool)
+    factors = np.zeros(n_pairs)
     for side in graph.sides:
         factor_of_kind = {kind: rules.get_conditioning(kind) for kind in set(side.kinds)}
         factors_of_ops = np.array([factor_of_kind[kind] for kind in side.kinds], dtype=float)
         producers = _get_producers(side)[:n_pairs]
-        rows = np.flatnonzero(producers >= 0)
-        own_factors = factors_of_ops[producers[rows]]
-        factors[rows] = np.where(
-            has_producer[rows], np.maximum(factors[rows], own_factors), own_factors
+        is_produced = producers >= 0
+        factors[is_produced] = np.maximum(
+            factors[is_produced], factors_of_ops[producers[is_produced]]
         )
-        has_producer[rows] = True
-    return factors
+    is_leaf = graph.parents.counts[:n_pairs] == 0
+    unrecorded_factors = np.where(is_leaf, 1.0, rules.get_conditioning(_UNRECORDED_KIND))
+    return np.where(factors > 0, factors, unrecorded_factors)
 
 
 def compute_cancellation(graph: JointGraph) -> Floats:

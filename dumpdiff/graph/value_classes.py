@@ -220,7 +220,7 @@ def _find_equal_statistics(
         magnitude = np.maximum(np.abs(high), np.abs(low))
         order = np.lexsort((*map(np.nan_to_num, (norm, low, high)), size))
         a, b = order[:-1], order[1:]
-        slack = np.where((errors[a] > 0) & (errors[b] > 0), np.maximum(errors[a], errors[b]), 0.0)
+        slack = _compute_slack(errors, a, b)
         is_near = size[a] == size[b]
         is_near &= _flag_compatible(high, a, b, 0.0)
         is_near &= _flag_compatible(low, a, b, 0.0)
@@ -232,11 +232,19 @@ def _find_equal_statistics(
         content = contents[rows]
         order = np.lexsort((np.nan_to_num(norm), np.nan_to_num(mean), content, clusters))
         a, b = order[:-1], order[1:]
-        slack = np.where((errors[a] > 0) & (errors[b] > 0), np.maximum(errors[a], errors[b]), 0.0)
+        slack = _compute_slack(errors, a, b)
         is_equal = (clusters[a] == clusters[b]) & ((content[a] == content[b]) | (content[a] < 0))
         is_equal &= _flag_compatible(norm, a, b, slack * np.abs(norm[a]))
         is_equal &= _flag_compatible(mean, a, b, slack * magnitude[a])
     return np.stack([rows[a[is_equal]], rows[b[is_equal]]])
+
+
+def _compute_slack(errors: Floats, a: Ints, b: Ints) -> Floats:
+    """Return the larger error of two rows, 0 if one of them is exact."""
+    slack: Floats = np.where(
+        np.minimum(errors[a], errors[b]) > 0, np.maximum(errors[a], errors[b]), 0.0
+    )
+    return slack
 
 
 def _flag_compatible(numbers: Floats, a: Ints, b: Ints, slack: Floats | float) -> Flags:

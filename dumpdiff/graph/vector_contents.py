@@ -12,7 +12,7 @@ import pandas as pd
 from ..model.arrays import Flags, Ints
 from ..model.dtypes import is_integer
 from ..model.recorded_shapes import load_readable_tensor
-from ..model.trace import Trace, flag_words
+from ..model.trace import Trace
 
 #: Elements up to which a vector is read for this.
 _MAX_ELEMENTS = 1 << 20
@@ -44,13 +44,12 @@ def number_contents(trace: Trace, tensors: pd.DataFrame) -> Ints:
 def _flag_vectors(tensors: pd.DataFrame) -> Flags:
     """Return (tensors,) true for whole tensors of whole numbers along one axis, no constants."""
     sizes = tensors["size"].to_numpy()
-    is_vector = (tensors["file"] != "").to_numpy() & (sizes > 1) & (sizes <= _MAX_ELEMENTS)
-    is_vector &= flag_words(tensors["dtype"], is_integer) & ~tensors["constant"].to_numpy()
+    is_vector: Flags = (tensors["file"] != "").to_numpy() & ~tensors["constant"].to_numpy()
+    is_vector &= (sizes > 1) & (sizes <= _MAX_ELEMENTS)
     rows = np.flatnonzero(is_vector)
-    shapes = tensors["shape"].to_numpy()[rows].tolist()
+    columns = (tensors[name].to_numpy()[rows].tolist() for name in ("dtype", "shape", "size"))
     is_vector[rows] = [
-        bool(shape) and max(shape) == size
-        for shape, size in zip(shapes, sizes[rows].tolist(), strict=True)
+        is_integer(dtype) and bool(shape) and max(shape) == size
+        for dtype, shape, size in zip(*columns, strict=True)
     ]
-    flags: Flags = is_vector
-    return flags
+    return is_vector
