@@ -42,7 +42,7 @@ def list_reduction_axes(case: FaultCase, region: Region) -> Iterator[Change]:
         for axes in _list_combinations(long_axes):
             if axes == own_axes:
                 continue
-            output = np.asarray(REDUCTIONS[step.kind](x, axis=axes, keepdims=True), dtype=float)
+            output = _reduce(step, axes)
             reshaped = region.replace_output(number, output)
             if reshaped is not None:
                 yield Change(
@@ -69,15 +69,14 @@ def list_common_reduction_axes(case: FaultCase, region: Region) -> Iterator[Chan
             continue
         all_axes = range(n_axes)
         for axes in _list_combinations(all_axes):
+            if axes == own_axes:
+                continue
+            outputs = {number: _reduce(region.steps[number], axes) for number in numbers}
             changed_region: Region | None = region
-            outputs: dict[int, AnyArray] = {}
-            for number in numbers:
-                x = region.steps[number].inputs[0].array
-                output = np.asarray(REDUCTIONS[kind](x, axis=axes, keepdims=True), dtype=float)
-                outputs[number] = output
+            for number, output in outputs.items():
                 if changed_region is not None:
                     changed_region = changed_region.replace_output(number, output)
-            if axes == own_axes or changed_region is None:
+            if changed_region is None:
                 continue
             first = numbers[0]
             names = ", ".join(region.steps[number].name for number in numbers)
@@ -90,6 +89,12 @@ def list_common_reduction_axes(case: FaultCase, region: Region) -> Iterator[Chan
                 further_outputs=outputs,
                 region=changed_region,
             )
+
+
+def _reduce(step: Step, axes: tuple[int, ...]) -> AnyArray:
+    """Return the reduction of a step's input over some axes, which are kept with length 1."""
+    x = step.inputs[0].array
+    return np.asarray(REDUCTIONS[step.kind](x, axis=axes, keepdims=True), dtype=float)
 
 
 def _list_other_axes(number: int, step: Step) -> Iterator[Change]:
