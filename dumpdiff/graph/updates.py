@@ -22,6 +22,11 @@ class Update:
     states: tuple[int, ...]  #: moments and the like after the step, in order of execution
 
 
+def list_kept_values(update: Update) -> tuple[int, ...]:
+    """Return the new weight, if it was recorded, and the states."""
+    return update.states if update.new_weight < 0 else (update.new_weight, *update.states)
+
+
 @dataclass(frozen=True)
 class _Memory:
     """What in-place calls of the optimizer do to the memory that they write."""
