@@ -33,6 +33,7 @@ def align(dump: Callable[[str], Path], request: pytest.FixtureRequest) -> Align:
         ("beta1", "beta", "beta1 = 0.8"),
         ("elements", "clip", "every element clipped to 0.02"),
         ("largest", "norm-order", "the largest magnitude (order infinity)"),
+        ("lost", "gradient-norm", "Module.norm.LayerNorm.parameters_grad.0"),
         ("skipped", "update-missing", "first.bias"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 
@@ -24,6 +25,8 @@ _NORMS = {
     np.inf: "the largest magnitude (order infinity)",
 }
 _MIN_NORM_ELEMENTS = 2
+#: Kinds of ops whose results make up the norm of all gradients: gradients and their own norms.
+_PARTS = ("grad:parameters", "norm")
 
 
 def suggest_clipped_elements(case: FaultCase) -> Iterator[Candidate]:
@@ -90,6 +93,25 @@ def suggest_other_norm(case: FaultCase) -> Iterator[Candidate]:
             )
 
 
+def suggest_norm_parts(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that the norm of all gradients lacks one of them, or counts it twice.
+
+    The value is the norm, or the sum of squares before the root.
+    """
+    if case.phase != OPTIMIZER or case.faithful.size != 1:
+        return
+    parts = [item for item in case.operands if item.is_floating and item.kind in _PARTS]
+    for operand in sorted(parts, key=lambda item: _PARTS.index(item.kind)):
+        square = _compute_norm(operand.array, 2) ** 2
+        for power, sign in product((1, 2), (-1, 1)):
+            yield Candidate(
+                np.maximum(case.faithful**power + sign * square, 0) ** (1 / power),
+                f"without {operand.name}" if sign < 0 else f"with {operand.name} twice",
+                "takes it in" if sign < 0 else "takes it once",
+                unchanged=case.faithful,
+            )
+
+
 def _compute_norm(array: Floats, order: float) -> Floats:
     return np.asarray(np.linalg.norm(array.reshape(-1).astype(np.float64), order))
 
@@ -97,4 +119,5 @@ def _compute_norm(array: Floats, order: float) -> Floats:
 HYPOTHESES = (
     Hypothesis("clip", suggest_clipped_elements),
     Hypothesis("norm-order", suggest_other_norm),
+    Hypothesis("gradient-norm", suggest_norm_parts, is_choice=True),
 )
