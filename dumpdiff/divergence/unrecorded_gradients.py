@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..alignment import Alignment
-from ..graph import Flow, find_returned_gradients
+from ..graph import Flow, find_returned_gradients, is_used_by_update
 from ..graph.module_paths import find_common_path
 from ..model.finding import Cause, Finding
 from ..model.formatting import format_names
@@ -64,7 +64,7 @@ def find_unrecorded_gradients(alignment: Alignment) -> tuple[UnrecordedGradients
             is_left_out &= any(map(other_flow.is_read_by_update, partners_of_value))
             if value not in trained_values and names_gradients:
                 names[is_left_out].append(name)
-            elif value in trained_values and is_left_out:
+            elif is_left_out and _is_skipped(alignment, position, value, partners_of_value):
                 names[2].append(name)
         unrecorded, untrained, skipped = map(tuple, names)
         if any(names):
@@ -72,6 +72,24 @@ def find_unrecorded_gradients(alignment: Alignment) -> tuple[UnrecordedGradients
                 UnrecordedGradients(position, unrecorded, untrained, skipped, len(parameters))
             )
     return tuple(sides)
+
+
+def _is_skipped(alignment: Alignment, position: int, value: int, partners: set[int]) -> bool:
+    """Return whether only the other side's update uses the gradient of a parameter."""
+    if alignment.gradients is None:
+        return False
+    own_gradients, other_gradients = (
+        alignment.gradients[side].by_value for side in (position, 1 - position)
+    )
+    other_flow = _get_flow(alignment, 1 - position)
+    return (
+        value in own_gradients
+        and not is_used_by_update(_get_flow(alignment, position), own_gradients[value])
+        and any(
+            is_used_by_update(other_flow, other_gradients[partner])
+            for partner in partners & other_gradients.keys()
+        )
+    )
 
 
 def describe_unrecorded_gradients(sides: Sequence[UnrecordedGradients]) -> list[str]:
@@ -145,7 +163,8 @@ def _describe_skipped(alignment: Alignment, side: UnrecordedGradients) -> Findin
         _build_finding(alignment, side.position, names, (FORWARD, OPTIMIZER)),
         title=f"the optimizer of the {own} does not update {subject}; that of the {other} does",
         evidence=(
-            f"the optimizer of the {own} does not read them, although it reads others",
+            f"the optimizer of the {own} reads neither them nor their gradients, "
+            "although it reads others",
             "both sides recorded their gradients",
         ),
         causes=(
