@@ -10,7 +10,7 @@ import numpy as np
 from ..comparison import Comparison
 from ..model.finding import Finding
 from ..model.formatting import format_number
-from ..model.trace import BACKWARD, FORWARD
+from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ..operators import recompute
 from .cause_search import CauseSearch, merge_exclusions, search_causes
 from .comparison_index import (
@@ -34,6 +34,7 @@ from .hypotheses import (
 )
 from .recurrent_steps import find_step_pairs
 from .statistics_explanation import explain_by_statistics
+from .update_rules import find_other_rule
 
 #: A cause without a fitted number is preferred to one with an odd number up to this many times
 #: its residual.
@@ -75,11 +76,19 @@ def _explain_finding(index: ComparisonIndex, finding: Finding) -> Finding:
     if finding.kind == "isolated":
         return _explain_isolated(index, finding, value_pair)
     with np.errstate(all="ignore"):
-        cases = list(build_fault_cases(index, finding, value_pair))
-        if not cases:
-            return _explain_by_statistics(index, finding, value_pair)
-        search = _search_causes(index, finding, value_pair, cases)
-        errors = recompute_last_ops(cases)
+        other_rule = find_other_rule(index, value_pair) if finding.phase == OPTIMIZER else None
+        if other_rule is not None:
+            return replace(finding, side="unknown", causes=(other_rule,))
+        return _explain_by_values(index, finding, value_pair)
+
+
+def _explain_by_values(index: ComparisonIndex, finding: Finding, value_pair: ValuePair) -> Finding:
+    """Return the finding with what the hypotheses say of its whole tensors, or its statistics."""
+    cases = list(build_fault_cases(index, finding, value_pair))
+    if not cases:
+        return _explain_by_statistics(index, finding, value_pair)
+    search = _search_causes(index, finding, value_pair, cases)
+    errors = recompute_last_ops(cases)
     evidence = finding.evidence
     if errors:
         evidence = (*evidence, _format_recomputation(errors))

@@ -31,8 +31,6 @@ from .recomputation import Recomputation, recompute_op
 
 #: States of values that differ, with consequences.
 DIVERGED = (INTRODUCED, AMPLIFIED, PROPAGATED)
-#: Evidence of pairs that the optimizer keeps beyond the step, see ``alignment.training_step``.
-UPDATE_EVIDENCE = "update"
 #: Tolerances up to which an error may be explained by the errors of agreeing inputs and the
 #: operator's conditioning. Beyond this a value no longer agrees, whatever its inputs.
 _MAX_EXPLAINED_TOLERANCES = 32.0
@@ -148,9 +146,7 @@ def _list_max_cancellations(graph: JointGraph) -> list[float]:
 
     Adam divides a gradient by its own size. If that is only noise, so is all of the update.
     """
-    is_kept = graph.comparison.pairs["evidence"] == UPDATE_EVIDENCE
-    phases = graph.phase[: len(is_kept)]
-    is_update = is_kept.to_numpy() | (phases == OPTIMIZER)
+    is_update = graph.is_kept | (graph.phase[: len(graph.is_kept)] == OPTIMIZER)
     limits: list[float] = np.where(is_update, math.inf, _MAX_EXPLAINED_TOLERANCES).tolist()
     return limits
 

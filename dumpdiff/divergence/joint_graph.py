@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
 from ..comparison import Comparison
-from ..graph import Flow
-from ..model.arrays import Ints, Objects
+from ..graph import Flow, list_kept_values
+from ..model.arrays import Flags, Ints, Objects
 from ..model.int_lists import IntLists
 
 
@@ -55,6 +56,15 @@ class JointGraph:
     bridges: Counter[str]  #: evidence -> number of missing edges bridged by it
     joined_nodes: frozenset[int]  #: whose parts were recorded, but not the op that joined them
     guessed_nodes: frozenset[int]  #: whose parents only the order of execution names
+
+    @cached_property
+    def is_kept(self) -> Flags:
+        """(pairs,) true for new weights and the states of optimizers: they outlive the step."""
+        pairs, sides = self.comparison.pairs, self.comparison.alignment.sides
+        kept_t, kept_r = ({*chain(*map(list_kept_values, s.updates.values()))} for s in sides)
+        is_update = pairs["target"].isin(kept_t) & pairs["reference"].isin(kept_r)
+        flags: Flags = (is_update | (pairs["evidence"] == "update")).to_numpy()
+        return flags
 
     @property
     def n_nodes(self) -> int:

@@ -29,7 +29,6 @@ from .ancestries import Ancestries
 from .error_bounds import compute_cancellation
 from .forward_walk import (
     DIVERGED,
-    UPDATE_EVIDENCE,
     Walk,
     compute_mutual_errors,
     walk_forwards,
@@ -152,12 +151,11 @@ def _flag_final_differences(graph: JointGraph) -> list[bool]:
     """
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
     is_same_tensor = (pairs["confidence"] >= CERTAIN) | (pairs["error"] < _NEAR_ERROR)
-    is_update = pairs["evidence"] == UPDATE_EVIDENCE
     values_t, values_r = pairs["target"].to_numpy(), pairs["reference"].to_numpy()
     is_leaf = alignment.target.producers[values_t] < 0
     is_leaf &= alignment.reference.producers[values_r] < 0
-    is_final = [*is_update.tolist(), *[False] * (graph.n_nodes - len(pairs))]
-    for node in np.flatnonzero(~is_update & is_same_tensor & is_leaf).tolist():
+    is_final = [*graph.is_kept.tolist(), *[False] * (graph.n_nodes - len(pairs))]
+    for node in np.flatnonzero(~graph.is_kept & is_same_tensor & is_leaf).tolist():
         is_final[node] = (
             is_graph_input(alignment.target, int(values_t[node]))
             and is_graph_input(alignment.reference, int(values_r[node]))

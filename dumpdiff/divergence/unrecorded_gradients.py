@@ -1,4 +1,8 @@
-"""Parameters of which only the other side has a gradient: frozen, detached, or a lost record."""
+"""Parameters that one side does not train and the other does.
+
+Without a gradient they are frozen or detached, or a record was lost; with one, they are no
+parameters of the optimizer.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..alignment import Alignment
-from ..graph import Flow, find_returned_gradients
+from ..graph import Flow, find_returned_gradients, is_used_by_update
 from ..graph.module_paths import find_common_path
 from ..model.finding import Cause, Finding
 from ..model.formatting import format_names
-from ..model.trace import BACKWARD, FORWARD
+from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from .locations import MAX_NAMED_OPS
 
 #: Parameters that a sentence names.
@@ -23,17 +27,18 @@ _SIDES = ("target", "reference")
 
 @dataclass(frozen=True)
 class UnrecordedGradients:
-    """The parameters of one side without a gradient that the other side has one of."""
+    """The parameters of one side without a gradient, or an update, that the other side has."""
 
     position: int  #: of the side: 0 the target, 1 the reference
     names: tuple[str, ...]  #: of parameters whose gradient may only be missing in the record
     #: of those that the side's update leaves out, too, while it reads others: they are not trained
     untrained_names: tuple[str, ...]
+    skipped_names: tuple[str, ...]  #: of those with a gradient that the side's update leaves out
     n_parameters: int  #: of the side
 
 
 def find_unrecorded_gradients(alignment: Alignment) -> tuple[UnrecordedGradients, ...]:
-    """Return the parameters without a gradient of each side that lacks gradients.
+    """Return the parameters of each side that only the other side trains.
 
     Only a dump that names the gradients of parameters can lack one. The partner of the parameter
     has a gradient, so that it is trained on the other side.
@@ -44,26 +49,47 @@ def find_unrecorded_gradients(alignment: Alignment) -> tuple[UnrecordedGradients
     ]
     for position in range(len(_SIDES)):
         flow, other_flow = _get_flow(alignment, position), _get_flow(alignment, 1 - position)
-        if not any(flow.list_column("gradient_of")):
-            continue
+        names_gradients = any(flow.list_column("gradient_of"))
         parameters = flow.parameter_values
         trained_values = trained_values_of_sides[position]
         trained_partners = trained_values_of_sides[1 - position]
         partners = _map_partners(alignment, position)
         has_updates = any(map(flow.is_read_by_update, parameters.values()))
-        names: tuple[list[str], list[str]] = ([], [])
+        names: tuple[list[str], list[str], list[str]] = ([], [], [])
         for name, value in parameters.items():
             partners_of_value = partners.get(value, set())
-            if value in trained_values or trained_partners.isdisjoint(partners_of_value):
+            if trained_partners.isdisjoint(partners_of_value):
                 continue
-            is_untrained = has_updates and not flow.is_read_by_update(value)
-            is_untrained &= any(map(other_flow.is_read_by_update, partners_of_value))
-            names[is_untrained].append(name)
+            is_left_out = has_updates and not flow.is_read_by_update(value)
+            is_left_out &= any(map(other_flow.is_read_by_update, partners_of_value))
+            if value not in trained_values and names_gradients:
+                names[is_left_out].append(name)
+            elif is_left_out and _is_skipped(alignment, position, value, partners_of_value):
+                names[2].append(name)
+        unrecorded, untrained, skipped = map(tuple, names)
         if any(names):
             sides.append(
-                UnrecordedGradients(position, tuple(names[0]), tuple(names[1]), len(parameters))
+                UnrecordedGradients(position, unrecorded, untrained, skipped, len(parameters))
             )
     return tuple(sides)
+
+
+def _is_skipped(alignment: Alignment, position: int, value: int, partners: set[int]) -> bool:
+    """Return whether only the other side's update uses the gradient of a parameter."""
+    if alignment.gradients is None:
+        return False
+    own_gradients, other_gradients = (
+        alignment.gradients[side].by_value for side in (position, 1 - position)
+    )
+    other_flow = _get_flow(alignment, 1 - position)
+    return (
+        value in own_gradients
+        and not is_used_by_update(_get_flow(alignment, position), own_gradients[value])
+        and any(
+            is_used_by_update(other_flow, other_gradients[partner])
+            for partner in partners & other_gradients.keys()
+        )
+    )
 
 
 def describe_unrecorded_gradients(sides: Sequence[UnrecordedGradients]) -> list[str]:
@@ -83,49 +109,40 @@ def insert_untrained_parameters(
     """Return the findings with one more for each side that does not train parameters.
 
     It comes before what else differs in the backward pass: gradients that do not flow back there
-    are missing before it, too.
+    are missing before it, too. If only the optimizer leaves parameters out, it comes before what
+    else differs in the optimizer.
     """
-    new_findings = [_build_finding(alignment, side) for side in sides if side.untrained_names]
-    if not new_findings:
+    untrained = [_describe_untrained(alignment, side) for side in sides if side.untrained_names]
+    skipped = [_describe_skipped(alignment, side) for side in sides if side.skipped_names]
+    if not untrained and not skipped:
         return tuple(findings)
     first_findings = [f for f in findings if f.phase == FORWARD and f.kind != "isolated"]
-    later_findings = [f for f in findings if f not in first_findings]
-    ordered_findings = [*first_findings, *new_findings, *later_findings]
+    middle_findings = [f for f in findings if f.phase == BACKWARD and f.kind != "isolated"]
+    later_findings = [f for f in findings if f not in first_findings and f not in middle_findings]
+    ordered_findings = [
+        *first_findings,
+        *untrained,
+        *middle_findings,
+        *skipped,
+        *later_findings,
+    ]
     return tuple(replace(finding, rank=rank) for rank, finding in enumerate(ordered_findings, 1))
 
 
-def _build_finding(alignment: Alignment, side: UnrecordedGradients) -> Finding:
-    """Return the finding of the parameters that a side does not train."""
+def _describe_untrained(alignment: Alignment, side: UnrecordedGradients) -> Finding:
+    """Return the finding of the parameters without gradient that a side does not train."""
     names, own, other = side.untrained_names, _SIDES[side.position], _SIDES[1 - side.position]
-    flow = _get_flow(alignment, side.position)
-    partners = _map_partners(alignment, side.position)
-    values = [flow.parameter_values[name] for name in names]
-    partner_values = sorted(set().union(*(partners[value] for value in values)))
-    ops = (
-        _name_readers(flow, values),
-        _name_readers(_get_flow(alignment, 1 - side.position), partner_values),
-    )
-    scope = find_common_path([name.rpartition(".")[0] for name in names])
     first_names = format_names(names, _MAX_NAMES)
     subject = f"{len(names)} of {side.n_parameters} parameters: {first_names}"
-    return Finding(
-        rank=0,
-        kind="missing",
+    return replace(
+        _build_finding(alignment, side.position, names, (FORWARD, FORWARD)),
         phase=BACKWARD,
-        scope=scope,
         title=f"the {own} does not train {subject}; the {other} does",
-        target_ops=ops[side.position],
-        reference_ops=ops[1 - side.position],
-        slots=(),
-        metrics={},
-        tolerance=0.0,
-        confidence=_CONFIDENCE,
         evidence=(
             f"the {own} recorded no gradient of them, and its optimizer does not read them, "
             "although it reads others",
             f"the {other} recorded their gradients and their update",
         ),
-        side="unknown",
         causes=(
             Cause(
                 "gradient-stopped",
@@ -137,12 +154,68 @@ def _build_finding(alignment: Alignment, side: UnrecordedGradients) -> Finding:
     )
 
 
-def _name_readers(flow: Flow, values: Sequence[int]) -> tuple[str, ...]:
-    """Return the names of the forward ops that read some values, in order."""
+def _describe_skipped(alignment: Alignment, side: UnrecordedGradients) -> Finding:
+    """Return the finding of the parameters with a gradient that a side's update leaves out."""
+    names, own, other = side.skipped_names, _SIDES[side.position], _SIDES[1 - side.position]
+    first_names = format_names(names, _MAX_NAMES)
+    subject = f"{len(names)} of {side.n_parameters} parameters: {first_names}"
+    return replace(
+        _build_finding(alignment, side.position, names, (FORWARD, OPTIMIZER)),
+        title=f"the optimizer of the {own} does not update {subject}; that of the {other} does",
+        evidence=(
+            f"the optimizer of the {own} reads neither them nor their gradients, "
+            "although it reads others",
+            "both sides recorded their gradients",
+        ),
+        causes=(
+            Cause(
+                "update-missing",
+                f"{first_names}: no parameter of the optimizer in the {own}; "
+                f"the {other} updates them",
+                0.0,
+            ),
+        ),
+    )
+
+
+def _build_finding(
+    alignment: Alignment, position: int, names: Sequence[str], phases: tuple[str, str]
+) -> Finding:
+    """Return a finding of parameters of a side, at the ops that read them.
+
+    ``phases`` are those of the ops of this side and of the other.
+    """
+    flow = _get_flow(alignment, position)
+    partners = _map_partners(alignment, position)
+    values = [flow.parameter_values[name] for name in names]
+    partner_values = sorted(set().union(*(partners[value] for value in values)))
+    ops = (
+        _name_readers(flow, values, phases[0]),
+        _name_readers(_get_flow(alignment, 1 - position), partner_values, phases[1]),
+    )
+    return Finding(
+        rank=0,
+        kind="missing",
+        phase=OPTIMIZER,
+        scope=find_common_path([name.rpartition(".")[0] for name in names]),
+        title="",
+        target_ops=ops[position],
+        reference_ops=ops[1 - position],
+        slots=(),
+        metrics={},
+        tolerance=0.0,
+        confidence=_CONFIDENCE,
+        evidence=(),
+        side="unknown",
+    )
+
+
+def _name_readers(flow: Flow, values: Sequence[int], phase: str) -> tuple[str, ...]:
+    """Return the names of the ops of a phase that read some values, in order."""
     readers = {op for value in values for op in flow.consumers[value]}
-    forward_readers = [op for op in sorted(readers) if flow.phases[op] == FORWARD]
+    readers_of_phase = [op for op in sorted(readers) if flow.phases[op] == phase]
     names = flow.trace.ops["name"]
-    return tuple(str(names.iat[op]) for op in forward_readers[:MAX_NAMED_OPS])
+    return tuple(str(names.iat[op]) for op in readers_of_phase[:MAX_NAMED_OPS])
 
 
 def _get_flow(alignment: Alignment, position: int) -> Flow:

@@ -13,7 +13,7 @@ from .adjoints import (
 from .dataflow import Flow
 from .flow_builder import build_flow, mark_shape_reads
 from .precision import find_common_dtype
-from .updates import Update, find_updates
+from .updates import Update, find_updates, is_used_by_update, list_kept_values
 
 __all__ = [
     "Flow",
@@ -25,5 +25,7 @@ __all__ = [
     "find_gradients",
     "find_returned_gradients",
     "find_updates",
+    "is_used_by_update",
+    "list_kept_values",
     "mark_shape_reads",
 ]

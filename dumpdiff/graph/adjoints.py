@@ -77,12 +77,13 @@ def collect_recorded_gradients(flow: Flow) -> Gradients:
     is_argument = _flag_arguments(flow)
     inputs_of = _collect_arguments(flow, is_argument, ("input", "parameter"))
     outputs_of = _collect_arguments(flow, is_argument, ("output",))
+    is_cross_entropy = [kind.endswith(".cross_entropy") for kind in flow.trace.ops["kind"].tolist()]
     for record, call in enumerate(flow.calls):
         if call < 0 or not flow.writes[record] or not outputs_of[call]:
             continue
         inputs = [value for value in inputs_of[call] if value >= 0]
         for value, gradient in _match_inputs_to_gradients(flow, inputs, outputs_of[record]):
-            if _is_of_log_probabilities(flow, call, gradient):
+            if is_cross_entropy[call] and _is_of_log_probabilities(flow, gradient):
                 continue
             if gradient in flow.writes[record]:
                 by_edge.setdefault((outputs_of[call][0], value), gradient)
@@ -102,14 +103,12 @@ def collect_recorded_gradients(flow: Flow) -> Gradients:
     return Gradients(gradient_of, _flag_detours(flow, by_edge))
 
 
-def _is_of_log_probabilities(flow: Flow, call: int, gradient: int) -> bool:
+def _is_of_log_probabilities(flow: Flow, gradient: int) -> bool:
     """Return whether the gradient that a cross entropy returns is not that of its logits.
 
     PyTorch's function consists of two, and its record has what the last one returns. The softmax of
     a row adds up to one, as its labels do, so the gradients of its logits add up to zero.
     """
-    if not str(flow.trace.ops["kind"].iat[call]).endswith(".cross_entropy"):
-        return False
     mean = float(flow.list_column("mean")[gradient])
     return abs(mean) > _ZERO_SUM_SHARE * flow.rms[gradient]
 

@@ -22,6 +22,35 @@ class Update:
     states: tuple[int, ...]  #: moments and the like after the step, in order of execution
 
 
+def list_kept_values(update: Update) -> tuple[int, ...]:
+    """Return the new weight, if it was recorded, and the states."""
+    return update.states if update.new_weight < 0 else (update.new_weight, *update.states)
+
+
+def is_used_by_update(flow: Flow, gradient: int) -> bool:
+    """Return whether the optimizer combines a gradient with another tensor of its size.
+
+    That is the weight, or a state. The gradient may be added up over ranks and scaled before. An
+    in-place call often has no record of what it overwrites, but it has one of the gradient.
+    """
+    sizes, slot_kinds = flow.tensors["size"].to_numpy(), flow.tensors["slot_kind"].to_numpy()
+    todo = [gradient]
+    for value in todo:  # grows on the way
+        results = list(flow.multiples_of_gradients.get(value, ()))
+        for op in flow.users[value]:
+            if flow.phases[op] not in (OPTIMIZER, COMMUNICATION):
+                continue
+            rows = flow.get_tensor_ids(op)
+            is_operand = (slot_kinds[rows] == "input") & (sizes[rows] == flow.sizes[gradient])
+            if flow.phases[op] == OPTIMIZER and is_operand.sum() > 1:
+                return True
+            results += flow.writes[op]
+        for result in results:
+            if result not in todo and flow.sizes[result] == flow.sizes[gradient]:
+                todo.append(result)
+    return False
+
+
 @dataclass(frozen=True)
 class _Memory:
     """What in-place calls of the optimizer do to the memory that they write."""

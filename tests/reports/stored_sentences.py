@@ -160,6 +160,8 @@ EXAMPLES = {
     "of them by more than the tolerance",
     "the {own} does not train {subject}; the {other} does": "the target does not train 1 of 2 "
     "parameters: w; the reference does",
+    "the optimizer of the {own} does not update {subject}; that of the {other} does": "the "
+    "optimizer of the target does not update 1 of 2 parameters: w; that of the reference does",
     "{n_records} {records} another record or its file": "7 records contradict another record or "
     "its file",
     "{name} {row[f'{name}_dump']}, was {row[f'{name}_reference']}": "shape 2x3, was 3x2",

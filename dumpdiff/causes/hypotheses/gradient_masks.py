@@ -1,4 +1,4 @@
-"""Gradients that are zero in some rows, where a value was clipped, or limited to a range."""
+"""Gradients that are zero in some rows, or where a value was clipped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...model.arrays import AnyArray, Flags
-from ...model.trace import BACKWARD, FORWARD
+from ...model.trace import BACKWARD
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
 
@@ -15,10 +15,6 @@ from ..hypothesis import Candidate, Hypothesis
 _MAX_LISTED_ROWS = 8
 #: Fewest elements without a gradient that show where a value was clipped.
 _MIN_CLIPPED = 3
-#: Fewest elements at the limit to which elements are clipped.
-_MIN_AT_LIMIT = 2
-#: Relative distance of an element from the limit that it has: rounding of float32.
-_LIMIT_DISTANCE = 1e-6
 
 
 def suggest_stopped_rows(case: FaultCase) -> Iterator[Candidate]:
@@ -89,25 +85,7 @@ def _find_limits(array: AnyArray, is_stopped: Flags) -> str:
     return " and ".join(limits)
 
 
-def suggest_clipped_elements(case: FaultCase) -> Iterator[Candidate]:
-    """Suggest faulty = clip(faithful, -c, c), of gradients."""
-    if case.phase == FORWARD or case.is_source or case.faithful.size < 2 * _MIN_AT_LIMIT:
-        return
-    magnitudes = np.abs(case.faulty)
-    limit = float(magnitudes.max())
-    is_at_limit = magnitudes >= limit * (1 - _LIMIT_DISTANCE)
-    if limit > 0 and is_at_limit.sum() >= _MIN_AT_LIMIT and not is_at_limit.all():
-        yield Candidate(
-            np.clip(case.faithful, -limit, limit),
-            f"every element clipped to {limit:.4g}",
-            "does not clip elements",
-            parameters={"limit": limit},
-            unchanged=case.faithful,
-        )
-
-
 HYPOTHESES = (
     Hypothesis("gradient-stopped", suggest_stopped_rows),
     Hypothesis("straight-through", suggest_clipped_inputs),
-    Hypothesis("clip", suggest_clipped_elements),
 )

@@ -44,6 +44,8 @@ _MIN_MOMENTUM = 0.5  #: a smaller number among the arguments is a rate or a deca
 _MAX_DIRECT_OPERANDS = 4
 #: Shares 1 - beta in use, and how exactly float32 values show them.
 _MIN_BETA_SHARE, _MAX_BETA_SHARE, _MAX_BETA_ERROR = 1e-4, 0.3, 1e-5
+#: What a rule adds up whose moment is no average, as SGD's momentum and AdaGrad do.
+_SUMS = {"beta1": "a sum of gradients", "beta2": "a sum of squared gradients"}
 
 
 @dataclass(frozen=True)
@@ -252,23 +254,30 @@ def _scales_gradient_alone(faithful: _LinearUpdate, faulty: _LinearUpdate) -> bo
 
 
 def suggest_moment_share(case: FaultCase) -> Iterator[Candidate]:
-    """Suggest another beta in the first moments, (1 - beta1) g and (1 - beta2) g^2."""
+    """Suggest another beta in the first moments, (1 - beta1) g and (1 - beta2) g^2.
+
+    A rule that adds up what the other one averages has all of it.
+    """
     if case.phase != OPTIMIZER or case.faithful.size < _MIN_LINEAR_ELEMENTS:
         return
     for gradient in _list_update_arrays(case):
         for name, power in (("beta1", gradient), ("beta2", gradient * gradient)):
-            faithful_share, faulty_share = (
-                fit_factor(power, value) for value in (case.faithful, case.faulty)
-            )
-            if not (_is_beta_share(faithful_share) and _is_beta_share(faulty_share)):
+            shares = [fit_factor(power, value) for value in (case.faulty, case.faithful)]
+            are_averages = [_is_beta_share(share) for share in shares]
+            are_sums = [abs(share - 1) <= _MAX_BETA_ERROR for share in shares]
+            if not any(are_averages) or not all(map(any, zip(are_averages, are_sums, strict=True))):
                 continue
+            statements = [
+                f"{name} = {1 - share:.6g}" if is_average else _SUMS[name]
+                for share, is_average in zip(shares, are_averages, strict=True)
+            ]
             yield Candidate(
-                faulty_share * power,
-                f"{name} = {1 - faulty_share:.6g}",
-                f"has {1 - faithful_share:.6g}",
-                parameters={name: 1 - faulty_share},
-                unchanged=faithful_share * power,
-                cause="beta",
+                shares[0] * power,
+                statements[0],
+                f"has {statements[1]}",
+                parameters={name: 1 - shares[0]},
+                unchanged=shares[1] * power,
+                cause="beta" if all(are_averages) else "update-rule",
             )
 
 
