@@ -74,7 +74,6 @@ FAULTS: Mapping[str, Fault] = {
         "relu before batch norm in the last deep layer, not behind it",
         "layer-order",
         change_model(is_norm_last=True),
-        held_out=True,
         equivalents=("input-source",),
     ),
     "click_weight": Fault(
@@ -82,7 +81,6 @@ FAULTS: Mapping[str, Fault] = {
         "loss-weight",
         change_model(click_weight=2.0),
         lambda *_: [Anywhere("weigh")],
-        held_out=True,
     ),
 }
 
