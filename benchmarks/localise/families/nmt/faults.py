@@ -86,6 +86,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_gradient_by_count=True),
         lambda *_: [Anywhere("row|count|number|frequen|occur|token")],
     ),
+    "update_exchanged": Fault(
+        "the update gate keeps the candidate, not the state, as the paper writes it",
+        "input-order",
+        change_model(is_update_exchanged=True),
+        held_out=True,
+        equivalents=("input-source", "gate-order", "gate-up-swapped"),
+    ),
+    "bridge_forward": Fault(
+        "the decoder begins with the last state of the forward direction, not of the backward one",
+        "input-source",
+        change_model(is_bridge_forward=True),
+        held_out=True,
+        equivalents=("split-order", "input-order", "scan-direction"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -99,6 +113,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("loss_sentences", "pytorch"),
     ("alignment_stopped", "mindspore"),
     ("gradient_by_count", "pytorch"),
+    ("update_exchanged", "mindspore"),
+    ("bridge_forward", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -31,6 +31,7 @@ def build_loss(model: Model) -> nn.Module:
         or not model.is_backward_restored
         or model.are_energies_half
         or model.is_alignment_stopped
+        or model.is_update_exchanged
     )
     if is_changed:
         raise SystemExit("faults of recurrence and alignment are knobs of the MindSpore net")
@@ -111,6 +112,7 @@ class Encoder(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.embedding = load_table(model, "source.embedding")
+        self.direction = 0 if model.is_bridge_forward else 1
         if model.variant == "written":
             self.recurrence = WrittenRecurrence(model)
             return
@@ -125,7 +127,7 @@ class Encoder(nn.Module):
         if hasattr(self, "recurrence"):
             return self.recurrence(embedded)
         states, last_states = self.rnn(embedded)
-        return states, last_states[1]
+        return states, last_states[self.direction]
 
 
 class AdditiveAttention(nn.Module):
