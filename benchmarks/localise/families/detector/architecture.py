@@ -52,7 +52,7 @@ class Model:
     anchor_offset: float = 0.5  #: of the anchors in their cell
     are_channels_first: bool = False  #: classes are read without moving the channels last
     is_height_first: bool = False  #: heights are read before widths
-    norm_momentum: float = MOMENTUM  #: of the batch in the running statistics, behind the pooling
+    center_scale: float = 1.0  #: of the offsets of centers
     are_ignored_counted: bool = False  #: anchors near to an object count as background
     alpha: float = ALPHA  #: of objects in the focal loss; background has 1 - alpha
     has_enclosing_term: bool = True  #: GIoU, else IoU

@@ -45,12 +45,12 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_height_first=True),
         equivalents=("input-order", "input-source", "axes-swapped"),
     ),
-    "norm_momentum": Fault(
-        "batch norm's momentum of 0.1 taken over, where it is the share of the old statistics",
-        "norm-momentum",
-        change_model(norm_momentum=0.9),
-        lambda faulty, clean: [Values(faulty.norm_momentum, clean.norm_momentum)],
-        row="49",
+    "center_scale": Fault(
+        "offsets of centers times a variance of 0.1, as SSD's boxes are coded",
+        "constant-factor",
+        change_model(center_scale=0.1),
+        lambda faulty, clean: [Ratio(faulty.center_scale / clean.center_scale)],
+        equivalents=("scale",),
     ),
     "ignored_counted": Fault(
         "anchors near to an object count as background",
@@ -104,7 +104,7 @@ CASES: tuple[tuple[str, str], ...] = (
     ("anchor_corner", "pytorch"),
     ("channels_first", "mindspore"),
     ("height_first", "pytorch"),
-    ("norm_momentum", "mindspore"),
+    ("center_scale", "mindspore"),
     ("ignored_counted", "pytorch"),
     ("alpha", "mindspore"),
     ("enclosing_missing", "pytorch"),

@@ -78,9 +78,8 @@ def build_norm(model: Model, path: str) -> nn.Cell:
     if model.variant == "written":
         return WrittenNorm(model, path)
     weight, bias = (Tensor(model.weights[f"{path}.{name}"]) for name in ("weight", "bias"))
-    momentum = model.norm_momentum if path == "pooled.norm" else MOMENTUM
     return nn.BatchNorm2d(
-        len(weight), eps=EPS, momentum=1 - momentum, gamma_init=weight, beta_init=bias
+        len(weight), eps=EPS, momentum=1 - MOMENTUM, gamma_init=weight, beta_init=bias
     )
 
 
@@ -232,12 +231,17 @@ class FocalLoss(nn.Cell):
 class GIoULoss(nn.Cell):
     """The share of a box and its target that is not common, and of what is empty around both."""
 
-    def __init__(self, anchors: Tensor) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
-        self.centers, self.sizes = anchors[:, :2], anchors[:, 2:]
+        anchors = model.anchors()
+        self.centers, self.sizes = Tensor(anchors[:, :2]), Tensor(anchors[:, 2:])
+        self.center_scale = model.center_scale
 
     def construct(self, deltas, targets, mask):
-        centers = self.centers + deltas[..., :2] * self.sizes
+        offsets = deltas[..., :2]
+        if self.center_scale != 1:
+            offsets = offsets * self.center_scale
+        centers = self.centers + offsets * self.sizes
         half_sizes = 0.5 * self.sizes * ops.exp(ops.minimum(deltas[..., 2:], MAX_LOG_SIZE))
         low, high = centers - half_sizes, centers + half_sizes
         target_low, target_high = targets[..., :2], targets[..., 2:]
@@ -260,7 +264,7 @@ class DetectionLoss(nn.Cell):
         super().__init__(auto_prefix=False)
         self.network = RetinaNet(model)
         self.cls_loss = FocalLoss(model)
-        self.box_loss = GIoULoss(Tensor(model.anchors()))
+        self.box_loss = GIoULoss(model)
         self.is_divided_by_anchors = model.normalizer == "anchors"
 
     def construct(self, images, labels, boxes):

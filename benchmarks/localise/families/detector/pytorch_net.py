@@ -30,7 +30,7 @@ def build_loss(model: Model) -> nn.Module:
     is_changed = (
         model.is_output_upsampled
         or model.are_channels_first
-        or model.norm_momentum != MOMENTUM
+        or model.center_scale != 1
         or model.alpha != ALPHA
         or model.normalizer != "objects"
     )
