@@ -17,7 +17,9 @@ def parse_arguments(description: str) -> argparse.Namespace:
         "--variant", default="", help="another way to write the model down, as its net knows it"
     )
     parser.add_argument(
-        "--optimizer", action="store_true", help="also run one step of the model's optimizer"
+        "--optimizer",
+        action="store_true",
+        help="also run one step of the model's optimizer, in graph mode and in PyTorch",
     )
     args = parser.parse_args()
     known_faults = families.get_faults(args.model).FAULTS
