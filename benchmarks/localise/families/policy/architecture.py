@@ -30,7 +30,7 @@ DISCOUNT, TRACE_DECAY = 0.97, 0.9  #: gamma and lambda of the advantages
 CLIP_RANGE = 0.2  #: of ratios and values
 VALUE_WEIGHT, ENTROPY_WEIGHT = 0.5, 0.01
 EPS, TINY = 1e-5, 1e-8  #: of the layer norm; of the deviation of the advantages
-ADAM_EPS, MAX_NORM = 1e-5, 0.5
+ADAM_EPS, MAX_NORM = 1e-5, 0.5  #: the norm is that of all gradients together
 SEED = 121
 
 
@@ -55,10 +55,9 @@ class Model:
     value_target: str = "returns"  #: or 'advantages'
     is_baseline_stopped: bool = True  #: no gradient through the advantages
     is_critic_stopped: bool = False  #: no gradient from the values to the memory
+    #: AdamW without decay: MindSpore's own Adam has another place for eps, which is not small here
     optimizer: Optimizer = field(
-        default_factory=lambda: Optimizer(
-            kind="adam", eps=ADAM_EPS, weight_decay=0.0, clip=MAX_NORM
-        )
+        default_factory=lambda: Optimizer(eps=ADAM_EPS, weight_decay=0.0, clip=MAX_NORM)
     )
 
     def batch(self) -> tuple[np.ndarray, ...]:
