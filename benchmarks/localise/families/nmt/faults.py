@@ -93,12 +93,12 @@ FAULTS: Mapping[str, Fault] = {
         held_out=True,
         equivalents=("input-source", "gate-order", "gate-up-swapped"),
     ),
-    "bridge_forward": Fault(
-        "the decoder begins with the last state of the forward direction, not of the backward one",
+    "readout_early": Fault(
+        "the readout reads the decoder's state before a step, not behind it",
         "input-source",
-        change_model(is_bridge_forward=True),
+        change_model(is_readout_early=True),
         held_out=True,
-        equivalents=("split-order", "input-order", "scan-direction"),
+        equivalents=("row-shift", "causal-shift"),
     ),
 }
 
@@ -114,7 +114,7 @@ CASES: tuple[tuple[str, str], ...] = (
     ("alignment_stopped", "mindspore"),
     ("gradient_by_count", "pytorch"),
     ("update_exchanged", "mindspore"),
-    ("bridge_forward", "pytorch"),
+    ("readout_early", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -19,8 +19,8 @@ def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
     if not model.is_source_masked or not model.is_energy_activated or model.is_gradient_by_count:
         raise SystemExit("mask, activation and counts of gradients are knobs of the PyTorch net")
-    if model.loss_reduction != "tokens" or model.is_bridge_forward:
-        raise SystemExit("loss_reduction and is_bridge_forward are knobs of the PyTorch net")
+    if model.loss_reduction != "tokens" or model.is_readout_early:
+        raise SystemExit("loss_reduction and is_readout_early are knobs of the PyTorch net")
     return TranslationLoss(model)
 
 

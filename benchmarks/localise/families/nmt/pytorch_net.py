@@ -112,7 +112,6 @@ class Encoder(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.embedding = load_table(model, "source.embedding")
-        self.direction = 0 if model.is_bridge_forward else 1
         if model.variant == "written":
             self.recurrence = WrittenRecurrence(model)
             return
@@ -127,7 +126,7 @@ class Encoder(nn.Module):
         if hasattr(self, "recurrence"):
             return self.recurrence(embedded)
         states, last_states = self.rnn(embedded)
-        return states, last_states[self.direction]
+        return states, last_states[1]
 
 
 class AdditiveAttention(nn.Module):
@@ -213,6 +212,7 @@ class Decoder(nn.Module):
                 getattr(self.gru, name).data.copy_(values)
         self.readout = SummedReadout(model) if is_joint else load_linear(model, "readout")
         self.generator = load_linear(model, "head")
+        self.is_readout_early = model.is_readout_early
 
     def forward(
         self, tokens: Tensor, states: Tensor, last_state: Tensor, is_padding: Tensor
@@ -223,8 +223,10 @@ class Decoder(nn.Module):
         for token in self.embedding(tokens).unbind(1):
             context = self.attention(hidden, keys, states, is_padding)
             inputs = torch.cat([token, context], dim=-1)
+            before = hidden
             hidden = self.gru(self.gru.project(inputs) if self.is_written_out else inputs, hidden)
-            features.append(torch.cat([hidden, context, token], dim=-1))
+            read = before if self.is_readout_early else hidden
+            features.append(torch.cat([read, context, token], dim=-1))
         return self.generator(torch.tanh(self.readout(torch.stack(features, dim=1))))
 
 
