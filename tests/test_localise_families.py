@@ -75,7 +75,17 @@ def test_two_families_and_two_faults_of_six_others_are_held_out() -> None:
     }
     others = [model for model, _ in held_out if model not in families.HELD_OUT]
     assert len(families.HELD_OUT) == 2
-    assert sorted(others) == sorted(2 * ["clip", "lstm", "qat", "ranker", "unet", "vit"])
+    assert sorted(others) == sorted(2 * ["conformer", "encdec", "mla_moe", "nmt", "ranker", "ssm"])
+
+
+def test_faults_of_the_update_are_recorded_with_it_next_to_a_pair_without_fault() -> None:
+    for family in families.NAMES:
+        family_faults = families.get_faults(family).FAULTS
+        cases = [case for case in faults.CASES if case.model == family]
+        updates = [case for case in cases if "--optimizer" in case.target_options]
+        assert all("--optimizer" in case.reference_options for case in updates)
+        expected = {name for name, fault in family_faults.items() if fault.optimizer}
+        assert {case.fault for case in updates} == (expected | {"none"} if expected else set())
 
 
 def test_held_out_pairs_exist_and_have_no_fault() -> None:

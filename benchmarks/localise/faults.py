@@ -740,8 +740,12 @@ def _list_family_cases(family: str) -> list[Case]:
     for name, variants in faults_of_family.VARIANTS.items():
         options = [("--variant", variant) if variant else () for variant in variants]
         cases.append(Case(f"{family}-{name}", family, "none", "", *options))
+    update = (("--optimizer",), ("--optimizer",))
+    if any(fault.optimizer for fault in faults_of_family.FAULTS.values()):
+        cases.append(Case(f"{family}-optimizer", family, "none", "", *update))
     for fault, side in faults_of_family.CASES:
-        cases.append(Case(f"{family}-{fault}-{side}", family, fault, side))
+        options = update if faults_of_family.FAULTS[fault].optimizer else ()
+        cases.append(Case(f"{family}-{fault}-{side}", family, fault, side, *options))
     return cases
 
 

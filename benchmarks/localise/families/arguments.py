@@ -16,6 +16,11 @@ def parse_arguments(description: str) -> argparse.Namespace:
     parser.add_argument(
         "--variant", default="", help="another way to write the model down, as its net knows it"
     )
+    parser.add_argument(
+        "--optimizer",
+        action="store_true",
+        help="also run one step of the model's optimizer, in graph mode and in PyTorch",
+    )
     args = parser.parse_args()
     known_faults = families.get_faults(args.model).FAULTS
     if args.fault not in {"none", *known_faults}:

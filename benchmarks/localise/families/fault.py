@@ -31,7 +31,7 @@ class Fault:
     claims: Claims = claim_nothing
     row: str = ""  #: of a survey of published bugs
     held_out: bool = False
-    optimizer: bool = False  #: no family runs an optimizer step yet
+    optimizer: bool = False  #: shows only in the optimizer step
     #: further causes that are as right as ``cause``, as another description of the same difference
     equivalents: tuple[str, ...] = ()
 

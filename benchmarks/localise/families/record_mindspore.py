@@ -19,6 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3] / "fixtures"))
 import mindspore as ms
 from mindspore import Tensor
 from mindspore_dump import write_config
+from mindspore_nets.optimizer import Update
 from mindspore_nets.step import TrainStep
 
 import families
@@ -37,7 +38,8 @@ def main() -> None:
     ms.set_context(mode=ms.GRAPH_MODE)
     loss = families.import_net(args.model, "mindspore").build_loss(model)
     loss.set_train()
-    value, _ = TrainStep(loss, None)(*(Tensor(values) for values in model.batch()))
+    update = Update(loss.trainable_params(), model.optimizer) if args.optimizer else None
+    value, _ = TrainStep(loss, update)(*(Tensor(values) for values in model.batch()))
     print(f"loss {float(value.asnumpy()):.7f}\ndump {out}")
 
 

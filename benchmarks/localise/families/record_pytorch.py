@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from msprobe.pytorch import PrecisionDebugger, seed_all
 from msprobe_config import write_config
+from pytorch.optimizer import optimizer_of, prepare_gradients
 from torch import Tensor
 
 import families
@@ -34,11 +35,15 @@ def main() -> None:
     torch.set_num_threads(1)
     loss_module = families.import_net(args.model, "pytorch").build_loss(model)
     batch = [convert_to_tensor(values) for values in model.batch()]
+    optimizer = optimizer_of(loss_module, model.optimizer) if args.optimizer else None
 
     debugger = PrecisionDebugger(config_path=str(write_config(out, "tensor", "mix")))
     debugger.start(model=loss_module)
     loss = loss_module(*batch)
     loss.backward()
+    if optimizer is not None:
+        prepare_gradients(loss_module, model.optimizer)
+        optimizer.step()
     debugger.stop()
     debugger.step()
     print(f"loss {loss.item():.7f}\ndump {out}")

@@ -98,14 +98,12 @@ FAULTS: Mapping[str, Fault] = {
         "missing-step",
         change_model(are_images_normalized=False),
         lambda *_: [Anywhere("norm|length|divi")],
-        held_out=True,
         equivalents=("norm-missing",),
     ),
     "text_loss": Fault(
         "the loss of texts reads the similarities image by image, as the other loss",
         "input-source",
         change_model(is_text_loss_transposed=False),
-        held_out=True,
         equivalents=("axes-swapped", "softmax-axis"),
     ),
 }

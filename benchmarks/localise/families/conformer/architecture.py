@@ -62,6 +62,8 @@ class Model:
     score_dim: int = HEAD_DIM  #: scores are divided by its root
     is_position_stopped: bool = False  #: no gradient through the scores of relative positions
     embedding_scale: float = HIDDEN**0.5  #: of the projected frames
+    is_convolution_masked: bool = True  #: padding is zero before the depthwise convolution
+    are_lengths_floored: bool = False  #: positions of the CTC loss are rounded down
 
     def block(self, n: int) -> Model:
         """Return the model for block n: only the last one has the knobs of a block."""
@@ -76,6 +78,7 @@ class Model:
             activation="silu",
             score_dim=HEAD_DIM,
             is_position_stopped=False,
+            is_convolution_masked=True,
         )
 
     def relative_positions(self) -> np.ndarray:

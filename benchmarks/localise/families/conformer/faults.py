@@ -95,6 +95,20 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-stopped",
         change_model(is_position_stopped=True),
     ),
+    "convolution_mask": Fault(
+        "padding is not masked before the depthwise convolution",
+        "mask-missing",
+        change_model(is_convolution_masked=False),
+        held_out=True,
+        equivalents=("missing-step",),
+    ),
+    "lengths_floored": Fault(
+        "lengths behind the strided convolutions rounded down, not up",
+        "rounding-mode",
+        change_model(are_lengths_floored=True),
+        held_out=True,
+        equivalents=("argument", "constant-offset", "missing-step", "missing-term"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -112,6 +126,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("score_scale", "mindspore"),
     ("embedding_scale", "pytorch"),
     ("position_stopped", "mindspore"),
+    ("convolution_mask", "mindspore"),
+    ("lengths_floored", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

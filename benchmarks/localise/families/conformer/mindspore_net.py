@@ -29,8 +29,8 @@ from families.conformer.architecture import (
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
-    if model.embedding_scale != HIDDEN**0.5:
-        raise SystemExit("embedding_scale is a knob of the PyTorch net")
+    if model.embedding_scale != HIDDEN**0.5 or model.are_lengths_floored:
+        raise SystemExit("embedding_scale and are_lengths_floored are knobs of the PyTorch net")
     return CTCLoss(model)
 
 
@@ -162,6 +162,7 @@ class ConvolutionModule(nn.Cell):
             use_batch_statistics=False if model.are_statistics_running else None,
         )
         self.are_gates_first = model.are_gates_first
+        self.is_masked = model.is_convolution_masked
 
     def build_convolution(self, model: Model, path: str, groups: int = 1) -> nn.Conv1d:
         weight = model.weights[f"{path}.weight"]
@@ -190,7 +191,9 @@ class ConvolutionModule(nn.Cell):
             x = self.pointwise_conv1(x).transpose(0, 2, 1)
         else:
             x = self.pointwise_conv1(x.transpose(0, 2, 1))
-        x = self.apply_gates(x) * keep
+        x = self.apply_gates(x)
+        if self.is_masked:
+            x = x * keep
         x = self.depthwise_conv(self.pad(x))
         x = ops.silu(self.norm(x.expand_dims(2)).squeeze(2))
         if self.is_linear:

@@ -66,6 +66,8 @@ def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
     if model.score_dim != HEAD_DIM or model.is_position_stopped:
         raise SystemExit("faults of scores are knobs of the MindSpore net")
+    if not model.is_convolution_masked:
+        raise SystemExit("is_convolution_masked is a knob of the MindSpore net")
     net = CTCModel(model)
     rename(net, ESPNET_NAMES if model.variant == "names" else NEMO_NAMES)
     return net
@@ -279,7 +281,10 @@ class CTCModel(nn.Module):
         for layer in self.layers:
             x = layer(x, self.pos_emb, is_padding)
         log_probs = F.log_softmax(self.head(x), dim=-1).transpose(0, 1)
-        seq_lengths = (lengths + STRIDE - 1) // STRIDE
+        if self.model.are_lengths_floored:
+            seq_lengths = lengths // STRIDE
+        else:
+            seq_lengths = (lengths + STRIDE - 1) // STRIDE
         if self.model.loss_reduction == "labels":
             return F.ctc_loss(log_probs, labels, seq_lengths, label_lengths, blank=BLANK)
         losses = F.ctc_loss(

@@ -57,6 +57,8 @@ class Model:
     is_padding_divided: bool = False  #: the sum of losses is divided by all labels, with padding
     has_encoder_norm: bool = True  #: behind the last layer
     is_cross_softmax_half: bool = False  #: softmax in float16, in the last cross attention
+    is_encoder_bias_transposed: bool = False  #: queries and keys exchanged in its position bias
+    is_cross_parallel: bool = False  #: the last cross attention reads what the self attention reads
 
     @property
     def head_dim(self) -> int:

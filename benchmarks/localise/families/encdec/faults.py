@@ -134,6 +134,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_cross_softmax_half=True),
         lambda *_: [Words(r"\bfloat16")],
     ),
+    "bias_transposed": Fault(
+        "queries and keys exchanged in the encoder's position bias",
+        "relative-bias",
+        change_model(is_encoder_bias_transposed=True),
+        held_out=True,
+        equivalents=("axes-swapped", "weight-transposed"),
+    ),
+    "cross_parallel": Fault(
+        "the last cross attention reads the hidden state from before the self attention",
+        "input-source",
+        change_model(is_cross_parallel=True),
+        held_out=True,
+        equivalents=("layer-order", "residual-order"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -157,6 +171,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("norm_missing", "pytorch"),
     ("output_transposed", "mindspore"),
     ("softmax_half", "mindspore"),
+    ("bias_transposed", "mindspore"),
+    ("cross_parallel", "pytorch"),
 )
 
 #: Other module names in PyTorch; norm and loss written out in MindSpore, fused attention and a loss

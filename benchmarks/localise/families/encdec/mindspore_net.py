@@ -16,8 +16,8 @@ MASKED = -1e9
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
-    if not model.has_encoder_norm:
-        raise SystemExit("has_encoder_norm is a knob of the PyTorch net")
+    if not model.has_encoder_norm or model.is_cross_parallel:
+        raise SystemExit("has_encoder_norm and is_cross_parallel are knobs of the PyTorch net")
     return EncoderDecoderLoss(model)
 
 
@@ -53,8 +53,11 @@ class PositionBias(nn.Cell):
         values = model.weights[f"{stack}.position_bias.weight"]
         self.embedding = nn.Embedding(*values.shape, embedding_table=Tensor(values))
         self.buckets = Tensor(model.buckets(stack))
+        self.is_transposed = stack == "encoder" and model.is_encoder_bias_transposed
 
     def construct(self):
+        if self.is_transposed:
+            return self.embedding(self.buckets).transpose(2, 1, 0).expand_dims(0)
         return self.embedding(self.buckets).transpose(2, 0, 1).expand_dims(0)
 
 

@@ -56,8 +56,8 @@ BART_NAMES: Mapping[str, str] = {
 
 def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
-    if model.is_cross_softmax_half:
-        raise SystemExit("is_cross_softmax_half is a knob of the MindSpore net")
+    if model.is_cross_softmax_half or model.is_encoder_bias_transposed:
+        raise SystemExit("a fault of the MindSpore net")
     net = EncoderDecoder(model)
     rename(net, BART_NAMES if model.variant == "names" else T5_NAMES)
     return net
@@ -211,10 +211,12 @@ class CrossAttentionLayer(nn.Module):
         self.cross = Attention(model, f"decoder.{n}.cross")
         self.is_detached = model.is_encoder_detached and n == 1
 
-    def forward(self, x: Tensor, source: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, source: Tensor, bias: Tensor | None, queried: Tensor | None = None
+    ) -> Tensor:
         if self.is_detached:
             source = source.detach()
-        return x + self.cross(self.norm(x), source, bias)
+        return x + self.cross(self.norm(x if queried is None else queried), source, bias)
 
 
 class GatedMlp(nn.Module):
@@ -272,12 +274,14 @@ class DecoderBlock(nn.Module):
         self.self_attention = SelfAttentionLayer(model, "decoder", n)
         self.cross_attention = CrossAttentionLayer(model, n)
         self.decoder_mlp = MlpLayer(model, "decoder", n)
+        self.is_parallel = model.is_cross_parallel and n == 1
 
     def forward(
         self, x: Tensor, bias: Tensor | None, source: Tensor, source_bias: Tensor | None
     ) -> Tensor:
+        queried = x if self.is_parallel else None
         x = self.self_attention(x, bias)
-        return self.decoder_mlp(self.cross_attention(x, source, source_bias))
+        return self.decoder_mlp(self.cross_attention(x, source, source_bias, queried))
 
 
 class Encoder(nn.Module):

@@ -1,4 +1,4 @@
-"""Faults of the graph network. The family is held out."""
+"""Faults of the graph network."""
 
 from __future__ import annotations
 

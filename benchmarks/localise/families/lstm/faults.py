@@ -132,7 +132,6 @@ FAULTS: Mapping[str, Fault] = {
         "hidden and cell state of the previous batch exchanged",
         "input-order",
         change_model(are_states_exchanged=True),
-        held_out=True,
         equivalents=("input-source",),
     ),
     "cell_linear": Fault(
@@ -140,7 +139,6 @@ FAULTS: Mapping[str, Fault] = {
         "missing-step",
         change_model(is_cell_activated=False),
         _claim("tanh"),
-        held_out=True,
         equivalents=("activation-kind",),
     ),
 }

@@ -65,6 +65,8 @@ class Model:
     expert_gradient: float = 1.0  #: the gradient of the routed experts is multiplied by it
     has_query_norm: bool = True  #: of the compressed queries
     activation: str = "silu"  #: of the first block's feed-forward; or 'gelu', in the form with erf
+    is_shared_scaled: bool = False  #: the shared expert counts as much as the routed ones
+    are_positions_first: bool = False  #: the rows of a query are read as positions, then contents
 
     def block(self, n: int) -> Model:
         """Return the model for the attention of block n: only the last one has the knobs."""
@@ -77,6 +79,7 @@ class Model:
             score_dim=NOPE_DIM + ROPE_DIM,
             are_values_first=False,
             has_query_norm=True,
+            are_positions_first=False,
         )
 
     def rope(self) -> tuple[np.ndarray, np.ndarray]:

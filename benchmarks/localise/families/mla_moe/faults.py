@@ -136,6 +136,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Anywhere(rf"expert.*\b{expert}\b") for expert in EXCHANGED],
         equivalents=("weight-swapped",),
     ),
+    "shared_scaled": Fault(
+        "the routed experts' scaling factor multiplies the shared expert too",
+        "constant-factor",
+        change_model(is_shared_scaled=True),
+        lambda faulty, clean: [Ratio(clean.routed_scale)],
+        held_out=True,
+        equivalents=("scale", "residual-scale"),
+    ),
+    "positions_first": Fault(
+        "the rows of a query are split as positions, then contents",
+        "split-order",
+        change_model(are_positions_first=True),
+        held_out=True,
+        equivalents=("input-order", "heads-permuted", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -161,6 +176,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("query_norm", "pytorch"),
     ("gelu_for_silu", "mindspore"),
     ("experts_exchanged", "pytorch"),
+    ("shared_scaled", "mindspore"),
+    ("positions_first", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -212,6 +212,7 @@ class MoE(nn.Cell):
         if model.expert_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.expert_gradient)
         self.has_shared_expert = model.has_shared_expert
+        self.shared_scale = model.routed_scale if model.is_shared_scaled else 1.0
         if self.has_shared_expert:
             self.shared_experts = build_feed_forward(model, f"{prefix}.shared")
 
@@ -227,7 +228,10 @@ class MoE(nn.Cell):
         if self.scaled_gradient is not None:
             out = self.scaled_gradient(out)
         out = out.reshape(x.shape)
-        return out + self.shared_experts(x) if self.has_shared_expert else out
+        if not self.has_shared_expert:
+            return out
+        shared = self.shared_experts(x)
+        return out + (shared * self.shared_scale if self.shared_scale != 1 else shared)
 
 
 class DecodeLayer(nn.Cell):
@@ -276,6 +280,6 @@ class TokenLoss(nn.Cell):
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the loss with the weights and knobs of the model."""
-    if not model.has_query_norm:
-        raise SystemExit("has_query_norm is a knob of the PyTorch net")
+    if not model.has_query_norm or model.are_positions_first:
+        raise SystemExit("has_query_norm and are_positions_first are knobs of the PyTorch net")
     return TokenLoss(model)

@@ -65,6 +65,7 @@ class Attention(nn.Module):
         self.is_interleaved = model.is_rope_interleaved
         self.is_complex = model.variant == "dense"
         self.are_values_first = model.are_values_first
+        self.are_positions_first = model.are_positions_first
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Turn (batch, heads, seq, ROPE_DIM); interleaved pairs become halves first."""
@@ -92,7 +93,10 @@ class Attention(nn.Module):
             compressed_q = self.q_a_layernorm(compressed_q)
         q = self.q_b_proj(compressed_q)
         q = q.view(batch, seq, HEADS, NOPE_DIM + ROPE_DIM).transpose(1, 2)
-        q_nope, q_rope = torch.split(q, [NOPE_DIM, ROPE_DIM], dim=-1)
+        if self.are_positions_first:
+            q_rope, q_nope = torch.split(q, [ROPE_DIM, NOPE_DIM], dim=-1)
+        else:
+            q_nope, q_rope = torch.split(q, [NOPE_DIM, ROPE_DIM], dim=-1)
         latent, k_rope = torch.split(compressed_kv, [KV_RANK, ROPE_DIM], dim=-1)
         kv = self.kv_b_proj(self.kv_a_layernorm(latent))
         kv = kv.view(batch, seq, HEADS, 2 * NOPE_DIM).transpose(1, 2)
@@ -237,6 +241,6 @@ class ForCausalLM(nn.Module):
 
 def build_loss(model: Model) -> nn.Module:
     """Return the loss with the weights and knobs of the model."""
-    if model.activation != "silu":
-        raise SystemExit("activation is a knob of the MindSpore net")
+    if model.activation != "silu" or model.is_shared_scaled:
+        raise SystemExit("activation and is_shared_scaled are knobs of the MindSpore net")
     return ForCausalLM(model)

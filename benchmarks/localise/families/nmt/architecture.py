@@ -55,6 +55,8 @@ class Model:
     loss_reduction: str = "tokens"  #: the sum is divided by all tokens, or by all 'sentences'
     is_alignment_stopped: bool = False  #: no gradient through the attention's weights
     is_gradient_by_count: bool = False  #: a target's gradient is divided by its number of uses
+    is_update_exchanged: bool = False  #: the decoder's update gate keeps the candidate
+    is_readout_early: bool = False  #: the readout reads the state before a step
 
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return source (batch, SOURCE), tokens of the decoder and labels (batch, TARGET), int32.

@@ -86,6 +86,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_gradient_by_count=True),
         lambda *_: [Anywhere("row|count|number|frequen|occur|token")],
     ),
+    "update_exchanged": Fault(
+        "the update gate keeps the candidate, not the state, as the paper writes it",
+        "input-order",
+        change_model(is_update_exchanged=True),
+        held_out=True,
+        equivalents=("input-source", "gate-order", "gate-up-swapped"),
+    ),
+    "readout_early": Fault(
+        "the readout reads the decoder's state before a step, not behind it",
+        "input-source",
+        change_model(is_readout_early=True),
+        held_out=True,
+        equivalents=("row-shift", "causal-shift"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -99,6 +113,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("loss_sentences", "pytorch"),
     ("alignment_stopped", "mindspore"),
     ("gradient_by_count", "pytorch"),
+    ("update_exchanged", "mindspore"),
+    ("readout_early", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -19,8 +19,8 @@ def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
     if not model.is_source_masked or not model.is_energy_activated or model.is_gradient_by_count:
         raise SystemExit("mask, activation and counts of gradients are knobs of the PyTorch net")
-    if model.loss_reduction != "tokens":
-        raise SystemExit("loss_reduction is a knob of the PyTorch net")
+    if model.loss_reduction != "tokens" or model.is_readout_early:
+        raise SystemExit("loss_reduction and is_readout_early are knobs of the PyTorch net")
     return TranslationLoss(model)
 
 
@@ -46,6 +46,7 @@ class GRUCell(nn.Cell):
 
     def __init__(self, model: Model, path: str, gate_order: tuple[int, int, int]) -> None:
         super().__init__()
+        self.is_update_exchanged = model.is_update_exchanged and path == "decoder"
         weights = {
             name: model.weights[f"{path}.{name}"]
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -63,6 +64,8 @@ class GRUCell(nn.Cell):
         reset = ops.sigmoid(inputs[self.reset] + states[self.reset])
         update = ops.sigmoid(inputs[self.update] + states[self.update])
         candidate = ops.tanh(inputs[self.candidate] + reset * states[self.candidate])
+        if self.is_update_exchanged:
+            return (1 - update) * hidden + update * candidate
         return (1 - update) * candidate + update * hidden
 
 

@@ -31,6 +31,7 @@ def build_loss(model: Model) -> nn.Module:
         or not model.is_backward_restored
         or model.are_energies_half
         or model.is_alignment_stopped
+        or model.is_update_exchanged
     )
     if is_changed:
         raise SystemExit("faults of recurrence and alignment are knobs of the MindSpore net")
@@ -211,6 +212,7 @@ class Decoder(nn.Module):
                 getattr(self.gru, name).data.copy_(values)
         self.readout = SummedReadout(model) if is_joint else load_linear(model, "readout")
         self.generator = load_linear(model, "head")
+        self.is_readout_early = model.is_readout_early
 
     def forward(
         self, tokens: Tensor, states: Tensor, last_state: Tensor, is_padding: Tensor
@@ -221,8 +223,10 @@ class Decoder(nn.Module):
         for token in self.embedding(tokens).unbind(1):
             context = self.attention(hidden, keys, states, is_padding)
             inputs = torch.cat([token, context], dim=-1)
+            before = hidden
             hidden = self.gru(self.gru.project(inputs) if self.is_written_out else inputs, hidden)
-            features.append(torch.cat([hidden, context, token], dim=-1))
+            read = before if self.is_readout_early else hidden
+            features.append(torch.cat([read, context, token], dim=-1))
         return self.generator(torch.tanh(self.readout(torch.stack(features, dim=1))))
 
 

@@ -118,14 +118,12 @@ FAULTS: Mapping[str, Fault] = {
         "low-precision",
         change_model(is_head_half=True),
         lambda *_: [Words(r"\bfloat16")],
-        held_out=True,
     ),
     "block_weight": Fault(
         "the last block has the first weight of the block before",
         "weight-swapped",
         _take_first_block,
         lambda *_: [Anywhere(r"\bup\b")],
-        held_out=True,
     ),
 }
 

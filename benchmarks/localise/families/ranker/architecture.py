@@ -58,6 +58,8 @@ class Model:
     is_norm_last: bool = False  #: relu before batch norm in the last deep layer
     click_weight: float = 1.0  #: of the clicks in the loss
     field_gradient: float = 1.0  #: the gradient of the fields' embeddings is multiplied by it
+    is_crossed_with_itself: bool = False  #: the last cross layer multiplies its own input
+    has_offsets: bool = True  #: of the fields in their common table
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return counts, float32 (batch, COUNTS), fields, int32 (batch, FIELDS), a history of

@@ -74,7 +74,6 @@ FAULTS: Mapping[str, Fault] = {
         "relu before batch norm in the last deep layer, not behind it",
         "layer-order",
         change_model(is_norm_last=True),
-        held_out=True,
         equivalents=("input-source",),
     ),
     "click_weight": Fault(
@@ -82,7 +81,19 @@ FAULTS: Mapping[str, Fault] = {
         "loss-weight",
         change_model(click_weight=2.0),
         lambda *_: [Anywhere("weigh")],
+    ),
+    "crossed_with_itself": Fault(
+        "the last cross layer multiplies its own input, not the first vector",
+        "input-source",
+        change_model(is_crossed_with_itself=True),
         held_out=True,
+    ),
+    "offsets_missing": Fault(
+        "all fields read the first rows of their common table",
+        "missing-step",
+        change_model(has_offsets=False),
+        held_out=True,
+        equivalents=("missing-term", "row-shift", "constant-offset"),
     ),
 }
 
@@ -99,6 +110,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("machine_stopped", "pytorch"),
     ("norm_last", "pytorch"),
     ("click_weight", "mindspore"),
+    ("crossed_with_itself", "mindspore"),
+    ("offsets_missing", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

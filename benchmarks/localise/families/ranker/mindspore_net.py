@@ -33,6 +33,7 @@ def build_loss(model: Model) -> nn.Cell:
         or model.is_machine_stopped
         or model.is_sigmoid_doubled
         or model.is_norm_last
+        or not model.has_offsets
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")
@@ -117,8 +118,11 @@ class CrossLayer(nn.Cell):
     def __init__(self, model: Model, n: int) -> None:
         super().__init__()
         self.dense = build_dense(model, f"cross.{n}")
+        self.is_crossed_with_itself = n == CROSS_LAYERS - 1 and model.is_crossed_with_itself
 
     def construct(self, first, x):
+        if self.is_crossed_with_itself:
+            return x * self.dense(x) + x
         return first * self.dense(x) + x
 
 

@@ -37,6 +37,7 @@ def build_loss(model: Model) -> nn.Module:
         or model.is_embedding_first
         or model.field_gradient != 1
         or model.click_weight != 1
+        or model.is_crossed_with_itself
     )
     if is_changed:
         raise SystemExit("a fault of the MindSpore net")
@@ -70,10 +71,11 @@ class SparseArch(nn.Module):
         padding = PADDING if model.is_padding_skipped else None
         bag = nn.EmbeddingBag(ITEMS, EMBED, mode="mean", padding_idx=padding)
         self.history_bag = load(bag, model, "items")
+        self.has_offsets = model.has_offsets
         self.register_buffer("offsets", torch.arange(FIELDS) * ROWS)
 
     def forward(self, fields: Tensor, history: Tensor) -> Tensor:
-        by_field = self.table(fields + self.offsets)
+        by_field = self.table(fields + self.offsets if self.has_offsets else fields)
         return torch.cat([by_field, self.history_bag(history)[:, None]], dim=1)
 
 

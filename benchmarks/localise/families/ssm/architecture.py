@@ -55,6 +55,8 @@ class Model:
     norm_kind: str = "rms"  #: or 'layer', without bias
     is_decay_half: bool = False  #: the decay of each step is computed in float16
     gate_gradient: float = 1.0  #: the gradient of the gate is multiplied by it
+    has_softplus: bool = True  #: of the step sizes
+    is_dt_bias_late: bool = False  #: the bias of the step sizes is added behind their softplus
 
     def block(self, n: int) -> Model:
         """Return the model for block n: only the last one has the knobs."""

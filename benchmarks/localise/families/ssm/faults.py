@@ -120,6 +120,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(gate_gradient=2.0),
         lambda faulty, clean: [Ratio(faulty.gate_gradient / clean.gate_gradient)],
     ),
+    "softplus_missing": Fault(
+        "step sizes without softplus",
+        "missing-step",
+        change_model(has_softplus=False),
+        lambda *_: [Anywhere("softplus")],
+        held_out=True,
+        equivalents=("activation-kind",),
+    ),
+    "dt_bias_late": Fault(
+        "the bias of the step sizes is added behind their softplus, not before it",
+        "layer-order",
+        change_model(is_dt_bias_late=True),
+        held_out=True,
+        equivalents=("input-source", "bias-missing"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -143,6 +158,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("decay_half", "pytorch"),
     ("conv_bias", "mindspore"),
     ("gate_gradient", "pytorch"),
+    ("softplus_missing", "mindspore"),
+    ("dt_bias_late", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -174,6 +174,7 @@ class MambaMixer(nn.Cell):
         self.out_proj = make_dense(weights[f"{prefix}.out_proj.weight"])
         self.is_silu, self.is_gate_activated = model.activation == "silu", model.is_gate_activated
         self.are_b_c_swapped = model.are_b_c_swapped
+        self.has_softplus = model.has_softplus
 
     def construct(self, x):
         both = self.in_proj(x)
@@ -186,7 +187,10 @@ class MambaMixer(nn.Cell):
         if self.are_b_c_swapped:
             b, c = c, b
         dt = self.dt_proj(selected[..., :DT_RANK])
-        dt = ops.log1p(ops.exp(dt)) if self.is_softplus_written else ops.softplus(dt)
+        if self.is_softplus_written:
+            dt = ops.log1p(ops.exp(dt))
+        elif self.has_softplus:
+            dt = ops.softplus(dt)
         y = self.scan(u, dt, b, c)
         if self.has_skip:
             y = y + self.D * u
@@ -242,6 +246,6 @@ class TokenLoss(nn.Cell):
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the loss with the weights and knobs of the model."""
-    if model.is_decay_half or model.gate_gradient != 1:
-        raise SystemExit("is_decay_half and gate_gradient are knobs of the PyTorch net")
+    if model.is_decay_half or model.gate_gradient != 1 or model.is_dt_bias_late:
+        raise SystemExit("a fault of the PyTorch net")
     return TokenLoss(model)

@@ -157,6 +157,12 @@ class Mixer(nn.Module):
             outputs.append(torch.einsum("bdn,bn->bd", state, c_step))
         return torch.stack(outputs, dim=1)
 
+    def compute_step_sizes(self, dt: Tensor) -> Tensor:
+        """Return the step sizes (batch, seq, INNER)."""
+        if self.model.is_dt_bias_late:
+            return F.softplus(F.linear(dt, self.dt_proj.weight)) + self.dt_proj.bias
+        return F.softplus(self.dt_proj(dt))
+
     def forward(self, x: Tensor) -> Tensor:
         branch, gate = self.project(x)
         if self.model.gate_gradient != 1:
@@ -164,7 +170,7 @@ class Mixer(nn.Module):
         u = self.convolve(branch)
         dt, b, c = self.select(u)
         scan = self.scan_stepwise if self.model.variant == "stepwise" else self.scan
-        y = scan(u, F.softplus(self.dt_proj(dt)), b, c)
+        y = scan(u, self.compute_step_sizes(dt), b, c)
         if self.model.has_skip:
             y = y + u * self.D
         return self.out_proj(y * (F.silu(gate) if self.model.is_gate_activated else gate))
@@ -212,4 +218,6 @@ class ForCausalLM(nn.Module):
 
 def build_loss(model: Model) -> nn.Module:
     """Return the loss with the weights and knobs of the model."""
+    if not model.has_softplus:
+        raise SystemExit("has_softplus is a knob of the MindSpore net")
     return ForCausalLM(model)

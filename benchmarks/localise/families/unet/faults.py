@@ -131,7 +131,6 @@ FAULTS: Mapping[str, Fault] = {
         "the time embedding is added behind the second norm of a block, not before it",
         "layer-order",
         change_model(is_time_added_late=True),
-        held_out=True,
         equivalents=("input-source",),
     ),
     "step_scale": Fault(
@@ -139,7 +138,6 @@ FAULTS: Mapping[str, Fault] = {
         "rope-scaling",
         change_model(step_scale=1 / N_STEPS),
         lambda faulty, clean: [Ratio(faulty.step_scale / clean.step_scale)],
-        held_out=True,
         equivalents=("constant-factor", "scale"),
     ),
 }

@@ -129,13 +129,11 @@ FAULTS: Mapping[str, Fault] = {
         "patches column by column, not row by row",
         "axes-swapped",
         change_model(are_patches_by_column=True),
-        held_out=True,
     ),
     "class_position": Fault(
         "positions are added to the patches only, not to the class token",
         "missing-term",
         change_model(has_class_position=False),
-        held_out=True,
         equivalents=("missing-step", "weight-rows"),
     ),
 }

@@ -1,4 +1,4 @@
-"""Faults of the autoencoder of waveforms. The family is held out."""
+"""Faults of the autoencoder of waveforms."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""A single-stage object detector with a feature pyramid, focal loss and GIoU loss."""

@@ -1,0 +1,1 @@
+"""A recurrent actor-critic policy trained with the clipped objective of PPO."""
