@@ -353,7 +353,12 @@ def explain_update(
     (2.5 * GRADIENTS + 0.01 * WEIGHTS, GRADIENTS + 0.01 * WEIGHTS, "clip",
      "gradients 2.5 times the reference's"),
     # moments of the first step
-    (0.01 * GRADIENTS**2, 0.001 * GRADIENTS**2, "beta", "beta2 = 0.99; the reference has beta2 = 0.999"),
+    (
+        0.01 * GRADIENTS**2,
+        0.001 * GRADIENTS**2,
+        "beta",
+        "beta2 = 0.99; the reference has beta2 = 0.999",
+    ),
     (0.05 * GRADIENTS, 0.1 * GRADIENTS, "beta", "beta1 = 0.95; the reference has beta1 = 0.9"),
     (0.0317 * GRADIENTS, 0.1 * GRADIENTS, "clip", "gradients 0.317 times the reference's"),
 ])  # fmt: skip
