@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import filterfalse
 
@@ -12,6 +12,7 @@ import numpy as np
 from ..comparison import NO_INFORMATION
 from ..comparison.new_weights import find_new_weight_rows
 from ..graph import find_common_dtype
+from ..graph.adjoints import VALUE_DEPENDENT_KINDS
 from ..model.arrays import Floats
 from ..model.dtypes import get_unit_roundoff
 from ..model.trace import FORWARD, OPTIMIZER
@@ -36,6 +37,10 @@ UPDATE_EVIDENCE = "update"
 #: Tolerances up to which an error may be explained by the errors of agreeing inputs and the
 #: operator's conditioning. Beyond this a value no longer agrees, whatever its inputs.
 _MAX_EXPLAINED_TOLERANCES = 32.0
+#: Times the error of agreeing inputs that always explains that of a value: a part has a smaller
+#: scale than the whole, and two inputs may err alike. A function of a unit far larger than that of
+#: what follows gives errors of many tolerances.
+_PASSED_ON = 2.0
 #: Conditionings by which a diverged error must grow to count as amplified.
 _AMPLIFICATION = 10
 #: Operators that are run again. After a divergence of every sum the first of them are what matters.
@@ -47,6 +52,9 @@ class Walk:
     """What the walk from inputs to outputs finds out."""
 
     state: list[str]  #: per node
+    #: node -> its limit, of propagated values that noise explains: they agree if what differs before
+    #: them reconverges
+    noise_limits: Mapping[int, float]
     allowed_errors: list[float]  #: per pair
     ancestry: Ancestries
     recomputations: dict[int, Recomputation]
@@ -77,7 +85,9 @@ def walk_forwards(
     new_weight_rows = frozenset(find_new_weight_rows(graph.comparison.alignment))
     recomputations: dict[int, Recomputation] = {}
     forward_has_diverged = False
-    ancestries = Ancestries(graph, state, _exclude_casts(graph, errors), cancellations)
+    noise_limits: dict[int, float] = {}
+    causal_errors = _exclude_casts(graph, errors)
+    ancestries = Ancestries(graph, state, noise_limits, causal_errors, cancellations)
     for node in filterfalse(settled_nodes.__contains__, graph.order):
         own_ancestry = ancestries.keep(node)
         if node >= len(pairs) or not is_comparable[node]:
@@ -96,16 +106,23 @@ def walk_forwards(
                     state[node], allowed_errors[node] = AGREEING, error
                     continue
             if node not in new_weight_rows:  # its tolerance includes what the gradient's error does
+                input_error = _find_input_error(graph, node, state, causal_errors)
+                input_error = float(np.fmax(input_error, own_ancestry.carried_error))
                 allowed_error = _extend_allowed_error(
                     allowed_error,
-                    max(factors[node] * own_ancestry.carried_error, elementwise_errors[node]),
-                    own_ancestry.carried_error,
+                    max(factors[node] * input_error, elementwise_errors[node]),
+                    input_error,
                     recomputation,
                 )
         allowed_errors[node] = allowed_error
+        noise = math.nan if node in new_weight_rows else own_ancestry.noise
+        noise_limit = _extend_allowed_error(allowed_error, factors[node] * noise, noise, None)
+        is_noise = error <= noise_limit < NO_INFORMATION and not is_broken[node]
         if error <= allowed_error and not is_broken[node]:
             is_informative = allowed_error < NO_INFORMATION or error <= tolerance
             state[node] = AGREEING if is_informative else INCOMPARABLE
+        elif has_cause and is_noise:
+            state[node], noise_limits[node] = PROPAGATED, noise_limit
         elif own_ancestry.has_diverged:
             growth_limit = _AMPLIFICATION * factors[node] * own_ancestry.worst_diverged_error
             state[node] = AMPLIFIED if error > growth_limit else PROPAGATED
@@ -118,7 +135,7 @@ def walk_forwards(
     for node, own_cancellation in zip(settled_nodes, own_cancellations, strict=True):
         inherited_cancellation = min(max_cancellations[node], own_cancellation)
         allowed_errors[node] = tolerances[node] * max(cancellations[node], inherited_cancellation)
-    return Walk(state, allowed_errors, ancestries, recomputations)
+    return Walk(state, noise_limits, allowed_errors, ancestries, recomputations)
 
 
 def _list_settled_nodes(
@@ -191,6 +208,27 @@ def _exclude_casts(graph: JointGraph, errors: list[float]) -> list[float]:
     return causal_errors
 
 
+def _find_input_error(
+    graph: JointGraph, node: int, state: Sequence[str], errors: Sequence[float]
+) -> float:
+    """Return the largest agreeing error of what a gradient is computed with, NaN if none is known.
+
+    The record of a backward call names the gradients that it reads, but not the values of the
+    forward call: the other factor of a product, or the result of a function.
+    """
+    input_errors = [math.nan]
+    for side in graph.sides:
+        producer = side.find_producer(node)
+        call = side.flow.calls[producer] if producer >= 0 else -1
+        if call < 0 or side.kinds[call] not in VALUE_DEPENDENT_KINDS:
+            continue
+        values = [*side.flow.operands[call], *side.flow.writes[call]]
+        for value in side.nodes[values].tolist():
+            if state[value] == AGREEING:
+                input_errors.append(errors[value])
+    return float(np.fmax.reduce(input_errors))
+
+
 def _extend_allowed_error(
     allowed_error: float,
     enlarged_error: float,
@@ -205,4 +243,5 @@ def _extend_allowed_error(
         return allowed_error
     if recomputation is not None and np.isfinite(recomputation.amplification):
         return max(allowed_error, recomputation.amplification * input_error)
-    return max(allowed_error, min(_MAX_EXPLAINED_TOLERANCES * allowed_error, enlarged_error))
+    limit = max(_MAX_EXPLAINED_TOLERANCES * allowed_error, _PASSED_ON * input_error)
+    return max(allowed_error, min(limit, enlarged_error))

@@ -262,7 +262,7 @@ def _flag_consequences(graph: JointGraph, walk: Walk) -> list[bool]:
     """Return (nodes,) whether a value differs of which the node is a nearest compared ancestor."""
     has_consequence = [False] * graph.n_nodes
     for node, state in enumerate(walk.state):
-        if state in DIVERGED:
+        if state in DIVERGED and node not in walk.noise_limits:
             for ancestor in walk.ancestry[node].ancestors:
                 has_consequence[ancestor] = True
     return has_consequence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -82,18 +82,19 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     exceeds_tolerance = errors > tolerances
     is_final = _flag_final_differences(graph)
     limits = (errors.tolist(), noticed_errors.tolist(), exceeds_tolerance.tolist())
-    final_state = find_reconverged(graph, walk.state, is_final, *limits)
+    final_state = _find_reconverged(graph, walk, is_final, *limits)
     if _has_unexplained_gradients(graph, final_state):
         restored_state = restore_contradictions(graph, walk, final_state)
         excused_nodes = _find_excused_nodes(graph, walk, restored_state)
         if excused_nodes and _is_precise(graph):
             walk = _walk_without(graph, rules, cancellation, walk, excused_nodes)
-            final_state = find_reconverged(graph, walk.state, is_final, *limits)
+            final_state = _find_reconverged(graph, walk, is_final, *limits)
         else:
             for node in range(len(pairs)):
                 is_final[node] |= bool(graph.phase[node] == FORWARD)
-            final_state = find_reconverged(graph, walk.state, is_final, *limits)
+            final_state = _find_reconverged(graph, walk, is_final, *limits)
     final_state = restore_contradictions(graph, walk, final_state)
+    _restore_noisy_nodes(graph, walk, final_state)
     _demote_consequences(graph, final_state, errors)
     _demote_unrecorded_gradients(graph, final_state)
     _keep_foreign_values_unpaired(graph, final_state)
@@ -104,6 +105,41 @@ def classify(graph: JointGraph, rules: Rules) -> States:
         walk.ancestry,
         walk.recomputations,
     )
+
+
+def _find_reconverged(
+    graph: JointGraph,
+    walk: Walk,
+    is_final: list[bool],
+    errors: list[float],
+    noticed_errors: list[float],
+    exceeds_tolerance: list[bool],
+) -> list[str]:
+    """Return the states with reconverged nodes marked, as if what noise explains agreed.
+
+    It shows only a difference that is larger than what noise may be there.
+    """
+    state, noticed_errors = list(walk.state), list(noticed_errors)
+    for node, limit in walk.noise_limits.items():
+        state[node], noticed_errors[node] = AGREEING, limit
+    return find_reconverged(graph, state, is_final, errors, noticed_errors, exceeds_tolerance)
+
+
+def _restore_noisy_nodes(graph: JointGraph, walk: Walk, state: list[str]) -> None:
+    """Call what noise explains propagated again where a difference before it has not reconverged.
+
+    Of that which agrees, noise is what was allowed.
+    """
+    forward_has_diverged = any(
+        name in DIVERGED and phase == FORWARD
+        for name, phase in zip(state, graph.phase, strict=True)
+    )
+    for node in filter(walk.noise_limits.__contains__, graph.order):
+        has_cause = any(state[ancestor] in DIVERGED for ancestor in walk.ancestry[node].ancestors)
+        if has_cause or (forward_has_diverged and graph.phase[node] != FORWARD):
+            state[node] = PROPAGATED
+        else:
+            walk.allowed_errors[node] = walk.noise_limits[node]
 
 
 def _find_excused_nodes(graph: JointGraph, walk: Walk, state: list[str]) -> frozenset[int]:
@@ -140,7 +176,7 @@ def _walk_without(
     for node in excused_nodes:
         state[node] = walk.state[node]
     ancestry = second_walk.ancestry.replace_nodes(excused_nodes, walk.ancestry)
-    return Walk(state, second_walk.allowed_errors, ancestry, second_walk.recomputations)
+    return replace(second_walk, state=state, ancestry=ancestry)
 
 
 def _flag_final_differences(graph: JointGraph) -> list[bool]:

@@ -30,6 +30,8 @@ _NONLINEAR = frozenset(
      "sigmoid", "silu", "gelu", "tanh", "relu", "abs", "sin", "cos", "erf",
      "layer_norm", "rms_norm", "batch_norm"}
 )  # fmt: skip
+#: The gradient is computed with the values of the forward call.
+VALUE_DEPENDENT_KINDS = _PRODUCTS | _NONLINEAR
 #: Backward ops that one of these takes at least where no single gradient operator does it: a mean
 #: divides what it spreads; softmax is y (dy - sum(y dy)).
 _MIN_STEPS = {"mean": 2, "softmax": 4}
