@@ -296,7 +296,8 @@ def _judge_slot_pairs(
 
     A value may differ from any other by what it may differ from its own partner. A larger
     difference is isolated unless the results of the ops differ, too, or the values differ from
-    their own partners: then a finding there explains it.
+    their own partners, or what they are computed from does: then a finding there explains it, or
+    another decomposition.
     """
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
     agrees, is_comparable = pairs["agrees"].tolist(), pairs["comparable"].tolist()
@@ -323,5 +324,15 @@ def _judge_slot_pairs(
             writes_r = list(alignment.reference.writes[pair.reference_op])
             related_nodes.update(graph.target_nodes[writes_t].tolist())
             related_nodes.update(graph.reference_nodes[writes_r].tolist())
-        is_explained = any(walk.state[related] in DIVERGED for related in related_nodes)
-        state[node] = PROPAGATED if is_explained else ISOLATED
+        if any(walk.state[related] in DIVERGED for related in related_nodes):
+            state[node] = PROPAGATED
+            continue
+        differing_ancestors = [
+            ancestor
+            for ancestor in walk.ancestry[node].ancestors
+            if walk.state[ancestor] in DIVERGED
+        ]
+        if any(state[ancestor] in DIVERGED for ancestor in differing_ancestors):
+            state[node] = PROPAGATED
+        elif not (differing_ancestors and state[node] == RECONVERGED):
+            state[node] = ISOLATED

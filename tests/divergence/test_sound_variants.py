@@ -16,6 +16,7 @@ PAIRS = (
     ("norm_root", "norm_inverse"),
     ("norm_call", "norm_inverse"),
     ("loss_call", "loss_gathered"),
+    ("distance_plain", "distance_reversed"),  # |a - b| and |b - a|
     ("paths_call", "paths_written"),  # gradients are exponentials of sums of 64 terms
     ("experts_rows", "experts_masks"),
     ("gate_sigmoid", "gate_exponential"),
@@ -30,7 +31,8 @@ def align_variants(dump):
 
     def align(first, second):
         if (first, second) not in results:
-            folder = dump("pt_variants")
+            is_distance = first.startswith("distance")
+            folder = dump("pt_distances" if is_distance else "pt_variants")
             results[first, second] = dumpdiff.align(folder / first, folder / second, explained=())
         return results[first, second]
 
