@@ -11,6 +11,7 @@ from traces import (
     load_shipped_rules,
 )
 
+from dumpdiff import read
 from dumpdiff.divergence.error_bounds import (
     build_visibility_function,
     compute_cancellation,
@@ -185,6 +186,18 @@ class TestElementwiseErrors:
         edited = self.edit(clean_trace, ROOT, "min", input_factor, 2**0.5)
         graph, states = classify_traces(edited, clean_trace)
         assert (states.state[find_node(graph, ROOT)] == "agreeing") is agrees
+
+    @pytest.mark.parametrize(("norm_factor", "agrees"), [(1.0, True), (1 + 1e-4, False)])
+    def test_an_extreme_after_a_multiplication_by_signs_may_be_any_element(
+        self, dump, norm_factor, agrees
+    ):
+        name = "Torch.abs.0.backward"
+        trace = read(dump("pt_distances") / "distance_plain")
+        clean_trace = edit_tensors(trace, range(len(trace.tensors)), file="")
+        edited = self.edit(clean_trace, name, "max", 1 + 1e-6, 1 + 1.2e-5)
+        edited = self.edit(edited, name, "norm", 1, norm_factor)
+        graph, states = classify_traces(edited, clean_trace)
+        assert (states.state[find_node(graph, name)] == "agreeing") is agrees
 
     @pytest.mark.parametrize(("input_factor", "agrees"), [(3e-6, True), (0.0, False)])
     def test_the_norm_of_a_square_shows_the_error_of_the_largest_elements(
