@@ -13,9 +13,9 @@ from ..model.trace import FORWARD, OPTIMIZER, Trace, flag_words
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
 from .dataflow import Flow
+from .integer_contents import number_contents
 from .statistics import complete_statistics
 from .value_classes import assign_classes, count_evidence, flag_doubtful_files
-from .vector_contents import number_contents
 
 
 def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) -> Flow:

@@ -160,7 +160,7 @@ def assign_classes(
         _find_recorded_edges(tensors, is_usable),
         _find_equal_statistics(tensors, is_chosen, low_precision, is_exact, contents),
         _find_equal_checksums(tensors, is_usable),
-        _find_latest_outputs(tensors, is_usable & ~is_informative),
+        _find_latest_outputs(tensors, is_usable & ~is_informative, contents),
     ]
     if counters is not None:
         joins.append(_find_equal_numbers(tensors, is_usable & counters))
@@ -275,7 +275,7 @@ def _find_equal_checksums(tensors: pd.DataFrame, is_usable: Flags) -> Ints:
     return np.stack([rows[order[:-1]][is_equal], rows[order[1:]][is_equal]])
 
 
-def _find_latest_outputs(tensors: pd.DataFrame, is_chosen: Flags) -> Ints:
+def _find_latest_outputs(tensors: pd.DataFrame, is_chosen: Flags, contents: Ints) -> Ints:
     """Return (2, n) chosen inputs without producer, and the latest output that looks the same."""
     has_numbers = tensors["max"].notna() | (tensors["nonfinite"] == 1)
     rows = np.flatnonzero(is_chosen & has_numbers.to_numpy())
@@ -284,6 +284,7 @@ def _find_latest_outputs(tensors: pd.DataFrame, is_chosen: Flags) -> Ints:
         np.nan_to_num(table[name].to_numpy(dtype=float), nan=_NAN_KEY)
         for name in ("size", "max", "min", "norm")
     ]
+    keys.append(contents[rows])
     order = np.lexsort((rows, *keys))
     is_repeat = np.ones(len(rows), dtype=bool)
     for key in keys:
