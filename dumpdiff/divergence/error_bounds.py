@@ -494,12 +494,13 @@ def build_share_function(graph: JointGraph) -> Callable[[int, int], float]:
 
     The share is a ratio of root mean squares; 1 where the child is no sum. The relative error of a
     sum is that of its terms times their shares: a new weight differs by little of what a step
-    differs by.
+    differs by. The gradient of a term is no sum of terms, although its record names the operator.
     """
     rms = _average_class_column(graph, lambda flow: np.asarray(flow.rms, dtype=float)).tolist()
     is_sum_node = np.zeros(graph.n_nodes, dtype=bool)
     for side in graph.sides:
         is_sum_op = np.array([kind in _SUM_KINDS for kind in side.kinds], dtype=bool)
+        is_sum_op &= np.asarray(side.flow.calls, dtype=np.int64) < 0
         producers = _get_producers(side)
         is_produced = producers >= 0
         is_sum_node[is_produced] |= is_sum_op[producers[is_produced]]

@@ -5,10 +5,12 @@ import pytest
 from traces import (
     classify_traces,
     edit_tensors,
+    find_op,
     find_result,
     find_tensors_like,
     find_value,
     load_shipped_rules,
+    scale_tensors,
 )
 
 from dumpdiff import read
@@ -159,6 +161,16 @@ class TestCarried:
             assert share(
                 int(graph.target_nodes[branch]), int(graph.target_nodes[total])
             ) == pytest.approx(expected)
+
+    def test_the_gradient_of_a_term_has_the_whole_error_of_the_given_one(self, trace):
+        record = RESIDUAL.replace("forward", "backward")
+        clean_trace = trace("pt_none")
+        is_output = clean_trace.tensors["op"] == find_op(clean_trace, record)
+        is_output &= clean_trace.tensors["slot_kind"] == "output"
+        edited = scale_tensors(clean_trace, np.flatnonzero(is_output), 10)
+        graph, _ = classify_traces(edited, edited)
+        share = build_visibility_function(graph)
+        assert share(find_node(graph, record, "input.0"), find_node(graph, record)) == 1
 
     def test_an_activation_shows_the_whole_carried_error(self, trace):
         graph, _ = classify_traces(trace("pt_none"), trace("pt_none"))

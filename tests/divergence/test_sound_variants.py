@@ -25,11 +25,15 @@ PAIRS = (
     ("norm_call", "norm_inverse"),
     ("loss_call", "loss_gathered"),
     ("distance_plain", "distance_reversed"),  # |a - b| and |b - a|
+    ("halves_factored", "halves_written"),  # a gradient that is added up, next to one that is not
     ("paths_call", "paths_written"),  # gradients are exponentials of sums of 64 terms
     ("experts_rows", "experts_masks"),
     ("gate_sigmoid", "gate_exponential"),
     ("attention_written", "attention_fused"),
 )
+
+#: First word of variants -> the archive with them, if it is not that of most.
+ARCHIVES = {"distance": "pt_distances", "halves": "pt_halves"}
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +43,7 @@ def align_variants(dump):
 
     def align(first, second):
         if (first, second) not in results:
-            is_distance = first.startswith("distance")
-            folder = dump("pt_distances" if is_distance else "pt_variants")
+            folder = dump(ARCHIVES.get(first.partition("_")[0], "pt_variants"))
             results[first, second] = dumpdiff.align(folder / first, folder / second, explained=())
         return results[first, second]
 
