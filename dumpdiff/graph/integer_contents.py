@@ -7,6 +7,7 @@ order. One value would make the two ends of every edge one. Labels may be the to
 from __future__ import annotations
 
 from itertools import permutations
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -24,8 +25,8 @@ _MAX_AXES = 3
 _STATISTICS = ["size", "max", "min"]
 
 
-def number_contents(trace: Trace, tensors: pd.DataFrame) -> Ints:
-    """Return (tensors,) equal numbers for equal contents, -1 where nothing is known.
+def compute_content_checksums(trace: Trace, tensors: pd.DataFrame) -> Ints:
+    """Return (tensors,) equal checksums for equal contents, -1 where nothing is known.
 
     A tensor, its transposes and what they are reshaped to have equal contents. Only those are read
     that have the statistics of another one; what an op reads of a recorded output is what that was.
@@ -36,15 +37,15 @@ def number_contents(trace: Trace, tensors: pd.DataFrame) -> Ints:
     rows = np.flatnonzero(is_readable)
     rows = rows[tensors.iloc[rows].duplicated(_STATISTICS, keep=False).to_numpy()]
     has_source = (sources[rows] >= 0) & is_readable[sources[rows]]
-    numbers: dict[bytes, int] = {}
+    checksums: dict[bytes, int] = {}
     for row in rows[~has_source].tolist():
         array = load_readable_tensor(trace, row)
         if array is None or array.dtype.kind not in "iu":
             continue
         keys = _list_keys(array.astype(np.int64).squeeze())
-        known_numbers = [numbers[key] for key in keys if key in numbers]
-        contents[row] = known_numbers[0] if known_numbers else row
-        numbers.update(dict.fromkeys(keys, int(contents[row])))
+        known_checksums = [checksums[key] for key in keys if key in checksums]
+        contents[row] = known_checksums[0] if known_checksums else crc32(min(keys))
+        checksums.update(dict.fromkeys(keys, int(contents[row])))
     contents[rows[has_source]] = contents[sources[rows[has_source]]]
     return contents
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from ..model.arrays import Flags, Floats, Ints
+from ..model.arrays import Flags, Floats, Ints, Objects
 from ..model.dtypes import MASK_MAGNITUDE, is_integer
 from ..model.trace import flag_words
 
@@ -140,8 +140,8 @@ def assign_classes(
     Untrusted tensors and immediates get -1. ``tensors`` has complete statistics. ``low_precision``
     means that mean and norm were computed in the tensor's dtype. ``updates`` (rows,) marks what
     optimizers read and write. ``counters`` (rows,) marks counts of steps: an optimizer that keeps
-    one for each weight has one value of it. ``contents`` (rows,) numbers what was read of tensors,
-    -1 for nothing; those of other contents are not equal.
+    one for each weight has one value of it. ``contents`` (rows,) are checksums of what was read of
+    tensors, -1 for nothing; those of other contents are not equal.
 
     Two tensors are one class if a recorded edge joins them, if their checksums are equal, or if
     element count, max and min are identical and mean and norm agree to summation order (exactly,
@@ -159,7 +159,8 @@ def assign_classes(
     joins = [
         _find_recorded_edges(tensors, is_usable),
         _find_equal_statistics(tensors, is_chosen, low_precision, is_exact, contents),
-        _find_equal_checksums(tensors, is_usable),
+        _find_equal_checksums(tensors, tensors["hash"].to_numpy(), is_usable, ""),
+        _find_equal_checksums(tensors, contents, is_usable, -1),
         _find_latest_outputs(tensors, is_usable & ~is_informative, contents),
     ]
     if counters is not None:
@@ -264,10 +265,12 @@ def _find_equal_numbers(tensors: pd.DataFrame, is_chosen: Flags) -> Ints:
     return np.stack([rows[order[:-1]][is_equal], rows[order[1:]][is_equal]])
 
 
-def _find_equal_checksums(tensors: pd.DataFrame, is_usable: Flags) -> Ints:
+def _find_equal_checksums(
+    tensors: pd.DataFrame, checksums: Ints | Objects, is_usable: Flags, missing: str | int
+) -> Ints:
     """Return (2, n) usable rows of more than one element with equal size and checksum."""
-    sizes, checksums = tensors["size"].to_numpy(), tensors["hash"].to_numpy()
-    rows = np.flatnonzero(is_usable & (checksums != "") & (sizes > 1))
+    sizes = tensors["size"].to_numpy()
+    rows = np.flatnonzero(is_usable & (checksums != missing) & (sizes > 1))
     keys = pd.Series(list(zip(sizes[rows], checksums[rows], strict=True)))
     codes = pd.factorize(keys)[0] if len(rows) else np.empty(0, dtype=int)
     order = np.argsort(codes, kind="stable")
