@@ -66,7 +66,8 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     - all its comparable ancestors agree.
 
     If an ancestor does not agree, the value is propagated; it is amplified if its error exceeds
-    theirs by more than ten times the conditioning. Every gradient depends on the whole forward
+    theirs by more than ten times the conditioning. If the errors of agreeing values before that
+    ancestor explain its error, it agrees once the ancestor reconverges. Every gradient depends on the whole forward
     pass. On the way back, what does not agree itself but leads only to agreement is reconverged,
     see :func:`find_reconverged`. If diverged gradients then have no cause, they have one in the
     backward pass; in a coarse dtype, where different values look equal, the forward pass did not
