@@ -201,7 +201,8 @@ def _bound_extremes(graph: JointGraph, node: int) -> float:
     """
     if not _is_difference_of_extreme(graph, node):
         return 0.0
-    size = np.array([float(side.flow.sizes[int(side.classes[node])]) for side in graph.sides]).max()
+    side = graph.sides[0]
+    size = float(side.flow.sizes[int(side.classes[node])])
     tolerance = float(graph.comparison.pairs["tolerance"].iat[node])
     return tolerance * math.sqrt(size) / float(compute_extreme_factors(np.array([size]))[0])
 
@@ -211,16 +212,15 @@ def _is_difference_of_extreme(graph: JointGraph, node: int) -> bool:
     pair = graph.comparison.pairs.iloc[node]
     if pair["statistic"] not in ("max", "min"):
         return False
-    values = [int(side.classes[node]) for side in graph.sides]
-    scales, means = (
-        [float(numbers[value]) for numbers, value in zip(columns, values, strict=True)]
-        for columns in (
-            [side.flow.rms for side in graph.sides],
-            [side.flow.list_column("mean") for side in graph.sides],
-        )
-    )
+    scales: list[float] = []
+    means: list[float] = []
+    for side in graph.sides:
+        value = int(side.classes[node])
+        scales.append(side.flow.rms[value])
+        means.append(side.flow.list_column("mean")[value])
     limit = float(pair["tolerance"]) * max(scales)
-    return abs(scales[0] - scales[1]) <= limit and not abs(means[0] - means[1]) > limit
+    has_equal_means = not abs(means[0] - means[1]) > limit  # some dumps have none
+    return has_equal_means and abs(scales[0] - scales[1]) <= limit
 
 
 def _iterate_roots(
