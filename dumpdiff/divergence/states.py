@@ -67,12 +67,12 @@ def classify(graph: JointGraph, rules: Rules) -> States:
 
     If an ancestor does not agree, the value is propagated; it is amplified if its error exceeds
     theirs by more than ten times the conditioning. If the errors of agreeing values before that
-    ancestor explain its error, it agrees once the ancestor reconverges. Every gradient depends on the whole forward
-    pass. On the way back, what does not agree itself but leads only to agreement is reconverged,
-    see :func:`find_reconverged`. If diverged gradients then have no cause, they have one in the
-    backward pass; in a coarse dtype, where different values look equal, the forward pass did not
-    reconverge. A compared value reconverges only where the two sides
-    compute it in different ways, see :func:`restore_contradictions`.
+    ancestor explain its error, it agrees once the ancestor reconverges. Every gradient depends on
+    the whole forward pass. On the way back, what does not agree itself but leads only to agreement
+    is reconverged, see :func:`find_reconverged`. If diverged gradients then have no cause, they
+    have one in the backward pass; in a coarse dtype, where different values look equal, the forward
+    pass did not reconverge. A compared value reconverges only where the two sides compute it in
+    different ways, see :func:`restore_contradictions`.
     """
     pairs = graph.comparison.pairs
     errors, tolerances = compute_mutual_errors(graph), pairs["tolerance"].to_numpy()
