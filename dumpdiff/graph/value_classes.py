@@ -160,7 +160,7 @@ def assign_classes(
         _find_recorded_edges(tensors, is_usable),
         _find_equal_statistics(tensors, is_chosen, low_precision, is_exact, contents),
         _find_equal_checksums(tensors, tensors["hash"].to_numpy(), is_usable, ""),
-        _find_equal_checksums(tensors, contents, is_usable, -1),
+        _find_equal_checksums(tensors, _select_given_contents(tensors, contents), is_usable, -1),
         _find_latest_outputs(tensors, is_usable & ~is_informative, contents),
     ]
     if counters is not None:
@@ -263,6 +263,15 @@ def _find_equal_numbers(tensors: pd.DataFrame, is_chosen: Flags) -> Ints:
     order = np.argsort(numbers, kind="stable")
     is_equal = numbers[order[1:]] == numbers[order[:-1]]
     return np.stack([rows[order[:-1]][is_equal], rows[order[1:]][is_equal]])
+
+
+def _select_given_contents(tensors: pd.DataFrame, contents: Ints) -> Ints:
+    """Return (rows,) the contents of what the run was given, -1 for others.
+
+    Ops compute equal numbers that are not one value, such as the tokens of each of two experts.
+    """
+    is_output = tensors["slot_kind"].to_numpy() == "output"
+    return np.where(np.isin(contents, contents[is_output]), -1, contents)
 
 
 def _find_equal_checksums(
