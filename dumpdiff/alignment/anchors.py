@@ -68,21 +68,27 @@ def pair_by_value(matching: Matching, candidates: Candidates | None = None) -> C
 
 
 def pair_by_checksum(matching: Matching) -> None:
-    """Pair classes with a checksum that no other class of that size has, on either side."""
-    unique_t = _find_unique_checksums(matching.target)
-    unique_r = _find_unique_checksums(matching.reference)
-    for key, t in unique_t.items():
-        if key in unique_r:
-            matching.pair(t, unique_r[key], "value", confidence.CHECKSUM)
+    """Pair classes with a checksum that no other class of that size has, on either side.
+
+    It was recorded, or it is that of whole numbers of which others have the same statistics.
+    """
+    for column, missing in (("hash", ""), ("content", -1)):
+        unique_t = _find_unique_checksums(matching.target, column, missing)
+        unique_r = _find_unique_checksums(matching.reference, column, missing)
+        for key, t in unique_t.items():
+            if key in unique_r:
+                matching.pair(t, unique_r[key], "value", confidence.CHECKSUM)
 
 
-def _find_unique_checksums(flow: Flow) -> dict[tuple[int, str], int]:
+def _find_unique_checksums(
+    flow: Flow, column: str, missing: str | int
+) -> dict[tuple[int, str | int], int]:
     """Return (size, checksum) -> the only class that has it; scalars are left out."""
-    checksums = flow.tensors["hash"].to_numpy()
+    checksums = flow.tensors[column].to_numpy()
     values = flow.tensor_class
-    rows = np.flatnonzero((checksums != "") & (values >= 0))
+    rows = np.flatnonzero((checksums != missing) & (values >= 0))
     rows = rows[flow.sizes[values[rows]] > 1]
-    owners: dict[tuple[int, str], set[int]] = defaultdict(set)
+    owners: dict[tuple[int, str | int], set[int]] = defaultdict(set)
     for value, checksum in zip(values[rows].tolist(), checksums[rows].tolist(), strict=True):
         owners[int(flow.sizes[value]), checksum].add(value)
     return {key: values.pop() for key, values in owners.items() if len(values) == 1}

@@ -130,7 +130,7 @@ def join_dataflows(
     n_nodes = len(classes_t)
     nodes_of_sides = (nodes_t, nodes_r)
     fused_edges = _list_fused_edges(sides, groups, nodes_of_sides)
-    slot_edges = _list_slot_edges(len(class_pairs), slot_pairs, nodes_of_sides)
+    slot_edges = _list_slot_edges(len(class_pairs), slot_pairs, (target, reference), nodes_of_sides)
     recorded_edges = [
         _map_edges(nodes, side.parents).append(side_edges, slot_edges)
         for nodes, side, side_edges in zip(nodes_of_sides, sides, fused_edges, strict=True)
@@ -182,11 +182,15 @@ def _order_nodes(
 
 
 def _list_slot_edges(
-    first_node: int, slot_pairs: Sequence[SlotPair], nodes_of_sides: tuple[Ints, Ints]
+    first_node: int,
+    slot_pairs: Sequence[SlotPair],
+    flows: tuple[Flow, Flow],
+    nodes_of_sides: tuple[Ints, Ints],
 ) -> Edges:
     """Return edges from the own nodes of both values to a slot pair of inputs.
 
-    An op reads what another op wrote: the value in its slot should be one of these two.
+    An op reads what another op wrote: the value in its slot should be one of these two. What one of
+    the two ops gives is none: the gradient of a - b is that of a, and of b - a the negative one.
     """
     nodes_t, nodes_r = nodes_of_sides
     edges: list[tuple[int, int]] = []
@@ -194,6 +198,8 @@ def _list_slot_edges(
         if slot_pair.slot_kind != "input":
             continue
         own_nodes = {int(nodes_t[slot_pair.target]), int(nodes_r[slot_pair.reference])}
+        own_nodes -= set(nodes_t[list(flows[0].writes[slot_pair.target_op])].tolist())
+        own_nodes -= set(nodes_r[list(flows[1].writes[slot_pair.reference_op])].tolist())
         edges += [(node, own_node) for own_node in sorted(own_nodes - {node})]
     return Edges.from_pairs(edges)
 

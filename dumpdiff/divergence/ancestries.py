@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +32,9 @@ class Ancestry(NamedTuple):
     worst_diverged_error: float = np.nan  #: largest error of those that do not
     #: largest error of those that agree, times their share of a sum, or as one of a part of them
     carried_error: float = np.nan
+    #: the same of the values that agree behind those that differ: what is left where a difference
+    #: is undone. It is looked through like a value without comparison
+    noise: float = np.nan
     #: largest cancellation of the sums on the way, times their share of a sum
     cancellation: float = 1.0
     ancestors: tuple[int, ...] = ()  #: the nearest of those ancestors, in dataflow order
@@ -56,10 +59,16 @@ class Ancestries:
     """
 
     def __init__(
-        self, graph: JointGraph, state: list[str], errors: list[float], cancellations: list[float]
+        self,
+        graph: JointGraph,
+        state: list[str],
+        noisy_nodes: Container[int],
+        errors: list[float],
+        cancellations: list[float],
     ) -> None:
         self._graph = graph
         self._state = state  #: of the nodes as far as they were walked through
+        self._noisy_nodes = noisy_nodes  #: those that agree if the differences before them do
         self._errors = errors
         self._cancellations = cancellations
         self._compute_share = build_carried_share_function(graph)
@@ -77,7 +86,9 @@ class Ancestries:
 
     def replace_nodes(self, nodes: Collection[int], others: Ancestries) -> Ancestries:
         """Return the ancestries with those of some nodes taken from other ones."""
-        replaced = Ancestries(self._graph, self._state, self._errors, self._cancellations)
+        replaced = Ancestries(
+            self._graph, self._state, self._noisy_nodes, self._errors, self._cancellations
+        )
         replaced._known = self._known
         replaced._replaced = {node: others[node] for node in nodes}
         return replaced
@@ -109,7 +120,7 @@ class Ancestries:
         if not parents:
             return _NO_ANCESTRY
         state, ranks = self._state, self._graph.ranks
-        agreeing_errors, diverged_errors, carried_errors = [], [], []
+        agreeing_errors, diverged_errors, carried_errors, noises = [], [], [], []
         cancellation = 1.0
         ancestors: dict[int, None] = {}
         unpaired_nodes: dict[int, None] = {}
@@ -121,6 +132,7 @@ class Ancestries:
                 agreeing_errors.append(beyond.worst_agreeing_error)
                 diverged_errors.append(beyond.worst_diverged_error)
                 carried_errors.append(share * beyond.carried_error)
+                noises.append(share * beyond.noise)
                 parent_cancellation = max(self._cancellations[parent], beyond.cancellation)
                 cancellation = max(cancellation, share * parent_cancellation)
                 ancestors.update(dict.fromkeys(beyond.ancestors))
@@ -133,10 +145,13 @@ class Ancestries:
                     carried_errors.append(share * error)
                 else:
                     diverged_errors.append(error)
+                is_noise = state[parent] == AGREEING or parent in self._noisy_nodes
+                noises.append(share * (error if is_noise else self._known[parent].noise))
         return Ancestry(
             _find_largest(agreeing_errors),
             _find_largest(diverged_errors),
             _find_largest(carried_errors),
+            _find_largest(noises),
             cancellation,
             tuple(sorted(ancestors, key=ranks.__getitem__)[-_MAX_REMEMBERED:]),
             select_region_ends(self._graph, sorted(unpaired_nodes, key=ranks.__getitem__)),

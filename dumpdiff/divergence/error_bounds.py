@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
+from ..comparison.statistics import compute_extreme_factors
 from ..graph import Flow
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..rulebook import Rules
@@ -33,6 +34,10 @@ _SUM_KINDS = frozenset({"add", "sub"})
 _UNRECORDED_KIND = "add"
 #: Kinds that keep relative errors where all inputs but one are single numbers.
 SCALING_KINDS = frozenset({"mul", "div"})
+#: Kinds whose gradient is the given one times signs or a mask.
+_MASKING_KINDS = frozenset({"abs", "relu"})
+#: Relative error of the sum of squares of a mask, by float32 sums and six printed digits.
+_SQUARE_ERROR = 1e-5
 #: Kinds that square each element, and the condition number of a square: |x f'(x) / f(x)|.
 _SQUARE_KINDS = frozenset({"square", "pow"})
 _SQUARE = 2.0
@@ -130,7 +135,8 @@ def compute_elementwise_errors(graph: JointGraph, errors: Sequence[float]) -> Fl
 
     Pairs whose error, of (pairs,) ``errors``, is within their tolerance need none and are left out.
     A relative L2 error of the input says nothing about single elements, but its extremes do. They
-    bound what follows for squares, and give what follows for monotonic functions.
+    bound what follows for squares, and give what follows for monotonic functions. Where elements
+    are multiplied by signs or a mask, others become the extremes.
     """
     pairs = graph.comparison.pairs
     is_open = np.array(errors) > pairs["tolerance"].to_numpy()
@@ -142,7 +148,79 @@ def compute_elementwise_errors(graph: JointGraph, errors: Sequence[float]) -> Fl
         elementwise_errors[node] = _bound_square(graph, root)
     for node, root in _iterate_roots(graph, _flag_monotonic, is_chosen):
         elementwise_errors[node] = _apply_to_extremes(graph, node, root)
+    for node in _iterate_masked(graph, is_chosen):
+        elementwise_errors[node] = _bound_extremes(graph, node)
     return elementwise_errors
+
+
+def _iterate_masked(graph: JointGraph, is_chosen: Flags) -> Iterator[int]:
+    """Yield the pairs that both sides compute from one pair by signs or masks for its elements."""
+    sources: list[dict[int, int]] = []
+    for side in graph.sides:
+        flow, producers = side.flow, _get_producers(side)
+        source_of: dict[int, int] = {}
+        for node in np.flatnonzero(is_chosen & (producers[: len(is_chosen)] >= 0)).tolist():
+            producer, size = int(producers[node]), flow.sizes[side.classes[node]]
+            kind, values = side.kinds[producer], list(flow.reads[producer])
+            is_gradient = flow.calls[producer] >= 0 or kind.startswith("grad:")
+            if kind == _PRODUCT and not is_gradient:
+                values = [value for value in values if flow.sizes[value] == size]
+                is_mask = [_has_signs_or_mask(flow, value) for value in values]
+                if is_mask in ([True, False], [False, True]):
+                    source_of[node] = int(side.nodes[values[is_mask.index(False)]])
+            elif is_gradient and kind.removeprefix("grad:") in _MASKING_KINDS and values:
+                source_of[node] = int(side.nodes[values[0]])
+        sources.append(source_of)
+    for node, source in sources[0].items():
+        if sources[1].get(node) == source:
+            yield node
+
+
+def _has_signs_or_mask(flow: Flow, value: int) -> bool:
+    """Return whether all elements are 0 or 1, or -1 or 1, by the statistics.
+
+    The squares of such elements add up to as much as the elements or their number.
+    """
+    high, low, mean, size = (
+        float(flow.list_column(name)[value]) for name in ("max", "min", "mean", "size")
+    )
+    square = float(flow.norms[value]) ** 2
+    slack = _SQUARE_ERROR * size
+    if (high, low) == (1, -1):
+        return abs(square - size) <= slack
+    return (high, low) == (1, 0) and abs(square - mean * size) <= slack
+
+
+def _bound_extremes(graph: JointGraph, node: int) -> float:
+    """Return the largest error of one element if that of the tensor is its tolerance.
+
+    0 if the tensor differs by more. An element has at most all of the tensor's error, the root of
+    the number of elements times its root mean square. What statistics allow for an extreme is for
+    errors of normal distribution, see ``comparison.statistics``. Those of a function such as tanh
+    are large in few elements, which no statistic of the function shows.
+    """
+    if not _is_difference_of_extreme(graph, node):
+        return 0.0
+    side = graph.sides[0]
+    size = float(side.flow.sizes[int(side.classes[node])])
+    tolerance = float(graph.comparison.pairs["tolerance"].iat[node])
+    return tolerance * math.sqrt(size) / float(compute_extreme_factors(np.array([size]))[0])
+
+
+def _is_difference_of_extreme(graph: JointGraph, node: int) -> bool:
+    """Return whether an extreme differs most, and mean and norm by no more than the tolerance."""
+    pair = graph.comparison.pairs.iloc[node]
+    if pair["statistic"] not in ("max", "min"):
+        return False
+    scales: list[float] = []
+    means: list[float] = []
+    for side in graph.sides:
+        value = int(side.classes[node])
+        scales.append(side.flow.rms[value])
+        means.append(side.flow.list_column("mean")[value])
+    limit = float(pair["tolerance"]) * max(scales)
+    has_equal_means = not abs(means[0] - means[1]) > limit  # some dumps have none
+    return has_equal_means and abs(scales[0] - scales[1]) <= limit
 
 
 def _iterate_roots(
@@ -186,26 +264,22 @@ def _apply_to_extremes(graph: JointGraph, node: int, root: int) -> float:
     The root of numbers near zero differs by far more than they do. 0 if another statistic decides,
     or if mean or norm differ by more than the tolerance.
     """
+    if not _is_difference_of_extreme(graph, node):
+        return 0.0
     pair = graph.comparison.pairs.iloc[node]
     column = str(pair["statistic"])
-    if column not in ("max", "min"):
-        return 0.0
     kind = graph.sides[0].kinds[graph.sides[0].find_producer(node)]
     function, is_rising = _MONOTONIC_FUNCTIONS[kind]
     input_column = column if is_rising else {"max": "min", "min": "max"}[column]
-    inputs, outputs, scales, means = [], [], [], []
+    inputs, outputs = [], []
     for side in graph.sides:
         classes = side.flow.classes
         inputs.append(float(classes[input_column].iat[int(side.classes[root])]))
         outputs.append(float(classes[column].iat[int(side.classes[node])]))
-        scales.append(side.flow.rms[int(side.classes[node])])
-        means.append(float(classes["mean"].iat[int(side.classes[node])]))
     with np.errstate(all="ignore"):
         expected = abs(float(function(inputs[0])) - float(function(inputs[1])))
-    limit = float(pair["tolerance"]) * max(scales)
-    is_rest_equal = abs(scales[0] - scales[1]) <= limit and abs(means[0] - means[1]) <= limit
     difference = abs(outputs[0] - outputs[1])
-    if not is_rest_equal or not difference > 0 or not math.isfinite(expected):
+    if not difference > 0 or not math.isfinite(expected):
         return 0.0
     return float(pair["error"]) * expected / difference + float(pair["tolerance"])
 
@@ -420,12 +494,13 @@ def build_share_function(graph: JointGraph) -> Callable[[int, int], float]:
 
     The share is a ratio of root mean squares; 1 where the child is no sum. The relative error of a
     sum is that of its terms times their shares: a new weight differs by little of what a step
-    differs by.
+    differs by. The gradient of a term is no sum of terms, although its record names the operator.
     """
     rms = _average_class_column(graph, lambda flow: np.asarray(flow.rms, dtype=float)).tolist()
     is_sum_node = np.zeros(graph.n_nodes, dtype=bool)
     for side in graph.sides:
         is_sum_op = np.array([kind in _SUM_KINDS for kind in side.kinds], dtype=bool)
+        is_sum_op &= np.asarray(side.flow.calls, dtype=np.int64) < 0
         producers = _get_producers(side)
         is_produced = producers >= 0
         is_sum_node[is_produced] |= is_sum_op[producers[is_produced]]

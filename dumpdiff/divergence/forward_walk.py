@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import filterfalse
 
@@ -12,6 +12,7 @@ import numpy as np
 from ..comparison import NO_INFORMATION
 from ..comparison.new_weights import find_new_weight_rows
 from ..graph import find_common_dtype
+from ..graph.adjoints import VALUE_DEPENDENT_KINDS
 from ..model.arrays import Floats
 from ..model.dtypes import get_unit_roundoff
 from ..model.trace import FORWARD, OPTIMIZER
@@ -34,6 +35,10 @@ DIVERGED = (INTRODUCED, AMPLIFIED, PROPAGATED)
 #: Tolerances up to which an error may be explained by the errors of agreeing inputs and the
 #: operator's conditioning. Beyond this a value no longer agrees, whatever its inputs.
 _MAX_EXPLAINED_TOLERANCES = 32.0
+#: Times the error of agreeing inputs that always explains that of a value: a part has a smaller
+#: scale than the whole, and two inputs may err alike. A function of a unit far larger than that of
+#: what follows gives errors of many tolerances.
+_PASSED_ON = 2.0
 #: Conditionings by which a diverged error must grow to count as amplified.
 _AMPLIFICATION = 10
 #: Operators that are run again. After a divergence of every sum the first of them are what matters.
@@ -45,9 +50,43 @@ class Walk:
     """What the walk from inputs to outputs finds out."""
 
     state: list[str]  #: per node
+    #: node -> its limit, of propagated values that noise explains: they agree if what differs
+    #: before them reconverges
+    noise_limits: Mapping[int, float]
     allowed_errors: list[float]  #: per pair
     ancestry: Ancestries
     recomputations: dict[int, Recomputation]
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """How far the values of each pair may differ, by rules and statistics; lists of pairs."""
+
+    errors: list[float]
+    tolerances: list[float]
+    cancellations: list[float]  #: of the sum that produced it; of all nodes
+    max_cancellations: list[float]  #: up to which that of the inputs counts
+    factors: list[float]  #: by which its producer may enlarge errors
+    elementwise_errors: list[float]  #: what single elements of the inputs explain
+
+    def allow_cancellation(self, node: int, inherited_cancellation: float) -> float:
+        """Return the tolerance of a pair, times the cancellation in it and before it."""
+        inherited_cancellation = min(self.max_cancellations[node], inherited_cancellation)
+        return self.tolerances[node] * max(self.cancellations[node], inherited_cancellation)
+
+
+def _build_bounds(graph: JointGraph, rules: Rules, cancellation: Floats) -> _Bounds:
+    pairs = graph.comparison.pairs
+    errors = compute_mutual_errors(graph).tolist()
+    factors = compute_conditioning(graph, rules) * cancellation[: len(pairs)]
+    return _Bounds(
+        errors,
+        pairs["tolerance"].tolist(),
+        cancellation.tolist(),
+        _list_max_cancellations(graph),
+        factors.tolist(),
+        compute_elementwise_errors(graph, errors).tolist(),
+    )
 
 
 def walk_forwards(
@@ -61,62 +100,62 @@ def walk_forwards(
     It looks through ``excused_nodes``, too: these differ, but are no cause of other differences.
     """
     pairs = graph.comparison.pairs
-    errors, tolerances = compute_mutual_errors(graph).tolist(), pairs["tolerance"].tolist()
+    bounds = _build_bounds(graph, rules, cancellation)
+    errors, tolerances, factors = bounds.errors, bounds.tolerances, bounds.factors
     is_excused = np.isin(np.arange(len(pairs)), list(excused_nodes))
     is_comparable = (pairs["comparable"] & pairs["slot_pair"].isna() & ~is_excused).tolist()
     is_broken = (pairs["nonfinite_mismatch"] > 0).tolist()
-    conditioning = compute_conditioning(graph, rules) * cancellation[: len(pairs)]
-    elementwise_errors = compute_elementwise_errors(graph, errors).tolist()
-    factors, cancellations = conditioning.tolist(), cancellation.tolist()
     settled_nodes = _list_settled_nodes(errors, tolerances, is_comparable, is_broken)
     state = _list_first_states(graph, settled_nodes)
     allowed_errors = list(tolerances)
-    max_cancellations = _list_max_cancellations(graph)
     new_weight_rows = frozenset(find_new_weight_rows(graph.comparison.alignment))
     recomputations: dict[int, Recomputation] = {}
-    forward_has_diverged = False
-    ancestries = Ancestries(graph, state, _exclude_casts(graph, errors), cancellations)
+    noise_limits: dict[int, float] = {}
+    forward_has_diverged, causal_errors = False, _exclude_casts(graph, errors)
+    ancestries = Ancestries(graph, state, noise_limits, causal_errors, bounds.cancellations)
     for node in filterfalse(settled_nodes.__contains__, graph.order):
         own_ancestry = ancestries.keep(node)
         if node >= len(pairs) or not is_comparable[node]:
             continue
         error, tolerance, is_forward = errors[node], tolerances[node], graph.phase[node] == FORWARD
-        inherited_cancellation = min(max_cancellations[node], own_ancestry.cancellation)
-        allowed_error = tolerance * max(cancellations[node], inherited_cancellation)
+        allowed_error = bounds.allow_cancellation(node, own_ancestry.cancellation)
         has_cause = own_ancestry.has_diverged or (forward_has_diverged and not is_forward)
         if error > allowed_error and not is_broken[node] and not has_cause:
-            recomputation = None
-            if len(recomputations) < _MAX_RECOMPUTATIONS:
-                recomputation = recompute_op(graph, node)
+            has_time = len(recomputations) < _MAX_RECOMPUTATIONS
+            recomputation = recompute_op(graph, node) if has_time else None
             if recomputation is not None:
                 recomputations[node] = recomputation
                 if recomputation.is_explained(tolerance, own_ancestry.worst_agreeing_error):
                     state[node], allowed_errors[node] = AGREEING, error
                     continue
             if node not in new_weight_rows:  # its tolerance includes what the gradient's error does
+                input_error = _find_input_error(graph, node, state, causal_errors)
+                input_error = float(np.fmax(input_error, own_ancestry.carried_error))
                 allowed_error = _extend_allowed_error(
                     allowed_error,
-                    max(factors[node] * own_ancestry.carried_error, elementwise_errors[node]),
-                    own_ancestry.carried_error,
+                    max(factors[node] * input_error, bounds.elementwise_errors[node]),
+                    input_error,
                     recomputation,
                 )
         allowed_errors[node] = allowed_error
         if error <= allowed_error and not is_broken[node]:
             is_informative = allowed_error < NO_INFORMATION or error <= tolerance
             state[node] = AGREEING if is_informative else INCOMPARABLE
-        elif own_ancestry.has_diverged:
-            growth_limit = _AMPLIFICATION * factors[node] * own_ancestry.worst_diverged_error
-            state[node] = AMPLIFIED if error > growth_limit else PROPAGATED
+            continue
+        noise = math.nan if node in new_weight_rows else own_ancestry.noise
+        noise_limit = _extend_allowed_error(allowed_error, factors[node] * noise, noise, None)
+        growth_limit = _AMPLIFICATION * factors[node] * own_ancestry.worst_diverged_error
+        if has_cause and error <= noise_limit < NO_INFORMATION and not is_broken[node]:
+            state[node], noise_limits[node] = PROPAGATED, noise_limit
         elif has_cause:
-            state[node] = PROPAGATED
+            state[node] = AMPLIFIED if error > growth_limit else PROPAGATED
         else:
             state[node] = INTRODUCED
             forward_has_diverged |= bool(is_forward)
     own_cancellations = ancestries.list_cancellations(settled_nodes)
     for node, own_cancellation in zip(settled_nodes, own_cancellations, strict=True):
-        inherited_cancellation = min(max_cancellations[node], own_cancellation)
-        allowed_errors[node] = tolerances[node] * max(cancellations[node], inherited_cancellation)
-    return Walk(state, allowed_errors, ancestries, recomputations)
+        allowed_errors[node] = bounds.allow_cancellation(node, own_cancellation)
+    return Walk(state, noise_limits, allowed_errors, ancestries, recomputations)
 
 
 def _list_settled_nodes(
@@ -187,6 +226,26 @@ def _exclude_casts(graph: JointGraph, errors: list[float]) -> list[float]:
     return causal_errors
 
 
+def _find_input_error(
+    graph: JointGraph, node: int, state: Sequence[str], errors: Sequence[float]
+) -> float:
+    """Return the largest agreeing error of what a gradient is computed with, NaN if none is known.
+
+    The record of a backward call names the gradients that it reads, but not the values of the
+    forward call: the other factor of a product, or the result of a function.
+    """
+    input_errors = [math.nan]
+    for side in graph.sides:
+        producer = side.find_producer(node)
+        call = side.flow.calls[producer] if producer >= 0 else -1
+        if call < 0 or side.kinds[call] not in VALUE_DEPENDENT_KINDS:
+            continue
+        values = [*side.flow.operands[call], *side.flow.writes[call]]
+        nodes = side.nodes[values].tolist()
+        input_errors += [errors[value] for value in nodes if state[value] == AGREEING]
+    return float(np.fmax.reduce(input_errors))
+
+
 def _extend_allowed_error(
     allowed_error: float,
     enlarged_error: float,
@@ -201,4 +260,5 @@ def _extend_allowed_error(
         return allowed_error
     if recomputation is not None and np.isfinite(recomputation.amplification):
         return max(allowed_error, recomputation.amplification * input_error)
-    return max(allowed_error, min(_MAX_EXPLAINED_TOLERANCES * allowed_error, enlarged_error))
+    limit = max(_MAX_EXPLAINED_TOLERANCES * allowed_error, _PASSED_ON * input_error)
+    return max(allowed_error, min(limit, enlarged_error))

@@ -18,6 +18,10 @@ from .error_bounds import build_visibility_function
 from .forward_walk import DIVERGED, Walk
 from .joint_graph import JointGraph
 
+_EXTREMES = ["max", "min"]
+#: Share of a tensor's scale up to which two statistics are one number with its sign. Signs show in
+#: the first digit; noise and the rounding of bfloat16 do not.
+_SIGN_ERROR = 0.01
 #: How often two kinds of operators must give the same result before they count as one.
 _MIN_LEARNED = 2
 
@@ -262,7 +266,7 @@ def _flag_consequences(graph: JointGraph, walk: Walk) -> list[bool]:
     """Return (nodes,) whether a value differs of which the node is a nearest compared ancestor."""
     has_consequence = [False] * graph.n_nodes
     for node, state in enumerate(walk.state):
-        if state in DIVERGED:
+        if state in DIVERGED and node not in walk.noise_limits:
             for ancestor in walk.ancestry[node].ancestors:
                 has_consequence[ancestor] = True
     return has_consequence
@@ -291,9 +295,11 @@ def _has_same_operation(
     """Return whether no record shows that the sides compute a pair in different ways.
 
     Equal numbers in another order, which no layout explains, show one. So do inputs whose axes are
-    in another order, and other scalar arguments before other operators.
+    in another order, other scalar arguments before other operators, and a - b before b - a.
     """
     if is_rearranged(graph, node) or _has_exchanged_axes(graph, node):
+        return False
+    if _is_reversed_difference(graph, node):
         return False
     if _has_other_scalars(graph, node) and _has_other_readers(graph, node):
         return False
@@ -319,6 +325,24 @@ def is_rearranged(graph: JointGraph, node: int) -> bool:
     if a is None or b is None or a.size != b.size:
         return False
     return compute_metrics(np.sort(a, axis=None), np.sort(b, axis=None), 0).relative_l2 <= tolerance
+
+
+def _is_reversed_difference(graph: JointGraph, node: int) -> bool:
+    """Return whether both sides subtract, and the statistics of one value are the other's negated.
+
+    The norm may have any sign. What follows shows whether the sign is right.
+    """
+    if _get_producer_kinds(graph, node) != ("sub", "sub"):
+        return False
+    rows = [side.flow.classes.iloc[int(side.classes[node])] for side in graph.sides]
+    numbers, others = (row[_EXTREMES].to_numpy(dtype=float) for row in rows)
+    slack = _SIGN_ERROR * np.abs(numbers).max()
+    is_same = np.abs(numbers - others).max() <= slack
+    is_negated = np.abs(numbers + others[::-1]).max() <= slack
+    means, norms = ([float(row[name]) for row in rows] for name in ("mean", "norm"))
+    is_negated &= not abs(means[0] + means[1]) > slack  # some dumps have no means
+    is_negated &= abs(norms[0] - norms[1]) <= _SIGN_ERROR * norms[0]
+    return bool(is_negated and not is_same)
 
 
 def _has_exchanged_axes(graph: JointGraph, node: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -65,12 +65,13 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     - all its comparable ancestors agree.
 
     If an ancestor does not agree, the value is propagated; it is amplified if its error exceeds
-    theirs by more than ten times the conditioning. Every gradient depends on the whole forward
-    pass. On the way back, what does not agree itself but leads only to agreement is reconverged,
-    see :func:`find_reconverged`. If diverged gradients then have no cause, they have one in the
-    backward pass; in a coarse dtype, where different values look equal, the forward pass did not
-    reconverge. A compared value reconverges only where the two sides
-    compute it in different ways, see :func:`restore_contradictions`.
+    theirs by more than ten times the conditioning. If the errors of agreeing values before that
+    ancestor explain its error, it agrees once the ancestor reconverges. Every gradient depends on
+    the whole forward pass. On the way back, what does not agree itself but leads only to agreement
+    is reconverged, see :func:`find_reconverged`. If diverged gradients then have no cause, they
+    have one in the backward pass; in a coarse dtype, where different values look equal, the forward
+    pass did not reconverge. A compared value reconverges only where the two sides compute it in
+    different ways, see :func:`restore_contradictions`.
     """
     pairs = graph.comparison.pairs
     errors, tolerances = compute_mutual_errors(graph), pairs["tolerance"].to_numpy()
@@ -81,18 +82,19 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     exceeds_tolerance = errors > tolerances
     is_final = _flag_final_differences(graph)
     limits = (errors.tolist(), noticed_errors.tolist(), exceeds_tolerance.tolist())
-    final_state = find_reconverged(graph, walk.state, is_final, *limits)
+    final_state = _find_reconverged(graph, walk, is_final, *limits)
     if _has_unexplained_gradients(graph, final_state):
         restored_state = restore_contradictions(graph, walk, final_state)
         excused_nodes = _find_excused_nodes(graph, walk, restored_state)
         if excused_nodes and _is_precise(graph):
             walk = _walk_without(graph, rules, cancellation, walk, excused_nodes)
-            final_state = find_reconverged(graph, walk.state, is_final, *limits)
+            final_state = _find_reconverged(graph, walk, is_final, *limits)
         else:
             for node in range(len(pairs)):
                 is_final[node] |= bool(graph.phase[node] == FORWARD)
-            final_state = find_reconverged(graph, walk.state, is_final, *limits)
+            final_state = _find_reconverged(graph, walk, is_final, *limits)
     final_state = restore_contradictions(graph, walk, final_state)
+    _restore_noisy_nodes(graph, walk, final_state)
     _demote_consequences(graph, final_state, errors)
     _demote_unrecorded_gradients(graph, final_state)
     _keep_foreign_values_unpaired(graph, final_state)
@@ -103,6 +105,41 @@ def classify(graph: JointGraph, rules: Rules) -> States:
         walk.ancestry,
         walk.recomputations,
     )
+
+
+def _find_reconverged(
+    graph: JointGraph,
+    walk: Walk,
+    is_final: list[bool],
+    errors: list[float],
+    noticed_errors: list[float],
+    exceeds_tolerance: list[bool],
+) -> list[str]:
+    """Return the states with reconverged nodes marked, as if what noise explains agreed.
+
+    It shows only a difference that is larger than what noise may be there.
+    """
+    state, noticed_errors = list(walk.state), list(noticed_errors)
+    for node, limit in walk.noise_limits.items():
+        state[node], noticed_errors[node] = AGREEING, limit
+    return find_reconverged(graph, state, is_final, errors, noticed_errors, exceeds_tolerance)
+
+
+def _restore_noisy_nodes(graph: JointGraph, walk: Walk, state: list[str]) -> None:
+    """Call what noise explains propagated again where a difference before it has not reconverged.
+
+    Of that which agrees, noise is what was allowed.
+    """
+    forward_has_diverged = any(
+        name in DIVERGED and phase == FORWARD
+        for name, phase in zip(state, graph.phase, strict=True)
+    )
+    for node in filter(walk.noise_limits.__contains__, graph.order):
+        has_cause = any(state[ancestor] in DIVERGED for ancestor in walk.ancestry[node].ancestors)
+        if has_cause or (forward_has_diverged and graph.phase[node] != FORWARD):
+            state[node] = PROPAGATED
+        else:
+            walk.allowed_errors[node] = walk.noise_limits[node]
 
 
 def _find_excused_nodes(graph: JointGraph, walk: Walk, state: list[str]) -> frozenset[int]:
@@ -139,7 +176,7 @@ def _walk_without(
     for node in excused_nodes:
         state[node] = walk.state[node]
     ancestry = second_walk.ancestry.replace_nodes(excused_nodes, walk.ancestry)
-    return Walk(state, second_walk.allowed_errors, ancestry, second_walk.recomputations)
+    return replace(second_walk, state=state, ancestry=ancestry)
 
 
 def _flag_final_differences(graph: JointGraph) -> list[bool]:
@@ -258,7 +295,8 @@ def _judge_slot_pairs(
 
     A value may differ from any other by what it may differ from its own partner. A larger
     difference is isolated unless the results of the ops differ, too, or the values differ from
-    their own partners: then a finding there explains it.
+    their own partners, or what they are computed from does: then a finding there explains it, or
+    another decomposition.
     """
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
     agrees, is_comparable = pairs["agrees"].tolist(), pairs["comparable"].tolist()
@@ -285,5 +323,15 @@ def _judge_slot_pairs(
             writes_r = list(alignment.reference.writes[pair.reference_op])
             related_nodes.update(graph.target_nodes[writes_t].tolist())
             related_nodes.update(graph.reference_nodes[writes_r].tolist())
-        is_explained = any(walk.state[related] in DIVERGED for related in related_nodes)
-        state[node] = PROPAGATED if is_explained else ISOLATED
+        if any(walk.state[related] in DIVERGED for related in related_nodes):
+            state[node] = PROPAGATED
+            continue
+        differing_ancestors = [
+            ancestor
+            for ancestor in walk.ancestry[node].ancestors
+            if walk.state[ancestor] in DIVERGED
+        ]
+        if any(state[ancestor] in DIVERGED for ancestor in differing_ancestors):
+            state[node] = PROPAGATED
+        elif not (differing_ancestors and state[node] == RECONVERGED):
+            state[node] = ISOLATED

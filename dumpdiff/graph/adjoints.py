@@ -30,6 +30,8 @@ _NONLINEAR = frozenset(
      "sigmoid", "silu", "gelu", "tanh", "relu", "abs", "sin", "cos", "erf",
      "layer_norm", "rms_norm", "batch_norm"}
 )  # fmt: skip
+#: The gradient is computed with the values of the forward call.
+VALUE_DEPENDENT_KINDS = _PRODUCTS | _NONLINEAR
 #: Backward ops that one of these takes at least where no single gradient operator does it: a mean
 #: divides what it spreads; softmax is y (dy - sum(y dy)).
 _MIN_STEPS = {"mean": 2, "softmax": 4}
@@ -61,7 +63,30 @@ def find_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
         gradients = collect_recorded_gradients(flow)
     else:
         gradients = _infer_gradients(flow, kinds)
-    return replace(gradients, repeats=count_repeats(flow))
+    repeats = _add_terms_of_repeats(flow, gradients.by_value, count_repeats(flow))
+    return replace(gradients, repeats=repeats)
+
+
+def _add_terms_of_repeats(
+    flow: Flow, gradient_of: Mapping[int, int], repeats: Mapping[int, int]
+) -> dict[int, int]:
+    """Return the repeats, also of the values before repeated ones that have the same gradient.
+
+    An example is a term of a sum that is cut out again of the padded sum.
+    """
+    all_repeats = dict(repeats)
+    values = list(repeats)
+    while values:
+        value = values.pop()
+        producer = int(flow.producers[value])
+        gradient = gradient_of.get(value)
+        if producer < 0 or gradient is None:
+            continue
+        for operand in flow.operands[producer]:
+            if gradient_of.get(operand) == gradient and operand not in all_repeats:
+                all_repeats[operand] = all_repeats[value]
+                values.append(operand)
+    return all_repeats
 
 
 def collect_recorded_gradients(flow: Flow) -> Gradients:

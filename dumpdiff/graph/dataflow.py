@@ -15,7 +15,7 @@ import pandas as pd
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import get_unit_roundoff
 from ..model.int_lists import IntLists
-from ..model.trace import FORWARD, OPTIMIZER, Problem, Trace, build_digraph
+from ..model.trace import BACKWARD, FORWARD, OPTIMIZER, Problem, Trace, build_digraph
 from .partitions import find_partitions
 from .scaled_gradients import find_scaled_gradients
 from .value_classes import flag_doubtful_files
@@ -382,9 +382,9 @@ class Flow:
         return {}
 
     def list_values_of_extreme(self, name: str, phase: str, number: float) -> list[int]:
-        """Return the computed values of a phase whose 'max' or 'min' is a number, in order.
+        """Return the values of a phase whose 'max' or 'min' is a number, in order.
 
-        None has NaN.
+        These are computed ones, and sums of gradients. None has NaN.
         """
         numbers, values = self._values_by_extreme[name]
         if math.isnan(number):
@@ -396,14 +396,30 @@ class Flow:
 
     @cached_property
     def _values_by_extreme(self) -> dict[str, tuple[Floats, Ints]]:
-        """'max' or 'min' -> (this number of all computed values sorted, the values)."""
-        values = np.array(self._computed_values, dtype=np.int64)
+        """'max' or 'min' -> (this number of all computed values sorted, the values).
+
+        With them are gradients that no op wrote: autograd adds up what flows back from the readers
+        of a value, and no recorder shows it.
+        """
+        phases = self.list_column("phase")
+        unwritten_gradients = [
+            value
+            for value in np.flatnonzero(self.producers < 0).tolist()
+            if phases[value] == BACKWARD and self.consumers[value]
+        ]
+        all_values = [*self._computed_values, *unwritten_gradients]
+        values = np.array(sorted(all_values, key=self.get_first_op), dtype=np.int64)
         sorted_columns = {}
         for name in ("max", "min"):
             numbers = self.classes[name].to_numpy()[values]
             order = np.argsort(numbers, kind="stable")
             sorted_columns[name] = (numbers[order], values[order])
         return sorted_columns
+
+    def get_first_op(self, value: int) -> int:
+        """Return the op that wrote a value, else the first one that reads it."""
+        producer = int(self.producers[value])
+        return producer if producer >= 0 else self.consumers[value][0]
 
     @cached_property
     def values_by_size(self) -> dict[tuple[str, int], list[int]]:

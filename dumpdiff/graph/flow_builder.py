@@ -13,9 +13,9 @@ from ..model.trace import FORWARD, OPTIMIZER, Trace, flag_words
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
 from .dataflow import Flow
+from .integer_contents import compute_content_checksums
 from .statistics import complete_statistics
 from .value_classes import assign_classes, count_evidence, flag_doubtful_files
-from .vector_contents import number_contents
 
 
 def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) -> Flow:
@@ -24,7 +24,8 @@ def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) ->
     updates = (trace.ops["phase"].to_numpy() == OPTIMIZER)[tensors["op"]]
     counters = updates & _flag_counters(trace, tensors)
     low_precision = trace.source.low_precision_statistics
-    contents = number_contents(trace, tensors)
+    contents = compute_content_checksums(trace, tensors)
+    tensors = tensors.assign(content=contents)
     tensor_class = assign_classes(tensors, low_precision, updates, counters, contents)
     is_computed = _flag_computed(trace, tensors)
     read_class = _find_overwritten_values(tensors, tensor_class)

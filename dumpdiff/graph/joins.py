@@ -37,9 +37,10 @@ _MAX_STRIDE = 24
 
 
 def find_joined_parts(flow: Flow, value: int) -> tuple[int, ...]:
-    """Return the computed values that a value without a producer was joined from.
+    """Return the values that a value without a producer was joined from.
 
-    They are in the order of the run, and each of them once. () if none fit: two different values,
+    They are in the order of the run, and each of them once. They are computed ones, or sums of
+    gradients that an earlier op read. () if none fit: two different values,
     three or four recent ones of one size, as the gates of a recurrent cell, values of one size
     at equal distances, as the steps of an unrolled recurrence, or the latest ones that no op reads,
     as the outputs of experts for their own tokens.
@@ -55,7 +56,7 @@ def find_joined_parts(flow: Flow, value: int) -> tuple[int, ...]:
         return ()
     for first, second in _iterate_two_parts(flow, value, highest, lowest):
         if _is_joined_from_two(flow, value, first, second):
-            return tuple(sorted((first, second), key=flow.producers.__getitem__))
+            return tuple(sorted((first, second), key=flow.get_first_op))
     return (
         _find_few_parts(flow, value, highest, lowest)
         or _find_equal_parts(flow, value, highest, lowest)
@@ -64,7 +65,7 @@ def find_joined_parts(flow: Flow, value: int) -> tuple[int, ...]:
 
 
 def _list_earlier_values(flow: Flow, name: str, value: int) -> list[int]:
-    """Return the smaller computed values of the phase with an extreme of the value.
+    """Return the smaller earlier values of the phase with an extreme of the value.
 
     The latest before its first consumer comes first.
     """
@@ -73,7 +74,7 @@ def _list_earlier_values(flow: Flow, name: str, value: int) -> list[int]:
     candidates = [
         candidate
         for candidate in flow.list_values_of_extreme(name, flow.phases[consumer], number)
-        if flow.producers[candidate] < consumer and flow.sizes[candidate] < flow.sizes[value]
+        if flow.get_first_op(candidate) < consumer and flow.sizes[candidate] < flow.sizes[value]
     ]
     return candidates[: -_MAX_CANDIDATES - 1 : -1]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from ..model.arrays import Flags, Floats, Ints
+from ..model.arrays import Flags, Floats, Ints, Objects
 from ..model.dtypes import MASK_MAGNITUDE, is_integer
 from ..model.trace import flag_words
 
@@ -140,8 +140,8 @@ def assign_classes(
     Untrusted tensors and immediates get -1. ``tensors`` has complete statistics. ``low_precision``
     means that mean and norm were computed in the tensor's dtype. ``updates`` (rows,) marks what
     optimizers read and write. ``counters`` (rows,) marks counts of steps: an optimizer that keeps
-    one for each weight has one value of it. ``contents`` (rows,) numbers what was read of tensors,
-    -1 for nothing; those of other contents are not equal.
+    one for each weight has one value of it. ``contents`` (rows,) are checksums of what was read of
+    tensors, -1 for nothing; those of other contents are not equal.
 
     Two tensors are one class if a recorded edge joins them, if their checksums are equal, or if
     element count, max and min are identical and mean and norm agree to summation order (exactly,
@@ -159,8 +159,9 @@ def assign_classes(
     joins = [
         _find_recorded_edges(tensors, is_usable),
         _find_equal_statistics(tensors, is_chosen, low_precision, is_exact, contents),
-        _find_equal_checksums(tensors, is_usable),
-        _find_latest_outputs(tensors, is_usable & ~is_informative),
+        _find_equal_checksums(tensors, tensors["hash"].to_numpy(), is_usable, ""),
+        _find_equal_checksums(tensors, _select_given_contents(tensors, contents), is_usable, -1),
+        _find_latest_outputs(tensors, is_usable & ~is_informative, contents),
     ]
     if counters is not None:
         joins.append(_find_equal_numbers(tensors, is_usable & counters))
@@ -264,10 +265,21 @@ def _find_equal_numbers(tensors: pd.DataFrame, is_chosen: Flags) -> Ints:
     return np.stack([rows[order[:-1]][is_equal], rows[order[1:]][is_equal]])
 
 
-def _find_equal_checksums(tensors: pd.DataFrame, is_usable: Flags) -> Ints:
+def _select_given_contents(tensors: pd.DataFrame, contents: Ints) -> Ints:
+    """Return (rows,) the contents of what the run was given, -1 for others.
+
+    Ops compute equal numbers that are not one value, such as the tokens of each of two experts.
+    """
+    is_output = tensors["slot_kind"].to_numpy() == "output"
+    return np.where(np.isin(contents, contents[is_output]), -1, contents)
+
+
+def _find_equal_checksums(
+    tensors: pd.DataFrame, checksums: Ints | Objects, is_usable: Flags, missing: str | int
+) -> Ints:
     """Return (2, n) usable rows of more than one element with equal size and checksum."""
-    sizes, checksums = tensors["size"].to_numpy(), tensors["hash"].to_numpy()
-    rows = np.flatnonzero(is_usable & (checksums != "") & (sizes > 1))
+    sizes = tensors["size"].to_numpy()
+    rows = np.flatnonzero(is_usable & (checksums != missing) & (sizes > 1))
     keys = pd.Series(list(zip(sizes[rows], checksums[rows], strict=True)))
     codes = pd.factorize(keys)[0] if len(rows) else np.empty(0, dtype=int)
     order = np.argsort(codes, kind="stable")
@@ -275,7 +287,7 @@ def _find_equal_checksums(tensors: pd.DataFrame, is_usable: Flags) -> Ints:
     return np.stack([rows[order[:-1]][is_equal], rows[order[1:]][is_equal]])
 
 
-def _find_latest_outputs(tensors: pd.DataFrame, is_chosen: Flags) -> Ints:
+def _find_latest_outputs(tensors: pd.DataFrame, is_chosen: Flags, contents: Ints) -> Ints:
     """Return (2, n) chosen inputs without producer, and the latest output that looks the same."""
     has_numbers = tensors["max"].notna() | (tensors["nonfinite"] == 1)
     rows = np.flatnonzero(is_chosen & has_numbers.to_numpy())
@@ -284,6 +296,7 @@ def _find_latest_outputs(tensors: pd.DataFrame, is_chosen: Flags) -> Ints:
         np.nan_to_num(table[name].to_numpy(dtype=float), nan=_NAN_KEY)
         for name in ("size", "max", "min", "norm")
     ]
+    keys.append(contents[rows])
     order = np.lexsort((rows, *keys))
     is_repeat = np.ones(len(rows), dtype=bool)
     for key in keys:

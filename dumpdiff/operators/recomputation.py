@@ -49,6 +49,7 @@ INCOMPLETE_KINDS: Mapping[str, Callable[[Call], Interpretations]] = {
     **losses.INCOMPLETE_FUNCTIONS,
     **row_groups.FUNCTIONS,
     "segment_sum": scattering.sum_segments,
+    "scatter_add": scattering.add_updates,
 }
 
 

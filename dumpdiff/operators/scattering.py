@@ -132,6 +132,39 @@ def sum_segments(call: Call) -> Interpretations:
     yield "", result
 
 
+def add_updates(call: Call) -> Interpretations:
+    """Compute index_add, scatter_add or TensorScatterAdd: updates added to x at their indices.
+
+    These are the numbers of rows along one axis, places along one axis for each update, or places
+    along the first axes. Negative numbers of rows are left out.
+    """
+    floats = [array for array in call.tensors if array.dtype.kind == "f"]
+    whole_numbers = [array for array in call.tensors if array.dtype.kind in "iu"]
+    if len(floats) != 2 or len(whole_numbers) != 1:
+        return
+    x, updates = floats
+    (indices,) = whole_numbers
+    if indices.ndim == 1 and updates.ndim == x.ndim:
+        for axis, length in enumerate(updates.shape):
+            other_axes = (*x.shape[:axis], length, *x.shape[axis + 1 :])
+            if length == len(indices) and updates.shape == other_axes:
+                result = np.moveaxis(x.copy(), axis, 0)
+                is_counted = indices >= 0
+                rows = np.moveaxis(updates, axis, 0)[is_counted]
+                np.add.at(result, indices[is_counted], rows)
+                yield f"axis {axis}", np.moveaxis(result, 0, axis)
+    elif indices.shape == updates.shape and indices.ndim == x.ndim:
+        for axis in range(x.ndim):
+            result, places = x.copy(), list(np.indices(indices.shape))
+            places[axis] = indices
+            np.add.at(result, tuple(places), updates)
+            yield f"axis {axis}", result
+    elif indices.shape[-1] <= x.ndim:
+        result = x.copy()
+        np.add.at(result, tuple(np.moveaxis(indices, -1, 0)), updates)
+        yield "places", result
+
+
 def scatter_elements(call: Call) -> Interpretations:
     """Compute GatherDGrad(x, axis, indices, dy): dy added where it was gathered from."""
     if len(call.tensors) < 3 or call.output_shape is None:

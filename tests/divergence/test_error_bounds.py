@@ -11,6 +11,7 @@ from traces import (
     load_shipped_rules,
 )
 
+from dumpdiff import read
 from dumpdiff.divergence.error_bounds import (
     build_visibility_function,
     compute_cancellation,
@@ -159,6 +160,14 @@ class TestCarried:
                 int(graph.target_nodes[branch]), int(graph.target_nodes[total])
             ) == pytest.approx(expected)
 
+    def test_the_gradient_of_a_bias_has_the_whole_error_of_the_given_one(self, trace):
+        record = "Tensor.__add__.0.backward"  # of positions, in each sequence of the batch
+        graph, _ = classify_traces(trace("pt_gpt2"), trace("pt_gpt2"))
+        flow, share = graph.comparison.alignment.target, build_visibility_function(graph)
+        given, gradient = (find_value(flow, record, slot) for slot in ("input.0", "output.1"))
+        assert flow.rms[given] < 0.9 * flow.rms[gradient]
+        assert share(int(graph.target_nodes[given]), int(graph.target_nodes[gradient])) == 1
+
     def test_an_activation_shows_the_whole_carried_error(self, trace):
         graph, _ = classify_traces(trace("pt_none"), trace("pt_none"))
         share = build_visibility_function(graph)
@@ -185,6 +194,18 @@ class TestElementwiseErrors:
         edited = self.edit(clean_trace, ROOT, "min", input_factor, 2**0.5)
         graph, states = classify_traces(edited, clean_trace)
         assert (states.state[find_node(graph, ROOT)] == "agreeing") is agrees
+
+    @pytest.mark.parametrize(("norm_factor", "agrees"), [(1.0, True), (1 + 1e-4, False)])
+    def test_an_extreme_after_a_multiplication_by_signs_may_be_any_element(
+        self, dump, norm_factor, agrees
+    ):
+        name = "Torch.abs.0.backward"
+        trace = read(dump("pt_distances") / "distance_plain")
+        clean_trace = edit_tensors(trace, range(len(trace.tensors)), file="")
+        edited = self.edit(clean_trace, name, "max", 1 + 1e-6, 1 + 1.2e-5)
+        edited = self.edit(edited, name, "norm", 1, norm_factor)
+        graph, states = classify_traces(edited, clean_trace)
+        assert (states.state[find_node(graph, name)] == "agreeing") is agrees
 
     @pytest.mark.parametrize(("input_factor", "agrees"), [(3e-6, True), (0.0, False)])
     def test_the_norm_of_a_square_shows_the_error_of_the_largest_elements(

@@ -2,7 +2,15 @@
 
 import numpy as np
 import pytest
-from traces import compare_traces, edit_tensors, find_outputs
+from traces import (
+    classify_traces,
+    compare_traces,
+    edit_tensors,
+    find_outputs,
+    find_result,
+    find_value,
+    scale_arrays,
+)
 
 import dumpdiff
 from dumpdiff import read
@@ -16,11 +24,16 @@ PAIRS = (
     ("norm_root", "norm_inverse"),
     ("norm_call", "norm_inverse"),
     ("loss_call", "loss_gathered"),
+    ("distance_plain", "distance_reversed"),  # |a - b| and |b - a|
+    ("halves_factored", "halves_written"),  # a gradient that is added up, next to one that is not
     ("paths_call", "paths_written"),  # gradients are exponentials of sums of 64 terms
     ("experts_rows", "experts_masks"),
     ("gate_sigmoid", "gate_exponential"),
     ("attention_written", "attention_fused"),
 )
+
+#: First word of variants -> the archive with them, if it is not that of most.
+ARCHIVES = {"distance": "pt_distances", "halves": "pt_halves"}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +43,7 @@ def align_variants(dump):
 
     def align(first, second):
         if (first, second) not in results:
-            folder = dump("pt_variants")
+            folder = dump(ARCHIVES.get(first.partition("_")[0], "pt_variants"))
             results[first, second] = dumpdiff.align(folder / first, folder / second, explained=())
         return results[first, second]
 
@@ -63,6 +76,35 @@ def test_a_wrong_sign_is_no_other_way_to_write_it(align_variants, form):
     result = align_variants("gate_negated", form)
     assert result.verdict == "diverged"
     assert result.first_divergence.scope == "module"
+
+
+class TestNoise:
+    """Noise that enters before two ways to compute the same is allowed behind them."""
+
+    LOGITS, DIFFERENCE, DISTANCE = (
+        "Functional.linear.0.forward",
+        "Tensor.__sub__.0.forward",
+        "Torch.abs.0.forward",
+    )
+
+    @pytest.mark.parametrize(
+        ("error", "states"),
+        [(4e-6, ["reconverged", "agreeing"]), (4e-5, ["introduced", "propagated"])],
+    )
+    def test_an_error_is_noise_up_to_what_the_values_before_the_difference_explain(
+        self, dump, error, states
+    ):
+        first, second = (
+            read(dump("pt_distances") / f"distance_{form}") for form in ("plain", "reversed")
+        )
+        noisy = scale_arrays(first, find_result(first, self.LOGITS), 1 + 2.5e-6)
+        noisy = scale_arrays(noisy, find_result(noisy, self.DISTANCE), 1 + error)
+        graph, classified = classify_traces(noisy, second)
+        flow = graph.comparison.alignment.target
+        nodes = graph.target_nodes[
+            [find_value(flow, name, "output.0") for name in (self.DIFFERENCE, self.DISTANCE)]
+        ]
+        assert classified.state[nodes].tolist() == states
 
 
 class TestUpdate:

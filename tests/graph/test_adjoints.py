@@ -4,7 +4,7 @@ import pytest
 from traces import align_traces, find_value, load_shipped_rules
 
 from dumpdiff import read
-from dumpdiff.graph import build_flow, find_gradients, find_returned_gradients
+from dumpdiff.graph import adjoints, build_flow, find_gradients, find_returned_gradients
 from dumpdiff.model.trace import (
     BACKWARD,
     FORWARD,
@@ -73,6 +73,18 @@ class TestRecorded:
 
 
 @pytest.mark.record
+class TestRepeats:
+    def test_the_terms_of_a_repeated_sum_have_a_share_of_its_gradient_too(self, flow, monkeypatch):
+        side = flow("pt_none")
+        total, branch = (
+            find_value(side, "Tensor.__add__.4.forward", slot) for slot in ("output.0", "input.1")
+        )
+        monkeypatch.setattr(adjoints, "count_repeats", lambda flow: {total: 2})
+        gradients = compute_gradients(side)
+        assert gradients.by_value[branch] == gradients.by_value[total]
+        assert gradients.repeats[branch] == 2
+
+
 class TestInferred:
     """MindSpore's graph mode: no record says whose gradient a backward op computes."""
 

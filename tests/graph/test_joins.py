@@ -47,6 +47,15 @@ def test_two_halves_are_stacked(flow, position, parts):
     assert find_bridge(flow, value).evidence == "joined"
 
 
+def test_a_sum_of_gradients_is_joined_with_another_gradient(dump):
+    """No op wrote the sum, but the backward record of the module read it before."""
+    flow = build_flow(read(dump("pt_halves") / "halves_written"))
+    value = flow.reads[find_op(flow, "Functional.linear.0.backward")][0]
+    first, second = find_joined_parts(flow, value)
+    assert list_producers(flow, [first]) == ["Torch.sigmoid.0.backward"]
+    assert flow.producers[second] < 0
+
+
 def test_the_steps_of_a_recurrence_are_stacked(dump):
     """Four hidden states, with other values of their size between one and the next.
 

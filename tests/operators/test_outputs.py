@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from dumpdiff.model.arrays import AnyArray
-from dumpdiff.operators import OUTPUT_KINDS, compute_outputs
+from dumpdiff.operators import OUTPUT_KINDS, compute_outputs, recompute
 
 _RANDOM = np.random.default_rng(5)
 X = _RANDOM.standard_normal((4, 6, 8))
@@ -180,6 +180,23 @@ def test_scatters_add_what_falls_on_one_place() -> None:
     inputs: list[AnyArray | float] = [rows, -1, places, V[:6, None]]
     (output,) = compute_best("grad:gather_elements", inputs, [expected_gradient])
     np.testing.assert_allclose(output, expected_gradient)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_updates_are_added_along_an_axis(axis: int) -> None:
+    """As PyTorch does; a negative number of a row is left out."""
+    x, ids = torch.tensor(X[0]), torch.tensor([1, 0, 1])
+    updates = torch.tensor(X[1].take([4, 2, 3], axis))
+    places = ids.unsqueeze(1 - axis).expand_as(updates)
+    first = updates.narrow(axis, 0, 2)
+    for indices, expected in (
+        (ids, x.index_add(axis, ids, updates)),
+        (places, x.scatter_add(axis, places, updates)),
+        (torch.tensor([1, 0, -1]), x.index_add(axis, ids[:2], first)),
+    ):
+        arrays = [x.numpy(), axis, indices.numpy(), updates.numpy()]
+        output = recompute("scatter_add", arrays, recorded_output=expected.numpy())
+        np.testing.assert_allclose(output, expected)
 
 
 def test_topk_leaves_out_the_indices_of_equal_values() -> None:

@@ -7,7 +7,7 @@ between. What follows from the change is compared with its value at the end of t
 from ...hypothesis import Hypothesis
 from .activations import list_activations, list_clamps
 from .change import make_search
-from .discrete_inputs import list_other_numbers
+from .discrete_inputs import list_exchanged_numbers, list_lost_numbers, list_other_numbers
 from .fitted_numbers import (
     list_branch_factors,
     list_factors,
@@ -57,6 +57,8 @@ HYPOTHESES = (
     Hypothesis("reduction-axis", make_search(list_common_reduction_axes)),
     Hypothesis("loss-target", make_search(list_other_targets)),
     Hypothesis("label-shift", make_search(list_other_numbers)),
+    Hypothesis("input-order", make_search(list_exchanged_numbers)),
+    Hypothesis("missing-term", make_search(list_lost_numbers)),
     Hypothesis("rope-missing", make_search(list_rotations)),
     Hypothesis("input-order", make_search(list_exchanged_inputs)),
     Hypothesis("input-order", make_search(list_other_joins)),

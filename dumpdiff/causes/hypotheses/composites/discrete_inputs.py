@@ -7,7 +7,7 @@ may read the same numbers, such as both halves of a contrastive loss.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 
@@ -25,6 +25,8 @@ _DECIDING_KINDS = {
 #: Kinds of losses that read labels, and kinds that look rows up.
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "bce_loss", "ctc_loss", "one_hot"}
 _LOOKUP_KINDS = {"gather_rows", "gather_elements", "gather_nd", "embedding_bag"}
+#: Kinds that sum rows up behind indices; those of negative numbers are left out when they are run.
+_SUM_KINDS = {"segment_sum", "scatter_add"}
 _FILL_KINDS = {"masked_fill", "where", "attention"}
 #: Places by which numbers may be shifted, and numbers that may be added to them.
 _SHIFTS = (1, -1, 2, -2)
@@ -63,6 +65,60 @@ def list_other_numbers(case: FaultCase, region: Region) -> Iterator[Change]:
                 contrast,
                 replaced_values=dict.fromkeys(values, other),
             )
+
+
+def list_exchanged_numbers(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Exchange two tensors of whole numbers, as the two ends of edges."""
+    del case
+    inputs = [
+        (number, item) for number, item in _list_discrete_inputs(region) if not _is_mask(item)
+    ]
+    for (number, item), (_, other) in combinations(inputs, 2):
+        if item.array.shape != other.array.shape:
+            continue
+        readers = [_find_equal_inputs(region, own) for own in (item, other)]
+        values, other_values = ({own.value for _, own in equal} for equal in readers)
+        kinds, other_kinds = (_format_kinds(equal) for equal in readers)
+        yield Change(
+            number,
+            region.steps[number].output,
+            "input-order",
+            f"the indices of {kinds} and of {other_kinds} exchanged",
+            replaced_values={
+                **dict.fromkeys(values, other.array),
+                **dict.fromkeys(other_values, item.array),
+            },
+        )
+
+
+def list_lost_numbers(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Sum up only the first or last rows, as many as the other side has indices of that order."""
+    for number, item in _list_discrete_inputs(region):
+        readers = _find_equal_inputs(region, item)
+        if item.array.ndim != 1 or not {step.kind for step, _ in readers} & _SUM_KINDS:
+            continue
+        for operand in case.faulty_operands:
+            kept, n_lost = operand.array, item.array.size - operand.array.size
+            if kept.dtype.kind not in "iu" or kept.ndim != 1 or n_lost <= 0 or len(kept) < n_lost:
+                continue
+            n_rows, lost = item.array.size, np.full(n_lost, -1)
+            for other, text in (
+                (np.concatenate([kept, lost]), f"without the last {n_lost} of {n_rows} rows"),
+                (np.concatenate([lost, kept]), f"without the first {n_lost} of {n_rows} rows"),
+            ):
+                if np.array_equal(other[other >= 0], item.array[other >= 0]):
+                    yield Change(
+                        number,
+                        region.steps[number].output,
+                        "missing-term",
+                        text,
+                        f"sums all of them up ({_format_kinds(readers)})",
+                        replaced_values=dict.fromkeys({own.value for _, own in readers}, other),
+                    )
+
+
+def _format_kinds(readers: list[tuple[Step, StepInput]]) -> str:
+    return ", ".join(sorted({step.kind for step, _ in readers}))
 
 
 def _find_equal_inputs(region: Region, item: StepInput) -> list[tuple[Step, StepInput]]:

@@ -1,0 +1,80 @@
+"""Tensors of whole numbers with equal statistics: do they hold them in the same order?
+
+An undirected graph has each edge in both directions, so that its sources are its targets in another
+order. One value would make the two ends of every edge one. Labels may be the tokens, rolled by one.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+from zlib import crc32
+
+import numpy as np
+import pandas as pd
+
+from ..model.arrays import AnyArray, Flags, Ints
+from ..model.dtypes import is_integer
+from ..model.recorded_shapes import load_readable_tensor
+from ..model.trace import Trace
+
+#: Elements up to which a vector is read for this, and a tensor of more axes, whose elements are put
+#: in the order of any of its transposes.
+_MAX_ELEMENTS, _MAX_ELEMENTS_OF_TRANSPOSES = 1 << 20, 1 << 16
+#: Axes of more than one element up to which this is done.
+_MAX_AXES = 3
+_STATISTICS = ["size", "max", "min"]
+
+
+def compute_content_checksums(trace: Trace, tensors: pd.DataFrame) -> Ints:
+    """Return (tensors,) equal checksums for equal contents, -1 where nothing is known.
+
+    A tensor, its transposes and what they are reshaped to have equal contents. Only those are read
+    that have the statistics of another one; what an op reads of a recorded output is what that was.
+    """
+    contents = np.full(len(tensors), -1)
+    is_readable = _flag_readable(tensors)
+    sources = tensors["source_tensor"].to_numpy()
+    rows = np.flatnonzero(is_readable)
+    rows = rows[tensors.iloc[rows].duplicated(_STATISTICS, keep=False).to_numpy()]
+    has_source = (sources[rows] >= 0) & is_readable[sources[rows]]
+    checksums: dict[bytes, int] = {}
+    for row in rows[~has_source].tolist():
+        array = load_readable_tensor(trace, row)
+        if array is None or array.dtype.kind not in "iu":
+            continue
+        keys = _list_keys(array.astype(np.int64).squeeze())
+        known_checksums = [checksums[key] for key in keys if key in checksums]
+        contents[row] = known_checksums[0] if known_checksums else crc32(min(keys))
+        checksums.update(dict.fromkeys(keys, int(contents[row])))
+    contents[rows[has_source]] = contents[sources[rows[has_source]]]
+    return contents
+
+
+def _list_keys(array: AnyArray) -> list[bytes]:
+    """Return the elements of an array in its own order, and in those of its transposes."""
+    return [array.transpose(axes).tobytes() for axes in permutations(range(array.ndim))]
+
+
+def _flag_readable(tensors: pd.DataFrame) -> Flags:
+    """Return (tensors,) true for whole tensors of whole numbers that are read: no masks, constants.
+
+    Statistics do not make two masks one value.
+    """
+    sizes = tensors["size"].to_numpy()
+    is_readable: Flags = (tensors["file"] != "").to_numpy() & ~tensors["constant"].to_numpy()
+    is_readable &= (sizes > 1) & (sizes <= _MAX_ELEMENTS)
+    is_readable &= (tensors["max"] - tensors["min"] > 1).to_numpy()
+    rows = np.flatnonzero(is_readable)
+    columns = (tensors[name].to_numpy()[rows].tolist() for name in ("dtype", "shape", "size"))
+    is_readable[rows] = [
+        is_integer(dtype) and _has_few_orders(shape, size)
+        for dtype, shape, size in zip(*columns, strict=True)
+    ]
+    return is_readable
+
+
+def _has_few_orders(shape: tuple[int, ...] | None, size: int) -> bool:
+    if not shape:
+        return False
+    is_small = size <= _MAX_ELEMENTS_OF_TRANSPOSES
+    return max(shape) == size or (is_small and sum(n > 1 for n in shape) <= _MAX_AXES)

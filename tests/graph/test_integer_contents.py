@@ -1,0 +1,52 @@
+"""The two ends of the edges of a recorded graph network, which has each edge in both directions.
+
+And tokens and labels, which are the tokens rolled by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from traces import find_op
+
+import dumpdiff
+from dumpdiff import read
+from dumpdiff.graph import Flow, build_flow
+
+
+def test_sources_and_targets_are_two_values(flow: Callable[[str], Flow]) -> None:
+    edges = flow("ms_edges")
+    is_edges = ((edges.tensors["size"] == 56) & (edges.tensors["max"] == 29)).to_numpy()
+    rows = np.flatnonzero(is_edges & (edges.tensor_class >= 0))
+    assert edges.tensors.loc[rows, ["min", "mean", "norm"]].drop_duplicates().shape[0] == 1
+    contents = {edges.trace.array(int(row)).astype(np.int64).tobytes() for row in rows}
+    assert len(contents) == len(set(edges.tensor_class[rows].tolist())) == 2
+
+
+def test_a_sound_pair_with_such_edges_is_aligned(dump: Callable[[str], Path]) -> None:
+    folders = dump("ms_edges"), dump("pt_edges")
+    assert dumpdiff.align(*folders).verdict == "aligned"
+    assert dumpdiff.align(*reversed(folders)).verdict == "aligned"
+
+
+def test_tokens_and_rolled_tokens_are_two_values_and_a_transpose_is_the_same(
+    dump: Callable[[str], Path],
+) -> None:
+    folder = dump("pt_labels")
+    for first, second in (("rolled", "transposed"), ("transposed", "rolled")):
+        result = dumpdiff.align(folder / f"labels_{first}", folder / f"labels_{second}")
+        assert result.verdict == "aligned"
+        flow = build_flow(read(folder / f"labels_{first}"))
+        tokens = flow.reads[find_op(flow.trace, "Functional.embedding.0.forward")]
+        labels = flow.writes[find_op(flow.trace, "Torch.roll.0.forward")]
+        assert set(labels).isdisjoint(tokens)
+
+
+def test_tokens_in_place_of_labels_are_found(dump: Callable[[str], Path]) -> None:
+    folder = dump("pt_labels")
+    result = dumpdiff.align(folder / "labels_same", folder / "labels_rolled")
+    assert result.verdict == "diverged"
+    assert result.first_divergence is not None
+    assert result.first_divergence.reference_ops[0] == "Torch.roll.0.forward"
