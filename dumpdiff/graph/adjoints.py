@@ -30,6 +30,11 @@ _NONLINEAR = frozenset(
      "sigmoid", "silu", "gelu", "tanh", "relu", "abs", "sin", "cos", "erf",
      "layer_norm", "rms_norm", "batch_norm"}
 )  # fmt: skip
+#: Of several inputs, whose gradients are computed by like ops in any order.
+_MANY_INPUTS = frozenset(
+    {"where", "addcmul", "addcdiv", "lerp", "atan2", "hypot", "xlogy", "logaddexp", "maximum",
+     "minimum", "fmod", "remainder"}
+)  # fmt: skip
 #: Backward ops that one of these takes at least where no single gradient operator does it: a mean
 #: divides what it spreads; softmax is y (dy - sum(y dy)).
 _MIN_STEPS = {"mean": 2, "softmax": 4}
@@ -369,7 +374,26 @@ class _Sweep:
         if path.n_steps < _MIN_STEPS.get(kind, 1) and not is_fused:
             return []
         inputs = self._select_inputs(producer, path)
+        if kind in _MANY_INPUTS and not is_fused:
+            inputs = self._select_single_input(op, producer, inputs)
         return [value for value in inputs if (path.output, value) not in self.by_edge]
+
+    def _select_single_input(self, op: int, producer: int, inputs: Sequence[int]) -> list[int]:
+        """Return the one input that an op gives the gradient of, [] if several are possible.
+
+        A selection selects the gradient of each value in the place of that value.
+        """
+        if self.kinds[op] == self.kinds[producer] == "where":
+            reads, operands = self.flow.operands[op], self.flow.operands[producer]
+            if len(reads) == len(operands):
+                inputs = [
+                    value
+                    for read, value in zip(reads, operands, strict=True)
+                    if self._find_forward_bases(read) is None
+                ]
+        dtypes = self.flow.list_column("dtype")
+        floating_inputs = [value for value in inputs if is_floating(dtypes[value])]
+        return floating_inputs if len(floating_inputs) == 1 else []
 
     def _select_inputs(self, producer: int, path: _Path) -> list[int]:
         """Return the inputs of the forward op to which a gradient computed on this path can belong.
