@@ -108,7 +108,7 @@ def compare(recordings: Path, pair: Pair, is_statistics: bool) -> Outcome:
         return Outcome(pair, f"{type(error).__name__}", str(error))
     summary = f"{losses[0]:.7g} {losses[1]:.7g} {'; '.join(result.weaknesses)}"
     for finding in result.findings[:1]:
-        causes = [f"{c.name}: {c.description}" for c in finding.causes[:1]]
+        causes = [f"{c.name}: {c.text}" for c in finding.causes[:1]]
         error = finding.metrics.get("error", float("nan"))
         summary += f"\n    {finding.title}: {error:.1e}, tolerance {finding.tolerance:.1e} {causes}"
     return Outcome(pair, str(result.verdict), summary)

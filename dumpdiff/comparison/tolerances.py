@@ -20,7 +20,7 @@ from ..graph.missing_edges import is_graph_input
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff
 from ..model.result import Baseline
-from ..rulebook import Rules
+from ..rulebook import GRADIENT, Rules
 
 #: A relative error that is allowed to be this large cannot tell right from wrong. A judgment call.
 NO_INFORMATION = 0.3
@@ -107,7 +107,14 @@ def compute_tolerances(
 def _list_productions(
     flow: Flow, kinds: Sequence[str], rules: Rules, values: Ints
 ) -> list[_Production | None]:
-    """Return the production of each value, None for no producer."""
+    """Return the production of each value, None for no producer.
+
+    A backward record is named as its forward call is; what it gives is the gradient.
+    """
+    gradient_kinds = [
+        f"{GRADIENT}{kind}" if call >= 0 and not kind.startswith(GRADIENT) else kind
+        for kind, call in zip(kinds, flow.calls, strict=True)
+    ]
     is_product = {kind: rules.get_kind_class(kind) == _PRODUCT_CLASS for kind in set(kinds)}
     producers = flow.producers[values]
     is_produced = producers >= 0
@@ -117,7 +124,7 @@ def _list_productions(
         flow, producers[is_produced], values[is_produced], is_product_op
     )
     return [
-        (kinds[producer], length) if producer >= 0 else None
+        (gradient_kinds[producer], length) if producer >= 0 else None
         for producer, length in zip(producers.tolist(), lengths.tolist(), strict=True)
     ]
 
