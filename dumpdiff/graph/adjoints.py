@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 
@@ -30,6 +31,8 @@ _NONLINEAR = frozenset(
      "sigmoid", "silu", "gelu", "tanh", "relu", "abs", "sin", "cos", "erf",
      "layer_norm", "rms_norm", "batch_norm"}
 )  # fmt: skip
+#: Of terms that are broadcast; terms of one size are not told apart.
+_SUMS = frozenset({"add", "sub"})
 #: Of several inputs, whose gradients are computed by like ops in any order.
 _MANY_INPUTS = frozenset(
     {"where", "addcmul", "addcdiv", "lerp", "atan2", "hypot", "xlogy", "logaddexp", "maximum",
@@ -342,26 +345,39 @@ class _Sweep:
         """Yield (written value, output, input) where a path back through a forward op ends here.
 
         Paths are tried in order: those that must compute something first, then those that used
-        forward values, then the shorter ones. The first path with an end counts.
+        forward values, then the shorter ones. The first path with an end counts, if no other path
+        like it ends at another input.
         """
 
         def rank_path(path: _Path) -> tuple[bool, bool, int]:
             kind = self.kinds[self._get_forward_producer(path.output)]
             return kind in _PASS_THROUGH, not path.used_values, path.n_steps
 
-        for path in sorted(paths, key=rank_path):
-            used_inputs: set[int] = set()
-            ends = []
-            inputs = self._find_open_inputs(op, path)
-            for written in self.flow.writes[op]:
-                size = self.flow.sizes[written]
-                fitting = [x for x in inputs if x not in used_inputs and self.flow.sizes[x] == size]
-                if fitting:
-                    used_inputs.add(fitting[0])
-                    ends.append((written, path.output, fitting[0]))
-            if ends:
-                yield from ends
+        for _, like_paths in groupby(sorted(paths, key=rank_path), rank_path):
+            possible_ends = {ends for path in like_paths for ends in self._list_ends(op, path)}
+            if possible_ends:
+                if len(possible_ends) == 1:
+                    yield from possible_ends.pop()
                 return
+
+    def _list_ends(self, op: int, path: _Path) -> list[tuple[tuple[int, int, int], ...]]:
+        """Return the possible ends of a path here, each (written value, output, input) in order.
+
+        Terms of a sum that have one size are not told apart.
+        """
+        used_inputs: set[int] = set()
+        ends: list[tuple[int, int, int]] = []
+        inputs = self._find_open_inputs(op, path)
+        is_sum = self.kinds[self._get_forward_producer(path.output)] in _SUMS
+        for written in self.flow.writes[op]:
+            size = self.flow.sizes[written]
+            fitting = [x for x in inputs if x not in used_inputs and self.flow.sizes[x] == size]
+            if len(fitting) > 1 and is_sum:
+                return [((written, path.output, value),) for value in fitting]
+            if fitting:
+                used_inputs.add(fitting[0])
+                ends.append((written, path.output, fitting[0]))
+        return [tuple(ends)] if ends else []
 
     def _find_open_inputs(self, op: int, path: _Path) -> list[int]:
         """Return the inputs of the forward op whose gradient this op may give, in order."""
@@ -406,11 +422,14 @@ class _Sweep:
         inputs = list(self.flow.operands[producer])
         if kind in _PRODUCTS and len(inputs) > 1:
             return [value for value in inputs if value not in path.used_values]
-        if kind == "sub":
-            return inputs[1:]
-        if kind == "add":
+        if kind in _SUMS:
             output_size = self.flow.sizes[path.output]
-            return [value for value in inputs if self.flow.sizes[value] != output_size]
+            first_exact = 1 if kind == "sub" else len(inputs)
+            return [
+                value
+                for position, value in enumerate(inputs)
+                if position >= first_exact or self.flow.sizes[value] != output_size
+            ]
         return inputs
 
     def _set_edge_gradient(self, output: int, value: int, gradient: int) -> None:
