@@ -49,7 +49,7 @@ class Outcome:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path("/tmp/dumpdiff-operators"))
-    parser.add_argument("--only", default="*", help="entries whose name is like this")
+    parser.add_argument("--only", default="*", help="entries whose name is like one of these")
     parser.add_argument("--wide", action="store_true", help="numbers with a deviation of 3")
     parser.add_argument("--statistics", action="store_true", help="compare statistics only")
     parser.add_argument("--no-recording", action="store_true", help="take what is recorded")
@@ -71,7 +71,7 @@ def main() -> None:
 def iterate_pairs(pattern: str, is_wide: bool) -> Iterator[Pair]:
     ending = ":wide" if is_wide else ""
     for name, entry in ENTRIES.items():
-        if not fnmatch(name, pattern):
+        if not any(fnmatch(name, word) for word in pattern.split(",")):
             continue
         forms = [(form, 0) for form in range(len(entry.mindspore))]
         forms += [(0, form) for form in range(1, len(entry.pytorch))]

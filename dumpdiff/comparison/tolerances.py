@@ -155,7 +155,9 @@ def _find_inexact_kinds(
     is_paired = np.zeros(len(flow.sizes), dtype=bool)
     is_paired[paired_values] = True
     for op, kind in enumerate(kinds):
-        before = [inexact_kinds[x] for x in flow.reads[op] if x in inexact_kinds and not is_paired[x]]
+        before = [
+            inexact_kinds[x] for x in flow.reads[op] if x in inexact_kinds and not is_paired[x]
+        ]
         least_exact = max((kind, *before), key=tolerances.__getitem__)
         if tolerances[least_exact] > usual_tolerance:
             inexact_kinds.update(dict.fromkeys(flow.writes[op], least_exact))
