@@ -96,7 +96,8 @@ def compare(recordings: Path, pair: Pair, is_statistics: bool) -> Outcome:
     ]
     for folder in folders:
         if not (folder / "loss.txt").exists():
-            lines = (folder / "error.txt").read_text().splitlines() if folder.exists() else []
+            error = folder / "error.txt"
+            lines = error.read_text().splitlines() if error.exists() else []
             return Outcome(pair, "not recorded", " ".join(lines[-1:]))
     losses = [float((folder / "loss.txt").read_text()) for folder in folders]
     if is_statistics:

@@ -37,6 +37,15 @@ class Net(nn.Module):
         if out.numel() == 1:
             return out
         return F.mse_loss(self.last(out.reshape(out.shape[0], -1)), labels[: out.shape[0]])
+
+
+class Model(nn.Module):
+    def __init__(self, n_features):
+        super().__init__()
+        self.block = Net(n_features)
+
+    def forward(self, inputs, i, m, labels):
+        return self.block(inputs, i, m, labels)
 """
 _MINDSPORE = """\
 import mindspore as ms
@@ -61,6 +70,15 @@ class Net(nn.Cell):
         if self.is_loss:
             return out
         return ops.mse_loss(self.last(out.reshape(out.shape[0], -1)), labels[: out.shape[0]])
+
+
+class Model(nn.Cell):
+    def __init__(self, n_features):
+        super().__init__()
+        self.block = Net(n_features)
+
+    def construct(self, inputs, i, m, labels):
+        return self.block(inputs, i, m, labels)
 """
 _TEMPLATES = {"pytorch": _PYTORCH, "mindspore": _MINDSPORE}
 _LINEARS = {"pytorch": "nn.Linear", "mindspore": "nn.Dense"}
@@ -146,7 +164,7 @@ def draw_weights(name: str, shapes: Mapping[str, tuple[int, ...]], factor: float
     for parameter, shape in shapes.items():
         values = random.standard_normal(shape)
         values = 0.5 + 0.3 * values if len(shape) < 2 else values / np.sqrt(np.prod(shape[1:]))
-        if parameter.startswith("linear_"):
+        if "linear_" in parameter:
             values = factor * (values if len(shape) > 1 else values - 0.5)
         weights.append(values.astype(np.float32))
     return weights

@@ -36,6 +36,9 @@ def main() -> None:
         "mindspore": load_mindspore,
         "mindspore_pynative": load_pynative,
     }[args.framework]()
+    if args.framework != "mindspore":
+        with suppress(ImportError):  # msprobe imports it in every child, which takes seconds
+            import megatron.core  # noqa: F401
     work = args.work.resolve()
     for name in args.names:
         folder = work / "recordings" / args.framework / name.replace(":", "-")
@@ -74,9 +77,6 @@ def run(record, framework: str, work: Path, name: str, folder: Path) -> None:
 def load_pytorch():
     import torch
     import torch.utils.checkpoint
-
-    with suppress(ImportError):  # msprobe imports it, which takes seconds
-        import megatron.core  # noqa: F401
     from msprobe.pytorch import PrecisionDebugger
     from msprobe_config import write_config
 
@@ -94,7 +94,7 @@ def load_pytorch():
             except Exception:
                 if not sizes:
                     raise
-        net = module.Net(sizes[0] if sizes else 0)
+        net = module.Model(sizes[0] if sizes else 0)
         shapes = {key: tuple(value.shape) for key, value in net.named_parameters()}
         factor = WIDE if path.stem == "wide" else 1.0
         weights = draw_weights(entry, shapes, factor)
@@ -120,7 +120,7 @@ def build_mindspore(module, entry: str, path: Path):
     from mindspore import Tensor
 
     arrays = np.load(path)
-    net = module.Net(int(arrays["n_features"]))
+    net = module.Model(int(arrays["n_features"]))
     parameters = net.trainable_params()
     if len(parameters) != len(arrays) - 1:
         raise ValueError([(p.name, p.shape) for p in parameters])
