@@ -100,10 +100,9 @@ def compare(recordings: Path, pair: Pair, is_statistics: bool) -> Outcome:
             lines = error.read_text().splitlines() if error.exists() else []
             return Outcome(pair, "not recorded", " ".join(lines[-1:]))
     losses = [float((folder / "loss.txt").read_text()) for folder in folders]
-    if is_statistics:
-        form = formats.FORMS["statistics"]
-        folders = list(formats.make_pair(form, *folders))
     try:
+        if is_statistics:
+            folders = list(formats.make_pair(formats.FORMS["statistics"], *folders))
         result = dumpdiff.align(*folders)
     except Exception as error:
         return Outcome(pair, f"{type(error).__name__}", str(error))
