@@ -34,7 +34,8 @@ DIVERGED = (INTRODUCED, AMPLIFIED, PROPAGATED)
 #: Evidence of pairs that the optimizer keeps beyond the step, see ``alignment.training_step``.
 UPDATE_EVIDENCE = "update"
 #: Tolerances up to which an error may be explained by the errors of agreeing inputs and the
-#: operator's conditioning. Beyond this a value no longer agrees, whatever its inputs.
+#: operator's conditioning. Beyond this a value no longer agrees, whatever its inputs; but it may
+#: differ as much as each of them may.
 _MAX_EXPLAINED_TOLERANCES = 32.0
 #: Conditionings by which a diverged error must grow to count as amplified.
 _AMPLIFICATION = 10
@@ -96,8 +97,10 @@ def walk_forwards(
                     state[node], allowed_errors[node] = AGREEING, error
                     continue
             if node not in new_weight_rows:  # its tolerance includes what the gradient's error does
+                inputs = [x for x in own_ancestry.ancestors if state[x] == AGREEING]
                 allowed_error = _extend_allowed_error(
                     allowed_error,
+                    max((allowed_errors[x] for x in inputs), default=0.0),
                     max(factors[node] * own_ancestry.carried_error, elementwise_errors[node]),
                     own_ancestry.carried_error,
                     recomputation,
@@ -193,16 +196,18 @@ def _exclude_casts(graph: JointGraph, errors: list[float]) -> list[float]:
 
 def _extend_allowed_error(
     allowed_error: float,
+    allowed_input_error: float,
     enlarged_error: float,
     input_error: float,
     recomputation: Recomputation | None,
 ) -> float:
     """Return what is allowed where inputs agree only to ``input_error``.
 
-    Their error is enlarged as measured, else to the ``enlarged_error`` of the rules.
+    Their error is enlarged as measured, else to the ``enlarged_error`` of the rules, within limits.
     """
     if not input_error > 0:
         return allowed_error
     if recomputation is not None and np.isfinite(recomputation.amplification):
         return max(allowed_error, recomputation.amplification * input_error)
-    return max(allowed_error, min(_MAX_EXPLAINED_TOLERANCES * allowed_error, enlarged_error))
+    limit = max(_MAX_EXPLAINED_TOLERANCES * allowed_error, allowed_input_error)
+    return max(allowed_error, min(limit, enlarged_error))
