@@ -157,7 +157,9 @@ def draw_batch(name: str) -> dict[str, np.ndarray]:
     }
 
 
-def draw_weights(name: str, shapes: Mapping[str, tuple[int, ...]], factor: float) -> list[np.ndarray]:
+def draw_weights(
+    name: str, shapes: Mapping[str, tuple[int, ...]], factor: float
+) -> list[np.ndarray]:
     """Return a number for every parameter, in the order of the network."""
     random = np.random.default_rng(sum(map(ord, name)) + 1)
     weights = []

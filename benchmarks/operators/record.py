@@ -100,7 +100,9 @@ def load_pytorch():
         weights = draw_weights(entry, shapes, factor)
         for parameter, values in zip(net.parameters(), weights, strict=True):
             parameter.data = torch.from_numpy(values)
-        np.savez(path, n_features=sizes[0] if sizes else 0, **{f"p{k}": w for k, w in enumerate(weights)})
+        np.savez(
+            path, n_features=sizes[0] if sizes else 0, **{f"p{k}": w for k, w in enumerate(weights)}
+        )
         return net, batch
 
     def record(module, entry: str, path: Path, folder: Path):

@@ -3,9 +3,9 @@
     python benchmarks/operators/units.py
 
 Every entry of ``entries.py`` that reads ``x`` only, in the form that is named like the function:
-16,384 normal numbers with a deviation of 1, 3 and 8 in float32 against the same numbers in PyTorch's
-float64. Printed are relative L2 errors in unit roundoffs, 2**-24, as the tolerance of an operator
-counts them (``units`` in rules/tolerances.yaml).
+16,384 normal numbers with a deviation of 1, 3 and 8 in float32 against the same numbers in
+PyTorch's float64. Printed are relative L2 errors in unit roundoffs, 2**-24, as the tolerance of
+an operator counts them (``units`` in rules/tolerances.yaml).
 """
 
 from __future__ import annotations

@@ -97,10 +97,12 @@ def walk_forwards(
                     state[node], allowed_errors[node] = AGREEING, error
                     continue
             if node not in new_weight_rows:  # its tolerance includes what the gradient's error does
-                inputs = [x for x in own_ancestry.ancestors if state[x] == AGREEING]
                 allowed_error = _extend_allowed_error(
                     allowed_error,
-                    max((allowed_errors[x] for x in inputs), default=0.0),
+                    max(
+                        (allowed_errors[x] for x in own_ancestry.ancestors if state[x] == AGREEING),
+                        default=0.0,
+                    ),
                     max(factors[node] * own_ancestry.carried_error, elementwise_errors[node]),
                     own_ancestry.carried_error,
                     recomputation,
