@@ -354,11 +354,18 @@ class _Sweep:
             return kind in _PASS_THROUGH, not path.used_values, path.n_steps
 
         for _, like_paths in groupby(sorted(paths, key=rank_path), rank_path):
-            possible_ends = {ends for path in like_paths for ends in self._list_ends(op, path)}
-            if possible_ends:
-                if len(possible_ends) == 1:
-                    yield from possible_ends.pop()
+            ends = [ends for path in like_paths for ends in self._list_ends(op, path)]
+            if ends:
+                if len(set(ends)) == 1 or self._are_like_terms(ends):
+                    yield from ends[0]
                 return
+
+    def _are_like_terms(self, ends: Sequence[tuple[tuple[int, int, int], ...]]) -> bool:
+        """Return whether all ends are terms of one shape that are added: they have one gradient."""
+        outputs = {output for end in ends for _, output, _ in end}
+        shapes = {self.flow.shapes[value] for end in ends for _, _, value in end}
+        kinds = {self.kinds[self._get_forward_producer(output)] for output in outputs}
+        return kinds == {"add"} and len(shapes) == 1
 
     def _list_ends(self, op: int, path: _Path) -> list[tuple[tuple[int, int, int], ...]]:
         """Return the possible ends of a path here, each (written value, output, input) in order.
