@@ -113,14 +113,23 @@ def _has_other_term(flow: Flow, loss: int, term: int) -> bool:
 def list_scalar_ends(flow: Flow) -> list[int]:
     """Return the floating scalars at the end of the forward pass, in order.
 
-    A loss is one of them. A count is none, such as that of the batches that a norm has seen.
+    A loss is one of them. A count is none, such as that of the batches that a norm has seen, nor is
+    what an op keeps for itself next to a larger result.
     """
     dtypes = flow.list_column("dtype")
     return [
         value
         for value in np.flatnonzero(flow.sizes == 1).tolist()
-        if is_floating(str(dtypes[value])) and is_forward_end(flow, value)
+        if is_floating(str(dtypes[value]))
+        and is_forward_end(flow, value)
+        and not _is_workspace(flow, value)
     ]
+
+
+def _is_workspace(flow: Flow, value: int) -> bool:
+    """Return whether the op that computes a value gives larger ones before it."""
+    written_values = flow.writes[int(flow.producers[value])]
+    return value in written_values[1:] and flow.sizes[written_values[0]] > 1
 
 
 def is_forward_end(flow: Flow, value: int) -> bool:

@@ -20,7 +20,7 @@ from ..graph.missing_edges import is_graph_input
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff
 from ..model.result import Baseline
-from ..rulebook import Rules
+from ..rulebook import GRADIENT, Rules
 
 #: A relative error that is allowed to be this large cannot tell right from wrong. A judgment call.
 NO_INFORMATION = 0.3
@@ -29,7 +29,7 @@ _PRODUCT_CLASS = "linear"
 #: Rounding to d digits moves 1.000 by up to 5 units of 10**-d.
 _PRINT_UNITS = 5
 
-#: Kind of the op that made a value, and number of terms in its sums.
+#: Kind of an op that made a value, and number of terms in its sums.
 _Production: TypeAlias = tuple[str, int]
 
 
@@ -60,7 +60,9 @@ def compute_tolerances(
 ) -> Floats:
     """Return the tolerance per pair, from both dtypes, the producers' kinds and sum lengths.
 
-    Of two producers of different kinds the one with the larger tolerance counts.
+    Of two producers of different kinds the one with the larger tolerance counts. So does an op that
+    only one side has, up to the last values that both have: a framework computes some functions
+    less exactly than others (``units``), and the other side may have one op for all of them.
     ``has_files`` is true where whole tensors are compared. Values that no op computed (parameters,
     the batch) may only differ by their own rounding, whatever the noise of the network: their
     elements by u (x rounded to nearest is within u of both x and the rounded: Higham, Accuracy and
@@ -73,24 +75,29 @@ def compute_tolerances(
     has_narrow_statistics = any(
         flow.trace.source.low_precision_statistics for flow in (target, reference)
     )
-    productions_t = _list_productions(target, alignment.target_kinds, rules, target_ids)
-    productions_r = _list_productions(reference, alignment.reference_kinds, rules, reference_ids)
+    classes = alignment.classes
+    productions_t, productions_r = (
+        _list_productions(flow, kinds, rules, values, classes[side].to_numpy())
+        for flow, kinds, values, side in (
+            (target, alignment.target_kinds, target_ids, "target"),
+            (reference, alignment.reference_kinds, reference_ids, "reference"),
+        )
+    )
     dtypes_t, dtypes_r = target.list_column("dtype"), reference.list_column("dtype")
 
     @cache  # few rows differ in all that their tolerance follows from
-    def compute_tolerance(dtype_t: str, dtype_r: str, *sides: _Production | None) -> float:
+    def compute_tolerance(dtype_t: str, dtype_r: str, *productions: _Production) -> float:
         dtype = _limit_precision(dtype_t, dtype_r, coarse_dtype)
-        known_productions = [production for production in sides if production]
         return max(
             rules.compute_tolerance(dtype, dtype, kind, length)
-            for kind, length in known_productions or [("identity", 1)]
+            for kind, length in productions or [("identity", 1)]
         )
 
     pairs = list(zip(target_ids.tolist(), reference_ids.tolist(), strict=True))
     productions = zip(productions_t, productions_r, strict=True)
     tolerances = [
-        max(0.0, compute_tolerance(dtypes_t[value_t], dtypes_r[value_r], *sides))
-        for (value_t, value_r), sides in zip(pairs, productions, strict=True)
+        max(0.0, compute_tolerance(dtypes_t[value_t], dtypes_r[value_r], *of_target, *of_reference))
+        for (value_t, value_r), (of_target, of_reference) in zip(pairs, productions, strict=True)
     ]
     is_produced = (target.producers[target_ids] >= 0) | (reference.producers[reference_ids] >= 0)
     for row in np.flatnonzero(~is_produced).tolist():
@@ -105,9 +112,16 @@ def compute_tolerances(
 
 
 def _list_productions(
-    flow: Flow, kinds: Sequence[str], rules: Rules, values: Ints
-) -> list[_Production | None]:
-    """Return the production of each value, None for no producer."""
+    flow: Flow, kinds: Sequence[str], rules: Rules, values: Ints, paired_values: Ints
+) -> list[tuple[_Production, ...]]:
+    """Return the productions of each value: of its producer, and of the least exact op before it.
+
+    A backward record is named as its forward call is; what it gives is the gradient.
+    """
+    gradient_kinds = [
+        f"{GRADIENT}{kind}" if call >= 0 and not kind.startswith(GRADIENT) else kind
+        for kind, call in zip(kinds, flow.calls, strict=True)
+    ]
     is_product = {kind: rules.get_kind_class(kind) == _PRODUCT_CLASS for kind in set(kinds)}
     producers = flow.producers[values]
     is_produced = producers >= 0
@@ -116,10 +130,38 @@ def _list_productions(
     lengths[is_produced] = _compute_sum_lengths(
         flow, producers[is_produced], values[is_produced], is_product_op
     )
-    return [
-        (kinds[producer], length) if producer >= 0 else None
-        for producer, length in zip(producers.tolist(), lengths.tolist(), strict=True)
-    ]
+    inexact_kinds = _find_inexact_kinds(flow, gradient_kinds, rules, paired_values)
+    productions = []
+    columns = (values.tolist(), producers.tolist(), lengths.tolist())
+    for value, producer, length in zip(*columns, strict=True):
+        own = [(gradient_kinds[producer], length)] if producer >= 0 else []
+        earlier = [(inexact_kinds[value], 1)] if value in inexact_kinds else []
+        productions.append((*own, *earlier))
+    return productions
+
+
+def _find_inexact_kinds(
+    flow: Flow, kinds: Sequence[str], rules: Rules, paired_values: Ints
+) -> dict[int, str]:
+    """Return value -> kind of the least exact op that it is computed by since paired values.
+
+    Only ops that a framework computes less exactly than most have an entry.
+    """
+    usual_tolerance = rules.compute_tolerance("float32", "float32", "identity")
+    tolerances = {kind: rules.compute_tolerance("float32", "float32", kind) for kind in set(kinds)}
+    inexact_kinds: dict[int, str] = {}
+    if max(tolerances.values(), default=0.0) <= usual_tolerance:
+        return inexact_kinds
+    is_paired = np.zeros(len(flow.sizes), dtype=bool)
+    is_paired[paired_values] = True
+    for op, kind in enumerate(kinds):
+        before = [
+            inexact_kinds[x] for x in flow.reads[op] if x in inexact_kinds and not is_paired[x]
+        ]
+        least_exact = max((kind, *before), key=tolerances.__getitem__)
+        if tolerances[least_exact] > usual_tolerance:
+            inexact_kinds.update(dict.fromkeys(flow.writes[op], least_exact))
+    return inexact_kinds
 
 
 def widen_tolerances(pairs: pd.DataFrame, spread: Spread) -> None:

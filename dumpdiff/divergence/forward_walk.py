@@ -254,7 +254,7 @@ def _extend_allowed_error(
 ) -> float:
     """Return what is allowed where inputs agree only to ``input_error``.
 
-    Their error is enlarged as measured, else to the ``enlarged_error`` of the rules.
+    Their error is enlarged as measured, else to the ``enlarged_error`` of the rules, within limits.
     """
     if not input_error > 0:
         return allowed_error

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from ..model.recorded_shapes import load_readable_tensor
 from ..operators import (
     KINDS,
     Execution,
+    compute_gradients,
     compute_interpretations,
     compute_relative_distance,
     read_execution,
@@ -103,6 +103,7 @@ class _ExactOp:
     """An op of the reference with its exact output."""
 
     kind: str
+    is_gradient: bool  #: whether it gives the gradient of the first input of this kind
     rows: tuple[int, ...]  #: ids of its tensors
     execution: Execution
     interpretation: int  #: which interpretation of the call explains the recorded output best
@@ -190,12 +191,13 @@ def _run_op(graph: JointGraph, node: int) -> _ExactOp | None:
     if sizes.clip(min=0).sum() > _MAX_ELEMENTS or not _is_first_output(reference, rows, value):
         return None
     execution = read_execution(reference.trace, rows)
+    call = int(reference.calls[op])
+    if execution is not None and call >= 0:
+        execution = _add_call(reference, execution, call)
+        rows += reference.get_tensor_ids(call).tolist()
     if execution is None:
         return None
-    interpretations = compute_interpretations(
-        kind, execution.inputs, execution.keywords, output_shape=execution.output.shape
-    )
-    outputs = [output for _, output in interpretations]
+    outputs = _list_outputs(kind, call >= 0, execution, execution.inputs)
     if not outputs:
         return None
     distances = [compute_relative_distance(output, execution.output) for output in outputs]
@@ -205,7 +207,29 @@ def _run_op(graph: JointGraph, node: int) -> _ExactOp | None:
         recorded = execution.output.reshape(-1)
         limit = find_fill_limit(recorded)
         counted = recorded > limit if limit else None
-    return _ExactOp(kind, tuple(rows), execution, interpretation, outputs[interpretation], counted)
+    output = outputs[interpretation]
+    return _ExactOp(kind, call >= 0, tuple(rows), execution, interpretation, output, counted)
+
+
+def _add_call(flow: Flow, record: Execution, call: int) -> Execution | None:
+    """Return a backward record with what its forward call read."""
+    forward = read_execution(flow.trace, flow.get_tensor_ids(call).tolist())
+    if forward is None:
+        return None
+    return Execution((*record.inputs, *forward.inputs), forward.keywords, record.output)
+
+
+def _list_outputs(
+    kind: str, is_gradient: bool, execution: Execution, inputs: Sequence[Any]
+) -> list[Floats]:
+    """Return the exact output of every interpretation of an op, run with these inputs."""
+    if is_gradient:
+        interpretations = compute_gradients(kind, inputs, execution.keywords)
+    else:
+        interpretations = compute_interpretations(
+            kind, inputs, execution.keywords, output_shape=execution.output.shape
+        )
+    return [output for _, output in interpretations]
 
 
 def _has_narrow_dtype(graph: JointGraph, node: int) -> bool:
@@ -307,11 +331,8 @@ def _measure_enlargement(
 
 def _compute_output(op: _ExactOp, inputs: Sequence[Any]) -> Floats | None:
     """Return the exact output of an op with other inputs, None if it cannot be run with them."""
-    interpretations = compute_interpretations(
-        op.kind, inputs, op.execution.keywords, output_shape=op.execution.output.shape
-    )
-    outputs = (output for _, output in interpretations)
-    return next(islice(outputs, op.interpretation, None), None)
+    outputs = _list_outputs(op.kind, op.is_gradient, op.execution, inputs)
+    return outputs[op.interpretation] if op.interpretation < len(outputs) else None
 
 
 def _compute_last_place(array: AnyArray, roundoff: float) -> Floats:

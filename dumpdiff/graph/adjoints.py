@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 
@@ -32,6 +33,13 @@ _NONLINEAR = frozenset(
 )  # fmt: skip
 #: The gradient is computed with the values of the forward call.
 VALUE_DEPENDENT_KINDS = _PRODUCTS | _NONLINEAR
+#: Of terms that are broadcast; terms of one size are not told apart.
+_SUMS = frozenset({"add", "sub"})
+#: Of several inputs, whose gradients are computed by like ops in any order.
+_MANY_INPUTS = frozenset(
+    {"where", "addcmul", "addcdiv", "lerp", "atan2", "hypot", "xlogy", "logaddexp", "maximum",
+     "minimum", "fmod", "remainder"}
+)  # fmt: skip
 #: Backward ops that one of these takes at least where no single gradient operator does it: a mean
 #: divides what it spreads; softmax is y (dy - sum(y dy)).
 _MIN_STEPS = {"mean": 2, "softmax": 4}
@@ -361,26 +369,46 @@ class _Sweep:
         """Yield (written value, output, input) where a path back through a forward op ends here.
 
         Paths are tried in order: those that must compute something first, then those that used
-        forward values, then the shorter ones. The first path with an end counts.
+        forward values, then the shorter ones. The first path with an end counts, if no other path
+        like it ends at another input.
         """
 
         def rank_path(path: _Path) -> tuple[bool, bool, int]:
             kind = self.kinds[self._get_forward_producer(path.output)]
             return kind in _PASS_THROUGH, not path.used_values, path.n_steps
 
-        for path in sorted(paths, key=rank_path):
-            used_inputs: set[int] = set()
-            ends = []
-            inputs = self._find_open_inputs(op, path)
-            for written in self.flow.writes[op]:
-                size = self.flow.sizes[written]
-                fitting = [x for x in inputs if x not in used_inputs and self.flow.sizes[x] == size]
-                if fitting:
-                    used_inputs.add(fitting[0])
-                    ends.append((written, path.output, fitting[0]))
+        for _, like_paths in groupby(sorted(paths, key=rank_path), rank_path):
+            ends = [ends for path in like_paths for ends in self._list_ends(op, path)]
             if ends:
-                yield from ends
+                if len(set(ends)) == 1 or self._are_like_terms(ends):
+                    yield from ends[0]
                 return
+
+    def _are_like_terms(self, ends: Sequence[tuple[tuple[int, int, int], ...]]) -> bool:
+        """Return whether all ends are terms of one shape that are added: they have one gradient."""
+        outputs = {output for end in ends for _, output, _ in end}
+        shapes = {self.flow.shapes[value] for end in ends for _, _, value in end}
+        kinds = {self.kinds[self._get_forward_producer(output)] for output in outputs}
+        return kinds == {"add"} and len(shapes) == 1
+
+    def _list_ends(self, op: int, path: _Path) -> list[tuple[tuple[int, int, int], ...]]:
+        """Return the possible ends of a path here, each (written value, output, input) in order.
+
+        Terms of a sum that have one size are not told apart.
+        """
+        used_inputs: set[int] = set()
+        ends: list[tuple[int, int, int]] = []
+        inputs = self._find_open_inputs(op, path)
+        is_sum = self.kinds[self._get_forward_producer(path.output)] in _SUMS
+        for written in self.flow.writes[op]:
+            size = self.flow.sizes[written]
+            fitting = [x for x in inputs if x not in used_inputs and self.flow.sizes[x] == size]
+            if len(fitting) > 1 and is_sum:
+                return [((written, path.output, value),) for value in fitting]
+            if fitting:
+                used_inputs.add(fitting[0])
+                ends.append((written, path.output, fitting[0]))
+        return [tuple(ends)] if ends else []
 
     def _find_open_inputs(self, op: int, path: _Path) -> list[int]:
         """Return the inputs of the forward op whose gradient this op may give, in order."""
@@ -393,7 +421,26 @@ class _Sweep:
         if path.n_steps < _MIN_STEPS.get(kind, 1) and not is_fused:
             return []
         inputs = self._select_inputs(producer, path)
+        if kind in _MANY_INPUTS and not is_fused:
+            inputs = self._select_single_input(op, producer, inputs)
         return [value for value in inputs if (path.output, value) not in self.by_edge]
+
+    def _select_single_input(self, op: int, producer: int, inputs: Sequence[int]) -> list[int]:
+        """Return the one input that an op gives the gradient of, [] if several are possible.
+
+        A selection selects the gradient of each value in the place of that value.
+        """
+        if self.kinds[op] == self.kinds[producer] == "where":
+            reads, operands = self.flow.operands[op], self.flow.operands[producer]
+            if len(reads) == len(operands):
+                inputs = [
+                    value
+                    for read, value in zip(reads, operands, strict=True)
+                    if self._find_forward_bases(read) is None
+                ]
+        dtypes = self.flow.list_column("dtype")
+        floating_inputs = [value for value in inputs if is_floating(dtypes[value])]
+        return floating_inputs if len(floating_inputs) == 1 else []
 
     def _select_inputs(self, producer: int, path: _Path) -> list[int]:
         """Return the inputs of the forward op to which a gradient computed on this path can belong.
@@ -406,11 +453,14 @@ class _Sweep:
         inputs = list(self.flow.operands[producer])
         if kind in _PRODUCTS and len(inputs) > 1:
             return [value for value in inputs if value not in path.used_values]
-        if kind == "sub":
-            return inputs[1:]
-        if kind == "add":
+        if kind in _SUMS:
             output_size = self.flow.sizes[path.output]
-            return [value for value in inputs if self.flow.sizes[value] != output_size]
+            first_exact = 1 if kind == "sub" else len(inputs)
+            return [
+                value
+                for position, value in enumerate(inputs)
+                if position >= first_exact or self.flow.sizes[value] != output_size
+            ]
         return inputs
 
     def _set_edge_gradient(self, output: int, value: int, gradient: int) -> None:

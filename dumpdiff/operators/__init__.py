@@ -10,6 +10,7 @@ from .execution import Execution, read_execution
 from .outputs import OUTPUT_KINDS, compute_outputs
 from .recomputation import (
     KINDS,
+    compute_gradients,
     compute_interpretations,
     compute_relative_distance,
     recompute,
@@ -20,6 +21,7 @@ __all__ = [
     "OUTPUT_KINDS",
     "Call",
     "Execution",
+    "compute_gradients",
     "compute_interpretations",
     "compute_outputs",
     "compute_relative_distance",

@@ -10,10 +10,12 @@ from .explanation import Explanation
 from .files import list_shipped_files, load_rules
 from .mappings import NamedPairs, split_module_name
 from .model_families import Arrangement, ModelFamily
+from .operators import GRADIENT
 from .relations import CONCATENATED, LOCAL, REPLICATED, SUM, RelationRule
 
 __all__ = [
     "CONCATENATED",
+    "GRADIENT",
     "LOCAL",
     "PREDICTION_MODULES",
     "REPLICATED",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff
 from .document import Entry, Place, collect_fields
+from .operators import GRADIENT
 
 GROWTHS = ("none", "sqrt")
 
@@ -68,9 +69,13 @@ class ToleranceRules:
         )
 
     def check_kinds(self, kinds: Collection[str]) -> None:
-        """Raise RuleError if a tolerance is given for a kind that does not exist."""
+        """Raise RuleError if a tolerance is given for a kind that does not exist.
+
+        A gradient, ``grad:tanh``, may have its own, else it has that of its class.
+        """
         for entry in self._kind_entries:
-            entry.read_choice(kinds, "operator kind")
+            if entry.read_text().removeprefix(GRADIENT) not in kinds:
+                entry.read_choice(kinds, "operator kind")
 
     def get_tolerance(self, kind: str, kind_class: str) -> ClassTolerance:
         """Return the tolerance of the kind, else that of its class."""

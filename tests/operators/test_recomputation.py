@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dumpdiff.graph import Flow
 from dumpdiff.operators import (
     KINDS,
+    compute_gradients,
     compute_interpretations,
     compute_relative_distance,
     read_execution,
@@ -145,3 +146,28 @@ def test_a_number_that_is_no_axis_is_none() -> None:
     x = np.arange(6.0).reshape(2, 3)
     names = [name for name, _ in compute_interpretations("sum", [x, -np.inf, np.nan, 1.0])]
     assert names == [name for name, _ in compute_interpretations("sum", [x, 1.0])]
+
+
+GRADIENTS = [
+    ("tanh", {}, torch.tanh),
+    ("softplus", {"beta": 2.0}, lambda x: F.softplus(x, beta=2)),
+    ("leaky_relu", {"negative_slope": 0.2}, lambda x: F.leaky_relu(x, 0.2)),
+    ("gelu", {}, F.gelu),
+    ("mish", {}, F.mish),
+    ("exp", {}, torch.exp),
+]
+
+
+@pytest.mark.parametrize(("kind", "keywords", "function"), GRADIENTS)
+def test_the_gradient_of_a_function_is_that_of_autograd(
+    kind: str, keywords: dict[str, float], function: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    x = torch.tensor(X, requires_grad=True)
+    gradient = np.sin(X)
+    function(x).backward(torch.tensor(gradient))
+    candidates = [output for _, output in compute_gradients(kind, (gradient, X), keywords)]
+    assert min(compute_relative_distance(output, x.grad.numpy()) for output in candidates) < 1e-9
+
+
+def test_a_sum_has_no_gradient_of_single_numbers() -> None:
+    assert not list(compute_gradients("sum", (X, X)))

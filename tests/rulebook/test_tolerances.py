@@ -87,3 +87,11 @@ def test_a_function_that_a_framework_approximates_has_more_units_in_float32_only
     assert compute_units("tanh", "float32") == 512
     assert compute_units("sigmoid", "float32") == 32
     assert compute_units("tanh", "bfloat16") == compute_units("sigmoid", "bfloat16") == 8
+
+
+def test_the_gradient_of_a_function_may_have_units_of_its_own(rules: Rules) -> None:
+    def compute_units(kind: str) -> float:
+        return rules.compute_tolerance("float32", "float32", kind, 1) / 2.0**-24
+
+    assert compute_units("grad:tanh") == 4096
+    assert compute_units("grad:sigmoid") == 32
