@@ -57,7 +57,7 @@ def test_two_masks_of_one_shape_are_two_values(dump: Callable[[str], Path]) -> N
     flow = build_flow(read(dump("pt_operators") / "conditions"))
     counted, other = (
         flow.writes[find_op(flow.trace, name)][0]
-        for name in ("Tensor.__gt__.0.forward", "Tensor.__ne__.0.forward")
+        for name in ("Tensor.__gt__.0.forward", "Tensor.__lt__.0.forward")
     )
     reads = flow.reads[find_op(flow.trace, "Tensor.sum.0.forward")]
     assert counted in reads
