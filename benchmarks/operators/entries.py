@@ -169,6 +169,10 @@ POINTWISE = {
                    "ops.hypot(x, y) ||| ops.sqrt(ops.square(x) + ops.square(y))"),
     "where": _pair("torch.where(x > y, x, 0.5 * y)", "ops.where(x > y, x, 0.5 * y)"
                    " ||| g = (x > y).astype(ms.float32); g * x + (1 - g) * 0.5 * y"),
+    "conditions": _pair(
+        "p = i > 4; v = i < 9; n = p.sum(); ((x * x)[v].sum() + (y * y)[p].sum()) / n",
+        "p = (i > 4).astype(ms.float32); v = (i < 9).astype(ms.float32);"
+        " (ops.square(x).sum(-1) * v).sum() / p.sum() + (ops.square(y).sum(-1) * p).sum() / p.sum()"),
     "masked_fill": _pair("x.masked_fill(m, 0.0) ||| torch.where(m, 0.0, x)",
                          "ops.masked_fill(x, m, 0.0) ||| x * (1 - m.astype(ms.float32))"),
     "maximum": _same("L.maximum(x, y) - 2 * L.minimum(x, y) ||| "

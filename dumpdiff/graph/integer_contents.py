@@ -2,6 +2,7 @@
 
 An undirected graph has each edge in both directions, so that its sources are its targets in another
 order. One value would make the two ends of every edge one. Labels may be the tokens, rolled by one.
+Of a mask, only the number of elements is recorded: what is read may be another one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ..model.arrays import AnyArray, Flags, Ints
-from ..model.dtypes import is_integer
+from ..model.dtypes import is_discrete
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import Trace
 
@@ -40,7 +41,7 @@ def compute_content_checksums(trace: Trace, tensors: pd.DataFrame) -> Ints:
     checksums: dict[bytes, int] = {}
     for row in rows[~has_source].tolist():
         array = load_readable_tensor(trace, row)
-        if array is None or array.dtype.kind not in "iu":
+        if array is None or array.dtype.kind not in "iub":
             continue
         keys = _list_keys(array.astype(np.int64).squeeze())
         known_checksums = [checksums[key] for key in keys if key in checksums]
@@ -56,18 +57,15 @@ def _list_keys(array: AnyArray) -> list[bytes]:
 
 
 def _flag_readable(tensors: pd.DataFrame) -> Flags:
-    """Return (tensors,) true for whole tensors of whole numbers that are read: no masks, constants.
-
-    Statistics do not make two masks one value.
-    """
+    """Return (tensors,) true for whole tensors of whole numbers, or masks, that are read."""
     sizes = tensors["size"].to_numpy()
     is_readable: Flags = (tensors["file"] != "").to_numpy() & ~tensors["constant"].to_numpy()
     is_readable &= (sizes > 1) & (sizes <= _MAX_ELEMENTS)
-    is_readable &= (tensors["max"] - tensors["min"] > 1).to_numpy()
+    is_readable &= (tensors["max"] > tensors["min"]).to_numpy()
     rows = np.flatnonzero(is_readable)
     columns = (tensors[name].to_numpy()[rows].tolist() for name in ("dtype", "shape", "size"))
     is_readable[rows] = [
-        is_integer(dtype) and _has_few_orders(shape, size)
+        is_discrete(dtype) and _has_few_orders(shape, size)
         for dtype, shape, size in zip(*columns, strict=True)
     ]
     return is_readable

@@ -50,3 +50,15 @@ def test_tokens_in_place_of_labels_are_found(dump: Callable[[str], Path]) -> Non
     assert result.verdict == "diverged"
     assert result.first_divergence is not None
     assert result.first_divergence.reference_ops[0] == "Torch.roll.0.forward"
+
+
+def test_two_masks_of_one_shape_are_two_values(dump: Callable[[str], Path]) -> None:
+    """The sum counts the first condition; the second one was computed since, and looks like it."""
+    flow = build_flow(read(dump("pt_operators") / "conditions"))
+    counted, other = (
+        flow.writes[find_op(flow.trace, name)][0]
+        for name in ("Tensor.__gt__.0.forward", "Tensor.__lt__.0.forward")
+    )
+    reads = flow.reads[find_op(flow.trace, "Tensor.sum.0.forward")]
+    assert counted in reads
+    assert other not in reads
