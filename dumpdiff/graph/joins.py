@@ -128,7 +128,7 @@ def _find_few_parts(
             continue
         candidates = [
             candidate
-            for candidate in flow.values_by_size[flow.phases[consumer], part_size]
+            for candidate in flow.values_by_size.get((flow.phases[consumer], part_size), ())
             if flow.producers[candidate] < consumer
         ][-_MAX_CANDIDATES:]
         for parts in combinations(candidates, n_parts):

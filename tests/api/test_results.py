@@ -165,7 +165,7 @@ def test_a_result_shows_itself_in_a_line_and_in_a_notebook(result: Result) -> No
     assert "<b>diverged</b>" in result._repr_html_()
     assert (
         "<li>forward values of the reference: 1 introduced, 53 propagated, 99 agreeing, "
-        "9 unpaired</li>"
+        "5 unpaired</li>"
     ) in result._repr_html_()
 
 

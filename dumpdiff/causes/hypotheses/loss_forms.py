@@ -182,12 +182,16 @@ def suggest_other_form(case: FaultCase) -> Iterator[Candidate]:
             if len(changed_fields) != 1:
                 continue
             name = changed_fields[0]
-            cause = _CAUSES[name]
+            cause, shown = _CAUSES[name], other
             if name == "labels":
-                cause = _name_other_labels(loss.labels[form.labels], loss.labels[other.labels])
+                cause, shift = _name_other_labels(
+                    loss.labels[form.labels], loss.labels[other.labels]
+                )
+                if shift:  # the run holds the shifted labels, too
+                    name, shown = "shift", replace(form, shift=shift)
             yield Candidate(
                 np.full(case.faithful.shape, predicted),
-                other.describe(name, count),
+                shown.describe(name, count),
                 f"has {form.describe(name, own_count)}",
                 unchanged=np.full(case.faithful.shape, unchanged),
                 cause=cause,
@@ -296,16 +300,16 @@ def _compute_loss(loss: _CrossEntropy, form: _Form) -> tuple[float, int]:
     return (1 - form.smoothing) * hard + form.smoothing * uniform, count
 
 
-def _name_other_labels(labels: AnyArray, other: AnyArray) -> str:
-    """Return the cause of a loss against other labels: shifted, ignored, or another tensor."""
+def _name_other_labels(labels: AnyArray, other: AnyArray) -> tuple[str, int]:
+    """Return the cause of a loss against other labels, and by how much they are shifted, else 0."""
     is_labeled = (labels >= 0) & (other >= 0)
     has_ignored = not is_labeled.all()
     if has_ignored and np.array_equal(labels[is_labeled], other[is_labeled]):
-        return "ignore-index"
+        return "ignore-index", 0
     for shift in _SHIFTS:
         if shift and np.mean(np.roll(labels, shift) == other) >= _MIN_SHARE:
-            return "label-shift"
-    return "loss-target"
+            return "label-shift", shift
+    return "loss-target", 0
 
 
 def _fit_smoothing(hard: float, uniform: float, value: AnyArray) -> float:
