@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..graph import list_kept_values
 from ..model.finding import Cause
 from ..model.recorded_shapes import load_readable_tensor
 from ..optimizers.adam import Adam
@@ -33,7 +34,7 @@ def find_other_rule(index: ComparisonIndex, value_pair: ValuePair) -> Cause | No
     fits_of_sides = []
     for side, value in enumerate(value_pair.classes):
         for weight, update in sides[side].updates.items():
-            if value in (update.new_weight, *update.states):
+            if value in list_kept_values(update):
                 fits_of_sides.append(_fit_rules(index, side, weight))
                 break
     if len(fits_of_sides) < len(sides) or not all(fits_of_sides):

@@ -53,16 +53,11 @@ def suggest_clipped_elements(case: FaultCase) -> Iterator[Candidate]:
         if not is_of_gradient or not factor > 0:
             continue
         limit = float(magnitudes.max()) / factor
-        is_other_gradient = gradient is not case.faithful
-        contrast = (
-            "multiplies all of them by one number"
-            if is_other_gradient
-            else "does not clip elements"
-        )
+        is_unclipped = gradient is case.faithful
         yield Candidate(
             factor * np.clip(gradient, -limit, limit),
             f"every element clipped to {limit:.4g}",
-            contrast,
+            "does not clip elements" if is_unclipped else "multiplies all of them by one number",
             parameters={"limit": limit},
             unchanged=unchanged,
         )
