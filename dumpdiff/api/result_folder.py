@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..model.background import Background
 from ..model.errors import DumpError
 from ..model.output_files import is_replaceable
 from ..model.result import Result
@@ -41,10 +42,11 @@ def save_folder(result: Result, folder: Path) -> None:
                 (folder / name).unlink()
     except OSError as error:
         raise DumpError(f"{folder}: cannot be made ({error.strerror})") from error
+    page = Background(write_file, result, "html", folder / REPORT_HTML)
     write_result(result, folder / COMPLETE)
     write_file(result, "json", folder / RESULT_JSON)
     write_file(result, "csv", folder / PAIRS_CSV)
-    write_file(result, "html", folder / REPORT_HTML)
+    page.get_reply()
 
 
 def load_folder(folder: Path) -> Result:

@@ -60,6 +60,10 @@ def flag_mask_fill(flow: Flow, kinds: tuple[str, ...], rules: Rules) -> Flags:
     statistics as one of these is the same mask, read by a module call: masks are not joined to one
     class by value. ``kinds`` has the canonical kind of every op.
     """
+    may_be_fill = ~(flow.classes["min"] > -MASK_MAGNITUDE).to_numpy()
+    may_be_fill &= flag_words(flow.classes["dtype"], is_floating)
+    if not may_be_fill.any():
+        return may_be_fill
     is_relevant = _flag_forward_ops(flow)
     pending: list[int] = []
     keeping_ops = np.zeros(len(kinds), dtype=bool)

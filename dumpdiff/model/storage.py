@@ -15,10 +15,12 @@ import typing
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pandas as pd
 
 from .arrays import AnyArray
@@ -38,6 +40,7 @@ _TABLES = {
 }
 _NOT_STORED = ("backend", "explainer")
 _MEMBER = "result"  #: of the archive: all but the tables, as JSON
+_COMPRESSION = 1  #: takes a third of the time of zlib's usual 6, and a seventh more space
 
 #: What zipfile, NumPy and the functions below raise for damaged or foreign content: RuntimeError
 #: for an encrypted archive, an unknown compression or JSON that is nested too deeply, MemoryError
@@ -79,7 +82,10 @@ def write_result_stream(result: Result, stream: typing.IO[bytes]) -> None:
     arrays: dict[str, AnyArray] = {_MEMBER: _encode_json({"format": FORMAT, "result": document})}
     for table_name in _TABLES:
         arrays |= _encode_table(getattr(result, table_name), table_name)
-    np.savez_compressed(stream, **typing.cast(Any, arrays))
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def read_result(file: Path) -> Result:
@@ -117,8 +123,16 @@ def _encode_table(table: pd.DataFrame, name: str) -> dict[str, AnyArray]:
         values = table[column].to_numpy()
         is_object = values.dtype == object
         key = f"{name}/{'json' if is_object else 'array'}/{column}"
-        arrays[key] = _encode_json(values.tolist()) if is_object else values
+        arrays[key] = _encode_cells(values.tolist()) if is_object else values
     return arrays
+
+
+def _encode_cells(values: list[Any]) -> AnyArray:
+    """Return names and shapes as JSON: several times as fast as any values."""
+    if {str, tuple}.issuperset(map(type, values)):
+        with suppress(TypeError):  # a name that is not valid Unicode
+            return np.frombuffer(orjson.dumps(values), dtype=np.uint8)
+    return _encode_json(values)
 
 
 def _decode_table(archive: Mapping[str, AnyArray], name: str) -> pd.DataFrame:

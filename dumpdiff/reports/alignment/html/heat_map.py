@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from ....model.formatting import format_number
@@ -110,7 +111,7 @@ def _parse_layer_number(layer: str) -> int:
 
 
 def _build_cell(worst: float, n_differing: int, n_pairs: int, introduced: bool) -> Cell:
-    if np.isnan(worst):
+    if math.isnan(worst):
         return Cell("none", introduced, translate("nothing could be compared"))
     tooltip = translate(
         "{count} of {total} pairs diverge, at worst {ratio} × tolerance",
@@ -123,4 +124,4 @@ def _build_cell(worst: float, n_differing: int, n_pairs: int, introduced: bool) 
 
 def get_ratio_class(ratio: float) -> str:
     """Return the class of an error over its tolerance, 'none' if nothing was compared."""
-    return "none" if np.isnan(ratio) else CLASSES[int(np.searchsorted(_LIMITS, ratio))]
+    return "none" if math.isnan(ratio) else CLASSES[bisect_left(_LIMITS, ratio)]
