@@ -85,7 +85,7 @@ def write_result_stream(result: Result, stream: typing.IO[bytes]) -> None:
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
+                np.save(member, array, allow_pickle=False)
 
 
 def read_result(file: Path) -> Result:
