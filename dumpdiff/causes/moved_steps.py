@@ -77,7 +77,7 @@ def _find_moved_producer(index: ComparisonIndex, side: int, value: int) -> Moved
         readers = _list_readers(index, side, parameter, kind)
         other_readers = _list_readers(index, 1 - side, other_parameter, kind)
         if not readers or not other_readers:  # one op, or a module, here; written out there
-            readers = readers or [op]
+            readers = _list_forward_readers(flow, parameter) or [op]
             other_readers = _list_forward_readers(other_flow, other_parameter)
             if not other_readers or value in index.agreed_classes[side]:
                 continue

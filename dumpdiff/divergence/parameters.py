@@ -78,7 +78,7 @@ def find_exchanged_parameters(
     reported_names = {}
     for name in sorted(exchanged_names, key=lambda name: consumers[parameters_t[name]][:1]):
         module = _get_enclosing_module(name)
-        is_diverged = any(scope.startswith(module) for scope in diverged_scopes)
+        is_diverged = any(f".{module}." in f".{scope}." for scope in diverged_scopes)
         is_right_elsewhere = bool(diverged_scopes) and _DIGITS.sub("", name) in right_names
         if is_diverged or is_right_elsewhere:
             reported_names[name] = exchanged_names[name]

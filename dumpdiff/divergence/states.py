@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
 from ..alignment.confidence import CERTAIN
 from ..comparison import NO_INFORMATION
 from ..graph import Flow, find_common_dtype
-from ..graph.missing_edges import is_graph_input
+from ..graph.missing_edges import find_enclosing_inputs, is_graph_input
 from ..model.arrays import Floats, Objects
+from ..model.dtypes import is_discrete
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ..model.verdict import (
     AGREEING,
@@ -33,7 +35,7 @@ from .forward_walk import (
     compute_mutual_errors,
     walk_forwards,
 )
-from .joint_graph import JointGraph
+from .joint_graph import GraphSide, JointGraph
 from .recomputation import Recomputation
 from .reconvergence import find_reconverged, is_rearranged, restore_contradictions
 
@@ -97,6 +99,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     _restore_noisy_nodes(graph, walk, final_state)
     _demote_consequences(graph, final_state, errors)
     _demote_unrecorded_gradients(graph, final_state)
+    _demote_inner_masks(graph, final_state)
     _keep_foreign_values_unpaired(graph, final_state)
     _judge_slot_pairs(graph, walk, final_state, errors.tolist())
     return States(
@@ -269,6 +272,28 @@ def _is_unrecorded_gradient(flow: Flow, value: int) -> bool:
     first_op = flow.consumers[value][0]
     is_overwritten = is_in_place(str(flow.trace.ops["kind"].iat[first_op]))
     return not is_overwritten or flow.reads[first_op][0] != value
+
+
+def _demote_inner_masks(graph: JointGraph, state: list[str]) -> None:
+    """Call masks and whole numbers propagated that no op wrote, in a module whose inputs differ.
+
+    A recorder leaves out some of the ops that make a mask, such as that of the chosen experts.
+    """
+    pairs = graph.comparison.pairs
+    for node in [node for node in range(len(pairs)) if state[node] == INTRODUCED]:
+        inputs = [_find_inputs_of_mask(side, int(side.classes[node])) for side in graph.sides]
+        if all(inputs) and any(state[value] in DIVERGED for value in chain(*inputs)):
+            state[node] = PROPAGATED
+
+
+def _find_inputs_of_mask(side: GraphSide, value: int) -> list[int]:
+    """Return the nodes that the module which made a discrete value reads; none for other values."""
+    flow = side.flow
+    is_mask = is_discrete(str(flow.list_column("dtype")[value]))
+    if not is_mask or flow.producers[value] >= 0 or flow.list_column("parameter")[value]:
+        return []
+    inputs = find_enclosing_inputs(flow, flow.consumers[value][0], value)
+    return [int(side.nodes[read]) for read in inputs]
 
 
 def _keep_foreign_values_unpaired(graph: JointGraph, state: list[str]) -> None:

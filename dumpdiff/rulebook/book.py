@@ -94,13 +94,16 @@ class Rules:
     def resolve_parameters(self, names: Iterable[str]) -> dict[str, str]:
         """Return name -> canonical name for the parameters of one side.
 
-        Names without a canonical name, and names that would share one, are left out.
+        Where two towers of the model have a name in common, such as those of an encoder and of a
+        decoder, all names are preceded by what tells them apart (``encoder.layers.0...``). Names
+        without a canonical name, and names that would still share one, are left out.
         """
-        canonical_names = {}
-        for name in dict.fromkeys(names):
-            canonical_name = self.resolve_parameter(name)
-            if canonical_name:
-                canonical_names[name] = canonical_name
+        readings = {name: self._scopes.resolve_parameter(name) for name in names}
+        canonical_names = {name: reading.path for name, reading in readings.items() if reading.path}
+        if len(set(canonical_names.values())) < len(canonical_names):
+            n_common = _count_common_segments(readings[name].front for name in canonical_names)
+            for name, path in canonical_names.items():
+                canonical_names[name] = ".".join((*readings[name].front[n_common:], path))
         counts = Counter(canonical_names.values())
         return {name: path for name, path in canonical_names.items() if counts[path] == 1}
 

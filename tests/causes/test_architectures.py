@@ -153,6 +153,31 @@ class TestIdioms:
         assert result.verdict == "aligned"
 
 
+class TestGroupedAttention:
+    """One side has attention as one call, the other one writes it out, with a fault."""
+
+    @pytest.mark.parametrize(("fault", "cause", "sentence"), [
+        ("groups_tiled", "heads-permuted", "keys and values of the heads [0, 1, 0, 1]"),
+        ("groups_twice", "bias-doubled", "module.query_bias"),
+    ])  # fmt: skip
+    def test_the_fault_is_named_in_both_directions(
+        self, dump: Callable[[str], Path], fault: str, cause: str, sentence: str
+    ) -> None:
+        folder = dump("pt_groups")
+        for pair in ((fault, "groups_fused"), ("groups_fused", fault)):
+            finding = dumpdiff.align(*(folder / name for name in pair)).findings[0]
+            assert finding.causes[0].name == cause
+            assert sentence in finding.causes[0].text
+
+    def test_a_mask_made_of_differing_numbers_is_no_divergence_of_its_own(
+        self, dump: Callable[[str], Path]
+    ) -> None:
+        folder = dump("pt_groups")
+        findings = dumpdiff.align(folder / "choice_doubled", folder / "choice_none").findings
+        assert [finding.kind for finding in findings] == ["region"]
+        assert findings[0].causes[0].name == "bias-doubled"
+
+
 class TestHeads:
     """One side has the tokens before the batch: where the numbers diverge, they show no layout."""
 

@@ -109,6 +109,47 @@ def test_softmax_along_another_axis_is_recognized() -> None:
     assert find_first_cause(faulty, faithful, {"scores": scores}) == "softmax-axis"
 
 
+@pytest.mark.parametrize("name", ["keys", "values", "queries"])
+def test_other_tensors_of_attention_are_named_last(name: str) -> None:
+    names = ("queries", "keys", "values")
+    arrays = dict(zip(names, HEADS, strict=True))
+    others = {**arrays, name: HEADS[names.index(name)][..., ::-1, :].copy()}
+    faulty, faithful = (attention(*each.values(), 8**-0.5) for each in (others, arrays))
+    case = make_fault_case(faulty, faithful, arrays)
+    case = replace(case, faulty_operands=(make_operand("other", others[name], kind="add"),))
+    search = search_causes([case], LAST_HYPOTHESES)
+    assert search.causes[0].name == "input-source"
+    assert f"{name} taken from other (add)" in search.causes[0].text
+
+
+@pytest.mark.parametrize(("factor", "words"), [(1 / 255, "times 1/255"), (2.5, "times 2.5")])
+def test_scaled_inputs_are_recognized(factor: float, words: str) -> None:
+    images = RNG.standard_normal((2, 3, 8, 8))
+    case = make_fault_case(factor * images, images, {}, kind="input")
+    assert words in explain_fault_case(case)[0].text
+
+
+def test_channels_scaled_by_other_means_and_deviations_are_recognized() -> None:
+    images, shape = RNG.standard_normal((2, 3, 8, 8)), (1, 3, 1, 1)
+    factors, shifts = np.array([2.0, 3.0, 4.0]), np.array([0.5, -1.0, 0.25])
+    case = make_fault_case(
+        images * factors.reshape(shape) + shifts.reshape(shape), images, {}, kind="input"
+    )
+    (cause, *_) = explain_fault_case(case)
+    assert cause.name == "batch"
+    assert "times [2, 3, 4], plus [0.5, -1, 0.25]" in cause.text
+
+
+def test_another_batch_of_images_is_no_scaled_one() -> None:
+    images, others = RNG.standard_normal((2, 2, 3, 8, 8))
+    assert find_first_cause(others, images, {}, kind="input") == ""
+
+
+def test_a_table_of_sines_with_the_other_sign_turns_the_other_way() -> None:
+    sines = make_rotary_tables(np.arange(16), 8, 1e4)[1]
+    assert find_first_cause(-sines, sines, {}) == "rope-direction"
+
+
 def test_rotary_tables_are_explained() -> None:
     faithful = make_rotary_tables(np.arange(16), 8, 1e4)[0]
     other_base = make_rotary_tables(np.arange(16), 8, 5e5)[0]

@@ -323,9 +323,21 @@ def test_unknown_below_a_layer_is_kept_and_unknown_elsewhere_is_nothing(rules: R
     assert rules.resolve_parameter("learning_rate") == rules.resolve_parameter("") == ""
 
 
-def test_names_that_two_parameters_would_share_are_given_to_none(rules: Rules) -> None:
-    names = ["net.norm.weight", "net.pre.norm.weight", "net.lm_head.weight", "global_step"]
-    assert rules.resolve_parameters(names) == {"net.lm_head.weight": "head.weight"}
+def test_names_that_two_parameters_would_share_are_preceded_by_their_tower(rules: Rules) -> None:
+    names = [
+        "model.encoder.layers.0.fc1.weight",
+        "model.decoder.layers.0.fc1.weight",
+        "model.decoder.layers.0.norm1.bias",
+    ]
+    resolved = rules.resolve_parameters(names)
+    first, second, other = resolved.values()
+    assert first.replace("encoder", "decoder") == second != first
+    assert other.startswith("decoder.layers.0.")
+
+
+def test_names_that_nothing_tells_apart_are_given_to_none(rules: Rules) -> None:
+    names = ["layers.0.fc1.weight", "h.0.fc1.weight", "lm_head.weight", "global_step"]
+    assert rules.resolve_parameters(names) == {"lm_head.weight": "head.weight"}
 
 
 def test_parts_of_a_fused_parameter(rules: Rules) -> None:

@@ -76,7 +76,7 @@ COMPOSITE_HYPOTHESES = composites.HYPOTHESES
 SCAN_HYPOTHESES = composites.SCAN_HYPOTHESES
 
 #: What is seen of a value whose cause is not found.
-LAST_HYPOTHESES = factors.ZERO_HYPOTHESES
+LAST_HYPOTHESES = (*factors.ZERO_HYPOTHESES, *whole_attention.LAST_HYPOTHESES)
 
 __all__ = [
     "COMPOSITE_HYPOTHESES",

@@ -1,4 +1,4 @@
-"""Whole numbers that both runs were given, and that differ: the runs read other batches."""
+"""What both runs were given, and what differs: they read other batches, or scale them otherwise."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...model.arrays import AnyArray
+from ...model.arrays import AnyArray, Floats
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
+from ..parameter_fit import fit_factor
+
+#: Elements of inputs from which on a factor that explains them all is no accident, and channels
+#: that have a mean and a deviation of their own.
+_MIN_ELEMENTS, _MAX_CHANNELS = 16, 16
+#: Relative difference of a factor from the inverse of a whole number that is rounding.
+_EQUAL_FACTORS = 1e-5
 
 
 def suggest_other_batch(case: FaultCase) -> Iterator[Candidate]:
@@ -32,8 +39,55 @@ def suggest_other_batch(case: FaultCase) -> Iterator[Candidate]:
     yield Candidate(faulty, description, contrast, unchanged=faithful)
 
 
+def suggest_scaled_batch(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that images or other inputs are scaled and shifted, as a whole or by channel.
+
+    Pixels from 0 to 255 in place of 0 to 1, or another mean and standard deviation.
+    """
+    faithful = case.faithful
+    if case.finding.kind != "input" or case.is_discrete or faithful.size < _MIN_ELEMENTS:
+        return
+    factor = fit_factor(faithful, case.faulty)
+    yield Candidate(
+        factor * faithful,
+        f"the inputs times {_format_factor(factor)}",
+        parameters={"factor": factor},
+        unchanged=faithful,
+        cause="constant-factor",
+    )
+    if faithful.ndim < 3 or faithful.shape[1] > _MAX_CHANNELS:
+        return
+    channels = np.moveaxis(faithful, 1, 0).reshape(faithful.shape[1], -1)
+    faulty_channels = np.moveaxis(case.faulty, 1, 0).reshape(channels.shape)
+    lines = [
+        np.polyfit(own, other, 1) for own, other in zip(channels, faulty_channels, strict=True)
+    ]
+    factors, shifts = np.transpose(lines)
+    shape = (-1, *[1] * (faithful.ndim - 2))
+    yield Candidate(
+        faithful * factors.reshape(shape) + shifts.reshape(shape),
+        f"the channels of the inputs times {_format_numbers(factors)}, "
+        f"plus {_format_numbers(shifts)}",
+        unchanged=faithful,
+    )
+
+
+def _format_factor(factor: float) -> str:
+    """Return a factor, a quotient with a whole number if it is one: 1/255."""
+    whole = round(1 / factor) if factor else 0
+    is_quotient = abs(whole) > 1 and abs(factor * whole - 1) < _EQUAL_FACTORS
+    return f"1/{whole}" if is_quotient else f"{factor:.6g}"
+
+
+def _format_numbers(numbers: Floats) -> str:
+    return f"[{', '.join(f'{number:.4g}' for number in numbers)}]"
+
+
 def _is_counting(numbers: AnyArray) -> bool:
     return numbers.ndim == 0 or bool((np.diff(numbers, axis=-1) == 1).all())
 
 
-HYPOTHESES = (Hypothesis("batch", suggest_other_batch),)
+HYPOTHESES = (
+    Hypothesis("batch", suggest_other_batch),
+    Hypothesis("batch", suggest_scaled_batch),
+)

@@ -13,6 +13,7 @@ from ..fault_case import FaultCase, find_masked
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
 from .attention import is_attention
+from .wave_tables import is_wave_table
 
 #: Largest whole factor of a single number. Any number is some multiple of any other, so only whole
 #: factors say something.
@@ -52,6 +53,14 @@ def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
             -case.faithful, "the other sign", unchanged=case.faithful, cause="decay-sign"
         )
         return
+    if abs(factor + 1) < _SIGN_DISTANCE and _is_of_rotation(case):
+        yield Candidate(
+            -case.faithful,
+            "a rotation in the other direction",
+            unchanged=case.faithful,
+            cause="rope-direction",
+        )
+        return
     cause = choose_factor_cause(
         case.finding, case.consumer_kinds, case.is_near_loss or case.faithful.size == 1
     )
@@ -81,6 +90,13 @@ def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
         unchanged=case.faithful,
         cause=cause,
     )
+
+
+def _is_of_rotation(case: FaultCase) -> bool:
+    """Return whether the value is a table of sines, or a product with one."""
+    factors = case.call.inputs if case.call is not None and case.call.kind == "mul" else ()
+    is_forward = case.phase == FORWARD
+    return is_forward and any(map(is_wave_table, (case.faithful, *factors)))
 
 
 def _is_branch(case: FaultCase) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, islice, permutations
+from typing import Any, cast
 
 import numpy as np
 
 from ...model.arrays import AnyArray, Flags, Floats
 from ...operators.attention import attention, make_causal_mask, repeat_groups
 from ...operators.softmax import softmax
-from ..fault_case import FaultCase, Operand, find_masked
+from ..fault_case import FaultCase, Operand, compute_residual, find_masked, have_same_elements
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_number, minimize
 from .attention import MASKED_SCORE, SCORE_KINDS, format_mask_shift, is_attention
@@ -23,6 +24,9 @@ _MAX_COST, _MAX_COST_OF_ALL_ORDERS = 3e7, 3e5
 _COMMON_ORDERS: list[tuple[int, ...]] = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
 #: Operands that may be q, k and v.
 _MAX_OPERANDS = 4
+#: Tensors of the faulty side that are tried in their place, which have these names.
+_MAX_OTHER_TENSORS = 4
+_FIELDS = {"queries": "q", "keys": "k", "values": "v"}
 #: Recorded masks that are tried, and kinds whose outputs are scores or probabilities.
 _MAX_MASKS = 3
 _SCORE_PRODUCERS = {"matmul", "einsum", *SCORE_KINDS}
@@ -206,6 +210,92 @@ def _take_recorded_masks(case: FaultCase, call: _Call) -> Iterator[Candidate]:
         )
 
 
+def suggest_other_tensors(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest the queries, keys or values that the faulty side itself multiplies."""
+    call = _find_call(case)
+    if call is None:
+        return
+    others = _list_other_tensors(case, call)
+    for names in (("keys",), ("values",), ("queries",), ("keys", "values")):
+        fields = [_FIELDS[name] for name in names]
+        own_tensors = [getattr(call, name) for name in fields]
+        for tensors in permutations(others, len(names)):
+            if any(a.shape != b.shape for a, b in zip(tensors, own_tensors, strict=True)):
+                continue
+            cause, description, contrast = _describe_tensors(case, names, tensors, own_tensors)
+            other_call = replace(call, **cast(Any, dict(zip(fields, tensors, strict=True))))
+            yield Candidate(
+                other_call.compute(call.scale, call.hidden),
+                description,
+                contrast,
+                unchanged=call.output,
+                cause=cause,
+            )
+
+
+def _list_other_tensors(case: FaultCase, call: _Call) -> list[Floats]:
+    """Return what only the faulty side has in the shape of queries, keys or transposed keys."""
+    own_tensors = (call.q, call.k, call.v)
+    tensors: list[Floats] = []
+    for operand in case.faulty_operands:
+        if operand.parameter or len(operand.shape) != call.q.ndim or not operand.is_floating:
+            continue
+        for array in (operand.array, np.swapaxes(operand.array, -1, -2)):
+            fits = array.shape in (call.q.shape, call.k.shape)
+            is_own = any(compute_residual(array, own) <= case.tolerance for own in own_tensors)
+            if fits and not is_own:
+                tensors.append(array)
+    return tensors[:_MAX_OTHER_TENSORS]
+
+
+def _describe_tensors(
+    case: FaultCase,
+    names: Sequence[str],
+    tensors: Sequence[Floats],
+    own_tensors: Sequence[Floats],
+) -> tuple[str, str, str]:
+    """Return (cause, description, contrast) of tensors in place of the faithful side's own."""
+    words = " and ".join(names)
+    orders = {tuple(_number_heads(*pair)) for pair in zip(tensors, own_tensors, strict=True)}
+    own_orders = {tuple(_number_heads(own, own)) for own in own_tensors}
+    if len(orders) == 1 and -1 not in next(iter(orders)):
+        (order,), (own_order, *_) = orders, own_orders
+        return (
+            "heads-permuted",
+            f"{words} of the heads {list(order)}",
+            f"has {list(own_order)}",
+        )
+    sources = " and ".join(filter(None, (_find_source(case, tensor) for tensor in tensors)))
+    own_sources = " and ".join(filter(None, (_find_source(case, own) for own in own_tensors)))
+    return (
+        "input-source",
+        f"{words} taken from {sources}" if sources else f"other {words}",
+        f"has {own_sources}" if own_sources else "",
+    )
+
+
+def _number_heads(tensor: Floats, own: Floats) -> list[int]:
+    """Return the number of each head's contents among those of its own tensor, -1 for others."""
+    numbers: dict[bytes, int] = {}
+    for head in np.moveaxis(own, -3, 0).astype(np.float32):
+        numbers.setdefault(head.tobytes(), len(numbers))
+    heads = np.moveaxis(tensor, -3, 0).astype(np.float32)
+    return [numbers.get(head.tobytes(), -1) for head in heads]
+
+
+def _find_source(case: FaultCase, tensor: Floats) -> str:
+    """Return the op that computed the different heads of a tensor, '' if none is found."""
+    numbers = _number_heads(tensor, tensor)
+    heads = np.take(tensor, [numbers.index(number) for number in sorted(set(numbers))], axis=-3)
+    *batch, n_heads, length, size = heads.shape
+    other_values = case.find_other_values((*batch, length, n_heads * size))
+    for operand in (*case.operands, *case.faulty_operands, *other_values):
+        is_computed = operand.kind and int(np.prod(operand.shape)) == heads.size
+        if is_computed and have_same_elements(operand.array, heads):
+            return f"{operand.name} ({operand.kind})"
+    return ""
+
+
 def _list_terms(masks: Sequence[Operand]) -> Iterator[Floats]:
     """Yield what may be added to the scores: a mask or bias in each sense, or two of them."""
     terms = [_make_terms(mask.array) for mask in masks]
@@ -337,3 +427,6 @@ def _has_head_shape(array: AnyArray, output: AnyArray) -> bool:
 
 
 HYPOTHESES = (Hypothesis("scale", suggest_whole_attention),)
+
+#: They say where to look, not what is wrong there.
+LAST_HYPOTHESES = (Hypothesis("input-source", suggest_other_tensors),)

@@ -33,6 +33,7 @@ _SCALING_KINDS, _OFFSET_KINDS = ("mul", "div"), ("add", "sub")
 #: Kinds of ops that lead from a rate to its exponential.
 _PRODUCT_KINDS = {"mul", "div", "neg", "cast", "reshape", "expand", "transpose", "expand_dims"}
 _FILL_KINDS = ("masked_fill", "where")
+_PRODUCT_OPS = ("matmul", "addmm", "convolution")
 _ADDING_KINDS = ("add", "sub", "masked_fill", "where")
 
 
@@ -289,7 +290,7 @@ def name_bypass(
     if len(others) > 1 and step.kind == "add" and case.phase == BACKWARD:
         names = " and ".join(other.name for other in others)
         return "gradient-stopped", f"the gradients through {names} missing"
-    if others and not step.kind.endswith("norm"):
+    if others and not step.kind.endswith("norm") and step.kind not in _PRODUCT_OPS:
         return _name_missing_input(case, region, number, others[0])
     function = _name_missing_function(case, region, number)
     if function is not None:

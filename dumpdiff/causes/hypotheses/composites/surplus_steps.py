@@ -32,6 +32,7 @@ _MEAN_KINDS = {"mean", "sum", "div"}
 _UNNAMED_CAUSES = {"missing-step", "missing-term"}
 _FILL_KINDS = ("masked_fill", "where")
 _ROOT_KINDS = {"rsqrt", "sqrt"}
+_NORM_KINDS = {"normalize", "rms_norm", "layer_norm"}
 #: Values before the surplus steps that are tried in place of the last one's output.
 _MAX_SOURCES = 6
 
@@ -263,7 +264,8 @@ def _list_nouns(
         yield "soft-cap", "soft cap", ""
     if kinds >= {"mul", "add"} and any(map(_reads_wave_table, steps)):
         yield "rope-missing", f"rotary embedding of {source.name}", ""
-    if any(_divides_by_own_root(case, step, source, kinds) for step in steps):
+    has_norm = bool(kinds & _NORM_KINDS) and kinds <= _NORM_KINDS | _SCALING_KINDS
+    if has_norm or any(_divides_by_own_root(case, step, source, kinds) for step in steps):
         yield "norm-missing", "norm", ""
 
 
