@@ -26,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "fixtures")]
 
 from model_faults import FAULTS  # noqa: E402
+from model_weights import fill  # noqa: E402
 from msprobe.pytorch import PrecisionDebugger, seed_all  # noqa: E402
 from msprobe_config import write_config  # noqa: E402
 
@@ -118,21 +119,6 @@ def build(name: str, attention: str) -> tuple[nn.Module, dict[str, Any]]:
     fill(model)
     torch.manual_seed(11)
     return model.train(), dict(BATCHES[entry["batch"]]())
-
-
-@torch.no_grad()
-def fill(model: nn.Module) -> None:
-    """Draw matrices as large as their inputs are many, and biases and norms of some size."""
-    generator = torch.Generator().manual_seed(3)
-    for name, weight in model.named_parameters():
-        noise = torch.randn(weight.shape, generator=generator)
-        if weight.dim() > 1:
-            is_table = "embed" in name
-            weight.copy_(noise * (0.25 if is_table else weight.shape[1:].numel() ** -0.5))
-        elif "bias" in name:
-            weight.add_(0.1 * noise)
-        elif name.endswith("weight"):
-            weight.mul_(1 + 0.2 * noise)
 
 
 def record(out: Path, model_name: str, attention: str, fault: str = "") -> None:
