@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("framework", choices=[PYTORCH, MINDSPORE, PYNATIVE])
     parser.add_argument("work", type=Path)
+    parser.add_argument("--faults", type=int, help="of each model, at most; takes all by default")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     entries = read_entries()
@@ -46,13 +47,17 @@ def main() -> None:
         with suppress(ImportError):  # msprobe imports it in every child, which takes seconds
             import megatron.core  # noqa: F401
     recordings = args.work.resolve() / "recordings"
+    n_recorded: Counter[str] = Counter()
     for name in args.names:
+        entry_name, _, fault = name.partition(":")
+        if args.faults is not None and n_recorded[entry_name] >= args.faults:
+            continue
         folder = recordings / args.framework / name.replace(":", "-")
         if not any((folder / file).exists() for file in ("loss.txt", "error.txt")):
-            entry_name, _, fault = name.partition(":")
             entry = entries[entry_name]
             weights = recordings / PYTORCH / entry_name / "weights.npz"
             run_child(lambda: run(record, entry, fault, weights, folder), folder)  # noqa: B023
+        n_recorded[entry_name] += (folder / "loss.txt").exists()
 
 
 def run(record: Recorder, entry: Entry, fault: str, weights: Path, folder: Path) -> None:
@@ -117,32 +122,48 @@ def build_mindspore(entry: Entry, weights: Path) -> tuple[Any, list[Any]]:
     return LOSSES[entry.loss](network), [Tensor(values) for values in batch.values()]
 
 
-def load_weights(parameters: Iterable[Any], weights: Any, entry: Entry) -> None:
+def load_weights(parameters: Sequence[Any], weights: Any, entry: Entry) -> None:
     """Give each parameter the weight of its name, or else the next one of its shape.
 
-    A shape counts without axes of length 1, which kernels of one axis have in MindSpore.
+    A name may lack the outer modules. A shape counts without axes of length 1, which kernels of one
+    axis have in MindSpore.
     """
     from mindspore import Tensor
 
-    left = dict(weights)
+    left = {name: values for whole in weights for name, values in split_weight(whole, weights)}
+    if not any(parameter.name.endswith(".k.weight") for parameter in parameters):
+        left = dict(weights)
     unnamed = []
     for parameter in parameters:
         name = translate(parameter.name, entry)
-        if name in left and np.size(left[name]) == parameter.size:
-            parameter.set_data(Tensor(left.pop(name).reshape(parameter.shape)))
+        names = [key for key in left if key == name or key.endswith(f".{name}")]
+        if len(names) == 1 and np.size(left[names[0]]) == parameter.size:
+            parameter.set_data(Tensor(left.pop(names[0]).reshape(parameter.shape)))
         else:
             unnamed.append(parameter)
     by_shape = defaultdict(list)
-    for values in left.values():
-        by_shape[np.squeeze(values).shape].append(values)
+    for name, values in left.items():
+        by_shape[np.squeeze(values).shape].append((name, values))
     for parameter in unnamed:
         candidates = by_shape[tuple(n for n in parameter.shape if n != 1)]
         if not candidates:
             raise ValueError(f"no weight for {parameter.name} {parameter.shape}")
-        parameter.set_data(Tensor(candidates.pop(0).reshape(parameter.shape)))
-    remaining = sum(map(len, by_shape.values()))
+        name, values = candidates.pop(0)
+        print(f"{parameter.name} is {name} by shape")
+        parameter.set_data(Tensor(values.reshape(parameter.shape)))
+    remaining = [name for pairs in by_shape.values() for name, _ in pairs]
     if remaining:
-        raise ValueError(f"{remaining} weights of the original are left")
+        raise ValueError(f"weights of the original are left: {remaining}")
+
+
+def split_weight(name: str, weights: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a joined projection, as many ports have them, or the weight itself."""
+    head, separator, tail = name.partition(".qkv.")
+    if separator:
+        for part, values in zip("qkv", np.split(weights[name], 3), strict=True):
+            yield f"{head}.{part}.{tail}", values
+    else:
+        yield name, weights[name]
 
 
 def translate(name: str, entry: Entry) -> str:
