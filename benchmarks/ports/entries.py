@@ -1,7 +1,7 @@
 """The table of the benchmark: ports to MindSpore, and their originals in PyTorch.
 
 Each YAML file beside this one is a family of models. What builds a model is an expression, evaluated
-in a module.
+in a module where NAME is the name of the model.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import yaml
 HERE = Path(__file__).resolve().parent
 MINDSPORE, PYNATIVE, PYTORCH = "mindspore", "mindspore_pynative", "pytorch"
 _HELD_OUT_EVERY = 3
-N_EXAMPLES, LENGTH, N_WORDS, N_CLASSES = 2, 12, 60, 5
+N_EXAMPLES, N_CLASSES = 2, 5
 
-Batch = dict[str, np.ndarray[Any, Any]]
+Batch = dict[str, Any]  #: arrays, and options of a model
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Entry:
 
     def build(self, framework: str) -> Any:
         module, expression = self.pytorch if framework == PYTORCH else self.mindspore
-        return eval(expression, {**vars(importlib.import_module(module))})
+        return eval(expression, {**vars(importlib.import_module(module)), "NAME": self.name})
 
     def draw_batch(self) -> Batch:
         return BATCHES[self.batch](np.random.default_rng(11), self)
@@ -50,15 +50,18 @@ def draw_images(rng: np.random.Generator, entry: Entry) -> Batch:
     return {"images": images, "labels": rng.integers(0, N_CLASSES, N_EXAMPLES, dtype=np.int32)}
 
 
-def draw_text(rng: np.random.Generator, entry: Entry) -> Batch:
-    shape = (N_EXAMPLES, LENGTH)
-    tokens, labels = rng.integers(3, N_WORDS, (2, *shape), dtype=np.int32)
-    return {"input_ids": tokens, "labels": labels}
+def draw_architecture(rng: np.random.Generator, entry: Entry) -> Batch:
+    import transformers_models
+
+    return {
+        key: value.astype(np.int32) if getattr(value, "dtype", None) == np.int64 else value
+        for key, value in transformers_models.draw_batch(entry.name).items()
+    }
 
 
 BATCHES: Mapping[str, Callable[[np.random.Generator, Entry], Batch]] = {
     "images": draw_images,
-    "text": draw_text,
+    "architecture": draw_architecture,
 }
 
 

@@ -77,15 +77,21 @@ def load_pytorch() -> Recorder:
 
     torch.set_num_threads(1)
 
+    def to_torch(value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return value
+        tensor = torch.from_numpy(value)
+        return tensor if tensor.is_floating_point() else tensor.long()
+
     def classify(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         logits = model(images)
         logits = getattr(logits, "logits", logits)
         return F.cross_entropy(logits[0] if isinstance(logits, tuple) else logits, labels)
 
-    def predict_tokens(model: nn.Module, **batch: Tensor) -> Tensor:
+    def take_own_loss(model: nn.Module, **batch: Any) -> Tensor:
         return model(**batch)[0]
 
-    losses = {"classes": classify, "model": predict_tokens}
+    losses = {"classes": classify, "model": take_own_loss}
 
     def record(entry: Entry, fault: str, weights: Path, folder: Path) -> float:
         torch.manual_seed(7)
@@ -94,8 +100,7 @@ def load_pytorch() -> Recorder:
         arrays = {name: weight.detach().numpy() for name, weight in model.named_parameters()}
         if not fault:
             np.savez(weights, **arrays)
-        batch = {key: torch.from_numpy(value) for key, value in entry.draw_batch().items()}
-        batch |= {key: v.long() for key, v in batch.items() if not v.is_floating_point()}
+        batch = {key: to_torch(value) for key, value in entry.draw_batch().items()}
         if fault:
             (folder / "place.txt").write_text(FAULTS[fault].apply(model, batch))
         seed_all(seed=1, mode=True)
@@ -119,7 +124,8 @@ def build_mindspore(entry: Entry, weights: Path) -> tuple[Any, list[Any]]:
     load_weights(network.trainable_params(), np.load(weights), entry)
     network.set_train()
     batch = entry.draw_batch()
-    return LOSSES[entry.loss](network), [Tensor(values) for values in batch.values()]
+    loss = LOSSES[entry.loss](network, batch)
+    return loss, [Tensor(values) for values in batch.values() if isinstance(values, np.ndarray)]
 
 
 def load_weights(parameters: Sequence[Any], weights: Any, entry: Entry) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import Flags, Ints
-from ..model.trace import PHASES
+from ..model.dtypes import is_floating
+from ..model.trace import FORWARD, PHASES
 from ..model.verdict import INCOMPARABLE, RECONVERGED, VALUE_STATES
 from .joint_graph import JointGraph
 from .states import States
@@ -66,6 +67,40 @@ def count_states(graph: JointGraph, states: States) -> StateCounts:
                 phases[phase] = units
         counts[side] = phases
     return counts
+
+
+def count_index_ops(graph: JointGraph, states: States) -> dict[str, int]:
+    """Return how many forward ops of each side only make up indices or masks that no op reads.
+
+    They compute whole numbers or conditions from such, and no floating-point value is computed from
+    these, as far as is recorded. One program writes a mask element by element where another has one
+    op. What a mask does is seen in the scores, which count. Ops that were compared are left out.
+    """
+    is_settled = flag_compared_nodes(graph, states) | (states.state == RECONVERGED)
+    alignment = graph.comparison.alignment
+    counts = {}
+    for side, flow, nodes in (
+        ("target", alignment.target, graph.target_nodes),
+        ("reference", alignment.reference, graph.reference_nodes),
+    ):
+        has_results, has_settled = flag_compared_ops(flow, nodes, is_settled)
+        is_chosen = has_results & ~has_settled & ~_flag_sources_of_floats(flow)
+        is_chosen &= (flow.trace.ops["phase"] == FORWARD).to_numpy()
+        counts[side] = int(is_chosen.sum())
+    return counts
+
+
+def _flag_sources_of_floats(flow: Flow) -> Flags:
+    """Return (ops,) whether an op computes or reads floating-point values, or leads to such an op."""
+    has_floats = np.array([is_floating(dtype) for dtype in flow.list_column("dtype")], dtype=bool)
+    leads_to_floats = has_floats.tolist()
+    flags = np.zeros(len(flow.reads), dtype=bool)
+    for op in range(len(flow.reads) - 1, -1, -1):
+        flags[op] = any(leads_to_floats[value] for value in (*flow.writes[op], *flow.reads[op]))
+        if flags[op]:
+            for value in flow.reads[op]:
+                leads_to_floats[value] = True
+    return flags
 
 
 def flag_compared_nodes(graph: JointGraph, states: States) -> Flags:
