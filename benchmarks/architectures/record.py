@@ -29,6 +29,7 @@ from models import draw_batch, read_model  # noqa: E402
 from msprobe.pytorch import PrecisionDebugger, seed_all  # noqa: E402
 from msprobe_config import write_config  # noqa: E402
 
+
 def build(name: str, attention: str) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model with weights of a usual size, and its batch; the same in every call."""
     class_name, config = read_model(name, attention)

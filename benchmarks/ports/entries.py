@@ -1,7 +1,7 @@
 """The table of the benchmark: ports to MindSpore, and their originals in PyTorch.
 
-Each YAML file beside this one is a family of models. What builds a model is an expression, evaluated
-in a module where NAME is the name of the model.
+Each YAML file beside this one is a family of models. What builds a model is an expression,
+evaluated in a module where NAME is the name of the model.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mindspore as ms
 from mindspore import Tensor, mint, nn, ops
 from mindspore.graph._parse import standard_method
+from mindspore.ops.operations import _inner_ops
 
 F = mint.nn.functional
 
@@ -55,6 +56,10 @@ def expand(input, size):
     return ops.broadcast_to(input, size)
 
 
+def exclusive_or(x, y):
+    return x != y
+
+
 def clone(input):
     return input.copy()
 
@@ -66,7 +71,7 @@ def index_select(input, dim, index):
 def roll(input, shifts, dims=None):
     shifts = (shifts,) if isinstance(shifts, int) else shifts
     dims = (dims,) if isinstance(dims, int) else dims
-    for shift, dim in zip(shifts, dims):
+    for shift, dim in zip(shifts, dims, strict=True):
         size = input.shape[dim]
         cut = (size - shift) % size
         if cut:
@@ -421,6 +426,7 @@ FUNCTIONS = {
     },
     mint.linalg: {"norm": norm, "vector_norm": norm},
     standard_method: {"expand": expand},  # of a graph
+    _inner_ops: {"bit_xor": exclusive_or},  # of conditions, in a graph
     Tensor: {"clone": clone},
     F: {
         "adaptive_avg_pool1d": adaptive_avg_pool1d,

@@ -47,7 +47,7 @@ def make_class_loss(network: nn.Cell, batch: Mapping[str, Any]) -> nn.Cell:
 def make_own_loss(network: nn.Cell, batch: Mapping[str, Any]) -> nn.Cell:
     """Return the loss that the network computes itself, written out for its arguments.
 
-    A graph needs the source of a cell, in a file, and takes no arguments by number and name at once.
+    A graph needs the source of a cell, in a file.
     """
     names = [key for key, value in batch.items() if isinstance(value, np.ndarray)]
     arguments = [f"{key}={key if key in names else repr(batch[key])}" for key in batch]
@@ -55,7 +55,6 @@ def make_own_loss(network: nn.Cell, batch: Mapping[str, Any]) -> nn.Cell:
     path = Path("own_loss.py").resolve()
     path.write_text(source)
     specification = importlib.util.spec_from_file_location("own_loss", path)
-    assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules["own_loss"] = module
     specification.loader.exec_module(module)

@@ -70,11 +70,11 @@ def count_states(graph: JointGraph, states: States) -> StateCounts:
 
 
 def count_index_ops(graph: JointGraph, states: States) -> dict[str, int]:
-    """Return how many forward ops of each side only make up indices or masks that no op reads.
+    """Return how many forward ops of each side only make up indices or masks, as far as is known.
 
-    They compute whole numbers or conditions from such, and no floating-point value is computed from
-    these, as far as is recorded. One program writes a mask element by element where another has one
-    op. What a mask does is seen in the scores, which count. Ops that were compared are left out.
+    They compute whole numbers or conditions from such, and no value that was compared or has
+    reconverged is computed from these in the record. One program writes a mask element by element
+    where another one has one op. What a mask does shows in the scores, which count.
     """
     is_settled = flag_compared_nodes(graph, states) | (states.state == RECONVERGED)
     alignment = graph.comparison.alignment
@@ -83,23 +83,34 @@ def count_index_ops(graph: JointGraph, states: States) -> dict[str, int]:
         ("target", alignment.target, graph.target_nodes),
         ("reference", alignment.reference, graph.reference_nodes),
     ):
-        has_results, has_settled = flag_compared_ops(flow, nodes, is_settled)
-        is_chosen = has_results & ~has_settled & ~_flag_sources_of_floats(flow)
+        has_results, _ = flag_compared_ops(flow, nodes, is_settled)
+        is_chosen = has_results & ~_flag_sources(flow, is_settled[nodes]) & ~_flag_float_ops(flow)
         is_chosen &= (flow.trace.ops["phase"] == FORWARD).to_numpy()
         counts[side] = int(is_chosen.sum())
     return counts
 
 
-def _flag_sources_of_floats(flow: Flow) -> Flags:
-    """Return (ops,) whether an op computes or reads floating-point values, or leads to such an op."""
-    has_floats = np.array([is_floating(dtype) for dtype in flow.list_column("dtype")], dtype=bool)
-    leads_to_floats = has_floats.tolist()
+def _flag_sources(flow: Flow, is_flagged: Flags) -> Flags:
+    """Return (ops,) whether an op has a result that is flagged, or that such a value depends on.
+
+    ``is_flagged`` is (classes,).
+    """
+    leads_to_flagged = is_flagged.tolist()
     flags = np.zeros(len(flow.reads), dtype=bool)
     for op in range(len(flow.reads) - 1, -1, -1):
-        flags[op] = any(leads_to_floats[value] for value in (*flow.writes[op], *flow.reads[op]))
+        flags[op] = any(leads_to_flagged[value] for value in flow.writes[op])
         if flags[op]:
             for value in flow.reads[op]:
-                leads_to_floats[value] = True
+                leads_to_flagged[value] = True
+    return flags
+
+
+def _flag_float_ops(flow: Flow) -> Flags:
+    """Return (ops,) whether an op reads or writes floating-point values."""
+    has_floats = np.array([is_floating(dtype) for dtype in flow.list_column("dtype")], dtype=bool)
+    rows = np.flatnonzero(flow.tensor_class >= 0)
+    rows = rows[has_floats[flow.tensor_class[rows]]]
+    flags: Flags = np.bincount(flow.tensors["op"].to_numpy()[rows], minlength=len(flow.reads)) > 0
     return flags
 
 

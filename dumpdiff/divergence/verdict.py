@@ -284,8 +284,8 @@ def _describe_index_ops(
 ) -> list[str]:
     """Return a sentence for each side whose share would be too small with its index ops."""
     return [
-        f"{index_ops[side]} forward ops of the {side} compute whole numbers or conditions that no "
-        "recorded op with other numbers reads: they were not compared, and do not count"
+        f"{index_ops[side]} forward ops of the {side} make up indices or masks that no compared "
+        "value is computed from in the record: they were not compared, and do not count"
         for side, phases in coverage.items()
         if FORWARD in phases and _compute_share(phases[FORWARD]) < min_coverage and index_ops[side]
     ]

@@ -16,7 +16,8 @@ from traces import (
     skip_op,
 )
 
-from dumpdiff.divergence.coverage import compute_coverage, count_states
+from dumpdiff import read
+from dumpdiff.divergence.coverage import compute_coverage, count_index_ops, count_states
 from dumpdiff.model.verdict import VALUE_STATES
 
 SILU, DIVISION = "Functional.silu.1.forward", "Tensor.__truediv__.1.forward"
@@ -150,3 +151,26 @@ def test_the_result_has_the_coverage(trace):
     assert locate_divergence(trace("pt_none"), trace("pt_none")).coverage == measure_coverage(
         trace("pt_none"), trace("pt_none")
     )
+
+
+class TestIndexOps:
+    """A condition that selects numbers, and the same one where no op reads it."""
+
+    CONDITION, SELECTION = "Tensor.__gt__.0.forward", "Torch.where.0.forward"
+
+    def count(self, dump, *removed):
+        trace = read(dump("pt_operators") / "where")
+        graph, states = classify_traces(
+            remove_ops(trace, *removed), remove_ops(trace, self.CONDITION, self.SELECTION)
+        )
+        return count_index_ops(graph, states)["target"]
+
+    def test_a_condition_that_no_op_reads_makes_up_a_mask(self, dump):
+        assert self.count(dump, self.SELECTION) == 1
+
+    def test_a_condition_that_selects_numbers_is_no_index_op(self, dump):
+        assert self.count(dump) == 0
+
+    def test_ops_with_floating_point_numbers_are_no_index_ops(self, trace):
+        graph, states = classify_traces(trace("ms_graph"), trace("v6.0_api_stack"))
+        assert count_index_ops(graph, states) == {"target": 0, "reference": 0}
