@@ -154,23 +154,18 @@ def test_the_result_has_the_coverage(trace):
 
 
 class TestIndexOps:
-    """A condition that selects numbers, and the same one where no op reads it."""
+    """Of a model with a mask of its tokens, and the index of its last one, which no op reads."""
 
-    CONDITION, SELECTION = "Tensor.__gt__.0.forward", "Torch.where.0.forward"
+    @staticmethod
+    def count(target, reference):
+        return count_index_ops(*classify_traces(target, reference))
 
-    def count(self, dump, *removed):
-        trace = read(dump("pt_operators") / "where")
-        graph, states = classify_traces(
-            remove_ops(trace, *removed), remove_ops(trace, self.CONDITION, self.SELECTION)
-        )
-        return count_index_ops(graph, states)["target"]
+    def test_only_the_index_that_no_op_reads_does_not_count(self, dump):
+        trace = read(dump("pt_towers") / "towers_plain")
+        assert self.count(trace, trace) == {"target": 1, "reference": 1}
+        without_index = remove_ops(trace, "Tensor.argmax.0.forward")
+        assert self.count(trace, without_index) == {"target": 1, "reference": 0}
 
-    def test_a_condition_that_no_op_reads_makes_up_a_mask(self, dump):
-        assert self.count(dump, self.SELECTION) == 1
-
-    def test_a_condition_that_selects_numbers_is_no_index_op(self, dump):
-        assert self.count(dump) == 0
-
-    def test_ops_with_floating_point_numbers_are_no_index_ops(self, trace):
-        graph, states = classify_traces(trace("ms_graph"), trace("v6.0_api_stack"))
-        assert count_index_ops(graph, states) == {"target": 0, "reference": 0}
+    def test_an_op_with_floating_point_numbers_counts(self, trace):
+        clean_trace = trace("pt_none")
+        assert self.count(skip_op(clean_trace, DIVISION), clean_trace)["reference"] == 0
