@@ -37,9 +37,13 @@ class Entry:
     #: parameters -> those of PyTorch's
     differs: Sequence[str] = ()  #: names of causes that say how the port differs, if it does
 
+    def import_module(self, framework: str) -> Any:
+        module, _ = self.pytorch if framework == PYTORCH else self.mindspore
+        return importlib.import_module(module)
+
     def build(self, framework: str) -> Any:
-        module, expression = self.pytorch if framework == PYTORCH else self.mindspore
-        return eval(expression, {**vars(importlib.import_module(module)), "NAME": self.name})
+        _, expression = self.pytorch if framework == PYTORCH else self.mindspore
+        return eval(expression, {**vars(self.import_module(framework)), "NAME": self.name})
 
     def draw_batch(self) -> Batch:
         return BATCHES[self.batch](np.random.default_rng(11), self)

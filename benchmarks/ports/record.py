@@ -46,6 +46,8 @@ def main() -> None:
     if args.framework != MINDSPORE:
         with suppress(ImportError):  # msprobe imports it in every child, which takes seconds
             import megatron.core  # noqa: F401
+    for name in args.names:  # a child would import them again
+        entries[name.partition(":")[0]].import_module(args.framework)
     recordings = args.work.resolve() / "recordings"
     n_recorded: Counter[str] = Counter()
     for name in args.names:
