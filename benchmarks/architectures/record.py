@@ -13,126 +13,30 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-import yaml
-from torch import Tensor, nn
+from torch import nn
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "fixtures")]
 
 from model_faults import FAULTS  # noqa: E402
+from model_weights import fill  # noqa: E402
+from models import draw_batch, read_model  # noqa: E402
 from msprobe.pytorch import PrecisionDebugger, seed_all  # noqa: E402
 from msprobe_config import write_config  # noqa: E402
-
-Batch = dict[str, Tensor]
-
-N_SEQUENCES, LENGTH, N_WORDS, N_CLASSES, IMAGE_SIZE = 2, 12, 60, 2, 32
-
-
-def draw_tokens(*shape: int) -> Tensor:
-    return torch.randint(3, N_WORDS, shape or (N_SEQUENCES, LENGTH))
-
-
-def draw_classes(*shape: int) -> Tensor:
-    return torch.randint(0, N_CLASSES, shape or (N_SEQUENCES,))
-
-
-def draw_images() -> Tensor:
-    return torch.randn(N_SEQUENCES, 3, IMAGE_SIZE, IMAGE_SIZE)
-
-
-def draw_timed_series() -> Batch:
-    return {
-        "past_values": torch.randn(N_SEQUENCES, 18),
-        "past_time_features": torch.randn(N_SEQUENCES, 18, 1),
-        "past_observed_mask": torch.ones(N_SEQUENCES, 18),
-        "future_values": torch.randn(N_SEQUENCES, 4),
-        "future_time_features": torch.randn(N_SEQUENCES, 4, 1),
-    }
-
-
-BATCHES: Mapping[str, Callable[[], Mapping[str, Any]]] = {
-    "text": lambda: {"input_ids": draw_tokens(), "labels": draw_tokens()},
-    "classified_text": lambda: {"input_ids": draw_tokens(), "labels": draw_classes()},
-    "boxed_text": lambda: {
-        "input_ids": draw_tokens(),
-        "labels": draw_tokens(),
-        "bbox": draw_tokens(N_SEQUENCES, LENGTH, 4).sort(-1).values,
-    },
-    "classified_inputs": lambda: {"inputs": draw_tokens(), "labels": draw_classes()},
-    "classified_images": lambda: {"pixel_values": draw_images(), "labels": draw_classes()},
-    "segmented_images": lambda: {
-        "pixel_values": draw_images(),
-        "labels": draw_classes(N_SEQUENCES, IMAGE_SIZE, IMAGE_SIZE),
-    },
-    "masked_images": lambda: {
-        "pixel_values": draw_images(),
-        "noise": torch.rand(N_SEQUENCES, 16),
-    },
-    "captioned_images": lambda: {
-        "input_ids": draw_tokens(),
-        "pixel_values": draw_images(),
-        "return_loss": True,
-    },
-    "questions": lambda: {
-        "input_ids": draw_tokens(),
-        "pixel_values": draw_images(),
-        "labels": torch.rand(N_SEQUENCES, N_CLASSES),
-    },
-    "spectrogram": lambda: {
-        "input_features": torch.randn(N_SEQUENCES, 8, 32),
-        "labels": draw_tokens(),
-    },
-    "classified_spectrogram": lambda: {
-        "input_values": torch.randn(N_SEQUENCES, 16, 8),
-        "labels": draw_classes(),
-    },
-    "waveform": lambda: {
-        "input_values": torch.randn(N_SEQUENCES, 800),
-        "labels": torch.randint(1, 20, (N_SEQUENCES, 6)),
-    },
-    "series": lambda: {
-        "past_values": torch.randn(N_SEQUENCES, 32, 3),
-        "future_values": torch.randn(N_SEQUENCES, 4, 3),
-    },
-    "timed_series": draw_timed_series,
-}
 
 
 def build(name: str, attention: str) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model with weights of a usual size, and its batch; the same in every call."""
-    document = yaml.safe_load((HERE / "models.yaml").read_text())
-    entry = document["models"][name]
-    settings: dict[str, Any] = {}
-    for group in entry.get("like", ()):
-        settings |= document["groups"][group]
-    config = getattr(transformers, entry["config"])(**settings, **entry.get("settings", {}))
-    config._attn_implementation = attention
+    class_name, config = read_model(name, attention)
     torch.manual_seed(7)
-    model = getattr(transformers, entry["model"])(config)
+    model = getattr(transformers, class_name)(config)
     fill(model)
-    torch.manual_seed(11)
-    return model.train(), dict(BATCHES[entry["batch"]]())
-
-
-@torch.no_grad()
-def fill(model: nn.Module) -> None:
-    """Draw matrices as large as their inputs are many, and biases and norms of some size."""
-    generator = torch.Generator().manual_seed(3)
-    for name, weight in model.named_parameters():
-        noise = torch.randn(weight.shape, generator=generator)
-        if weight.dim() > 1:
-            is_table = "embed" in name
-            weight.copy_(noise * (0.25 if is_table else weight.shape[1:].numel() ** -0.5))
-        elif "bias" in name:
-            weight.add_(0.1 * noise)
-        elif name.endswith("weight"):
-            weight.mul_(1 + 0.2 * noise)
+    return model.train(), draw_batch(name)
 
 
 def record(out: Path, model_name: str, attention: str, fault: str = "") -> None:

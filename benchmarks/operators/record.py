@@ -11,10 +11,7 @@ msprobe, whole tensors, level mix. A folder without loss.txt has an error.txt.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "localise"), str(HERE.parents[1] / "fixtures")]
 
 import numpy as np  # noqa: E402
+from children import run_child  # noqa: E402
 from nets import WIDE, draw_batch, draw_weights, import_net, write_net  # noqa: E402
 
 
@@ -44,25 +42,6 @@ def main() -> None:
         folder = work / "recordings" / args.framework / name.replace(":", "-")
         if not any((folder / file).exists() for file in ("loss.txt", "error.txt")):
             run_child(lambda: run(record, args.framework, work, name, folder), folder)  # noqa: B023
-
-
-def run_child(action: Callable[[], None], folder: Path) -> None:
-    """Run an action in a child process, which has loaded all that this process has."""
-    folder.mkdir(parents=True, exist_ok=True)
-    child = os.fork()
-    if child == 0:
-        os.chdir(folder)
-        with (folder / "output.txt").open("w") as output:
-            os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
-            try:
-                action()
-            except BaseException:
-                (folder / "error.txt").write_text(traceback.format_exc())
-            os._exit(0)
-    os.waitpid(child, 0)
-    if not (folder / "loss.txt").exists() and not (folder / "error.txt").exists():
-        (folder / "error.txt").write_text("the process ended")
 
 
 def run(record, framework: str, work: Path, name: str, folder: Path) -> None:

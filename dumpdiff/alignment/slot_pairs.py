@@ -18,6 +18,9 @@ from ..graph import Flow, Gradients
 from ..model.trace import FORWARD
 from .matches import Matching
 
+#: Kinds that add up gradients, perhaps with another sign.
+_SUM_KINDS = frozenset({"add", "sub", "neg"})
+
 
 @dataclass(frozen=True)
 class SlotPair:
@@ -148,10 +151,37 @@ def _iterate_gradient_pairs(
         has_same_size = target.sizes[value_t] == reference.sizes[value_r]
         if not has_same_size or matching.classes_t[value_t] == value_r:
             continue
-        if _is_contradiction(matching, value_t, value_r, "output"):
+        is_part = _is_term_of_partner(
+            target, matching.kinds_t, value_t, matching.classes_r[value_r]
+        )
+        is_part |= _is_term_of_partner(
+            reference, matching.kinds_r, value_r, matching.classes_t[value_t]
+        )
+        if not is_part and _is_contradiction(matching, value_t, value_r, "output"):
             op_t = int(target.tensors["op"].iat[row_t])
             op_r = int(reference.tensors["op"].iat[row_r])
             yield SlotPair(value_t, value_r, op_t, op_r, row_t, row_r, "output")
+
+
+def _is_term_of_partner(flow: Flow, kinds: Sequence[str], gradient: int, partner: int) -> bool:
+    """Return whether a gradient that no record names is only a term of the other one's partner.
+
+    A parameter that is used in two places, as in m x + (1 - m) y, has the sum of two gradients, and
+    the dataflow may end at one of them.
+    """
+    if partner < 0 or (flow.tensors["gradient_of"] != "").any():
+        return False
+    open_values, seen_values = [int(partner)], set()
+    while open_values:
+        value = open_values.pop()
+        producer = int(flow.producers[value])
+        if value in seen_values or producer < 0 or kinds[producer] not in _SUM_KINDS:
+            continue
+        if gradient in flow.reads[producer]:
+            return True
+        seen_values.add(value)
+        open_values += flow.reads[producer]
+    return False
 
 
 def _find_parameter_gradients(flow: Flow, gradients: Gradients) -> dict[int, int]:

@@ -8,7 +8,8 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import Flags, Ints
-from ..model.trace import PHASES
+from ..model.dtypes import is_floating
+from ..model.trace import FORWARD, PHASES
 from ..model.verdict import INCOMPARABLE, RECONVERGED, VALUE_STATES
 from .joint_graph import JointGraph
 from .states import States
@@ -66,6 +67,51 @@ def count_states(graph: JointGraph, states: States) -> StateCounts:
                 phases[phase] = units
         counts[side] = phases
     return counts
+
+
+def count_index_ops(graph: JointGraph, states: States) -> dict[str, int]:
+    """Return how many forward ops of each side only make up indices or masks, as far as is known.
+
+    They compute whole numbers or conditions from such, and no value that was compared or has
+    reconverged is computed from these in the record. One program writes a mask element by element
+    where another one has one op. What a mask does shows in the scores, which count.
+    """
+    is_settled = flag_compared_nodes(graph, states) | (states.state == RECONVERGED)
+    alignment = graph.comparison.alignment
+    counts = {}
+    for side, flow, nodes in (
+        ("target", alignment.target, graph.target_nodes),
+        ("reference", alignment.reference, graph.reference_nodes),
+    ):
+        has_results, _ = flag_compared_ops(flow, nodes, is_settled)
+        is_chosen = has_results & ~_flag_sources(flow, is_settled[nodes]) & ~_flag_float_ops(flow)
+        is_chosen &= (flow.trace.ops["phase"] == FORWARD).to_numpy()
+        counts[side] = int(is_chosen.sum())
+    return counts
+
+
+def _flag_sources(flow: Flow, is_flagged: Flags) -> Flags:
+    """Return (ops,) whether an op has a result that is flagged, or that such a value depends on.
+
+    ``is_flagged`` is (classes,).
+    """
+    leads_to_flagged = is_flagged.tolist()
+    flags = np.zeros(len(flow.reads), dtype=bool)
+    for op in range(len(flow.reads) - 1, -1, -1):
+        flags[op] = any(leads_to_flagged[value] for value in flow.writes[op])
+        if flags[op]:
+            for value in flow.reads[op]:
+                leads_to_flagged[value] = True
+    return flags
+
+
+def _flag_float_ops(flow: Flow) -> Flags:
+    """Return (ops,) whether an op reads or writes floating-point values."""
+    has_floats = np.array([is_floating(dtype) for dtype in flow.list_column("dtype")], dtype=bool)
+    rows = np.flatnonzero(flow.tensor_class >= 0)
+    rows = rows[has_floats[flow.tensor_class[rows]]]
+    flags: Flags = np.bincount(flow.tensors["op"].to_numpy()[rows], minlength=len(flow.reads)) > 0
+    return flags
 
 
 def flag_compared_nodes(graph: JointGraph, states: States) -> Flags:

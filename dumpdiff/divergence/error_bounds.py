@@ -392,7 +392,26 @@ def _add_terms(graph: JointGraph, side: GraphSide) -> Floats:
     is_broadcast = _flag_kinds(side, {_PRODUCT})[producers] & ~is_vector_gradient
     for node in np.flatnonzero(is_broadcast).tolist():
         totals[node] = _add_broadcast_terms(flow, int(side.classes[node]), int(producers[node]))
+    _add_terms_of_sums(totals, graph, side, is_sum)
     return totals
+
+
+def _add_terms_of_sums(totals: Floats, graph: JointGraph, side: GraphSide, is_sum: Flags) -> None:
+    """Put in (nodes,) the totals what the terms of sums add up to that an op adds up.
+
+    A sum of sums is one sum: its rounding errors are relative to the terms of all of them. So the
+    gradient of a bias that several calls share may be nothing but rounding, as that of each call.
+    """
+    flow, producers = side.flow, _get_producers(side)
+    is_addition = _flag_kinds(side, _SUM_KINDS)[producers] & ~is_sum
+    is_sum = is_sum & np.isfinite(totals)
+    for node in filter(is_addition.__getitem__, graph.order):
+        terms = list(flow.reads[producers[node]])
+        nodes = side.nodes[terms]
+        if is_sum[nodes].any():
+            magnitudes = np.where(is_sum[nodes], totals[nodes], np.array(flow.rms)[terms])
+            totals[node] = magnitudes.sum()
+            is_sum[node] = True
 
 
 def _flag_kinds(side: GraphSide, kinds: Collection[str]) -> Flags:

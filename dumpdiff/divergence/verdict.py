@@ -18,7 +18,7 @@ from ..model.result import Result, Side
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ..model.verdict import AGREEING, INTRODUCED, AlignmentVerdict
 from ..rulebook import Rules
-from .coverage import compute_coverage, count_states
+from .coverage import compute_coverage, count_index_ops, count_states
 from .equivalences import learn_equivalences, match_parameter_names
 from .finding_words import format_argument
 from .findings import build_findings
@@ -101,7 +101,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     unrecorded_gradients = find_unrecorded_gradients(alignment)
     findings = insert_untrained_parameters(findings, alignment, unrecorded_gradients)
     findings += find_momentum_differences(graph, rules, len(findings))
-    coverage = compute_coverage(graph, states)
+    coverage, index_ops = compute_coverage(graph, states), count_index_ops(graph, states)
     sides = {
         "target": _summarize_side(comparison, 0),
         "reference": _summarize_side(comparison, 1),
@@ -118,7 +118,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     obstacles = _find_obstacles(comparison, coverage) or list(reliability.obstacles)
     gaps = [
         *_describe_isolated(findings),
-        *_find_coverage_gaps(coverage, min_coverage),
+        *_find_coverage_gaps(coverage, index_ops, min_coverage),
         *find_update_gaps(graph, coverage),
         *find_loss_gaps(alignment),
         *missing_gradients,
@@ -131,6 +131,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     if graph.bridges:
         notes.append(_describe_bridges(graph.bridges))
     notes += _describe_silent_scalars(comparison, findings)
+    notes += _describe_index_ops(coverage, index_ops, min_coverage)
     notes += _describe_uncompared_phases(coverage)
     notes += comparison.remarks
     notes += describe_updates(graph, coverage)
@@ -247,8 +248,13 @@ def _describe_bridges(bridges: Counter[str]) -> str:
     return f"missing edges were bridged: {', '.join(counts)}"
 
 
-def _find_coverage_gaps(coverage: _Coverage, min_coverage: float) -> list[str]:
-    """Return a sentence for each phase of a side that is compared too little to be 'aligned'."""
+def _find_coverage_gaps(
+    coverage: _Coverage, index_ops: Mapping[str, int], min_coverage: float
+) -> list[str]:
+    """Return a sentence for each phase of a side that is compared too little to be 'aligned'.
+
+    ``index_ops`` of the forward phase do not count, see :func:`count_index_ops`.
+    """
     gaps = []
     for phase in (FORWARD, BACKWARD):
         if phase == BACKWARD and not all(phase in phases for phases in coverage.values()):
@@ -258,13 +264,31 @@ def _find_coverage_gaps(coverage: _Coverage, min_coverage: float) -> list[str]:
             if counts is None:
                 gaps.append(f"the {side} has no {phase} op with a result that can be compared")
                 continue
-            share = (counts["compared"] + counts["reconverged"]) / counts["ops"]
+            share = _compute_share(counts, index_ops[side] if phase == FORWARD else 0)
             if share < min_coverage:
                 gaps.append(
                     f"only {share:.0%} of the {side}'s {phase} ops could be compared or "
                     f"reconverged; {min_coverage:.0%} are required"
                 )
     return gaps
+
+
+def _compute_share(counts: Mapping[str, float], n_index_ops: int = 0) -> float:
+    """Return the share of ops that were compared or reconverged."""
+    n_ops = counts["ops"] - n_index_ops
+    return (counts["compared"] + counts["reconverged"]) / n_ops if n_ops else 0.0
+
+
+def _describe_index_ops(
+    coverage: _Coverage, index_ops: Mapping[str, int], min_coverage: float
+) -> list[str]:
+    """Return a sentence for each side whose share would be too small with its index ops."""
+    return [
+        f"{index_ops[side]} forward ops of the {side} make up indices or masks that no compared "
+        "value is computed from in the record: they were not compared, and do not count"
+        for side, phases in coverage.items()
+        if FORWARD in phases and _compute_share(phases[FORWARD]) < min_coverage and index_ops[side]
+    ]
 
 
 def _describe_isolated(findings: Sequence[Finding]) -> list[str]:

@@ -80,10 +80,11 @@ def recompute(
     return min(outputs, key=lambda output: compute_relative_distance(output, recorded_output))
 
 
-#: Kinds that compute each number of their output from one number of their first input.
-_FUNCTIONS_OF_NUMBERS = frozenset({*elementwise.UNARY, *activations.FUNCTIONS}) - {
-    "swiglu", "geglu", "glu",
-}  # fmt: skip
+#: Kinds that compute each number of their output from one number of their first input, and perhaps
+#: one of the second.
+_FUNCTIONS_OF_NUMBERS = frozenset(
+    {*elementwise.UNARY, *elementwise.BINARY, *activations.FUNCTIONS}
+) - {"swiglu", "geglu", "glu"}
 #: Step of a difference quotient, relative to numbers beyond 1. The quotient is exact to 1e-10: the
 #: error of the step is its square, that of rounding 2**-53 over the step.
 _STEP = 2.0**-17
@@ -94,7 +95,7 @@ def compute_gradients(
     inputs: Sequence[AnyArray | float],
     keywords: Mapping[str, AnyArray | float] | None = None,
 ) -> Interpretations:
-    """Yield (name, gradient) of every interpretation of a function of single numbers.
+    """Yield (name, gradient of the first input) of every interpretation of a function of numbers.
 
     ``inputs`` are the gradient of the output, then what the function read.
     """

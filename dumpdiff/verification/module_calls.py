@@ -20,6 +20,8 @@ CHECK_NAME = "module calls and the ops inside them"
 #: Share of the calls of one class of module that may lack the value, besides one. More of them
 #: mean that the code of the module decides.
 _MAX_LACKING_SHARE = 0.1
+#: Of the numbers that stand for kinds, so that one dump always has one answer.
+_SEED = 20261128
 #: Takes the place of NaN where rows are joined by equal numbers.
 _NAN_KEY = 9.87e300
 
@@ -44,8 +46,9 @@ def check_module_calls(
 
     Inputs and parameters of a call are read inside it, outputs are written inside; likewise in the
     backward pass, where the gradients of its parameters are written. What holds depends on the code
-    of the module: it is learned from the other calls of its class. A call contradicts them if none
-    of its ops holds the value, although it has an op with the slot that holds it in other calls.
+    of the module: it is learned from the other calls of its class that ran the same kinds of ops. A
+    call contradicts them if none of its ops holds the value, although it has an op with the slot
+    that holds it in other calls.
     The gradient of a parameter that is used elsewhere, too, is a sum and is left out. What
     ``contradicted`` tensors of ops do not confirm is left out, too.
     """
@@ -61,7 +64,13 @@ def check_module_calls(
     slots = trace.tensors["slot"].to_numpy()[outer.rows]
     is_gradient = (trace.tensors["gradient_of"].to_numpy() != "")[outer.rows]
     table = pd.DataFrame(
-        {"kind": kinds, "phase": outer.phases, "slot": slots, "gradient": is_gradient}
+        {
+            "kind": kinds,
+            "ops": _compute_signatures(trace)[outer.calls],
+            "phase": outer.phases,
+            "slot": slots,
+            "gradient": is_gradient,
+        }
     )
     groups = table.groupby(list(table.columns), sort=False).ngroup().to_numpy()
     is_informative = (numbers.evidence >= _MIN_EVIDENCE)[outer.rows]
@@ -82,6 +91,21 @@ def check_module_calls(
         contradictions.append(build_contradiction(trace, "module", row, recorded, computed))
     contradictions.sort(key=lambda item: item.tensor)
     return Check(CHECK_NAME, int(is_checked.sum()), tuple(contradictions))
+
+
+def _compute_signatures(trace: Trace) -> Ints:
+    """Return (ops,) a number that is equal for module calls with the same kinds of forward ops.
+
+    The first layer may have a norm that the others lack: then its input is read in another way.
+    """
+    ops, calls = _list_ancestors(trace)
+    is_forward_op = (trace.ops["level"] == "op") & (trace.ops["phase"] == FORWARD)
+    is_counted = is_forward_op.to_numpy()[ops]
+    codes, names = pd.factorize(trace.ops["kind"])
+    weights = np.random.default_rng(_SEED).integers(1 << 62, size=len(names), dtype=np.int64)
+    signatures = np.zeros(len(trace.ops), dtype=np.int64)
+    np.add.at(signatures, calls[is_counted], weights[codes[ops[is_counted]]])
+    return signatures
 
 
 def _find_other_values(

@@ -16,7 +16,8 @@ from traces import (
     skip_op,
 )
 
-from dumpdiff.divergence.coverage import compute_coverage, count_states
+from dumpdiff import read
+from dumpdiff.divergence.coverage import compute_coverage, count_index_ops, count_states
 from dumpdiff.model.verdict import VALUE_STATES
 
 SILU, DIVISION = "Functional.silu.1.forward", "Tensor.__truediv__.1.forward"
@@ -150,3 +151,21 @@ def test_the_result_has_the_coverage(trace):
     assert locate_divergence(trace("pt_none"), trace("pt_none")).coverage == measure_coverage(
         trace("pt_none"), trace("pt_none")
     )
+
+
+class TestIndexOps:
+    """Of a model with a mask of its tokens, and the index of its last one, which no op reads."""
+
+    @staticmethod
+    def count(target, reference):
+        return count_index_ops(*classify_traces(target, reference))
+
+    def test_only_the_index_that_no_op_reads_does_not_count(self, dump):
+        trace = read(dump("pt_towers") / "towers_plain")
+        assert self.count(trace, trace) == {"target": 1, "reference": 1}
+        without_index = remove_ops(trace, "Tensor.argmax.0.forward")
+        assert self.count(trace, without_index) == {"target": 1, "reference": 0}
+
+    def test_an_op_with_floating_point_numbers_counts(self, trace):
+        clean_trace = trace("pt_none")
+        assert self.count(skip_op(clean_trace, DIVISION), clean_trace)["reference"] == 0

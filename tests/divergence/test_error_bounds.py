@@ -108,6 +108,20 @@ class TestCancellation:
         assert 1 < min(other_biases) < max(other_biases) < 10
         assert set(weights) == {1.0}
 
+    def test_the_gradient_of_a_bias_that_two_calls_share_is_one_sum(self, trace):
+        """Only rounding is left of its two terms, so of their sum, which is an op of its own."""
+        graph, _ = classify_traces(trace("ms_shared"), trace("pt_shared"))
+        cancellation = compute_cancellation(graph)
+        flow = graph.comparison.alignment.reference
+        factors = {}
+        for value, producer in enumerate(flow.producers.tolist()):
+            name = flow.trace.ops["name"].iat[producer]
+            if producer >= 0 and flow.sizes[value] == 8 and "Linear.parameters_grad" in name:
+                factors[name.split(".")[2]] = cancellation[graph.reference_nodes[value]]
+        assert set(factors) == {"query", "key", "value", "out"}
+        assert factors.pop("key") > 1e6
+        assert max(factors.values()) < 10
+
     def test_only_sums_cancel(self, trace):
         graph, _ = classify_traces(trace("pt_none"), trace("pt_none"))
         factors = compute_cancellation(graph)

@@ -50,6 +50,14 @@ def align_variants(dump):
     return align
 
 
+def test_gradients_of_what_is_used_twice_are_sums(dump):
+    """Of an attention that is called twice, and of a parameter in both weights of a mean."""
+    folders = dump("ms_shared"), dump("pt_shared")
+    for target, reference in (folders, folders[::-1]):
+        result = dumpdiff.align(target, reference, explained=())
+        assert (result.verdict, result.findings) == ("aligned", ())
+
+
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_the_variants_are_aligned_in_both_directions(align_variants, first, second):
     result, mirrored = align_variants(first, second), align_variants(second, first)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from dumpdiff.model.arrays import AnyArray
-from dumpdiff.operators import OUTPUT_KINDS, compute_outputs, recompute
+from dumpdiff.operators import OUTPUT_KINDS, compute_gradients, compute_outputs, recompute
 
 _RANDOM = np.random.default_rng(5)
 X = _RANDOM.standard_normal((4, 6, 8))
@@ -71,6 +71,23 @@ def test_gradients_of_activations_are_those_of_autograd(
     (output,) = compute_best(kind, inputs, [expected])
     assert output is not None
     np.testing.assert_allclose(output, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "second"),
+    [
+        ("tanh", lambda x, y: torch.tanh(x), X),
+        ("pow", torch.pow, 3.0),
+        ("div", torch.div, X + 4),
+        ("maximum", torch.maximum, X[::-1].copy()),
+    ],
+)
+def test_the_gradient_of_the_first_of_two_numbers_is_that_of_autograd(
+    kind: str, function: Callable[..., torch.Tensor], second: AnyArray | float
+) -> None:
+    (expected, *_) = differentiate(lambda x: function(x, torch.tensor(second)), [X], G)
+    (_, gradient), *_ = compute_gradients(kind, [G, X, second])
+    np.testing.assert_allclose(gradient, expected, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("deviation", ["variance", "1 / std"])

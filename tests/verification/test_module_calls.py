@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from traces import edit_tensors, find_tensor, remove_tensors
+from traces import edit_tensors, find_tensor, remove_ops, remove_tensors
 
 from dumpdiff.verification.module_calls import check_module_calls
 from dumpdiff.verification.tolerances import collect_numbers
@@ -72,6 +72,15 @@ def test_a_call_whose_op_was_not_recorded_is_not_judged(trace) -> None:
     row = find_tensor(clean, "Functional.linear.2.forward", "input.1")
     result = check(remove_tensors(clean, [row]))
     assert (result.checked, result.contradictions) == (122, ())
+
+
+def test_calls_that_ran_other_ops_prove_nothing(trace) -> None:
+    """The other layer has an op less, as the first layer of RWKV has a norm more."""
+    clean = trace("pt_gpt2")
+    damaged = swap(clean, f"{BLOCK}.forward.0", "input.0", f"{BLOCK}.forward.0", "output.0")
+    other_activation = "Functional.gelu.1.forward"
+    assert len(check(damaged).contradictions) == 1
+    assert check(remove_ops(damaged, other_activation)).contradictions == ()
 
 
 def test_the_gradient_of_tied_weights_is_a_sum(trace) -> None:
