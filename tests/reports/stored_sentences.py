@@ -144,6 +144,7 @@ EXAMPLES = {
     "a label smoothing that is {abs(share)} {'larger' if share > 0 else 'smaller'}": "a label "
     "smoothing that is 0.1 larger",
     "{more_or_fewer} tokens counted: {int(faulty.sum())}": "more tokens counted: 8",
+    "other {words}": "other keys and values",
     "columns ": "columns 0 to 7 of w",
     "{step_input.name} as ": "x as columns 0 to 7 of w",
     "{count}elements are NaN, Inf or masked on one side only": "3 elements are NaN, Inf or masked "
