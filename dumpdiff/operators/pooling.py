@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,17 +17,19 @@ _MAX_WINDOW = 8
 
 @dataclass(frozen=True)
 class PoolingSettings:
-    """What a record omits of a pooling; all axes have the same."""
+    """What a record omits of a pooling; all axes have the same. Padding is (before, after)."""
 
     window: int
     stride: int
-    padding: int
+    padding: tuple[int, int]
     counts_padding: bool = True  #: a mean divides by all elements of the window, also by padding
 
     def __str__(self) -> str:
         """Return the settings in words."""
-        text = f"windows of {self.window}, stride {self.stride}, padding {self.padding}"
-        return text if self.counts_padding or not self.padding else f"{text} that is not counted"
+        before, after = self.padding
+        padding = f"{before}" if before == after else f"({before}, {after})"
+        text = f"windows of {self.window}, stride {self.stride}, padding {padding}"
+        return text if self.counts_padding or not after else f"{text} that is not counted"
 
 
 def pool(x: AnyArray, kind: str, settings: PoolingSettings) -> Floats:
@@ -37,7 +39,7 @@ def pool(x: AnyArray, kind: str, settings: PoolingSettings) -> Floats:
     """
     x = x.reshape(_drop_single_axes(x.shape))
     n_axes = x.ndim - 2
-    widths = [(0, 0), (0, 0), *[(settings.padding, settings.padding)] * n_axes]
+    widths = [(0, 0), (0, 0), *[settings.padding] * n_axes]
     axes = tuple(range(2, x.ndim))
     steps = (slice(None), slice(None), *[slice(None, None, settings.stride)] * n_axes)
     reduced_axes = tuple(range(x.ndim, x.ndim + n_axes))
@@ -82,15 +84,27 @@ def list_pooling_settings(
         windows.append(shortest_axis)
     for window in windows:
         for stride in (window, *range(1, window)):
-            for padding in range(window // 2 + 1):
-                if any(
-                    (length + 2 * padding - window) // stride + 1 != output
-                    for length, output in lengths
-                ):
-                    continue
+            for padding in _list_paddings(window, stride, lengths):
                 yield PoolingSettings(window, stride, padding)
-                if padding:
+                if padding[1]:
                     yield PoolingSettings(window, stride, padding, counts_padding=False)
+
+
+def _list_paddings(
+    window: int, stride: int, lengths: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Yield the paddings that give these (input, output) lengths.
+
+    More of it after the input than before: a window that goes beyond the end (``ceil_mode``), or
+    ``pad_mode="same"``. What no window reads is left out.
+    """
+    for before in range(window // 2 + 1):
+        needed = {(output - 1) * stride + window - length - before for length, output in lengths}
+        after = max(needed)
+        if before - stride < min(needed) and after <= before:
+            yield before, before
+        elif len(needed) == 1 and before < after < before + stride:
+            yield before, after
 
 
 def _drop_single_axes(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -43,6 +43,9 @@ def explain(dump: Callable[[str], Path]) -> Explain:
          "table.weight that are no padding"),
         ("table_sum", "table_mean", "pooling", "the sum of the rows of table.weight"),
         ("table_max", "table_mean", "pooling", "the maximum of the rows of table.weight"),
+        ("pools_beyond", "pools_padded", "pooling",
+         "the maximum of windows of 3, stride 2, padding (0, 1); the reference takes the maximum "
+         "of windows of 3, stride 2, padding 1"),
         ("contrast_offset", "contrast_both", "label-shift", "labels plus 1, modulo 8"),
         ("tokens_sequences", "tokens_mean", "loss-reduction", "divided by the 4 rows"),
         ("tokens_means", "tokens_mean", "loss-reduction",
