@@ -105,3 +105,11 @@ class TestJoint:
     def test_other_numbers_are_not_joined_from_the_parts(self) -> None:
         part = np.array([[1.0, 1.0]])
         assert find_join([part, part], np.array([[1.0, 1.0, 1.0, 2.0]])) is None
+
+
+def test_rounding_may_decide_which_elements_relu_passes_on(dump: Callable[[str], Path]) -> None:
+    folder = dump("pt_reductions")
+    result = dumpdiff.align(folder / "kinks_sums", folder / "kinks_product")
+    assert result.verdict == "aligned"
+    gradients = result.pairs[result.pairs["reference_op"] == "Torch.relu.0.backward"]
+    assert gradients["error"].max() > 0.1

@@ -7,7 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dumpdiff.operators.pooling import PoolingSettings, list_pooling_settings, pool
+from dumpdiff.operators.pooling import (
+    PoolingSettings,
+    bound_maximum_gradient,
+    list_pooling_settings,
+    pool,
+)
 
 X = np.random.default_rng(2).standard_normal((2, 3, 9, 9))
 
@@ -46,6 +51,21 @@ def test_padding_that_no_window_reads_is_left_out() -> None:
     for settings in list_pooling_settings((1, 1, 8, 8), (1, 1, 3, 3)):
         before, after = settings.padding
         assert before == after or settings.stride * 2 + settings.window == 8 + before + after
+
+
+def test_the_gradient_of_a_maximum_is_within_its_bounds() -> None:
+    images = np.maximum(X, 0)  # many windows have several largest elements
+    x = torch.tensor(images, requires_grad=True)
+    y = F.max_pool2d(x, 3, 2, 1)
+    gradient = np.random.default_rng(4).standard_normal(y.shape)
+    y.backward(torch.from_numpy(gradient))
+    assert x.grad is not None
+    low, high = bound_maximum_gradient(images, gradient, PoolingSettings(3, 2, (1, 1)), 1e-9)
+    assert (low <= x.grad.numpy() + 1e-12).all()
+    assert (x.grad.numpy() <= high + 1e-12).all()
+    is_certain = low == high
+    assert 0.3 < is_certain.mean() < 1
+    assert np.abs(low - x.grad.numpy())[is_certain].max() < 1e-12
 
 
 def test_images_as_volumes_of_one_layer_are_images() -> None:
