@@ -83,7 +83,7 @@ def record(work: Path, framework: str, entries: Sequence[Entry], n_faults: int) 
     for arguments in (
         [PYTORCH, str(work), *sound],
         [framework, str(work), *sound],
-        [PYTORCH, str(work), "--faults", str(n_faults), *faulty],
+        ["--faults", str(n_faults), PYTORCH, str(work), *faulty],
     ):
         subprocess.run([*script, *arguments], check=True, stdout=subprocess.DEVNULL)
 
