@@ -128,7 +128,8 @@ def build_mindspore(entry: Entry, weights: Path) -> tuple[Any, list[Any]]:
 def load_weights(parameters: Sequence[Any], weights: Any, entry: Entry) -> None:
     """Give each parameter the weight of its name, or else the next one of its shape.
 
-    A name may lack the outer modules. A shape counts without axes of length 1, which kernels of one
+    A name may lack the outer modules. Of one shape, names with the same three last parts are
+    preferred. A shape counts without axes of length 1, which kernels of one
     axis have in MindSpore.
     """
     from mindspore import Tensor
@@ -141,15 +142,16 @@ def load_weights(parameters: Sequence[Any], weights: Any, entry: Entry) -> None:
         if len(names) == 1 and np.size(left[names[0]]) == parameter.size:
             parameter.set_data(Tensor(left.pop(names[0]).reshape(parameter.shape)))
         else:
-            unnamed.append(parameter)
+            unnamed.append((parameter, name))
     by_shape = defaultdict(list)
     for name, values in left.items():
         by_shape[np.squeeze(values).shape].append((name, values))
-    for parameter in unnamed:
+    for parameter, port_name in unnamed:
         candidates = by_shape[tuple(n for n in parameter.shape if n != 1)]
         if not candidates:
             raise ValueError(f"no weight for {parameter.name} {parameter.shape}")
-        name, values = candidates.pop(0)
+        is_alike = [name.split(".")[-3:] == port_name.split(".")[-3:] for name, _ in candidates]
+        name, values = candidates.pop(is_alike.index(True) if any(is_alike) else 0)
         print(f"{parameter.name} is {name} by shape")
         parameter.set_data(Tensor(values.reshape(parameter.shape)))
     remaining = [name for pairs in by_shape.values() for name, _ in pairs]
