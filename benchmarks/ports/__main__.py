@@ -83,7 +83,7 @@ def record(work: Path, framework: str, entries: Sequence[Entry], n_faults: int) 
     for arguments in (
         [PYTORCH, str(work), *sound],
         [framework, str(work), *sound],
-        [PYTORCH, str(work), "--faults", str(n_faults), *faulty],
+        ["--faults", str(n_faults), PYTORCH, str(work), *faulty],
     ):
         subprocess.run([*script, *arguments], check=True, stdout=subprocess.DEVNULL)
 
@@ -176,29 +176,37 @@ def format_outcome(outcome: Outcome) -> str:
     place = "at its place" if outcome.is_at_place else "elsewhere"
     words = [outcome.target, outcome.kind, outcome.verdict]
     if outcome.kind not in (SOUND, DIFFERENT):
-        words += [place, f"cause {outcome.cause}"]
+        words.append(place)
+    if outcome.kind != SOUND:
+        words.append(f"cause {outcome.cause}")
     return f"{' | '.join(words)} | {outcome.summary}"
 
 
 def format_table(outcomes: Sequence[Outcome]) -> str:
-    """Return two Markdown tables: of the pairs without a fault, and of those with one."""
-    lines = ["| pairs without a fault | aligned | inconclusive | diverged | no answer |"]
-    lines.append("|:--|--:|--:|--:|--:|")
-    for kind in (SOUND, DIFFERENT):
-        counts = Counter(outcome.verdict for outcome in outcomes if outcome.kind == kind)
-        figures = [counts.pop(word, 0) for word in ("aligned", "inconclusive", "diverged")]
-        lines.append(f"| {kind} | {' | '.join(map(str, figures))} | {counts.total()} |")
-    faulty = [outcome for outcome in outcomes if outcome.kind not in (SOUND, DIFFERENT, "")]
-    found = [outcome for outcome in faulty if outcome.verdict == "diverged"]
-    placed = [outcome for outcome in found if outcome.is_at_place]
-    causes = Counter(outcome.cause for outcome in placed)
-    lines += [
+    """Return two Markdown tables: of sound pairs, and of what is to be found."""
+    kinds = {SOUND: [], DIFFERENT: [], "faults": []}
+    for outcome in outcomes:
+        if outcome.kind:
+            kinds.get(outcome.kind, kinds["faults"]).append(outcome)
+    verdicts = Counter(outcome.verdict for outcome in kinds[SOUND])
+    words = ("aligned", "inconclusive", "diverged")
+    figures = [verdicts.pop(word, 0) for word in words]
+    lines = [
+        "| sound pairs | aligned | inconclusive | diverged | no answer |",
+        "|--:|--:|--:|--:|--:|",
+        f"| {len(kinds[SOUND])} | {' | '.join(map(str, figures))} | {verdicts.total()} |",
         "",
-        "| faults | found | at its place | right cause | none given | another |",
-        "|--:|--:|--:|--:|--:|--:|",
-        f"| {len(faulty)} | {len(found)} | {len(placed)} "
-        f"| {causes['right']} | {causes['none']} | {causes['another']} |",
+        "| | pairs | diverged | at its place | right cause | none given | another |",
+        "|:--|--:|--:|--:|--:|--:|--:|",
     ]
+    for kind in (DIFFERENT, "faults"):
+        found = [outcome for outcome in kinds[kind] if outcome.verdict == "diverged"]
+        n_placed = sum(outcome.is_at_place for outcome in found) if kind == "faults" else "-"
+        causes = Counter(outcome.cause for outcome in found)
+        lines.append(
+            f"| {kind} | {len(kinds[kind])} | {len(found)} | {n_placed} "
+            f"| {causes['right']} | {causes['none']} | {causes['another']} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -33,8 +33,8 @@ class Entry:
     loss: str  #: how the loss is computed: a name in record.py and port_losses.py
     is_held_out: bool  #: never compared while dumpdiff is developed
     size: int = 0  #: of the images
-    names: Mapping[str, str] = field(default_factory=dict)  #: parts of MindSpore's names of
-    #: parameters -> those of PyTorch's
+    names: Mapping[str, str] = field(default_factory=dict)  #: patterns of MindSpore's names
+    #: of parameters -> parts of PyTorch's
     differs: Sequence[str] = ()  #: names of causes that say how the port differs, if it does
 
     def import_module(self, framework: str) -> Any:

@@ -12,9 +12,10 @@ benchmarks/architectures/model_faults.py. A folder without loss.txt has an error
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,8 @@ def build_mindspore(entry: Entry, weights: Path) -> tuple[Any, list[Any]]:
     from port_losses import LOSSES
 
     network = entry.build(MINDSPORE)
+    for name, parameter in network.parameters_and_names():
+        parameter.name = name  # a list of lists of cells has some names twice
     load_weights(network.trainable_params(), np.load(weights), entry)
     network.set_train()
     batch = entry.draw_batch()
@@ -133,54 +136,67 @@ def build_mindspore(entry: Entry, weights: Path) -> tuple[Any, list[Any]]:
 def load_weights(parameters: Sequence[Any], weights: Any, entry: Entry) -> None:
     """Give each parameter the weight of its name, or else the next one of its shape.
 
-    A name may lack the outer modules. A shape counts without axes of length 1, which kernels of one
+    A name may lack the outer modules. Of one shape, names with the same three last parts are
+    preferred. A shape counts without axes of length 1, which kernels of one
     axis have in MindSpore.
     """
     from mindspore import Tensor
 
-    left = {name: values for whole in weights for name, values in split_weight(whole, weights)}
-    if not any(parameter.name.endswith(".k.weight") for parameter in parameters):
-        left = dict(weights)
+    port_names = [translate(parameter.name, entry) for parameter in parameters]
+    left = match_joints(dict(weights), port_names)
     unnamed = []
-    for parameter in parameters:
-        name = translate(parameter.name, entry)
+    for parameter, name in zip(parameters, port_names, strict=True):
         names = [key for key in left if key == name or key.endswith(f".{name}")]
         if len(names) == 1 and np.size(left[names[0]]) == parameter.size:
             parameter.set_data(Tensor(left.pop(names[0]).reshape(parameter.shape)))
         else:
-            unnamed.append(parameter)
+            unnamed.append((parameter, name))
     by_shape = defaultdict(list)
     for name, values in left.items():
         by_shape[np.squeeze(values).shape].append((name, values))
-    for parameter in unnamed:
+    for parameter, port_name in unnamed:
         candidates = by_shape[tuple(n for n in parameter.shape if n != 1)]
         if not candidates:
             raise ValueError(f"no weight for {parameter.name} {parameter.shape}")
-        name, values = candidates.pop(0)
+        is_alike = [name.split(".")[-3:] == port_name.split(".")[-3:] for name, _ in candidates]
+        name, values = candidates.pop(is_alike.index(True) if any(is_alike) else 0)
         print(f"{parameter.name} is {name} by shape")
         parameter.set_data(Tensor(values.reshape(parameter.shape)))
     remaining = [name for pairs in by_shape.values() for name, _ in pairs]
-    if remaining:
+    if any(not name.endswith("bias") for name in remaining):
         raise ValueError(f"weights of the original are left: {remaining}")
+    print(f"the port has no {remaining}")
 
 
-def split_weight(name: str, weights: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a joined projection, as many ports have them, or the weight itself."""
-    head, separator, tail = name.partition(".qkv.")
-    if separator:
-        for part, values in zip("qkv", np.split(weights[name], 3), strict=True):
-            yield f"{head}.{part}.{tail}", values
-    else:
-        yield name, weights[name]
+def match_joints(weights: dict[str, Any], port_names: Sequence[str]) -> dict[str, Any]:
+    """Join or split the projections to queries, keys and values as the port has them."""
+    parts = {}
+    for name, values in weights.items():
+        head, infix, tail = name.partition(".qkv.")
+        if infix:
+            thirds = np.split(values, 3)
+            parts |= {f"{head}.{part}.{tail}": v for part, v in zip("qkv", thirds, strict=True)}
+        head, infix, tail = name.partition(".q.")
+        names = [f"{head}.{part}.{tail}" for part in "qkv"]
+        if infix and all(part in weights for part in names):
+            parts[f"{head}.qkv.{tail}"] = np.concatenate([weights[part] for part in names])
+
+    def is_of_port(name: str) -> bool:
+        return any(name == port or name.endswith(f".{port}") for port in port_names)
+
+    kept = {name: values for name, values in parts.items() if is_of_port(name)}
+    joined = {re.sub(r"\.[qkv]\.", ".qkv.", name) for name in kept}
+    split = {name.replace(".qkv.", f".{part}.") for name in kept for part in "qkv"}
+    return {name: v for name, v in weights.items() if name not in joined | split} | kept
 
 
 def translate(name: str, entry: Entry) -> str:
     """Return the original's name of a parameter, as far as the usual names tell."""
     usual = {"embedding_table": "weight", "gamma": "weight", "beta": "bias"}
-    head, _, tail = name.rpartition(".")
-    name = f"{head}.{usual.get(tail, tail)}"
-    for old, new in entry.names.items():
-        name = name.replace(old, new)
+    head, dot, tail = name.rpartition(".")
+    name = f"{head}{dot}{usual.get(tail, tail)}"
+    for pattern, replacement in entry.names.items():
+        name = re.sub(pattern, replacement, name)
     return name
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..model.arrays import AnyArray
 from ..operators import compute_relative_distance
-from ..operators.pooling import POOLING_KINDS, PoolingSettings, list_pooling_settings, pool
+from ..operators.pooling import POOLING_KINDS, PoolingSettings, find_pooling_settings
 from .element_places import CAST_DISTANCE, find_join, find_padded, find_places, find_window
 from .region import Step
 
@@ -98,10 +98,7 @@ def _find_pooling_settings(step: Step) -> PoolingSettings | None:
     x = step.inputs[0].array if step.inputs else np.zeros(0)
     if x.dtype.kind != "f":
         return None
-    for settings in list_pooling_settings(x.shape, step.output.shape):
-        if compute_relative_distance(pool(x, step.kind, settings), step.output) <= CAST_DISTANCE:
-            return settings
-    return None
+    return find_pooling_settings(x, step.kind, step.output, CAST_DISTANCE)
 
 
 def _find_kept_elements(step: Step) -> AnyArray | None:

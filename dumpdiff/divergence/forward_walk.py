@@ -28,6 +28,7 @@ from ..rulebook import Rules
 from .ancestries import Ancestries
 from .error_bounds import compute_conditioning, compute_elementwise_errors
 from .joint_graph import JointGraph
+from .kinks import measure_error_beside_kinks
 from .recomputation import Recomputation, recompute_op
 
 #: States of values that differ, with consequences.
@@ -129,14 +130,16 @@ def walk_forwards(
                     state[node], allowed_errors[node] = AGREEING, error
                     continue
             if node not in new_weight_rows:  # its tolerance includes what the gradient's error does
-                input_error = _find_input_error(graph, node, state, causal_errors)
-                input_error = float(np.fmax(input_error, own_ancestry.carried_error))
+                input_error = _find_input_error(
+                    graph, node, state, causal_errors, own_ancestry.carried_error
+                )
                 allowed_error = _extend_allowed_error(
                     allowed_error,
                     max(factors[node] * input_error, bounds.elementwise_errors[node]),
                     input_error,
                     recomputation,
                 )
+            allowed_error = _allow_kinks(graph, node, state, causal_errors, allowed_error)
         allowed_errors[node] = allowed_error
         if error <= allowed_error and not is_broken[node]:
             is_informative = allowed_error < NO_INFORMATION or error <= tolerance
@@ -227,14 +230,18 @@ def _exclude_casts(graph: JointGraph, errors: list[float]) -> list[float]:
 
 
 def _find_input_error(
-    graph: JointGraph, node: int, state: Sequence[str], errors: Sequence[float]
+    graph: JointGraph,
+    node: int,
+    state: Sequence[str],
+    errors: Sequence[float],
+    carried_error: float,
 ) -> float:
-    """Return the largest agreeing error of what a gradient is computed with, NaN if none is known.
+    """Return the largest agreeing error of what a gradient is computed with, or the carried one.
 
     The record of a backward call names the gradients that it reads, but not the values of the
     forward call: the other factor of a product, or the result of a function.
     """
-    input_errors = [math.nan]
+    input_errors = [carried_error]
     for side in graph.sides:
         producer = side.find_producer(node)
         call = side.flow.calls[producer] if producer >= 0 else -1
@@ -244,6 +251,20 @@ def _find_input_error(
         nodes = side.nodes[values].tolist()
         input_errors += [errors[value] for value in nodes if state[value] == AGREEING]
     return float(np.fmax.reduce(input_errors))
+
+
+def _allow_kinks(
+    graph: JointGraph,
+    node: int,
+    state: Sequence[str],
+    errors: Sequence[float],
+    allowed_error: float,
+) -> float:
+    """Return all of the error of a gradient if it is within what is allowed beside kinks."""
+    if not errors[node] > allowed_error or graph.phase[node] == FORWARD:
+        return allowed_error
+    error_beside_kinks = measure_error_beside_kinks(graph, node, state, errors)
+    return errors[node] if error_beside_kinks <= allowed_error else allowed_error
 
 
 def _extend_allowed_error(

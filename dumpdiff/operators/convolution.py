@@ -82,16 +82,13 @@ def list_settings(
             extent = dilation * (taps - 1) + 1
             totals.add(range(*_find_padding_range(length, extent, output, stride)))
         common = set.intersection(*(set(total) for total in totals)) if totals else set()
+        # equal padding first: with a stride, the end of it may be what no window reads
+        paddings = [(total // 2, total // 2) for total in sorted(common) if total % 2 == 0]
         for total in sorted(common):
-            for padding in dict.fromkeys(
-                (
-                    (total // 2, total - total // 2),
-                    (total - total // 2, total // 2),
-                    (total, 0),
-                    (0, total),
-                )
-            ):
-                yield ConvolutionSettings(stride, dilation, padding)
+            less, more = total // 2, total - total // 2
+            paddings += [(less, more), (more, less), (total, 0), (0, total)]
+        for padding in dict.fromkeys(paddings):
+            yield ConvolutionSettings(stride, dilation, padding)
 
 
 def _find_padding_range(length: int, extent: int, output: int, stride: int) -> tuple[int, int]:

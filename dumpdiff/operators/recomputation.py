@@ -94,17 +94,19 @@ def compute_gradients(
     kind: str,
     inputs: Sequence[AnyArray | float],
     keywords: Mapping[str, AnyArray | float] | None = None,
+    relative_step: float = _STEP,
 ) -> Interpretations:
     """Yield (name, gradient of the first input) of every interpretation of a function of numbers.
 
-    ``inputs`` are the gradient of the output, then what the function read.
+    ``inputs`` are the gradient of the output, then what the function read. The step of the
+    difference quotient is relative to numbers beyond 1.
     """
     if kind not in _FUNCTIONS_OF_NUMBERS or len(inputs) < 2:
         return
     gradient, x = (np.asarray(values, dtype=np.float64) for values in inputs[:2])
     if gradient.shape != x.shape:
         return
-    step = _STEP * np.maximum(1.0, np.abs(x))
+    step = relative_step * np.maximum(1.0, np.abs(x))
     above, below = (
         compute_interpretations(kind, (moved, *inputs[2:]), keywords, output_shape=x.shape)
         for moved in (x + step, x - step)

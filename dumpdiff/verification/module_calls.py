@@ -49,7 +49,8 @@ def check_module_calls(
     of the module: it is learned from the other calls of its class that ran the same kinds of ops. A
     call contradicts them if none of its ops holds the value, although it has an op with the slot
     that holds it in other calls.
-    The gradient of a parameter that is used elsewhere, too, is a sum and is left out. What
+    The gradient of a parameter that is used elsewhere, too, is a sum and is left out, and so is
+    that of an input that several ops inside read, such as the input of a residual block. What
     ``contradicted`` tensors of ops do not confirm is left out, too.
     """
     codes = _number_values(numbers)
@@ -78,6 +79,7 @@ def check_module_calls(
     lacking = np.flatnonzero(~is_inside & (n_proofs > 0))
     others = _find_other_values(trace, outer, inner, groups, positions, inner_rows, lacking)
     is_lacking = ~is_inside & (others >= 0) & ~np.isin(others, list(contradicted))
+    is_lacking[is_lacking] = ~_flag_sums(trace, codes, outer, inner, np.flatnonzero(is_lacking))
     n_lacking = np.bincount(groups[is_lacking], minlength=groups.max() + 1)[groups]
     is_checked = (is_inside | is_lacking) & (n_proofs > 0)
     is_checked &= n_lacking <= np.maximum(1, _MAX_LACKING_SHARE * n_proofs)
@@ -164,6 +166,31 @@ def _find_other_values(
     matches = wanted.merge(candidates, on=keys).drop_duplicates("position")
     others[matches["position"].to_numpy(dtype=int)] = matches["row"].to_numpy(dtype=int)
     return others
+
+
+def _flag_sums(
+    trace: Trace, codes: Ints, outer: _Records, inner: _Records, positions: Ints
+) -> Flags:
+    """Return (positions,) whether an outer record is the gradient of an input with several readers.
+
+    No op writes the sum of what flows back from them.
+    """
+    tensors = trace.tensors
+    op_ids, sizes = tensors["op"].to_numpy(), tensors["size"].to_numpy()
+    is_input = (tensors["slot_kind"] == "input").to_numpy()
+    is_read = (inner.phases == 0) & (inner.directions == 0)
+    is_read &= (trace.ops["level"].to_numpy() == "op")[op_ids[inner.rows]]
+    read_rows, read_calls = inner.rows[is_read], inner.calls[is_read]
+    is_sum = np.zeros(len(positions), dtype=bool)
+    for index, position in enumerate(positions.tolist()):
+        row, call = int(outer.rows[position]), int(outer.calls[position])
+        if not (outer.phases[position] and outer.directions[position]):
+            continue
+        inputs = codes[is_input & (op_ids == call) & (sizes == sizes[row])]
+        rows = read_rows[read_calls == call]
+        readers = pd.Series(op_ids[rows]).groupby(codes[rows]).nunique()
+        is_sum[index] = bool((readers.reindex(inputs, fill_value=0) > 1).any())
+    return is_sum
 
 
 def _collect_module_records(trace: Trace, numbers: RecordedNumbers, codes: Ints) -> _Records:

@@ -67,3 +67,12 @@ def test_the_groups_of_a_norm_are_recognized() -> None:
         torch.tensor(x), 4, torch.tensor(weight), torch.tensor(bias)
     ).numpy()
     assert find_interpretation("group_norm", [x, weight, bias], expected) == "4 groups"
+
+
+def test_padding_whose_end_no_window_reads_is_equal_on_both_ends() -> None:
+    x, weight = RNG.standard_normal((1, 2, 8, 8)), RNG.standard_normal((2, 2, 3, 3))
+    expected = torch.nn.functional.conv2d(
+        torch.tensor(x), torch.tensor(weight), stride=2, padding=1
+    ).numpy()
+    name = find_interpretation("convolution", [x, weight], expected)
+    assert name == "stride 2, padding 1, dilation 1"

@@ -14,6 +14,7 @@ import pytest
 from dumpdiff import readers
 from dumpdiff.model.errors import DumpError
 from dumpdiff.model.trace import Trace
+from dumpdiff.readers.msprobe.entries import collect_entries
 from readers.single_traces import find_single_part, read_trace, select_slots
 
 Dump = Callable[[str], Path]
@@ -471,3 +472,14 @@ def test_what_follows_the_last_gradient_is_the_optimizers_but_for_modules(tmp_pa
     ops = read_trace(file).ops.set_index("name")
     assert ops.loc["Torch.norm.0.forward", "source"] == "train.py:9"
     assert ops["phase"].tolist() == ["forward", "backward", "optimizer", "forward", "forward"]
+
+
+def test_a_division_that_rounds_is_another_function() -> None:
+    number = {"type": "int", "value": 2}
+    mode = {"rounding_mode": {"type": "str", "value": "floor"}}
+    block = {
+        "Torch.div.0.forward": {"input_args": [number], "input_kwargs": mode, "output": []},
+        "Torch.div.1.forward": {"input_args": [number], "input_kwargs": {}, "output": []},
+    }
+    kinds = [call.kind for call in collect_entries({}, [block]).calls.values()]
+    assert kinds == ["Torch.floor_divide", "Torch.div"]

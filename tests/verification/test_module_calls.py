@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from traces import edit_tensors, find_tensor, remove_ops, remove_tensors
@@ -88,3 +90,16 @@ def test_the_gradient_of_tied_weights_is_a_sum(trace) -> None:
     clean = trace("pt_gpt2")
     row = find_tensor(clean, "Module.lm_head.Linear.parameters_grad.0", "output.weight")
     assert check(edit_tensors(clean, row, norm=np.float64(1e3))).contradictions == ()
+
+
+def test_the_gradient_of_an_input_that_two_ops_read_is_a_sum(trace) -> None:
+    norm = "Module.transformer.h.0.ln_1.LayerNorm"
+    clean = trace("pt_gpt2")
+    damaged = edit_tensors(clean, find_tensor(clean, f"{norm}.backward.0", "output.0"), max=9.0)
+    (item,) = check(damaged).contradictions
+    assert (item.op, item.slot) == (f"{norm}.backward.0", "output.0")
+    ops = damaged.ops.copy()
+    names = ops["name"].tolist()
+    residual_sum = names.index("Tensor.__add__.2.forward")  # it reads the same value
+    ops.loc[residual_sum, "parent"] = names.index(f"{norm}.forward.0")
+    assert check(replace(damaged, ops=ops)).contradictions == ()

@@ -65,6 +65,7 @@ def _add_block(entries: Entries, block: Json, parse: Callable[[str], Call | None
             continue
         if name in entries.calls:
             raise ValueError(f"two entries of {name}")
+        call = _name_rounded_division(call, entry)
         entries.calls[name] = call
         call_entries.append((entry, call))
         entries.may_be_swapped |= "grad_input" in entry
@@ -73,3 +74,17 @@ def _add_block(entries: Entries, block: Json, parse: Callable[[str], Call | None
         if is_communication(call.kind):
             entries.communications[name] = entry
     entries.leaves.add_entries(first_op, call_entries)
+
+
+def _name_rounded_division(call: Call, entry: Json) -> Call:
+    """Return a call of ``div`` with ``rounding_mode`` as one of the function that it is.
+
+    The mode is a string, which is no tensor and no number of the trace.
+    """
+    keywords = entry.get("input_kwargs")
+    mode = keywords.get("rounding_mode") if isinstance(keywords, dict) else None
+    value = mode.get("value") if isinstance(mode, dict) else None
+    if value not in ("floor", "trunc"):
+        return call
+    family = call.kind.rpartition(".")[0]
+    return call._replace(kind=f"{family}.{value}_divide")

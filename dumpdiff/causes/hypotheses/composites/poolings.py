@@ -71,7 +71,7 @@ def _list_windows(step: Step, x: AnyArray) -> list[tuple[str, Floats]]:
                 if kind == "max_pool" and not other.counts_padding:
                     continue
                 outputs.append((f"{nouns[kind]} of {other}", pool(x, kind, other)))
-        if not settings.padding:
+        if not max(settings.padding):
             first_elements = take_first_elements(x, settings)
             outputs.append((f"the first element of {settings}", first_elements))
         return outputs
