@@ -268,7 +268,8 @@ def _list_ops(
             first_consumers = flow.consumers[value][:1]
             ops.update(op for op in first_consumers if flow.phases[op] == COMMUNICATION)
     ops.discard(-1)
-    modules = {op for op in ops if flow.trace.ops["level"].iat[op] == "module"}
+    levels = flow.trace.ops["level"]
+    modules = {op for op in ops if levels.iat[op] == "module" and flow.phases[op] == FORWARD}
     if modules:
         ops |= _list_unread_ops(side, states, modules)
     return sorted(ops)

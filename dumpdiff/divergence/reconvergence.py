@@ -69,7 +69,7 @@ def find_reconverged(
     removing_results = _find_removing_results(graph, state, children, returned_nodes)
     has_differences = any(name in DIVERGED for name in state)
     unused_nodes = find_gradients_of_inputs(graph) if has_differences else set()
-    unread_sums = find_unread_gradients(graph, unused_nodes) if has_differences else {}
+    unread_sums = find_unread_gradients(graph, state, unused_nodes) if has_differences else {}
     # what these ops give back was there before, so it comes earlier in the order
     returned_ends = {end for results in removing_results.values() for end in results}
     # error of each node from which on some agreeing value below would have noticed it
