@@ -75,8 +75,14 @@ def _find_sums(
     n_pairs = len(graph.comparison.pairs)
     sums: set[int] = set()
     guessed_sums: set[int] = set()
-    pending = [(value, False) for value in values]
-    seen = set(values)
+    if not all(graph.parents[value] for value in values):
+        return []  # the gradient of a parameter is an end
+    pending = [
+        (operand, value in graph.guessed_nodes)
+        for value in values
+        for operand in graph.parents[value]
+    ]
+    seen = {*values, *(operand for operand, _ in pending)}
     for value, follows_guess in pending:  # grows on the way
         is_guessed = follows_guess or value in graph.guessed_nodes
         other_gradients = gradients_of.get(value, set()) - {gradient}
