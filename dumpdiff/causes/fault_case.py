@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 
 import numpy as np
 
@@ -126,6 +127,11 @@ class FaultCase:
     def region(self) -> Region | None:
         """The operators of the faithful side since the last agreement, to be run again."""
         return self.load_region()
+
+    @cached_property
+    def trial_numbers(self) -> Iterator[int]:
+        """Numbers the changes of the region that are tried, of all kinds."""
+        return count(1)
 
     @property
     def phase(self) -> str:

@@ -115,7 +115,7 @@ def _find_narrow_dtype(
 
 
 def _find_filling(
-    _index: ComparisonIndex, finding: Finding, pair: _StatisticsPair
+    index: ComparisonIndex, finding: Finding, pair: _StatisticsPair
 ) -> tuple[str, Cause] | None:
     """Find a tensor of one repeated number on one side: zeros, or a parameter never loaded."""
     if min(pair.sizes) < 2:
@@ -130,9 +130,24 @@ def _find_filling(
         return _SIDE_NAMES[faulty], _make_cause(finding, "zeroed", faulty, description)
     if filling != 0:
         return None
+    if finding.phase == FORWARD and not _makes_zeros(
+        index.flows[faulty], pair.value_pair.classes[faulty]
+    ):
+        return None
     name = "zeroed" if finding.phase == FORWARD else "gradient-stopped"
     cause = _make_cause(finding, name, faulty, "all zeros, by its statistics")
     return _SIDE_NAMES[faulty], cause
+
+
+def _makes_zeros(flow: Flow, value: int) -> bool:
+    """Return whether a recorded op wrote zeros and read none: they do not come from before it."""
+    producer = int(flow.producers[value])
+    if producer < 0:
+        return False
+    rows = flow.tensors.iloc[flow.get_tensor_ids(producer)]
+    is_zero = (rows["slot_kind"] != "output") & (rows["size"] > 1)
+    is_zero &= (rows["max"] == 0) & (rows["min"] == 0)
+    return not is_zero.any()
 
 
 def _read_filling(statistics: dict[str, float]) -> float | None:

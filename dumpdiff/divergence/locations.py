@@ -9,6 +9,7 @@ from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
 from ..graph.module_paths import find_common_path
 from ..model.trace import COMMUNICATION, FORWARD
+from ..model.verdict import AGREEING
 from ..rulebook.names import split_segments
 from .joint_graph import GraphSide, JointGraph
 from .omitted_gradients import find_omitting_ops
@@ -187,7 +188,8 @@ def build_location(
     sides = []
     omitting_module = ""
     computing_ops = [
-        _list_ops(own, node, unpaired_nodes, parts[side]) for side, own in enumerate(graph.sides)
+        _list_ops(own, states, node, unpaired_nodes, parts[side])
+        for side, own in enumerate(graph.sides)
     ]
     ancestors, own_ops = states.ancestry[node].ancestors, (computing_ops[0], computing_ops[1])
     rearranging_ops = find_rearranging_ops(graph, ancestors, own_ops)
@@ -198,6 +200,7 @@ def build_location(
     if graph.phase[node] == FORWARD:
         cutting_ops = find_misread_parts(graph, ancestors, own_ops)
     omitting_ops = find_omitting_ops(graph, states, node, unpaired_nodes)
+    moved_nodes = _find_values_before_move(graph, unpaired_nodes, computing_ops)
     source_producers = [-1 if source is None else own.find_producer(source) for own in graph.sides]
     source_ops = [(producer,) if producer >= 0 else () for producer in source_producers]
     for side, own in enumerate(graph.sides):
@@ -208,7 +211,9 @@ def build_location(
                 *omitting_ops[side],
                 *source_ops[side],
                 *computing_ops[side],
+                *(own.find_producer(moved) for moved in moved_nodes),
             }
+            - {-1}
         )
         preceding_op = _find_op_before_omission(graph, unpaired_nodes, omitting_side=side)
         if preceding_op is not None:
@@ -237,13 +242,19 @@ def build_location(
 
 
 def _list_ops(
-    side: GraphSide, node: int, unpaired_nodes: tuple[int, ...], parts: tuple[int, ...]
+    side: GraphSide,
+    states: States,
+    node: int,
+    unpaired_nodes: tuple[int, ...],
+    parts: tuple[int, ...],
 ) -> list[int]:
     """Return the ops of one side that produced a node and the unpaired nodes before it.
 
     In place of an op that was not recorded it has the first consumer of the node's value, or the
     collective that gives back what it reads, as in a run that was merged from its ranks. ``parts``
-    are the values of the node where they are several: the parts of a fused tensor.
+    are the values of the node where they are several: the parts of a fused tensor. Before a module
+    that returns what no recorded op computed come the ops in it whose results do not agree, and
+    which no recorded op reads: it was computed from these.
     """
     flow, classes = side.flow, side.classes
     own_values = [value for value in parts or (int(classes[node]),) if value >= 0]
@@ -256,7 +267,24 @@ def _list_ops(
         if flow.producers[value] < 0:
             first_consumers = flow.consumers[value][:1]
             ops.update(op for op in first_consumers if flow.phases[op] == COMMUNICATION)
-    return sorted(ops - {-1})
+    ops.discard(-1)
+    levels = flow.trace.ops["level"]
+    modules = {op for op in ops if levels.iat[op] == "module" and flow.phases[op] == FORWARD}
+    if modules:
+        ops |= _list_unread_ops(side, states, modules)
+    return sorted(ops)
+
+
+def _list_unread_ops(side: GraphSide, states: States, modules: set[int]) -> set[int]:
+    """Return the ops in some modules whose results do not agree and that no op reads."""
+    flow = side.flow
+    return {
+        op
+        for op in range(max(modules))
+        if not modules.isdisjoint(flow.iterate_enclosing_calls(op))
+        for value in flow.writes[op]
+        if not flow.consumers[value] and states.state[side.nodes[value]] != AGREEING
+    }
 
 
 def _find_op_before_omission(
@@ -288,6 +316,32 @@ def _find_op_before_omission(
         return None
     producer = int(own.flow.producers[remaining_values[0]])
     return producer if producer >= 0 else None
+
+
+def _find_values_before_move(
+    graph: JointGraph, unpaired_nodes: tuple[int, ...], computing_ops: Sequence[Sequence[int]]
+) -> list[int]:
+    """Return the values to which only one side adds a parameter at once.
+
+    The other side adds it to another value here: a bias after an activation, not before it. What is
+    wrong is that its op does not add it.
+    """
+    nodes = []
+    for own, other, ops in zip(graph.sides, graph.sides[::-1], computing_ops, strict=True):
+        names = other.flow.list_column("parameter")
+        for unpaired in unpaired_nodes:
+            adding_op = other.find_producer(unpaired)
+            if adding_op < 0 or other.kinds[adding_op] != "add":
+                continue
+            addends = sorted(other.flow.reads[adding_op], key=lambda value: bool(names[value]))
+            if [bool(names[value]) for value in addends] != [False, True]:
+                continue
+            node = int(other.nodes[addends[0]])
+            value, parameter = (int(own.classes[other.nodes[addend]]) for addend in addends)
+            readers = [op for op in ops if parameter in own.flow.reads[op]]
+            if value >= 0 and readers and not any(value in own.flow.reads[op] for op in readers):
+                nodes.append(node)
+    return nodes
 
 
 def _list_unread_parameters(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from .ancestries import UNKNOWN
 from .error_bounds import build_visibility_function
 from .forward_walk import DIVERGED, Walk
 from .joint_graph import JointGraph
+from .unread_gradients import find_gradients_of_inputs, find_unread_gradients
 
 _EXTREMES = ["max", "min"]
 #: Share of a tensor's scale up to which two statistics are one number with its sign. Signs show in
@@ -24,6 +26,9 @@ _EXTREMES = ["max", "min"]
 _SIGN_ERROR = 0.01
 #: How often two kinds of operators must give the same result before they count as one.
 _MIN_LEARNED = 2
+#: Kinds whose gradient is not unique where inputs are equal: PyTorch shares it between both inputs
+#: of a maximum, and MindSpore gives all to one.
+_TIED_KINDS = frozenset({"max", "min", "maximum", "minimum"})
 
 
 def find_reconverged(
@@ -60,7 +65,11 @@ def find_reconverged(
     state = list(initial_state)
     children = graph.children
     compute_visibility = build_visibility_function(graph)
-    removing_results = _find_removing_results(graph, state, children)
+    returned_nodes = _find_returned_nodes(graph)
+    removing_results = _find_removing_results(graph, state, children, returned_nodes)
+    has_differences = any(name in DIVERGED for name in state)
+    unused_nodes = find_gradients_of_inputs(graph) if has_differences else set()
+    unread_sums = find_unread_gradients(graph, state, unused_nodes) if has_differences else {}
     # what these ops give back was there before, so it comes earlier in the order
     returned_ends = {end for results in removing_results.values() for end in results}
     # error of each node from which on some agreeing value below would have noticed it
@@ -70,15 +79,18 @@ def find_reconverged(
         leads_to_agreement[node] = state[node] == AGREEING and not exceeds
     ranks = graph.ranks
     for node in [node for node in reversed(graph.order) if not leads_to_agreement[node]]:
-        ends = children[node] or removing_results.get(node, [])
+        sums = unread_sums.get(node, {})
+        ends = _list_ends(node, children, state, returned_nodes, unused_nodes)
+        ends = ends or removing_results.get(node, []) or list(sums)
         agreeing_ends = [
             end
             for end in ends
-            if leads_to_agreement[end] and (ranks[end] > ranks[node] or end in returned_ends)
+            if leads_to_agreement[end]
+            and (ranks[end] > ranks[node] or end in returned_ends or end in sums)
         ]
         recorded_ends = [end for end in agreeing_ends if end not in graph.guessed_nodes]
         for end in recorded_ends or agreeing_ends:
-            visibility = compute_visibility(node, end)
+            visibility = compute_visibility(node, end) * sums.get(end, 1.0)
             if visibility > 0:
                 limit = noticed_errors[end] if state[end] == AGREEING else noticeable_errors[end]
                 noticeable_errors[node] = min(noticeable_errors[node], limit / visibility)
@@ -91,8 +103,32 @@ def find_reconverged(
         if state[node] in UNKNOWN or not errors[node] <= noticeable_errors[node]:
             state[node] = RECONVERGED
             leads_to_agreement[node] = True
-    _mark_compared_at_ends(graph, state, children, leads_to_agreement)
+    _mark_compared_at_ends(graph, state, children, leads_to_agreement, returned_nodes)
     return state
+
+
+def _list_ends(
+    node: int,
+    children: IntLists,
+    state: Sequence[str],
+    returned_nodes: Mapping[int, set[int]],
+    unused_nodes: Collection[int],
+) -> list[int]:
+    """Return what is computed from a node and has consequences.
+
+    A child from which nothing new is computed has none if it has no partner and is unused, or if
+    ops compute from it what was there before: of x / 2, where(x == y, x / 2, x) shows that nothing
+    comes of it. Then x is the end, in place of x / 2.
+    """
+    ends: dict[int, None] = {}
+    for child in children[node]:
+        if children[child] or state[child] not in UNKNOWN:
+            ends[child] = None
+        elif child in returned_nodes:
+            ends.update(dict.fromkeys(sorted(returned_nodes[child] - {node})))
+        elif child not in unused_nodes:
+            ends[child] = None
+    return list(ends)
 
 
 def _mark_compared_at_ends(
@@ -100,6 +136,7 @@ def _mark_compared_at_ends(
     state: list[str],
     children: IntLists,
     leads_to_agreement: Sequence[bool],
+    returned_nodes: Mapping[int, set[int]],
 ) -> None:
     """Mark values without comparison as reconverged where an agreeing tensor depends on them.
 
@@ -116,7 +153,6 @@ def _mark_compared_at_ends(
     touches_difference = [name in DIVERGED for name in state]
     for node in _find_uncompared_gradients(graph, state, children, sizes):
         touches_difference[node] = True
-    returned_nodes = _find_returned_nodes(graph)
     is_compared = [name in (AGREEING, *DIVERGED) for name in state]
     rearranged_nodes = _find_rearranged_nodes(graph, state, children, is_covered)
     for node in rearranged_nodes:
@@ -182,7 +218,10 @@ def _find_uncompared_gradients(
 
 
 def _find_returned_nodes(graph: JointGraph) -> dict[int, set[int]]:
-    """Return node -> the values that ops compute from it and that another op computed before."""
+    """Return node -> the values that ops compute from it and that another op computed before.
+
+    MindSpore's Assign returns what it stores, which equal numbers alone do not show of one number.
+    """
     alignment = graph.comparison.alignment
     returned_nodes: defaultdict[int, set[int]] = defaultdict(set)
     for flow, nodes in (
@@ -200,11 +239,18 @@ def _find_returned_nodes(graph: JointGraph) -> dict[int, set[int]]:
             for source in flow.reads[op]:
                 if source != value:
                     returned_nodes[int(nodes[source])].add(int(nodes[value]))
+        for op in np.flatnonzero(flow.trace.ops["kind"] == "Assign").tolist():
+            for stored, value in product(flow.reads[op], flow.writes[op]):
+                if flow.sizes[value] == 1 and flow.norms[stored] == flow.norms[value]:
+                    returned_nodes[int(nodes[value])].add(int(nodes[stored]))
     return returned_nodes
 
 
 def _find_removing_results(
-    graph: JointGraph, state: list[str], children: IntLists
+    graph: JointGraph,
+    state: list[str],
+    children: IntLists,
+    returned_nodes: Mapping[int, set[int]],
 ) -> dict[int, list[int]]:
     """Return node -> the values of its size that ops compute from it and that were there before.
 
@@ -214,10 +260,10 @@ def _find_removing_results(
         return {}
     sizes = _list_sizes(graph)
     results: dict[int, list[int]] = {}
-    for node, returned_nodes in _find_returned_nodes(graph).items():
+    for node, returned in returned_nodes.items():
         if state[node] not in DIVERGED or children[node]:
             continue
-        results[node] = sorted(end for end in returned_nodes if sizes[end] == sizes[node])
+        results[node] = sorted(end for end in returned if sizes[end] == sizes[node])
     return results
 
 
@@ -295,11 +341,12 @@ def _has_same_operation(
     """Return whether no record shows that the sides compute a pair in different ways.
 
     Equal numbers in another order, which no layout explains, show one. So do inputs whose axes are
-    in another order, other scalar arguments before other operators, and a - b before b - a.
+    in another order, other scalar arguments before other operators, a - b before b - a, and the
+    gradient of a maximum.
     """
     if is_rearranged(graph, node) or _has_exchanged_axes(graph, node):
         return False
-    if _is_reversed_difference(graph, node):
+    if _is_reversed_difference(graph, node) or _is_shared_at_ties(graph, node):
         return False
     if _has_other_scalars(graph, node) and _has_other_readers(graph, node):
         return False
@@ -325,6 +372,11 @@ def is_rearranged(graph: JointGraph, node: int) -> bool:
     if a is None or b is None or a.size != b.size:
         return False
     return compute_metrics(np.sort(a, axis=None), np.sort(b, axis=None), 0).relative_l2 <= tolerance
+
+
+def _is_shared_at_ties(graph: JointGraph, node: int) -> bool:
+    """Return whether a pair is a gradient that is not unique where both inputs are equal."""
+    return graph.phase[node] == BACKWARD and set(_get_producer_kinds(graph, node)) <= _TIED_KINDS
 
 
 def _is_reversed_difference(graph: JointGraph, node: int) -> bool:

@@ -15,7 +15,7 @@ from ..graph import Flow
 from ..model.arrays import Floats
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import BACKWARD
-from ..model.verdict import INCOMPARABLE
+from ..model.verdict import AGREEING, INCOMPARABLE
 from .ancestries import MAX_REGION_END, select_region_ends
 from .joint_graph import GraphSide, JointGraph
 from .states import States
@@ -104,17 +104,32 @@ def _drop_forward_nodes(graph: JointGraph, node: int, nodes: Sequence[int]) -> t
 
 
 def _collect_region(graph: JointGraph, states: States, node: int) -> list[int]:
-    """Return all nodes without comparison between a node and what it is compared with before it."""
+    """Return all nodes without comparison between a node and what it is compared with before it.
+
+    What only the order of execution names is left out where a result of it agrees.
+    """
     n_pairs = len(graph.comparison.pairs)
     region: set[int] = set()
     todo = [node]
     while todo and len(region) < _MAX_REGION_NODES:
-        for parent in graph.parents[todo.pop()]:
+        child = todo.pop()
+        for parent in graph.parents[child]:
             is_compared = parent < n_pairs and states.state[parent] != INCOMPARABLE
+            is_compared |= child in graph.guessed_nodes and _has_agreeing_result(
+                graph, states, parent
+            )
             if not is_compared and parent not in region:
                 region.add(parent)
                 todo.append(parent)
     return [n for n in graph.order if n in region]
+
+
+def _has_agreeing_result(graph: JointGraph, states: States, node: int) -> bool:
+    """Return whether a value agrees that was computed from a node by the record."""
+    return any(
+        states.state[child] == AGREEING and child not in graph.guessed_nodes
+        for child in graph.children[node]
+    )
 
 
 def _find_ancestors(graph: JointGraph, nodes: set[int], region: set[int]) -> set[int]:

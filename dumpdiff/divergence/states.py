@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 
 from ..alignment.confidence import CERTAIN
+from ..alignment.slot_pairs import SlotPair
 from ..comparison import NO_INFORMATION
 from ..graph import Flow, find_common_dtype
 from ..graph.missing_edges import find_enclosing_inputs, is_graph_input
@@ -351,6 +352,9 @@ def _judge_slot_pairs(
         if any(walk.state[related] in DIVERGED for related in related_nodes):
             state[node] = PROPAGATED
             continue
+        if pair.slot_kind == "input" and _is_applied_again(graph, pair):
+            state[node] = RECONVERGED
+            continue
         differing_ancestors = [
             ancestor
             for ancestor in walk.ancestry[node].ancestors
@@ -360,3 +364,39 @@ def _judge_slot_pairs(
             state[node] = PROPAGATED
         elif not (differing_ancestors and state[node] == RECONVERGED):
             state[node] = ISOLATED
+
+
+def _is_applied_again(graph: JointGraph, pair: SlotPair) -> bool:
+    """Return whether one side applies an operator to its own result, and the other one does not.
+
+    A maximum over 9 elements is one over 5 of one over 5. That the op reads this result has to be
+    recorded as an edge: equal numbers would not show that a recorder did not exchange two values.
+    """
+    target, reference = graph.sides
+    return _reads_own_kind(
+        target, pair.target_op, pair.target_tensor, int(graph.reference_nodes[pair.reference])
+    ) or _reads_own_kind(
+        reference, pair.reference_op, pair.reference_tensor, int(graph.target_nodes[pair.target])
+    )
+
+
+def _reads_own_kind(side: GraphSide, op: int, tensor: int, node: int) -> bool:
+    """Return whether ops of the kind of ``op`` compute what it reads from the value of a node."""
+    sources = side.flow.tensors["source_tensor"]
+    ops = side.flow.tensors["op"]
+    while (source := int(sources.iat[tensor])) >= 0:
+        producer = int(ops.iat[source])
+        if side.kinds[producer] != side.kinds[op]:
+            return False
+        inputs = [
+            row
+            for row in side.flow.get_tensor_ids(producer)
+            if side.flow.tensors["slot_kind"].iat[row] == "input"
+            and side.flow.tensor_class[row] >= 0
+        ]
+        if len(inputs) != 1:
+            return False
+        tensor = int(inputs[0])
+        if side.nodes[side.flow.tensor_class[tensor]] == node:
+            return True
+    return False

@@ -7,7 +7,7 @@ parameters of the optimizer.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..alignment import Alignment
@@ -63,7 +63,8 @@ def find_unrecorded_gradients(alignment: Alignment) -> tuple[UnrecordedGradients
             is_left_out = has_updates and not flow.is_read_by_update(value)
             is_left_out &= any(map(other_flow.is_read_by_update, partners_of_value))
             if value not in trained_values and names_gradients:
-                names[is_left_out].append(name)
+                if is_left_out or not _has_equal_terms(alignment, position, value, partners):
+                    names[is_left_out].append(name)
             elif is_left_out and _is_skipped(alignment, position, value, partners_of_value):
                 names[2].append(name)
         unrecorded, untrained, skipped = map(tuple, names)
@@ -72,6 +73,27 @@ def find_unrecorded_gradients(alignment: Alignment) -> tuple[UnrecordedGradients
                 UnrecordedGradients(position, unrecorded, untrained, skipped, len(parameters))
             )
     return tuple(sides)
+
+
+def _has_equal_terms(
+    alignment: Alignment, position: int, value: int, partners: Mapping[int, set[int]]
+) -> bool:
+    """Return whether gradients flow back to a parameter through the same ops of both sides.
+
+    The other side has its whole gradient, and the terms of it. A parameter that is frozen or
+    detached has none, or fewer.
+    """
+    if alignment.gradients is None:
+        return False
+    own_edges, other_edges = (
+        alignment.gradients[side].by_edge for side in (position, 1 - position)
+    )
+    own_terms = {term for (_, operand, _), term in own_edges.items() if operand == value}
+    other_terms = {
+        term for (_, operand, _), term in other_edges.items() if operand in partners[value]
+    }
+    own_partners = {partner for term in own_terms for partner in partners.get(term, ())}
+    return bool(own_terms) and own_partners == other_terms
 
 
 def _is_skipped(alignment: Alignment, position: int, value: int, partners: set[int]) -> bool:

@@ -443,6 +443,12 @@ class Flow:
         ]
 
     @cached_property
+    def assignments(self) -> list[int]:
+        """The ops of an API dump that write into a part of a tensor, in order."""
+        kinds = self.trace.ops["kind"].tolist()
+        return [op for op, kind in enumerate(kinds) if kind.endswith("__setitem__")]
+
+    @cached_property
     def _computed_values(self) -> list[int]:
         """The values that a recorded op produced, in the order of the run."""
         values = np.flatnonzero(self.producers >= 0)

@@ -42,8 +42,8 @@ def find_joined_parts(flow: Flow, value: int) -> tuple[int, ...]:
     They are in the order of the run, and each of them once. They are computed ones, or sums of
     gradients that an earlier op read. () if none fit: two different values,
     three or four recent ones of one size, as the gates of a recurrent cell, values of one size
-    at equal distances, as the steps of an unrolled recurrence, or the latest ones that no op reads,
-    as the outputs of experts for their own tokens.
+    at equal distances, as the steps of an unrolled recurrence, the latest ones that no op reads,
+    as the outputs of experts for their own tokens, or those that ops wrote into a tensor.
     """
     consumers = flow.consumers[value]
     if flow.producers[value] >= 0 or not consumers or flow.sizes[value] < _MIN_SIZE:
@@ -61,6 +61,7 @@ def find_joined_parts(flow: Flow, value: int) -> tuple[int, ...]:
         _find_few_parts(flow, value, highest, lowest)
         or _find_equal_parts(flow, value, highest, lowest)
         or find_unread_parts(flow, value)
+        or _find_assigned_parts(flow, value)
     )
 
 
@@ -183,6 +184,30 @@ def find_unread_parts(flow: Flow, value: int) -> tuple[int, ...]:
         if flow.sizes[candidate] > 0:
             parts.append(candidate)
             size += int(flow.sizes[candidate])
+    is_complete = len(parts) > 1 and size == flow.sizes[value]
+    if is_complete and _has_sums(flow, value, _get_sums(flow, parts)):
+        return tuple(reversed(parts))
+    return ()
+
+
+def _find_assigned_parts(flow: Flow, value: int) -> tuple[int, ...]:
+    """Return the latest values that ops wrote into parts of a tensor: x[i] = y.
+
+    () if a value does not have the elements of all of them.
+    """
+    assigned = [op for op in flow.assignments if op < flow.consumers[value][0]]
+    parts: list[int] = []
+    size = 0
+    for op in reversed(assigned[-_MAX_STEPS:]):
+        if size >= flow.sizes[value]:
+            break
+        written_values = [
+            part for part in flow.reads[op] if 0 < flow.sizes[part] < flow.sizes[value]
+        ]
+        if len(written_values) != 1:
+            return ()
+        parts += written_values
+        size += int(flow.sizes[written_values[0]])
     is_complete = len(parts) > 1 and size == flow.sizes[value]
     if is_complete and _has_sums(flow, value, _get_sums(flow, parts)):
         return tuple(reversed(parts))

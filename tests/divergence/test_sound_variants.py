@@ -25,6 +25,7 @@ PAIRS = (
     ("norm_call", "norm_inverse"),
     ("loss_call", "loss_gathered"),
     ("distance_plain", "distance_reversed"),  # |a - b| and |b - a|
+    ("clipped_shared", "clipped_first"),  # gradients of a maximum of equal numbers
     ("halves_factored", "halves_written"),  # a gradient that is added up, next to one that is not
     ("paths_call", "paths_written"),  # gradients are exponentials of sums of 64 terms
     ("experts_rows", "experts_masks"),
@@ -33,7 +34,7 @@ PAIRS = (
 )
 
 #: First word of variants -> the archive with them, if it is not that of most.
-ARCHIVES = {"distance": "pt_distances", "halves": "pt_halves"}
+ARCHIVES = {"clipped": "pt_clipped", "distance": "pt_distances", "halves": "pt_halves"}
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,13 @@ def test_gradients_of_what_is_used_twice_are_sums(dump):
     for target, reference in (folders, folders[::-1]):
         result = dumpdiff.align(target, reference, explained=())
         assert (result.verdict, result.findings) == ("aligned", ())
+
+
+def test_a_clipped_loss_without_gradient_is_found(align_variants):
+    """The gradient of the other loss is the same, but what follows from both is not."""
+    result = align_variants("clipped_shared", "clipped_stopped")
+    assert result.verdict == "diverged"
+    assert "Torch.max.0.backward" in result.first_divergence.target_ops
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)

@@ -91,7 +91,7 @@ FAULTS: Mapping[str, Fault] = {
         "input-order",
         change_model(is_update_exchanged=True),
         held_out=True,
-        equivalents=("input-source", "gate-order", "gate-up-swapped"),
+        equivalents=("input-source", "gate-order", "gate-up-swapped", "cell-form"),
     ),
     "readout_early": Fault(
         "the readout reads the decoder's state before a step, not behind it",

@@ -25,7 +25,7 @@ FAULTS: Mapping[str, Fault] = {
         "the reset gate multiplies the state before its linear layer, as Keras's first form does",
         "layer-order",
         change_model(is_reset_first=True),
-        equivalents=("input-source",),
+        equivalents=("input-source", "cell-form"),
     ),
     "cut_early": Fault(
         "advantages are cut at the step that begins an episode, not at the step before",
@@ -38,14 +38,14 @@ FAULTS: Mapping[str, Fault] = {
         "constant-factor",
         change_model(trace_decay=1.0),
         lambda faulty, clean: [Ratio(faulty.trace_decay / clean.trace_decay)],
-        equivalents=("scale", "missing-step", "argument"),
+        equivalents=("scale", "missing-step", "argument", "residual-scale"),
     ),
     "deviation_biased": Fault(
         "the deviation of the advantages is divided by their number, NumPy's default",
         "constant-factor",
         change_model(is_deviation_biased=True),
         lambda *_: [Anywhere(r"bias|correction|freedom|ddof|\b0\.97|\b1\.02")],
-        equivalents=("scale", "argument"),
+        equivalents=("scale", "argument", "biased-variance"),
     ),
     "action_mean": Fault(
         "the mean of the likelihoods' logarithms of an action's numbers, not their sum",

@@ -22,6 +22,8 @@ _MAX_TRIALS = 400
 #: Probability that a kind of change explains a value of few elements by chance, and the number of
 #: elements from which on that does not happen: the limit is a tenth of the error at most.
 _MAX_CHANCE, _MIN_SAFE_ELEMENTS = 1e-3, 8
+#: The same probability of all kinds of change together, relative to that of one kind: it is 1 %.
+_ALL_KINDS = 10
 #: Steps of an activation that is written out, at most: gelu with a cubic term has eight.
 _MAX_STEPS = 9
 #: A number below this that is added under a root, or to a divisor, keeps it from zero.
@@ -77,12 +79,15 @@ def make_search(
         if unchanged is None or not case.matches_faithful(unchanged):
             return
         n_elements = 0.0
-        max_trials = min(_MAX_TRIALS, count_safe_trials(case))
+        n_safe_trials = count_safe_trials(case)
+        max_trials = min(_MAX_TRIALS, n_safe_trials)
         for n_trials, change in enumerate(list_changes(case, region)):
             n_elements += (
                 max(region.costs) if change.replaced_values else region.costs[change.number]
             )
             if n_elements > _MAX_ELEMENTS or n_trials >= max_trials:
+                return
+            if next(case.trial_numbers) > _ALL_KINDS * n_safe_trials:
                 return
             if change.replaced_values:
                 predicted = region.run_with_values(change.replaced_values)

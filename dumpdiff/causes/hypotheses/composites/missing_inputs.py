@@ -35,12 +35,14 @@ _PRODUCT_KINDS = {"mul", "div", "neg", "cast", "reshape", "expand", "transpose",
 _FILL_KINDS = ("masked_fill", "where")
 _PRODUCT_OPS = ("matmul", "addmm", "convolution")
 _ADDING_KINDS = ("add", "sub", "masked_fill", "where")
+#: Functions of predictions and labels: nobody leaves out one of them.
+_LOSS_KINDS = {"cross_entropy", "nll_loss", "bce_loss", "ctc_loss"}
 
 
 def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
     """Leave an addend or a factor out, count an addend twice, or take an input as zero."""
     for number, step in enumerate(region.steps):
-        inputs = list_floating_inputs(step)
+        inputs = list_floating_inputs(step) if step.kind not in _LOSS_KINDS else []
         for position, step_input in inputs:
             array = step_input.array
             neutral = np.ones_like(array) if step.kind in ("mul", "div") else np.zeros_like(array)

@@ -1,0 +1,159 @@
+"""Gradients that no recorded op reads: what they are added to, by the forward pass.
+
+A recorder may leave out the op that a gradient flows back through, and the sum of the gradients of
+several consumers. Reverse-mode differentiation mirrors the forward pass: what flows back to a value
+flows on to what this value was computed from.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
+
+import numpy as np
+
+from ..graph.missing_edges import is_graph_input
+from ..model.trace import BACKWARD, FORWARD
+from ..model.verdict import AGREEING
+from .joint_graph import JointGraph
+
+#: Values before one that are searched for those whose gradients are known.
+_MAX_VALUES = 512
+
+
+def find_unread_gradients(
+    graph: JointGraph, state: Sequence[str], unused_nodes: Set[int]
+) -> dict[int, dict[int, float]]:
+    """Return node -> sum -> the node's share of it, of gradients that no recorded op reads.
+
+    The sums are the gradients of the nearest values before, on every way back through the forward
+    pass. If one of these ways ends at a parameter whose gradient is unknown, there are none. Of
+    those that only the order of execution leads to, the agreeing ones count, if there are any.
+    """
+    gradients_of: defaultdict[int, set[int]] = defaultdict(set)
+    values_of: defaultdict[int, set[int]] = defaultdict(set)
+    for side, gradients in zip(
+        graph.sides, graph.comparison.alignment.gradients or (), strict=False
+    ):
+        for value, gradient in gradients.by_value.items():
+            node, gradient_node = int(side.nodes[value]), int(side.nodes[gradient])
+            gradients_of[node].add(gradient_node)
+            values_of[gradient_node].add(node)
+    sums_of = {
+        node: _find_sums(graph, state, gradients_of, node, sorted(values))
+        for node, values in values_of.items()
+        if graph.phase[node] == BACKWARD and unused_nodes >= set(graph.children[node])
+    }
+    return {
+        node: {end: _compute_share(graph, node, end) for end in sums}
+        for node, sums in sums_of.items()
+        if sums
+    }
+
+
+def find_gradients_of_inputs(graph: JointGraph) -> set[int]:
+    """Return the gradients of what the runs were given: no parameter follows from them."""
+    nodes: set[int] = set()
+    for side, gradients in zip(
+        graph.sides, graph.comparison.alignment.gradients or (), strict=False
+    ):
+        edges = [(value, gradient) for (_, value, _), gradient in gradients.by_edge.items()]
+        for value, gradient in [*gradients.by_value.items(), *edges]:
+            if _is_given(graph, int(side.nodes[value])):
+                nodes.add(int(side.nodes[gradient]))
+    return nodes
+
+
+def _find_sums(
+    graph: JointGraph,
+    state: Sequence[str],
+    gradients_of: Mapping[int, set[int]],
+    gradient: int,
+    values: Sequence[int],
+) -> list[int]:
+    """Return the gradients of the nearest values that ``values`` were computed from, see above."""
+    n_pairs = len(graph.comparison.pairs)
+    sums: set[int] = set()
+    guessed_sums: set[int] = set()
+    if not all(graph.parents[value] for value in values):
+        return []  # the gradient of a parameter is an end
+    pending = [
+        (operand, value in graph.guessed_nodes)
+        for value in values
+        for operand in graph.parents[value]
+    ]
+    seen = {*values, *(operand for operand, _ in pending)}
+    for value, follows_guess in pending:  # grows on the way
+        is_guessed = follows_guess or value in graph.guessed_nodes
+        other_gradients = gradients_of.get(value, set()) - {gradient}
+        if _is_given(graph, value):  # of a parameter without a name both sides have the gradient
+            other_gradients = {other for other in other_gradients if other < n_pairs}
+        elif not other_gradients:
+            operands = list(graph.parents[value])
+            if not operands or len(seen) > _MAX_VALUES:
+                return []
+            if is_guessed:  # what has a gradient is more than a guess
+                operands = [o for o in operands if o in gradients_of] or operands
+            pending += [(operand, is_guessed) for operand in operands if operand not in seen]
+            seen.update(operands)
+        (guessed_sums if is_guessed else sums).update(other_gradients)
+    agreeing_sums = {node for node in guessed_sums if state[node] == AGREEING}
+    return sorted(sums | (agreeing_sums or guessed_sums))
+
+
+def _is_given(graph: JointGraph, node: int) -> bool:
+    """Return whether the runs were given a value, and it is no parameter: it needs no gradient.
+
+    Where only the order of execution says what it was computed from, it may be given all the same:
+    the other side's record shows that, or that both sides have exactly these numbers, and not of
+    most values that they compute.
+    """
+    sides = [side for side in graph.sides if side.classes[node] >= 0]
+    values = [(side.flow, int(side.classes[node])) for side in sides]
+    if any(flow.list_column("parameter")[value] for flow, value in values):
+        return False
+    is_guessed = node in graph.guessed_nodes and len(values) == 2
+    if is_guessed and _has_equal_numbers(graph, node):
+        return True
+    is_leaf = is_guessed or not graph.parents[node]
+    return is_leaf and any(is_graph_input(flow, value) for flow, value in values)
+
+
+def _has_equal_numbers(graph: JointGraph, node: int) -> bool:
+    """Return whether a pair is equal: by its elements, or by its extremes, which no sum rounds.
+
+    In runs of one framework computed values are equal, too, which shows nothing.
+    """
+    if not _compute_median_error(graph) > 0:
+        return False
+    pair = graph.comparison.pairs.iloc[node]
+    if pair["metric"] != "statistics":
+        return bool(pair["error"] == 0)
+    extremes = [
+        [side.flow.list_column(name)[int(side.classes[node])] for name in ("max", "min")]
+        for side in graph.sides
+    ]
+    return extremes[0] == extremes[1]
+
+
+def _compute_median_error(graph: JointGraph) -> float:
+    """Return the median error of the pairs that an op of the forward pass computed."""
+    pairs = graph.comparison.pairs
+    is_computed = graph.phase[: len(pairs)] == FORWARD
+    for side in graph.sides:
+        is_computed &= side.flow.producers[side.classes[: len(pairs)]] >= 0
+    errors = pairs["error"].to_numpy(dtype=float)[is_computed]
+    return float(np.nanmedian(errors)) if np.isfinite(errors).any() else 0.0
+
+
+def _compute_share(graph: JointGraph, node: int, end: int) -> float:
+    """Return the ratio of the norms of a term and its sum, at most 1; the least of both sides."""
+    shares = [1.0]
+    for side in graph.sides:
+        values = side.classes[[node, end]]
+        if values.min() < 0:
+            continue
+        norm, sum_norm = np.asarray(side.flow.norms)[values].tolist()
+        if sum_norm > 0:
+            shares.append(norm / sum_norm)
+    return float(np.fmin.reduce(shares))
