@@ -91,9 +91,8 @@ def bound_maximum_gradient(
     parts = gradient.reshape(windows.shape[: images.ndim] + (1,) * len(window_axes))
 
     def add_up(shares: AnyArray) -> Floats:
-        total: Floats = np.bincount(
-            places[is_largest], weights=shares[is_largest], minlength=x.size
-        )
+        total = np.zeros(x.size)
+        np.add.at(total, places[is_largest], shares[is_largest])
         return total.reshape(x.shape)
 
     low, high = (np.where(is_sure, parts, bound(parts, 0.0)) for bound in (np.minimum, np.maximum))
