@@ -280,10 +280,11 @@ def _list_unread_ops(side: GraphSide, states: States, modules: set[int]) -> set[
     flow = side.flow
     return {
         op
-        for op in range(max(modules))
-        if not modules.isdisjoint(flow.iterate_enclosing_calls(op))
+        for op in flow.list_ops_inside(modules)
         for value in flow.writes[op]
-        if not flow.consumers[value] and states.state[side.nodes[value]] != AGREEING
+        if flow.phases[op] == FORWARD
+        and not flow.consumers[value]
+        and states.state[side.nodes[value]] != AGREEING
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -244,6 +244,16 @@ class Flow:
         """Yield the module calls that an op ran in, innermost first."""
         while (op := self.parents[op]) >= 0:
             yield op
+
+    def list_ops_inside(self, calls: Collection[int]) -> list[int]:
+        """Return the ops that ran in some module calls, in order."""
+        parents = self.trace.ops["parent"].to_numpy()
+        outer, is_inside = parents, np.zeros(len(parents), dtype=bool)
+        while (outer >= 0).any():
+            is_inside |= np.isin(outer, list(calls))
+            outer = np.where(outer >= 0, parents[outer], -1)
+        ops: list[int] = np.flatnonzero(is_inside).tolist()
+        return ops
 
     @cached_property
     def row_order(self) -> Ints:
