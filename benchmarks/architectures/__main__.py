@@ -3,9 +3,10 @@
     python benchmarks/architectures [--work DIR] [--only 'llama*'] [--failures] [--write]
 
 needs the package installed with ``.[test]``. Records each model of ``models.yaml`` in both forms,
-which must be aligned, and with three of the faults of ``model_faults.py`` in turn, which must be
-found and named (an hour on two cores; recordings and answers in DIR are used again). A model that
-has one form only is compared with itself. ``--write`` puts the table into docs/benchmarks.md.
+which must be aligned, and with three of the faults of ``model_faults.py`` and
+``function_faults.py`` in turn, which must be found and named (an hour on two cores; recordings and
+answers in DIR are used again). A model that has one form only is compared with itself. ``--write``
+puts the table into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "localise")]
 
 import table  # noqa: E402
-from model_faults import FAULTS  # noqa: E402
+from function_faults import ALL_FAULTS as FAULTS  # noqa: E402
 
 DOCUMENT = HERE.parents[1] / "docs" / "benchmarks.md"
 FORMS = ("sdpa", "eager")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import model_faults
 import torch
 import torch.nn.functional as F
 from model_faults import (
@@ -358,3 +359,6 @@ FAULTS: Mapping[str, Fault] = {
     "positions": Fault(("position-offset", "batch"), shift_positions),
     "kernel-turned": Fault(("kernel-axes",), mix_kernel),
 }
+
+#: Those of all kinds.
+ALL_FAULTS = {**model_faults.FAULTS, **FAULTS}

@@ -3,9 +3,9 @@
     python benchmarks/architectures/record.py OUT llama:sdpa llama:eager llama:eager:epsilon
 
 needs transformers, torch and mindstudio-probe. A name is a model of ``models.yaml``, its attention
-(written out or fused) and a fault of ``model_faults.py``. Each is recorded with whole tensors in a
-copy of this process, whose output is in OUT/NAME.log. What a model does not have is left out, with
-the reason in that file.
+(written out or fused) and a fault of ``model_faults.py`` or ``function_faults.py``. Each is
+recorded with whole tensors in a copy of this process, whose output is in OUT/NAME.log. What a model
+does not have is left out, with the reason in that file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import nn
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "fixtures")]
 
-from model_faults import FAULTS  # noqa: E402
+from function_faults import ALL_FAULTS as FAULTS  # noqa: E402
 from model_weights import fill  # noqa: E402
 from models import draw_batch, read_model  # noqa: E402
 from msprobe.pytorch import PrecisionDebugger, seed_all  # noqa: E402
