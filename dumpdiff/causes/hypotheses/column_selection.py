@@ -19,8 +19,8 @@ from ..hypothesis import Candidate, Hypothesis
 _MIN_ROWS, _MAX_ROWS = 4, 16
 #: Kind whose results have channels before places: the last axis is no axis of columns.
 _SEQUENCE_KIND = "convolution"
-#: Elements whose number occurs more than once, at most: each is looked at.
-_MAX_REPEATED = 20_000
+#: Places of numbers that occur more than once, at most: each is looked at.
+_MAX_REPEATED = 40_000
 #: Elements that the columns of both sides may have together, compared with each other.
 _MAX_PRODUCTS = 1 << 24
 #: Numbers that a sentence lists of columns that do not follow one another.
@@ -90,7 +90,7 @@ def _find_sources(columns: AnyArray, array: AnyArray) -> Ints | None:
     first = np.searchsorted(sorted_values, flat)
     n_equal = np.searchsorted(sorted_values, flat, side="right") - first
     is_unique = n_equal == 1
-    if not n_equal.all() or not is_unique.any() or np.sum(~is_unique) > _MAX_REPEATED:
+    if not n_equal.all() or not is_unique.any() or n_equal[~is_unique].sum() > _MAX_REPEATED:
         return None
     sources: Ints = order[np.minimum(first, len(order) - 1)]
     numbers = set((sources[is_unique] % len(columns[0])).tolist())
