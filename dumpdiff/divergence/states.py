@@ -288,12 +288,18 @@ def _demote_inner_masks(graph: JointGraph, state: list[str]) -> None:
 
 
 def _find_inputs_of_mask(side: GraphSide, value: int) -> list[int]:
-    """Return the nodes that the module which made a discrete value reads; none for other values."""
+    """Return the nodes that the module which made a discrete value reads; none for other values.
+
+    A module that reads a discrete value of this size may have been given this one.
+    """
     flow = side.flow
-    is_mask = is_discrete(str(flow.list_column("dtype")[value]))
+    dtypes = flow.list_column("dtype")
+    is_mask = is_discrete(str(dtypes[value]))
     if not is_mask or flow.producers[value] >= 0 or flow.list_column("parameter")[value]:
         return []
     inputs = find_enclosing_inputs(flow, flow.consumers[value][0], value)
+    if any(is_discrete(str(dtypes[x])) and flow.sizes[x] == flow.sizes[value] for x in inputs):
+        return []
     return [int(side.nodes[read]) for read in inputs]
 
 

@@ -193,7 +193,7 @@ class TestHeads:
         names = ("heads_normless", "heads_none")
         cause, text = explain_idiom(*(names[::-1] if is_mirrored else names))
         assert cause == "norm-missing"
-        assert "without Functional.layer_norm.0.forward (layer_norm)" in text
+        assert "Functional.layer_norm.0.forward (layer_norm)" in text
 
 
 class TestFilter:
