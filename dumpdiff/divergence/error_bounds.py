@@ -25,7 +25,7 @@ _REDUCING_KINDS = frozenset({"sum", "mean"})
 #: Kind of an msprobe record of a parameter's gradient. It names no inputs.
 _PARAMETER_GRADIENT = "parameters"
 #: Kind whose gradient is a sum of products where a factor was broadcast, of at least two terms.
-_PRODUCT, _MIN_BROADCAST_TERMS = "mul", 2
+_PRODUCT, _QUOTIENT, _MIN_BROADCAST_TERMS = "mul", "div", 2
 #: Kinds that add up what the ranks of a group give, at least this many.
 _REDUCTIONS, _MIN_RANKS = frozenset({"all_reduce", "reduce_scatter"}), 2
 #: Kinds that add up tensors element by element.
@@ -389,9 +389,9 @@ def _add_terms(graph: JointGraph, side: GraphSide) -> Floats:
     totals[nodes] = np.sqrt(np.sqrt(n_products)) * rms[first_factors] * rms[last_factors]
     for node in np.flatnonzero(_flag_kinds(side, _REDUCTIONS)[producers]).tolist():
         totals[node] = _add_addends(side, int(side.classes[node]), int(producers[node]))
-    is_broadcast = _flag_kinds(side, {_PRODUCT})[producers] & ~is_vector_gradient
+    is_broadcast = _flag_kinds(side, {_PRODUCT, _QUOTIENT})[producers] & ~is_vector_gradient
     for node in np.flatnonzero(is_broadcast).tolist():
-        totals[node] = _add_broadcast_terms(flow, int(side.classes[node]), int(producers[node]))
+        totals[node] = _add_broadcast_terms(side, int(side.classes[node]), int(producers[node]))
     _add_terms_of_sums(totals, graph, side, is_sum)
     return totals
 
@@ -470,21 +470,30 @@ def _add_addends(side: GraphSide, value: int, reduction: int) -> float:
     return side.group_sizes.get(reduction, _MIN_RANKS) * max(given, default=math.nan)
 
 
-def _add_broadcast_terms(flow: Flow, value: int, record: int) -> float:
-    """Return what the terms of the gradient of a broadcast factor add up to, NaN if it is none.
+def _add_broadcast_terms(side: GraphSide, value: int, record: int) -> float:
+    """Return what the terms of the gradient of a broadcast operand add up to, NaN if it is none.
 
-    It is the sum of the products of the given gradient and the other factor.
+    It is the sum of the given gradient times the other factor of a product, or over the divisor of
+    a quotient; of a divisor d itself, of that gradient times the dividend over d^2.
     """
-    call = flow.calls[record]
+    flow, call = side.flow, side.flow.calls[record]
     if call < 0 or not flow.reads[record]:
         return math.nan
     given_gradient = flow.reads[record][0]
     sizes: list[int] = flow.list_column("size")
     n_terms = sizes[given_gradient] // max(1, sizes[value])
-    factors = [factor for factor in flow.operands[call] if sizes[factor] > sizes[value]]
-    if n_terms < _MIN_BROADCAST_TERMS or len(factors) != 1:
+    operands = list(flow.operands[call])
+    others = [operand for operand in operands if sizes[operand] > sizes[value]]
+    if n_terms < _MIN_BROADCAST_TERMS or len(others) != 1:
         return math.nan
-    return n_terms * flow.rms[given_gradient] * flow.rms[factors[0]]
+    total: float = n_terms * flow.rms[given_gradient]
+    if side.kinds[call] != _QUOTIENT:
+        return total * flow.rms[others[0]]
+    divisor = flow.rms[operands[-1]]
+    if not divisor > 0:
+        return math.nan
+    is_of_divisor = others[0] == operands[0]
+    return total * flow.rms[others[0]] / divisor**2 if is_of_divisor else total / divisor
 
 
 def build_visibility_function(graph: JointGraph) -> Callable[[int, int], float]:

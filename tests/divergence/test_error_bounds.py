@@ -1,5 +1,7 @@
 """How large an error may be when the inputs agree: conditioning and cancellation."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from traces import (
@@ -13,6 +15,7 @@ from traces import (
 
 from dumpdiff import read
 from dumpdiff.divergence.error_bounds import (
+    _add_broadcast_terms,
     build_visibility_function,
     compute_cancellation,
     compute_conditioning,
@@ -230,3 +233,28 @@ class TestElementwiseErrors:
         edited = self.edit(edited, SQUARE, "norm", 1, 1 + 5e-6)
         graph, states = classify_traces(edited, clean_trace)
         assert (states.state[find_node(graph, SQUARE)] == "agreeing") is agrees
+
+
+class TestBroadcastOperands:
+    """The gradient of an operand of one number per row is a sum, which may cancel."""
+
+    @pytest.mark.parametrize(("kind", "is_first"), [("mul", False), ("div", False), ("div", True)])
+    def test_its_terms_add_up_to_what_the_numbers_give(self, kind: str, is_first: bool) -> None:
+        rng = np.random.default_rng(3)
+        gradient, whole = rng.uniform(1, 2, (2, 8, 64))
+        single = rng.uniform(1, 2, (8, 1))
+        if kind == "mul":
+            terms = gradient * whole
+        else:
+            terms = gradient / whole if is_first else gradient * whole / single**2
+        arrays = [single, whole, gradient, terms.sum(axis=1)]
+        flow = SimpleNamespace(
+            calls=[-1, 0],
+            reads=[(0, 1), (2,)],
+            operands=[(0, 1) if is_first else (1, 0), (2,)],
+            rms=[float(np.sqrt(np.mean(array**2))) for array in arrays],
+            list_column=lambda _: [array.size for array in arrays],
+        )
+        side = SimpleNamespace(flow=flow, kinds=[kind, f"grad:{kind}"])
+        total = _add_broadcast_terms(side, 3, 1)
+        assert total == pytest.approx(float(np.abs(terms).sum(axis=1).mean()), rel=0.2)

@@ -15,8 +15,9 @@ from ..parameter_fit import fit_factor
 
 #: Relative distance of an element from the limit that it has: rounding of float32.
 _LIMIT_DISTANCE = 1e-6
-#: Fewest elements at the limit: one has the largest magnitude in any case.
-_MIN_AT_LIMIT = 2
+#: Fewest elements at the limit, one has the largest magnitude in any case; and the share of the
+#: largest element that is cut: less may be noise.
+_MIN_AT_LIMIT, _MIN_CUT = 2, 1e-3
 _EQUAL_DISTANCE = 1e-5  #: relative L2 within which a multiple of the gradient is a value
 #: Orders of a norm -> how they are named.
 _NORMS = {
@@ -53,6 +54,8 @@ def suggest_clipped_elements(case: FaultCase) -> Iterator[Candidate]:
         if not is_of_gradient or not factor > 0:
             continue
         limit = float(magnitudes.max()) / factor
+        if float(np.abs(gradient).max()) < (1 + _MIN_CUT) * limit:
+            continue
         is_unclipped = gradient is case.faithful
         yield Candidate(
             factor * np.clip(gradient, -limit, limit),
