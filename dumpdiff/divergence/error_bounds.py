@@ -402,14 +402,14 @@ def _add_terms_of_sums(totals: Floats, graph: JointGraph, side: GraphSide, is_su
     A sum of sums is one sum: its rounding errors are relative to the terms of all of them. So the
     gradient of a bias that several calls share may be nothing but rounding, as that of each call.
     """
-    flow, producers = side.flow, _get_producers(side)
+    flow, producers, rms = side.flow, _get_producers(side), np.array(side.flow.rms)
     is_addition = _flag_kinds(side, _SUM_KINDS)[producers] & ~is_sum
     is_sum = is_sum & np.isfinite(totals)
     for node in filter(is_addition.__getitem__, graph.order):
         terms = list(flow.reads[producers[node]])
         nodes = side.nodes[terms]
         if is_sum[nodes].any():
-            magnitudes = np.where(is_sum[nodes], totals[nodes], np.array(flow.rms)[terms])
+            magnitudes = np.where(is_sum[nodes], totals[nodes], rms[terms])
             totals[node] = magnitudes.sum()
             is_sum[node] = True
 

@@ -13,6 +13,7 @@ from ..comparison import Comparison
 from ..graph import Flow, list_kept_values
 from ..model.arrays import Flags, Ints, Objects
 from ..model.int_lists import IntLists
+from ..model.trace import FORWARD
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,16 @@ class JointGraph:
         is_update = pairs["target"].isin(kept_t) & pairs["reference"].isin(kept_r)
         flags: Flags = (is_update | (pairs["evidence"] == "update")).to_numpy()
         return flags
+
+    @cached_property
+    def median_error(self) -> float:
+        """Median error of the pairs that an op of the forward pass computed, 0 if none is known."""
+        pairs = self.comparison.pairs
+        is_computed = self.phase[: len(pairs)] == FORWARD
+        for side in self.sides:
+            is_computed &= side.flow.producers[side.classes[: len(pairs)]] >= 0
+        errors = pairs["error"].to_numpy(dtype=float)[is_computed]
+        return float(np.nanmedian(errors)) if np.isfinite(errors).any() else 0.0
 
     @property
     def n_nodes(self) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 import numpy as np
 
 from ..graph.missing_edges import is_graph_input
-from ..model.trace import BACKWARD, FORWARD
+from ..model.trace import BACKWARD
 from ..model.verdict import AGREEING
 from .joint_graph import JointGraph
 
@@ -124,7 +124,7 @@ def _has_equal_numbers(graph: JointGraph, node: int) -> bool:
 
     In runs of one framework computed values are equal, too, which shows nothing.
     """
-    if not _compute_median_error(graph) > 0:
+    if not graph.median_error > 0:
         return False
     pair = graph.comparison.pairs.iloc[node]
     if pair["metric"] != "statistics":
@@ -134,16 +134,6 @@ def _has_equal_numbers(graph: JointGraph, node: int) -> bool:
         for side in graph.sides
     ]
     return extremes[0] == extremes[1]
-
-
-def _compute_median_error(graph: JointGraph) -> float:
-    """Return the median error of the pairs that an op of the forward pass computed."""
-    pairs = graph.comparison.pairs
-    is_computed = graph.phase[: len(pairs)] == FORWARD
-    for side in graph.sides:
-        is_computed &= side.flow.producers[side.classes[: len(pairs)]] >= 0
-    errors = pairs["error"].to_numpy(dtype=float)[is_computed]
-    return float(np.nanmedian(errors)) if np.isfinite(errors).any() else 0.0
 
 
 def _compute_share(graph: JointGraph, node: int, end: int) -> float:
