@@ -12,9 +12,10 @@ The rows of a layer are those of the gates i, f, g, o, as PyTorch stores them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from architecture import Optimizer
 
 from families.weights import Weights
 
@@ -53,6 +54,11 @@ class Model:
     are_states_exchanged: bool = False  #: hidden and cell state of the previous batch
     is_cell_activated: bool = True  #: tanh of the cell state, in the last layer
     loss_reduction: str = "tokens"  #: the sum is divided by all tokens, or by all 'sequences'
+    ignored_label: int = -1  #: >= 0: label that has no loss
+    #: plain steps along clipped gradients, as in PyTorch's example of a word language model
+    optimizer: Optimizer = field(
+        default_factory=lambda: Optimizer(kind="sgd", weight_decay=0.0, clip=0.25)
+    )
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return tokens and labels, int32 (batch, seq), and the state: hidden and cell, float32

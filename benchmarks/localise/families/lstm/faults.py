@@ -141,6 +141,22 @@ FAULTS: Mapping[str, Fault] = {
         _claim("tanh"),
         equivalents=("activation-kind",),
     ),
+    "ignored_label": Fault(
+        "labels that are token 0 have no loss, as if it were padding",
+        "ignore-index",
+        change_model(ignored_label=0),
+        held_out=True,
+        equivalents=("loss-weight", "loss-reduction"),
+    ),
+    "clip": Fault(
+        "gradients are clipped to a norm of 1, not of 0.25",
+        "clip",
+        lambda model: replace(model, optimizer=replace(model.optimizer, clip=1.0)),
+        _claim("times|norm|clip"),
+        held_out=True,
+        optimizer=True,
+        equivalents=("learning-rate", "gradient-norm"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -165,6 +181,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("embedding_gradient", "mindspore"),
     ("states_exchanged", "pytorch"),
     ("cell_linear", "mindspore"),
+    ("ignored_label", "pytorch"),
+    ("clip", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

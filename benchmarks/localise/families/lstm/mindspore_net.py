@@ -163,10 +163,14 @@ class TokenLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__(auto_prefix=False)
         self.network = LanguageModel(model)
+        self.ignored_label = model.ignored_label
 
     def construct(self, tokens, labels, hidden, cell):
         logits = self.network(tokens, hidden, cell)
-        return ops.cross_entropy(logits.reshape(-1, VOCAB), labels.reshape(-1))
+        logits, labels = logits.reshape(-1, VOCAB), labels.reshape(-1)
+        if self.ignored_label >= 0:
+            return ops.cross_entropy(logits, labels, ignore_index=self.ignored_label)
+        return ops.cross_entropy(logits, labels)
 
 
 def build_loss(model: Model) -> nn.Cell:

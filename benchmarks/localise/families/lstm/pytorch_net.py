@@ -129,6 +129,7 @@ class TokenLoss(nn.Module):
         self.model = NETS.get(model.variant, LanguageModel)(model)
         self.is_divided_by_sequences = model.loss_reduction == "sequences"
         self.are_states_exchanged = model.are_states_exchanged
+        self.ignored_label = model.ignored_label
 
     def forward(self, tokens: Tensor, labels: Tensor, hidden: Tensor, cell: Tensor) -> Tensor:
         state = (cell, hidden) if self.are_states_exchanged else (hidden, cell)
@@ -136,6 +137,8 @@ class TokenLoss(nn.Module):
         logits, labels = logits.view(-1, VOCAB), labels.view(-1)
         if self.is_divided_by_sequences:
             return F.cross_entropy(logits, labels, reduction="sum") / len(tokens)
+        if self.ignored_label >= 0:
+            return F.cross_entropy(logits, labels, ignore_index=self.ignored_label)
         return F.cross_entropy(logits, labels)
 
 

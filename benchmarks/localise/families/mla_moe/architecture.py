@@ -67,6 +67,8 @@ class Model:
     activation: str = "silu"  #: of the first block's feed-forward; or 'gelu', in the form with erf
     is_shared_scaled: bool = False  #: the shared expert counts as much as the routed ones
     are_positions_first: bool = False  #: the rows of a query are read as positions, then contents
+    is_rope_reversed: bool = False  #: queries and keys are turned in the other direction
+    is_router_unnormed: bool = False  #: the router reads the hidden state from before the norm
 
     def block(self, n: int) -> Model:
         """Return the model for the attention of block n: only the last one has the knobs."""
@@ -80,6 +82,7 @@ class Model:
             are_values_first=False,
             has_query_norm=True,
             are_positions_first=False,
+            is_rope_reversed=False,
         )
 
     def rope(self) -> tuple[np.ndarray, np.ndarray]:

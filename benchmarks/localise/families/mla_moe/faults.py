@@ -141,15 +141,28 @@ FAULTS: Mapping[str, Fault] = {
         "constant-factor",
         change_model(is_shared_scaled=True),
         lambda faulty, clean: [Ratio(clean.routed_scale)],
-        held_out=True,
         equivalents=("scale", "residual-scale"),
     ),
     "positions_first": Fault(
         "the rows of a query are split as positions, then contents",
         "split-order",
         change_model(are_positions_first=True),
-        held_out=True,
         equivalents=("input-order", "heads-permuted", "input-source"),
+    ),
+    "rope_direction": Fault(
+        "the minus sign is at the other half when queries and keys are turned",
+        "rope-direction",
+        change_model(is_rope_reversed=True),
+        lambda faulty, clean: [Anywhere("sign|direction|sin|negat|minus|-1")],
+        held_out=True,
+        equivalents=("constant-factor", "scale"),
+    ),
+    "router_unnormed": Fault(
+        "the router reads the hidden state from before the norm",
+        "input-source",
+        change_model(is_router_unnormed=True),
+        held_out=True,
+        equivalents=("norm-missing", "missing-step", "layer-order"),
     ),
 }
 
@@ -178,6 +191,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("experts_exchanged", "pytorch"),
     ("shared_scaled", "mindspore"),
     ("positions_first", "pytorch"),
+    ("rope_direction", "mindspore"),
+    ("router_unnormed", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

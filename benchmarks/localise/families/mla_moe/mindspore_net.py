@@ -59,16 +59,24 @@ class RotaryEmbedding(nn.Cell):
             tables = np.concatenate([cos, cos], axis=1), np.concatenate([sin, sin], axis=1)
         self.cos, self.sin = (Tensor(table) for table in tables)
         self.is_interleaved = model.is_rope_interleaved
+        self.is_reversed = model.is_rope_reversed
 
     def construct(self, x):
         batch, heads, seq, size = x.shape
         if self.is_in_place:
-            turned = ops.stack((-x[..., 1::2], x[..., ::2]), -1).reshape(batch, heads, seq, size)
+            if self.is_reversed:
+                pairs = (x[..., 1::2], -x[..., ::2])
+            else:
+                pairs = (-x[..., 1::2], x[..., ::2])
+            turned = ops.stack(pairs, -1).reshape(batch, heads, seq, size)
             return x * self.cos + turned * self.sin
         if self.is_interleaved:
             pairs = x.reshape(batch, heads, seq, size // 2, 2)
             x = pairs.transpose(0, 1, 2, 4, 3).reshape(batch, heads, seq, size)
-        turned = ops.concat((-x[..., size // 2 :], x[..., : size // 2]), -1)
+        if self.is_reversed:
+            turned = ops.concat((x[..., size // 2 :], -x[..., : size // 2]), -1)
+        else:
+            turned = ops.concat((-x[..., size // 2 :], x[..., : size // 2]), -1)
         return x * self.cos + turned * self.sin
 
 
@@ -216,9 +224,12 @@ class MoE(nn.Cell):
         if self.has_shared_expert:
             self.shared_experts = build_feed_forward(model, f"{prefix}.shared")
 
-    def construct(self, x):
+    def construct(self, x, router_input=None):
         tokens = x.reshape(-1, HIDDEN)
-        weights = self.router(tokens)
+        if router_input is None:
+            weights = self.router(tokens)
+        else:
+            weights = self.router(router_input.reshape(-1, HIDDEN))
         if self.is_stacked:
             out = (self.ffn(tokens) * weights.transpose(1, 0).expand_dims(-1)).sum(0)
         else:
@@ -242,10 +253,14 @@ class DecodeLayer(nn.Cell):
         self.attention = Attention(model.block(n), f"{prefix}.attention")
         self.ffn_norm = RMSNorm(model, f"{prefix}.post_norm")
         self.feed_forward = (build_feed_forward if n == 0 else MoE)(model, f"{prefix}.mlp")
+        self.is_router_unnormed = n > 0 and model.is_router_unnormed
 
     def construct(self, x):
         x = x + self.attention(self.attention_norm(x))
-        return x + self.feed_forward(self.ffn_norm(x))
+        y = self.ffn_norm(x)
+        if self.is_router_unnormed:
+            return x + self.feed_forward(y, x)
+        return x + self.feed_forward(y)
 
 
 class Decoder(nn.Cell):

@@ -66,18 +66,24 @@ class Attention(nn.Module):
         self.is_complex = model.variant == "dense"
         self.are_values_first = model.are_values_first
         self.are_positions_first = model.are_positions_first
+        self.is_rope_reversed = model.is_rope_reversed
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Turn (batch, heads, seq, ROPE_DIM); interleaved pairs become halves first."""
         batch, heads, seq, size = x.shape
         if self.is_complex and self.is_interleaved:
             pairs = torch.view_as_complex(x.reshape(batch, heads, seq, size // 2, 2))
+            if self.is_rope_reversed:
+                sin = -sin
             angles = torch.complex(cos[:, : size // 2], sin[:, : size // 2])
             return torch.view_as_real(pairs * angles).flatten(3)
         if self.is_interleaved:
             x = x.view(batch, heads, seq, size // 2, 2).transpose(4, 3)
             x = x.reshape(batch, heads, seq, size)
-        turned = torch.cat([-x[..., size // 2 :], x[..., : size // 2]], dim=-1)
+        if self.is_rope_reversed:
+            turned = torch.cat([x[..., size // 2 :], -x[..., : size // 2]], dim=-1)
+        else:
+            turned = torch.cat([-x[..., size // 2 :], x[..., : size // 2]], dim=-1)
         return x * cos + turned * sin
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,9 +180,10 @@ class MoE(nn.Module):
         results = torch.stack([expert(tokens) for expert in self.experts], dim=1)
         return torch.einsum("te,teh->th", all_weights, results)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, router_input: Tensor | None = None) -> Tensor:
         tokens = x.view(-1, HIDDEN)
-        chosen, weights = self.gate(tokens)
+        router_tokens = tokens if router_input is None else router_input.view(-1, HIDDEN)
+        chosen, weights = self.gate(router_tokens)
         if self.is_dense:
             out = self.run_all_experts(tokens, chosen, weights).view(x.shape)
             return out + self.shared_experts(x) if self.has_shared_expert else out
@@ -200,10 +207,14 @@ class DecoderLayer(nn.Module):
         self.self_attn = Attention(model.block(n), f"{prefix}.attention")
         self.post_attention_layernorm = RMSNorm(model.weights[f"{prefix}.post_norm.weight"])
         self.mlp = (MLP if n == 0 else MoE)(model, f"{prefix}.mlp")
+        self.is_router_unnormed = n > 0 and model.is_router_unnormed
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        y = self.post_attention_layernorm(x)
+        if self.is_router_unnormed:
+            return x + self.mlp(y, x)
+        return x + self.mlp(y)
 
 
 class Decoder(nn.Module):

@@ -53,6 +53,7 @@ class Model:
     are_patches_by_column: bool = False  #: patches column by column, not row by row
     has_class_position: bool = True  #: the class token's position is added to it
     n_output_biases: int = 1  #: how many times the attention's output bias is added
+    embedding_gradient: float = 1.0  #: the gradient of the embedded tokens is multiplied by it
 
     @property
     def head_dim(self) -> int:

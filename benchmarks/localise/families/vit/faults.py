@@ -136,6 +136,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(has_class_position=False),
         equivalents=("missing-step", "weight-rows"),
     ),
+    "kernel_axes": Fault(
+        "height and width of the patch kernel exchanged on load from a channels-last checkpoint",
+        "kernel-axes",
+        change_weight("patch.weight", lambda kernel: kernel.swapaxes(2, 3)),
+        lambda *_: [Anywhere("axes|transposed")],
+        held_out=True,
+        equivalents=("weight-transposed", "axes-swapped"),
+    ),
+    "embedding_gradient": Fault(
+        "the gradient of the embedded tokens is shrunk to a tenth, as for large language models",
+        "gradient-scaled",
+        change_model(embedding_gradient=0.1),
+        lambda faulty, clean: [Ratio(faulty.embedding_gradient / clean.embedding_gradient)],
+        held_out=True,
+        equivalents=("gradient-stopped",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -158,6 +174,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("output_bias", "mindspore"),
     ("patch_order", "mindspore"),
     ("class_position", "pytorch"),
+    ("kernel_axes", "mindspore"),
+    ("embedding_gradient", "pytorch"),
 )
 
 #: Separate projections under other names in PyTorch; norm, softmax and loss written out in

@@ -192,6 +192,7 @@ class ViT(nn.Cell):
         self.head = build_linear(model, "head")
         self.is_mean_pooled = model.pooling == "mean"
         self.are_patches_by_column = model.are_patches_by_column
+        self.embedding_gradient = model.embedding_gradient
 
     def construct(self, images):
         batch = images.shape[0]
@@ -202,6 +203,9 @@ class ViT(nn.Cell):
             x = x.reshape(batch, x.shape[1], -1).transpose(0, 2, 1)
         class_tokens = ops.tile(self.cls_token, (batch, 1, 1))
         x = ops.concat((class_tokens, x), 1) + self.pos_embedding
+        share = self.embedding_gradient
+        if share != 1:
+            x = x * share + ops.stop_gradient(x) * (1 - share)
         if self.dropout is not None:
             x = self.dropout(x)
         for layer in self.layers:

@@ -220,6 +220,9 @@ class ViT(nn.Module):
             x = torch.cat([class_tokens, x], dim=1) + self.pos_embed
         else:
             x = torch.cat([class_tokens, x + self.pos_embed[:, 1:]], dim=1)
+        share = self.model.embedding_gradient
+        if share != 1:
+            x = x * share + x.detach() * (1 - share)
         if self.model.dropout:
             x = F.dropout(x, self.model.dropout)
         for block in self.blocks:

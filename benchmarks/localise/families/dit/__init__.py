@@ -1,0 +1,1 @@
+"""A diffusion transformer: modulated blocks, attention to caption tokens, weighted v-prediction."""

@@ -1,0 +1,116 @@
+"""Faults of the diffusion transformer. The family is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from claims import Anywhere, Ratio, Words
+
+from families.fault import Change, Fault, change_model
+
+
+def _change_optimizer(**knobs: object) -> Change:
+    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
+
+
+FAULTS: Mapping[str, Fault] = {
+    "scale_first": Fault(
+        "the last modulation is read as scale, then shift, as another library stores it",
+        "split-order",
+        change_model(is_scale_first=True),
+        equivalents=("input-order", "input-source", "gate-order"),
+    ),
+    "modulation_offset": Fault(
+        "a norm is multiplied by its scale, not by 1 + scale",
+        "constant-offset",
+        change_model(scale_offset=0.0),
+        equivalents=("missing-step", "missing-term", "skip-missing", "input-source"),
+    ),
+    "ratio_offset": Fault(
+        "the loss has the weight of noise prediction: divided by the ratio, not by ratio + 1",
+        "constant-offset",
+        change_model(ratio_offset=0.0),
+        equivalents=("loss-weight", "missing-step", "missing-term", "input-source"),
+    ),
+    "position_scale": Fault(
+        "rows and columns of the table of positions are not scaled to the base grid",
+        "rope-scaling",
+        change_model(position_scale=1.0),
+        lambda faulty, clean: [Ratio(faulty.position_scale / clean.position_scale)],
+        equivalents=("constant-factor", "scale"),
+    ),
+    "channels_first": Fault(
+        "the numbers of a predicted patch are read channel by channel, not pixel by pixel",
+        "axes-swapped",
+        change_model(are_channels_first=True),
+        equivalents=("split-order", "channel-order", "heads-permuted"),
+    ),
+    "caption_mask": Fault(
+        "patches attend to the caption's padding",
+        "cross-mask",
+        change_model(is_caption_masked=False),
+        lambda *_: [Anywhere(r"mask|padding|bias|-10000|-1e\+?0?4")],
+        equivalents=("mask-missing", "missing-step", "missing-term"),
+    ),
+    "cross_norm": Fault(
+        "a norm before the attention to the caption, where the reference has none",
+        "norm-missing",
+        change_model(is_cross_normed=True),
+        lambda *_: [Anywhere("norm")],
+        equivalents=("missing-step", "input-source", "layer-order"),
+    ),
+    "frequencies_half": Fault(
+        "the frequencies of time steps are a buffer, which became bfloat16 with the model",
+        "low-precision",
+        change_model(are_frequencies_half=True),
+        lambda *_: [Words("bfloat16")],
+        row="46",
+    ),
+    "caption_stopped": Fault(
+        "no gradient to the projection of the caption, as if it were part of the text encoder",
+        "gradient-stopped",
+        change_model(is_caption_stopped=True),
+    ),
+    "class_gradient": Fault(
+        "the gradient of a class is divided by how often the batch has it",
+        "gradient-scaled",
+        change_model(is_class_gradient_averaged=True),
+    ),
+    "decay_in_gradient": Fault(
+        "Adam for AdamW: weight decay is added to the gradient",
+        "update-rule",
+        _change_optimizer(kind="adam"),
+        row="32",
+        optimizer=True,
+        equivalents=("weight-decay",),
+    ),
+    "bias_correction": Fault(
+        "an AdamW without bias correction",
+        "bias-correction",
+        _change_optimizer(bias_correction=False),
+        row="32",
+        optimizer=True,
+        equivalents=("update-rule",),
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("scale_first", "mindspore"),
+    ("modulation_offset", "pytorch"),
+    ("ratio_offset", "pytorch"),
+    ("position_scale", "mindspore"),
+    ("channels_first", "pytorch"),
+    ("caption_mask", "mindspore"),
+    ("cross_norm", "pytorch"),
+    ("frequencies_half", "mindspore"),
+    ("caption_stopped", "mindspore"),
+    ("class_gradient", "pytorch"),
+    ("decay_in_gradient", "pytorch"),
+    ("bias_correction", "mindspore"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "einsum": ("", "einsum"),
+    "written": ("written", ""),
+}
