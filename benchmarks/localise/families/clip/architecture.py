@@ -62,6 +62,7 @@ class Model:
     are_images_normalized: bool = True  #: features of images are divided by their length
     is_text_loss_transposed: bool = True  #: the loss of texts reads similarities text by text
     text_gradient: float = 1.0  #: the gradient of the texts' features is multiplied by it
+    is_pooled_first: bool = True  #: the last norm of the images reads their mean, not their cells
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Return images, float32 (batch, 3, IMAGE, IMAGE), and tokens, int32 (batch, SEQ)."""

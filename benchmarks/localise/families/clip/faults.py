@@ -106,6 +106,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_text_loss_transposed=False),
         equivalents=("axes-swapped", "softmax-axis"),
     ),
+    "norm_before_pooling": Fault(
+        "the last norm of the images is applied to all cells, before their mean",
+        "layer-order",
+        change_model(is_pooled_first=False),
+        held_out=True,
+        equivalents=("input-source",),
+    ),
+    "vocabulary_shifted": Fault(
+        "the embedding is that of a vocabulary with one more special token in front",
+        "row-shift",
+        change_weight("text.embedding.weight", lambda table: np.roll(table, 1, axis=0)),
+        lambda *_: [Anywhere("shift|row|order")],
+        held_out=True,
+        equivalents=("weight-rows", "label-shift", "position-offset"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -125,6 +140,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("text_gradient", "pytorch"),
     ("images_unnormalized", "pytorch"),
     ("text_loss", "mindspore"),
+    ("norm_before_pooling", "pytorch"),
+    ("vocabulary_shifted", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

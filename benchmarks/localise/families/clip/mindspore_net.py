@@ -140,10 +140,13 @@ class ConvNeXt(nn.Cell):
         self.stages = nn.SequentialCell([Block(model, f"image.blocks.{n}") for n in range(BLOCKS)])
         self.norm = build_norm(model, "image.norm", model.image_eps)
         self.head = build_linear(model, "image.projection", has_bias=False)
+        self.is_pooled_first = model.is_pooled_first
 
     def construct(self, images):
         x = self.stages(self.stem_norm(self.stem(images)))
-        return self.head(self.norm(x.mean((2, 3))))
+        if self.is_pooled_first:
+            return self.head(self.norm(x.mean((2, 3))))
+        return self.head(self.norm(x.transpose(0, 2, 3, 1)).mean((1, 2)))
 
 
 class QuickGELU(nn.Cell):

@@ -142,10 +142,13 @@ class ImageTower(nn.Module):
         )
         self.image_norm = load(nn.LayerNorm(IMAGE_WIDTH, eps=model.image_eps), model, "image.norm")
         self.image_projection = load_linear(model, "image.projection", has_bias=False)
+        self.is_pooled_first = model.is_pooled_first
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.blocks(self.stem_norm(self.stem_conv(images)))
-        return self.image_projection(self.image_norm(x.mean(dim=(2, 3))))
+        if self.is_pooled_first:
+            return self.image_projection(self.image_norm(x.mean(dim=(2, 3))))
+        return self.image_projection(self.image_norm(x.permute(0, 2, 3, 1)).mean(dim=(1, 2)))
 
 
 class QuickGELU(nn.Module):

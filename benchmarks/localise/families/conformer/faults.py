@@ -99,14 +99,12 @@ FAULTS: Mapping[str, Fault] = {
         "padding is not masked before the depthwise convolution",
         "mask-missing",
         change_model(is_convolution_masked=False),
-        held_out=True,
         equivalents=("missing-step",),
     ),
     "lengths_floored": Fault(
         "lengths behind the strided convolutions rounded down, not up",
         "rounding-mode",
         change_model(are_lengths_floored=True),
-        held_out=True,
         equivalents=("argument", "constant-offset", "missing-step", "missing-term"),
     ),
 }

@@ -1,4 +1,4 @@
-"""Faults of the detector. The family is held out."""
+"""Faults of the detector."""
 
 from __future__ import annotations
 

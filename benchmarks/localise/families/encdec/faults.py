@@ -138,14 +138,12 @@ FAULTS: Mapping[str, Fault] = {
         "queries and keys exchanged in the encoder's position bias",
         "relative-bias",
         change_model(is_encoder_bias_transposed=True),
-        held_out=True,
         equivalents=("axes-swapped", "weight-transposed"),
     ),
     "cross_parallel": Fault(
         "the last cross attention reads the hidden state from before the self attention",
         "input-source",
         change_model(is_cross_parallel=True),
-        held_out=True,
         equivalents=("layer-order", "residual-order"),
     ),
 }

@@ -90,14 +90,12 @@ FAULTS: Mapping[str, Fault] = {
         "the update gate keeps the candidate, not the state, as the paper writes it",
         "input-order",
         change_model(is_update_exchanged=True),
-        held_out=True,
         equivalents=("input-source", "gate-order", "gate-up-swapped", "cell-form"),
     ),
     "readout_early": Fault(
         "the readout reads the decoder's state before a step, not behind it",
         "input-source",
         change_model(is_readout_early=True),
-        held_out=True,
         equivalents=("row-shift", "causal-shift"),
     ),
 }

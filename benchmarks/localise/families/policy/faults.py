@@ -1,4 +1,4 @@
-"""Faults of the policy. The family is held out."""
+"""Faults of the policy."""
 
 from __future__ import annotations
 

@@ -12,9 +12,10 @@ Weights are float32, linear ones (out, in), named canonically:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from architecture import Optimizer
 
 from families.weights import Weights
 
@@ -69,6 +70,8 @@ class Model:
     branch_scale: float = 1.0  #: of the last block in its sum with the skip connection
     is_head_half: bool = False  #: the head computes in float16
     weight_gradient: float = 1.0  #: the gradient of the quantized weight is multiplied by it
+    is_skip_quantized: bool = False  #: the last block adds its input as it was quantized
+    optimizer: Optimizer = field(default_factory=lambda: Optimizer(weight_decay=0.1, clip=0.0))
 
     def layer(self, name: str) -> Model:
         """Return the model for a linear layer: only the last block's down layer has the knobs."""

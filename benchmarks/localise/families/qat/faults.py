@@ -17,6 +17,11 @@ def _take_first_block(model: Model) -> Model:
     return replace(model, weights={**model.weights, "blocks.1.up.weight": weight})
 
 
+def _decay_gradients(model: Model) -> Model:
+    """Add the decay of the weights to their gradients."""
+    return replace(model, optimizer=replace(model.optimizer, kind="adam"))
+
+
 FAULTS: Mapping[str, Fault] = {
     "zero_point": Fault(
         "the zero point of an activation is off by one",
@@ -125,6 +130,23 @@ FAULTS: Mapping[str, Fault] = {
         _take_first_block,
         lambda *_: [Anywhere(r"\bup\b")],
     ),
+    "skip_quantized": Fault(
+        "the last block adds its input as it was quantized, not as it was",
+        "residual-order",
+        change_model(is_skip_quantized=True),
+        held_out=True,
+        equivalents=("input-source", "skip-source", "quantization-missing", "missing-step"),
+    ),
+    "decayed_gradients": Fault(
+        "Adam, which adds the weight decay to the gradients, not AdamW",
+        "update-rule",
+        _decay_gradients,
+        lambda *_: [Anywhere("gradient|[Aa]dam|decay")],
+        row="32",
+        held_out=True,
+        optimizer=True,
+        equivalents=("weight-decay",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -148,6 +170,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("weight_gradient", "mindspore"),
     ("head_half", "mindspore"),
     ("block_weight", "pytorch"),
+    ("skip_quantized", "pytorch"),
+    ("decayed_gradients", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

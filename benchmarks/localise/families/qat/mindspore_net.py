@@ -107,8 +107,11 @@ class Block(nn.Cell):
         self.down = QuantDense(model, f"blocks.{n}.down")
         self.has_skip = model.has_skip or n < BLOCKS - 1
         self.is_gelu = model.activation == "gelu" and n == BLOCKS - 1
+        self.is_skip_quantized = model.is_skip_quantized and n == BLOCKS - 1
 
     def construct(self, x):
+        if self.is_skip_quantized:
+            x = self.up.input_quantizer(x)
         y = self.up(x)
         y = self.down(ops.gelu(y, approximate="none") if self.is_gelu else ops.relu(y))
         return x + y if self.has_skip else y

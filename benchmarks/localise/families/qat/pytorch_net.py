@@ -103,8 +103,11 @@ class Block(nn.Module):
         self.down = QuantizedLinear(model, f"blocks.{n}.down")
         self.has_skip = model.has_skip or n < BLOCKS - 1
         self.branch_scale = model.branch_scale if n == BLOCKS - 1 else 1.0
+        self.is_skip_quantized = model.is_skip_quantized and n == BLOCKS - 1
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.is_skip_quantized:
+            x = self.up.activation_fake_quant(x)
         y = self.down(F.relu(self.up(x)))
         if self.branch_scale != 1:
             y = y * self.branch_scale

@@ -86,13 +86,11 @@ FAULTS: Mapping[str, Fault] = {
         "the last cross layer multiplies its own input, not the first vector",
         "input-source",
         change_model(is_crossed_with_itself=True),
-        held_out=True,
     ),
     "offsets_missing": Fault(
         "all fields read the first rows of their common table",
         "missing-step",
         change_model(has_offsets=False),
-        held_out=True,
         equivalents=("missing-term", "row-shift", "constant-offset"),
     ),
 }

@@ -125,14 +125,12 @@ FAULTS: Mapping[str, Fault] = {
         "missing-step",
         change_model(has_softplus=False),
         lambda *_: [Anywhere("softplus")],
-        held_out=True,
         equivalents=("activation-kind",),
     ),
     "dt_bias_late": Fault(
         "the bias of the step sizes is added behind their softplus, not before it",
         "layer-order",
         change_model(is_dt_bias_late=True),
-        held_out=True,
         equivalents=("input-source", "bias-missing"),
     ),
 }

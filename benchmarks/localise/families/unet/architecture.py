@@ -70,6 +70,8 @@ class Model:
     is_time_added_late: bool = False  #: in up.1 behind the second norm, not before it
     step_scale: float = 1.0  #: of the time steps in their embedding
     time_gradient: float = 1.0  #: the gradient of the time embedding is multiplied by it
+    schedule_offset: int = 0  #: added to the time steps where they read the schedule
+    is_variance_unbiased: bool = False  #: the norms of middle.1 divide by one element less
 
     def schedule(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the shares of image and noise (N_STEPS,), float32, by time step."""

@@ -140,6 +140,30 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Ratio(faulty.step_scale / clean.step_scale)],
         equivalents=("constant-factor", "scale"),
     ),
+    "schedule_offset": Fault(
+        "time steps count from one where they read the noise schedule",
+        "position-offset",
+        change_model(schedule_offset=-1),
+        lambda *_: [Anywhere(r"shift|offset|added|constant|row|\b1\b")],
+        held_out=True,
+        equivalents=(
+            "constant-offset",
+            "label-shift",
+            "row-shift",
+            "missing-step",
+            "missing-term",
+            "argument",
+            "input-source",
+        ),
+    ),
+    "variance_unbiased": Fault(
+        "group norms of a block divide the variance by one element less, the default of var",
+        "biased-variance",
+        change_model(is_variance_unbiased=True),
+        lambda *_: [Anywhere(r"bias|n - 1|correction|freedom|ddof|\b0\.99|\b1\.00")],
+        held_out=True,
+        equivalents=("scale", "constant-factor", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -164,6 +188,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("time_gradient", "pytorch"),
     ("time_late", "mindspore"),
     ("step_scale", "pytorch"),
+    ("schedule_offset", "mindspore"),
+    ("variance_unbiased", "pytorch"),
 )
 
 #: Other module names in PyTorch; group norm, attention and loss written out in MindSpore, and other

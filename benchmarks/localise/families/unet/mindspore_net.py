@@ -45,25 +45,31 @@ def build_linear(model: Model, path: str) -> nn.Dense:
 
 def build_norm(model: Model, path: str, groups: int, eps: float = 1e-5) -> nn.Cell:
     """Return a group norm."""
+    is_unbiased = model.is_variance_unbiased and path.startswith("middle.1")
     weight, bias = (Tensor(model.weights[f"{path}.{name}"]) for name in ("weight", "bias"))
-    if model.variant == "decomposition":
-        return GroupNorm(groups, weight, bias, eps)
+    if model.variant == "decomposition" or is_unbiased:
+        return GroupNorm(groups, weight, bias, eps, is_unbiased=is_unbiased)
     return nn.GroupNorm(groups, len(weight), eps=eps, gamma_init=weight, beta_init=bias)
 
 
 class GroupNorm(nn.Cell):
     """Group norm from reductions."""
 
-    def __init__(self, groups: int, weight: Tensor, bias: Tensor, eps: float) -> None:
+    def __init__(
+        self, groups: int, weight: Tensor, bias: Tensor, eps: float, *, is_unbiased: bool
+    ) -> None:
         super().__init__()
-        self.groups, self.eps = groups, eps
+        self.groups, self.eps, self.is_unbiased = groups, eps, is_unbiased
         self.weight, self.bias = Parameter(weight), Parameter(bias)
 
     def construct(self, x):
         batch, channels, height, width = x.shape
         y = x.reshape(batch, self.groups, -1)
         centered = y - ops.mean(y, -1, True)
-        variance = ops.mean(ops.square(centered), -1, True)
+        if self.is_unbiased:
+            variance = ops.square(centered).sum(-1, keepdims=True) / (y.shape[-1] - 1)
+        else:
+            variance = ops.mean(ops.square(centered), -1, True)
         y = (centered / ops.sqrt(variance + self.eps)).reshape(batch, channels, height, width)
         return y * self.weight.reshape(1, -1, 1, 1) + self.bias.reshape(1, -1, 1, 1)
 
@@ -271,10 +277,12 @@ class DiffusionLoss(nn.Cell):
         self.is_loss_absolute = model.loss_kind == "l1"
         self.is_target_images = model.loss_target == "images"
         self.is_written_out = model.variant == "decomposition"
+        self.schedule_offset = model.schedule_offset
 
     def construct(self, images, noise, steps):
-        image_share = self.image_share[steps].reshape(-1, 1, 1, 1)
-        noise_share = self.noise_share[steps].reshape(-1, 1, 1, 1)
+        rows = steps + self.schedule_offset if self.schedule_offset else steps
+        image_share = self.image_share[rows].reshape(-1, 1, 1, 1)
+        noise_share = self.noise_share[rows].reshape(-1, 1, 1, 1)
         predicted = self.unet(image_share * images + noise_share * noise, steps)
         target = images if self.is_target_images else noise
         if self.is_loss_absolute:

@@ -98,11 +98,19 @@ class UnfoldedConvolution(nn.Conv2d):
 class WrittenGroupNorm(nn.GroupNorm):
     """A group norm in plain arithmetic."""
 
+    correction = 0
+
     def forward(self, x: Tensor) -> Tensor:
         groups = x.reshape(x.shape[0], self.num_groups, -1)
-        variance, mean = torch.var_mean(groups, dim=-1, correction=0, keepdim=True)
+        variance, mean = torch.var_mean(groups, dim=-1, correction=self.correction, keepdim=True)
         normalized = ((groups - mean) * torch.rsqrt(variance + self.eps)).view(x.shape)
         return normalized * self.weight[:, None, None] + self.bias[:, None, None]
+
+
+class UnbiasedGroupNorm(WrittenGroupNorm):
+    """The same with the framework's default variance."""
+
+    correction = 1
 
 
 def build_convolution(model: Model, path: str, stride: int = 1, padding: int = 1) -> nn.Module:
@@ -116,6 +124,8 @@ def build_convolution(model: Model, path: str, stride: int = 1, padding: int = 1
 def build_norm(model: Model, path: str, groups: int, eps: float = 1e-5) -> nn.Module:
     """Return a group norm."""
     channels = len(model.weights[f"{path}.weight"])
+    if model.is_variance_unbiased and path.startswith("middle.1"):
+        return load(UnbiasedGroupNorm(groups, channels, eps=eps), model, path)
     if model.variant == "unfolded":
         return load(WrittenGroupNorm(groups, channels, eps=eps), model, path)
     return load(nn.GroupNorm(groups, channels, eps=eps), model, path)
@@ -292,8 +302,11 @@ class DiffusionLoss(nn.Module):
         self.conv_out = build_convolution(model, "conv_out")
 
     def forward(self, images: Tensor, noise: Tensor, steps: Tensor) -> Tensor:
-        image_share = self.image_share[steps][:, None, None, None]
-        noise_share = self.noise_share[steps][:, None, None, None]
+        rows = steps
+        if self.model.schedule_offset:
+            rows = steps + self.model.schedule_offset
+        image_share = self.image_share[rows][:, None, None, None]
+        noise_share = self.noise_share[rows][:, None, None, None]
         predicted = self.predict(image_share * images + noise_share * noise, steps)
         target = images if self.model.loss_target == "images" else noise
         if self.model.loss_kind == "l1":

@@ -1,0 +1,1 @@
+"""A semantic segmenter: separable convolutions, attention, dilated pyramid, decoder, Dice loss."""

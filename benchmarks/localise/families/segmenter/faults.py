@@ -1,0 +1,129 @@
+"""Faults of the segmenter. The family is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from claims import Anywhere, Ratio
+
+from families.fault import Change, Fault, change_model
+from families.segmenter.architecture import GRID, Model
+
+#: Batch norms of one size that a table of names exchanged.
+_SWAPPED_NORMS = ("blocks.2.second.depthwise.norm", "blocks.2.second.pointwise.norm")
+
+
+def _change_optimizer(**knobs: object) -> Change:
+    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
+
+
+def _swap_norms(model: Model) -> Model:
+    """Give two batch norms each other's weight and bias."""
+    weights = dict(model.weights)
+    first, second = _SWAPPED_NORMS
+    for kind in ("weight", "bias"):
+        weights[f"{first}.{kind}"] = model.weights[f"{second}.{kind}"]
+        weights[f"{second}.{kind}"] = model.weights[f"{first}.{kind}"]
+    return replace(model, weights=weights)
+
+
+FAULTS: Mapping[str, Fault] = {
+    "channel_constants": Fault(
+        "means and deviations of the channels are those of blue, green and red",
+        "constant-factor",
+        change_model(are_constants_reversed=True),
+        equivalents=("channel-order", "constant-offset", "scale", "argument"),
+    ),
+    "norms_swapped": Fault(
+        "the batch norms behind a depthwise and a pointwise convolution swapped on load",
+        "weight-swapped",
+        _swap_norms,
+        lambda *_: [Anywhere("norm|parameter|weight|bn_")],
+    ),
+    "rates": Fault(
+        "dilations of the pyramid are those of an encoder with twice the stride",
+        "dilation",
+        change_model(rates=(1, 2)),
+        lambda *_: [Anywhere("dilat")],
+    ),
+    "reduction_norm": Fault(
+        "no layer norm behind the convolution that reduces keys and values",
+        "norm-missing",
+        change_model(has_reduction_norm=False),
+        lambda *_: [Anywhere("norm")],
+        equivalents=("missing-step",),
+    ),
+    "low_level_early": Fault(
+        "the decoder reads low-level features before their relu",
+        "skip-source",
+        change_model(is_low_level_rectified=False),
+        equivalents=("input-source", "missing-step", "activation-kind"),
+    ),
+    "corners": Fault(
+        "the decoder aligns corners when it upsamples",
+        "align-corners",
+        change_model(are_corners_aligned=True),
+        lambda *_: [Anywhere("corner")],
+        equivalents=("resize-mode",),
+    ),
+    "loss_divisor": Fault(
+        "weighted cross entropy divided by the number of pixels, not by the sum of their weights",
+        "loss-reduction",
+        change_model(loss_divisor="pixels"),
+        lambda *_: [Anywhere(r"mean|sum|weigh|divi|reduc|times|\d")],
+        equivalents=("loss-weight", "constant-factor", "scale", "input-source"),
+    ),
+    "dice_unmasked": Fault(
+        "probabilities of ignored pixels count in the Dice loss",
+        "mask-missing",
+        change_model(is_dice_masked=False),
+        equivalents=("ignore-index", "missing-step", "missing-term", "input-source"),
+    ),
+    "auxiliary_stopped": Fault(
+        "no gradient from the second head to the encoder",
+        "gradient-stopped",
+        change_model(is_auxiliary_stopped=True),
+    ),
+    "pooling_gradient": Fault(
+        "the backward pass of the image pooling does not divide by the number of cells",
+        "gradient-scaled",
+        change_model(pooling_gradient=float(GRID**2)),
+        lambda faulty, clean: [Ratio(faulty.pooling_gradient / clean.pooling_gradient)],
+    ),
+    "group_rate": Fault(
+        "biases and norms have the learning rate of the kernels, not twice as much",
+        "learning-rate",
+        _change_optimizer(group_rate=1.0),
+        lambda faulty, clean: [Ratio(faulty.optimizer.group_rate / clean.optimizer.group_rate)],
+        optimizer=True,
+    ),
+    "group_clipped": Fault(
+        "only the kernels' group of gradients is clipped",
+        "clip",
+        _change_optimizer(group_clipped=False),
+        lambda *_: [Anywhere(r"clip|times|factor|\b1\.9|\b0\.52")],
+        optimizer=True,
+        equivalents=("gradient-scaled", "learning-rate"),
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("channel_constants", "mindspore"),
+    ("norms_swapped", "pytorch"),
+    ("rates", "mindspore"),
+    ("reduction_norm", "pytorch"),
+    ("low_level_early", "mindspore"),
+    ("corners", "pytorch"),
+    ("loss_divisor", "mindspore"),
+    ("dice_unmasked", "pytorch"),
+    ("auxiliary_stopped", "pytorch"),
+    ("pooling_gradient", "mindspore"),
+    ("group_rate", "pytorch"),
+    ("group_clipped", "mindspore"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "functional": ("", "functional"),
+    "written": ("written", ""),
+}
