@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
@@ -28,6 +29,8 @@ _MAX_STATES = 4
 _MAX_FOLLOWING_STEPS = 4
 #: Pairs after a pair that are tried as an explanation.
 _MAX_LATER_PAIRS = 2
+#: Values that follow from one that has no partner, and that it is made of, that are tried.
+_MAX_BYPASS_OUTPUTS, _MAX_BYPASS_SOURCES = 4, 2
 #: Values upstream of a value among which another one is searched.
 _MAX_UPSTREAM_VALUES = 256
 #: Name of a value whose producer was not recorded.
@@ -306,6 +309,73 @@ def find_following_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Itera
             if min(tensors) >= 0:
                 yield ValuePair(values, tensors)
                 break
+
+
+def find_bypass_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator[ValuePair]:
+    """Yield pairs of which one follows from a value, the other one from what the value is made of.
+
+    If one side leaves a step out, the step's output has no partner. What reads it has one that
+    reads the step's input. A linear op with a bias may be two ops.
+    """
+    for side in (0, 1):
+        flow, other_flow = index.flows[side], index.flows[1 - side]
+        value = value_pair.classes[side]
+        outputs = _list_written_values(index, side, [value])[:_MAX_BYPASS_OUTPUTS]
+        for source in _list_agreeing_sources(index, side, value):
+            partner = index.partners[side][source]
+            other_outputs = _list_written_values(index, 1 - side, [partner])
+            other_outputs += _list_written_values(index, 1 - side, other_outputs)
+            for output, other_output in product(outputs, other_outputs):
+                values = (output, other_output) if side == 0 else (other_output, output)
+                has_same_size = flow.sizes[output] == other_flow.sizes[other_output]
+                if not has_same_size or not _have_common_inputs(index, side, output, other_output):
+                    continue
+                tensors = (
+                    find_whole_tensor(index.flows[0], values[0]),
+                    find_whole_tensor(index.flows[1], values[1]),
+                )
+                if min(tensors) >= 0:
+                    yield ValuePair(values, tensors)
+
+
+def _list_written_values(index: ComparisonIndex, side: int, values: Sequence[int]) -> list[int]:
+    """Return the values that do not agree and that forward ops compute from one of these values."""
+    flow = index.flows[side]
+    written_values: list[int] = []
+    for value in values:
+        for op in flow.users[value]:
+            if flow.levels[op] != "op" or flow.phases[op] != FORWARD:
+                continue
+            written_values += [
+                written
+                for written in flow.writes[op]
+                if written not in index.agreed_classes[side] and written not in written_values
+            ]
+    return written_values
+
+
+def _list_agreeing_sources(index: ComparisonIndex, side: int, value: int) -> list[int]:
+    """Return the agreeing values of its size, and no parameters, that a value is computed from."""
+    flow = index.flows[side]
+    parameters = flow.list_column("parameter")
+    return [
+        source
+        for region_value in list_region_values(index, side, value)
+        for source, _ in find_inputs(flow, region_value)
+        if source in index.agreed_classes[side]
+        and source in index.partners[side]
+        and not parameters[source]
+        and flow.sizes[source] == flow.sizes[value]
+    ][:_MAX_BYPASS_SOURCES]
+
+
+def _have_common_inputs(index: ComparisonIndex, side: int, value: int, other_value: int) -> bool:
+    """Return whether both values are computed with the same agreeing value or weight."""
+    own, other = (
+        set(flow.reads[int(flow.producers[item])]) if flow.producers[item] >= 0 else set()
+        for flow, item in ((index.flows[side], value), (index.flows[1 - side], other_value))
+    )
+    return bool({index.partners[side].get(item) for item in own} & other)
 
 
 def list_following_values(flow: Flow, value: int) -> list[int]:

@@ -123,13 +123,24 @@ def find_order(source: AnyArray, array: AnyArray) -> tuple[bool, Ints | None]:
 def find_window(source: AnyArray, array: AnyArray) -> Ints | None:
     """Return the places of a tensor that is cut from another one along one of its axes.
 
-    The axes may be in another order. Also of repeated elements, which are not recognized by value:
-    zeros of padding. None if it is not cut this way.
+    The axes may be in another order, and an axis of one place may be left out, as by an index. Also
+    of repeated elements, which are not recognized by value: zeros of padding or of relu. None if it
+    is not cut this way.
     """
-    n_axes = source.ndim
-    is_larger = source.size > array.size > 1 and array.ndim == n_axes
-    if not is_larger or n_axes > _MAX_TRANSPOSED_AXES or source.dtype.kind != "f":
+    is_larger = source.size > array.size > 1
+    if not is_larger or source.ndim > _MAX_TRANSPOSED_AXES or source.dtype.kind != "f":
         return None
+    if array.ndim == source.ndim:
+        return _find_window(source, array)
+    if array.ndim != source.ndim - 1:
+        return None
+    windows = (_find_window(source, np.expand_dims(array, axis)) for axis in range(source.ndim))
+    return next((places for places in windows if places is not None), None)
+
+
+def _find_window(source: AnyArray, array: AnyArray) -> Ints | None:
+    """Return the places of a tensor of as many axes as its source; None if it is no part of it."""
+    n_axes = source.ndim
     sample = np.flatnonzero(array)[:_ORDER_SAMPLE]
     for axes in permutations(range(n_axes)):
         view = source.transpose(axes)

@@ -16,6 +16,7 @@ from .cause_search import CauseSearch, merge_exclusions, search_causes
 from .comparison_index import (
     ComparisonIndex,
     ValuePair,
+    find_bypass_pairs,
     find_following_pairs,
     find_region_pairs,
     find_state_pairs,
@@ -28,6 +29,7 @@ from .hypotheses import (
     COMPOSITE_HYPOTHESES,
     HYPOTHESES,
     LAST_HYPOTHESES,
+    OMISSION_HYPOTHESES,
     RECURRENCE_HYPOTHESES,
     ROUTING_HYPOTHESES,
     SCAN_HYPOTHESES,
@@ -169,7 +171,8 @@ def _search_other_values(
 ) -> Iterator[CauseSearch]:
     """Yield what the hypotheses say of other pairs of values: in the region, and after it.
 
-    Last come the first steps of a recurrence. Only candidates that were checked against the
+    What follows from a step that one side leaves out is one such pair. Last come the first steps of
+    a recurrence. Only candidates that were checked against the
     faithful side count, and only values in the region that make the difference of its last one. A
     step that one side applies later is among what follows, so the others may show an order.
     """
@@ -189,6 +192,9 @@ def _search_other_values(
         for state_pair in find_state_pairs(index, value_pair):
             cases = list(build_fault_cases(index, finding, state_pair))
             yield search_causes(cases, SCAN_HYPOTHESES, checked_only=True)
+        for bypass_pair in find_bypass_pairs(index, value_pair):
+            cases = list(build_fault_cases(index, finding, bypass_pair))
+            yield search_causes(cases, OMISSION_HYPOTHESES, checked_only=True)
     for following_pair in (
         *find_following_pairs(index, value_pair),
         *index.find_later_pairs(value_pair),

@@ -122,11 +122,18 @@ class FaultCase:
     load_consumers: Callable[[], Sequence[tuple[str, Sequence[Operand]]]] = tuple
     #: returns the operators of the faithful side since the last agreement; None if unknown
     load_region: Callable[[], Region | None] = lambda: None
+    #: returns those of the faulty side
+    load_faulty_region: Callable[[], Region | None] = lambda: None
 
     @cached_property
     def region(self) -> Region | None:
         """The operators of the faithful side since the last agreement, to be run again."""
         return self.load_region()
+
+    @cached_property
+    def faulty_region(self) -> Region | None:
+        """The operators of the faulty side since the last agreement."""
+        return self.load_faulty_region()
 
     @cached_property
     def trial_numbers(self) -> Iterator[int]:

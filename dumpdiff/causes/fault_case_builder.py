@@ -56,6 +56,10 @@ def build_fault_cases(
     scalings = [find_scalings(index, side, values[side]) for side in (0, 1)]
     is_near_loss = is_of_loss(index, finding, values)
     calls = [_read_call(index, side, values[side]) for side in (0, 1)]
+    load_regions = [
+        cache(partial(build_region, index, side, values[side], arrays[side], finding.tolerance))
+        for side in (0, 1)
+    ]
     is_step_equal = has_equal_step(index, values) if finding.phase == OPTIMIZER else None
     for faulty, faithful in ((0, 1), (1, 0)):
         flow = index.flows[faithful]
@@ -88,14 +92,8 @@ def build_fault_cases(
             adds_zeros=partial(_adds_zeros, index, faulty),
             find_moved_step=partial(find_moved_step, index, faithful),
             load_consumers=partial(list_consumers, index, faithful, values[faithful]),
-            load_region=partial(
-                build_region,
-                index,
-                faithful,
-                values[faithful],
-                arrays[faithful],
-                finding.tolerance,
-            ),
+            load_region=load_regions[faithful],
+            load_faulty_region=load_regions[faulty],
             parameters=tuple(parameters),
             faulty_scalings=scalings[faulty],
             faithful_scalings=scalings[faithful],

@@ -28,7 +28,7 @@ from .interpretation import interpret_step
 from .region import Region, Step, StepInput
 
 #: Operators of a region at most, and elements of one operator's inputs and outputs together.
-_MAX_STEPS, _MAX_STEP_ELEMENTS = 40, 1 << 20
+_MAX_STEPS, _MAX_STEP_ELEMENTS = 80, 1 << 20
 #: Ops that multiply by a weight, of which one may read what follows from the input of another.
 _MAX_READERS = 3
 #: An operator is understood if it gives its recorded output to this many tolerances of the finding.

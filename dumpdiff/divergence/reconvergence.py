@@ -12,7 +12,7 @@ import numpy as np
 from ..comparison.metrics import compute_metrics
 from ..comparison.whole_tensors import load_pair
 from ..model.int_lists import IntLists
-from ..model.trace import BACKWARD
+from ..model.trace import BACKWARD, FORWARD
 from ..model.verdict import AGREEING, INTRODUCED, ISOLATED, RECONVERGED
 from .ancestries import UNKNOWN
 from .error_bounds import build_visibility_function
@@ -53,8 +53,10 @@ def find_reconverged(
     difference leads to a value that was there before.
 
     The last value of a path, such as a loss, never reconverges, and neither does what is
-    ``is_final``. A value that agrees only because its inputs have errors (``exceeds_tolerance``)
-    counts as agreement only if everything that is computed from it agrees too.
+    ``is_final``. Of a compared value of the forward pass, only the forward pass counts: gradients
+    that read it may differ for another reason. A value that agrees only because its inputs have
+    errors (``exceeds_tolerance``) counts as agreement only if everything that is computed from it
+    agrees too.
 
     A value without a partner is compared at its ends, too, if some agreeing tensor is computed from
     it and nothing that was compared of what is computed from it differs: a wrong value would show
@@ -81,6 +83,9 @@ def find_reconverged(
     for node in [node for node in reversed(graph.order) if not leads_to_agreement[node]]:
         sums = unread_sums.get(node, {})
         ends = _list_ends(node, children, state, returned_nodes, unused_nodes)
+        if graph.phase[node] == FORWARD and state[node] in DIVERGED:
+            forward_ends = [end for end in ends if graph.phase[end] == FORWARD]
+            ends = forward_ends or ends
         ends = ends or removing_results.get(node, []) or list(sums)
         agreeing_ends = [
             end

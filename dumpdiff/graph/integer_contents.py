@@ -2,7 +2,8 @@
 
 An undirected graph has each edge in both directions, so that its sources are its targets in another
 order. One value would make the two ends of every edge one. Labels may be the tokens, rolled by one.
-Of a mask, only the number of elements is recorded: what is read may be another one.
+Of a mask, only the number of elements is recorded: what is read may be another one. So it is with
+floating zeros and ones, such as those of the steps of an episode that go on.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from ..model.trace import Trace
 _MAX_ELEMENTS, _MAX_ELEMENTS_OF_TRANSPOSES = 1 << 20, 1 << 16
 #: Axes of more than one element up to which this is done.
 _MAX_AXES = 3
+#: Largest whole number of a floating tensor: above, float32 holds no others.
+_MAX_WHOLE = 1 << 24
 _STATISTICS = ["size", "max", "min"]
 
 
@@ -41,7 +44,7 @@ def compute_content_checksums(trace: Trace, tensors: pd.DataFrame) -> Ints:
     checksums: dict[bytes, int] = {}
     for row in rows[~has_source].tolist():
         array = load_readable_tensor(trace, row)
-        if array is None or array.dtype.kind not in "iub":
+        if array is None or not _holds_whole_numbers(array):
             continue
         keys = _list_keys(array.astype(np.int64).squeeze())
         known_checksums = [checksums[key] for key in keys if key in checksums]
@@ -49,6 +52,11 @@ def compute_content_checksums(trace: Trace, tensors: pd.DataFrame) -> Ints:
         checksums.update(dict.fromkeys(keys, int(contents[row])))
     contents[rows[has_source]] = contents[sources[rows[has_source]]]
     return contents
+
+
+def _holds_whole_numbers(array: AnyArray) -> bool:
+    is_floating = array.dtype.kind == "f"
+    return array.dtype.kind in "iub" or (is_floating and np.array_equal(array, np.round(array)))
 
 
 def _list_keys(array: AnyArray) -> list[bytes]:
@@ -64,11 +72,21 @@ def _flag_readable(tensors: pd.DataFrame) -> Flags:
     is_readable &= (tensors["max"] > tensors["min"]).to_numpy()
     rows = np.flatnonzero(is_readable)
     columns = (tensors[name].to_numpy()[rows].tolist() for name in ("dtype", "shape", "size"))
+    looks_whole = _flag_whole_extremes(tensors.iloc[rows]).tolist()
     is_readable[rows] = [
-        is_discrete(dtype) and _has_few_orders(shape, size)
-        for dtype, shape, size in zip(*columns, strict=True)
+        (is_discrete(dtype) or is_whole) and _has_few_orders(shape, size)
+        for dtype, shape, size, is_whole in zip(*columns, looks_whole, strict=True)
     ]
     return is_readable
+
+
+def _flag_whole_extremes(tensors: pd.DataFrame) -> Flags:
+    """Return (tensors,) true where the extremes are whole numbers that an int64 holds exactly."""
+    is_whole: Flags = np.ones(len(tensors), dtype=bool)
+    for name in ("max", "min"):
+        numbers = tensors[name].to_numpy(dtype=float)
+        is_whole &= (np.abs(numbers) <= _MAX_WHOLE) & (numbers == np.round(numbers))
+    return is_whole
 
 
 def _has_few_orders(shape: tuple[int, ...] | None, size: int) -> bool:

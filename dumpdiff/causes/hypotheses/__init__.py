@@ -72,6 +72,9 @@ RECURRENCE_HYPOTHESES = recurrence.HYPOTHESES
 #: Changes of a whole region, tried if none of the above explains a finding: they cost more.
 COMPOSITE_HYPOTHESES = composites.HYPOTHESES
 
+#: A step that one side leaves out, also tried on what follows from it.
+OMISSION_HYPOTHESES = composites.OMISSION_HYPOTHESES
+
 #: Changes of a recurrence that is written out, also tried on other values of its region.
 SCAN_HYPOTHESES = composites.SCAN_HYPOTHESES
 
@@ -82,6 +85,7 @@ __all__ = [
     "COMPOSITE_HYPOTHESES",
     "HYPOTHESES",
     "LAST_HYPOTHESES",
+    "OMISSION_HYPOTHESES",
     "RECURRENCE_HYPOTHESES",
     "ROUTING_HYPOTHESES",
     "SCAN_HYPOTHESES",

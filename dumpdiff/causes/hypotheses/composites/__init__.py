@@ -24,6 +24,7 @@ from .other_tables import has_unpaired_tables, list_other_tables
 from .partial_biases import list_missing_bias_parts
 from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
+from .recorded_differences import list_recorded_differences
 from .reduction_axes import list_common_reduction_axes, list_reduction_axes
 from .rotations import list_exchanged_inputs, list_rotations
 from .roundings import list_roundings
@@ -48,8 +49,12 @@ EVIDENT_HYPOTHESES = (
 #: others if it runs in the other direction.
 SCAN_HYPOTHESES = (Hypothesis("scan-direction", make_search(list_reversed_scans)),)
 
+#: A step that one side leaves out, tried on what follows from it.
+OMISSION_HYPOTHESES = (Hypothesis("missing-step", make_search(list_bypassed_steps)),)
+
 #: In the order in which equal explanations are listed: the simplest first.
 HYPOTHESES = (
+    Hypothesis("argument", make_search(list_recorded_differences)),
     Hypothesis("quantization-scale", make_search(list_quantizers)),
     Hypothesis("quantization-range", make_search(list_step_limits)),
     Hypothesis("quantization-axis", make_search(list_scale_axes)),
@@ -78,7 +83,7 @@ HYPOTHESES = (
     Hypothesis("bias-missing", make_search(list_missing_bias_parts)),
     Hypothesis("missing-term", make_search(list_missing_inputs)),
     Hypothesis("straight-through", make_search(list_missing_masks)),
-    Hypothesis("missing-step", make_search(list_bypassed_steps)),
+    *OMISSION_HYPOTHESES,
     Hypothesis("clamp", make_search(list_clamps)),
     Hypothesis("variant", make_search(list_variants)),
     Hypothesis("missing-step", make_search(list_unnamed_surplus_steps, has_surplus_ops)),

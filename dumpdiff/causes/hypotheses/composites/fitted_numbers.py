@@ -83,7 +83,7 @@ def _change_argument(
         parameters = {"number": value}
         yield Change(number, output, "rope-theta", description, contrast, parameters)
         return
-    cause, word = _name_argument(case, region, number, (recorded, value))
+    cause, word = name_argument(case, region, number, (recorded, value))
     yield Change(
         number,
         output,
@@ -144,7 +144,7 @@ def _find_power_bases(
     return None
 
 
-def _name_argument(
+def name_argument(
     case: FaultCase, region: Region, number: int, values: tuple[float, float]
 ) -> tuple[str, str]:
     """Return (cause, word) of a number that an op takes; ``values``: the recorded and the other."""

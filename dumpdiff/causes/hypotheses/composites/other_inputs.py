@@ -61,7 +61,7 @@ def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                     cause, description = "weight-swapped", f"{name} in its place"
                     contrast = f"has {step_input.name}"
                 else:
-                    cause, description, contrast = _describe_replacement(
+                    cause, description, contrast = describe_replacement(
                         case, region, number, step_input, (name, array)
                     )
                 is_norm = cause == "norm-missing"
@@ -145,7 +145,7 @@ def _list_other_parameters(
     return parameters[:_MAX_REPLACEMENTS]
 
 
-def _describe_replacement(
+def describe_replacement(
     case: FaultCase,
     region: Region,
     number: int,
@@ -169,7 +169,7 @@ def _describe_replacement(
         return _describe_unrecorded(case, step, step_input, source)
     if name.startswith(SIBLING_PREFIX):
         return "split-order", f"{step.name} ({step.kind}) of {name}", contrast
-    cause, description = _name_source(case, region, number, step_input, source)
+    cause, description = name_source(case, region, number, step_input, source)
     return cause, description, "rolls them" if cause == "row-shift" else contrast
 
 
@@ -312,7 +312,7 @@ def _swap_inputs(
     yield Change(number, output, cause, f"{step.kind} of {names}")
 
 
-def _name_source(
+def name_source(
     case: FaultCase,
     region: Region,
     number: int,
@@ -326,7 +326,8 @@ def _name_source(
         return name_score_term(case, step_input)
     if have_same_elements(array, step_input.array):
         return _name_rearrangement(case, step_input, source)
-    if step.kind in LOSS_KINDS or (case.is_near_loss and step.kind == "sub"):
+    is_of_loss = case.is_near_loss or case.faithful.size == 1
+    if step.kind in LOSS_KINDS or (is_of_loss and step.kind == "sub"):
         return "loss-target", f"the loss against {name}"
     others = [item for _, item in list_floating_inputs(step) if item is not step_input]
     is_residual = any(case.depends_on(other.value, step_input.value) for other in others)

@@ -69,7 +69,7 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
             if np.array_equal(output, region.steps[number].output):
                 continue  # without them nothing changes
             steps = [region.steps[skipped] for skipped in skipped_numbers]
-            omission = _describe_steps(case, region, number, steps, source)
+            omission = describe_omission(case, region, number, steps, source)
             if has_replacement and omission.cause == "missing-step" and len(steps) > 1:
                 continue  # they are not missing
             change = Change(
@@ -142,7 +142,7 @@ def _list_sources(
 
 
 @dataclass(frozen=True)
-class _Omission:
+class Omission:
     """Steps that are left out, as said of the side without them and of the side with them."""
 
     cause: str
@@ -150,10 +150,10 @@ class _Omission:
     having: Statement | None = None
 
 
-def _describe_steps(
+def describe_omission(
     case: FaultCase, region: Region, number: int, steps: list[Step], source: StepInput
-) -> _Omission:
-    """Return what leaving out these steps means; ``number`` is the last one's."""
+) -> Omission:
+    """Return what it means that these steps are left out; ``number`` is the last one's."""
     kinds = {step.kind for step in steps}
     names = ", ".join(f"{step.name} ({step.kind})" for step in steps)
     factor = _multiply_numbers(steps) if kinds <= _SCALING_KINDS else None
@@ -162,45 +162,45 @@ def _describe_steps(
     if len(steps) == 1 and _subtracts_mean(region, number, source):
         without = Statement(f"RMS norm, without {names} of the mean", "has layer norm")
         having = Statement(f"layer norm, with {names} of the mean", "has RMS norm")
-        return _Omission("norm-kind", without, having)
+        return Omission("norm-kind", without, having)
     for cause, noun, details in _list_nouns(case, steps, source):
         thing = f"{noun}{details} ({names})"
-        return _Omission(
+        return Omission(
             cause, Statement(f"no {noun}", f"has {thing}"), Statement(thing, "has none")
         )
     if len(steps) == 1:
         return _describe_step(case, region, number, source)
     cause = "activation-kind" if kinds <= ACTIVATION_KINDS else "missing-step"
     without = Statement(f"without {names}")
-    return _Omission(cause, without, Statement(f"with {names}", "has no such ops"))
+    return Omission(cause, without, Statement(f"with {names}", "has no such ops"))
 
 
 def _describe_factor(
     case: FaultCase, region: Region, number: int, source: StepInput, factor: float, names: str
-) -> _Omission:
+) -> Omission:
     """Return what leaving out a product with a number means."""
     if not _gates_itself(case, region, number, source):
         return _describe_scaling(_name_scaling(case, region, number), names, factor)
     quick_gelu = f"x sigmoid({factor:.6g} x)"
-    return _Omission(
+    return Omission(
         "activation-kind",
         Statement("silu, x sigmoid(x)", f"has {quick_gelu}"),
         Statement(quick_gelu, "has silu, x sigmoid(x)"),
     )
 
 
-def _describe_step(case: FaultCase, region: Region, number: int, source: StepInput) -> _Omission:
+def _describe_step(case: FaultCase, region: Region, number: int, source: StepInput) -> Omission:
     """Return what leaving out one step means."""
     others = [item for _, item in list_floating_inputs(region.steps[number]) if item is not source]
     is_addition = region.steps[number].kind == "add"
     if is_addition and len(others) == 1 and _is_used_twice(case, source.value, others[0]):
         name = others[0].name
         without = Statement(f"its bias added once ({name})", "adds it twice")
-        return _Omission(
+        return Omission(
             "bias-doubled", without, Statement(f"its bias added twice ({name})", "adds it once")
         )
     cause, description = name_bypass(case, region, number, others)
-    return _Omission(cause, Statement(description))
+    return Omission(cause, Statement(description))
 
 
 def _gates_itself(case: FaultCase, region: Region, number: int, source: StepInput) -> bool:
@@ -269,8 +269,8 @@ def _list_nouns(
         yield "norm-missing", "norm", ""
 
 
-def _describe_scaling(cause: str, names: str, factor: float) -> _Omission:
-    return _Omission(
+def _describe_scaling(cause: str, names: str, factor: float) -> Omission:
+    return Omission(
         cause,
         Statement(
             f"a factor of 1, without {names}",

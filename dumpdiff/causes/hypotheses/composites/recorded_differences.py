@@ -1,0 +1,246 @@
+"""What the records of the two regions show: a number, an input or a sign that only one of them has.
+
+There are few such differences, so that also one number, such as a loss, is seldom explained by
+chance, and what is said of them is in both records.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+
+from ....model.arrays import AnyArray
+from ....model.trace import BACKWARD, FORWARD
+from ...fault_case import FaultCase, compute_residual, have_same_elements
+from ...region import Region, Step, StepInput
+from .change import Change, belongs_to_formula, compute_with, list_floating_inputs
+from .fitted_numbers import name_argument
+from .numbers_in_steps import count_numbers, list_numbers, write_number
+from .other_inputs import describe_replacement, name_source
+from .surplus_steps import describe_omission
+
+#: Kinds of sums, and the kind that the other sign makes of them.
+_SIGNED_KINDS = {"add": "sub", "sub": "add"}
+#: Relative L2 within which values of the two sides are one value.
+_EQUAL_DISTANCE = 1e-4
+#: Values of the other region that are tried in place of one.
+_MAX_FOREIGN_VALUES = 6
+
+
+def list_recorded_differences(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Give the region a number, a sign or an input of the other side's region."""
+    other_region = case.faulty_region
+    if other_region is None:
+        return
+    changes = (
+        *_list_missing_numbers(case, region, other_region),
+        *_list_other_numbers(case, region, other_region),
+        *_list_exchanged_numbers(region),
+        *_list_other_signs(case, region, other_region),
+    )
+    for change in changes:
+        yield replace(change, is_evident=True)
+    for change in _list_foreign_inputs(case, region, other_region):
+        yield replace(change, is_evident=True)
+
+
+def _list_missing_numbers(
+    case: FaultCase, region: Region, other_region: Region
+) -> Iterator[Change]:
+    """Leave out the factors and addends that only this region has."""
+    surplus = count_numbers(region.steps) - count_numbers(other_region.steps)
+    for number, step in enumerate(region.steps):
+        if not any(write_number(own) in surplus for _, own in list_numbers(step)):
+            continue
+        for _, source in list_floating_inputs(step):
+            if source.array.size != step.output.size or belongs_to_formula(case, region, number):
+                continue
+            omission = describe_omission(case, region, number, [step], source)
+            yield Change(
+                number,
+                source.array.reshape(step.output.shape),
+                omission.cause,
+                omission.without.description,
+                omission.without.contrast,
+                omission.without.parameters,
+                mirror=omission.having,
+                omitted_values=[step.value],
+                kept_value=source.value,
+            )
+
+
+def _list_other_numbers(case: FaultCase, region: Region, other_region: Region) -> Iterator[Change]:
+    """Put a number that only the other region has in the place of one that only this region has.
+
+    Or in the place of a computed number: of a count, where the other side has a constant.
+    """
+    own_numbers, other_numbers = count_numbers(region.steps), count_numbers(other_region.steps)
+    surplus, others = own_numbers - other_numbers, other_numbers - own_numbers
+    for number, step in enumerate(region.steps):
+        for position, own in list_numbers(step):
+            if write_number(own) in surplus:
+                for other in others:
+                    yield from _replace_number(case, region, number, position, (own, other))
+        for position, step_input in enumerate(step.inputs):
+            if step_input.value >= 0 and step_input.array.size == 1 and step.kind in ("mul", "div"):
+                for other in others:
+                    yield from _replace_count(region, number, position, other)
+
+
+def _replace_number(
+    case: FaultCase, region: Region, number: int, position: int, numbers: tuple[float, float]
+) -> Iterator[Change]:
+    step = region.steps[number]
+    own, other = numbers
+    output = compute_with(step, position, np.asarray(other))
+    if output is None:
+        return
+    cause, word = name_argument(case, region, number, numbers)
+    description, contrast = f"{word} = {other:.6g} in {step.name}", f"has {own:.6g}"
+    yield Change(number, output, cause, description, contrast, {word: other})
+
+
+def _replace_count(region: Region, number: int, position: int, other: float) -> Iterator[Change]:
+    step = region.steps[number]
+    step_input = step.inputs[position]
+    output = compute_with(step, position, np.full(step_input.array.shape, other))
+    if output is None or float(step_input.array.reshape(-1)[0]) == other:
+        return
+    word = "divided" if step.kind == "div" else "multiplied"
+    yield Change(
+        number,
+        output,
+        "loss-reduction" if region.steps[-1].output.size == 1 else "constant-factor",
+        f"{word} by {other:.6g} in {step.name}",
+        f"has {float(step_input.array.reshape(-1)[0]):.6g}, computed by {step_input.name}",
+        {"the number": other},
+    )
+
+
+def _list_exchanged_numbers(region: Region) -> Iterator[Change]:
+    """Exchange the numbers of two steps of one kind, as alpha and 1 - alpha."""
+    entries = [
+        (number, position, value)
+        for number, step in enumerate(region.steps)
+        for position, value in list_numbers(step)
+    ]
+    for (i, position_i, value_i), (j, position_j, value_j) in combinations(entries, 2):
+        first, second = region.steps[i], region.steps[j]
+        if i == j or first.kind != second.kind or value_i == value_j:
+            continue
+        outputs = (
+            compute_with(first, position_i, np.asarray(value_j)),
+            compute_with(second, position_j, np.asarray(value_i)),
+        )
+        if outputs[0] is None or outputs[1] is None or j in region.find_numbers_after(i):
+            continue
+        yield Change(
+            i,
+            outputs[0],
+            "loss-weight" if region.steps[-1].output.size == 1 else "argument",
+            f"{value_j:.6g} in {first.name} and {value_i:.6g} in {second.name}",
+            "has the two numbers exchanged",
+            further_outputs={j: outputs[1]},
+        )
+
+
+def _list_other_signs(case: FaultCase, region: Region, other_region: Region) -> Iterator[Change]:
+    """Subtract in place of adding, or the reverse, where the other region has the other kind."""
+    kinds = Counter(step.kind for step in region.steps)
+    other_kinds = Counter(step.kind for step in other_region.steps)
+    for number, step in enumerate(region.steps):
+        other_kind = _SIGNED_KINDS.get(step.kind)
+        inputs = list_floating_inputs(step)
+        if other_kind is None or len(inputs) != 2:
+            continue
+        if (
+            kinds[step.kind] <= other_kinds[step.kind]
+            or other_kinds[other_kind] <= kinds[other_kind]
+        ):
+            continue
+        for position, step_input in inputs:
+            output = compute_with(step, position, -step_input.array)
+            if output is not None:
+                text, contrast = f"{step_input.name} with the other sign in {step.name}", ""
+                if step.kind == "add":
+                    text, contrast = f"{step_input.name} subtracted in {step.name}", "adds it"
+                cause = _name_sign(case, step, step_input)
+                yield Change(number, output, cause, text, contrast, {"factor": -1.0})
+
+
+def _name_sign(case: FaultCase, step: Step, step_input: StepInput) -> str:
+    if case.phase == BACKWARD:
+        return "gradient-scaled"
+    is_branch = case.phase == FORWARD and step.output.size > 1 and not step_input.is_parameter
+    return "residual-scale" if is_branch else "constant-factor"
+
+
+def _list_foreign_inputs(case: FaultCase, region: Region, other_region: Region) -> Iterator[Change]:
+    """Read a value that both sides have, and that only the other side's region reads."""
+    other_inputs = _collect_inputs(other_region)
+    foreign = [
+        item for item in other_inputs.values() if item.agrees and not _holds(region, item.array)
+    ][:_MAX_FOREIGN_VALUES]
+    if not foreign:
+        return
+    n_readers = Counter(
+        item.value for step in region.steps for item in {i.value: i for i in step.inputs}.values()
+    )
+    seen_values: set[int] = set()
+    for number, step in enumerate(region.steps):
+        for position, item in list_floating_inputs(step):
+            if item.value < 0 or _holds(other_region, item.array):
+                continue
+            for other in foreign:
+                if other.array.size != item.array.size or other.is_parameter != item.is_parameter:
+                    continue
+                array = other.array.reshape(item.array.shape)
+                cause, text, contrast = _describe_source(case, region, number, item, other)
+                if item.value not in seen_values:
+                    values = {item.value: array}
+                    yield Change(number, step.output, cause, text, contrast, replaced_values=values)
+                output = compute_with(step, position, array) if n_readers[item.value] > 1 else None
+                if output is not None:
+                    yield Change(number, output, cause, text, contrast)
+            seen_values.add(item.value)
+
+
+def _describe_source(
+    case: FaultCase, region: Region, number: int, item: StepInput, other: StepInput
+) -> tuple[str, str, str]:
+    """Return (cause, description, contrast) of a step that reads another value.
+
+    If no record shows what made either value, both may be inputs of the run.
+    """
+    source = (other.name, other.array.reshape(item.array.shape))
+    if item.producer_kind or other.producer_kind:
+        return describe_replacement(case, region, number, item, source)
+    cause, text = name_source(case, region, number, item, source)
+    return cause, text, "has another one"
+
+
+def _collect_inputs(region: Region) -> Mapping[int, StepInput]:
+    """Return by class the floating tensors that enter a region."""
+    computed_values = {step.value for step in region.steps}
+    return {
+        item.value: item
+        for step in region.steps
+        for _, item in list_floating_inputs(step)
+        if item.value >= 0 and item.value not in computed_values and item.array.ndim
+    }
+
+
+def _holds(region: Region, array: AnyArray) -> bool:
+    """Return whether a region reads or computes a value, in any layout."""
+    arrays = [item.array for step in region.steps for item in step.inputs]
+    arrays.append(region.steps[-1].output)
+    return any(
+        own.size == array.size
+        and own.dtype.kind == "f"
+        and (compute_residual(own, array) <= _EQUAL_DISTANCE or have_same_elements(own, array))
+        for own in arrays
+    )
