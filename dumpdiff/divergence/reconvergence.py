@@ -30,6 +30,8 @@ _MIN_LEARNED = 2
 #: of a maximum, and MindSpore gives all to one.
 _TIED_KINDS = frozenset({"max", "min", "maximum", "minimum"})
 
+_FILL_KIND = "masked_fill"
+
 
 def find_reconverged(
     graph: JointGraph,
@@ -83,9 +85,8 @@ def find_reconverged(
     for node in [node for node in reversed(graph.order) if not leads_to_agreement[node]]:
         sums = unread_sums.get(node, {})
         ends = _list_ends(node, children, state, returned_nodes, unused_nodes)
-        if graph.phase[node] == FORWARD and state[node] in DIVERGED:
-            forward_ends = [end for end in ends if graph.phase[end] == FORWARD]
-            ends = forward_ends or ends
+        if graph.phase[node] == FORWARD and state[node] != AGREEING:
+            ends = _select_forward_ends(graph, state, ends)
         ends = ends or removing_results.get(node, []) or list(sums)
         agreeing_ends = [
             end
@@ -134,6 +135,19 @@ def _list_ends(
         elif child not in unused_nodes:
             ends[child] = None
     return list(ends)
+
+
+def _select_forward_ends(graph: JointGraph, state: Sequence[str], ends: list[int]) -> list[int]:
+    """Return the ends of a forward value that tell whether it is right; all, if none is known.
+
+    Gradients read it, too, and may differ for another reason. What reads a value without a partner,
+    of which only one side has one here, was not recorded: the other ends tell more.
+    """
+    forward_ends = [end for end in ends if graph.phase[end] == FORWARD]
+    lost_ends = [end for end in forward_ends if state[end] in UNKNOWN and not graph.children[end]]
+    if len({bool(graph.target_classes[end] >= 0) for end in lost_ends}) == 1:
+        forward_ends = [end for end in forward_ends if end not in lost_ends] or forward_ends
+    return forward_ends or ends
 
 
 def _mark_compared_at_ends(
@@ -353,7 +367,8 @@ def _has_same_operation(
         return False
     if _is_reversed_difference(graph, node) or _is_shared_at_ties(graph, node):
         return False
-    if _has_other_scalars(graph, node) and _has_other_readers(graph, node):
+    has_other_numbers = _has_other_scalars(graph, node) or _has_other_fill(graph, node)
+    if has_other_numbers and _has_other_readers(graph, node):
         return False
     if any(_get_size(graph, unpaired) > 1 for unpaired in walk.ancestry[node].unpaired_nodes):
         return False
@@ -428,6 +443,23 @@ def _has_other_scalars(graph: JointGraph, node: int) -> bool:
     is_of_pair = scalars["target_op"] == target.find_producer(node)
     is_of_pair &= scalars["reference_op"] == reference.find_producer(node)
     return bool(is_of_pair.any())
+
+
+def _has_other_fill(graph: JointGraph, node: int) -> bool:
+    """Return whether both sides fill whole numbers under a mask, each with another number.
+
+    What counts pixels of no class as the first class, and leaves them out, is what counts them as
+    one class more, and drops it.
+    """
+    if _get_producer_kinds(graph, node) != (_FILL_KIND, _FILL_KIND):
+        return False
+    numbers = []
+    for side in graph.sides:
+        tensors = side.flow.tensors
+        rows = side.flow.get_tensor_ids(side.find_producer(node))
+        table = tensors.iloc[rows]
+        numbers.append(table["max"][table["constant"] & (table["size"] == 1)].tolist())
+    return all(numbers) and numbers[0] != numbers[1]
 
 
 def _has_other_readers(graph: JointGraph, node: int) -> bool:
