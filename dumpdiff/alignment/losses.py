@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..graph import Flow
+from ..graph.missing_edges import has_missing_producer
 from ..model.dtypes import is_floating
 from ..model.trace import FORWARD
 from . import confidence
@@ -114,7 +115,7 @@ def list_scalar_ends(flow: Flow) -> list[int]:
     """Return the floating scalars at the end of the forward pass, in order.
 
     A loss is one of them. A count is none, such as that of the batches that a norm has seen, nor is
-    what an op keeps for itself next to a larger result.
+    what an op keeps for itself next to a larger result, nor what depends on no parameter.
     """
     dtypes = flow.list_column("dtype")
     return [
@@ -123,6 +124,7 @@ def list_scalar_ends(flow: Flow) -> list[int]:
         if is_floating(str(dtypes[value]))
         and is_forward_end(flow, value)
         and not _is_workspace(flow, value)
+        and _may_depend_on_weights(flow, value)
     ]
 
 
@@ -130,6 +132,28 @@ def _is_workspace(flow: Flow, value: int) -> bool:
     """Return whether the op that computes a value gives larger ones before it."""
     written_values = flow.writes[int(flow.producers[value])]
     return value in written_values[1:] and flow.sizes[written_values[0]] > 1
+
+
+def _may_depend_on_weights(flow: Flow, value: int) -> bool:
+    """Return whether a parameter may be among what a value is computed from.
+
+    A count of tokens, or an argument of an op, is computed from the batch or from numbers alone.
+    Where an op on the way was not recorded, or no parameter has a name, it may.
+    """
+    parameters = flow.list_column("parameter")
+    if not any(parameters):
+        return True
+    visited, pending = {value}, [value]
+    while pending:
+        read_value = pending.pop()
+        producer = int(flow.producers[read_value])
+        if parameters[read_value] or (producer < 0 and has_missing_producer(flow, read_value)):
+            return True
+        operands = flow.operands[producer] if producer >= 0 else ()
+        new_values = [operand for operand in operands if operand not in visited]
+        visited.update(new_values)
+        pending += new_values
+    return False
 
 
 def is_forward_end(flow: Flow, value: int) -> bool:

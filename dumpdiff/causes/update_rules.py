@@ -7,6 +7,8 @@ the two is decayed: what else tells SGD from its momentum, or Adam from NAdam, c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..graph import list_kept_values
@@ -25,19 +27,18 @@ _RULES = (SGD(), SGD(decay=L2), Adam(), Adam(decay=DECOUPLED), Adam(decay=L2))
 
 
 def find_other_rule(index: ComparisonIndex, value_pair: ValuePair) -> Cause | None:
-    """Return the cause if both sides update the weight of a kept value by other rules.
+    """Return the cause if both sides update the weight of a value by other rules.
 
-    None if the values are not what an update keeps, if a whole tensor is missing, if none of the
-    rules explains a side's step, or if one rule with other numbers can explain both.
+    None if the values are neither what an update keeps nor computed from its weight, if a whole
+    tensor is missing, if none of the rules explains a side's step, or if one rule with other
+    numbers can explain both.
     """
-    sides = index.comparison.alignment.sides
-    fits_of_sides = []
-    for side, value in enumerate(value_pair.classes):
-        for weight, update in sides[side].updates.items():
-            if value in list_kept_values(update):
-                fits_of_sides.append(_fit_rules(index, side, weight))
-                break
-    if len(fits_of_sides) < len(sides) or not all(fits_of_sides):
+    weights = [_find_weight(index, side, value) for side, value in enumerate(value_pair.classes)]
+    if min(weights) < 0:
+        return None
+    gradients = _find_gradients(index, weights)
+    fits_of_sides = [_fit_rules(index, side, weights[side], gradients[side]) for side in (0, 1)]
+    if not all(fits_of_sides):
         return None
     target_fits, reference_fits = fits_of_sides
     if any(_may_be_one_rule(t, r) for t in target_fits for r in reference_fits):
@@ -53,10 +54,36 @@ def find_other_rule(index: ComparisonIndex, value_pair: ValuePair) -> Cause | No
     return Cause("update-rule", text, residual)
 
 
-def _fit_rules(index: ComparisonIndex, side: int, weight: int) -> tuple[Fit, ...]:
+def _find_weight(index: ComparisonIndex, side: int, value: int) -> int:
+    """Return the weight whose update keeps a value or computes it from the weight; -1 if none."""
+    updates = index.comparison.alignment.sides[side].updates
+    for weight, update in updates.items():
+        if value in list_kept_values(update):
+            return weight
+    flow = index.flows[side]
+    producer = int(flow.producers[value])
+    weights = [read for read in flow.reads[producer] if read in updates] if producer >= 0 else []
+    return weights[0] if len(weights) == 1 else -1
+
+
+def _find_gradients(index: ComparisonIndex, weights: Sequence[int]) -> Sequence[int]:
+    """Return the gradients of a weight on both sides, -1 for an unknown one.
+
+    A gradient that an update adds its decay to is known as the partner of the other side's.
+    """
+    gradients = [
+        side.gradients.by_value.get(weight, -1)
+        for side, weight in zip(index.comparison.alignment.sides, weights, strict=True)
+    ]
+    for side in (0, 1):
+        if gradients[side] < 0:
+            gradients[side] = index.partners[1 - side].get(gradients[1 - side], -1)
+    return gradients
+
+
+def _fit_rules(index: ComparisonIndex, side: int, weight: int, gradient: int) -> tuple[Fit, ...]:
     """Return the rules that explain the step of a weight, the best one first."""
     prepared = index.comparison.alignment.sides[side]
-    gradient = prepared.gradients.by_value.get(weight, -1)
     arrays = []
     for value in (weight, prepared.updates[weight].new_weight, gradient):
         tensor = find_whole_tensor(prepared.flow, value) if value >= 0 else -1

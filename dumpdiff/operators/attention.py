@@ -64,7 +64,9 @@ def compute_attention(call: Call) -> Interpretations:
     scale = call.get_number("scale", "scale_value", "scaling", default=q.shape[-1] ** -0.5)
     score_shape = q.shape[-2], k.shape[-2]
     mask_candidates = (*extra_tensors, *call.keywords.values())
-    masks = [array for array in mask_candidates if array.shape[-2:] == score_shape]
+    masks = [
+        array for array in mask_candidates if _fits_scores(array, (*q.shape[:-2], *score_shape))
+    ]
     if masks:
         yield from _apply_recorded_mask(q, k, v, scale, masks[0])
         return
@@ -74,6 +76,14 @@ def compute_attention(call: Call) -> Interpretations:
     yield "no mask", attention(q, k, v, scale)
     if not is_causal:
         yield "causal", attention(q, k, v, scale, make_causal_mask(*score_shape))
+
+
+def _fits_scores(array: AnyArray, shape: tuple[int, ...]) -> bool:
+    """Return whether a mask is of scores: of all of them, or of the keys for all queries."""
+    if not 2 <= array.ndim <= len(shape) or array.shape[-1] != shape[-1]:
+        return False
+    lengths = zip(array.shape[::-1], shape[::-1], strict=False)
+    return all(length in (1, other) for length, other in lengths)
 
 
 def _has_attention_shapes(q: AnyArray, k: AnyArray, v: AnyArray) -> bool:

@@ -40,31 +40,24 @@ def _find_counted_labels(logits: AnyArray, labels: AnyArray) -> Flags:
 
 
 def compute_cross_entropy(call: Call) -> Interpretations:
-    """Compute the cross-entropy of logits against class labels.
+    """Compute the cross-entropy of logits against labels, or against shares of the classes.
 
-    The result is the mean, the sum, or one loss per token, whichever has the recorded shape.
+    Classes are the last axis, or axis 1 of images. The result is the mean, the sum, or one loss for
+    each label, whichever has the recorded shape. Weights of classes and an ignored label count.
     """
     if len(call.tensors) < 2:
         return
     logits, labels = call.tensors[:2]
+    if labels.dtype.kind == "f":
+        if labels.shape == logits.shape and logits.ndim > 1:
+            losses = -np.sum(labels * log_softmax(logits), axis=-1)
+            yield from _reduce_labels(call, losses, np.ones_like(losses))
+        return
     if labels.dtype.kind not in "iu" or logits.ndim < 2:
         return
-    if labels.size * logits.shape[-1] != logits.size:
-        return
-    logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-    losses = compute_token_losses(logits, labels)
-    smoothing = call.get_number("label_smoothing", default=0.0)
-    if smoothing:
-        uniform_losses = -log_softmax(logits).mean(axis=-1)
-        is_counted = _find_counted_labels(logits, labels)
-        losses = np.where(is_counted, (1 - smoothing) * losses + smoothing * uniform_losses, 0.0)
-    shape = call.output_shape
-    if shape is not None and int(np.prod(shape)) == losses.size > 1:
-        yield "per token", losses.reshape(shape)
-        return
-    count = max(1, int(np.sum(_find_counted_labels(logits, labels))))
-    yield "mean", np.asarray(losses.sum() / count)
-    yield "sum", np.asarray(losses.sum())
+    for flat_logits in _list_flat_logits(logits, labels):
+        losses, weights = _compute_weighted_losses(call, log_softmax(flat_logits), labels)
+        yield from _reduce_labels(call, losses, weights)
 
 
 def compute_nll_loss(call: Call) -> Interpretations:
@@ -72,14 +65,62 @@ def compute_nll_loss(call: Call) -> Interpretations:
     if len(call.tensors) < 2:
         return
     log_probabilities, labels = call.tensors[:2]
-    if labels.dtype.kind not in "iu" or log_probabilities.ndim != 2:
+    if labels.dtype.kind not in "iu" or log_probabilities.ndim < 2:
         return
-    labels = labels.reshape(-1)
-    columns = np.clip(labels, 0, log_probabilities.shape[1] - 1)
-    losses = -log_probabilities[np.arange(len(labels)), columns]
-    counted_losses = losses[labels != _IGNORED_LABEL]
-    yield "mean", np.asarray(counted_losses.mean())
-    yield "sum", np.asarray(counted_losses.sum())
+    for flat in _list_flat_logits(log_probabilities, labels):
+        yield from _reduce_labels(call, *_compute_weighted_losses(call, flat, labels))
+
+
+def _list_flat_logits(logits: AnyArray, labels: AnyArray) -> list[AnyArray]:
+    """Return the logits as (labels, classes), for each axis that may be the classes'."""
+    flat = []
+    if logits.ndim > 2 and labels.shape == (*logits.shape[:1], *logits.shape[2:]):
+        flat.append(np.moveaxis(logits, 1, -1).reshape(-1, logits.shape[1]))
+    if labels.size * logits.shape[-1] == logits.size:
+        flat.append(logits.reshape(-1, logits.shape[-1]))
+    return flat
+
+
+def _compute_weighted_losses(
+    call: Call, log_probabilities: AnyArray, labels: AnyArray
+) -> tuple[Floats, Floats]:
+    """Return (labels,) the weighted loss of each, and its weight: 0 for what does not count.
+
+    With label smoothing s the loss is (1 - s) w_y l_y + s / C sum_c w_c l_c, as in PyTorch.
+    """
+    n_classes = log_probabilities.shape[-1]
+    flat_labels = labels.reshape(-1)
+    ignored_label = call.get_number("ignore_index", default=_IGNORED_LABEL)
+    is_counted = _find_counted_labels(log_probabilities, flat_labels)
+    is_counted &= flat_labels != ignored_label
+    rows, columns = np.arange(flat_labels.size), np.where(is_counted, flat_labels, 0)
+    class_weights = call.keywords.get("weight", call.tensors[2] if len(call.tensors) > 2 else None)
+    if class_weights is None or class_weights.shape != (n_classes,):
+        class_weights = np.ones(n_classes)
+    weights: Floats = np.where(is_counted, class_weights[columns], 0.0)
+    losses = -weights * log_probabilities[rows, columns]
+    smoothing = call.get_number("label_smoothing", default=0.0)
+    if smoothing:
+        of_all_classes = -(log_probabilities * class_weights).mean(axis=-1)
+        losses = (1 - smoothing) * losses + smoothing * np.where(is_counted, of_all_classes, 0.0)
+    return losses, weights
+
+
+def _reduce_labels(call: Call, losses: Floats, weights: Floats) -> Interpretations:
+    """Yield one loss for each label if the output has as many, else the mean and the sum.
+
+    A weighted sum may also be divided by the number of the labels, or of those that count.
+    """
+    shape = call.output_shape
+    if shape is not None and int(np.prod(shape)) == losses.size > 1:
+        yield "per token", losses.reshape(shape)
+        return
+    yield "mean", np.asarray(losses.sum() / (weights.sum() or 1.0))
+    yield "sum", np.asarray(losses.sum())
+    counts = {"that count": int(np.count_nonzero(weights)), "there are": losses.size}
+    for noun, count in counts.items():
+        if count and count != weights.sum():
+            yield f"the sum divided by the labels {noun}", np.asarray(losses.sum() / count)
 
 
 def compute_distance_loss(call: Call) -> Interpretations:

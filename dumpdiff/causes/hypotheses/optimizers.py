@@ -211,6 +211,9 @@ def _compare_linear_updates(
             texts = ("Nesterov momentum", "plain momentum")
             own, other = texts if rates[0] > rates[1] else texts[::-1]
             return "momentum-kind", f"{own} ({momentum:.4g})", f"has {other}"
+        clip_text = _describe_one_sided_clip(case, ratio)
+        if clip_text:
+            return "clip", f"gradients {ratio:.4g} times the {case.faithful_side}'s", clip_text
         if _is_read_directly(case, gradient) and min(rates) > 0:
             description = f"learning rate = {rates[0]:.4g}"
             return "learning-rate", description, f"has learning rate = {rates[1]:.4g}"
@@ -229,6 +232,24 @@ def _find_momentum(case: FaultCase, ratio: float) -> float | None:
         if is_momentum and abs(max(ratio, 1 / ratio) - 1 - number) <= _MAX_NUMBER_ERROR:
             return number
     return None
+
+
+def _describe_one_sided_clip(case: FaultCase, ratio: float) -> str:
+    """Return what is said of a number by which one side alone multiplies its gradients.
+
+    '' if there is none. Such a number is computed, from the norm of all gradients, and makes the
+    ratio of the two steps.
+    """
+    for operands, factor in ((case.operands, 1 / ratio), (case.faulty_operands, ratio)):
+        for operand in operands:
+            is_number = int(np.prod(operand.shape)) == 1 and operand.kind and not operand.parameter
+            if not is_number or not operand.is_floating:
+                continue
+            if abs(float(operand.array.reshape(-1)[0]) - factor) <= _MAX_NUMBER_ERROR * factor:
+                if operands is case.operands:
+                    return f"multiplies them by {operand.name}"
+                return f"does not multiply them by {operand.name}"
+    return ""
 
 
 def _round_decay(decay: float) -> float:

@@ -6,6 +6,7 @@ from all positions, so no list of scaling rules is needed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ _EQUAL_FACTORS = 3e-3
 _MIN_ANGLE = 1e-2
 #: Largest angle that is far from the turning points of a wave, except the one at angle 0.
 _MAX_FIRST_ANGLE = 0.5
+#: Fewest pixels or patches of a side of an image that has positions.
+_MIN_SIDE = 3
 #: Fewest columns of known frequency.
 _MIN_COLUMNS = 2
 
@@ -39,19 +42,19 @@ class _Waves:
 
     is_sine: list[bool]
     frequencies: Floats
-    first_position: int
-    n_positions: int
+    positions: Ints  #: (rows, columns); those of an image count its rows, or its columns
 
     @property
     def is_known(self) -> Flags:
         """Whether the frequency of each column is known."""
-        last_position = self.first_position + self.n_positions - 1
-        return np.array(self.is_sine) | (np.abs(self.frequencies) * last_position >= _MIN_ANGLE)
+        last_positions = self.positions.max(axis=0)
+        turns = np.abs(self.frequencies) * last_positions >= _MIN_ANGLE
+        is_known: Flags = np.array(self.is_sine) | turns
+        return is_known
 
     def compute(self, frequencies: Floats) -> Floats:
-        """Return the table (positions, columns) with these frequencies."""
-        positions = np.arange(self.first_position, self.first_position + self.n_positions)
-        angles = np.outer(positions, frequencies)
+        """Return the table (rows, columns) with these frequencies."""
+        angles = self.positions * frequencies
         return np.where(self.is_sine, np.sin(angles), np.cos(angles))
 
 
@@ -65,7 +68,7 @@ def suggest_frequencies(case: FaultCase) -> Iterator[Candidate]:
     if waves is None or faulty_waves is None or waves.is_sine != faulty_waves.is_sine:
         return
     is_known = waves.is_known & faulty_waves.is_known
-    if is_known.sum() < _MIN_COLUMNS or waves.first_position != faulty_waves.first_position:
+    if is_known.sum() < _MIN_COLUMNS or np.any(waves.positions != faulty_waves.positions):
         return
     factors = faulty_waves.frequencies[is_known] / waves.frequencies[is_known]
     is_changed = np.abs(factors - 1) > _EQUAL_FACTORS
@@ -180,16 +183,41 @@ def holds_both_waves(array: AnyArray) -> bool:
 def _read_waves(rows: AnyArray) -> _Waves | None:
     """Return the table as waves, with positions from 0 or 1 on; None if it is none."""
     for first_position in (0, 1):
-        is_sine, frequencies = [], []
+        waves = []
         for column in rows.T:
-            wave = _read_column(column, first_position)
+            wave = _read_column_of_image(column, first_position)
             if wave is None:
                 break
-            is_sine.append(wave[0])
-            frequencies.append(wave[1])
-        if len(frequencies) == rows.shape[1]:
-            return _Waves(is_sine, np.array(frequencies), first_position, len(rows))
+            waves.append(wave)
+        if len(waves) == rows.shape[1]:
+            is_sine, frequencies, positions = zip(*waves, strict=True)
+            return _Waves(list(is_sine), np.array(frequencies), np.stack(positions, axis=1))
     return None
+
+
+def _read_column_of_image(column: AnyArray, first_position: int) -> tuple[bool, float, Ints] | None:
+    """Return (whether it is a sine, frequency, positions) of a column; None if it is no wave.
+
+    The positions count the rows of the table, or the rows or the columns of a square image of which
+    each row of the table is a pixel or a patch; https://arxiv.org/abs/2010.11929, appendix D.4.
+    """
+    positions = np.arange(len(column))
+    readings = [(column, positions)]
+    side = math.isqrt(len(column))
+    if side * side == len(column) and side >= _MIN_SIDE:
+        image = column.reshape(side, side)
+        for lines, own_positions in ((image, positions // side), (image.T, positions % side)):
+            if np.ptp(lines, axis=1).max() <= _MAX_BASE_DIFFERENCE:
+                readings.append((lines[:, 0], own_positions))
+    waves = []
+    for line, own_positions in readings:
+        wave = _read_column(line, first_position)
+        if wave is not None:
+            is_sine, frequency = wave
+            angles = frequency * (first_position + own_positions)
+            difference = np.abs((np.sin if is_sine else np.cos)(angles) - column).max()
+            waves.append((float(difference), is_sine, frequency, first_position + own_positions))
+    return min(waves, key=lambda entry: entry[0])[1:] if waves else None
 
 
 def _read_column(column: AnyArray, first_position: int) -> tuple[bool, float] | None:

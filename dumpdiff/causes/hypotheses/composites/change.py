@@ -58,6 +58,7 @@ class Change:
     omitted_values: Sequence[int] = ()
     kept_value: int = -1
     region: Region | None = None  #: in place of the region: with values of other shapes
+    predicted: AnyArray | None = None  #: the compared value, if several steps were changed for it
 
 
 def make_search(
@@ -89,7 +90,9 @@ def make_search(
                 return
             if next(case.trial_numbers) > _ALL_KINDS * n_safe_trials:
                 return
-            if change.replaced_values:
+            if change.predicted is not None:
+                predicted: AnyArray | None = change.predicted
+            elif change.replaced_values:
                 predicted = region.run_with_values(change.replaced_values)
             else:
                 outputs = {change.number: change.output, **change.further_outputs}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ....model.arrays import AnyArray
-from ....model.trace import BACKWARD
+from ....model.trace import BACKWARD, OPTIMIZER
 from ....operators.activations import sigmoid
 from ....operators.elementwise import ROUNDINGS
 from ...fault_case import FaultCase, compute_residual, find_masked
@@ -63,9 +63,12 @@ def _name_doubled_input(
 ) -> tuple[str, str]:
     """Return (cause, description) of an addend that is added twice.
 
-    Scores to which a mask is added are no bias: twice the scores is another scale.
+    Scores to which a mask is added are no bias: twice the scores is another scale. What is added to
+    a weight in its update is a step.
     """
     description = f"{step_input.name} added twice"
+    if case.phase == OPTIMIZER:
+        return "learning-rate", f"a step of twice the length, {step_input.name} added twice"
     is_bias = step_input.is_parameter and step_input.array.ndim == 1
     if case.phase == BACKWARD:
         return "gradient-scaled", description

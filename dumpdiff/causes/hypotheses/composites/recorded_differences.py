@@ -6,8 +6,8 @@ chance, and what is said of them is in both records.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -25,6 +25,8 @@ from .surplus_steps import describe_omission
 
 #: Kinds of sums, and the kind that the other sign makes of them.
 _SIGNED_KINDS = {"add": "sub", "sub": "add"}
+#: Kinds that compute with a constant tensor: a mean of channels, frequencies, a table of positions.
+_CONSTANT_READERS = {"add", "sub", "mul", "div", "pow", "maximum", "minimum"}
 #: Relative L2 within which values of the two sides are one value.
 _EQUAL_DISTANCE = 1e-4
 #: Values of the other region that are tried in place of one.
@@ -41,6 +43,8 @@ def list_recorded_differences(case: FaultCase, region: Region) -> Iterator[Chang
         *_list_other_numbers(case, region, other_region),
         *_list_exchanged_numbers(region),
         *_list_other_signs(case, region, other_region),
+        *_list_other_constants(region, other_region),
+        *_list_exchanged_steps(region, other_region),
     )
     for change in changes:
         yield replace(change, is_evident=True)
@@ -177,6 +181,104 @@ def _name_sign(case: FaultCase, step: Step, step_input: StepInput) -> str:
         return "gradient-scaled"
     is_branch = case.phase == FORWARD and step.output.size > 1 and not step_input.is_parameter
     return "residual-scale" if is_branch else "constant-factor"
+
+
+def _list_other_constants(region: Region, other_region: Region) -> Iterator[Change]:
+    """Compute with the constants of the other side: the means and deviations of channels, a table.
+
+    Those of one size that steps of one kind read are taken for each other in their order.
+    """
+    constants, others = (_list_constants(own.steps) for own in (region, other_region))
+    steps = list(region.steps)
+    first, texts, are_permuted = -1, [], []
+    for key, places in constants.items():
+        other_places = others.get(key, [])
+        if len(other_places) != len(places):
+            continue
+        for (number, position, item), (*_, other) in zip(places, other_places, strict=True):
+            array = other.array.reshape(item.array.shape)
+            if compute_residual(array, item.array) <= _EQUAL_DISTANCE:
+                continue
+            inputs = list(steps[number].inputs)
+            inputs[position] = replace(item, array=array)
+            steps[number] = replace(steps[number], inputs=tuple(inputs))
+            first = number if first < 0 else first
+            texts.append(steps[number].name)
+            are_permuted.append(have_same_elements(array, item.array))
+    if first < 0:
+        return
+    order = "the numbers of a constant in another order" if all(are_permuted) else "other constants"
+    yield Change(
+        first,
+        region.steps[first].output,
+        "channel-order" if all(are_permuted) else "argument",
+        f"{order}, in {', '.join(texts)}",
+        predicted=replace(region, steps=tuple(steps)).unchanged,
+    )
+
+
+def _list_constants(
+    steps: Sequence[Step],
+) -> Mapping[tuple[str, int], list[tuple[int, int, StepInput]]]:
+    """Return (kind, size) -> (number, position, input) of the constant tensors that steps read."""
+    constants: defaultdict[tuple[str, int], list[tuple[int, int, StepInput]]] = defaultdict(list)
+    for number, step in enumerate(steps):
+        for position, item in enumerate(step.inputs):
+            is_tensor = item.array.dtype.kind == "f" and item.array.size > 1
+            is_known = item.agrees or item.is_parameter or item.producer_kind or item.is_state
+            if is_tensor and not is_known and step.kind in _CONSTANT_READERS:
+                constants[step.kind, item.array.size].append((number, position, item))
+    return constants
+
+
+def _list_exchanged_steps(region: Region, other_region: Region) -> Iterator[Change]:
+    """Apply two steps in the other order, in which the other region has their kinds."""
+    other_kinds = [step.kind for step in other_region.steps]
+    for number, step in enumerate(region.steps):
+        readers = region.consumers[number]
+        if len(readers) != 1 or step.kind not in other_kinds:
+            continue
+        reader = region.steps[readers[0]]
+        if reader.kind == step.kind or reader.kind not in other_kinds:
+            continue
+        if other_kinds.index(reader.kind) > other_kinds.index(step.kind):
+            continue
+        output = _apply_exchanged(step, reader)
+        if output is not None and output.size == reader.output.size:
+            yield Change(
+                readers[0],
+                output.reshape(reader.output.shape),
+                "layer-order",
+                f"{step.kind} ({step.name}) applied after {reader.kind} ({reader.name})",
+                "applies it before",
+            )
+
+
+def _apply_exchanged(step: Step, reader: Step) -> AnyArray | None:
+    """Return the output of a step that is applied to that of its reader; None if they do not fit.
+
+    The reader is applied to the first input of the step.
+    """
+    places = [i for i, item in enumerate(reader.inputs) if item.value == step.value]
+    x = step.inputs[0].array if step.inputs else np.zeros(0)
+    if (
+        len(places) != 1
+        or x.dtype.kind != "f"
+        or reader.places is not None
+        or step.places is not None
+    ):
+        return None
+    keeps_shape = x.shape == step.output.shape
+    inner_shape = reader.output.shape if keeps_shape else x.shape
+    outer_shape = inner_shape if keeps_shape else step.output.shape
+    inner = replace(reader, output=np.broadcast_to(np.float64(0), inner_shape))
+    inputs = reader.list_arrays()
+    inputs[places[0]] = x
+    y = inner.compute(inputs)
+    if y is None:
+        return None
+    outer = replace(step, output=np.broadcast_to(np.float64(0), outer_shape))
+    return outer.compute([y.reshape(inner_shape), *step.list_arrays()[1:]])
 
 
 def _list_foreign_inputs(case: FaultCase, region: Region, other_region: Region) -> Iterator[Change]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from ....operators.convolution import PADDING_MODES, convolve, list_settings
 from ...fault_case import FaultCase
 from ...region import Region, Step
+from ..attention import is_cross_attention
 from .change import Change, list_floating_inputs
 
 #: Kind -> cause of another reading of the same call.
@@ -22,6 +24,8 @@ _VARIANT_CAUSES: Mapping[str, str] = {
 }  # fmt: skip
 
 
+#: Tensors of fused attention that its mask comes after.
+_MASKED_TENSORS = 3
 #: Names of forms that do not explain themselves.
 _FORM_NAMES = {
     "": "the default form",
@@ -32,15 +36,21 @@ _FORM_NAMES = {
 }
 
 
-def list_variants(_case: FaultCase, region: Region) -> Iterator[Change]:
-    """Read the same call otherwise: another axis, form, reduction, padding or interpolation."""
+def list_variants(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Read the same call otherwise: another axis, form, reduction, padding or interpolation.
+
+    Fused attention is also read without its mask.
+    """
     for number, step in enumerate(region.steps):
         if step.places is not None:
             continue
-        for name, output in step.interpret(step.list_arrays()):
+        unmasked = _drop_masks(step)
+        for name, output in chain(
+            step.interpret(step.list_arrays()), unmasked.interpret(unmasked.list_arrays())
+        ):
             if name == step.interpretation or output.shape != step.output.shape:
                 continue
-            cause = _name_variant(step, name)
+            cause = _name_variant(case, step, name)
             shift = _find_shift(step, name)
             if shift:
                 text = f"convolution shifted by {shift}, with {name}"
@@ -53,10 +63,22 @@ def list_variants(_case: FaultCase, region: Region) -> Iterator[Change]:
                 yield Change(number, output, cause, f"{step.kind} with {other}", f"has {own}")
 
 
-def _name_variant(step: Step, name: str) -> str:
+def _drop_masks(step: Step) -> Step:
+    """Return fused attention without its mask, and other steps without any interpretation."""
+    keywords = {name: array for name, array in step.keywords.items() if not array.ndim}
+    tensors = [item for item in step.inputs if item.array.ndim]
+    has_mask = len(tensors) > _MASKED_TENSORS or len(keywords) < len(step.keywords)
+    if step.kind != "attention" or not has_mask:
+        return replace(step, kind="")
+    return replace(step, inputs=tuple(tensors[:_MASKED_TENSORS]), keywords=keywords)
+
+
+def _name_variant(case: FaultCase, step: Step, name: str) -> str:
     """Return the cause of another interpretation of a step, '' if it has no name."""
     if step.kind == "attention":
-        return "mask-missing" if name == "no mask" else "mask-shifted"
+        is_cross = is_cross_attention(case.finding.scope)
+        missing = "cross-mask" if is_cross else "mask-missing"
+        return missing if name == "no mask" else "mask-shifted"
     if step.kind == "convolution":
         own, other = (text.split(", dilation ") for text in (step.interpretation, name))
         return "padding-mode" if own[1:] == other[1:] else "dilation"
