@@ -247,15 +247,30 @@ def _get_flow(alignment: Alignment, position: int) -> Flow:
 def _find_trained_values(alignment: Alignment, position: int) -> frozenset[int]:
     """Return the classes of the parameters of one side that have a gradient.
 
-    Tied weights are one class: the gradient of one of their names is that of all.
+    Tied weights are one class: the gradient of one of their names is that of all. A gradient that
+    two parameters share, as both biases of an LSTM do, has the name of one of them, but the updates
+    of both read it.
     """
     flow = _get_flow(alignment, position)
     named_gradients = set(flow.tensors["gradient_of"].tolist()) - {""}
     values = {value for name, value in flow.parameter_values.items() if name in named_gradients}
     values |= find_returned_gradients(flow).keys()
+    values |= {value for value in flow.parameter_values.values() if _moves_along(flow, value)}
     if not named_gradients and alignment.gradients is not None:
         values |= alignment.gradients[position].by_value.keys()
     return frozenset(values)
+
+
+def _moves_along(flow: Flow, parameter: int) -> bool:
+    """Return whether an op of the update reads a parameter with a computed tensor of its size."""
+    return any(
+        value != parameter
+        and flow.sizes[value] == flow.sizes[parameter]
+        and flow.producers[value] >= 0
+        for op in flow.consumers[parameter]
+        if flow.phases[op] == OPTIMIZER
+        for value in flow.reads[op]
+    )
 
 
 def _map_partners(alignment: Alignment, position: int) -> dict[int, set[int]]:
