@@ -16,6 +16,8 @@ from .activations import ACTIVATION_KINDS
 _RECOMPUTED_DISTANCE = 1e-5
 #: Fewest elements that show which function of another a value is.
 _MIN_ELEMENTS = 16
+#: Fewest elements at a limit: one is the largest in any case.
+_MIN_AT_LIMIT = 2
 _SOFTMAX = "softmax"
 #: Functions that limit a value and change nothing else.
 _CLAMP_KINDS = {"hardtanh", "clamp"}
@@ -37,6 +39,12 @@ def describe_function(
     function = _find_function(array, step_input.array)
     if function:
         return _name_function(function), f"{function} of {step_input.name}", "has none"
+    limits = _find_limits(step_input.array, array)
+    if limits:
+        return "clamp", f"{name} as it is", f"clamps it to {limits}"
+    limits = _find_limits(array, step_input.array)
+    if limits:
+        return "clamp", f"{step_input.name} clamped to {limits}", "does not clamp it"
     return None
 
 
@@ -44,6 +52,25 @@ def _name_function(function: str) -> str:
     if function in _CLAMP_KINDS:
         return "clamp"
     return "missing-step" if function == _SOFTMAX else "activation-kind"
+
+
+def _find_limits(output: AnyArray, array: AnyArray) -> str:
+    """Return the limits to which an array is clamped, '' if the output is not the clamped array.
+
+    A limit that no element reaches is none.
+    """
+    if array.size != output.size or array.size < _MIN_ELEMENTS:
+        return ""
+    flat, other = output.reshape(-1), array.reshape(-1)
+    low, high = float(flat.min()), float(flat.max())
+    is_equal = np.allclose(np.clip(other, low, high), flat, rtol=_RECOMPUTED_DISTANCE, atol=0)
+    cuts_low, cuts_high = bool(other.min() < low), bool(other.max() > high)
+    counts = [np.sum(flat == limit) for limit, cuts in ((low, cuts_low), (high, cuts_high)) if cuts]
+    if not is_equal or not counts or min(counts) < _MIN_AT_LIMIT:
+        return ""
+    if cuts_low and cuts_high:
+        return f"{low:.4g} to {high:.4g}"
+    return f"{low:.4g} or more" if cuts_low else f"{high:.4g} or less"
 
 
 def _is_computed_from(step_input: StepInput, array: AnyArray) -> bool:

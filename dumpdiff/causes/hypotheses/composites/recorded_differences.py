@@ -318,6 +318,8 @@ def _describe_source(
 
     If no record shows what made either value, both may be inputs of the run.
     """
+    if item.is_parameter:
+        return "weight-swapped", f"{other.name} in its place", f"has {item.name}"
     source = (other.name, other.array.reshape(item.array.shape))
     if item.producer_kind or other.producer_kind:
         return describe_replacement(case, region, number, item, source)
