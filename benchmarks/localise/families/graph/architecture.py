@@ -57,6 +57,8 @@ class Model:
     activation: str = "elu"  #: behind the attention; or 'selu'
     pooling: str = "mean"  #: of the nodes of a graph; or 'max'
     beta: float = BETA
+    has_loops: bool = False  #: in the attention each node is a neighbour of itself, without a bond
+    is_norm_of_all: bool = False  #: the layer norm's mean and variance are those of all nodes
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return atoms, int32 (NODES,), sources, targets and bonds of the edges, int32 (edges,),

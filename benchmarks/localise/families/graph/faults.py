@@ -83,6 +83,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Values(faulty.beta, clean.beta)],
         equivalents=("argument",),
     ),
+    "loops_added": Fault(
+        "the attention adds an edge from each node to itself, a library's default",
+        "missing-term",
+        change_model(has_loops=True),
+        held_out=True,
+        equivalents=("missing-step", "input-source", "batch", "mask-missing", "mask-kind"),
+    ),
+    "norm_of_all": Fault(
+        "the layer norm is one of all nodes, not of each node",
+        "norm-kind",
+        change_model(is_norm_of_all=True),
+        lambda *_: [Anywhere("norm|axis|axes|group")],
+        held_out=True,
+        equivalents=("reduction-axis", "norm-groups", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -98,6 +113,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("selu", "mindspore"),
     ("pooling", "mindspore"),
     ("beta", "mindspore"),
+    ("loops_added", "pytorch"),
+    ("norm_of_all", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

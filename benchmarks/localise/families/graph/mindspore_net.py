@@ -6,6 +6,7 @@ Variant 'scattered': sums by scattering, scores from joined nodes, norms and los
 from __future__ import annotations
 
 import mindspore as ms
+import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from families.graph.architecture import (
@@ -80,7 +81,13 @@ def build_layer_norm(model: Model, path: str) -> nn.Cell:
     if model.variant == "scattered":
         return WrittenNorm(model, path, -1)
     weight, bias = (Tensor(model.weights[f"{path}.{name}"]) for name in ("weight", "bias"))
-    return nn.LayerNorm((HIDDEN,), gamma_init=weight, beta_init=bias, epsilon=EPS)
+    return nn.LayerNorm(
+        (HIDDEN,),
+        begin_norm_axis=0 if model.is_norm_of_all else -1,
+        gamma_init=weight,
+        beta_init=bias,
+        epsilon=EPS,
+    )
 
 
 class SegmentSum(nn.Cell):
@@ -129,6 +136,8 @@ class GATConv(nn.Cell):
         self.is_joined = model.variant == "scattered"
         self.is_softmax_of_edges = model.softmax_over == "edges"
         self.are_heads_last, self.is_target_read = model.are_heads_last, model.is_target_read
+        self.has_loops = model.has_loops
+        self.nodes = Tensor(np.arange(NODES, dtype=np.int32))
 
     def split(self, x):
         """Return (rows, HEADS, HEAD_DIM)."""
@@ -155,9 +164,13 @@ class GATConv(nn.Cell):
         return exponentials / ops.gather(sums, target, 0)
 
     def construct(self, x, source, target, bonds):
-        values = self.fc(x)
+        values, bonds = self.fc(x), self.bond_embedding(bonds)
+        if self.has_loops:
+            source = ops.concat((source, self.nodes))
+            target = ops.concat((target, self.nodes))
+            bonds = ops.concat((bonds, ops.zeros_like(values)))
         read = target if self.is_target_read else source
-        messages = self.split(ops.gather(values, read, 0) + self.bond_embedding(bonds))
+        messages = self.split(ops.gather(values, read, 0) + bonds)
         scores = self.score(self.split(values), messages, target)
         shares = self.softmax(ops.leaky_relu(scores, SLOPE), target)
         sums = self.segment_sum(shares.expand_dims(-1) * messages, target)

@@ -78,6 +78,12 @@ class Edges:
         """Return for each edge the values of its target."""
         return self.to_target.T @ x if self.is_product else x.index_select(0, self.target)
 
+    def add_loops(self) -> Edges:
+        """Return these edges and, behind them, one from each node to itself."""
+        nodes = torch.arange(self.nodes)
+        source, target = torch.cat([self.source, nodes]), torch.cat([self.target, nodes])
+        return Edges(source, target, self.nodes, is_product=self.is_product)
+
     def sum_up(self, messages: Tensor) -> Tensor:
         """Return for each node the sum over the edges to it."""
         if self.is_product:
@@ -108,8 +114,11 @@ class LayerNorm(nn.LayerNorm):
         super().__init__(HIDDEN, eps=EPS)
         load(self, model, path)
         self.is_written_out = model.variant == "written"
+        self.is_norm_of_all = model.is_norm_of_all
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.is_norm_of_all:
+            return F.layer_norm(x, x.shape, eps=self.eps) * self.weight + self.bias
         if not self.is_written_out:
             return super().forward(x)
         centered = x - x.mean(dim=-1, keepdim=True)
@@ -151,11 +160,15 @@ class GATConv(nn.Module):
         self.att_src = copy_parameter(model.weights["attention.source"])
         self.att_dst = copy_parameter(model.weights["attention.target"])
         self.slope, self.is_stopped = model.slope, model.is_normalizer_stopped
+        self.has_loops = model.has_loops
         self.is_written_out = model.variant == "written"
 
     def forward(self, x: Tensor, edges: Edges, bonds: Tensor) -> Tensor:
-        values = self.lin(x)
-        messages = edges.read_sources(values) + self.bond_encoder(bonds)
+        values, encoded = self.lin(x), self.bond_encoder(bonds)
+        if self.has_loops:
+            edges = edges.add_loops()
+            encoded = torch.cat([encoded, torch.zeros_like(values)])
+        messages = edges.read_sources(values) + encoded
         messages = messages.view(-1, HEADS, HEAD_DIM)
         by_target = (values.view(-1, HEADS, HEAD_DIM) * self.att_dst).sum(dim=-1)
         scores = (messages * self.att_src).sum(dim=-1) + edges.read_targets(by_target)

@@ -57,6 +57,8 @@ class Model:
     is_gradient_by_count: bool = False  #: a target's gradient is divided by its number of uses
     is_update_exchanged: bool = False  #: the decoder's update gate keeps the candidate
     is_readout_early: bool = False  #: the readout reads the state before a step
+    is_reset_early: bool = False  #: the decoder's reset gate multiplies the state, not its product
+    label_smoothing: float = 0.0
 
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return source (batch, SOURCE), tokens of the decoder and labels (batch, TARGET), int32.

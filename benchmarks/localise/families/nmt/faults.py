@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from claims import Anywhere, Ratio, Words
+from claims import Anywhere, Ratio, Values, Words
 
 from families.fault import Fault, change_model
 from families.nmt.architecture import BATCH, TARGET_LENGTHS, Model
@@ -98,6 +98,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_readout_early=True),
         equivalents=("row-shift", "causal-shift"),
     ),
+    "reset_early": Fault(
+        "the decoder's reset gate multiplies the state before its linear layer, as in the paper",
+        "cell-form",
+        change_model(is_reset_early=True),
+        held_out=True,
+        equivalents=("layer-order", "input-source", "input-order"),
+    ),
+    "label_smoothing": Fault(
+        "labels are smoothed by 0.1",
+        "label-smoothing",
+        change_model(label_smoothing=0.1),
+        lambda faulty, clean: [Values(faulty.label_smoothing, clean.label_smoothing)],
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -113,6 +127,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("gradient_by_count", "pytorch"),
     ("update_exchanged", "mindspore"),
     ("readout_early", "pytorch"),
+    ("reset_early", "mindspore"),
+    ("label_smoothing", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -47,6 +47,7 @@ class GRUCell(nn.Cell):
     def __init__(self, model: Model, path: str, gate_order: tuple[int, int, int]) -> None:
         super().__init__()
         self.is_update_exchanged = model.is_update_exchanged and path == "decoder"
+        self.is_reset_early = model.is_reset_early and path == "decoder"
         weights = {
             name: model.weights[f"{path}.{name}"]
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -63,7 +64,12 @@ class GRUCell(nn.Cell):
         states = ops.split(self.dense_hh(hidden), HIDDEN, axis=1)
         reset = ops.sigmoid(inputs[self.reset] + states[self.reset])
         update = ops.sigmoid(inputs[self.update] + states[self.update])
-        candidate = ops.tanh(inputs[self.candidate] + reset * states[self.candidate])
+        if self.is_reset_early:
+            weight, bias = self.dense_hh.weight[2 * HIDDEN :], self.dense_hh.bias[2 * HIDDEN :]
+            from_state = ops.matmul(reset * hidden, weight.T) + bias
+        else:
+            from_state = reset * states[self.candidate]
+        candidate = ops.tanh(inputs[self.candidate] + from_state)
         if self.is_update_exchanged:
             return (1 - update) * hidden + update * candidate
         return (1 - update) * candidate + update * hidden
@@ -223,8 +229,14 @@ class TranslationLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__(auto_prefix=False)
         self.network = Translator(model)
+        self.label_smoothing = model.label_smoothing
 
     def construct(self, source, tokens, labels):
         logits = self.network(source, tokens)
         logits = logits.reshape(-1, TARGET_VOCAB)
-        return ops.cross_entropy(logits, labels.reshape(-1), ignore_index=PADDING)
+        return ops.cross_entropy(
+            logits,
+            labels.reshape(-1),
+            ignore_index=PADDING,
+            label_smoothing=self.label_smoothing,
+        )

@@ -72,6 +72,7 @@ class WrittenCell(nn.Module):
         super().__init__()
         for name in RECURRENT:
             setattr(self, name, copy_parameter(model.weights[f"{path}.{name}"]))
+        self.is_reset_early = model.is_reset_early and path == "decoder"
 
     def project(self, x: Tensor) -> Tensor:
         """Return the share of the inputs, for one step or for all of them."""
@@ -81,7 +82,12 @@ class WrittenCell(nn.Module):
         from_state = F.linear(hidden, self.weight_hh, self.bias_hh)
         gates = torch.sigmoid(projected[:, : 2 * HIDDEN] + from_state[:, : 2 * HIDDEN])
         reset, update = gates.chunk(2, dim=-1)
-        candidate = torch.tanh(projected[:, 2 * HIDDEN :] + reset * from_state[:, 2 * HIDDEN :])
+        if self.is_reset_early:
+            weight, bias = self.weight_hh[2 * HIDDEN :], self.bias_hh[2 * HIDDEN :]
+            gated = F.linear(reset * hidden, weight, bias)
+        else:
+            gated = reset * from_state[:, 2 * HIDDEN :]
+        candidate = torch.tanh(projected[:, 2 * HIDDEN :] + gated)
         return torch.lerp(candidate, hidden, update)
 
 
@@ -201,7 +207,8 @@ class Decoder(nn.Module):
             model, "target.embedding", is_gradient_by_count=model.is_gradient_by_count
         )
         self.bridge = load_linear(model, "bridge")
-        is_joint, self.is_written_out = model.variant == "joint", model.variant == "written"
+        is_joint = model.variant == "joint"
+        self.is_written_out = model.variant == "written" or model.is_reset_early
         self.attention = JointAttention(model) if is_joint else AdditiveAttention(model)
         if self.is_written_out:
             self.gru = WrittenCell(model, "decoder")
@@ -237,12 +244,15 @@ class Translator(nn.Module):
         super().__init__()
         self.encoder, self.decoder = Encoder(model), Decoder(model)
         self.is_divided_by_tokens = model.loss_reduction == "tokens"
+        self.label_smoothing = model.label_smoothing
 
     def forward(self, source: Tensor, tokens: Tensor, labels: Tensor) -> Tensor:
         states, last_state = self.encoder(source)
         logits = self.decoder(tokens, states, last_state, source == PADDING)
         logits, labels = logits.view(-1, TARGET_VOCAB), labels.view(-1)
         if self.is_divided_by_tokens:
-            return F.cross_entropy(logits, labels, ignore_index=PADDING)
+            return F.cross_entropy(
+                logits, labels, ignore_index=PADDING, label_smoothing=self.label_smoothing
+            )
         total = F.cross_entropy(logits, labels, ignore_index=PADDING, reduction="sum")
         return total / len(source)

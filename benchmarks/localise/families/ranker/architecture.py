@@ -60,6 +60,7 @@ class Model:
     field_gradient: float = 1.0  #: the gradient of the fields' embeddings is multiplied by it
     is_crossed_with_itself: bool = False  #: the last cross layer multiplies its own input
     has_offsets: bool = True  #: of the fields in their common table
+    norm_eps: float = EPS  #: of the batch norms
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return counts, float32 (batch, COUNTS), fields, int32 (batch, FIELDS), a history of

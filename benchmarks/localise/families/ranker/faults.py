@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from claims import Anywhere, Ratio, Words
+from claims import Anywhere, Ratio, Values, Words
 
-from families.fault import Fault, change_model
+from families.fault import Fault, change_model, change_weight
 
 FAULTS: Mapping[str, Fault] = {
     "history_sum": Fault(
@@ -93,6 +93,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(has_offsets=False),
         equivalents=("missing-term", "row-shift", "constant-offset"),
     ),
+    "norm_eps": Fault(
+        "batch norms have another framework's default eps, 1e-3, not 1e-5",
+        "epsilon",
+        change_model(norm_eps=1e-3),
+        lambda faulty, clean: [Values(faulty.norm_eps, clean.norm_eps)],
+        held_out=True,
+        equivalents=("argument",),
+    ),
+    "cross_transposed": Fault(
+        "the square kernel of the last cross layer, stored for x times it, loaded as it is",
+        "weight-transposed",
+        change_weight("cross.1.weight", lambda weight: weight.T),
+        lambda *_: [Anywhere("transposed|axes")],
+        held_out=True,
+        equivalents=("axes-swapped",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -110,6 +126,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("click_weight", "mindspore"),
     ("crossed_with_itself", "mindspore"),
     ("offsets_missing", "pytorch"),
+    ("norm_eps", "mindspore"),
+    ("cross_transposed", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -15,7 +15,6 @@ from families.ranker.architecture import (
     CROSS_LAYERS,
     DEEP,
     EMBED,
-    EPS,
     FIELDS,
     MOMENTUM,
     PADDING,
@@ -64,24 +63,25 @@ def build_dense(model: Model, path: str) -> nn.Cell:
 class BatchNorm(nn.Cell):
     """Batch norm of (batch, channels) from reductions."""
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray) -> None:
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, eps: float) -> None:
         super().__init__()
         self.gamma, self.beta = Parameter(Tensor(weight)), Parameter(Tensor(bias))
+        self.eps = eps
 
     def construct(self, x):
         mean = x.mean(0, keep_dims=True)
         variance = ops.square(x - mean).mean(0, keep_dims=True)
-        return (x - mean) / ops.sqrt(variance + EPS) * self.gamma + self.beta
+        return (x - mean) / ops.sqrt(variance + self.eps) * self.gamma + self.beta
 
 
 def build_norm(model: Model, path: str) -> nn.Cell:
     """Return the batch norm at ``path``."""
     weight, bias = (model.weights[f"{path}.{name}"] for name in ("weight", "bias"))
     if model.variant == "gram":
-        return BatchNorm(weight, bias)
+        return BatchNorm(weight, bias, model.norm_eps)
     return nn.BatchNorm1d(
         len(weight),
-        eps=EPS,
+        eps=model.norm_eps,
         momentum=1 - MOMENTUM,
         gamma_init=Tensor(weight),
         beta_init=Tensor(bias),

@@ -18,7 +18,6 @@ from families.ranker.architecture import (
     CROSS_LAYERS,
     DEEP,
     EMBED,
-    EPS,
     FIELDS,
     ITEMS,
     MOMENTUM,
@@ -129,7 +128,8 @@ class BatchNorm(nn.BatchNorm1d):
     """Batch norm of (batch, channels), also in plain arithmetic."""
 
     def __init__(self, model: Model, path: str) -> None:
-        super().__init__(len(model.weights[f"{path}.weight"]), eps=EPS, momentum=MOMENTUM)
+        channels = len(model.weights[f"{path}.weight"])
+        super().__init__(channels, eps=model.norm_eps, momentum=MOMENTUM)
         load(self, model, path)
         self.is_written_out = model.variant == "written"
 

@@ -1,0 +1,143 @@
+"""Faults of the bidirectional encoder. The family is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from claims import Anywhere, Ratio, Values, Words
+
+from families.bert.architecture import RESERVED_POSITIONS
+from families.fault import Change, Fault, change_model, change_weight
+
+
+def _change_optimizer(**knobs: object) -> Change:
+    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
+
+
+FAULTS: Mapping[str, Fault] = {
+    "segments_ignored": Fault(
+        "the model is called without segments: all tokens are of the first one, a default",
+        "input-source",
+        change_model(are_segments_ignored=True),
+        equivalents=("batch", "missing-term", "missing-step", "zeroed", "weight-rows", "row-shift"),
+    ),
+    "first_position": Fault(
+        "positions begin behind two reserved rows, as those of RoBERTa",
+        "position-offset",
+        change_model(first_position=RESERVED_POSITIONS),
+        lambda *_: [Anywhere(r"shift|offset|added|constant|row|position|-?\b2\b")],
+        equivalents=("constant-offset", "row-shift", "argument", "input-source"),
+    ),
+    "mask_added": Fault(
+        "the mask of ones and zeros is added to the scores, not large negative numbers",
+        "mask-fill",
+        change_model(is_mask_added=True),
+        row="47",
+        equivalents=(
+            "mask-missing",
+            "mask-kind",
+            "missing-step",
+            "missing-term",
+            "input-source",
+            "constant-offset",
+            "argument",
+        ),
+    ),
+    "gelu_tanh": Fault(
+        "the tanh form of gelu, a framework's default, in the feed-forward layers",
+        "gelu-variant",
+        change_model(activation="gelu_tanh"),
+        lambda *_: [Words("tanh", "erf|exact|none")],
+        equivalents=("activation-kind", "argument"),
+    ),
+    "pooler_transposed": Fault(
+        "the pooler's kernel of a TensorFlow checkpoint, which is square, loaded as it is",
+        "weight-transposed",
+        change_weight("pooler.weight", lambda weight: weight.T),
+        lambda *_: [Anywhere("transposed")],
+    ),
+    "slot_offsets": Fault(
+        "positions of masked tokens index the flat batch without the offsets of their sequences",
+        "missing-step",
+        change_model(has_slot_offsets=False),
+        equivalents=(
+            "missing-term",
+            "input-source",
+            "row-shift",
+            "position-offset",
+            "constant-offset",
+            "batch",
+        ),
+    ),
+    "order_reversed": Fault(
+        "labels of the order of segments have the other meaning: 1 if they follow each other",
+        "loss-target",
+        change_model(is_order_reversed=True),
+        equivalents=(
+            "label-shift",
+            "input-source",
+            "input-order",
+            "batch",
+            "missing-step",
+            "split-order",
+        ),
+    ),
+    "norm_first": Fault(
+        "norms before attention and feed-forward layer, not behind the residual sums",
+        "layer-order",
+        change_model(is_norm_first=True),
+        equivalents=("input-source", "residual-order"),
+    ),
+    "decoder_untied": Fault(
+        "the decoder has a copy of the table of words, which gets no gradient from it",
+        "gradient-stopped",
+        change_model(is_decoder_tied=False),
+        row="45",
+        equivalents=("missing-term", "weight-swapped", "input-source"),
+    ),
+    "position_gradient": Fault(
+        "the gradient of the positions is averaged over four ranks that hold a part each",
+        "gradient-scaled",
+        change_model(position_gradient=0.25),
+        lambda faulty, clean: [Ratio(faulty.position_gradient / clean.position_gradient)],
+        row="15",
+        equivalents=("constant-factor",),
+    ),
+    "decay_all": Fault(
+        "weight decay of biases and norms too, whose names the filter does not know",
+        "weight-decay",
+        _change_optimizer(decay_all=True),
+        lambda faulty, clean: [Values(faulty.optimizer.weight_decay, 0.0)],
+        optimizer=True,
+        equivalents=("update-rule",),
+    ),
+    "adam_eps": Fault(
+        "AdamW has a framework's eps, 1e-8, not 1e-6",
+        "optimizer-epsilon",
+        _change_optimizer(eps=1e-8),
+        lambda faulty, clean: [Values(faulty.optimizer.eps, clean.optimizer.eps)],
+        row="32",
+        optimizer=True,
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("segments_ignored", "pytorch"),
+    ("first_position", "mindspore"),
+    ("mask_added", "pytorch"),
+    ("gelu_tanh", "mindspore"),
+    ("pooler_transposed", "mindspore"),
+    ("slot_offsets", "mindspore"),
+    ("order_reversed", "pytorch"),
+    ("norm_first", "pytorch"),
+    ("decoder_untied", "pytorch"),
+    ("position_gradient", "mindspore"),
+    ("decay_all", "mindspore"),
+    ("adam_eps", "pytorch"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "fused": ("", "fused"),
+    "one_hot": ("one_hot", ""),
+}
