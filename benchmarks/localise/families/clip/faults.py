@@ -110,7 +110,6 @@ FAULTS: Mapping[str, Fault] = {
         "the last norm of the images is applied to all cells, before their mean",
         "layer-order",
         change_model(is_pooled_first=False),
-        held_out=True,
         equivalents=("input-source",),
     ),
     "vocabulary_shifted": Fault(
@@ -118,7 +117,6 @@ FAULTS: Mapping[str, Fault] = {
         "row-shift",
         change_weight("text.embedding.weight", lambda table: np.roll(table, 1, axis=0)),
         lambda *_: [Anywhere("shift|row|order")],
-        held_out=True,
         equivalents=("weight-rows", "label-shift", "position-offset"),
     ),
 }

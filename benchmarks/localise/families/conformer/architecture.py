@@ -64,6 +64,7 @@ class Model:
     embedding_scale: float = HIDDEN**0.5  #: of the projected frames
     is_convolution_masked: bool = True  #: padding is zero before the depthwise convolution
     are_lengths_floored: bool = False  #: positions of the CTC loss are rounded down
+    are_scores_shifted: bool = True  #: scores of relative positions are moved to their keys
 
     def block(self, n: int) -> Model:
         """Return the model for block n: only the last one has the knobs of a block."""
@@ -79,6 +80,7 @@ class Model:
             score_dim=HEAD_DIM,
             is_position_stopped=False,
             is_convolution_masked=True,
+            are_scores_shifted=True,
         )
 
     def relative_positions(self) -> np.ndarray:

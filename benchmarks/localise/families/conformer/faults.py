@@ -7,10 +7,19 @@ from collections.abc import Mapping
 import numpy as np
 from claims import Anywhere, Ratio, Shift, Words
 
-from families.conformer.architecture import HIDDEN, KERNEL, LAYERS
+from families.conformer.architecture import HIDDEN, KERNEL, LAYERS, Model
 from families.fault import Fault, change_model, change_weight
 
 LAST = f"layers.{LAYERS - 1}"
+
+
+def _swap_biases(model: Model) -> Model:
+    """Give the contents and the positions of an attention each other's bias."""
+    content, position = (f"{LAST}.attention.{name}_bias" for name in ("content", "position"))
+    weights = model.weights
+    swapped = {**weights, content: weights[position], position: weights[content]}
+    return change_model(weights=swapped)(model)
+
 
 FAULTS: Mapping[str, Fault] = {
     "half_step": Fault(
@@ -107,6 +116,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_lengths_floored=True),
         equivalents=("argument", "constant-offset", "missing-step", "missing-term"),
     ),
+    "shift_missing": Fault(
+        "scores of relative positions are cut to the keys without being shifted",
+        "missing-step",
+        change_model(are_scores_shifted=False),
+        held_out=True,
+        equivalents=("relative-bias", "position-offset", "row-shift", "input-source"),
+    ),
+    "biases_swapped": Fault(
+        "the biases of an attention's contents and positions exchanged on load",
+        "weight-swapped",
+        _swap_biases,
+        lambda *_: [Anywhere("bias|parameter|weight")],
+        held_out=True,
+        equivalents=("input-order", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -126,6 +150,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("position_stopped", "mindspore"),
     ("convolution_mask", "mindspore"),
     ("lengths_floored", "pytorch"),
+    ("shift_missing", "pytorch"),
+    ("biases_swapped", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

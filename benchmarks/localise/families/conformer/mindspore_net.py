@@ -110,6 +110,7 @@ class RelPositionMultiHeadedAttention(nn.Cell):
         self.pos_bias_v = Parameter(Tensor(model.weights[f"{path}.position_bias"]))
         self.scale = model.score_dim**-0.5
         self.is_position_stopped = model.is_position_stopped
+        self.are_scores_shifted = model.are_scores_shifted
 
     def rel_shift(self, x):
         """Move (batch, heads, SEQ, 2 * SEQ - 1) scores by distance to their keys."""
@@ -127,7 +128,11 @@ class RelPositionMultiHeadedAttention(nn.Cell):
         q_with_bias_u = (q + self.pos_bias_u).transpose(0, 2, 1, 3)
         q_with_bias_v = (q + self.pos_bias_v).transpose(0, 2, 1, 3)
         matrix_ac = ops.matmul(q_with_bias_u, k)
-        matrix_bd = self.rel_shift(ops.matmul(q_with_bias_v, p))
+        matrix_bd = ops.matmul(q_with_bias_v, p)
+        if self.are_scores_shifted:
+            matrix_bd = self.rel_shift(matrix_bd)
+        else:
+            matrix_bd = matrix_bd[:, :, :, :SEQ]
         if self.is_position_stopped:
             matrix_bd = ops.stop_gradient(matrix_bd)
         scores = (matrix_ac + matrix_bd) * self.scale + mask_bias

@@ -142,6 +142,7 @@ class RelPositionMultiHeadAttention(nn.Module):
         self.pos_bias_u = nn.Parameter(copy_tensor(model.weights[f"{path}.content_bias"]))
         self.pos_bias_v = nn.Parameter(copy_tensor(model.weights[f"{path}.position_bias"]))
         self.is_indexed = model.variant == "indexed"
+        self.are_scores_shifted = model.are_scores_shifted
         steps = torch.arange(SEQ)
         self.register_buffer("distances", SEQ - 1 - steps[:, None] + steps[None, :])
 
@@ -164,7 +165,11 @@ class RelPositionMultiHeadAttention(nn.Module):
             position_queries = (q + self.pos_bias_v).transpose(1, 2)
             content_scores = torch.matmul(content_queries, k.permute(0, 2, 3, 1))
             position_scores = torch.matmul(position_queries, p.permute(0, 2, 3, 1))
-            scores = (content_scores + self.rel_shift(position_scores)) / math.sqrt(HEAD_DIM)
+            if self.are_scores_shifted:
+                position_scores = self.rel_shift(position_scores)
+            else:
+                position_scores = position_scores[..., :SEQ]
+            scores = (content_scores + position_scores) / math.sqrt(HEAD_DIM)
             scores = scores.masked_fill(is_padding[:, None, None, :], MASKED)
             y = torch.matmul(torch.softmax(scores, dim=-1), v.transpose(1, 2)).transpose(1, 2)
         return self.linear_out(y.reshape(batch, -1, HIDDEN))

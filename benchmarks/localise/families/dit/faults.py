@@ -1,4 +1,4 @@
-"""Faults of the diffusion transformer. The family is held out."""
+"""Faults of the diffusion transformer."""
 
 from __future__ import annotations
 

@@ -59,6 +59,8 @@ class Model:
     is_cross_softmax_half: bool = False  #: softmax in float16, in the last cross attention
     is_encoder_bias_transposed: bool = False  #: queries and keys exchanged in its position bias
     is_cross_parallel: bool = False  #: the last cross attention reads what the self attention reads
+    is_residual_normed: bool = False  #: the decoder's last feed-forward joins its normed input
+    source_gradient: float = 1.0  #: the gradient of the encoder's output is multiplied by it
 
     @property
     def head_dim(self) -> int:

@@ -146,6 +146,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_cross_parallel=True),
         equivalents=("layer-order", "residual-order"),
     ),
+    "residual_order": Fault(
+        "the residual of the decoder's last feed-forward is taken behind its norm",
+        "residual-order",
+        change_model(is_residual_normed=True),
+        held_out=True,
+        equivalents=("input-source", "skip-source"),
+    ),
+    "source_gradient": Fault(
+        "the gradient of the encoder's output is the mean over the decoder's layers, not the sum",
+        "gradient-scaled",
+        change_model(source_gradient=0.5),
+        lambda faulty, clean: [Ratio(faulty.source_gradient / clean.source_gradient)],
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -171,6 +185,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("softmax_half", "mindspore"),
     ("bias_transposed", "mindspore"),
     ("cross_parallel", "pytorch"),
+    ("residual_order", "mindspore"),
+    ("source_gradient", "pytorch"),
 )
 
 #: Other module names in PyTorch; norm and loss written out in MindSpore, fused attention and a loss

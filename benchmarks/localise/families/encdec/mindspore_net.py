@@ -8,6 +8,7 @@ from __future__ import annotations
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.encdec.architecture import IGNORED, Model
 
@@ -157,6 +158,7 @@ class DecoderLayer(nn.Cell):
         self.ffn_norm = Norm(model, f"{path}.norm3")
         self.feed_forward = GatedMlp(model, f"{path}.mlp", "gelu_tanh")
         self.is_source_detached = is_last and model.is_encoder_detached
+        self.is_residual_normed = is_last and model.is_residual_normed
 
     def construct(self, x, bias, source, source_bias):
         y = self.attention_norm(x)
@@ -164,7 +166,8 @@ class DecoderLayer(nn.Cell):
         if self.is_source_detached:
             source = ops.stop_gradient(source)
         x = x + self.cross_attention(self.cross_attention_norm(x), source, source_bias)
-        return x + self.feed_forward(self.ffn_norm(x))
+        y = self.ffn_norm(x)
+        return (y if self.is_residual_normed else x) + self.feed_forward(y)
 
 
 class Encoder(nn.Cell):
@@ -219,11 +222,16 @@ class EncoderDecoder(nn.Cell):
         self.tok_embeddings = nn.Embedding(*values.shape, embedding_table=Tensor(values))
         self.encoder, self.decoder = Encoder(model), Decoder(model)
         self.head_scale = model.head_scale
+        self.scaled_gradient = None
+        if model.source_gradient != 1:
+            self.scaled_gradient = ScaledGradient(model.source_gradient)
         self.head = ops.MatMul(transpose_b=True)
 
     def construct(self, source, mask, tokens):
         source_bias = (1.0 - mask.expand_dims(1).expand_dims(1).astype(ms.float32)) * MASKED
         encoded = self.encoder(self.tok_embeddings(source), source_bias)
+        if self.scaled_gradient is not None:
+            encoded = self.scaled_gradient(encoded)
         hidden = self.decoder(self.tok_embeddings(tokens), encoded, source_bias)
         if self.head_scale != 1:
             hidden = hidden * self.head_scale

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
+from pytorch.gradient import scaled_gradient
 from pytorch.naming import rename
 from torch import Tensor, nn
 
@@ -246,12 +247,14 @@ class MlpLayer(nn.Module):
     def __init__(self, model: Model, stack: str, n: int) -> None:
         super().__init__()
         is_last_of_encoder = stack == "encoder" and n == 1
+        self.is_residual_normed = stack == "decoder" and n == 1 and model.is_residual_normed
         activation = model.activation if is_last_of_encoder else "gelu_tanh"
         self.norm = Norm(model, f"{stack}.{n}.norm{2 if stack == 'encoder' else 3}")
         self.mlp = GatedMlp(model, f"{stack}.{n}.mlp", activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.mlp(self.norm(x))
+        y = self.norm(x)
+        return (y if self.is_residual_normed else x) + self.mlp(y)
 
 
 class EncoderBlock(nn.Module):
@@ -339,6 +342,8 @@ class EncoderDecoder(nn.Module):
         model = self.model
         mask_bias = (1.0 - mask[:, None, None, :].float()) * torch.finfo(torch.float32).min
         encoded = self.encoder(self.shared(source), mask_bias)
+        if model.source_gradient != 1:
+            encoded = scaled_gradient(encoded, model.source_gradient)
         hidden = self.decoder(self.shared(tokens), encoded, mask_bias)
         if model.head_scale != 1:
             hidden = hidden * model.head_scale

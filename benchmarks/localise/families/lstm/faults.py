@@ -145,7 +145,6 @@ FAULTS: Mapping[str, Fault] = {
         "labels that are token 0 have no loss, as if it were padding",
         "ignore-index",
         change_model(ignored_label=0),
-        held_out=True,
         equivalents=("loss-weight", "loss-reduction"),
     ),
     "clip": Fault(
@@ -153,7 +152,6 @@ FAULTS: Mapping[str, Fault] = {
         "clip",
         lambda model: replace(model, optimizer=replace(model.optimizer, clip=1.0)),
         _claim("times|norm|clip"),
-        held_out=True,
         optimizer=True,
         equivalents=("learning-rate", "gradient-norm"),
     ),

@@ -154,14 +154,12 @@ FAULTS: Mapping[str, Fault] = {
         "rope-direction",
         change_model(is_rope_reversed=True),
         lambda faulty, clean: [Anywhere("sign|direction|sin|negat|minus|-1")],
-        held_out=True,
         equivalents=("constant-factor", "scale"),
     ),
     "router_unnormed": Fault(
         "the router reads the hidden state from before the norm",
         "input-source",
         change_model(is_router_unnormed=True),
-        held_out=True,
         equivalents=("norm-missing", "missing-step", "layer-order"),
     ),
 }

@@ -134,7 +134,6 @@ FAULTS: Mapping[str, Fault] = {
         "the last block adds its input as it was quantized, not as it was",
         "residual-order",
         change_model(is_skip_quantized=True),
-        held_out=True,
         equivalents=("input-source", "skip-source", "quantization-missing", "missing-step"),
     ),
     "decayed_gradients": Fault(
@@ -143,7 +142,6 @@ FAULTS: Mapping[str, Fault] = {
         _decay_gradients,
         lambda *_: [Anywhere("gradient|[Aa]dam|decay")],
         row="32",
-        held_out=True,
         optimizer=True,
         equivalents=("weight-decay",),
     ),

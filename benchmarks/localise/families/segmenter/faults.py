@@ -1,4 +1,4 @@
-"""Faults of the segmenter. The family is held out."""
+"""Faults of the segmenter."""
 
 from __future__ import annotations
 

@@ -57,6 +57,8 @@ class Model:
     gate_gradient: float = 1.0  #: the gradient of the gate is multiplied by it
     has_softplus: bool = True  #: of the step sizes
     is_dt_bias_late: bool = False  #: the bias of the step sizes is added behind their softplus
+    step_limit: float = 0.0  #: > 0: the largest step size
+    is_skip_early: bool = False  #: D multiplies the branch before its convolution
 
     def block(self, n: int) -> Model:
         """Return the model for block n: only the last one has the knobs."""

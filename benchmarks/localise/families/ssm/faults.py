@@ -133,6 +133,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_dt_bias_late=True),
         equivalents=("input-source", "bias-missing"),
     ),
+    "step_limit": Fault(
+        "step sizes are clamped at 0.5, the limit of another model's configuration",
+        "clamp",
+        change_model(step_limit=0.5),
+        lambda *_: [Anywhere(r"clamp|clip|limit|0\.5")],
+        held_out=True,
+        equivalents=("missing-step", "missing-term"),
+    ),
+    "skip_early": Fault(
+        "D multiplies the branch before its convolution, not what the scan reads",
+        "input-source",
+        change_model(is_skip_early=True),
+        lambda *_: [Anywhere(r"\bD\b|skip|read|input")],
+        held_out=True,
+        equivalents=("skip-source", "layer-order", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -158,6 +174,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("gate_gradient", "pytorch"),
     ("softplus_missing", "mindspore"),
     ("dt_bias_late", "pytorch"),
+    ("step_limit", "mindspore"),
+    ("skip_early", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -174,7 +174,8 @@ class MambaMixer(nn.Cell):
         self.out_proj = make_dense(weights[f"{prefix}.out_proj.weight"])
         self.is_silu, self.is_gate_activated = model.activation == "silu", model.is_gate_activated
         self.are_b_c_swapped = model.are_b_c_swapped
-        self.has_softplus = model.has_softplus
+        self.has_softplus, self.step_limit = model.has_softplus, model.step_limit
+        self.is_skip_early = model.is_skip_early
 
     def construct(self, x):
         both = self.in_proj(x)
@@ -191,9 +192,11 @@ class MambaMixer(nn.Cell):
             dt = ops.log1p(ops.exp(dt))
         elif self.has_softplus:
             dt = ops.softplus(dt)
+        if self.step_limit:
+            dt = ops.clamp(dt, 0.0, self.step_limit)
         y = self.scan(u, dt, b, c)
         if self.has_skip:
-            y = y + self.D * u
+            y = y + self.D * (both[..., :INNER] if self.is_skip_early else u)
         if self.is_gate_activated:
             gate = ops.silu(gate)
         return self.out_proj(y * gate)

@@ -161,7 +161,10 @@ class Mixer(nn.Module):
         """Return the step sizes (batch, seq, INNER)."""
         if self.model.is_dt_bias_late:
             return F.softplus(F.linear(dt, self.dt_proj.weight)) + self.dt_proj.bias
-        return F.softplus(self.dt_proj(dt))
+        dt = F.softplus(self.dt_proj(dt))
+        if self.model.step_limit:
+            dt = torch.clamp(dt, 0.0, self.model.step_limit)
+        return dt
 
     def forward(self, x: Tensor) -> Tensor:
         branch, gate = self.project(x)
@@ -172,7 +175,7 @@ class Mixer(nn.Module):
         scan = self.scan_stepwise if self.model.variant == "stepwise" else self.scan
         y = scan(u, self.compute_step_sizes(dt), b, c)
         if self.model.has_skip:
-            y = y + u * self.D
+            y = y + (branch if self.model.is_skip_early else u) * self.D
         return self.out_proj(y * (F.silu(gate) if self.model.is_gate_activated else gate))
 
 

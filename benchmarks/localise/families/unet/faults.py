@@ -145,7 +145,6 @@ FAULTS: Mapping[str, Fault] = {
         "position-offset",
         change_model(schedule_offset=-1),
         lambda *_: [Anywhere(r"shift|offset|added|constant|row|\b1\b")],
-        held_out=True,
         equivalents=(
             "constant-offset",
             "label-shift",
@@ -161,7 +160,6 @@ FAULTS: Mapping[str, Fault] = {
         "biased-variance",
         change_model(is_variance_unbiased=True),
         lambda *_: [Anywhere(r"bias|n - 1|correction|freedom|ddof|\b0\.99|\b1\.00")],
-        held_out=True,
         equivalents=("scale", "constant-factor", "argument"),
     ),
 }

@@ -141,7 +141,6 @@ FAULTS: Mapping[str, Fault] = {
         "kernel-axes",
         change_weight("patch.weight", lambda kernel: kernel.swapaxes(2, 3)),
         lambda *_: [Anywhere("axes|transposed")],
-        held_out=True,
         equivalents=("weight-transposed", "axes-swapped"),
     ),
     "embedding_gradient": Fault(
@@ -149,7 +148,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(embedding_gradient=0.1),
         lambda faulty, clean: [Ratio(faulty.embedding_gradient / clean.embedding_gradient)],
-        held_out=True,
         equivalents=("gradient-stopped",),
     ),
 }

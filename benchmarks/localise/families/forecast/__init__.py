@@ -1,0 +1,1 @@
+"""A forecaster of time series: patches, static covariates, quantiles."""

@@ -1,0 +1,117 @@
+"""Faults of the forecaster. The family is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from claims import Anywhere, Ratio, Values
+
+from families.fault import Change, Fault, change_model
+from families.forecast.architecture import CHANNELS
+
+
+def _change_optimizer(**knobs: object) -> Change:
+    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
+
+
+FAULTS: Mapping[str, Fault] = {
+    "missing_counted": Fault(
+        "sums over the observed steps of a series are divided by the number of all steps",
+        "pooling",
+        change_model(are_all_steps_counted=True),
+        equivalents=("mask-missing", "missing-step", "missing-term", "input-source", "argument"),
+    ),
+    "affine_late": Fault(
+        "forecasts get back deviation and mean before weight and bias are inverted",
+        "layer-order",
+        change_model(is_affine_inverted_late=True),
+        equivalents=("input-source", "input-order"),
+    ),
+    "average_padding": Fault(
+        "the moving average is padded with zeros, not with the first and the last step",
+        "padding-mode",
+        change_model(average_padding="zeros"),
+        lambda *_: [Anywhere(r"padd|zero|pool|edge|replicat|repeat")],
+        equivalents=("missing-step", "pooling", "input-source"),
+    ),
+    "last_norm": Fault(
+        "layer norm for batch norm behind the last feed-forward",
+        "norm-kind",
+        change_model(last_norm="layer"),
+        lambda *_: [Anywhere(r"norm|ax[ei]s|mean|variance")],
+        equivalents=("reduction-axis", "norm-groups"),
+    ),
+    "scores_missing": Fault(
+        "the scores of the layer before are not added to those of the last layer",
+        "missing-term",
+        change_model(has_score_residual=False),
+        equivalents=("skip-missing", "missing-step", "mask-missing", "relative-bias"),
+    ),
+    "selection_axis": Fault(
+        "softmax of the selection over the batch: what PyTorch takes for three axes by default",
+        "softmax-axis",
+        change_model(selection_axis=0),
+        lambda *_: [Anywhere(r"ax[ei]s|dim")],
+    ),
+    "error_negated": Fault(
+        "the pinball loss of prediction minus target, so that high quantiles become low ones",
+        "input-order",
+        change_model(is_error_negated=True),
+        equivalents=("constant-factor", "scale", "loss-target", "input-source", "missing-step"),
+    ),
+    "calendar_divisor": Fault(
+        "hours divided by their number, 24, not by the last one, 23",
+        "constant-factor",
+        change_model(calendar_divisor=24.0),
+        lambda faulty, clean: [Ratio(clean.calendar_divisor / faulty.calendar_divisor)],
+        equivalents=("scale", "argument"),
+    ),
+    "selection_stopped": Fault(
+        "the weights of the selection are detached for plots, and then used",
+        "gradient-stopped",
+        change_model(is_selection_stopped=True),
+    ),
+    "context_gradient": Fault(
+        "the gradient of the static context is the mean over the channels, not the sum",
+        "gradient-scaled",
+        change_model(context_gradient=1 / CHANNELS),
+        lambda faulty, clean: [Ratio(faulty.context_gradient / clean.context_gradient)],
+    ),
+    "norm_counted_twice": Fault(
+        "two ranks that hold the same gradients both count in the norm that clips them",
+        "gradient-norm",
+        _change_optimizer(norm_factor=2**0.5),
+        lambda *_: [Anywhere(r"\b1\.41|\b0\.70|root|sqrt")],
+        row="25",
+        optimizer=True,
+        equivalents=("clip", "gradient-scaled"),
+    ),
+    "weight_decay": Fault(
+        "weight decay 0.05 for 0.005",
+        "weight-decay",
+        _change_optimizer(weight_decay=5e-2),
+        lambda faulty, clean: [Values(faulty.optimizer.weight_decay, clean.optimizer.weight_decay)],
+        optimizer=True,
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("missing_counted", "mindspore"),
+    ("affine_late", "pytorch"),
+    ("average_padding", "mindspore"),
+    ("last_norm", "pytorch"),
+    ("scores_missing", "mindspore"),
+    ("selection_axis", "pytorch"),
+    ("error_negated", "mindspore"),
+    ("calendar_divisor", "pytorch"),
+    ("selection_stopped", "pytorch"),
+    ("context_gradient", "mindspore"),
+    ("norm_counted_twice", "mindspore"),
+    ("weight_decay", "pytorch"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "fused": ("", "fused"),
+    "written": ("written", ""),
+}
