@@ -41,7 +41,7 @@ def describe_function(
         return _name_function(function), f"{function} of {step_input.name}", "has none"
     limits = _find_limits(step_input.array, array)
     if limits:
-        return "clamp", f"{name} as it is", f"clamps it to {limits}"
+        return "clamp", f"{name} without a clamp", f"clamps it to {limits}"
     limits = _find_limits(array, step_input.array)
     if limits:
         return "clamp", f"{step_input.name} clamped to {limits}", "does not clamp it"
@@ -63,14 +63,14 @@ def _find_limits(output: AnyArray, array: AnyArray) -> str:
         return ""
     flat, other = output.reshape(-1), array.reshape(-1)
     low, high = float(flat.min()), float(flat.max())
-    is_equal = np.allclose(np.clip(other, low, high), flat, rtol=_RECOMPUTED_DISTANCE, atol=0)
+    is_equal = compute_residual(np.clip(other, low, high), flat) <= _RECOMPUTED_DISTANCE
     cuts_low, cuts_high = bool(other.min() < low), bool(other.max() > high)
     counts = [np.sum(flat == limit) for limit, cuts in ((low, cuts_low), (high, cuts_high)) if cuts]
     if not is_equal or not counts or min(counts) < _MIN_AT_LIMIT:
         return ""
     if cuts_low and cuts_high:
-        return f"{low:.4g} to {high:.4g}"
-    return f"{low:.4g} or more" if cuts_low else f"{high:.4g} or less"
+        return f"[{low:.4g}, {high:.4g}]"
+    return f"at least {low:.4g}" if cuts_low else f"at most {high:.4g}"
 
 
 def _is_computed_from(step_input: StepInput, array: AnyArray) -> bool:

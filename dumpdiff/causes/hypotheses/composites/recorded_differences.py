@@ -27,6 +27,8 @@ from .surplus_steps import describe_omission
 _SIGNED_KINDS = {"add": "sub", "sub": "add"}
 #: Kinds that compute with a constant tensor: a mean of channels, frequencies, a table of positions.
 _CONSTANT_READERS = {"add", "sub", "mul", "div", "pow", "maximum", "minimum"}
+#: What is said of constants that differ, by whether they hold the same numbers.
+_CONSTANTS = {True: "constants in another order", False: "constants with other numbers"}
 #: Relative L2 within which values of the two sides are one value.
 _EQUAL_DISTANCE = 1e-4
 #: Values of the other region that are tried in place of one.
@@ -207,12 +209,11 @@ def _list_other_constants(region: Region, other_region: Region) -> Iterator[Chan
             are_permuted.append(have_same_elements(array, item.array))
     if first < 0:
         return
-    order = "the numbers of a constant in another order" if all(are_permuted) else "other constants"
     yield Change(
         first,
         region.steps[first].output,
         "channel-order" if all(are_permuted) else "argument",
-        f"{order}, in {', '.join(texts)}",
+        f"{_CONSTANTS[all(are_permuted)]}, in {', '.join(texts)}",
         predicted=replace(region, steps=tuple(steps)).unchanged,
     )
 
@@ -249,8 +250,8 @@ def _list_exchanged_steps(region: Region, other_region: Region) -> Iterator[Chan
                 readers[0],
                 output.reshape(reader.output.shape),
                 "layer-order",
-                f"{step.kind} ({step.name}) applied after {reader.kind} ({reader.name})",
-                "applies it before",
+                f"{step.kind} ({step.name}) applied to the output of {reader.name}",
+                f"applies it before {reader.name}",
             )
 
 
