@@ -129,11 +129,20 @@ def collect_recorded_gradients(flow: Flow) -> Gradients:
             del gradient_of[value]
     parameters = {name: value for value, name in enumerate(flow.list_column("parameter")) if name}
     for gradient, name in enumerate(flow.list_column("gradient_of")):
-        if name in parameters:
-            gradient_of.setdefault(parameters[name], gradient)
+        value = parameters.get(name, -1)
+        if value >= 0 and _is_read_repeatedly(flow, value):
+            gradient_of[value] = gradient  # any other one is that of one reader
+        elif value >= 0:
+            gradient_of.setdefault(value, gradient)
     for value, gradient in find_returned_gradients(flow).items():
         gradient_of.setdefault(value, gradient)
     return Gradients(gradient_of, _flag_detours(flow, by_edge))
+
+
+def _is_read_repeatedly(flow: Flow, value: int) -> bool:
+    """Return whether several ops of the forward pass read a value."""
+    readers = [op for op in flow.consumers[value] if flow.levels[op] == "op"]
+    return sum(flow.phases[op] == FORWARD for op in readers) > 1
 
 
 def _is_of_log_probabilities(flow: Flow, gradient: int) -> bool:

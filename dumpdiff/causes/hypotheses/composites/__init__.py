@@ -24,7 +24,7 @@ from .other_tables import has_unpaired_tables, list_other_tables
 from .partial_biases import list_missing_bias_parts
 from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
-from .recorded_differences import list_recorded_differences
+from .recorded_differences import list_exchanged_steps, list_recorded_differences
 from .reduction_axes import list_common_reduction_axes, list_reduction_axes
 from .rotations import list_exchanged_inputs, list_rotations
 from .roundings import list_roundings
@@ -79,6 +79,7 @@ HYPOTHESES = (
     Hypothesis("decay-sign", make_search(list_decay_signs)),
     Hypothesis("discretization", make_search(list_discretizations)),
     Hypothesis("layer-order", make_search(list_earlier_steps)),
+    Hypothesis("layer-order", make_search(list_exchanged_steps)),
     Hypothesis("norm-missing", make_search(list_written_norms)),
     Hypothesis("bias-missing", make_search(list_missing_bias_parts)),
     Hypothesis("missing-term", make_search(list_missing_inputs)),

@@ -23,6 +23,8 @@ from .numbers_in_steps import count_numbers, list_numbers, write_number
 from .other_inputs import describe_replacement, name_source
 from .surplus_steps import describe_omission
 
+#: Kinds of steps that a number is left out of: without it, nothing is left of them.
+_OMITTED_KINDS = {"add", "sub", "mul", "div"}
 #: Kinds of sums, and the kind that the other sign makes of them.
 _SIGNED_KINDS = {"add": "sub", "sub": "add"}
 #: Kinds that compute with a constant tensor: a mean of channels, frequencies, a table of positions.
@@ -46,7 +48,6 @@ def list_recorded_differences(case: FaultCase, region: Region) -> Iterator[Chang
         *_list_exchanged_numbers(region),
         *_list_other_signs(case, region, other_region),
         *_list_other_constants(region, other_region),
-        *_list_exchanged_steps(region, other_region),
     )
     for change in changes:
         yield replace(change, is_evident=True)
@@ -60,7 +61,8 @@ def _list_missing_numbers(
     """Leave out the factors and addends that only this region has."""
     surplus = count_numbers(region.steps) - count_numbers(other_region.steps)
     for number, step in enumerate(region.steps):
-        if not any(write_number(own) in surplus for _, own in list_numbers(step)):
+        is_surplus = any(write_number(own) in surplus for _, own in list_numbers(step))
+        if not is_surplus or step.kind not in _OMITTED_KINDS:
             continue
         for _, source in list_floating_inputs(step):
             if source.array.size != step.output.size or belongs_to_formula(case, region, number):
@@ -232,8 +234,11 @@ def _list_constants(
     return constants
 
 
-def _list_exchanged_steps(region: Region, other_region: Region) -> Iterator[Change]:
+def list_exchanged_steps(case: FaultCase, region: Region) -> Iterator[Change]:
     """Apply two steps in the other order, in which the other region has their kinds."""
+    other_region = case.faulty_region
+    if other_region is None:
+        return
     other_kinds = [step.kind for step in other_region.steps]
     for number, step in enumerate(region.steps):
         readers = region.consumers[number]
@@ -322,8 +327,10 @@ def _describe_source(
     if item.is_parameter:
         return "weight-swapped", f"{other.name} in its place", f"has {item.name}"
     source = (other.name, other.array.reshape(item.array.shape))
-    if item.producer_kind or other.producer_kind:
-        return describe_replacement(case, region, number, item, source)
+    description = describe_replacement(case, region, number, item, source)
+    is_recorded = bool(item.producer_kind or other.producer_kind)
+    if is_recorded or description[0] != "missing-step":
+        return description
     cause, text = name_source(case, region, number, item, source)
     return cause, text, "has another one"
 
