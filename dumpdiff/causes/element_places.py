@@ -108,9 +108,11 @@ def find_order(source: AnyArray, array: AnyArray) -> tuple[bool, Ints | None]:
         return False, None
     if compute_relative_distance(flat_source, flat) < CAST_DISTANCE:
         return True, None
-    transposed_order = _find_transposition(source, flat)
-    if transposed_order is not None:
-        return True, transposed_order
+    moved_order = _find_transposition(source, flat)
+    if moved_order is None:
+        moved_order = _find_view(flat_source, array)
+    if moved_order is not None:
+        return True, moved_order
     order = np.argsort(flat_source, kind="stable")
     sorted_source = flat_source[order]
     is_unique = np.mean(np.diff(sorted_source) == 0) <= 1 - _MIN_UNIQUE_SHARE
@@ -218,6 +220,27 @@ def _find_transposition(source: AnyArray, flat: AnyArray) -> Ints | None:
         sample = order[:_ORDER_SAMPLE]
         is_likely = np.array_equal(flat_source[sample], flat[:_ORDER_SAMPLE])
         if is_likely and np.array_equal(flat_source[order], flat):
+            return order
+    return None
+
+
+def _find_view(flat_source: AnyArray, array: AnyArray) -> Ints | None:
+    """Return the places of the elements of a tensor whose axes were cut, then exchanged.
+
+    So heads are cut from a projection. None if the tensor is nothing like that. Also of repeated
+    elements, which are not recognized by value: sequences begin with the same token.
+    """
+    if not 2 < array.ndim <= _MAX_TRANSPOSED_AXES:
+        return None
+    places = np.arange(flat_source.size)
+    flat = array.reshape(-1)
+    for axes in permutations(range(array.ndim)):
+        view = places.reshape([array.shape[axis] for axis in axes]).transpose(np.argsort(axes))
+        sample = view.flat[:_ORDER_SAMPLE]
+        if not np.array_equal(flat_source[sample], flat[:_ORDER_SAMPLE]):
+            continue
+        order: Ints = view.reshape(-1)
+        if np.array_equal(flat_source[order], flat):
             return order
     return None
 

@@ -333,6 +333,31 @@ def suggest_decay(case: FaultCase) -> Iterator[Candidate]:
         )
 
 
+def suggest_decayed_step(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest a new weight that differs by a multiple of the old one: by another decay.
+
+    That is all that a small weight shows, whose step is not explained by itself.
+    """
+    if case.phase != OPTIMIZER or case.faithful.size < 2:
+        return
+    difference = case.faulty - case.faithful
+    for operand in case.find_same_size_operands():
+        weight = operand.array.reshape(case.faithful.shape)
+        decay = -fit_factor(weight, difference) if operand.parameter else 0.0
+        if not _NO_DECAY < abs(decay) < 1 - _MIN_DECAY_FACTOR:
+            continue
+        text = f"learning rate x weight decay {decay:.3g} more than the {case.faithful_side}'s"
+        if decay < 0:
+            text = f"learning rate x weight decay {-decay:.3g} less than the {case.faithful_side}'s"
+        yield Candidate(
+            case.faithful - decay * weight,
+            text,
+            parameters={"decay": decay},
+            unchanged=case.faithful,
+            cause="weight-decay",
+        )
+
+
 def describe_decay(
     faulty_factor: float, faithful_factor: float, has_equal_step: bool | None
 ) -> tuple[str, str, str]:
@@ -463,4 +488,5 @@ HYPOTHESES = (
     Hypothesis("optimizer-epsilon", suggest_adam),
     Hypothesis("weight-decay", suggest_linear_update),
     Hypothesis("weight-decay", suggest_decay),
+    Hypothesis("weight-decay", suggest_decayed_step),
 )

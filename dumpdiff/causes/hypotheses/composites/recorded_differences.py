@@ -240,6 +240,7 @@ def list_exchanged_steps(case: FaultCase, region: Region) -> Iterator[Change]:
     if other_region is None:
         return
     other_kinds = [step.kind for step in other_region.steps]
+    yield from _list_other_order(region, other_kinds)
     for number, step in enumerate(region.steps):
         readers = region.consumers[number]
         if len(readers) != 1 or step.kind not in other_kinds:
@@ -258,6 +259,39 @@ def list_exchanged_steps(case: FaultCase, region: Region) -> Iterator[Change]:
                 f"{step.kind} ({step.name}) applied to the output of {reader.name}",
                 f"applies it before {reader.name}",
             )
+
+
+def _list_other_order(region: Region, other_kinds: Sequence[str]) -> Iterator[Change]:
+    """Apply a chain of steps that work element by element in the order of the other region's."""
+    kinds = [step.kind for step in region.steps]
+    if sorted(kinds) != sorted(other_kinds) or kinds == list(other_kinds) or len(kinds) <= 2:
+        return
+    sources = []
+    for number, step in enumerate(region.steps):
+        before = region.steps[number - 1].value if number else None
+        places = [i for i, item in enumerate(step.inputs) if item.value == before]
+        if not number:
+            places = [
+                i for i, item in enumerate(step.inputs) if item.array.shape == step.output.shape
+            ]
+        is_elementwise = step.output.shape == region.steps[0].output.shape and step.places is None
+        if not places or not is_elementwise:
+            return
+        sources.append(places[0])
+    value: AnyArray | None = region.steps[0].inputs[sources[0]].array
+    remaining = list(range(len(kinds)))
+    for kind in other_kinds:
+        number = next(i for i in remaining if kinds[i] == kind)
+        remaining.remove(number)
+        value = (
+            None if value is None else compute_with(region.steps[number], sources[number], value)
+        )
+    if value is not None:
+        names = ", ".join(step.name for step in region.steps)
+        text = f"the steps {names} in the order {', '.join(other_kinds)}"
+        yield Change(
+            len(kinds) - 1, value, "layer-order", text, f"has the order {', '.join(kinds)}"
+        )
 
 
 def _apply_exchanged(step: Step, reader: Step) -> AnyArray | None:
