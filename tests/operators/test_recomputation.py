@@ -27,6 +27,8 @@ X = np.random.default_rng(1).standard_normal((2, 3, 8))
 W = np.random.default_rng(2).standard_normal((5, 8))
 V = np.random.default_rng(3).standard_normal(8)
 LABELS = np.array([3, 0, 7, 2, 1, 5])
+PIXELS = np.where(X[0, 0].reshape(1, 4, 2) > 1, 255, np.arange(16).reshape(2, 4, 2) % 3)
+SHARES = np.exp(X[::-1].reshape(6, 8)) / np.exp(X[::-1].reshape(6, 8)).sum(-1, keepdims=True)
 
 #: kind, inputs, keyword arguments, the same in PyTorch
 CASES: list[tuple[str, list[object], dict[str, float], Callable[..., torch.Tensor]]] = [
@@ -66,6 +68,27 @@ CASES: list[tuple[str, list[object], dict[str, float], Callable[..., torch.Tenso
         {},
         lambda x, y: F.cross_entropy(x, y, reduction="none"),
     ),
+    ("cross_entropy", [X.reshape(6, 8), LABELS, abs(V)], {}, F.cross_entropy),
+    (
+        "cross_entropy",
+        [X.reshape(6, 8), LABELS, abs(V)],
+        {"label_smoothing": 0.1},
+        lambda x, y, w: F.cross_entropy(x, y, w, label_smoothing=0.1),
+    ),
+    (
+        "cross_entropy",
+        [X.reshape(2, 3, 4, 2), PIXELS],
+        {"ignore_index": 255.0},
+        lambda x, y: F.cross_entropy(x, y, ignore_index=255),
+    ),
+    (
+        "cross_entropy",
+        [X.reshape(2, 3, 4, 2), PIXELS, abs(V[:3])],
+        {"ignore_index": 255.0},
+        lambda x, y, w: F.cross_entropy(x, y, w, ignore_index=255),
+    ),
+    ("cross_entropy", [X.reshape(6, 8), SHARES], {}, F.cross_entropy),
+    ("nll_loss", [X.reshape(6, 8), LABELS, abs(V)], {}, F.nll_loss),
     ("gather_rows", [LABELS[:4], X[0].T.copy()], {}, F.embedding),
     ("attention", [X[None], X[None] + 1, X[None] * 2], {}, F.scaled_dot_product_attention),
     (
@@ -73,6 +96,12 @@ CASES: list[tuple[str, list[object], dict[str, float], Callable[..., torch.Tenso
         [X[None], X[None] + 1, X[None] * 2],
         {"is_causal": 1.0},
         lambda *x: F.scaled_dot_product_attention(*x, is_causal=True),
+    ),
+    (
+        "attention",
+        [X[None], X[None] + 1, X[None] * 2, np.array([True, True, False])[None, None, None]],
+        {},
+        F.scaled_dot_product_attention,
     ),
 ]
 

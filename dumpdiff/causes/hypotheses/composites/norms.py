@@ -130,7 +130,7 @@ def _read_norm(step: Step, max_distance: float) -> _Norm | None:
 
 def _spread(vector: AnyArray, x: AnyArray, form: _Form) -> AnyArray:
     """Return a vector of the last axis or of the channels, ready to multiply."""
-    if form.axes == (x.ndim - 1,):
+    if form.axes == (x.ndim - 1,) or (form.name == "whole norm" and len(vector) == x.shape[-1]):
         return vector
     return vector.reshape(-1, *[1] * (x.ndim - 2))
 
@@ -150,8 +150,9 @@ def _list_forms(shape: tuple[int, ...]) -> list[_Form]:
     layer = _Form("layer norm", f"layer norm over axis {last_axis}", axes=(last_axis,))
     counts = [n for n in range(1, shape[1]) if shape[1] % n == 0][:_MAX_GROUP_COUNTS]
     groups = [_Form("group norm", f"group norm with {n} groups", n_groups=n) for n in counts]
+    whole = _Form("whole norm", "a norm over all axes", axes=tuple(range(len(shape))))
     if len(shape) < 3:
-        return [layer, _Form("batch norm", "batch norm over axis 0", axes=(0,)), *groups[1:]]
+        return [layer, _Form("batch norm", "batch norm over axis 0", axes=(0,)), *groups[1:], whole]
     image_axes = tuple(range(2, len(shape)))
     return [
         _Form("instance norm", f"instance norm ({shape[1]} groups)", n_groups=shape[1]),
@@ -159,6 +160,7 @@ def _list_forms(shape: tuple[int, ...]) -> list[_Form]:
         _Form("channel norm", "layer norm over the channels of each pixel", axes=(1,)),
         layer,
         *groups,
+        whole,
     ]
 
 

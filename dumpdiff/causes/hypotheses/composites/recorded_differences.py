@@ -94,9 +94,16 @@ def _list_other_numbers(case: FaultCase, region: Region, other_region: Region) -
                 for other in others:
                     yield from _replace_number(case, region, number, position, (own, other))
         for position, step_input in enumerate(step.inputs):
-            if step_input.value >= 0 and step_input.array.size == 1 and step.kind in ("mul", "div"):
+            if step.kind in ("mul", "div") and _is_count(step_input):
                 for other in others:
                     yield from _replace_count(region, number, position, other)
+
+
+def _is_count(step_input: StepInput) -> bool:
+    """Return whether an input is one computed number, or counts: computed whole numbers."""
+    array = step_input.array
+    is_computed = step_input.value >= 0 and not step_input.is_parameter
+    return is_computed and (array.size == 1 or np.array_equal(array, np.round(array)))
 
 
 def _replace_number(
@@ -116,15 +123,21 @@ def _replace_count(region: Region, number: int, position: int, other: float) -> 
     step = region.steps[number]
     step_input = step.inputs[position]
     output = compute_with(step, position, np.full(step_input.array.shape, other))
-    if output is None or float(step_input.array.reshape(-1)[0]) == other:
+    if output is None or np.all(step_input.array == other):
         return
     word = "divided" if step.kind == "div" else "multiplied"
+    is_single = step_input.array.size == 1
+    contrast = f"has the counts of {step_input.name}"
+    if is_single:
+        own_number = float(step_input.array.reshape(-1)[0])
+        contrast = f"has {own_number:.6g}, computed by {step_input.name}"
+    cause = "loss-reduction" if region.steps[-1].output.size == 1 else "constant-factor"
     yield Change(
         number,
         output,
-        "loss-reduction" if region.steps[-1].output.size == 1 else "constant-factor",
+        cause if is_single else "pooling",
         f"{word} by {other:.6g} in {step.name}",
-        f"has {float(step_input.array.reshape(-1)[0]):.6g}, computed by {step_input.name}",
+        contrast,
         {"the number": other},
     )
 
