@@ -58,6 +58,8 @@ class Model:
     has_enclosing_term: bool = True  #: GIoU, else IoU
     normalizer: str = "objects"  #: of the focal loss; or 'anchors': all of them
     is_modulation_stopped: bool = False  #: no gradient through the focal loss's weights
+    is_stem_padded_behind: bool = False  #: the stem is padded below and on the right only
+    slope: float = SLOPE  #: of all leaky relus
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(kind="momentum", weight_decay=5e-4, clip=0.0)
     )

@@ -97,6 +97,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Ratio(faulty.optimizer.group_rate)],
         optimizer=True,
     ),
+    "stem_same": Fault(
+        "'same' padding of the strided stem: one pixel below and on the right, none on the others",
+        "padding-mode",
+        change_model(is_stem_padded_behind=True),
+        held_out=True,
+        equivalents=("causal-shift", "row-shift", "argument"),
+    ),
+    "slope": Fault(
+        "leaky relu with PyTorch's slope, 0.01, not Darknet's 0.1",
+        "argument",
+        change_model(slope=0.01),
+        lambda *_: [Anywhere(r"\b(0\.01|0\.1|10)\b|slope")],
+        held_out=True,
+        equivalents=("activation-kind", "constant-factor", "scale"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -112,6 +127,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("modulation_stopped", "pytorch"),
     ("decay_all", "pytorch"),
     ("bias_rate", "mindspore"),
+    ("stem_same", "mindspore"),
+    ("slope", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -21,7 +21,6 @@ from families.detector.architecture import (
     MAX_LOG_SIZE,
     MOMENTUM,
     PYRAMID,
-    SLOPE,
     Model,
 )
 
@@ -41,17 +40,21 @@ def build_loss(model: Model) -> nn.Cell:
 
 
 def build_conv(model: Model, path: str, stride: int = 1) -> nn.Conv2d:
-    """Return the convolution at ``path``."""
+    """Return the convolution at ``path``.
+
+    A convolution of stride 2 whose padding is 'same' has no padding above and on the left.
+    """
     weight = model.weights[f"{path}.weight"]
     n_out, n_in, kernel, _ = weight.shape
     bias = model.weights.get(f"{path}.bias")
+    is_same = path == "stem" and model.is_stem_padded_behind
     return nn.Conv2d(
         n_in,
         n_out,
         kernel,
         stride,
-        pad_mode="pad",
-        padding=kernel // 2,
+        pad_mode="same" if is_same else "pad",
+        padding=0 if is_same else kernel // 2,
         has_bias=bias is not None,
         weight_init=Tensor(weight),
         bias_init=None if bias is None else Tensor(bias),
@@ -84,15 +87,19 @@ def build_norm(model: Model, path: str) -> nn.Cell:
 
 
 class LeakyReLU(nn.Cell):
-    """The larger of x and SLOPE * x."""
+    """The larger of x and slope * x."""
+
+    def __init__(self, slope: float) -> None:
+        super().__init__()
+        self.slope = slope
 
     def construct(self, x):
-        return ops.maximum(x, SLOPE * x)
+        return ops.maximum(x, self.slope * x)
 
 
 def build_activation(model: Model) -> nn.Cell:
     """Return the activation of all layers."""
-    return LeakyReLU() if model.variant == "written" else nn.LeakyReLU(SLOPE)
+    return LeakyReLU(model.slope) if model.variant == "written" else nn.LeakyReLU(model.slope)
 
 
 class ConvNormAct(nn.Cell):

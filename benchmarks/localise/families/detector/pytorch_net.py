@@ -20,7 +20,6 @@ from families.detector.architecture import (
     IGNORED,
     MAX_LOG_SIZE,
     MOMENTUM,
-    SLOPE,
     Model,
 )
 
@@ -60,7 +59,13 @@ class ConvModule(nn.Sequential):
     def __init__(self, model: Model, path: str, stride: int = 1) -> None:
         conv = load_conv(model, path, stride)
         norm = nn.BatchNorm2d(conv.out_channels, eps=EPS, momentum=MOMENTUM)
-        super().__init__(conv, load(norm, model, f"{path}.norm"), nn.LeakyReLU(SLOPE))
+        super().__init__(conv, load(norm, model, f"{path}.norm"), nn.LeakyReLU(model.slope))
+        self.is_padded_behind = path == "stem" and model.is_stem_padded_behind
+        if self.is_padded_behind:
+            conv.padding = (0, 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(F.pad(x, (0, 1, 0, 1)) if self.is_padded_behind else x)
 
 
 class Bottleneck(nn.Module):
@@ -121,7 +126,7 @@ class Head(nn.Module):
 
     def __init__(self, model: Model, name: str, values: int) -> None:
         super().__init__()
-        self.conv = nn.Sequential(load_conv(model, f"head.tower.{name}"), nn.LeakyReLU(SLOPE))
+        self.conv = nn.Sequential(load_conv(model, f"head.tower.{name}"), nn.LeakyReLU(model.slope))
         self.predictor = load_conv(model, f"head.{name}")
         self.values = values
 

@@ -55,6 +55,8 @@ class Model:
     value_target: str = "returns"  #: or 'advantages'
     is_baseline_stopped: bool = True  #: no gradient through the advantages
     is_critic_stopped: bool = False  #: no gradient from the values to the memory
+    is_update_first: bool = False  #: rows of the update gate before those of the reset gate
+    last_activation: str = "tanh"  #: of the trunk; or 'elu'
     #: AdamW without decay: MindSpore's own Adam has another place for eps, which is not small here
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(eps=ADAM_EPS, weight_decay=0.0, clip=MAX_NORM)

@@ -100,6 +100,20 @@ FAULTS: Mapping[str, Fault] = {
         row="29",
         optimizer=True,
     ),
+    "update_first": Fault(
+        "the memory takes its first rows as the update gate, as Keras does, not as the reset gate",
+        "gate-order",
+        change_model(is_update_first=True),
+        held_out=True,
+        equivalents=("split-order", "input-order", "weight-rows", "input-source"),
+    ),
+    "elu": Fault(
+        "the trunk ends in elu, RSL-RL's default, not in tanh",
+        "activation-kind",
+        change_model(last_activation="elu"),
+        lambda *_: [Anywhere(r"\b(elu|tanh)\b")],
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -116,6 +130,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("critic_stopped", "pytorch"),
     ("adam_eps", "mindspore"),
     ("clip_none", "pytorch"),
+    ("update_first", "mindspore"),
+    ("elu", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

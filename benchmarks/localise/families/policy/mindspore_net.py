@@ -79,9 +79,10 @@ class Trunk(nn.Cell):
         else:
             self.norm = nn.LayerNorm((HIDDEN,), gamma_init=weight, beta_init=bias, epsilon=EPS)
         self.tanh = nn.Tanh()
+        self.last_activation = nn.ELU() if model.last_activation == "elu" else nn.Tanh()
 
     def construct(self, x):
-        return self.tanh(self.dense2(self.tanh(self.norm(self.dense1(x)))))
+        return self.last_activation(self.dense2(self.tanh(self.norm(self.dense1(x)))))
 
 
 class GRUCell(nn.Cell):
@@ -96,6 +97,7 @@ class GRUCell(nn.Cell):
             setattr(self, f"bias_{name}", Parameter(bias))
         self.matmul = ops.MatMul(transpose_b=True)
         self.is_reset_first = model.is_reset_first
+        self.is_update_first = model.is_update_first
 
     def project(self, x):
         return self.matmul(x, self.weight_ih) + self.bias_ih
@@ -104,6 +106,9 @@ class GRUCell(nn.Cell):
         x_reset, x_update, x_candidate = ops.split(projected, HIDDEN, axis=1)
         from_state = self.matmul(state, self.weight_hh) + self.bias_hh
         h_reset, h_update, h_candidate = ops.split(from_state, HIDDEN, axis=1)
+        if self.is_update_first:
+            x_reset, x_update = x_update, x_reset
+            h_reset, h_update = h_update, h_reset
         reset = ops.sigmoid(x_reset + h_reset)
         update = ops.sigmoid(x_update + h_update)
         if self.is_reset_first:

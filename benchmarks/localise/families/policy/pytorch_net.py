@@ -63,9 +63,13 @@ class ActorCritic(nn.Module):
             load(nn.LayerNorm(HIDDEN, eps=EPS), model, "trunk.norm"),
             nn.Tanh(),
             load(nn.Linear(HIDDEN, HIDDEN), model, "trunk.1"),
-            nn.Tanh(),
+            nn.ELU() if model.last_activation == "elu" else nn.Tanh(),
         )
         self.gru = load(nn.GRUCell(HIDDEN, HIDDEN), model, "memory")
+        if model.is_update_first:
+            for parameter in self.gru.parameters():
+                update, reset, candidate = parameter.data.chunk(3)
+                parameter.data = torch.cat([reset, update, candidate])
         self.actor = load(nn.Linear(HIDDEN, ACTIONS), model, "actor")
         self.critic = load(nn.Linear(HIDDEN, 1), model, "critic")
         self.log_std = nn.Parameter(torch.from_numpy(model.weights["log_deviation"].copy()))

@@ -64,6 +64,8 @@ class Model:
     has_log_scale: bool = True  #: the logarithm of the scale is a term of the loss
     kl_reduction: str = "sequences"  #: the divergence is summed over a sequence; or 'elements'
     is_mean_stopped: bool = False  #: no gradient from the divergence to the mean
+    is_padded_around: bool = False  #: the dilated convolution sees later steps, too
+    groups: int = GROUPS  #: of the group norm
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Return waveforms (BATCH, 1, SAMPLES) and noise (BATCH, LATENT, STEPS), float32."""

@@ -83,6 +83,21 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-stopped",
         change_model(is_mean_stopped=True),
     ),
+    "padded_around": Fault(
+        "the last dilated convolution is padded on both sides, not causally",
+        "causal-shift",
+        change_model(is_padded_around=True),
+        held_out=True,
+        equivalents=("padding-mode", "row-shift", "argument"),
+    ),
+    "one_group": Fault(
+        "a group norm with one group, as EnCodec's, not four",
+        "norm-groups",
+        change_model(groups=1),
+        lambda *_: [Anywhere(r"group|\b[14]\b|ax[ei]s")],
+        held_out=True,
+        equivalents=("norm-kind", "reduction-axis", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -98,6 +113,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("log_scale", "pytorch"),
     ("kl_elements", "mindspore"),
     ("mean_stopped", "mindspore"),
+    ("padded_around", "mindspore"),
+    ("one_group", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -139,13 +139,15 @@ class EncoderStage(nn.Cell):
         self.gamma = Parameter(Tensor(model.weights[f"{path}.norm.weight"]))
         self.beta = Parameter(Tensor(model.weights[f"{path}.norm.bias"]))
         self.snake = Snake(model, path)
-        self.is_activated_first = n == STAGES - 1 and model.is_activated_first
+        is_last = n == STAGES - 1
+        self.is_activated_first = is_last and model.is_activated_first
+        self.groups = model.groups if is_last else GROUPS
 
     def construct(self, x):
         x = self.conv(x)
         if self.is_activated_first:
-            return ops.group_norm(self.snake(x), GROUPS, self.gamma, self.beta, EPS)
-        return self.snake(ops.group_norm(x, GROUPS, self.gamma, self.beta, EPS))
+            return ops.group_norm(self.snake(x), self.groups, self.gamma, self.beta, EPS)
+        return self.snake(ops.group_norm(x, self.groups, self.gamma, self.beta, EPS))
 
 
 class Encoder(nn.Cell):
@@ -170,7 +172,9 @@ class GatedBlock(nn.Cell):
         super().__init__()
         is_last = n == BLOCKS - 1
         dilation = DILATIONS[n]
-        self.pad = nn.ConstantPad1d(((KERNEL - 1) * dilation, 0), 0.0)
+        n_padded = (KERNEL - 1) * dilation
+        n_behind = n_padded // 2 if is_last and model.is_padded_around else 0
+        self.pad = nn.ConstantPad1d((n_padded - n_behind, n_behind), 0.0)
         self.conv = WeightNormConv1d(model, f"blocks.{n}.dilated", dilation=dilation)
         self.conv.is_magnitude_of_all = is_last and model.is_magnitude_of_all
         self.skip = build_convolution(model, f"blocks.{n}.skip")

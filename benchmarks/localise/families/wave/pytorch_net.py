@@ -125,15 +125,15 @@ class Snake(nn.Module):
 class GroupNorm(nn.GroupNorm):
     """Group norm, also in plain arithmetic."""
 
-    def __init__(self, model: Model, path: str) -> None:
-        super().__init__(GROUPS, CHANNELS, eps=EPS)
+    def __init__(self, model: Model, path: str, groups: int) -> None:
+        super().__init__(groups, CHANNELS, eps=EPS)
         load(self, model, path)
         self.is_written_out = model.variant == "written"
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.is_written_out:
             return super().forward(x)
-        groups = x.reshape(len(x), GROUPS, -1)
+        groups = x.reshape(len(x), self.num_groups, -1)
         variance, mean = torch.var_mean(groups, dim=-1, correction=0, keepdim=True)
         normed = ((groups - mean) / torch.sqrt(variance + self.eps)).view_as(x)
         return normed * self.weight[:, None] + self.bias[:, None]
@@ -149,7 +149,7 @@ class Encoder(nn.Module):
             padding = (ENCODER_KERNEL - STRIDE) // 2
             stages += [
                 load_normed(model, f"encoder.{n}.conv", stride=STRIDE, padding=padding),
-                GroupNorm(model, f"encoder.{n}.norm"),
+                GroupNorm(model, f"encoder.{n}.norm", model.groups if n == STAGES - 1 else GROUPS),
                 Snake(model, f"encoder.{n}"),
             ]
         self.block = nn.Sequential(*stages)
@@ -173,9 +173,14 @@ class ResidualBlock(nn.Module):
         self.conv1x1_skip = load_pointwise(model, f"blocks.{n}.skip")
         self.conv1x1_out = None if is_last else load_pointwise(model, f"blocks.{n}.residual")
         self.is_padded_inside = model.variant == "written"
+        n_padded = (KERNEL - 1) * self.dilation
+        n_behind = n_padded // 2 if is_last and model.is_padded_around else 0
+        self.padding = (n_padded - n_behind, n_behind)
+        if self.is_padded_inside:
+            self.conv.padding = self.padding
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        padded = x if self.is_padded_inside else F.pad(x, ((KERNEL - 1) * self.dilation, 0))
+        padded = x if self.is_padded_inside else F.pad(x, self.padding)
         values, gates = self.conv(padded).chunk(2, dim=1)
         gated = torch.tanh(values) * torch.sigmoid(gates)
         skip = self.conv1x1_skip(gated)

@@ -1,0 +1,116 @@
+"""Faults of the classifier with windows. The family is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from claims import Anywhere, Ratio, Values
+
+from families.fault import Change, Fault, change_model
+from families.swin.architecture import KEEP
+
+
+def _change_optimizer(**knobs: object) -> Change:
+    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
+
+
+FAULTS: Mapping[str, Fault] = {
+    "relation_reversed": Fault(
+        "relative positions of key to query, not of query to key",
+        "relative-bias",
+        change_model(is_relation_reversed=True),
+        equivalents=("position-offset", "input-order", "axes-swapped", "input-source"),
+    ),
+    "bias_scaled": Fault(
+        "scores are scaled after their relative bias was added, not before",
+        "layer-order",
+        change_model(is_bias_scaled=True),
+        equivalents=("constant-factor", "scale", "relative-bias", "weight-scaled", "input-source"),
+    ),
+    "mask_of_images": Fault(
+        "masks of windows repeated window by window for a batch laid out image by image",
+        "mask-kind",
+        change_model(is_mask_of_images=True),
+        equivalents=("axes-swapped", "input-order", "input-source", "heads-permuted", "row-shift"),
+    ),
+    "shift_repeated": Fault(
+        "shifted windows are rolled again in the same direction, not back",
+        "row-shift",
+        change_model(is_shift_repeated=True),
+        equivalents=("argument", "constant-factor"),
+    ),
+    "merged_by_row": Fault(
+        "the four merged neighbors joined row by row, not column by column",
+        "axes-swapped",
+        change_model(is_merged_by_row=True),
+        equivalents=("input-order", "channel-order", "split-order", "input-source"),
+    ),
+    "kept_unscaled": Fault(
+        "drop path does not divide the kept branches by their probability",
+        "residual-scale",
+        change_model(is_kept_scaled=False),
+        lambda *_: [Ratio(KEEP)],
+        equivalents=("constant-factor", "scale", "missing-step", "dropout"),
+    ),
+    "pooled_first": Fault(
+        "the mean of the tokens is taken before the last norm, as ConvNeXt does, not behind it",
+        "layer-order",
+        change_model(is_pooled_first=True),
+        equivalents=("input-source",),
+    ),
+    "others_smoothed": Fault(
+        "the smoothed share is divided among the other classes, as MindSpore's model zoo does",
+        "label-smoothing",
+        change_model(are_others_smoothed=True),
+        lambda *_: [Anywhere(r"smooth|0\.9\b|0\.91|0\.011|0\.01\b|target")],
+        equivalents=("loss-target", "argument", "constant-factor", "constant-offset"),
+    ),
+    "tables_stopped": Fault(
+        "relative biases were looked up once, outside of the graph: no gradient to their tables",
+        "gradient-stopped",
+        change_model(are_tables_stopped=True),
+    ),
+    "drop_gradient": Fault(
+        "the backward pass of drop path does not divide by the probability, the forward pass does",
+        "gradient-scaled",
+        change_model(drop_gradient=KEEP),
+        lambda faulty, clean: [Ratio(faulty.drop_gradient / clean.drop_gradient)],
+    ),
+    "tables_decayed": Fault(
+        "weight decay of the tables of relative positions too",
+        "weight-decay",
+        _change_optimizer(are_tables_decayed=True),
+        lambda faulty, clean: [Values(faulty.optimizer.weight_decay, 0.0)],
+        optimizer=True,
+        equivalents=("update-rule",),
+    ),
+    "decay_in_gradient": Fault(
+        "Adam for AdamW: weight decay is added to the gradient",
+        "update-rule",
+        _change_optimizer(kind="adam"),
+        row="32",
+        optimizer=True,
+        equivalents=("weight-decay",),
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("relation_reversed", "mindspore"),
+    ("bias_scaled", "pytorch"),
+    ("mask_of_images", "pytorch"),
+    ("shift_repeated", "pytorch"),
+    ("merged_by_row", "mindspore"),
+    ("kept_unscaled", "mindspore"),
+    ("pooled_first", "pytorch"),
+    ("others_smoothed", "mindspore"),
+    ("tables_stopped", "pytorch"),
+    ("drop_gradient", "mindspore"),
+    ("tables_decayed", "pytorch"),
+    ("decay_in_gradient", "mindspore"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "fused": ("", "fused"),
+    "written": ("written", ""),
+}
