@@ -120,7 +120,6 @@ FAULTS: Mapping[str, Fault] = {
         "scores of relative positions are cut to the keys without being shifted",
         "missing-step",
         change_model(are_scores_shifted=False),
-        held_out=True,
         equivalents=("relative-bias", "position-offset", "row-shift", "input-source"),
     ),
     "biases_swapped": Fault(
@@ -128,7 +127,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-swapped",
         _swap_biases,
         lambda *_: [Anywhere("bias|parameter|weight")],
-        held_out=True,
         equivalents=("input-order", "input-source"),
     ),
 }

@@ -150,7 +150,6 @@ FAULTS: Mapping[str, Fault] = {
         "the residual of the decoder's last feed-forward is taken behind its norm",
         "residual-order",
         change_model(is_residual_normed=True),
-        held_out=True,
         equivalents=("input-source", "skip-source"),
     ),
     "source_gradient": Fault(
@@ -158,7 +157,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(source_gradient=0.5),
         lambda faulty, clean: [Ratio(faulty.source_gradient / clean.source_gradient)],
-        held_out=True,
     ),
 }
 

@@ -87,7 +87,6 @@ FAULTS: Mapping[str, Fault] = {
         "the attention adds an edge from each node to itself, a library's default",
         "missing-term",
         change_model(has_loops=True),
-        held_out=True,
         equivalents=("missing-step", "input-source", "batch", "mask-missing", "mask-kind"),
     ),
     "norm_of_all": Fault(
@@ -95,7 +94,6 @@ FAULTS: Mapping[str, Fault] = {
         "norm-kind",
         change_model(is_norm_of_all=True),
         lambda *_: [Anywhere("norm|axis|axes|group")],
-        held_out=True,
         equivalents=("reduction-axis", "norm-groups", "argument"),
     ),
 }

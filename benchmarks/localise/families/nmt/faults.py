@@ -102,7 +102,6 @@ FAULTS: Mapping[str, Fault] = {
         "the decoder's reset gate multiplies the state before its linear layer, as in the paper",
         "cell-form",
         change_model(is_reset_early=True),
-        held_out=True,
         equivalents=("layer-order", "input-source", "input-order"),
     ),
     "label_smoothing": Fault(
@@ -110,7 +109,6 @@ FAULTS: Mapping[str, Fault] = {
         "label-smoothing",
         change_model(label_smoothing=0.1),
         lambda faulty, clean: [Values(faulty.label_smoothing, clean.label_smoothing)],
-        held_out=True,
     ),
 }
 

@@ -98,7 +98,6 @@ FAULTS: Mapping[str, Fault] = {
         "epsilon",
         change_model(norm_eps=1e-3),
         lambda faulty, clean: [Values(faulty.norm_eps, clean.norm_eps)],
-        held_out=True,
         equivalents=("argument",),
     ),
     "cross_transposed": Fault(
@@ -106,7 +105,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-transposed",
         change_weight("cross.1.weight", lambda weight: weight.T),
         lambda *_: [Anywhere("transposed|axes")],
-        held_out=True,
         equivalents=("axes-swapped",),
     ),
 }

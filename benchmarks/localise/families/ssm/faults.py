@@ -138,7 +138,6 @@ FAULTS: Mapping[str, Fault] = {
         "clamp",
         change_model(step_limit=0.5),
         lambda *_: [Anywhere(r"clamp|clip|limit|0\.5")],
-        held_out=True,
         equivalents=("missing-step", "missing-term"),
     ),
     "skip_early": Fault(
@@ -146,7 +145,6 @@ FAULTS: Mapping[str, Fault] = {
         "input-source",
         change_model(is_skip_early=True),
         lambda *_: [Anywhere(r"\bD\b|skip|read|input")],
-        held_out=True,
         equivalents=("skip-source", "layer-order", "missing-step"),
     ),
 }
