@@ -1,4 +1,4 @@
-"""Faults of the bidirectional encoder. The family is held out."""
+"""Faults of the bidirectional encoder."""
 
 from __future__ import annotations
 

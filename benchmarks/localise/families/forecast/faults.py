@@ -1,4 +1,4 @@
-"""Faults of the forecaster. The family is held out."""
+"""Faults of the forecaster."""
 
 from __future__ import annotations
 
