@@ -63,6 +63,8 @@ class Model:
     is_caption_masked: bool = True
     is_cross_normed: bool = False  #: a norm before the last block's attention to the caption
     are_frequencies_half: bool = False  #: those of time steps are rounded to bfloat16
+    mlp_activation: str = "gelu_tanh"  #: of the last block; or 'gelu_erf'
+    loss_target: str = "velocity"  #: or 'noise'
     is_caption_stopped: bool = False  #: no gradient to the projection of the caption
     is_class_gradient_averaged: bool = False  #: a row's gradient is divided by its occurrences
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(weight_decay=0.03, clip=0.1))

@@ -248,10 +248,10 @@ class MultiHeadCrossAttention(nn.Cell):
 class Mlp(nn.Cell):
     """Two linear layers around gelu in its tanh form."""
 
-    def __init__(self, model: Model, path: str) -> None:
+    def __init__(self, model: Model, path: str, activation: str = "gelu_tanh") -> None:
         super().__init__()
         self.fc1, self.fc2 = build_linear(model, f"{path}.up"), build_linear(model, f"{path}.down")
-        self.act = nn.GELU(approximate=True)
+        self.act = nn.GELU(approximate=activation == "gelu_tanh")
 
     def construct(self, x):
         return self.fc2(self.act(self.fc1(x)))
@@ -268,7 +268,8 @@ class DiTBlock(nn.Cell):
         self.attn = SelfAttention(model, f"{path}.attention")
         self.norm_cross = build_norm(model) if is_last and model.is_cross_normed else None
         self.cross_attn = MultiHeadCrossAttention(model, f"{path}.cross")
-        self.mlp = Mlp(model, f"{path}.mlp")
+        activation = model.mlp_activation if is_last else "gelu_tanh"
+        self.mlp = Mlp(model, f"{path}.mlp", activation)
         self.adaLN_modulation = nn.SequentialCell(
             build_silu(model), build_linear(model, f"{path}.modulation")
         )
@@ -360,6 +361,7 @@ class DiffusionLoss(nn.Cell):
             Tensor(values) for values in model.schedule()
         )
         self.ratio_offset = model.ratio_offset
+        self.is_target_noise = model.loss_target == "noise"
         self.is_written = model.variant == "written"
 
     def construct(self, latents, noise, steps, classes, is_dropped, captions, mask):
@@ -368,13 +370,15 @@ class DiffusionLoss(nn.Cell):
         sigma = self.sqrt_one_minus_alphas_cumprod[steps]
         image_share, noise_share = alpha.reshape(-1, 1, 1, 1), sigma.reshape(-1, 1, 1, 1)
         noisy = image_share * latents + noise_share * noise
-        velocity = image_share * noise - noise_share * latents
+        target = noise
+        if not self.is_target_noise:
+            target = image_share * noise - noise_share * latents
         predicted = self.network(noisy, steps, classes, is_dropped, captions, mask)
         snr = ops.square(alpha / sigma)
         divisor = snr + self.ratio_offset if self.ratio_offset != 0 else snr
         weights = ops.minimum(snr, MAX_RATIO) / divisor
         if self.is_written:
-            errors = ops.square(predicted - velocity) * weights.reshape(-1, 1, 1, 1)
+            errors = ops.square(predicted - target) * weights.reshape(-1, 1, 1, 1)
             return errors.mean()
-        errors = ops.mse_loss(predicted, velocity, reduction="none").mean((1, 2, 3))
+        errors = ops.mse_loss(predicted, target, reduction="none").mean((1, 2, 3))
         return (errors * weights).mean()

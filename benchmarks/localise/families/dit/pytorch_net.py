@@ -194,10 +194,10 @@ class EinsumAttention(nn.Module):
 class Mlp(nn.Module):
     """Two linear layers around gelu in its tanh form."""
 
-    def __init__(self, model: Model, path: str) -> None:
+    def __init__(self, model: Model, path: str, activation: str = "gelu_tanh") -> None:
         super().__init__()
         self.fc1 = load_linear(model, f"{path}.up")
-        self.act = nn.GELU(approximate="tanh")
+        self.act = nn.GELU(approximate="tanh" if activation == "gelu_tanh" else "none")
         self.fc2 = load_linear(model, f"{path}.down")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -235,7 +235,8 @@ class DiTBlock(nn.Module):
         self.norm_cross = build_norm() if is_last and model.is_cross_normed else None
         self.cross_attn = (EinsumAttention if is_einsum else CrossAttention)(model, f"{path}.cross")
         self.norm2 = Modulation(model, model.scale_offset if is_last else 1.0)
-        self.mlp = Mlp(model, f"{path}.mlp")
+        activation = model.mlp_activation if is_last else "gelu_tanh"
+        self.mlp = Mlp(model, f"{path}.mlp", activation)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), load_linear(model, f"{path}.modulation"))
 
     def forward(self, x: Tensor, c: Tensor, tokens: Tensor, mask: Tensor | None) -> Tensor:
@@ -342,7 +343,9 @@ class DiffusionLoss(nn.Module):
         alpha, sigma = self.alphas[steps], self.sigmas[steps]
         image_share, noise_share = alpha[:, None, None, None], sigma[:, None, None, None]
         noisy = image_share * latents + noise_share * noise
-        velocity = image_share * noise - noise_share * latents
+        target = noise
+        if self.model.loss_target == "velocity":
+            target = image_share * noise - noise_share * latents
         predicted = self.transformer(noisy, steps, classes, is_dropped, captions, mask)
-        losses = F.mse_loss(predicted, velocity, reduction="none").flatten(1).mean(dim=1)
+        losses = F.mse_loss(predicted, target, reduction="none").flatten(1).mean(dim=1)
         return (losses * self.compute_weights(alpha, sigma)).mean()

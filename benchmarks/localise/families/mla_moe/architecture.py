@@ -68,6 +68,8 @@ class Model:
     is_shared_scaled: bool = False  #: the shared expert counts as much as the routed ones
     are_positions_first: bool = False  #: the rows of a query are read as positions, then contents
     is_rope_reversed: bool = False  #: queries and keys are turned in the other direction
+    is_key_turned: bool = True  #: the key's positions
+    residual: str = "before"  #: 'after': the experts are added to what the norm gives
     is_router_unnormed: bool = False  #: the router reads the hidden state from before the norm
 
     def block(self, n: int) -> Model:
@@ -83,6 +85,7 @@ class Model:
             has_query_norm=True,
             are_positions_first=False,
             is_rope_reversed=False,
+            is_key_turned=True,
         )
 
     def rope(self) -> tuple[np.ndarray, np.ndarray]:

@@ -156,6 +156,20 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Anywhere("sign|direction|sin|negat|minus|-1")],
         equivalents=("constant-factor", "scale"),
     ),
+    "key_not_turned": Fault(
+        "the key that all heads share is not turned by its positions",
+        "rope-missing",
+        change_model(is_key_turned=False),
+        held_out=True,
+        equivalents=("missing-step", "input-source", "position-offset"),
+    ),
+    "residual_after": Fault(
+        "the experts are added to what the norm gives, not to what it reads",
+        "residual-order",
+        change_model(residual="after"),
+        held_out=True,
+        equivalents=("input-source", "skip-source", "layer-order"),
+    ),
     "router_unnormed": Fault(
         "the router reads the hidden state from before the norm",
         "input-source",
@@ -191,6 +205,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("positions_first", "pytorch"),
     ("rope_direction", "mindspore"),
     ("router_unnormed", "pytorch"),
+    ("key_not_turned", "pytorch"),
+    ("residual_after", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -93,6 +93,7 @@ class Attention(nn.Cell):
         self.rotary_embedding = RotaryEmbedding(model)
         self.scale = model.score_dim**-0.5
         self.are_values_first = model.are_values_first
+        self.is_key_turned = model.is_key_turned
         self.mask = Tensor(np.triu(np.full((SEQ, SEQ), MASKED, dtype=np.float32), 1))
 
     def construct(self, x):
@@ -107,7 +108,9 @@ class Attention(nn.Cell):
         if self.are_values_first:
             k, v = v, k
         q = ops.concat((q[..., :NOPE_DIM], self.rotary_embedding(q[..., NOPE_DIM:])), -1)
-        key_positions = ops.tile(self.rotary_embedding(key_positions), (1, HEADS, 1, 1))
+        if self.is_key_turned:
+            key_positions = self.rotary_embedding(key_positions)
+        key_positions = ops.tile(key_positions, (1, HEADS, 1, 1))
         k = ops.concat((k, key_positions), -1)
         scores = ops.matmul(q, k.transpose(0, 1, 3, 2)) * self.scale + self.mask
         out = ops.matmul(ops.softmax(scores, -1), v)
@@ -254,12 +257,15 @@ class DecodeLayer(nn.Cell):
         self.ffn_norm = RMSNorm(model, f"{prefix}.post_norm")
         self.feed_forward = (build_feed_forward if n == 0 else MoE)(model, f"{prefix}.mlp")
         self.is_router_unnormed = n > 0 and model.is_router_unnormed
+        self.is_residual_normed = n > 0 and model.residual == "after"
 
     def construct(self, x):
         x = x + self.attention(self.attention_norm(x))
         y = self.ffn_norm(x)
         if self.is_router_unnormed:
             return x + self.feed_forward(y, x)
+        if self.is_residual_normed:
+            return y + self.feed_forward(y)
         return x + self.feed_forward(y)
 
 

@@ -65,6 +65,7 @@ class Attention(nn.Module):
         self.is_interleaved = model.is_rope_interleaved
         self.is_complex = model.variant == "dense"
         self.are_values_first = model.are_values_first
+        self.is_key_turned = model.is_key_turned
         self.are_positions_first = model.are_positions_first
         self.is_rope_reversed = model.is_rope_reversed
 
@@ -110,7 +111,9 @@ class Attention(nn.Module):
         if self.are_values_first:
             k_nope, v = v, k_nope
         q_rope = self.rotate(q_rope, cos, sin)
-        k_rope = self.rotate(k_rope.view(batch, 1, seq, ROPE_DIM), cos, sin)
+        k_rope = k_rope.view(batch, 1, seq, ROPE_DIM)
+        if self.is_key_turned:
+            k_rope = self.rotate(k_rope, cos, sin)
         q = torch.cat((q_nope, q_rope), dim=-1)
         k = torch.cat((k_nope, k_rope.expand(batch, HEADS, seq, ROPE_DIM)), dim=-1)
         if self.is_fused:
@@ -208,12 +211,15 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(model.weights[f"{prefix}.post_norm.weight"])
         self.mlp = (MLP if n == 0 else MoE)(model, f"{prefix}.mlp")
         self.is_router_unnormed = n > 0 and model.is_router_unnormed
+        self.is_residual_normed = n > 0 and model.residual == "after"
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
         y = self.post_attention_layernorm(x)
         if self.is_router_unnormed:
             return x + self.mlp(y, x)
+        if self.is_residual_normed:
+            return y + self.mlp(y)
         return x + self.mlp(y)
 
 

@@ -58,6 +58,8 @@ class Model:
     #: entropy
     variant: str = ""
     are_constants_reversed: bool = False  #: means and deviations of channels are blue first
+    stem_padding: str = "both"  #: sides of the image that are padded; or 'end', as by pad_mode same
+    gate_activation: str = "sigmoid"  #: of squeeze and excitation; or 'hardsigmoid'
     rates: tuple[int, int] = RATES  #: dilations of the pyramid
     has_reduction_norm: bool = True  #: layer norm of what keys and values are computed from
     is_low_level_rectified: bool = True  #: the decoder's skip is taken behind the relu

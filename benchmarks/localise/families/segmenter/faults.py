@@ -41,6 +41,21 @@ FAULTS: Mapping[str, Fault] = {
         _swap_norms,
         lambda *_: [Anywhere("norm|parameter|weight|bn_")],
     ),
+    "stem_padding": Fault(
+        "the strided stem is padded at the lower right only: pad_mode same for padding 1",
+        "padding-mode",
+        change_model(stem_padding="end"),
+        lambda *_: [Anywhere("(?i)pad")],
+        held_out=True,
+        equivalents=("argument",),
+    ),
+    "hard_gates": Fault(
+        "hard sigmoid for sigmoid in squeeze and excitation, as MobileNetV3 has it",
+        "activation-kind",
+        change_model(gate_activation="hardsigmoid"),
+        lambda *_: [Anywhere("(?i)sigmoid")],
+        held_out=True,
+    ),
     "rates": Fault(
         "dilations of the pyramid are those of an encoder with twice the stride",
         "dilation",
@@ -111,6 +126,8 @@ FAULTS: Mapping[str, Fault] = {
 CASES: tuple[tuple[str, str], ...] = (
     ("channel_constants", "mindspore"),
     ("norms_swapped", "pytorch"),
+    ("stem_padding", "mindspore"),
+    ("hard_gates", "pytorch"),
     ("rates", "mindspore"),
     ("reduction_norm", "pytorch"),
     ("low_level_early", "mindspore"),

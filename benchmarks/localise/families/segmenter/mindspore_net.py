@@ -62,6 +62,13 @@ def build_conv(model: Model, path: str, stride: int = 1, dilation: int = 1) -> n
     )
 
 
+def build_same_conv(model: Model, path: str, stride: int) -> nn.Conv2d:
+    """Return the same convolution without bias in the framework's own padding."""
+    weight = model.weights[f"{path}.weight"]
+    n_out, n_in, kernel, _ = weight.shape
+    return nn.Conv2d(n_in, n_out, kernel, stride, pad_mode="same", weight_init=Tensor(weight))
+
+
 def build_dense(model: Model, path: str) -> nn.Dense:
     """Return the linear layer at ``path``; the kernel of a 1x1 convolution is one."""
     weight = model.weights[f"{path}.weight"]
@@ -107,6 +114,8 @@ class ConvNormActivation(nn.Cell):
     def __init__(self, model: Model, path: str, stride: int = 1) -> None:
         super().__init__()
         self.conv = build_conv(model, path, stride)
+        if path == "stem" and model.stem_padding == "end":
+            self.conv = build_same_conv(model, path, stride)
         self.norm = build_norm(model, f"{path}.norm")
         self.act = nn.ReLU()
 
@@ -151,13 +160,17 @@ class SqueezeExcite(nn.Cell):
         build = build_dense if self.is_linear else build_conv
         self.conv_reduce = build(model, f"{path}.reduce")
         self.conv_expand = build(model, f"{path}.expand")
+        self.is_gate_hard = model.gate_activation == "hardsigmoid"
+
+    def activate(self, x):
+        return ops.hardsigmoid(x) if self.is_gate_hard else ops.sigmoid(x)
 
     def construct(self, x):
         if self.is_linear:
-            gates = ops.sigmoid(self.conv_expand(ops.relu(self.conv_reduce(x.mean((2, 3))))))
+            gates = self.activate(self.conv_expand(ops.relu(self.conv_reduce(x.mean((2, 3))))))
             return x * gates.expand_dims(-1).expand_dims(-1)
         means = x.mean((2, 3), keep_dims=True)
-        return x * ops.sigmoid(self.conv_expand(ops.relu(self.conv_reduce(means))))
+        return x * self.activate(self.conv_expand(ops.relu(self.conv_reduce(means))))
 
 
 class ResidualBlock(nn.Cell):

@@ -84,6 +84,9 @@ class ConvBNReLU(nn.Sequential):
 
     def __init__(self, model: Model, path: str, stride: int = 1) -> None:
         conv, norm = load_conv(model, path, stride), load_norm(model, f"{path}.norm")
+        if path == "stem" and model.stem_padding == "end":
+            conv.padding = (0, 0)
+            conv = nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), conv)
         super().__init__(conv, norm, nn.ReLU())
 
 
@@ -122,9 +125,11 @@ class SqueezeExcitation(nn.Module):
         self.avgpool = build_pool(model)
         self.fc1 = load_conv(model, f"{path}.reduce")
         self.fc2 = load_conv(model, f"{path}.expand")
+        self.is_gate_hard = model.gate_activation == "hardsigmoid"
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * torch.sigmoid(self.fc2(F.relu(self.fc1(self.avgpool(x)))))
+        gates = self.fc2(F.relu(self.fc1(self.avgpool(x))))
+        return x * (F.hardsigmoid(gates) if self.is_gate_hard else torch.sigmoid(gates))
 
 
 class Block(nn.Module):

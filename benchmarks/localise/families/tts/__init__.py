@@ -1,0 +1,1 @@
+"""A speech synthesizer that predicts all frames at once: durations, pitch, energy, postnet."""

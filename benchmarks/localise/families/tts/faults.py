@@ -1,0 +1,136 @@
+"""Faults of the speech synthesizer. The family is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from claims import Anywhere, Claim, Ratio, Values, Words
+
+from families.fault import Change, Fault, change_model
+from families.tts.architecture import Model, compute_noam_rate
+
+
+def _change_optimizer(**knobs: object) -> Change:
+    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
+
+
+def _claim_frames(faulty: Model, clean: Model) -> Sequence[Claim]:
+    """Claim the share of frames that are no padding."""
+    *_, durations, _, _, mels = clean.batch()
+    return [Ratio(float(durations.sum()) / (mels.shape[0] * mels.shape[1]))]
+
+
+def _claim_rate(faulty: Model, clean: Model) -> Sequence[Claim]:
+    return [Ratio(faulty.optimizer.learning_rate / clean.optimizer.learning_rate)]
+
+
+FAULTS: Mapping[str, Fault] = {
+    "norm_first": Fault(
+        "the predictors have their norm before the relu, not behind it",
+        "layer-order",
+        change_model(is_norm_first=True),
+        equivalents=("input-source",),
+    ),
+    "last_squashed": Fault(
+        "tanh behind the last convolution of the postnet too",
+        "missing-step",
+        change_model(is_last_squashed=True),
+        lambda *_: [Anywhere("(?i)tanh")],
+        equivalents=("activation-kind", "input-source"),
+    ),
+    "sines_first": Fault(
+        "the table of positions has all sines, then all cosines, where the weights want them in "
+        "turn",
+        "time-embedding-order",
+        change_model(are_sines_first=True),
+        equivalents=("split-order", "axes-swapped", "rope-layout", "heads-permuted", "input-order"),
+    ),
+    "projection_half": Fault(
+        "the projection to mels in float16",
+        "low-precision",
+        change_model(is_projection_half=True),
+        lambda *_: [Words(r"\bfloat16")],
+    ),
+    "energy_early": Fault(
+        "energy is predicted from what has no pitch yet, as in another library",
+        "input-source",
+        change_model(is_energy_early=True),
+        equivalents=("skip-source", "missing-term", "missing-step", "skip-missing", "layer-order"),
+    ),
+    "first_bin": Fault(
+        "rows of the tables of pitch and energy are counted from 1, as if row 0 were for padding",
+        "position-offset",
+        change_model(first_bin=1),
+        lambda *_: [Anywhere(r"shift|offset|added|adds|row|constant|\b1\b")],
+        equivalents=(
+            "constant-offset",
+            "row-shift",
+            "weight-rows",
+            "label-shift",
+            "input-source",
+            "argument",
+            "missing-step",
+            "missing-term",
+        ),
+    ),
+    "padded_frames": Fault(
+        "the losses of mels are divided by the number of all frames, padding too",
+        "loss-reduction",
+        change_model(are_padded_frames_counted=True),
+        _claim_frames,
+        equivalents=("constant-factor", "scale", "pooling", "loss-weight"),
+    ),
+    "squared_mels": Fault(
+        "mean squared error of the mels, as in the first FastSpeech, not the absolute one",
+        "loss-kind",
+        change_model(mel_loss="mse"),
+        lambda *_: [Anywhere(r"squar|l1|L1|mse|MSE|absolute")],
+        equivalents=("activation-kind", "missing-step"),
+    ),
+    "duration_gradient": Fault(
+        "the encoder gets a fifth of the duration predictor's gradient",
+        "gradient-scaled",
+        change_model(duration_gradient=0.2),
+        lambda faulty, clean: [Ratio(faulty.duration_gradient / clean.duration_gradient)],
+    ),
+    "postnet_stopped": Fault(
+        "the postnet reads detached mels",
+        "gradient-stopped",
+        change_model(is_postnet_stopped=True),
+    ),
+    "noam_dimension": Fault(
+        "Noam's learning rate without the root of the hidden size",
+        "learning-rate",
+        _change_optimizer(learning_rate=compute_noam_rate(1, 1)),
+        _claim_rate,
+        optimizer=True,
+    ),
+    "beta": Fault(
+        "Adam with the framework's beta2, 0.999 for 0.98",
+        "beta",
+        _change_optimizer(beta2=0.999),
+        lambda faulty, clean: [Values(faulty.optimizer.beta2, clean.optimizer.beta2)],
+        optimizer=True,
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("norm_first", "mindspore"),
+    ("last_squashed", "mindspore"),
+    ("sines_first", "mindspore"),
+    ("projection_half", "mindspore"),
+    ("energy_early", "pytorch"),
+    ("first_bin", "pytorch"),
+    ("padded_frames", "pytorch"),
+    ("squared_mels", "pytorch"),
+    ("duration_gradient", "mindspore"),
+    ("postnet_stopped", "pytorch"),
+    ("noam_dimension", "pytorch"),
+    ("beta", "mindspore"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "aligned": ("", "aligned"),
+    "written": ("written", ""),
+}
