@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 import sys
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def test_two_families_and_two_faults_of_six_others_are_held_out() -> None:
     }
     others = [model for model, _ in held_out if model not in families.HELD_OUT]
     assert len(families.HELD_OUT) == 2
-    assert sorted(others) == sorted(2 * ["conformer", "encdec", "mla_moe", "nmt", "ranker", "ssm"])
+    assert sorted(Counter(others).values()) == 6 * [2]
 
 
 def test_faults_of_the_update_are_recorded_with_it_next_to_a_pair_without_fault() -> None:
