@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
