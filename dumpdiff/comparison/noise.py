@@ -70,7 +70,9 @@ def measure_statistic_noise(alignment: Alignment, pairs: pd.DataFrame, errors: F
     noise = np.zeros_like(errors)
     for statistic_noise, statistic_errors in zip(noise, errors, strict=True):
         is_measured = (statistic_errors > 0) & np.isfinite(statistic_errors)
-        for rows, sample_rows, places in _iterate_phases(alignment, pairs, is_measured):
+        for rows, sample_rows, places in _iterate_phases(
+            alignment, pairs, is_measured, has_lost_gradients=True
+        ):
             samples = statistic_errors[sample_rows]
             quantiles = pd.Series(samples).expanding(_MIN_PAIRS).quantile(_UPPER_QUANTILE)
             n_before = np.searchsorted(places[sample_rows], places[rows], side="left")
@@ -104,12 +106,17 @@ def _estimate_summation(alignment: Alignment, pairs: pd.DataFrame, errors: Float
 
 
 def _iterate_phases(
-    alignment: Alignment, pairs: pd.DataFrame, is_measured: Flags
+    alignment: Alignment,
+    pairs: pd.DataFrame,
+    is_measured: Flags,
+    *,
+    has_lost_gradients: bool = False,
 ) -> Iterator[tuple[Ints, Ints, Floats]]:
     """Yield, per phase: its computed rows, its samples, and the places of all rows in the runs.
 
     Samples are measured computed pairs that were found by value, in order of execution. A phase
-    with too few of them has those of the phase before it.
+    with too few of them has those of the phase before it. ``has_lost_gradients``: gradients that no
+    recorded op wrote are computed rows, too; their whole tensors show a fault that no other does.
     """
     target, reference = alignment.target, alignment.reference
     values_t, values_r = pairs["target"].to_numpy(), pairs["reference"].to_numpy()
@@ -122,7 +129,8 @@ def _iterate_phases(
     phases_r: Objects = reference.classes["phase"].to_numpy()[values_r]
     phases: Objects = np.where(is_computed_t, phases_t, phases_r)
     is_computed = is_computed_t | is_computed_r
-    is_computed |= (phases_t == BACKWARD) & (phases_r == BACKWARD)  # by ops without a record
+    if has_lost_gradients:  # computed by ops without a record
+        is_computed |= (phases_t == BACKWARD) & (phases_r == BACKWARD)
     tolerances = pairs["tolerance"].to_numpy()
     is_sample = is_computed & is_measured & (tolerances > 0)
     is_sample &= (pairs["evidence"] == "value").to_numpy()

@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from ..comparison import Comparison
-from ..graph import Flow, list_kept_values
+from ..graph import Flow, find_common_dtype, list_kept_values
 from ..model.arrays import Flags, Ints, Objects
 from ..model.int_lists import IntLists
 from ..model.trace import FORWARD
@@ -66,6 +66,12 @@ class JointGraph:
         is_update = pairs["target"].isin(kept_t) & pairs["reference"].isin(kept_r)
         flags: Flags = (is_update | (pairs["evidence"] == "update")).to_numpy()
         return flags
+
+    @cached_property
+    def is_precise(self) -> bool:
+        """Whether both sides compute in float32 or finer, where equal values are equal."""
+        target, reference = (side.flow for side in self.sides)
+        return find_common_dtype(target, reference) == "float32"
 
     @cached_property
     def median_error(self) -> float:

@@ -55,8 +55,9 @@ def find_reconverged(
     difference leads to a value that was there before.
 
     The last value of a path, such as a loss, never reconverges, and neither does what is
-    ``is_final``. Of a compared value of the forward pass, only the forward pass counts: gradients
-    that read it may differ for another reason. A value that agrees only because its inputs have
+    ``is_final``. Of a value of the forward pass, only the forward pass counts: gradients that read
+    it may differ for another reason. In a coarse dtype, where different values look equal, they
+    count as well. A value that agrees only because its inputs have
     errors (``exceeds_tolerance``) counts as agreement only if everything that is computed from it
     agrees too.
 
@@ -68,6 +69,7 @@ def find_reconverged(
     """
     state = list(initial_state)
     children = graph.children
+    is_precise = graph.is_precise
     compute_visibility = build_visibility_function(graph)
     returned_nodes = _find_returned_nodes(graph)
     removing_results = _find_removing_results(graph, state, children, returned_nodes)
@@ -85,7 +87,7 @@ def find_reconverged(
     for node in [node for node in reversed(graph.order) if not leads_to_agreement[node]]:
         sums = unread_sums.get(node, {})
         ends = _list_ends(node, children, state, returned_nodes, unused_nodes)
-        if graph.phase[node] == FORWARD and state[node] != AGREEING:
+        if is_precise and graph.phase[node] == FORWARD and state[node] != AGREEING:
             ends = _select_forward_ends(graph, state, ends)
         ends = ends or removing_results.get(node, []) or list(sums)
         agreeing_ends = [

@@ -11,7 +11,7 @@ import numpy as np
 from ..alignment.confidence import CERTAIN
 from ..alignment.slot_pairs import SlotPair
 from ..comparison import NO_INFORMATION
-from ..graph import Flow, find_common_dtype
+from ..graph import Flow
 from ..graph.missing_edges import find_enclosing_inputs, is_graph_input
 from ..model.arrays import Floats, Objects
 from ..model.dtypes import is_discrete
@@ -89,7 +89,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     if _has_unexplained_gradients(graph, final_state):
         restored_state = restore_contradictions(graph, walk, final_state)
         excused_nodes = _find_excused_nodes(graph, walk, restored_state)
-        if excused_nodes and _is_precise(graph):
+        if excused_nodes and graph.is_precise:
             walk = _walk_without(graph, rules, cancellation, walk, excused_nodes)
             final_state = _find_reconverged(graph, walk, is_final, *limits)
         else:
@@ -156,12 +156,6 @@ def _find_excused_nodes(graph: JointGraph, walk: Walk, state: list[str]) -> froz
         and walk.state[node] in DIVERGED
         and state[node] == RECONVERGED
     )
-
-
-def _is_precise(graph: JointGraph) -> bool:
-    """Return whether both sides compute in float32 or finer, where equal values are equal."""
-    alignment = graph.comparison.alignment
-    return find_common_dtype(alignment.target, alignment.reference) == "float32"
 
 
 def _walk_without(
