@@ -8,11 +8,14 @@ rate that is wrong on one side must not widen what is allowed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from ..alignment import Alignment
 from ..alignment.matches import NewWeight
+from ..alignment.sides import PreparedSide
 from ..graph import Flow
 from ..model.arrays import AnyArray
 from ..model.dtypes import get_unit_roundoff
@@ -82,6 +85,68 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
     pairs.loc[is_judged, "statistic"], pairs.loc[is_judged, "statistic_error"] = "", np.nan
     pairs["comparable"] = comparable
     pairs["reason"] = pd.Series(reason, dtype=object)
+    _judge_fused_weights(alignment, pairs)
+
+
+def _judge_fused_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
+    """Allow the new weights of fused tensors what Adam makes of gradients that are only noise.
+
+    A bias of the keys of attention has such a gradient, and may be a part of one tensor with those
+    of the queries and values. Sets tolerance, ``comparable`` and ``reason`` of their pairs.
+    """
+    tolerance = pairs["tolerance"].to_numpy(copy=True)
+    error = pairs["error"].to_numpy()
+    noise = STATE_ROUNDING + _NOISE_MARGIN * alignment.tolerance
+    rounding = _ROUNDINGS * get_unit_roundoff("float32")
+    noisy_rows = []
+    for row, group in enumerate(pairs["group"].tolist()):
+        if group is None or not error[row] > tolerance[row]:
+            continue
+        steps = [
+            _measure_fused_step(side, values, alignment.tolerance)
+            for side, values in zip(alignment.sides, (group.target, group.reference), strict=True)
+        ]
+        sizes_and_errors = [step for step in steps if step is not None]
+        if len(sizes_and_errors) < len(steps):
+            continue
+        sizes, adam_errors = zip(*sizes_and_errors, strict=True)
+        tolerance[row] = max(tolerance[row], rounding + min(sizes) * noise + max(adam_errors))
+        if error[row] <= tolerance[row]:
+            noisy_rows.append(row)
+    pairs["tolerance"] = tolerance
+    pairs.loc[noisy_rows, "comparable"] = False
+    pairs.loc[noisy_rows, "reason"] = NOISE_STEP
+
+
+def _measure_fused_step(
+    side: PreparedSide, new_values: Sequence[int], noise: float
+) -> tuple[float, float] | None:
+    """Return the size of the step of several weights, and what noise makes of it.
+
+    Both are relative to the new weights. None if a tensor is missing, or the rule is not Adam's.
+    """
+    updates = {update.new_weight: (weight, update) for weight, update in side.updates.items()}
+    if any(value not in updates for value in new_values):
+        return None
+    flow, steps, weights, moments = side.flow, [], [], []
+    for new_value in new_values:
+        old_value, update = updates[new_value]
+        lows, highs = flow.list_column("min"), flow.list_column("max")
+        seconds = [state for state in update.states if lows[state] >= 0 and highs[state] > 0]
+        arrays = [_load_values(flow, value) for value in (old_value, new_value, *seconds[:1])]
+        if len(arrays) < 3 or any(array is None for array in arrays):
+            return None
+        old, new, moment = (np.ravel(array) for array in arrays if array is not None)
+        if old.shape != new.shape:
+            return None
+        steps.append(new - old)
+        weights.append(new)
+        moments.append(moment)
+    norm = float(np.linalg.norm(np.concatenate(weights)))
+    if not norm > 0:
+        return None
+    size = float(np.linalg.norm(np.concatenate(steps))) / norm
+    return size, size * compute_adam_error(np.concatenate(moments), noise)
 
 
 def find_new_weight_rows(alignment: Alignment) -> list[int]:
