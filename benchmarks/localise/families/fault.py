@@ -41,6 +41,11 @@ def change_model(**knobs: object) -> Change:
     return lambda model: replace(model, **knobs)
 
 
+def change_optimizer(**knobs: object) -> Change:
+    """Return a change of the rule of the update."""
+    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
+
+
 def change_weight(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Change:
     """Return a change of one weight."""
 

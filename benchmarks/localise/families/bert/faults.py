@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from claims import Anywhere, Ratio, Values, Words
 
 from families.bert.architecture import RESERVED_POSITIONS
-from families.fault import Change, Fault, change_model, change_weight
-
-
-def _change_optimizer(**knobs: object) -> Change:
-    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
-
+from families.fault import Fault, change_model, change_optimizer, change_weight
 
 FAULTS: Mapping[str, Fault] = {
     "segments_ignored": Fault(
@@ -107,7 +101,7 @@ FAULTS: Mapping[str, Fault] = {
     "decay_all": Fault(
         "weight decay of biases and norms too, whose names the filter does not know",
         "weight-decay",
-        _change_optimizer(decay_all=True),
+        change_optimizer(decay_all=True),
         lambda faulty, clean: [Values(faulty.optimizer.weight_decay, 0.0)],
         optimizer=True,
         equivalents=("update-rule",),
@@ -115,7 +109,7 @@ FAULTS: Mapping[str, Fault] = {
     "adam_eps": Fault(
         "AdamW has a framework's eps, 1e-8, not 1e-6",
         "optimizer-epsilon",
-        _change_optimizer(eps=1e-8),
+        change_optimizer(eps=1e-8),
         lambda faulty, clean: [Values(faulty.optimizer.eps, clean.optimizer.eps)],
         row="32",
         optimizer=True,

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from claims import Anywhere, Claim, Ratio, Values
 
 from families.detector.architecture import BACKGROUND, Model
-from families.fault import Change, Fault, change_model
-
-
-def _change_optimizer(**knobs: object) -> Change:
-    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
+from families.fault import Fault, change_model, change_optimizer
 
 
 def _claim_normalizer(faulty: Model, clean: Model) -> Sequence[Claim]:
@@ -86,14 +81,14 @@ FAULTS: Mapping[str, Fault] = {
     "decay_all": Fault(
         "weight decay of biases and batch norms too",
         "weight-decay",
-        _change_optimizer(decay_all=True),
+        change_optimizer(decay_all=True),
         lambda faulty, clean: [Values(faulty.optimizer.weight_decay, 0.0)],
         optimizer=True,
     ),
     "bias_rate": Fault(
         "biases and batch norms learn twice as fast, as Caffe's do",
         "learning-rate",
-        _change_optimizer(group="vectors", group_rate=2.0),
+        change_optimizer(group="vectors", group_rate=2.0),
         lambda faulty, clean: [Ratio(faulty.optimizer.group_rate)],
         optimizer=True,
     ),

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from claims import Anywhere, Ratio, Words
 
-from families.fault import Change, Fault, change_model
-
-
-def _change_optimizer(**knobs: object) -> Change:
-    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
-
+from families.fault import Fault, change_model, change_optimizer
 
 FAULTS: Mapping[str, Fault] = {
     "scale_first": Fault(
@@ -95,7 +89,7 @@ FAULTS: Mapping[str, Fault] = {
     "decay_in_gradient": Fault(
         "Adam for AdamW: weight decay is added to the gradient",
         "update-rule",
-        _change_optimizer(kind="adam"),
+        change_optimizer(kind="adam"),
         row="32",
         optimizer=True,
         equivalents=("weight-decay",),
@@ -103,7 +97,7 @@ FAULTS: Mapping[str, Fault] = {
     "bias_correction": Fault(
         "an AdamW without bias correction",
         "bias-correction",
-        _change_optimizer(bias_correction=False),
+        change_optimizer(bias_correction=False),
         row="32",
         optimizer=True,
         equivalents=("update-rule",),

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from claims import Anywhere, Ratio, Values
 
-from families.fault import Change, Fault, change_model
+from families.fault import Fault, change_model, change_optimizer
 from families.forecast.architecture import CHANNELS
-
-
-def _change_optimizer(**knobs: object) -> Change:
-    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
-
 
 FAULTS: Mapping[str, Fault] = {
     "missing_counted": Fault(
@@ -81,7 +75,7 @@ FAULTS: Mapping[str, Fault] = {
     "norm_counted_twice": Fault(
         "two ranks that hold the same gradients both count in the norm that clips them",
         "gradient-norm",
-        _change_optimizer(norm_factor=2**0.5),
+        change_optimizer(norm_factor=2**0.5),
         lambda *_: [Anywhere(r"\b1\.41|\b0\.70|root|sqrt")],
         row="25",
         optimizer=True,
@@ -90,7 +84,7 @@ FAULTS: Mapping[str, Fault] = {
     "weight_decay": Fault(
         "weight decay 0.05 for 0.005",
         "weight-decay",
-        _change_optimizer(weight_decay=5e-2),
+        change_optimizer(weight_decay=5e-2),
         lambda faulty, clean: [Values(faulty.optimizer.weight_decay, clean.optimizer.weight_decay)],
         optimizer=True,
     ),

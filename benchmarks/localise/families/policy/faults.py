@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from claims import Anywhere, Ratio, Values, Words
 
-from families.fault import Change, Fault, change_model
-
-
-def _change_optimizer(**knobs: object) -> Change:
-    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
-
+from families.fault import Fault, change_model, change_optimizer
 
 FAULTS: Mapping[str, Fault] = {
     "state_kept": Fault(
@@ -87,7 +81,7 @@ FAULTS: Mapping[str, Fault] = {
     "adam_eps": Fault(
         "Adam has the framework's eps, 1e-8, not 1e-5",
         "optimizer-epsilon",
-        _change_optimizer(eps=1e-8),
+        change_optimizer(eps=1e-8),
         lambda faulty, clean: [Values(faulty.optimizer.eps, clean.optimizer.eps)],
         row="32",
         optimizer=True,
@@ -95,7 +89,7 @@ FAULTS: Mapping[str, Fault] = {
     "clip_none": Fault(
         "gradients are not clipped",
         "clip",
-        _change_optimizer(clip=0.0),
+        change_optimizer(clip=0.0),
         lambda *_: [Anywhere("times")],
         row="29",
         optimizer=True,

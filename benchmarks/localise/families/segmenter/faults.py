@@ -7,15 +7,11 @@ from dataclasses import replace
 
 from claims import Anywhere, Ratio
 
-from families.fault import Change, Fault, change_model
+from families.fault import Fault, change_model, change_optimizer
 from families.segmenter.architecture import GRID, Model
 
 #: Batch norms of one size that a table of names exchanged.
 _SWAPPED_NORMS = ("blocks.2.second.depthwise.norm", "blocks.2.second.pointwise.norm")
-
-
-def _change_optimizer(**knobs: object) -> Change:
-    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
 
 
 def _swap_norms(model: Model) -> Model:
@@ -109,14 +105,14 @@ FAULTS: Mapping[str, Fault] = {
     "group_rate": Fault(
         "biases and norms have the learning rate of the kernels, not twice as much",
         "learning-rate",
-        _change_optimizer(group_rate=1.0),
+        change_optimizer(group_rate=1.0),
         lambda faulty, clean: [Ratio(faulty.optimizer.group_rate / clean.optimizer.group_rate)],
         optimizer=True,
     ),
     "group_clipped": Fault(
         "only the kernels' group of gradients is clipped",
         "clip",
-        _change_optimizer(group_clipped=False),
+        change_optimizer(group_clipped=False),
         lambda *_: [Anywhere(r"clip|times|factor|\b1\.9|\b0\.52")],
         optimizer=True,
         equivalents=("gradient-scaled", "learning-rate"),

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from claims import Anywhere, Ratio, Values
 
-from families.fault import Change, Fault, change_model
+from families.fault import Fault, change_model, change_optimizer
 from families.swin.architecture import KEEP
-
-
-def _change_optimizer(**knobs: object) -> Change:
-    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
-
 
 FAULTS: Mapping[str, Fault] = {
     "relation_reversed": Fault(
@@ -80,7 +74,7 @@ FAULTS: Mapping[str, Fault] = {
     "tables_decayed": Fault(
         "weight decay of the tables of relative positions too",
         "weight-decay",
-        _change_optimizer(are_tables_decayed=True),
+        change_optimizer(are_tables_decayed=True),
         lambda faulty, clean: [Values(faulty.optimizer.weight_decay, 0.0)],
         optimizer=True,
         equivalents=("update-rule",),
@@ -88,7 +82,7 @@ FAULTS: Mapping[str, Fault] = {
     "decay_in_gradient": Fault(
         "Adam for AdamW: weight decay is added to the gradient",
         "update-rule",
-        _change_optimizer(kind="adam"),
+        change_optimizer(kind="adam"),
         row="32",
         optimizer=True,
         equivalents=("weight-decay",),

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from claims import Anywhere, Claim, Ratio, Values, Words
 
-from families.fault import Change, Fault, change_model
+from families.fault import Fault, change_model, change_optimizer
 from families.tts.architecture import Model, compute_noam_rate
-
-
-def _change_optimizer(**knobs: object) -> Change:
-    return lambda model: replace(model, optimizer=replace(model.optimizer, **knobs))
 
 
 def _claim_frames(faulty: Model, clean: Model) -> Sequence[Claim]:
@@ -102,14 +97,14 @@ FAULTS: Mapping[str, Fault] = {
     "noam_dimension": Fault(
         "Noam's learning rate without the root of the hidden size",
         "learning-rate",
-        _change_optimizer(learning_rate=compute_noam_rate(1, 1)),
+        change_optimizer(learning_rate=compute_noam_rate(1, 1)),
         _claim_rate,
         optimizer=True,
     ),
     "beta": Fault(
         "Adam with the framework's beta2, 0.999 for 0.98",
         "beta",
-        _change_optimizer(beta2=0.999),
+        change_optimizer(beta2=0.999),
         lambda faulty, clean: [Values(faulty.optimizer.beta2, clean.optimizer.beta2)],
         optimizer=True,
     ),
