@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 
@@ -21,16 +20,10 @@ from ..model.trace import FORWARD
 #: A region holds at most this many values of either side; farther ones are ignored. A loss that is
 #: written out has about 20.
 _MAX_REGION_VALUES = 32
-#: At most this many pairs of values of a region are tried as an explanation.
-_MAX_REGION_PAIRS = 8
-#: States of a recurrence that are tried on either side.
-_MAX_STATES = 4
 #: Ops after a value among which its partner is searched.
 _MAX_FOLLOWING_STEPS = 4
 #: Pairs after a pair that are tried as an explanation.
 _MAX_LATER_PAIRS = 2
-#: Values that follow from one that has no partner, and that it is made of, that are tried.
-_MAX_BYPASS_OUTPUTS, _MAX_BYPASS_SOURCES = 4, 2
 #: Values upstream of a value among which another one is searched.
 _MAX_UPSTREAM_VALUES = 256
 #: Name of a value whose producer was not recorded.
@@ -219,163 +212,6 @@ def name_producer(flow: Flow, op: int) -> str:
 
 def _index_names(flow: Flow) -> dict[str, int]:
     return {name: op for op, name in enumerate(flow.trace.ops["name"])}
-
-
-def find_region_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator[ValuePair]:
-    """Yield other pairs of values of the region, of one size, the nearest to agreement first.
-
-    None of the values agrees with its partner. If one fault changes everything that follows, the
-    compared pair may be of two different quantities; a pair between it and the last agreement can
-    be of the same quantity.
-    """
-    target, reference = index.flows
-    target_values = list_region_values(index, 0, value_pair.classes[0])
-    reference_values = list_region_values(index, 1, value_pair.classes[1])
-    ranked_pairs = []
-    for i, value_t in enumerate(target_values):
-        for j, value_r in enumerate(reference_values):
-            has_same_size = target.sizes[value_t] == reference.sizes[value_r] > 1
-            if (value_t, value_r) == value_pair.classes or not has_same_size:
-                continue
-            kind_t = index.get_producer_kind(0, value_t)
-            kind_r = index.get_producer_kind(1, value_r)
-            ranked_pairs.append((kind_t != kind_r, -i - j, value_t, value_r))
-    for _, _, value_t, value_r in sorted(ranked_pairs)[:_MAX_REGION_PAIRS]:
-        tensors = find_whole_tensor(target, value_t), find_whole_tensor(reference, value_r)
-        if min(tensors) >= 0:
-            yield ValuePair((value_t, value_r), tensors)
-
-
-def find_state_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator[ValuePair]:
-    """Yield sums of one size around a pair, the first ones of both sides first.
-
-    They may be the states of a recurrence that is written out: each is a sum of the decayed state
-    before it and of what enters. If it runs in the other direction on one side, its steps are
-    paired with any others.
-    """
-    sizes = {index.flows[side].sizes[value_pair.classes[side]] for side in (0, 1)}
-    if len(sizes) > 1:
-        return
-    sums: list[list[int]] = []
-    for side in (0, 1):
-        flow, value = index.flows[side], value_pair.classes[side]
-        candidates = {
-            *list_region_values(index, side, value),
-            *list_following_values(flow, value),
-        }
-        states = [
-            candidate
-            for candidate in candidates
-            if index.get_producer_kind(side, candidate) == "add"
-            and flow.sizes[candidate] == flow.sizes[value]
-            and candidate not in index.agreed_classes[side]
-        ]
-        sums.append(sorted(states, key=lambda state: int(index.flows[side].producers[state])))
-    places = [
-        (i + j, abs(i - j), target, reference)
-        for i, target in enumerate(sums[0][:_MAX_STATES])
-        for j, reference in enumerate(sums[1][:_MAX_STATES])
-    ]
-    for _, _, target, reference in sorted(places)[:_MAX_REGION_PAIRS]:
-        tensors = (
-            find_whole_tensor(index.flows[0], target),
-            find_whole_tensor(index.flows[1], reference),
-        )
-        if min(tensors) >= 0:
-            yield ValuePair((target, reference), tensors)
-
-
-def find_following_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator[ValuePair]:
-    """Yield a value of the pair with values that follow from the other one, the nearest first.
-
-    If a chain of operators has no partner from one fault on, its last value may be paired with one
-    in the middle of the other side's chain. Both values are of one size and of one kind of op.
-    """
-    for side in (0, 1):
-        flow = index.flows[side]
-        value, other_value = value_pair.classes[side], value_pair.classes[1 - side]
-        other_flow = index.flows[1 - side]
-        other_kind = index.get_producer_kind(1 - side, other_value)
-        for following_value in list_following_values(flow, value):
-            has_other_size = flow.sizes[following_value] != other_flow.sizes[other_value]
-            kind = index.get_producer_kind(side, following_value)
-            if has_other_size or kind != other_kind:
-                continue
-            values = (following_value, other_value) if side == 0 else (other_value, following_value)
-            tensors = (
-                find_whole_tensor(index.flows[0], values[0]),
-                find_whole_tensor(index.flows[1], values[1]),
-            )
-            if min(tensors) >= 0:
-                yield ValuePair(values, tensors)
-                break
-
-
-def find_bypass_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator[ValuePair]:
-    """Yield pairs of which one follows from a value, the other one from what the value is made of.
-
-    If one side leaves a step out, the step's output has no partner. What reads it has one that
-    reads the step's input. A linear op with a bias may be two ops.
-    """
-    for side in (0, 1):
-        flow, other_flow = index.flows[side], index.flows[1 - side]
-        value = value_pair.classes[side]
-        outputs = _list_written_values(index, side, [value])[:_MAX_BYPASS_OUTPUTS]
-        for source in _list_agreeing_sources(index, side, value):
-            partner = index.partners[side][source]
-            other_outputs = _list_written_values(index, 1 - side, [partner])
-            other_outputs += _list_written_values(index, 1 - side, other_outputs)
-            for output, other_output in product(outputs, other_outputs):
-                values = (output, other_output) if side == 0 else (other_output, output)
-                has_same_size = flow.sizes[output] == other_flow.sizes[other_output]
-                if not has_same_size or not _have_common_inputs(index, side, output, other_output):
-                    continue
-                tensors = (
-                    find_whole_tensor(index.flows[0], values[0]),
-                    find_whole_tensor(index.flows[1], values[1]),
-                )
-                if min(tensors) >= 0:
-                    yield ValuePair(values, tensors)
-
-
-def _list_written_values(index: ComparisonIndex, side: int, values: Sequence[int]) -> list[int]:
-    """Return the values that do not agree and that forward ops compute from one of these values."""
-    flow = index.flows[side]
-    written_values: list[int] = []
-    for value in values:
-        for op in flow.users[value]:
-            if flow.levels[op] != "op" or flow.phases[op] != FORWARD:
-                continue
-            written_values += [
-                written
-                for written in flow.writes[op]
-                if written not in index.agreed_classes[side] and written not in written_values
-            ]
-    return written_values
-
-
-def _list_agreeing_sources(index: ComparisonIndex, side: int, value: int) -> list[int]:
-    """Return the agreeing values of its size, and no parameters, that a value is computed from."""
-    flow = index.flows[side]
-    parameters = flow.list_column("parameter")
-    return [
-        source
-        for region_value in list_region_values(index, side, value)
-        for source, _ in find_inputs(flow, region_value)
-        if source in index.agreed_classes[side]
-        and source in index.partners[side]
-        and not parameters[source]
-        and flow.sizes[source] == flow.sizes[value]
-    ][:_MAX_BYPASS_SOURCES]
-
-
-def _have_common_inputs(index: ComparisonIndex, side: int, value: int, other_value: int) -> bool:
-    """Return whether both values are computed with the same agreeing value or weight."""
-    own, other = (
-        set(flow.reads[int(flow.producers[item])]) if flow.producers[item] >= 0 else set()
-        for flow, item in ((index.flows[side], value), (index.flows[1 - side], other_value))
-    )
-    return bool({index.partners[side].get(item) for item in own} & other)
 
 
 def list_following_values(flow: Flow, value: int) -> list[int]:

@@ -16,10 +16,6 @@ from .cause_search import CauseSearch, merge_exclusions, search_causes
 from .comparison_index import (
     ComparisonIndex,
     ValuePair,
-    find_bypass_pairs,
-    find_following_pairs,
-    find_region_pairs,
-    find_state_pairs,
 )
 from .element_places import find_order
 from .fault_case import FaultCase, compute_residual
@@ -36,6 +32,12 @@ from .hypotheses import (
 )
 from .recurrent_steps import find_step_pairs
 from .statistics_explanation import explain_by_statistics
+from .tried_pairs import (
+    find_bypass_pairs,
+    find_following_pairs,
+    find_region_pairs,
+    find_state_pairs,
+)
 from .update_rules import find_other_rule
 
 #: A cause without a fitted number is preferred to one with an odd number up to this many times
@@ -172,9 +174,9 @@ def _search_other_values(
     """Yield what the hypotheses say of other pairs of values: in the region, and after it.
 
     What follows from a step that one side leaves out is one such pair. Last come the first steps of
-    a recurrence. Only candidates that were checked against the
-    faithful side count, and only values in the region that make the difference of its last one. A
-    step that one side applies later is among what follows, so the others may show an order.
+    a recurrence. Only candidates that were checked against the faithful side count, and only values
+    in the region that make the difference of its last one. A step that one side applies later is
+    among what follows, so the others may show an order.
     """
     for region_pair in find_region_pairs(index, value_pair):
         leading_cases: list[FaultCase] = []
