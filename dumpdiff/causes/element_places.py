@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import permutations
+from collections.abc import Iterator, Sequence
+from itertools import chain, permutations
 
 import numpy as np
 
@@ -108,9 +108,7 @@ def find_order(source: AnyArray, array: AnyArray) -> tuple[bool, Ints | None]:
         return False, None
     if compute_relative_distance(flat_source, flat) < CAST_DISTANCE:
         return True, None
-    moved_order = _find_transposition(source, flat)
-    if moved_order is None:
-        moved_order = _find_view(flat_source, array)
+    moved_order = _find_exchanged_axes(source, array)
     if moved_order is not None:
         return True, moved_order
     order = np.argsort(flat_source, kind="stable")
@@ -206,43 +204,36 @@ def is_rotation(order: Sequence[int] | Ints) -> bool:
     return np.array_equal(order, np.roll(np.arange(len(order)), -int(order[0])))
 
 
-def _find_transposition(source: AnyArray, flat: AnyArray) -> Ints | None:
-    """Return the places of the elements of a transposed tensor; None if it is no transposition.
+def _find_exchanged_axes(source: AnyArray, array: AnyArray) -> Ints | None:
+    """Return the places of the elements of a tensor whose axes were exchanged; None if none fits.
 
-    Also of repeated elements, which are not recognized by value.
+    Those of the source, or those that it was cut into before, as heads are cut from a projection.
+    Also of repeated elements, which are not recognized by value: sequences begin with one token.
     """
-    if not 1 < source.ndim <= _MAX_TRANSPOSED_AXES:
-        return None
-    flat_source = source.reshape(-1)
-    places = np.arange(source.size).reshape(source.shape)
-    for axes in permutations(range(source.ndim)):
-        order: Ints = places.transpose(axes).reshape(-1)
-        sample = order[:_ORDER_SAMPLE]
-        is_likely = np.array_equal(flat_source[sample], flat[:_ORDER_SAMPLE])
-        if is_likely and np.array_equal(flat_source[order], flat):
-            return order
-    return None
-
-
-def _find_view(flat_source: AnyArray, array: AnyArray) -> Ints | None:
-    """Return the places of the elements of a tensor whose axes were cut, then exchanged.
-
-    So heads are cut from a projection. None if the tensor is nothing like that. Also of repeated
-    elements, which are not recognized by value: sequences begin with the same token.
-    """
-    if not 2 < array.ndim <= _MAX_TRANSPOSED_AXES:
-        return None
-    places = np.arange(flat_source.size)
-    flat = array.reshape(-1)
-    for axes in permutations(range(array.ndim)):
-        view = places.reshape([array.shape[axis] for axis in axes]).transpose(np.argsort(axes))
+    places = np.arange(source.size)
+    flat_source, flat = source.reshape(-1), array.reshape(-1)
+    for view in chain(_list_transposes(places, source), _list_cut_views(places, array)):
         sample = view.flat[:_ORDER_SAMPLE]
-        if not np.array_equal(flat_source[sample], flat[:_ORDER_SAMPLE]):
-            continue
-        order: Ints = view.reshape(-1)
-        if np.array_equal(flat_source[order], flat):
-            return order
+        if np.array_equal(flat_source[sample], flat[:_ORDER_SAMPLE]):
+            order: Ints = view.reshape(-1)
+            if np.array_equal(flat_source[order], flat):
+                return order
     return None
+
+
+def _list_transposes(places: Ints, source: AnyArray) -> Iterator[Ints]:
+    """Yield the places of the elements of a tensor with its axes in any order."""
+    if 1 < source.ndim <= _MAX_TRANSPOSED_AXES:
+        for axes in permutations(range(source.ndim)):
+            yield places.reshape(source.shape).transpose(axes)
+
+
+def _list_cut_views(places: Ints, array: AnyArray) -> Iterator[Ints]:
+    """Yield the places of the elements of what becomes an array when its axes are exchanged."""
+    if 2 < array.ndim <= _MAX_TRANSPOSED_AXES:
+        for axes in permutations(range(array.ndim)):
+            shape = [array.shape[axis] for axis in axes]
+            yield places.reshape(shape).transpose(np.argsort(axes))
 
 
 def _join_elements(arrays: Sequence[AnyArray]) -> AnyArray:

@@ -24,7 +24,7 @@ from .other_tables import has_unpaired_tables, list_other_tables
 from .partial_biases import list_missing_bias_parts
 from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
-from .recorded_differences import list_exchanged_steps, list_recorded_differences
+from .recorded_differences import list_recorded_differences
 from .reduction_axes import list_common_reduction_axes, list_reduction_axes
 from .rotations import list_exchanged_inputs, list_rotations
 from .roundings import list_roundings
@@ -32,7 +32,7 @@ from .row_reductions import list_row_reductions
 from .scan_directions import list_reversed_scans
 from .split_orders import list_rows_by_head, list_split_orders
 from .state_spaces import list_decay_signs, list_discretizations, list_other_states
-from .step_orders import list_earlier_steps
+from .step_orders import list_earlier_steps, list_exchanged_steps
 from .surplus_steps import has_surplus_ops, list_named_surplus_steps, list_unnamed_surplus_steps
 from .variants import list_padding_modes, list_variants
 from .windows import list_shifted_windows

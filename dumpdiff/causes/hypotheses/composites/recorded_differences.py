@@ -6,14 +6,13 @@ chance, and what is said of them is in both records.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 
-from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD, FORWARD
 from ...fault_case import FaultCase, compute_residual, have_same_elements
 from ...region import Region, Step, StepInput
@@ -42,16 +41,14 @@ def list_recorded_differences(case: FaultCase, region: Region) -> Iterator[Chang
     other_region = case.faulty_region
     if other_region is None:
         return
-    changes = (
-        *_list_missing_numbers(case, region, other_region),
-        *_list_other_numbers(case, region, other_region),
-        *_list_exchanged_numbers(region),
-        *_list_other_signs(case, region, other_region),
-        *_list_other_constants(region, other_region),
-    )
-    for change in changes:
-        yield replace(change, is_evident=True)
-    for change in _list_foreign_inputs(case, region, other_region):
+    for change in chain(
+        _list_missing_numbers(case, region, other_region),
+        _list_other_numbers(case, region, other_region),
+        _list_exchanged_numbers(region),
+        _list_other_signs(case, region, other_region),
+        _list_other_constants(region, other_region),
+        _list_foreign_inputs(case, region, other_region),
+    ):
         yield replace(change, is_evident=True)
 
 
@@ -151,13 +148,14 @@ def _list_exchanged_numbers(region: Region) -> Iterator[Change]:
     ]
     for (i, position_i, value_i), (j, position_j, value_j) in combinations(entries, 2):
         first, second = region.steps[i], region.steps[j]
-        if i == j or first.kind != second.kind or value_i == value_j:
+        is_pair = i != j and first.kind == second.kind and value_i != value_j
+        if not is_pair or j in region.find_numbers_after(i):
             continue
         outputs = (
             compute_with(first, position_i, np.asarray(value_j)),
             compute_with(second, position_j, np.asarray(value_i)),
         )
-        if outputs[0] is None or outputs[1] is None or j in region.find_numbers_after(i):
+        if outputs[0] is None or outputs[1] is None:
             continue
         yield Change(
             i,
@@ -247,108 +245,24 @@ def _list_constants(
     return constants
 
 
-def list_exchanged_steps(case: FaultCase, region: Region) -> Iterator[Change]:
-    """Apply two steps in the other order, in which the other region has their kinds."""
-    other_region = case.faulty_region
-    if other_region is None:
-        return
-    other_kinds = [step.kind for step in other_region.steps]
-    yield from _list_other_order(region, other_kinds)
-    for number, step in enumerate(region.steps):
-        readers = region.consumers[number]
-        if len(readers) != 1 or step.kind not in other_kinds:
-            continue
-        reader = region.steps[readers[0]]
-        if reader.kind == step.kind or reader.kind not in other_kinds:
-            continue
-        if other_kinds.index(reader.kind) > other_kinds.index(step.kind):
-            continue
-        output = _apply_exchanged(step, reader)
-        if output is not None and output.size == reader.output.size:
-            yield Change(
-                readers[0],
-                output.reshape(reader.output.shape),
-                "layer-order",
-                f"{step.kind} ({step.name}) applied to the output of {reader.name}",
-                f"applies it before {reader.name}",
-            )
-
-
-def _list_other_order(region: Region, other_kinds: Sequence[str]) -> Iterator[Change]:
-    """Apply a chain of steps that work element by element in the order of the other region's."""
-    kinds = [step.kind for step in region.steps]
-    if sorted(kinds) != sorted(other_kinds) or kinds == list(other_kinds) or len(kinds) <= 2:
-        return
-    sources = []
-    for number, step in enumerate(region.steps):
-        before = region.steps[number - 1].value if number else None
-        places = [i for i, item in enumerate(step.inputs) if item.value == before]
-        if not number:
-            places = [
-                i for i, item in enumerate(step.inputs) if item.array.shape == step.output.shape
-            ]
-        is_elementwise = step.output.shape == region.steps[0].output.shape and step.places is None
-        if not places or not is_elementwise:
-            return
-        sources.append(places[0])
-    value: AnyArray | None = region.steps[0].inputs[sources[0]].array
-    remaining = list(range(len(kinds)))
-    for kind in other_kinds:
-        number = next(i for i in remaining if kinds[i] == kind)
-        remaining.remove(number)
-        value = (
-            None if value is None else compute_with(region.steps[number], sources[number], value)
-        )
-    if value is not None:
-        names = ", ".join(step.name for step in region.steps)
-        text = f"the steps {names} in the order {', '.join(other_kinds)}"
-        yield Change(
-            len(kinds) - 1, value, "layer-order", text, f"has the order {', '.join(kinds)}"
-        )
-
-
-def _apply_exchanged(step: Step, reader: Step) -> AnyArray | None:
-    """Return the output of a step that is applied to that of its reader; None if they do not fit.
-
-    The reader is applied to the first input of the step.
-    """
-    places = [i for i, item in enumerate(reader.inputs) if item.value == step.value]
-    x = step.inputs[0].array if step.inputs else np.zeros(0)
-    if (
-        len(places) != 1
-        or x.dtype.kind != "f"
-        or reader.places is not None
-        or step.places is not None
-    ):
-        return None
-    keeps_shape = x.shape == step.output.shape
-    inner_shape = reader.output.shape if keeps_shape else x.shape
-    outer_shape = inner_shape if keeps_shape else step.output.shape
-    inner = replace(reader, output=np.broadcast_to(np.float64(0), inner_shape))
-    inputs = reader.list_arrays()
-    inputs[places[0]] = x
-    y = inner.compute(inputs)
-    if y is None:
-        return None
-    outer = replace(step, output=np.broadcast_to(np.float64(0), outer_shape))
-    return outer.compute([y.reshape(inner_shape), *step.list_arrays()[1:]])
-
-
 def _list_foreign_inputs(case: FaultCase, region: Region, other_region: Region) -> Iterator[Change]:
     """Read a value that both sides have, and that only the other side's region reads."""
-    other_inputs = _collect_inputs(other_region)
     foreign = [
-        item for item in other_inputs.values() if item.agrees and not _holds(region, item.array)
+        item for item in _list_entering(other_region) if item.agrees and not _holds(region, item)
     ][:_MAX_FOREIGN_VALUES]
     if not foreign:
         return
-    n_readers = Counter(
-        item.value for step in region.steps for item in {i.value: i for i in step.inputs}.values()
-    )
+    reads = [{item.value: item for _, item in list_floating_inputs(step)} for step in region.steps]
+    n_readers = Counter(chain.from_iterable(reads))
+    own_values = {
+        value
+        for value, item in ChainMap(*reads).items()
+        if value >= 0 and not _holds(other_region, item)
+    }
     seen_values: set[int] = set()
     for number, step in enumerate(region.steps):
         for position, item in list_floating_inputs(step):
-            if item.value < 0 or _holds(other_region, item.array):
+            if item.value not in own_values:
                 continue
             for other in foreign:
                 if other.array.size != item.array.size or other.is_parameter != item.is_parameter:
@@ -382,19 +296,21 @@ def _describe_source(
     return cause, text, "has another one"
 
 
-def _collect_inputs(region: Region) -> Mapping[int, StepInput]:
-    """Return by class the floating tensors that enter a region."""
+def _list_entering(region: Region) -> list[StepInput]:
+    """Return the floating tensors that enter a region, each once."""
     computed_values = {step.value for step in region.steps}
-    return {
+    entering = {
         item.value: item
         for step in region.steps
         for _, item in list_floating_inputs(step)
         if item.value >= 0 and item.value not in computed_values and item.array.ndim
     }
+    return list(entering.values())
 
 
-def _holds(region: Region, array: AnyArray) -> bool:
+def _holds(region: Region, value: StepInput) -> bool:
     """Return whether a region reads or computes a value, in any layout."""
+    array = value.array
     arrays = [item.array for step in region.steps for item in step.inputs]
     arrays.append(region.steps[-1].output)
     return any(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -52,6 +53,97 @@ def list_earlier_steps(case: FaultCase, region: Region) -> Iterator[Change]:
                     f"{step.name} ({step.kind}) applied to {name}, before the steps in between",
                     f"applies it to {step_input.name}",
                 )
+
+
+def list_exchanged_steps(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Apply two steps in the other order, in which the other region has their kinds."""
+    other_region = case.faulty_region
+    if other_region is None:
+        return
+    other_kinds = [step.kind for step in other_region.steps]
+    yield from _list_other_order(region, other_kinds)
+    for number, step in enumerate(region.steps):
+        readers = region.consumers[number]
+        if len(readers) != 1 or step.kind not in other_kinds:
+            continue
+        reader = region.steps[readers[0]]
+        if reader.kind == step.kind or reader.kind not in other_kinds:
+            continue
+        if other_kinds.index(reader.kind) > other_kinds.index(step.kind):
+            continue
+        output = _apply_exchanged(step, reader)
+        if output is not None and output.size == reader.output.size:
+            yield Change(
+                readers[0],
+                output.reshape(reader.output.shape),
+                "layer-order",
+                f"{step.kind} ({step.name}) applied to the output of {reader.name}",
+                f"applies it before {reader.name}",
+            )
+
+
+def _list_other_order(region: Region, other_kinds: Sequence[str]) -> Iterator[Change]:
+    """Apply a chain of steps that work element by element in the order of the other region's."""
+    kinds = [step.kind for step in region.steps]
+    if sorted(kinds) != sorted(other_kinds) or kinds == list(other_kinds) or len(kinds) <= 2:
+        return
+    places = _find_chain(region)
+    if not places:
+        return
+    value = region.steps[0].inputs[places[0]].array
+    remaining = list(range(len(kinds)))
+    for kind in other_kinds:
+        number = next(i for i in remaining if kinds[i] == kind)
+        remaining.remove(number)
+        output = compute_with(region.steps[number], places[number], value)
+        if output is None:
+            return
+        value = output
+    names = ", ".join(step.name for step in region.steps)
+    text = f"the steps {names} in the order {', '.join(other_kinds)}"
+    yield Change(len(kinds) - 1, value, "layer-order", text, f"has the order {', '.join(kinds)}")
+
+
+def _find_chain(region: Region) -> list[int]:
+    """Return which input of each step is the output of the one before; [] if they are no chain.
+
+    All of them work element by element, and the first one reads a value of the same shape.
+    """
+    shape = region.steps[0].output.shape
+    places = []
+    for number, step in enumerate(region.steps):
+        if number:
+            value = region.steps[number - 1].value
+            fitting = [i for i, item in enumerate(step.inputs) if item.value == value]
+        else:
+            fitting = [i for i, item in enumerate(step.inputs) if item.array.shape == shape]
+        if not fitting or step.output.shape != shape or step.places is not None:
+            return []
+        places.append(fitting[0])
+    return places
+
+
+def _apply_exchanged(step: Step, reader: Step) -> AnyArray | None:
+    """Return the output of a step that is applied to that of its reader; None if they do not fit.
+
+    The reader is applied to the first input of the step.
+    """
+    places = [i for i, item in enumerate(reader.inputs) if item.value == step.value]
+    x = step.inputs[0].array if step.inputs else np.zeros(0)
+    moves_elements = reader.places is not None or step.places is not None
+    if len(places) != 1 or x.dtype.kind != "f" or moves_elements:
+        return None
+    keeps_shape = x.shape == step.output.shape
+    inner_shape = reader.output.shape if keeps_shape else x.shape
+    outer_shape = inner_shape if keeps_shape else step.output.shape
+    inner = replace(reader, output=np.broadcast_to(np.float64(0), inner_shape))
+    inputs = reader.list_arrays()
+    inputs[places[0]] = x
+    y = inner.compute(inputs)
+    if y is None:
+        return None
+    outer = replace(step, output=np.broadcast_to(np.float64(0), outer_shape))
+    return outer.compute([y.reshape(inner_shape), *step.list_arrays()[1:]])
 
 
 def _list_earlier_values(

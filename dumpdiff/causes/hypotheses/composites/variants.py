@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 
+from ....model.arrays import AnyArray
 from ....operators.convolution import PADDING_MODES, convolve, list_settings
 from ...fault_case import FaultCase
 from ...region import Region, Step
@@ -44,10 +44,7 @@ def list_variants(case: FaultCase, region: Region) -> Iterator[Change]:
     for number, step in enumerate(region.steps):
         if step.places is not None:
             continue
-        unmasked = _drop_masks(step)
-        for name, output in chain(
-            step.interpret(step.list_arrays()), unmasked.interpret(unmasked.list_arrays())
-        ):
+        for name, output in _list_readings(step):
             if name == step.interpretation or output.shape != step.output.shape:
                 continue
             cause = _name_variant(case, step, name)
@@ -63,14 +60,14 @@ def list_variants(case: FaultCase, region: Region) -> Iterator[Change]:
                 yield Change(number, output, cause, f"{step.kind} with {other}", f"has {own}")
 
 
-def _drop_masks(step: Step) -> Step:
-    """Return fused attention without its mask, and other steps without any interpretation."""
+def _list_readings(step: Step) -> Iterator[tuple[str, AnyArray]]:
+    """Yield (name, output) of every reading of a call, of fused attention also without a mask."""
+    yield from step.interpret(step.list_arrays())
     keywords = {name: array for name, array in step.keywords.items() if not array.ndim}
-    tensors = [item for item in step.inputs if item.array.ndim]
+    tensors = [array for array in step.list_arrays() if array.ndim]
     has_mask = len(tensors) > _MASKED_TENSORS or len(keywords) < len(step.keywords)
-    if step.kind != "attention" or not has_mask:
-        return replace(step, kind="")
-    return replace(step, inputs=tuple(tensors[:_MASKED_TENSORS]), keywords=keywords)
+    if step.kind == "attention" and has_mask:
+        yield from replace(step, keywords=keywords).interpret(tensors[:_MASKED_TENSORS])
 
 
 def _name_variant(case: FaultCase, step: Step, name: str) -> str:
