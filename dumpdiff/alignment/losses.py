@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -95,20 +95,20 @@ def _find_terms(flow: Flow, kinds: Sequence[str], loss: int) -> list[int]:
 def _has_other_term(flow: Flow, loss: int, term: int) -> bool:
     """Return whether the loss depends on a parameter also by a path around one of its terms."""
     parameters = flow.list_column("parameter")
-    visited = {loss, term}
-    pending = [loss]
+    return any(parameters[value] for value in _iterate_upstream(flow, loss, without=term))
+
+
+def _iterate_upstream(flow: Flow, value: int, without: int = -1) -> Iterator[int]:
+    """Yield a value and all that it is computed from, by no path through ``without``."""
+    visited, pending = {value, without}, [value]
     while pending:
-        value = pending.pop()
-        if parameters[value]:
-            return True
-        producer = int(flow.producers[value])
-        if producer < 0:
-            continue
-        for operand in flow.operands[producer]:
-            if operand not in visited:
-                visited.add(operand)
-                pending.append(operand)
-    return False
+        upstream_value = pending.pop()
+        yield upstream_value
+        producer = int(flow.producers[upstream_value])
+        operands = flow.operands[producer] if producer >= 0 else ()
+        new_values = [operand for operand in operands if operand not in visited]
+        visited.update(new_values)
+        pending += new_values
 
 
 def list_scalar_ends(flow: Flow) -> list[int]:
@@ -118,13 +118,14 @@ def list_scalar_ends(flow: Flow) -> list[int]:
     what an op keeps for itself next to a larger result, nor what depends on no parameter.
     """
     dtypes = flow.list_column("dtype")
+    has_names = any(flow.list_column("parameter"))
     return [
         value
         for value in np.flatnonzero(flow.sizes == 1).tolist()
         if is_floating(str(dtypes[value]))
         and is_forward_end(flow, value)
         and not _is_workspace(flow, value)
-        and _may_depend_on_weights(flow, value)
+        and (not has_names or _may_depend_on_weights(flow, value))
     ]
 
 
@@ -138,22 +139,14 @@ def _may_depend_on_weights(flow: Flow, value: int) -> bool:
     """Return whether a parameter may be among what a value is computed from.
 
     A count of tokens, or an argument of an op, is computed from the batch or from numbers alone.
-    Where an op on the way was not recorded, or no parameter has a name, it may.
+    Where an op on the way was not recorded, it may.
     """
     parameters = flow.list_column("parameter")
-    if not any(parameters):
-        return True
-    visited, pending = {value}, [value]
-    while pending:
-        read_value = pending.pop()
-        producer = int(flow.producers[read_value])
-        if parameters[read_value] or (producer < 0 and has_missing_producer(flow, read_value)):
-            return True
-        operands = flow.operands[producer] if producer >= 0 else ()
-        new_values = [operand for operand in operands if operand not in visited]
-        visited.update(new_values)
-        pending += new_values
-    return False
+    return any(
+        parameters[upstream_value]
+        or (flow.producers[upstream_value] < 0 and has_missing_producer(flow, upstream_value))
+        for upstream_value in _iterate_upstream(flow, value)
+    )
 
 
 def is_forward_end(flow: Flow, value: int) -> bool:

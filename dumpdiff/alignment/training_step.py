@@ -159,8 +159,8 @@ def pair_by_update(
                 weight_t,
                 weight_r,
                 (
-                    _find_second_moment(matching.prints_t, update_t),
-                    _find_second_moment(matching.prints_r, update_r),
+                    find_second_moment(matching.prints_t, update_t),
+                    find_second_moment(matching.prints_r, update_r),
                 ),
             )
             progress |= matching.pair_new_weights(new_weight)
@@ -168,7 +168,7 @@ def pair_by_update(
     return progress
 
 
-def _find_second_moment(prints: Fingerprints, update: Update) -> int:
+def find_second_moment(prints: Fingerprints, update: Update) -> int:
     """Return the second moment among the states of one side, -1 if there is none."""
     for state in update.states:
         if _is_second_moment(prints, state):

@@ -16,6 +16,8 @@ import pandas as pd
 from ..alignment import Alignment
 from ..alignment.matches import NewWeight
 from ..alignment.sides import PreparedSide
+from ..alignment.training_step import find_second_moment
+from ..alignment.values import Fingerprints
 from ..graph import Flow
 from ..model.arrays import AnyArray
 from ..model.dtypes import get_unit_roundoff
@@ -102,9 +104,12 @@ def _judge_fused_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
     for row, group in enumerate(pairs["group"].tolist()):
         if group is None or not error[row] > tolerance[row]:
             continue
+        values_of_sides = (group.target, group.reference)
         steps = [
-            _measure_fused_step(side, values, alignment.tolerance)
-            for side, values in zip(alignment.sides, (group.target, group.reference), strict=True)
+            _measure_fused_step(side, prints, values, alignment.tolerance)
+            for side, prints, values in zip(
+                alignment.sides, alignment.fingerprints, values_of_sides, strict=True
+            )
         ]
         sizes_and_errors = [step for step in steps if step is not None]
         if len(sizes_and_errors) < len(steps):
@@ -119,7 +124,7 @@ def _judge_fused_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
 
 
 def _measure_fused_step(
-    side: PreparedSide, new_values: Sequence[int], noise: float
+    side: PreparedSide, prints: Fingerprints, new_values: Sequence[int], noise: float
 ) -> tuple[float, float] | None:
     """Return the size of the step of several weights, and what noise makes of it.
 
@@ -128,20 +133,20 @@ def _measure_fused_step(
     updates = {update.new_weight: (weight, update) for weight, update in side.updates.items()}
     if any(value not in updates for value in new_values):
         return None
-    flow, steps, weights, moments = side.flow, [], [], []
+    steps, weights, moments = [], [], []
     for new_value in new_values:
         old_value, update = updates[new_value]
-        lows, highs = flow.list_column("min"), flow.list_column("max")
-        seconds = [state for state in update.states if lows[state] >= 0 and highs[state] > 0]
-        arrays = [_load_values(flow, value) for value in (old_value, new_value, *seconds[:1])]
-        if len(arrays) < 3 or any(array is None for array in arrays):
+        second_moment = find_second_moment(prints, update)
+        if second_moment < 0:
             return None
-        old, new, moment = (np.ravel(array) for array in arrays if array is not None)
-        if old.shape != new.shape:
+        old, new, moment = (
+            _load_values(side.flow, value) for value in (old_value, new_value, second_moment)
+        )
+        if old is None or new is None or moment is None or old.shape != new.shape:
             return None
-        steps.append(new - old)
-        weights.append(new)
-        moments.append(moment)
+        steps.append(np.ravel(new - old))
+        weights.append(np.ravel(new))
+        moments.append(np.ravel(moment))
     norm = float(np.linalg.norm(np.concatenate(weights)))
     if not norm > 0:
         return None
