@@ -1,13 +1,14 @@
 """Fused tensors: one tensor of one side holds several of the other.
 
-Examples are q, k and v in one weight, gate and up, their biases and outputs, and the gradients of
-all of these. The output is the last value of a linear layer, after its bias.
+Examples are q, k and v in one weight, gate and up, all experts of a layer, their biases and
+outputs, and the gradients of all of these. The output is the last value of a linear layer, after
+its bias.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..model.arrays import Ints
 from ..model.trace import BACKWARD, FORWARD
 from ..rulebook import Rules
 from .matches import Matching
+from .numbered_parts import find_numbered_parts
 
 #: Parts that a fused tensor without a name may have; more leaves are not taken for its parts.
 _MAX_PARTS = 4
@@ -30,6 +32,7 @@ class FusedGroup:
 
     target: tuple[int, ...]
     reference: tuple[int, ...]
+    is_numbered: bool = False  #: the names of the parts give their order
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ def find_fused_groups(
 ) -> tuple[FusedGroup, ...]:
     """Return the fused tensors among the unpaired classes.
 
-    They are found by canonical parameter names, else by the paired value that they are read with.
+    They are found by canonical parameter names, by numbers in names, else by the paired value that
+    they are read with.
     ``updates`` are those of the target's and the reference's weights, ``gradients`` those of their
     values.
     """
@@ -71,12 +75,12 @@ def find_fused_groups(
     )
     weight_groups = []
     for whole_side, part_side in ((target, reference), (reference, target)):
-        for fused_class, parts in _iterate_fused_leaves(whole_side, part_side, rules):
-            if _has_size_of_parts(whole_side.flow, fused_class, part_side.flow, parts):
-                group = FusedGroup((fused_class,), parts)
-                if whole_side is reference:
-                    group = FusedGroup(parts, (fused_class,))
-                weight_groups.append(group)
+        for fused_class, parts in _iterate_named_leaves(whole_side, part_side, rules):
+            weight_groups += _make_groups(whole_side, fused_class, part_side, parts)
+        for fused_class, parts in _find_numbered_leaves(whole_side, part_side, matching.tolerance):
+            weight_groups += _make_groups(whole_side, fused_class, part_side, parts, True)
+        for fused_class, parts in _iterate_leaves_by_consumers(whole_side, part_side):
+            weight_groups += _make_groups(whole_side, fused_class, part_side, parts)
     disjoint_groups = _select_disjoint(weight_groups)
     bias_groups = []
     for group in disjoint_groups:
@@ -88,10 +92,25 @@ def find_fused_groups(
     return _select_disjoint([*disjoint_groups, *related_groups])
 
 
-def _iterate_fused_leaves(
+def _make_groups(
+    whole_side: _Side,
+    fused_class: int,
+    part_side: _Side,
+    parts: tuple[int, ...],
+    is_numbered: bool = False,
+) -> list[FusedGroup]:
+    """Return the group of a fused class, none if the parts have other sizes."""
+    if not _has_size_of_parts(whole_side.flow, fused_class, part_side.flow, parts):
+        return []
+    if whole_side.is_target:
+        return [FusedGroup((fused_class,), parts, is_numbered)]
+    return [FusedGroup(parts, (fused_class,), is_numbered)]
+
+
+def _iterate_named_leaves(
     whole_side: _Side, part_side: _Side, rules: Rules
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield (fused class, classes of its parts): by name first, then by common consumers."""
+    """Yield (fused class, classes of its parts) by the names of the rules."""
     for column in ("parameter", "gradient_of"):
         names = whole_side.flow.classes[column].to_numpy()
         part_classes = _index_unpaired_names(part_side, column, rules)
@@ -99,7 +118,18 @@ def _iterate_fused_leaves(
             for part_names in rules.split_path(rules.resolve_parameter(names[value])):
                 if part_classes.keys() >= set(part_names):
                     yield value, tuple(part_classes[name] for name in part_names)
-    yield from _iterate_leaves_by_consumers(whole_side, part_side)
+
+
+def _find_numbered_leaves(
+    whole_side: _Side, part_side: _Side, tolerance: float
+) -> Iterable[tuple[int, tuple[int, ...]]]:
+    """Return (fused class, classes of its parts) by the numbers in the names of the parts."""
+    leaves_w, leaves_p = (
+        np.flatnonzero((side.partners < 0) & (side.flow.producers < 0)).tolist()
+        for side in (whole_side, part_side)
+    )
+    flows = whole_side.flow, part_side.flow
+    return find_numbered_parts(flows[0], leaves_w, flows[1], leaves_p, tolerance).items()
 
 
 def _index_unpaired_names(side: _Side, column: str, rules: Rules) -> Mapping[str, int]:
@@ -193,7 +223,7 @@ def _relate_groups(
         if len(wholes) != 1 or len(set(parts)) != n_parts:
             continue
         if _has_size_of_parts(whole_side.flow, wholes[0], part_side.flow, parts):
-            related_groups.append(FusedGroup(values_t, values_r))
+            related_groups.append(FusedGroup(values_t, values_r, group.is_numbered))
     return related_groups
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import MASK_GAP, MASK_MAGNITUDE
+from ..model.scaled_sums import compute_norm
 
 #: Candidates per target below and above its own key; more are equal values, which others decide.
 _MAX_CANDIDATES = 64
@@ -57,6 +59,19 @@ class Fingerprints:
     def take(self, rows: Ints) -> Fingerprints:
         """Return the fingerprints of some rows."""
         return Fingerprints(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+    def join(self, rows: Sequence[int]) -> Fingerprints:
+        """Return the fingerprint, of one row, of several rows taken as one tensor."""
+        parts = self.take(np.array(rows, dtype=np.int64))
+        size = parts.size.sum()
+        return Fingerprints(
+            np.array([size]),
+            np.array([parts.high.max()]),
+            np.array([parts.low.min()]),
+            np.array([(parts.mean * (parts.size / size)).sum()]),
+            np.array([compute_norm(parts.norm)]),
+            np.array([parts.evidence.min()]),
+        )
 
 
 def compute_distances(

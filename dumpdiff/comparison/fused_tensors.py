@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import permutations
+from itertools import chain, permutations
 from math import gcd
 
 import numpy as np
 
-from ..graph import Flow
 from ..model.arrays import AnyArray
 from ..model.scaled_sums import compute_norm
 
@@ -17,16 +16,23 @@ from ..model.scaled_sums import compute_norm
 _MAX_BLOCKS = 4096
 
 
-def join_parts(fused: AnyArray, parts: Sequence[AnyArray]) -> tuple[str, AnyArray]:
+def join_parts(
+    fused: AnyArray, parts: Sequence[AnyArray], *, is_numbered: bool = False
+) -> tuple[str, AnyArray]:
     """Return (layout, array): the parts joined in the order nearest to ``fused``, in its shape.
 
     Three orders are tried along the first and the last axis, with every permutation of the parts:
     one part after the other ('concat'), block by block ('blocks(g)': query groups with their keys
-    and values), and element by element ('interleaved': fused gate and up). Raises ValueError if
-    the shapes cannot be joined.
+    and values), and element by element ('interleaved': fused gate and up). Parts that are
+    ``is_numbered`` keep their order, and may be stacked along a new first axis, as they are or
+    with their last two axes exchanged. Raises ValueError if the shapes cannot be joined.
     """
+    orders = [tuple(range(len(parts)))] if is_numbered else [*permutations(range(len(parts)))]
+    candidates = _list_candidates(fused, parts, orders)
+    if is_numbered:
+        candidates = chain(_list_stacks(fused, parts), candidates)
     nearest: tuple[float, str, AnyArray] | None = None
-    for layout, candidate in _list_candidates(fused, parts):
+    for layout, candidate in candidates:
         distance = compute_norm(candidate.astype(np.float64) - fused.astype(np.float64))
         if nearest is None or distance < nearest[0]:
             nearest = (distance, layout, candidate)
@@ -37,13 +43,26 @@ def join_parts(fused: AnyArray, parts: Sequence[AnyArray]) -> tuple[str, AnyArra
     return nearest[1], nearest[2]
 
 
-def _list_candidates(fused: AnyArray, parts: Sequence[AnyArray]) -> Iterator[tuple[str, AnyArray]]:
-    for layout, joined in _join_rows(fused, parts, "rows"):
+def _list_stacks(fused: AnyArray, parts: Sequence[AnyArray]) -> Iterator[tuple[str, AnyArray]]:
+    """Yield the parts along a new first axis; ``fused`` may have this axis merged with another."""
+    if len({part.shape for part in parts}) > 1 or fused.size != parts[0].size * len(parts):
+        return
+    stacked = np.stack(parts)
+    yield f"stacked({len(parts)})", stacked.reshape(fused.shape)
+    if stacked.ndim > 2:
+        transposed = np.swapaxes(stacked, -1, -2)
+        yield f"stacked({len(parts)}), transposed", transposed.reshape(fused.shape)
+
+
+def _list_candidates(
+    fused: AnyArray, parts: Sequence[AnyArray], orders: Sequence[tuple[int, ...]]
+) -> Iterator[tuple[str, AnyArray]]:
+    for layout, joined in _join_rows(fused, parts, orders, "rows"):
         yield layout, joined
     if fused.ndim > 1:
         columns = _move_columns_to_rows(fused)
         column_parts = [_move_columns_to_rows(part) for part in parts]
-        for layout, joined in _join_rows(columns, column_parts, "columns"):
+        for layout, joined in _join_rows(columns, column_parts, orders, "columns"):
             yield layout, joined.T.reshape(fused.shape)
 
 
@@ -56,7 +75,10 @@ def _move_columns_to_rows(array: AnyArray) -> AnyArray:
 
 
 def _join_rows(
-    fused: AnyArray, parts: Sequence[AnyArray], axis_name: str
+    fused: AnyArray,
+    parts: Sequence[AnyArray],
+    orders: Sequence[tuple[int, ...]],
+    axis_name: str,
 ) -> Iterator[tuple[str, AnyArray]]:
     """Yield (layout, joined array) of every order of rows that gives the shape of ``fused``."""
     if any(part.shape[1:] != fused.shape[1:] for part in parts):
@@ -65,7 +87,7 @@ def _join_rows(
     if sum(lengths) != fused.shape[0]:
         return
     block_counts = _list_divisors(gcd(*lengths))
-    for order in permutations(range(len(parts))):
+    for order in orders:
         for n_blocks in block_counts:
             pieces = [parts[i].reshape(n_blocks, -1, *parts[i].shape[1:]) for i in order]
             joined = np.concatenate(pieces, axis=1).reshape(fused.shape)
@@ -84,12 +106,3 @@ def _format_order(n_blocks: int, lengths: Sequence[int], order: Sequence[int]) -
 def _list_divisors(number: int) -> list[int]:
     largest = min(number, _MAX_BLOCKS)
     return [divisor for divisor in range(1, largest + 1) if number % divisor == 0]
-
-
-def compute_joint_statistics(flow: Flow, parts: Sequence[int]) -> tuple[float, float, float, float]:
-    """Return (max, min, mean, norm) of several classes taken as one tensor."""
-    table = flow.classes.iloc[list(parts)]
-    sizes = table["size"].to_numpy(dtype=float)
-    mean = float((table["mean"].to_numpy() * (sizes / sizes.sum())).sum())
-    norm = compute_norm(table["norm"].to_numpy())
-    return float(table["max"].max()), float(table["min"].min()), mean, norm

@@ -10,7 +10,6 @@ import pandas as pd
 
 from ..alignment import Alignment, FusedGroup, SlotPair
 from ..alignment.confidence import SAME_SLOT
-from ..alignment.values import Fingerprints
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
 from ..model.arrays import AnyArray, Flags, Ints
@@ -24,7 +23,7 @@ from ..rulebook import Rules
 from ..sharding import Merged
 from ..verification import JoinedChecks, TraceChecks
 from .free_orders import accept_free_orders
-from .fused_tensors import compute_joint_statistics, join_parts
+from .fused_tensors import join_parts
 from .inherited_errors import allow_inherited_errors
 from .mask_fill import STATISTICS_SET_ASIDE, flag_mask_fill, set_aside_fill
 from .metrics import Metrics, compute_metrics
@@ -54,8 +53,6 @@ from .whole_tensors import (
 
 #: Confidence of a pair of a fused tensor and its parts, which is made by layout.
 _GROUP_CONFIDENCE = 0.8
-#: Evidence of the statistics of a group, on a scale of 0 to 4: all four numbers count.
-_GROUP_EVIDENCE = 4.0
 #: The order of the rows of a fused tensor counts as found if the relative L2 is at most 1 % (or ten
 #: tolerances) ...
 _MAX_ORDER_ERROR, _MAX_ORDER_TOLERANCES = 1e-2, 10
@@ -245,7 +242,8 @@ def _make_group_row(alignment: Alignment, group: FusedGroup) -> dict[str, object
     except (DumpError, KeyError, OSError, ValueError):
         return row  # there are no whole tensors, or their shapes cannot be joined
     metrics = compute_metrics(a, b, alignment.tolerance)
-    if error > tolerance or _has_found_order(metrics, alignment.tolerance):
+    is_ordered = group.is_numbered or _has_found_order(metrics, alignment.tolerance)
+    if error > tolerance or is_ordered:
         row |= {name: getattr(metrics, name) for name in METRIC_NAMES}
         row |= {"metric": "relative_l2", "error": metrics.relative_l2, "layout": layout}
     return row
@@ -254,18 +252,11 @@ def _make_group_row(alignment: Alignment, group: FusedGroup) -> dict[str, object
 def _measure_group_statistics(alignment: Alignment, group: FusedGroup) -> StatisticErrors:
     """Return what the statistics of both sides show, each taken as one tensor."""
     target, reference = alignment.target, alignment.reference
-    n_elements = float(target.sizes[list(group.target)].sum())
-    fingerprint_t = _make_fingerprint(target, group.target, n_elements)
-    fingerprint_r = _make_fingerprint(reference, group.reference, n_elements)
+    fingerprint_t = alignment.fingerprints[0].join(group.target)
+    fingerprint_r = alignment.fingerprints[1].join(group.reference)
     is_given = is_graph_input(target, group.target[0])
     is_given &= is_graph_input(reference, group.reference[0])
     return measure_joint_statistics(fingerprint_t, fingerprint_r, is_given)
-
-
-def _make_fingerprint(flow: Flow, parts: tuple[int, ...], n_elements: float) -> Fingerprints:
-    statistics = compute_joint_statistics(flow, parts)
-    numbers = (n_elements, *statistics, _GROUP_EVIDENCE)
-    return Fingerprints(*(np.array([number]) for number in numbers))
 
 
 def _has_found_order(metrics: Metrics, tolerance: float) -> bool:
@@ -279,9 +270,11 @@ def _join_group(alignment: Alignment, group: FusedGroup) -> tuple[str, AnyArray,
     target_arrays = _load_tensors(alignment.target, group.target)
     reference_arrays = _load_tensors(alignment.reference, group.reference)
     if len(target_arrays) == 1:
-        layout, joined = join_parts(target_arrays[0], reference_arrays)
+        layout, joined = join_parts(
+            target_arrays[0], reference_arrays, is_numbered=group.is_numbered
+        )
         return layout, target_arrays[0], joined
-    layout, joined = join_parts(reference_arrays[0], target_arrays)
+    layout, joined = join_parts(reference_arrays[0], target_arrays, is_numbered=group.is_numbered)
     return f"reference {layout}", joined, reference_arrays[0]
 
 

@@ -532,13 +532,28 @@ class _Sweep:
             for value in self.shares[read]:
                 counts[value] += self.flow.sizes[value] == size
         summed_value = max(counts, key=lambda value: (counts[value], -value), default=-1)
-        if summed_value < 0 or counts[summed_value] < min(2, len(reads)):
+        if summed_value < 0:
+            return False
+        is_known = counts[summed_value] >= min(2, len(reads))
+        if not is_known and not self._has_term_of_each_use(reads, counts, summed_value):
             return False
         self.summed.add(summed_value)
         self.shares[written].append(summed_value)
         for value in self._set_gradient(written, summed_value):
             self._add_share(written, value)
         return True
+
+    def _has_term_of_each_use(
+        self, reads: Sequence[int], counts: Mapping[int, int], value: int
+    ) -> bool:
+        """Return whether a sum has as many terms as ops use the only value that its terms flow to.
+
+        Then the terms that nothing is known of are those of the other uses.
+        """
+        if not counts[value] or sum(map(bool, counts.values())) > 1:
+            return False
+        sizes = {self.flow.sizes[other] for other in (value, *reads)}
+        return len(sizes) == 1 and len(set(reads)) == self._count_uses(value)
 
     def _start_at_weight(self, op: int) -> None:
         """Start a new path where the chain is broken.

@@ -69,6 +69,23 @@ def nameless_trace(plain_trace):
     return fuse_projections(plain_trace)
 
 
+@pytest.fixture(scope="module")
+def numbered_trace(plain_trace):
+    changed = plain_trace
+    for number, name in enumerate((Q, K, V)):
+        changed = edit_tensors(
+            changed,
+            find_tensors_like(changed, name, "input.1"),
+            parameter=f"model.layers.1.experts.{number}.weight",
+        )
+    return changed
+
+
+@pytest.fixture(scope="module")
+def stacked_trace(plain_trace):
+    return fuse_projections(plain_trace, "model.layers.1.experts")
+
+
 class TestByName:
     def test_the_parts_of_a_fused_parameter_are_known_by_the_rules(self, named_trace, plain_trace):
         alignment = align_traces(named_trace, plain_trace)
@@ -97,6 +114,44 @@ def test_without_names_a_fused_group_is_found_by_the_value_read_with_it(
         FusedGroup(find_weights(alignment.target, Q), find_weights(alignment.reference, Q, K, V))
         in alignment.groups
     )
+
+
+class TestByNumbers:
+    """Experts in a list on one side, in one stack on the other: here the three projections."""
+
+    def test_parts_that_are_numbered_make_up_the_one_with_their_statistics(
+        self, stacked_trace, numbered_trace
+    ):
+        alignment = align_traces(stacked_trace, numbered_trace)
+        assert (
+            FusedGroup(
+                find_weights(alignment.target, Q),
+                find_weights(alignment.reference, Q, K, V),
+                is_numbered=True,
+            )
+            in alignment.groups
+        )
+
+    def test_whichever_side_is_stacked(self, stacked_trace, numbered_trace):
+        alignment = align_traces(numbered_trace, stacked_trace)
+        parts = find_weights(alignment.target, Q, K, V)
+        assert parts in [group.target for group in alignment.groups if group.is_numbered]
+
+    def test_a_number_that_is_missing_leaves_them_separate(self, stacked_trace, numbered_trace):
+        incomplete = edit_tensors(
+            numbered_trace,
+            find_tensors_like(numbered_trace, V, "input.1"),
+            parameter="model.layers.1.experts.3.weight",
+        )
+        alignment = align_traces(stacked_trace, incomplete)
+        assert not any(group.is_numbered for group in alignment.groups)
+
+    def test_other_statistics_are_another_tensor(self, stacked_trace, numbered_trace):
+        rows = find_tensors_like(numbered_trace, K, "input.1")
+        norm = float(numbered_trace.tensors["norm"].iat[rows[0]])
+        other = edit_tensors(numbered_trace, rows, norm=1.1 * norm)
+        alignment = align_traces(stacked_trace, other)
+        assert not any(group.is_numbered for group in alignment.groups)
 
 
 def test_sizes_that_do_not_add_up_are_no_fusion(named_trace, plain_trace):

@@ -68,6 +68,12 @@ class TestDistance:
     def test_a_tensor_has_no_distance_from_itself(self, array):
         assert compute_distance(array, array) == 0
 
+    @given(ARRAYS, ARRAYS)
+    def test_tensors_joined_have_the_distance_0_from_their_concatenation(self, a, b):
+        joined = build_fingerprints([a, b]).join([0, 1])
+        whole = build_fingerprints([np.concatenate([a, b])])
+        assert compute_distances(joined, np.array([0]), whole, np.array([0]))[0] < 1e-9
+
     @given(ARRAYS, st.randoms())
     def test_nor_from_its_elements_in_another_order(self, array, random):
         shuffled = array.tolist()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dumpdiff.comparison.fused_tensors import compute_joint_statistics, join_parts
+from dumpdiff.comparison.fused_tensors import join_parts
 
 
 def make_weights(*rows, columns=6, seed=0):
@@ -73,15 +73,33 @@ def test_shapes_that_do_not_add_up_raise_an_error():
         join_parts(*[make_weights(16)[0], make_weights(8, 4)])
 
 
-def test_the_statistics_of_parts_equal_those_of_the_fused_tensor(flow):
-    """Of the 29 linear layers of a real dump the outputs of q, k and v of layer 1."""
-    flow = flow("pt_none")
-    parts = [40, 42, 44]
-    table = flow.classes.iloc[parts]
-    high, low, mean, norm = compute_joint_statistics(flow, parts)
-    assert (high, low) == (table["max"].max(), table["min"].min())
-    assert mean == pytest.approx(table["mean"].mean())
-    assert norm == pytest.approx(float(np.linalg.norm(table["norm"])))
+class TestNumberedParts:
+    """Experts, or tables: their numbers say in which order they are."""
+
+    def test_they_may_be_stacked_along_a_new_axis(self):
+        experts = make_weights(8, 8, 8)
+        layout, joined = join_parts(np.stack(experts), experts, is_numbered=True)
+        assert layout == "stacked(3)"
+        np.testing.assert_array_equal(joined, np.stack(experts))
+
+    def test_stacked_parts_may_be_transposed_and_the_stack_a_matrix(self):
+        experts = make_weights(8, 8, 8)
+        stack = np.stack([expert.T for expert in experts]).reshape(6, 24)
+        layout, joined = join_parts(stack, experts, is_numbered=True)
+        assert layout == "stacked(3), transposed"
+        np.testing.assert_array_equal(joined, stack)
+
+    def test_tables_of_other_shapes_are_concatenated(self):
+        tables = make_weights(8, 4, 2)
+        assert (
+            join_parts(np.concatenate(tables), tables, is_numbered=True)[0]
+            == "concat(0,1,2) of rows"
+        )
+
+    def test_another_order_of_the_experts_is_a_difference(self):
+        experts = make_weights(8, 8)
+        _, joined = join_parts(np.stack(experts[::-1]), experts, is_numbered=True)
+        assert not np.array_equal(joined, np.stack(experts[::-1]))
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
