@@ -58,6 +58,8 @@ class Model:
     is_norm_first: bool = False  #: norms before attention and feed-forward, not behind the sums
     is_decoder_tied: bool = True  #: else it has a copy of the table of words
     position_gradient: float = 1.0  #: the gradient of the positions is multiplied by it
+    pooled_tokens: str = "first"  #: what the pooler reads: the state of the 'first', or the 'mean'
+    are_empty_slots_counted: bool = False  #: the first loss is the mean of all slots
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(eps=1e-6))
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -98,6 +98,29 @@ FAULTS: Mapping[str, Fault] = {
         row="15",
         equivalents=("constant-factor",),
     ),
+    "pooled_mean": Fault(
+        "the pooler reads the mean of all states, not that of the first token",
+        "pooling",
+        change_model(pooled_tokens="mean"),
+        lambda *_: [Anywhere("(?i)mean|average|first|element|slice|select|pool|row")],
+        held_out=True,
+        equivalents=("input-source", "reduction-axis", "missing-step", "argument"),
+    ),
+    "empty_slots": Fault(
+        "the first loss is the mean of all slots, also of those without a masked token",
+        "loss-weight",
+        change_model(are_empty_slots_counted=True),
+        held_out=True,
+        equivalents=(
+            "loss-reduction",
+            "ignore-index",
+            "mask-missing",
+            "missing-step",
+            "missing-term",
+            "pooling",
+            "input-source",
+        ),
+    ),
     "decay_all": Fault(
         "weight decay of biases and norms too, whose names the filter does not know",
         "weight-decay",
@@ -127,6 +150,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("norm_first", "pytorch"),
     ("decoder_untied", "pytorch"),
     ("position_gradient", "mindspore"),
+    ("pooled_mean", "pytorch"),
+    ("empty_slots", "mindspore"),
     ("decay_all", "mindspore"),
     ("adam_eps", "pytorch"),
 )

@@ -195,6 +195,7 @@ class BertModel(nn.Cell):
         self.bert_encoder = BertTransformer(model)
         self.dense = build_dense(model, "pooler")
         self.is_mask_added = model.is_mask_added
+        self.is_mean_pooled = model.pooled_tokens == "mean"
 
     def construct(self, tokens, segments, mask):
         words, table = self.bert_embedding_lookup(tokens)
@@ -202,7 +203,8 @@ class BertModel(nn.Cell):
         mask = mask.astype(ms.float32).reshape(BATCH, 1, 1, SEQ)
         mask_bias = mask if self.is_mask_added else (1.0 - mask) * MASKED
         x = self.bert_encoder(x, mask_bias)
-        return x, ops.tanh(self.dense(x[:, 0])), table
+        pooled = x.mean(1) if self.is_mean_pooled else x[:, 0]
+        return x, ops.tanh(self.dense(pooled)), table
 
 
 class GetMaskedLMOutput(nn.Cell):
@@ -257,6 +259,7 @@ class BertNetworkWithLoss(nn.Cell):
         super().__init__(auto_prefix=False)
         self.network = BertPreTraining(model)
         self.is_order_reversed = model.is_order_reversed
+        self.are_empty_slots_counted = model.are_empty_slots_counted
         self.is_framework_loss = model.variant == "one_hot"
         self.one_hot_words, self.one_hot_order = nn.OneHot(depth=VOCAB), nn.OneHot(depth=2)
 
@@ -270,8 +273,11 @@ class BertNetworkWithLoss(nn.Cell):
     def construct(self, tokens, segments, mask, positions, labels, weights, order):
         word_logits, order_logits = self.network(tokens, segments, mask, positions)
         losses = self.compute_losses(word_logits, labels.reshape(-1), self.one_hot_words)
-        weights = weights.reshape(-1)
-        masked_loss = (losses * weights).sum() / weights.sum()
+        if self.are_empty_slots_counted:
+            masked_loss = losses.mean()
+        else:
+            weights = weights.reshape(-1)
+            masked_loss = (losses * weights).sum() / weights.sum()
         if self.is_order_reversed:
             order = 1 - order
         order_losses = self.compute_losses(order_logits, order, self.one_hot_order)

@@ -204,6 +204,7 @@ class AlbertModel(nn.Module):
         self.pooler = load_linear(model, "pooler")
         self.pooler_activation = nn.Tanh()
         self.is_mask_added, self.is_fused = model.is_mask_added, model.variant == "fused"
+        self.is_mean_pooled = model.pooled_tokens == "mean"
 
     def extend_mask(self, mask: Tensor) -> Tensor:
         """Return what attention takes for the mask: (batch, 1, 1, SEQ)."""
@@ -216,7 +217,8 @@ class AlbertModel(nn.Module):
 
     def forward(self, tokens: Tensor, segments: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         x = self.encoder(self.embeddings(tokens, segments), self.extend_mask(mask))
-        return x, self.pooler_activation(self.pooler(x[:, 0]))
+        pooled = x.mean(dim=1) if self.is_mean_pooled else x[:, 0]
+        return x, self.pooler_activation(self.pooler(pooled))
 
 
 class AlbertMLMHead(nn.Module):
@@ -271,6 +273,8 @@ class AlbertForPreTraining(nn.Module):
         if self.model.variant == "fused":
             labels = labels.masked_fill(weights == 0, IGNORED)
             masked_loss = F.cross_entropy(logits, labels.view(-1), ignore_index=IGNORED)
+        elif self.model.are_empty_slots_counted:
+            masked_loss = F.cross_entropy(logits, labels.view(-1))
         else:
             losses = F.cross_entropy(logits, labels.view(-1), reduction="none")
             masked_loss = torch.sum(losses * weights.view(-1)) / weights.sum()

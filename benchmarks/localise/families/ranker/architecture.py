@@ -61,6 +61,7 @@ class Model:
     is_crossed_with_itself: bool = False  #: the last cross layer multiplies its own input
     has_offsets: bool = True  #: of the fields in their common table
     norm_eps: float = EPS  #: of the batch norms
+    has_running_statistics: bool = False  #: the last batch norm normalizes by them
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return counts, float32 (batch, COUNTS), fields, int32 (batch, FIELDS), a history of

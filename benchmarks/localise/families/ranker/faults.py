@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from claims import Anywhere, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_weight
@@ -107,6 +108,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("transposed|axes")],
         equivalents=("axes-swapped",),
     ),
+    "running_statistics": Fault(
+        "the last batch norm is left in evaluation and normalizes by its running statistics",
+        "running-statistics",
+        change_model(has_running_statistics=True),
+        held_out=True,
+        equivalents=("argument", "norm-kind", "norm-missing", "input-source"),
+    ),
+    "items_shifted": Fault(
+        "the table of items comes from a checkpoint without a row of padding: each item has the "
+        "next one's",
+        "row-shift",
+        change_weight("items.weight", lambda weight: np.roll(weight, -1, axis=0)),
+        held_out=True,
+        equivalents=("weight-rows", "position-offset", "constant-offset"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -126,6 +142,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("offsets_missing", "pytorch"),
     ("norm_eps", "mindspore"),
     ("cross_transposed", "pytorch"),
+    ("running_statistics", "pytorch"),
+    ("items_shifted", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -77,6 +77,7 @@ class BatchNorm(nn.Cell):
 def build_norm(model: Model, path: str) -> nn.Cell:
     """Return the batch norm at ``path``."""
     weight, bias = (model.weights[f"{path}.{name}"] for name in ("weight", "bias"))
+    is_frozen = model.has_running_statistics and path == f"deep.{len(DEEP) - 1}.norm"
     if model.variant == "gram":
         return BatchNorm(weight, bias, model.norm_eps)
     return nn.BatchNorm1d(
@@ -85,6 +86,7 @@ def build_norm(model: Model, path: str) -> nn.Cell:
         momentum=1 - MOMENTUM,
         gamma_init=Tensor(weight),
         beta_init=Tensor(bias),
+        use_batch_statistics=False if is_frozen else None,
     )
 
 

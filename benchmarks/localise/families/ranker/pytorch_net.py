@@ -132,6 +132,8 @@ class BatchNorm(nn.BatchNorm1d):
         super().__init__(channels, eps=model.norm_eps, momentum=MOMENTUM)
         load(self, model, path)
         self.is_written_out = model.variant == "written"
+        if model.has_running_statistics and path == f"deep.{len(DEEP) - 1}.norm":
+            self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.is_written_out:

@@ -72,6 +72,8 @@ class Model:
     time_gradient: float = 1.0  #: the gradient of the time embedding is multiplied by it
     schedule_offset: int = 0  #: added to the time steps where they read the schedule
     is_variance_unbiased: bool = False  #: the norms of middle.1 divide by one element less
+    is_time_activated: bool = True  #: silu of the time embedding, in each block
+    are_heads_interleaved: bool = False  #: in middle.attention, a head has every heads-th channel
 
     def schedule(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the shares of image and noise (N_STEPS,), float32, by time step."""

@@ -162,6 +162,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"bias|n - 1|correction|freedom|ddof|\b0\.99|\b1\.00")],
         equivalents=("scale", "constant-factor", "argument"),
     ),
+    "time_activation": Fault(
+        "the blocks project the time embedding without its silu",
+        "missing-step",
+        change_model(is_time_activated=False),
+        lambda *_: [Anywhere(r"(?i)silu|swish|sigmoid|activation|identity")],
+        held_out=True,
+        equivalents=("activation-kind", "input-source", "layer-order"),
+    ),
+    "heads_interleaved": Fault(
+        "the heads of an attention are every fourth channel, not eight channels in a row",
+        "heads-permuted",
+        change_model(are_heads_interleaved=True),
+        held_out=True,
+        equivalents=("split-order", "axes-swapped", "input-order"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -188,6 +203,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("step_scale", "pytorch"),
     ("schedule_offset", "mindspore"),
     ("variance_unbiased", "pytorch"),
+    ("time_activation", "mindspore"),
+    ("heads_interleaved", "pytorch"),
 )
 
 #: Other module names in PyTorch; group norm, attention and loss written out in MindSpore, and other

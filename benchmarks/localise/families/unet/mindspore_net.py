@@ -92,13 +92,14 @@ class ResnetBlock(nn.Cell):
         self.output_scale = model.output_scale if path == "middle.1" else 1.0
         self.has_gelu = path == "up.1" and model.up_activation == "gelu"
         self.is_time_added_late = path == "up.1" and model.is_time_added_late
+        self.is_time_activated = model.is_time_activated
 
     def activate(self, x):
         return ops.gelu(x, approximate="none") if self.has_gelu else ops.silu(x)
 
     def construct(self, x, time):
         y = self.conv1(self.activate(self.norm1(x)))
-        projected_time = self.time_emb_proj(ops.silu(time))
+        projected_time = self.time_emb_proj(ops.silu(time) if self.is_time_activated else time)
         projected_time = projected_time.expand_dims(-1).expand_dims(-1)
         if self.is_time_added_late:
             y = self.norm2(y) + projected_time
@@ -121,6 +122,7 @@ class Attention(nn.Cell):
         self.scale = factor * head_dim**-0.5
         self.softmax_axis = model.softmax_axis if path == "middle.attention" else -1
         self.is_query_scaled = model.variant == "decomposition"
+        self.are_heads_last = model.are_heads_interleaved and path == "middle.attention"
         self.group_norm = build_norm(model, f"{path}.norm", model.groups)
         self.to_q = build_linear(model, f"{path}.q")
         self.to_k = build_linear(model, f"{path}.k")
@@ -129,6 +131,9 @@ class Attention(nn.Cell):
 
     def split_heads(self, x):
         batch, pixels, channels = x.shape
+        if self.are_heads_last:
+            x = x.reshape(batch, pixels, channels // self.heads, self.heads)
+            return x.transpose(0, 3, 1, 2)
         x = x.reshape(batch, pixels, self.heads, channels // self.heads)
         return x.transpose(0, 2, 1, 3)
 
@@ -143,7 +148,8 @@ class Attention(nn.Cell):
         else:
             scores = ops.matmul(q, k.swapaxes(-1, -2)) * self.scale
         y = ops.matmul(ops.softmax(scores, self.softmax_axis), v)
-        y = self.to_out(y.transpose(0, 2, 1, 3).reshape(batch, -1, channels))
+        y = y.transpose(0, 2, 3, 1) if self.are_heads_last else y.transpose(0, 2, 1, 3)
+        y = self.to_out(y.reshape(batch, -1, channels))
         return x + y.transpose(0, 2, 1).reshape(batch, channels, height, width)
 
 

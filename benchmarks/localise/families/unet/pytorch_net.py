@@ -160,12 +160,14 @@ class ResnetBlock(nn.Module):
         self.activation = model.up_activation if path == "up.1" else "silu"
         self.silu = multiply_sigmoid if model.variant == "expanded" else F.silu
         self.has_skip = model.has_middle_skip or path != "middle.0"
+        self.is_time_activated = model.is_time_activated
         self.output_scale = model.output_scale if path == "middle.1" else 1.0
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         activate = F.gelu if self.activation == "gelu" else self.silu
         y = self.conv1(activate(self.norm1(x)))
-        y = y + self.time_emb_proj(self.silu(time))[:, :, None, None]
+        time = self.silu(time) if self.is_time_activated else time
+        y = y + self.time_emb_proj(time)[:, :, None, None]
         y = self.conv2(activate(self.norm2(y)))
         if self.conv_shortcut is not None:
             x = self.conv_shortcut(x)
@@ -187,16 +189,21 @@ class Attention(nn.Module):
         self.to_q, self.to_k, self.to_v, self.to_out = (
             build_linear(model, f"{path}.{name}") for name in "qkvo"
         )
+        self.are_heads_last = model.are_heads_interleaved and path == "middle.attention"
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """Return (batch, heads, pixels, head_dim)."""
+        if self.are_heads_last:
+            return x.unflatten(-1, (-1, self.heads)).permute(0, 3, 1, 2)
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, channels, height, width = x.shape
         y = self.group_norm(x).view(batch, channels, height * width).transpose(1, 2)
-        q, k, v = (
-            project(y).view(batch, -1, self.heads, channels // self.heads).transpose(1, 2)
-            for project in (self.to_q, self.to_k, self.to_v)
-        )
+        q, k, v = (self.split_heads(project(y)) for project in (self.to_q, self.to_k, self.to_v))
         y = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
-        y = self.to_out(y.transpose(1, 2).reshape(batch, -1, channels))
+        y = y.permute(0, 2, 3, 1) if self.are_heads_last else y.transpose(1, 2)
+        y = self.to_out(y.reshape(batch, -1, channels))
         return x + y.transpose(1, 2).reshape(batch, channels, height, width)
 
 

@@ -1,0 +1,138 @@
+"""Faults of the decoder with sliding windows. The family is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from claims import Anywhere, Ratio, Values
+
+from families.fault import Fault, change_model, change_optimizer
+from families.gemma.architecture import GLOBAL_BASE, LAYERS, WINDOW, Model
+
+
+def _exchange_norms(model: Model) -> Model:
+    """Exchange the weights of two norms in all layers.
+
+    In Llama, ``post_attention_layernorm`` is the norm before the feed-forward layer.
+    """
+    weights = dict(model.weights)
+    for n in range(LAYERS):
+        behind, before = (
+            f"layers.{n}.{norm}.weight" for norm in ("attention_post_norm", "ffn_norm")
+        )
+        weights[behind], weights[before] = weights[before], weights[behind]
+    return replace(model, weights=weights)
+
+
+FAULTS: Mapping[str, Fault] = {
+    "query_one": Fault(
+        "the norms of queries and keys are Qwen3's: they multiply by w, not 1 + w",
+        "constant-offset",
+        change_model(has_query_one=False),
+        equivalents=("missing-term", "missing-step", "argument", "input-source", "affine-missing"),
+    ),
+    "scale_rounded": Fault(
+        "the root of the hidden size, by which the embedding is multiplied, is a bfloat16",
+        "constant-factor",
+        change_model(is_scale_rounded=True),
+        lambda faulty, clean: [Ratio(faulty.embedding_scale() / clean.embedding_scale())],
+        equivalents=("scale", "argument", "low-precision"),
+    ),
+    "local_base": Fault(
+        "one rotary base for all layers: sliding ones have that of the others",
+        "rope-theta",
+        change_model(local_base=GLOBAL_BASE),
+        lambda *_: [
+            Anywhere(r"base|theta|frequenc|angle|table|cos|sin|10000|1e\+?0[46]|read|inv_")
+        ],
+        equivalents=("input-source", "rope-scaling", "argument"),
+    ),
+    "window": Fault(
+        "a sliding layer sees one token more: the own one is not counted in its window",
+        "mask-shifted",
+        change_model(window=WINDOW + 1),
+        equivalents=("mask-kind", "mask-missing", "input-source", "argument"),
+    ),
+    "norms_swapped": Fault(
+        "weights loaded by Llama's names: the norm behind attention and that before the "
+        "feed-forward layer are exchanged",
+        "weight-swapped",
+        _exchange_norms,
+        equivalents=("input-source",),
+    ),
+    "keys_tiled": Fault(
+        "keys and values are repeated as 0 1 0 1, not as 0 0 1 1",
+        "heads-permuted",
+        change_model(are_keys_tiled=True),
+        equivalents=("axes-swapped", "input-source", "input-order", "split-order", "row-shift"),
+    ),
+    "cap_missing": Fault(
+        "logits are not capped",
+        "soft-cap",
+        change_model(has_cap=False),
+        equivalents=("missing-step", "clamp", "activation-kind"),
+    ),
+    "padding_counted": Fault(
+        "the framework's ignore_index, -100: the losses of padding count",
+        "ignore-index",
+        change_model(ignore_index=-100),
+        equivalents=(
+            "loss-reduction",
+            "loss-weight",
+            "mask-missing",
+            "argument",
+            "missing-step",
+            "pooling",
+        ),
+    ),
+    "cap_straight": Fault(
+        "the gradient passes the soft cap of the logits as it is",
+        "straight-through",
+        change_model(is_cap_straight=True),
+        equivalents=("missing-step", "missing-term", "soft-cap", "input-source"),
+    ),
+    "statistic_stopped": Fault(
+        "no gradient through the mean square in the last norm",
+        "gradient-stopped",
+        change_model(is_statistic_stopped=True),
+        equivalents=("missing-term", "missing-step"),
+    ),
+    "coupled_decay": Fault(
+        "Adam for AdamW: the decay is added to the gradient",
+        "update-rule",
+        change_optimizer(kind="adam"),
+        row="32",
+        optimizer=True,
+        equivalents=("weight-decay",),
+    ),
+    "default_decay": Fault(
+        "AdamW has the framework's weight decay, 0.01, not 0.1",
+        "weight-decay",
+        change_optimizer(weight_decay=0.01),
+        lambda faulty, clean: [Values(faulty.optimizer.weight_decay, clean.optimizer.weight_decay)],
+        row="32",
+        optimizer=True,
+        equivalents=("argument",),
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("query_one", "mindspore"),
+    ("scale_rounded", "pytorch"),
+    ("local_base", "pytorch"),
+    ("window", "mindspore"),
+    ("norms_swapped", "pytorch"),
+    ("keys_tiled", "mindspore"),
+    ("cap_missing", "pytorch"),
+    ("padding_counted", "mindspore"),
+    ("cap_straight", "mindspore"),
+    ("statistic_stopped", "pytorch"),
+    ("coupled_decay", "mindspore"),
+    ("default_decay", "pytorch"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "fused": ("", "fused"),
+    "grouped": ("grouped", ""),
+}
