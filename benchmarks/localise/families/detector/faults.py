@@ -96,7 +96,6 @@ FAULTS: Mapping[str, Fault] = {
         "'same' padding of the strided stem: one pixel below and on the right, none on the others",
         "padding-mode",
         change_model(is_stem_padded_behind=True),
-        held_out=True,
         equivalents=("causal-shift", "row-shift", "argument"),
     ),
     "slope": Fault(
@@ -104,7 +103,6 @@ FAULTS: Mapping[str, Fault] = {
         "argument",
         change_model(slope=0.01),
         lambda *_: [Anywhere(r"\b(0\.01|0\.1|10)\b|slope")],
-        held_out=True,
         equivalents=("activation-kind", "constant-factor", "scale"),
     ),
 }

@@ -66,14 +66,12 @@ FAULTS: Mapping[str, Fault] = {
         "gelu-variant",
         change_model(mlp_activation="gelu_erf"),
         lambda *_: [Anywhere("(?i)gelu")],
-        held_out=True,
         equivalents=("activation-kind",),
     ),
     "noise_target": Fault(
         "the loss is that of the noise, not of the velocity",
         "loss-target",
         change_model(loss_target="noise"),
-        held_out=True,
         equivalents=("input-source", "missing-step", "missing-term"),
     ),
     "caption_stopped": Fault(

@@ -58,6 +58,8 @@ class Model:
     pooling: str = "mean"  #: of the nodes of a graph; or 'max'
     beta: float = BETA
     has_loops: bool = False  #: in the attention each node is a neighbour of itself, without a bond
+    has_skip: bool = True  #: nodes are added to what their attention gives
+    is_value_gated: bool = False  #: the readout's sigmoid is of its values, not of its gates
     is_norm_of_all: bool = False  #: the layer norm's mean and variance are those of all nodes
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -96,6 +96,20 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("norm|axis|axes|group")],
         equivalents=("reduction-axis", "norm-groups", "argument"),
     ),
+    "value_gated": Fault(
+        "the readout takes the sigmoid of its values and multiplies it by its gates",
+        "gate-up-swapped",
+        change_model(is_value_gated=True),
+        held_out=True,
+        equivalents=("input-order", "input-source", "layer-order", "weight-swapped"),
+    ),
+    "skip_missing": Fault(
+        "the attention's output is normed without the nodes it was computed from",
+        "skip-missing",
+        change_model(has_skip=False),
+        held_out=True,
+        equivalents=("missing-term", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -113,6 +127,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("beta", "mindspore"),
     ("loops_added", "pytorch"),
     ("norm_of_all", "mindspore"),
+    ("value_gated", "pytorch"),
+    ("skip_missing", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

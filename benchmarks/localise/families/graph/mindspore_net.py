@@ -186,9 +186,13 @@ class Readout(nn.Cell):
         self.transform = build_dense(model, "readout.value")
         self.segment_sum = SegmentSum(model, GRAPHS)
         self.is_max = model.pooling == "max"
+        self.is_value_gated = model.is_value_gated
 
     def construct(self, x, graph):
-        gated = ops.sigmoid(self.gate(x)) * self.transform(x)
+        if self.is_value_gated:
+            gated = self.gate(x) * ops.sigmoid(self.transform(x))
+        else:
+            gated = ops.sigmoid(self.gate(x)) * self.transform(x)
         if self.is_max:
             return ops.unsorted_segment_max(gated, graph, GRAPHS)
         sizes = self.segment_sum(ops.ones_like(gated[:, :1]), graph)
@@ -207,13 +211,15 @@ class GraphNetwork(nn.Cell):
         self.readout = Readout(model)
         self.dense1, self.dense2 = build_dense(model, "head.0"), build_dense(model, "head.1")
         self.is_selu = model.activation == "selu"
+        self.has_skip = model.has_skip
 
     def construct(self, atoms, source, target, bonds, graph):
         degrees = ops.unsorted_segment_sum(ops.ones_like(target), target, NODES)
         x = self.atom_embedding(atoms) + self.degree_embedding(degrees)
         x = ops.relu(self.gin(x, source, target, bonds))
         attended = self.gat(x, source, target, bonds)
-        x = self.norm(x + (ops.selu(attended) if self.is_selu else ops.elu(attended)))
+        attended = ops.selu(attended) if self.is_selu else ops.elu(attended)
+        x = self.norm(x + attended if self.has_skip else attended)
         return self.dense2(ops.silu(self.dense1(self.readout(x, graph)))).squeeze(-1)
 
 

@@ -208,9 +208,13 @@ class Readout(nn.Module):
         self.gate_nn = load_linear(model, "readout.gate")
         self.nn = load_linear(model, "readout.value")
         self.is_product = model.variant == "incidence"
+        self.is_value_gated = model.is_value_gated
 
     def forward(self, x: Tensor, graph: Tensor) -> Tensor:
-        gated = torch.sigmoid(self.gate_nn(x)) * self.nn(x)
+        if self.is_value_gated:
+            gated = self.gate_nn(x) * torch.sigmoid(self.nn(x))
+        else:
+            gated = torch.sigmoid(self.gate_nn(x)) * self.nn(x)
         if self.is_product:
             members = F.one_hot(graph, GRAPHS).float()
             return (members / members.sum(dim=0)).T @ gated
@@ -253,7 +257,7 @@ class PropertyLoss(nn.Module):
             attended = torch.where(attended > 0, attended, torch.expm1(attended.clamp(max=0)))
         else:
             attended = F.elu(attended)
-        x = self.norm(x + attended)
+        x = self.norm(x + attended if self.model.has_skip else attended)
         predictions = self.head(self.pool(x, graph)).squeeze(-1)
         if variant == "written":
             distances = torch.abs(predictions - labels)

@@ -160,14 +160,12 @@ FAULTS: Mapping[str, Fault] = {
         "the key that all heads share is not turned by its positions",
         "rope-missing",
         change_model(is_key_turned=False),
-        held_out=True,
         equivalents=("missing-step", "input-source", "position-offset"),
     ),
     "residual_after": Fault(
         "the experts are added to what the norm gives, not to what it reads",
         "residual-order",
         change_model(residual="after"),
-        held_out=True,
         equivalents=("input-source", "skip-source", "layer-order"),
     ),
     "router_unnormed": Fault(

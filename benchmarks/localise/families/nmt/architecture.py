@@ -59,6 +59,7 @@ class Model:
     is_readout_early: bool = False  #: the readout reads the state before a step
     is_reset_early: bool = False  #: the decoder's reset gate multiplies the state, not its product
     label_smoothing: float = 0.0
+    is_padding_counted: bool = False  #: labels of padding have a loss, too
 
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return source (batch, SOURCE), tokens of the decoder and labels (batch, TARGET), int32.

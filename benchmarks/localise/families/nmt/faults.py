@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 from claims import Anywhere, Ratio, Values, Words
 
-from families.fault import Fault, change_model
+from families.fault import Fault, change_model, change_weight
 from families.nmt.architecture import BATCH, TARGET_LENGTHS, Model
 
 
@@ -110,6 +111,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(label_smoothing=0.1),
         lambda faulty, clean: [Values(faulty.label_smoothing, clean.label_smoothing)],
     ),
+    "state_bias": Fault(
+        "the recurrent bias of the decoder is zero: the checkpoint has one bias for each gate",
+        "zeroed",
+        change_weight("decoder.bias_hh", np.zeros_like),
+        lambda *_: [Anywhere("bias|zero|filled with 0")],
+        held_out=True,
+        equivalents=("bias-missing",),
+    ),
+    "padding_counted": Fault(
+        "labels of padding count in the loss: the criterion knows no index to ignore",
+        "ignore-index",
+        change_model(is_padding_counted=True),
+        held_out=True,
+        equivalents=("loss-reduction", "loss-weight", "mask-missing", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -127,6 +143,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("readout_early", "pytorch"),
     ("reset_early", "mindspore"),
     ("label_smoothing", "pytorch"),
+    ("state_bias", "mindspore"),
+    ("padding_counted", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -13,6 +13,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from families.nmt.architecture import EMBED, HIDDEN, PADDING, SOURCE, TARGET, TARGET_VOCAB, Model
 
 MASKED = -1e9
+NO_LABEL = -100  #: what the framework ignores by default
 
 
 def build_loss(model: Model) -> nn.Cell:
@@ -230,6 +231,7 @@ class TranslationLoss(nn.Cell):
         super().__init__(auto_prefix=False)
         self.network = Translator(model)
         self.label_smoothing = model.label_smoothing
+        self.ignored = NO_LABEL if model.is_padding_counted else PADDING
 
     def construct(self, source, tokens, labels):
         logits = self.network(source, tokens)
@@ -237,6 +239,6 @@ class TranslationLoss(nn.Cell):
         return ops.cross_entropy(
             logits,
             labels.reshape(-1),
-            ignore_index=PADDING,
+            ignore_index=self.ignored,
             label_smoothing=self.label_smoothing,
         )

@@ -245,11 +245,14 @@ class Translator(nn.Module):
         self.encoder, self.decoder = Encoder(model), Decoder(model)
         self.is_divided_by_tokens = model.loss_reduction == "tokens"
         self.label_smoothing = model.label_smoothing
+        self.is_padding_counted = model.is_padding_counted
 
     def forward(self, source: Tensor, tokens: Tensor, labels: Tensor) -> Tensor:
         states, last_state = self.encoder(source)
         logits = self.decoder(tokens, states, last_state, source == PADDING)
         logits, labels = logits.view(-1, TARGET_VOCAB), labels.view(-1)
+        if self.is_padding_counted:
+            return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
         if self.is_divided_by_tokens:
             return F.cross_entropy(
                 logits, labels, ignore_index=PADDING, label_smoothing=self.label_smoothing

@@ -98,7 +98,6 @@ FAULTS: Mapping[str, Fault] = {
         "the memory takes its first rows as the update gate, as Keras does, not as the reset gate",
         "gate-order",
         change_model(is_update_first=True),
-        held_out=True,
         equivalents=("split-order", "input-order", "weight-rows", "input-source"),
     ),
     "elu": Fault(
@@ -106,7 +105,6 @@ FAULTS: Mapping[str, Fault] = {
         "activation-kind",
         change_model(last_activation="elu"),
         lambda *_: [Anywhere(r"\b(elu|tanh)\b")],
-        held_out=True,
     ),
 }
 

@@ -42,7 +42,6 @@ FAULTS: Mapping[str, Fault] = {
         "padding-mode",
         change_model(stem_padding="end"),
         lambda *_: [Anywhere("(?i)pad")],
-        held_out=True,
         equivalents=("argument",),
     ),
     "hard_gates": Fault(
@@ -50,7 +49,6 @@ FAULTS: Mapping[str, Fault] = {
         "activation-kind",
         change_model(gate_activation="hardsigmoid"),
         lambda *_: [Anywhere("(?i)sigmoid")],
-        held_out=True,
     ),
     "rates": Fault(
         "dilations of the pyramid are those of an encoder with twice the stride",

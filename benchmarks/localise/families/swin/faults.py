@@ -1,4 +1,4 @@
-"""Faults of the classifier with windows. The family is held out."""
+"""Faults of the classifier with windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of the speech synthesizer. The family is held out."""
+"""Faults of the speech synthesizer."""
 
 from __future__ import annotations
 

@@ -54,6 +54,8 @@ class Model:
     has_class_position: bool = True  #: the class token's position is added to it
     n_output_biases: int = 1  #: how many times the attention's output bias is added
     embedding_gradient: float = 1.0  #: the gradient of the embedded tokens is multiplied by it
+    is_split_by_head: bool = False  #: rows of the fused projection are read head by head
+    is_norm_shared: bool = False  #: the mlp's norm is the attention's
 
     @property
     def head_dim(self) -> int:

@@ -150,6 +150,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Ratio(faulty.embedding_gradient / clean.embedding_gradient)],
         equivalents=("gradient-stopped",),
     ),
+    "split_by_head": Fault(
+        "the fused projection is read as q, k and v of one head after the other, as in Megatron",
+        "split-order",
+        change_model(is_split_by_head=True),
+        held_out=True,
+        equivalents=("heads-permuted", "axes-swapped", "input-order", "weight-rows"),
+    ),
+    "norm_shared": Fault(
+        "the norm of the attention is called before the mlp, too, by its name copied",
+        "weight-swapped",
+        change_model(is_norm_shared=True),
+        lambda *_: [Anywhere("(?i)norm")],
+        held_out=True,
+        equivalents=("input-source",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -174,6 +189,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("class_position", "pytorch"),
     ("kernel_axes", "mindspore"),
     ("embedding_gradient", "pytorch"),
+    ("split_by_head", "pytorch"),
+    ("norm_shared", "mindspore"),
 )
 
 #: Separate projections under other names in PyTorch; norm, softmax and loss written out in

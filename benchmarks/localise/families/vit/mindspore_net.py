@@ -66,7 +66,8 @@ class SelfAttention(nn.Cell):
         self.is_softmax_half = is_last and model.is_softmax_half
         self.is_softmax_written_out = model.variant == "decomposition"
         self.softmax_axis = model.softmax_axis if is_last else -1
-        self.is_fused = model.variant == "unfolded"
+        self.is_split_by_head = is_last and model.is_split_by_head
+        self.is_fused = model.variant == "unfolded" or self.is_split_by_head
         if self.is_fused:
             weight, bias = (
                 Tensor(np.concatenate([model.weights[f"{path}.{name}.{kind}"] for name in "qkv"]))
@@ -86,6 +87,10 @@ class SelfAttention(nn.Cell):
 
     def project(self, x):
         """Return q, k and v, (batch, heads, tokens, head_dim) each."""
+        if self.is_split_by_head:
+            qkv = self.qkv(x).reshape(x.shape[0], x.shape[1], self.heads, 3, self.head_dim)
+            qkv = qkv.transpose(3, 0, 2, 1, 4)
+            return qkv[0], qkv[1], qkv[2]
         if self.is_fused:
             q, k, v = ops.chunk(self.qkv(x), 3, axis=-1)
             return self.split(q), self.split(k), self.split(v)
@@ -134,13 +139,14 @@ class TransformerLayer(nn.Cell):
         self.feed_forward = FeedForward(model, n)
         self.is_attention_detached = is_last and model.is_attention_detached
         self.is_residual_normed = is_last and model.residual == "after"
+        self.is_norm_shared = is_last and model.is_norm_shared
 
     def construct(self, x):
         attended = self.attention(self.layernorm1(x))
         if self.is_attention_detached:
             attended = ops.stop_gradient(attended)
         x = x + attended
-        y = self.layernorm2(x)
+        y = self.layernorm1(x) if self.is_norm_shared else self.layernorm2(x)
         return (y if self.is_residual_normed else x) + self.feed_forward(y)
 
 

@@ -108,6 +108,7 @@ class Attention(nn.Module):
         self.is_written_out = model.variant == "decomposition" or is_softmax_wrong
         self.is_fused = model.variant not in ("names", "einsum")
         self.is_einsum = model.variant == "einsum"
+        self.is_split_by_head = is_last and model.is_split_by_head
         has_value_bias = not is_last or model.has_value_bias
         if self.is_fused:
             weight, bias = (
@@ -128,8 +129,12 @@ class Attention(nn.Module):
         if self.is_einsum:
             return self.attend_by_einsum(x)
         if self.is_fused:
-            qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, self.head_dim)
-            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+            if self.is_split_by_head:
+                qkv = self.qkv(x).reshape(batch, tokens, self.heads, 3, self.head_dim)
+                q, k, v = qkv.permute(3, 0, 2, 1, 4).unbind(0)
+            else:
+                qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, self.head_dim)
+                q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         else:
             q, k, v = (
                 project(x).view(batch, tokens, self.heads, self.head_dim).transpose(1, 2)
@@ -184,6 +189,7 @@ class Block(nn.Module):
         self.mlp = Mlp(model, n)
         self.is_attention_detached = is_last and model.is_attention_detached
         self.is_residual_normed = is_last and model.residual == "after"
+        self.is_norm_shared = is_last and model.is_norm_shared
         self.branch_scale = model.branch_scale if is_last else 1.0
 
     def forward(self, x: Tensor) -> Tensor:
@@ -193,7 +199,7 @@ class Block(nn.Module):
         if self.branch_scale != 1:
             attended = attended * self.branch_scale
         x = x + attended
-        y = self.norm2(x)
+        y = self.norm1(x) if self.is_norm_shared else self.norm2(x)
         return (y if self.is_residual_normed else x) + self.mlp(y)
 
 

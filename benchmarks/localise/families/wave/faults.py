@@ -87,7 +87,6 @@ FAULTS: Mapping[str, Fault] = {
         "the last dilated convolution is padded on both sides, not causally",
         "causal-shift",
         change_model(is_padded_around=True),
-        held_out=True,
         equivalents=("padding-mode", "row-shift", "argument"),
     ),
     "one_group": Fault(
@@ -95,7 +94,6 @@ FAULTS: Mapping[str, Fault] = {
         "norm-groups",
         change_model(groups=1),
         lambda *_: [Anywhere(r"group|\b[14]\b|ax[ei]s")],
-        held_out=True,
         equivalents=("norm-kind", "reduction-axis", "argument"),
     ),
 }

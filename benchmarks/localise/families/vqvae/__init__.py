@@ -1,0 +1,1 @@
+"""A vector-quantised autoencoder of images: convolutions, group norms, attention, a codebook."""

@@ -1,0 +1,116 @@
+"""Faults of the vector-quantised autoencoder. The family is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from architecture import round_bfloat16
+from claims import Anywhere, Ratio, Words
+
+from families.fault import Fault, change_model, change_optimizer, change_weight
+from families.vqvae.architecture import EMBED
+
+FAULTS: Mapping[str, Fault] = {
+    "transposed_shifted": Fault(
+        "the transposed convolution has a padding and an output padding of one pixel, where 'same' "
+        "padding cuts the last row and column, not the first ones",
+        "padding-mode",
+        change_model(is_transposed_shifted=True),
+        equivalents=("causal-shift", "row-shift", "argument"),
+    ),
+    "product_single": Fault(
+        "products of encodings and codes count once, not twice, in the squared distances",
+        "constant-factor",
+        change_model(product_factor=1.0),
+        lambda faulty, clean: [Ratio(faulty.product_factor / clean.product_factor)],
+        equivalents=("scale", "argument"),
+    ),
+    "channels_first": Fault(
+        "encodings are cut into rows of the codebook with the channels still before the cells",
+        "axes-swapped",
+        change_model(is_channel_read_first=True),
+        equivalents=("missing-step",),
+    ),
+    "residual_activated": Fault(
+        "residual blocks add their activated input: the first activation works in place",
+        "residual-order",
+        change_model(is_residual_activated=True),
+        equivalents=("input-source", "skip-source", "layer-order"),
+    ),
+    "scaled_by_cells": Fault(
+        "scores divided by the root of the number of cells: the wrong axis of the queries is read",
+        "scale",
+        change_model(is_scaled_by_cells=True),
+        lambda faulty, clean: [Ratio(faulty.score_scale / clean.score_scale)],
+        equivalents=("constant-factor",),
+    ),
+    "distance_sums": Fault(
+        "codebook and commitment loss are means of distances over cells, not over all elements",
+        "loss-reduction",
+        change_model(quantizer_reduction="cells"),
+        lambda *_: [Ratio(EMBED)],
+        equivalents=("constant-factor", "scale", "pooling", "loss-weight", "reduction-axis"),
+    ),
+    "codebook_rounded": Fault(
+        "the codebook was saved in bfloat16",
+        "low-precision",
+        change_weight("codebook.weight", round_bfloat16),
+        lambda *_: [Words("bfloat16")],
+    ),
+    "raw_target": Fault(
+        "the decoder's images, in [-1, 1], are compared with pixels in [0, 1]",
+        "loss-target",
+        change_model(is_target_raw=True),
+        equivalents=("input-source", "batch"),
+    ),
+    "beta_exchanged": Fault(
+        "beta weighs the codebook loss, not the commitment, as in the first VQGAN",
+        "gradient-scaled",
+        change_model(is_beta_exchanged=True),
+        lambda *_: [Anywhere(r"\b0\.25\b|\b4\b|exchang|swap|other")],
+        equivalents=("loss-weight", "input-order", "input-source", "constant-factor", "scale"),
+    ),
+    "straight_missing": Fault(
+        "the decoder reads the codes themselves: no gradient passes straight to the encoder",
+        "gradient-stopped",
+        change_model(is_straight_through=False),
+        equivalents=("straight-through", "missing-step", "input-source"),
+    ),
+    "codebook_rate": Fault(
+        "all weights are in one group, so that the codebook learns as slowly as the rest",
+        "learning-rate",
+        change_optimizer(codebook_rate=1.0),
+        lambda faulty, clean: [
+            Ratio(faulty.optimizer.codebook_rate / clean.optimizer.codebook_rate)
+        ],
+        optimizer=True,
+    ),
+    "bias_correction": Fault(
+        "MindSpore's AdamWeightDecay, which does not correct the bias of the moments",
+        "bias-correction",
+        change_optimizer(bias_correction=False),
+        row="32",
+        optimizer=True,
+        equivalents=("update-rule",),
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("transposed_shifted", "pytorch"),
+    ("product_single", "mindspore"),
+    ("channels_first", "mindspore"),
+    ("residual_activated", "pytorch"),
+    ("scaled_by_cells", "mindspore"),
+    ("distance_sums", "pytorch"),
+    ("codebook_rounded", "mindspore"),
+    ("raw_target", "pytorch"),
+    ("beta_exchanged", "mindspore"),
+    ("straight_missing", "pytorch"),
+    ("codebook_rate", "pytorch"),
+    ("bias_correction", "mindspore"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "fused": ("", "fused"),
+    "written": ("written", ""),
+}
