@@ -26,6 +26,7 @@ from .hypotheses import (
     HYPOTHESES,
     LAST_HYPOTHESES,
     OMISSION_HYPOTHESES,
+    PATH_HYPOTHESES,
     RECURRENCE_HYPOTHESES,
     ROUTING_HYPOTHESES,
     SCAN_HYPOTHESES,
@@ -178,6 +179,8 @@ def _search_other_values(
     in the region that make the difference of its last one. A step that one side applies later is
     among what follows, so the others may show an order.
     """
+    if finding.phase == BACKWARD:
+        yield search_causes(finding_cases, PATH_HYPOTHESES, checked_only=True)
     for region_pair in find_region_pairs(index, value_pair):
         leading_cases: list[FaultCase] = []
         other_cases: list[FaultCase] = []

@@ -17,6 +17,7 @@ from ..model.trace import FORWARD
 from ..operators import Call, compute_interpretations
 from ..operators.call import Interpretations
 from ..operators.elementwise import ROUNDINGS
+from .gradient_paths import GradientPaths
 from .moved_steps import MovedStep
 from .region import Region
 from .routing import Routing
@@ -124,6 +125,8 @@ class FaultCase:
     load_region: Callable[[], Region | None] = lambda: None
     #: returns those of the faulty side
     load_faulty_region: Callable[[], Region | None] = lambda: None
+    #: returns the paths along which a gradient flows back, of either side, the faithful one first
+    load_gradient_paths: Callable[[], Sequence[GradientPaths]] = tuple
 
     @cached_property
     def region(self) -> Region | None:
@@ -134,6 +137,11 @@ class FaultCase:
     def faulty_region(self) -> Region | None:
         """The operators of the faulty side since the last agreement."""
         return self.load_faulty_region()
+
+    @cached_property
+    def gradient_paths(self) -> Sequence[GradientPaths]:
+        """The paths along which the gradient flows back, of either side."""
+        return self.load_gradient_paths()
 
     @cached_property
     def trial_numbers(self) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -17,6 +17,7 @@ from ..operators.call import make_call
 from .comparison_index import ComparisonIndex, ValuePair, depends_on
 from .fault_case import FaultCase, Operand
 from .finding_arrays import MAX_ELEMENTS, load_arrays
+from .gradient_paths import GradientPaths, find_gradient_paths
 from .moved_steps import find_moved_step
 from .operands import (
     collect_operands,
@@ -60,6 +61,10 @@ def build_fault_cases(
         cache(partial(build_region, index, side, values[side], arrays[side], finding.tolerance))
         for side in (0, 1)
     ]
+    load_paths = [
+        cache(partial(_list_gradient_paths, index, side, values, finding.tolerance))
+        for side in (0, 1)
+    ]
     is_step_equal = has_equal_step(index, values) if finding.phase == OPTIMIZER else None
     for faulty, faithful in ((0, 1), (1, 0)):
         flow = index.flows[faithful]
@@ -94,10 +99,21 @@ def build_fault_cases(
             load_consumers=partial(list_consumers, index, faithful, values[faithful]),
             load_region=load_regions[faithful],
             load_faulty_region=load_regions[faulty],
+            load_gradient_paths=partial(_join_lists, load_paths[faithful], load_paths[faulty]),
             parameters=tuple(parameters),
             faulty_scalings=scalings[faulty],
             faithful_scalings=scalings[faithful],
         )
+
+
+def _list_gradient_paths(
+    index: ComparisonIndex, side: int, gradients: tuple[int, int], tolerance: float
+) -> list[GradientPaths]:
+    return list(find_gradient_paths(index, side, gradients, tolerance))
+
+
+def _join_lists(*loaders: Callable[[], list[GradientPaths]]) -> list[GradientPaths]:
+    return [paths for load in loaders for paths in load()]
 
 
 def build_routing_cases(

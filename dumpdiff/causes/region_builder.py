@@ -39,7 +39,7 @@ _SELECTING_BRIDGES = {"part", "rearranged", "cast", "stack", "joined"}
 _SELECTING_KINDS = {"slice", "split", "reshape", "squeeze", "expand_dims", "transpose", "identity",
                     "contiguous", "gather_rows", "index", "unbind"}  # fmt: skip
 #: Evidence of a missing edge that names the values that an unrecorded op read -> kind of that op.
-_BRIDGE_KINDS = {
+BRIDGE_KINDS = {
     "joined": "concat",
     "stack": "concat",
     "part": "slice",
@@ -66,6 +66,11 @@ def build_region(
     return Region(tuple(builder.steps), order, array.shape)
 
 
+def read_step(index: ComparisonIndex, side: int, value: int, tolerance: float) -> Step | None:
+    """Return the op that computes a value, recorded or not; None if it cannot be run again."""
+    return _RegionBuilder(index, side, tolerance).read_step(value)
+
+
 class _RegionBuilder:
     """Collects the steps upstream of a value, in execution order."""
 
@@ -85,7 +90,7 @@ class _RegionBuilder:
         self._steps_by_value[value] = None  # a cycle ends here
         if len(self._steps_by_value) > _MAX_STEPS:
             return None
-        step = self._read_step(value)
+        step = self.read_step(value)
         if step is None:
             return None
         linked_inputs = [self._link_input(step_input) for step_input in step.inputs]
@@ -106,7 +111,7 @@ class _RegionBuilder:
             return replace(step_input, value=-1)  # read in an unknown order: no change reaches it
         return replace(step_input, order=order)
 
-    def _read_step(self, value: int) -> Step | None:
+    def read_step(self, value: int) -> Step | None:
         """Return the op that produced a value, if it can be run again."""
         flow = self.flow
         op = int(flow.producers[value])
@@ -140,7 +145,10 @@ class _RegionBuilder:
         kind = self._get_kind(op)
         wide_output = output if output.dtype.kind in "iub" else output.astype(np.float64)
         step = Step(name, kind, tuple(inputs), keywords, value, wide_output)
-        return interpret_step(step, _STEP_TOLERANCES * self.tolerance)
+        understood_step = interpret_step(step, _STEP_TOLERANCES * self.tolerance)
+        if understood_step is None and flow.levels[op] != "op":
+            return self._read_cut(value, wide_output)  # a module returns parts of what it computed
+        return understood_step
 
     def _get_kind(self, op: int) -> str:
         """Return the canonical kind of an op; of a convolution's gradient, the one with a name."""
@@ -160,7 +168,7 @@ class _RegionBuilder:
         if output is None:
             return None
         bridge = find_bridge(self.flow, value)
-        if bridge is None or bridge.evidence not in _BRIDGE_KINDS:
+        if bridge is None or bridge.evidence not in BRIDGE_KINDS:
             return self._read_cut(value, output)
         inputs = []
         for parent in bridge.parents:
@@ -168,7 +176,7 @@ class _RegionBuilder:
             if array is None:
                 return None
             inputs.append(self._describe_input(parent, array))
-        kind = _BRIDGE_KINDS[bridge.evidence]
+        kind = BRIDGE_KINDS[bridge.evidence]
         if kind == "reshape" and _negates(inputs[0].array, output):
             kind = "neg"  # no recorder of APIs shows a unary minus
             output = output.reshape(inputs[0].array.shape)
@@ -182,7 +190,7 @@ class _RegionBuilder:
             places = None if array is None else _find_cut(array, output)
             if array is not None and places is not None:
                 inputs = (self._describe_input(source, array),)
-                kind = _BRIDGE_KINDS["part"]
+                kind = BRIDGE_KINDS["part"]
                 name = f"an unrecorded {kind}"
                 return Step(name, kind, inputs, {}, value, output, places=places)
         return None

@@ -9,6 +9,7 @@ from .call import Call
 from .execution import Execution, read_execution
 from .outputs import OUTPUT_KINDS, compute_outputs
 from .recomputation import (
+    FUNCTIONS_OF_NUMBERS,
     KINDS,
     compute_gradients,
     compute_interpretations,
@@ -17,6 +18,7 @@ from .recomputation import (
 )
 
 __all__ = [
+    "FUNCTIONS_OF_NUMBERS",
     "KINDS",
     "OUTPUT_KINDS",
     "Call",

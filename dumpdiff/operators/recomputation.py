@@ -80,11 +80,18 @@ def recompute(
     return min(outputs, key=lambda output: compute_relative_distance(output, recorded_output))
 
 
-#: Kinds that compute each number of their output from one number of their first input, and perhaps
-#: one of the second.
-_FUNCTIONS_OF_NUMBERS = frozenset(
-    {*elementwise.UNARY, *elementwise.BINARY, *activations.FUNCTIONS}
-) - {"swiglu", "geglu", "glu"}
+#: Kinds that compute each number of their output from one number of each input.
+FUNCTIONS_OF_NUMBERS = frozenset({*elementwise.FUNCTIONS, *activations.FUNCTIONS}) - {
+    "swiglu",
+    "geglu",
+    "glu",
+}
+#: Of these, those of their first input, and perhaps of one number of the second.
+_FUNCTIONS_OF_FEW_NUMBERS = FUNCTIONS_OF_NUMBERS & {
+    *elementwise.UNARY,
+    *elementwise.BINARY,
+    *activations.FUNCTIONS,
+}
 #: Step of a difference quotient, relative to numbers beyond 1. The quotient is exact to 1e-10: the
 #: error of the step is its square, that of rounding 2**-53 over the step.
 _STEP = 2.0**-17
@@ -101,7 +108,7 @@ def compute_gradients(
     ``inputs`` are the gradient of the output, then what the function read. The step of the
     difference quotient is relative to numbers beyond 1.
     """
-    if kind not in _FUNCTIONS_OF_NUMBERS or len(inputs) < 2:
+    if kind not in _FUNCTIONS_OF_FEW_NUMBERS or len(inputs) < 2:
         return
     gradient, x = (np.asarray(values, dtype=np.float64) for values in inputs[:2])
     if gradient.shape != x.shape:

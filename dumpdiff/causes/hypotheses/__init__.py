@@ -12,6 +12,7 @@ from . import (
     experts,
     factors,
     gradient_masks,
+    gradient_paths,
     gradients,
     linear,
     loss_forms,
@@ -90,3 +91,5 @@ __all__ = [
     "ROUTING_HYPOTHESES",
     "SCAN_HYPOTHESES",
 ]
+#: Tried on a gradient that nothing else explains: every step after its value is differentiated.
+PATH_HYPOTHESES = gradient_paths.HYPOTHESES
