@@ -14,6 +14,7 @@ import numpy as np
 from ..graph import list_kept_values
 from ..model.finding import Cause
 from ..model.recorded_shapes import load_readable_tensor
+from ..model.trace import OPTIMIZER
 from ..optimizers.adam import Adam
 from ..optimizers.fit import Fit, UpdateData
 from ..optimizers.groups import AMBIGUOUS, EXPLAINED, group_parameters
@@ -78,7 +79,24 @@ def _find_gradients(index: ComparisonIndex, weights: Sequence[int]) -> Sequence[
     for side in (0, 1):
         if gradients[side] < 0:
             gradients[side] = index.partners[1 - side].get(gradients[1 - side], -1)
-    return gradients
+    return [_follow_clipping(index, side, gradient) for side, gradient in enumerate(gradients)]
+
+
+def _follow_clipping(index: ComparisonIndex, side: int, gradient: int) -> int:
+    """Return the gradient that the update reads: times a number, where all gradients are clipped.
+
+    A decay that is added to it counts in units of this one.
+    """
+    flow = index.flows[side]
+    products = [
+        written
+        for op in (flow.users[gradient] if gradient >= 0 else ())
+        if flow.phases[op] == OPTIMIZER and index.kinds[side][op] in ("mul", "div")
+        for written in flow.writes[op]
+        if flow.sizes[written] == flow.sizes[gradient]
+        and all(flow.sizes[read] == 1 for read in flow.reads[op] if read != gradient)
+    ]
+    return products[0] if len(products) == 1 else gradient
 
 
 def _fit_rules(index: ComparisonIndex, side: int, weight: int, gradient: int) -> tuple[Fit, ...]:

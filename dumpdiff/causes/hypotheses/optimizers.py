@@ -74,6 +74,8 @@ def suggest_adam(case: FaultCase) -> Iterator[Candidate]:
     """Suggest the rule that gives the faithful side's weight, with one change."""
     if case.phase != OPTIMIZER or case.faithful.size < 2:
         return
+    if any(_is_multiple(case.faithful, array) for array in _list_update_arrays(case)):
+        return  # a decayed weight, before the step
     best_fit = _find_best_rule(case)
     if best_fit is None:
         return
@@ -94,6 +96,12 @@ def suggest_adam(case: FaultCase) -> Iterator[Candidate]:
             unchanged=unchanged,
             cause=cause,
         )
+
+
+def _is_multiple(value: Floats, array: AnyArray) -> bool:
+    """Return whether a value is an array times a number, to the precision of float32."""
+    rest = value - fit_factor(array, value) * array
+    return bool(np.linalg.norm(rest) <= _NO_DECAY * np.linalg.norm(value))
 
 
 def _find_best_rule(case: FaultCase) -> tuple[Rule, Floats, Floats] | None:
