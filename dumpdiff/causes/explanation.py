@@ -47,6 +47,8 @@ _MAX_RESIDUAL_RATIO = 10
 #: Share of the error of a finding that may be left if the region is run with the inner value that
 #: explains it: noise is amplified on the way.
 _MAX_INNER_SHARE = 0.1
+#: Pairs of a region, the nearest to agreement, whose own regions are run again with a change.
+_MAX_COMPOSITE_PAIRS = 2
 #: The cause that says that both sides apply one step at different places.
 _OTHER_ORDER = "layer-order"
 NO_EXPLANATION = "no hypothesis explains this"
@@ -181,7 +183,7 @@ def _search_other_values(
     """
     if finding.phase == BACKWARD:
         yield search_causes(finding_cases, PATH_HYPOTHESES, checked_only=True)
-    for region_pair in find_region_pairs(index, value_pair):
+    for number, region_pair in enumerate(find_region_pairs(index, value_pair)):
         leading_cases: list[FaultCase] = []
         other_cases: list[FaultCase] = []
         for case, finding_case in zip(
@@ -190,6 +192,8 @@ def _search_other_values(
             is_leading = leads_to_difference(finding_case, case, region_pair)
             (leading_cases if is_leading else other_cases).append(case)
         yield search_causes(leading_cases, HYPOTHESES, checked_only=True)
+        if number < _MAX_COMPOSITE_PAIRS:
+            yield search_causes(leading_cases, COMPOSITE_HYPOTHESES, checked_only=True)
         other_search = search_causes(other_cases, HYPOTHESES, checked_only=True)
         if other_search.causes and other_search.causes[0].name == _OTHER_ORDER:
             yield other_search

@@ -96,6 +96,7 @@ def build_fault_cases(
             depends_on=partial(depends_on, flow),
             adds_zeros=partial(_adds_zeros, index, faulty),
             find_moved_step=partial(find_moved_step, index, faithful),
+            find_exchanged_weights=partial(_find_exchanged_weights, index),
             load_consumers=partial(list_consumers, index, faithful, values[faithful]),
             load_region=load_regions[faithful],
             load_faulty_region=load_regions[faulty],
@@ -166,6 +167,29 @@ def _read_call(index: ComparisonIndex, side: int, value: int) -> Call | None:
         return None
     kind = index.kinds[side][producer]
     return make_call(kind, execution.inputs, execution.keywords, execution.output.shape)
+
+
+def _find_exchanged_weights(
+    index: ComparisonIndex, name: str, other_name: str
+) -> tuple[str, str] | None:
+    """Return the parameters of two ops of either side that compute one thing with each of them."""
+    parameters, kinds, inputs = [], set(), set()
+    for op_name in (name, other_name):
+        side = 0 if op_name in index.ops_by_name[0] else 1
+        op = index.ops_by_name[side].get(op_name, -1)
+        flow = index.flows[side]
+        operands = flow.operands[op] if op >= 0 else []
+        names = flow.list_column("parameter")
+        weights = [str(names[value]) for value in operands if names[value]]
+        if len(weights) != 1:
+            return None
+        others = [value for value in operands if not names[value]]
+        if side == 1:
+            others = [index.partners[1].get(value, -1) for value in others]
+        parameters += weights
+        kinds.add(index.kinds[side][op])
+        inputs.add(frozenset(others))
+    return (parameters[0], parameters[1]) if len(kinds) == len(inputs) == 1 else None
 
 
 def _adds_zeros(index: ComparisonIndex, side: int, other_value: int, size: int) -> bool:

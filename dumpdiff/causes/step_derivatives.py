@@ -6,8 +6,7 @@ rows are differentiated by central differences in float64; any other step only i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -35,58 +34,66 @@ _SUMMING_KINDS = ("sum", "mean")
 
 def find_derivative(step: Step, position: int) -> Derivative | None:
     """Return the derivative of a step by one of its inputs; None if it cannot be computed."""
-    x = step.inputs[position].array
-    if x.dtype.kind != "f" or step.output.dtype.kind != "f":
+    if step.inputs[position].array.dtype.kind != "f" or step.output.dtype.kind != "f":
         return None
-    if step.places is not None:
-        return partial(_return_to_places, step, position)
-    if step.kept is not None:
-        kept = step.kept
-        return lambda gradient: (gradient.reshape(kept.shape) * kept).reshape(x.shape)
-    if step.is_broadcast:
-        return lambda gradient: _sum_to_shape(gradient.reshape(step.output.shape), x.shape)
-    if step.kind == "matmul" and x.ndim > 1:
-        derivative = _find_product_derivative(step, position)
-        if derivative is not None:
-            return derivative
-    if step.kind in _SUMMING_KINDS and position == 0:
-        return _find_sum_derivative(step, x)
-    if step.kind in FUNCTIONS_OF_NUMBERS and _is_elementwise(step):
-        return _differentiate_numbers(step, position)
-    if step.kind in _ROW_KINDS and position == 0 and x.shape == step.output.shape:
-        return _differentiate_rows(step)
+    for is_of_form, differentiate in _FORMS:
+        if is_of_form(step, position):
+            return differentiate(step, position)
     return _differentiate_elements(step, position)
 
 
-def _return_to_places(step: Step, position: int, gradient: AnyArray) -> AnyArray:
-    """Return the gradient of the elements of an input that the output holds, added up."""
-    assert step.places is not None
+def _return_to_places(step: Step, position: int) -> Derivative:
+    """Return the derivative of moved elements: those of an input that the output holds, added."""
+    places = step.places if step.places is not None else np.zeros(0, dtype=int)
     sizes = [item.array.size for item in step.inputs]
-    total = np.zeros(sum(sizes))
-    is_taken = step.places >= 0
-    np.add.at(total, step.places[is_taken], gradient.reshape(-1)[is_taken])
-    begin = sum(sizes[:position])
-    return total[begin : begin + sizes[position]].reshape(step.inputs[position].array.shape)
+    begin, shape = sum(sizes[:position]), step.inputs[position].array.shape
+
+    def derive(gradient: AnyArray) -> AnyArray:
+        total = np.zeros(sum(sizes))
+        np.add.at(total, places[places >= 0], gradient.reshape(-1)[places >= 0])
+        return total[begin : begin + sizes[position]].reshape(shape)
+
+    return derive
+
+
+def _drop(step: Step, position: int) -> Derivative:
+    """Return the derivative of dropout: its own factors."""
+    shape = step.inputs[position].array.shape
+    kept = np.ones(shape) if step.kept is None else step.kept.reshape(shape)
+    return lambda gradient: gradient.reshape(shape) * kept
+
+
+def _sum_copies(step: Step, position: int) -> Derivative:
+    """Return the derivative of an input that is repeated along axes of one element."""
+    shape = step.inputs[position].array.shape
+    return lambda gradient: _sum_to_shape(gradient.reshape(step.output.shape), shape)
 
 
 def _sum_to_shape(array: AnyArray, shape: tuple[int, ...]) -> AnyArray:
     """Return the sums over the axes along which a shape was repeated."""
-    summed = array.sum(axis=tuple(range(array.ndim - len(shape))))
+    summed: AnyArray = array.sum(axis=tuple(range(array.ndim - len(shape))))
     axes = tuple(axis for axis, length in enumerate(shape) if length == 1 < summed.shape[axis])
     return summed.sum(axis=axes, keepdims=True).reshape(shape) if axes else summed.reshape(shape)
 
 
-def _find_product_derivative(step: Step, position: int) -> Derivative | None:
-    """Return the derivative of a b, with the transpositions of the interpretation, or of its bias.
+def _is_product(step: Step, position: int) -> bool:
+    """Return whether an input is one of two matrices that are multiplied."""
+    factors = _list_factors(step)
+    is_matrix = [step.inputs[number].array.ndim > 1 for number in factors]
+    return step.kind == "matmul" and position in factors and is_matrix == [True, True]
+
+
+def _list_factors(step: Step) -> list[int]:
+    return [number for number, item in enumerate(step.inputs) if item.array.ndim][:2]
+
+
+def _differentiate_product(step: Step, position: int) -> Derivative:
+    """Return the derivative of A B, with the transpositions of the interpretation.
 
     With C = A B: dA = dC B^T and dB = A^T dC.
     """
-    tensors = [number for number, item in enumerate(step.inputs) if item.array.ndim]
-    if position not in tensors[:2]:
-        return None
-    a, b = (step.inputs[number].array for number in tensors[:2])
-    if b.ndim < 2:
-        return None
+    tensors = _list_factors(step)
+    a, b = (step.inputs[number].array for number in tensors)
     is_a_turned = step.interpretation in ("a transposed", "both transposed")
     is_b_turned = step.interpretation in ("b transposed", "both transposed")
     left = np.swapaxes(a, -1, -2) if is_a_turned else a
@@ -108,8 +115,9 @@ def _find_product_derivative(step: Step, position: int) -> Derivative | None:
     return derive_left if position == tensors[0] else derive_right
 
 
-def _find_sum_derivative(step: Step, x: AnyArray) -> Derivative | None:
+def _differentiate_sum(step: Step, position: int) -> Derivative | None:
     """Return the derivative of a sum or a mean over the axes that give the recorded output."""
+    x = step.inputs[position].array
     for axes in list_reduced_axes(x.shape, step.output.shape):
         total = x.sum(axis=axes)
         count = x.size / max(1, total.size)
@@ -123,8 +131,10 @@ def _find_sum_derivative(step: Step, x: AnyArray) -> Derivative | None:
     return None
 
 
-def _is_elementwise(step: Step) -> bool:
-    """Return whether the inputs are broadcast to the shape of the output."""
+def _is_of_numbers(step: Step, _position: int) -> bool:
+    """Return whether each number of the output is a function of one number of each input."""
+    if step.kind not in FUNCTIONS_OF_NUMBERS:
+        return False
     shapes = [item.array.shape for item in step.inputs]
     try:
         return np.broadcast_shapes(*shapes) == step.output.shape
@@ -161,7 +171,13 @@ def _compute_difference(step: Step, position: int, moves: AnyArray) -> AnyArray 
     return None if above is None or below is None else above - below
 
 
-def _differentiate_rows(step: Step) -> Derivative | None:
+def _is_of_rows(step: Step, position: int) -> bool:
+    """Return whether each row of the output is a function of the same row of the first input."""
+    is_first = position == 0 and step.inputs[0].array.shape == step.output.shape
+    return is_first and step.kind in _ROW_KINDS
+
+
+def _differentiate_rows(step: Step, _position: int) -> Derivative | None:
     """Return the derivative of a function of rows: one element of every row is moved at a time."""
     x = step.inputs[0].array
     _, _, number = step.interpretation.partition("axis ")
@@ -202,3 +218,15 @@ def _differentiate_elements(step: Step, position: int) -> Derivative | None:
         partials[place] = difference.reshape(-1) / (2 * _STEP * size)
         moves.flat[place] = 0.0
     return lambda gradient: (partials @ gradient.reshape(-1)).reshape(x.shape)
+
+
+#: (whether an input of a step is differentiated in this way, how), in the order of trial.
+_FORMS: Sequence[tuple[Callable[[Step, int], bool], Callable[[Step, int], Derivative | None]]] = (
+    (lambda step, _: step.places is not None, _return_to_places),
+    (lambda step, _: step.kept is not None, _drop),
+    (lambda step, _: step.is_broadcast, _sum_copies),
+    (_is_product, _differentiate_product),
+    (lambda step, position: step.kind in _SUMMING_KINDS and position == 0, _differentiate_sum),
+    (_is_of_numbers, _differentiate_numbers),
+    (_is_of_rows, _differentiate_rows),
+)

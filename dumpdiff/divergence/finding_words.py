@@ -149,6 +149,8 @@ def describe_evidence(
     facts += _describe_unread_parameters(location)
     if location.possible_rearrangement:
         facts.append(location.possible_rearrangement)
+    if location.uncertain_agreement:
+        facts.append(location.uncertain_agreement)
     norm_ratio = compute_norm_ratio(location)
     if abs(norm_ratio - 1) > _NORM_DIFFERENCE:
         facts.append(f"norm is {norm_ratio:.6g} times the reference's")

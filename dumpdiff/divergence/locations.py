@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
 from ..graph.module_paths import find_common_path
+from ..model.dtypes import MASK_MAGNITUDE
 from ..model.trace import COMMUNICATION, FORWARD
 from ..model.verdict import AGREEING
 from ..rulebook.names import split_segments
@@ -41,6 +42,8 @@ class SideLocation:
     rearranging_ops: tuple[int, ...] = ()
     #: those of ``ops`` whose results may be in another order, which statistics do not show
     source_ops: tuple[int, ...] = ()
+    #: those of ``ops`` that repeat parts or hide scores, which statistics do not tell apart
+    uncertain_ops: tuple[int, ...] = ()
 
     @property
     def parameter(self) -> str:
@@ -155,6 +158,17 @@ class Location:
         )
 
     @property
+    def uncertain_agreement(self) -> str:
+        """A sentence on ops whose agreement statistics do not show, '' without any."""
+        names = self._join_names(self.target.uncertain_ops, self.reference.uncertain_ops)
+        if not names:
+            return ""
+        return (
+            f"what {names} computes agrees as far as statistics show: not the order of repeated "
+            "parts, nor which scores are hidden"
+        )
+
+    @property
     def rearrangement(self) -> str:
         """A clause on the ops that put the numbers of an input in another order, '' without any."""
         names = self._join_names(self.target.rearranging_ops, self.reference.rearranging_ops)
@@ -200,6 +214,8 @@ def build_location(
     if graph.phase[node] == FORWARD:
         cutting_ops = find_misread_parts(graph, ancestors, own_ops)
     omitting_ops = find_omitting_ops(graph, states, node, unpaired_nodes)
+    weight_ops = _find_exchanged_weight_ops(graph, own_ops)
+    uncertain_ops = _find_uncertain_ops(graph, node, own_ops)
     moved_nodes = _find_values_before_move(graph, unpaired_nodes, computing_ops)
     source_producers = [-1 if source is None else own.find_producer(source) for own in graph.sides]
     source_ops = [(producer,) if producer >= 0 else () for producer in source_producers]
@@ -209,6 +225,8 @@ def build_location(
                 *rearranging_ops[side],
                 *cutting_ops[side],
                 *omitting_ops[side],
+                *weight_ops[side],
+                *uncertain_ops[side],
                 *source_ops[side],
                 *computing_ops[side],
                 *(own.find_producer(moved) for moved in moved_nodes),
@@ -235,6 +253,7 @@ def build_location(
                 parts[side] if len(parts[side]) > 1 else (),
                 tuple(rearranging_ops[side]) if slot_ops is None else (),
                 source_ops[side] if slot_ops is None else (),
+                tuple(uncertain_ops[side]) if slot_ops is None else (),
             )
         )
     phase = str(graph.phase[node])
@@ -273,6 +292,75 @@ def _list_ops(
     if modules:
         ops |= _list_unread_ops(side, states, modules)
     return sorted(ops)
+
+
+def _find_exchanged_weight_ops(
+    graph: JointGraph, ops_of_sides: tuple[list[int], list[int]]
+) -> tuple[list[int], list[int]]:
+    """Return the ops that compute what the ops of one side read, and the other side's do not.
+
+    Both sides have the values that either reads, each computed like the other with another weight:
+    1 + w of two norms, or q + u and q + v. What is wrong begins with the weight.
+    """
+    nodes_of_sides = []
+    for own, ops in zip(graph.sides, ops_of_sides, strict=True):
+        reads = {value for op in ops for value in own.flow.operands[op]}
+        nodes_of_sides.append({int(own.nodes[value]) for value in reads})
+    exchanged_ops: tuple[list[int], list[int]] = ([], [])
+    for node in nodes_of_sides[0] - nodes_of_sides[1]:
+        for other_node in nodes_of_sides[1] - nodes_of_sides[0]:
+            if all(_differ_by_weight(own, node, other_node) for own in graph.sides):
+                exchanged_ops[0].append(graph.sides[0].find_producer(node))
+                exchanged_ops[1].append(graph.sides[1].find_producer(other_node))
+    return exchanged_ops
+
+
+def _find_uncertain_ops(
+    graph: JointGraph, node: int, ops_of_sides: tuple[list[int], list[int]]
+) -> tuple[list[int], list[int]]:
+    """Return the ops whose results the ops of a node read, and of which statistics show too little.
+
+    Repeated parts have the same statistics in any order, and a masking constant leaves of the
+    scores the largest one. Empty for whole tensors.
+    """
+    uncertain_ops: tuple[list[int], list[int]] = ([], [])
+    if graph.comparison.pairs["metric"].iat[node] != "statistics":
+        return uncertain_ops
+    for own, ops in zip(graph.sides, ops_of_sides, strict=True):
+        lowest = own.flow.list_column("min")
+        for value in dict.fromkeys(value for op in ops for value in own.flow.operands[op]):
+            read_node = int(own.nodes[value])
+            producers = [side.find_producer(read_node) for side in graph.sides]
+            kinds = {
+                side.kinds[producer]
+                for side, producer in zip(graph.sides, producers, strict=True)
+                if producer >= 0
+            }
+            is_hiding = lowest[value] < -MASK_MAGNITUDE and own.flow.phases[ops[-1]] == FORWARD
+            if "expand" not in kinds and not is_hiding:
+                continue
+            for side_ops, producer in zip(uncertain_ops, producers, strict=True):
+                if producer >= 0 and producer not in side_ops:
+                    side_ops.append(producer)
+    return uncertain_ops
+
+
+def _differ_by_weight(side: GraphSide, node: int, other_node: int) -> bool:
+    """Return whether one side computes two values alike, with other parameters."""
+    producers = side.find_producer(node), side.find_producer(other_node)
+    if min(producers) < 0 or side.kinds[producers[0]] != side.kinds[producers[1]]:
+        return False
+    names = side.flow.list_column("parameter")
+    operands = [set(side.flow.operands[producer]) for producer in producers]
+    is_other = [any(names[value] for value in own) for own in operands]
+    return (
+        all(is_other)
+        and not any(names[value] for value in operands[0] & operands[1])
+        and (
+            {value for value in operands[0] if not names[value]}
+            == {value for value in operands[1] if not names[value]}
+        )
+    )
 
 
 def _list_unread_ops(side: GraphSide, states: States, modules: set[int]) -> set[int]:

@@ -39,6 +39,8 @@ _SCALE_ROUNDS = 45
 _MAX_OTHER_MASKS = 6
 #: Masks that are tried, and products of the score matrices that they may cost together.
 _MAX_TRIALS, _MAX_TRIAL_COST = 80, 1e8
+#: Axes of queries that are cut into heads: batch, heads, tokens, size.
+_HEAD_AXES = 4
 #: A fitted number in place of hidden scores that is below this is zero.
 _MIN_FILL = 1e-5
 #: Relative difference of numbers that a mask adds to every hidden score.
@@ -85,6 +87,7 @@ def suggest_whole_attention(case: FaultCase) -> Iterator[Candidate]:
     )
     yield from _fill_otherwise(case, call)
     yield from _take_recorded_masks(case, call)
+    yield from _cut_heads_otherwise(call)
 
 
 def _fill_otherwise(case: FaultCase, call: _Call) -> Iterator[Candidate]:
@@ -128,6 +131,40 @@ def _fill_otherwise(case: FaultCase, call: _Call) -> Iterator[Candidate]:
         unchanged=call.output,
         cause="mask-kind",
     )
+
+
+def _cut_heads_otherwise(call: _Call) -> Iterator[Candidate]:
+    """Cut every head from elements that lie a number of heads apart, not next to each other.
+
+    A projection is cut to (heads, size) on one side, to (size, heads) on the other.
+    """
+    if not all(tensor.ndim == _HEAD_AXES for tensor in (call.q, call.k, call.v)):
+        return
+    for cut, join in ((_interleave_heads, _join_heads), (_join_heads, _interleave_heads)):
+        q, k, v = map(cut, (call.q, call.k, call.v))
+        output = attention(q, k, v, call.scale, call.hidden)
+        for predicted in (output, join(output)):
+            yield Candidate(
+                predicted,
+                "heads of elements that lie apart: cut to (size, heads), not to (heads, size)",
+                "cuts the other way",
+                unchanged=call.output,
+                cause="heads-permuted",
+            )
+
+
+def _interleave_heads(tensor: AnyArray) -> AnyArray:
+    """Return (batch, heads, tokens, size) cut from the projection as (size, heads)."""
+    batch, heads, tokens, size = tensor.shape
+    projection = tensor.transpose(0, 2, 1, 3).reshape(batch, tokens, size, heads)
+    return projection.transpose(0, 3, 1, 2)
+
+
+def _join_heads(tensor: AnyArray) -> AnyArray:
+    """Return (batch, heads, tokens, size) cut from the projection that has (size, heads)."""
+    batch, heads, tokens, size = tensor.shape
+    projection = tensor.transpose(0, 2, 3, 1).reshape(batch, tokens, heads, size)
+    return projection.transpose(0, 2, 1, 3)
 
 
 def _fit_scale(case: FaultCase, call: _Call) -> Candidate:

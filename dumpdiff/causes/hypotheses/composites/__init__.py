@@ -16,7 +16,12 @@ from .fitted_numbers import (
 )
 from .gates import list_swapped_gates
 from .joined_parts import list_other_joins
-from .missing_inputs import list_bypassed_steps, list_missing_inputs, list_missing_masks
+from .missing_inputs import (
+    list_bypassed_steps,
+    list_equal_weights,
+    list_missing_inputs,
+    list_missing_masks,
+)
 from .norms import list_norms
 from .orders import list_convolution_shifts, list_orders, list_shifts
 from .other_inputs import list_other_targets, list_replaced_inputs
@@ -82,6 +87,7 @@ HYPOTHESES = (
     Hypothesis("layer-order", make_search(list_exchanged_steps)),
     Hypothesis("norm-missing", make_search(list_written_norms)),
     Hypothesis("bias-missing", make_search(list_missing_bias_parts)),
+    Hypothesis("loss-weight", make_search(list_equal_weights)),
     Hypothesis("missing-term", make_search(list_missing_inputs)),
     Hypothesis("straight-through", make_search(list_missing_masks)),
     *OMISSION_HYPOTHESES,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ....model.arrays import AnyArray
-from ....model.trace import BACKWARD, OPTIMIZER
+from ....model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ....operators.activations import sigmoid
 from ....operators.elementwise import ROUNDINGS
 from ...fault_case import FaultCase, compute_residual, find_masked
@@ -78,6 +78,29 @@ def _name_doubled_input(
     if any(is_mask(other.array) for other in others if other is not step_input):
         return "scale", f"attention scores 2 times the {case.faithful_side}'s"
     return "relative-bias", description
+
+
+def list_equal_weights(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Take every weight of a loss that the batch gives as one, wherever it is read."""
+    if not case.is_near_loss or case.phase != FORWARD:
+        return
+    weights = {
+        item.value: (number, item)
+        for number, step in enumerate(region.steps)
+        for _, item in list_floating_inputs(step)
+        if item.is_given and item.array.ndim
+    }
+    for value, (number, item) in weights.items():
+        if item.array.min() < 0 or np.ptp(item.array) == 0:
+            continue
+        yield Change(
+            number,
+            region.steps[number].output,
+            "loss-weight",
+            "all weights of the loss 1",
+            f"has weights of {item.array.min():.4g} to {item.array.max():.4g}",
+            replaced_values={value: np.ones_like(item.array)},
+        )
 
 
 def list_missing_masks(case: FaultCase, region: Region) -> Iterator[Change]:

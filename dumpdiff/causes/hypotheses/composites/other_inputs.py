@@ -153,7 +153,7 @@ def describe_replacement(
     source: tuple[str, AnyArray],
 ) -> tuple[str, str, str]:
     """Return (cause, description, contrast) of a step that reads another value."""
-    name, array = source
+    _, array = source
     step = region.steps[number]
     left_out = describe_function(step_input, source)
     if left_out is not None:
@@ -164,11 +164,27 @@ def describe_replacement(
     if is_norm_of(step_input, array):
         description = f"without {step_input.name} ({step_input.producer_kind})"
         return "norm-missing", description, ""
-    contrast = f"has {step_input.name}"
     if _has_unknown_origin(region, step_input):
         return _describe_unrecorded(case, step, step_input, source)
+    return _describe_source(case, region, number, step_input, source)
+
+
+def _describe_source(
+    case: FaultCase,
+    region: Region,
+    number: int,
+    step_input: StepInput,
+    source: tuple[str, AnyArray],
+) -> tuple[str, str, str]:
+    """Return (cause, description, contrast) of a value of another recorded op, or its order."""
+    name, _ = source
+    step = region.steps[number]
+    contrast = f"has {step_input.name}"
     if name.startswith(SIBLING_PREFIX):
         return "split-order", f"{step.name} ({step.kind}) of {name}", contrast
+    weights = case.find_exchanged_weights(name, step_input.name)
+    if weights is not None:
+        return "weight-swapped", f"{weights[0]} in its place", f"has {weights[1]}"
     cause, description = name_source(case, region, number, step_input, source)
     return cause, description, "rolls them" if cause == "row-shift" else contrast
 
@@ -213,6 +229,8 @@ def _describe_unrecorded(
     if whole_name:
         text = f"{step.name} ({step.kind}) of {name}"
         return "input-source", text, f"reads a part of {whole_name}"
+    if step_input.is_given:
+        return "input-source", f"{step.name} ({step.kind}) of {name}", "reads another value"
     return "missing-step", description, "has what an op that is not recorded computed"
 
 

@@ -33,6 +33,8 @@ _PARAMETER_HYPOTHESES: tuple[Hypothesis, ...] = weights.HYPOTHESES
 _LOSS_TABLE_HYPOTHESES: tuple[Hypothesis, ...] = (*losses.MASK_HYPOTHESES, *weights.HYPOTHESES)
 #: Largest table, and tables of the other side that are tried in place of one.
 _MAX_ELEMENTS, _MAX_TABLES = 1 << 20, 8
+#: Kinds of ops that compute a table of angles, which the other side may hold as a constant.
+_TABLE_KINDS = ("", "cos", "sin")
 
 
 def list_other_tables(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -40,7 +42,7 @@ def list_other_tables(case: FaultCase, region: Region) -> Iterator[Change]:
     tables = _list_tables(case.faulty_operands)
     for number, step in enumerate(region.steps):
         for position, step_input in list_floating_inputs(step):
-            if step_input.producer_kind or step_input.value < 0:
+            if step_input.producer_kind not in _TABLE_KINDS or step_input.value < 0:
                 continue
             for table in tables:
                 if bool(table.parameter) != step_input.is_parameter:
@@ -77,13 +79,13 @@ def has_unpaired_tables(case: FaultCase) -> bool:
 
 
 def _list_tables(operands: Sequence[Operand]) -> list[Operand]:
-    """Return the floating operands that no op computed."""
+    """Return the floating operands that no op computed, and tables of angles."""
     tables = [operand for operand in operands if _is_table(operand)]
     return [table for table in tables[:_MAX_TABLES] if table.is_floating]
 
 
 def _is_table(operand: Operand) -> bool:
-    if operand.kind or not operand.shape:
+    if operand.kind not in _TABLE_KINDS or not operand.shape:
         return False
     return int(np.prod(operand.shape)) <= _MAX_ELEMENTS
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ....model.arrays import AnyArray
 from ....operators.convolution import PADDING_MODES, convolve, list_settings
+from ....operators.convolution_gradients import CONVOLUTION_GRADIENTS
 from ...fault_case import FaultCase
 from ...region import Region, Step
 from ..attention import is_cross_attention
@@ -24,6 +25,8 @@ _VARIANT_CAUSES: Mapping[str, str] = {
 }  # fmt: skip
 
 
+#: What the gradient of a convolution by its input is in the forward pass.
+_TRANSPOSED = "transposed convolution"
 #: Tensors of fused attention that its mask comes after.
 _MASKED_TENSORS = 3
 #: Names of forms that do not explain themselves.
@@ -57,7 +60,8 @@ def list_variants(case: FaultCase, region: Region) -> Iterator[Change]:
                 yield Change(number, output, cause, f"{names[-1]} transposed")
             elif cause:
                 own, other = (_FORM_NAMES.get(form, form) for form in (step.interpretation, name))
-                yield Change(number, output, cause, f"{step.kind} with {other}", f"has {own}")
+                kind = _TRANSPOSED if step.kind.startswith(CONVOLUTION_GRADIENTS) else step.kind
+                yield Change(number, output, cause, f"{kind} with {other}", f"has {own}")
 
 
 def _list_readings(step: Step) -> Iterator[tuple[str, AnyArray]]:
@@ -79,6 +83,8 @@ def _name_variant(case: FaultCase, step: Step, name: str) -> str:
     if step.kind == "convolution":
         own, other = (text.split(", dilation ") for text in (step.interpretation, name))
         return "padding-mode" if own[1:] == other[1:] else "dilation"
+    if step.kind.startswith(CONVOLUTION_GRADIENTS):
+        return "padding-mode"
     if step.kind == "upsample":
         is_alignment = "linear" in name and "linear" in step.interpretation
         return "align-corners" if is_alignment else "resize-mode"
