@@ -149,6 +149,7 @@ class _Closure:
         self.matching = matching
         self.kinds = kinds
         self.flows = (matching.target, matching.reference)
+        self.calls = tuple(flow.trace.ops["forward"].tolist() for flow in self.flows)
         self.phases = tuple(flow.trace.ops["phase"].tolist() for flow in self.flows)
         self.classes = (matching.partners_t, matching.partners_r)
         self.ops = (matching.op_partners_t, matching.op_partners_r)
@@ -307,7 +308,7 @@ class _Closure:
         """Pair two ops, their outputs and remaining inputs; return whether that was possible."""
         matching = self.matching
         outputs_t, outputs_r = self.flows[0].writes[t], self.flows[1].writes[r]
-        if self._has_other_gradient(t, r):
+        if self._has_other_gradient(t, r) or self._has_other_call(t, r):
             return False
         for output_t, output_r in zip(outputs_t, outputs_r, strict=False):
             if matching.prints_t.size[output_t] != matching.prints_r.size[output_r]:
@@ -323,6 +324,17 @@ class _Closure:
                 self._mark_consumers(output_t, output_r)
         self._pair_remaining_inputs(t, r)
         return True
+
+    def _has_other_call(self, t: int, r: int) -> bool:
+        """Return whether two backward records are of forward calls, one of which has a partner.
+
+        Two gradients may be multiplied by the same value: that of a factor and that of what was
+        computed from it, if one side passes the gradient on as it is.
+        """
+        call_t, call_r = (calls[op] for calls, op in zip(self.calls, (t, r), strict=True))
+        if call_t < 0 or call_r < 0:
+            return False
+        return self.ops[0][call_t] not in (-1, call_r) or self.ops[1][call_r] not in (-1, call_t)
 
     def _pair_remaining_inputs(self, t: int, r: int) -> None:
         """Pair the unpaired inputs of two paired ops if there is no choice, then their producers.

@@ -119,11 +119,9 @@ class FaultCase:
     #: returns an op that some values of the faithful side need, and another one does not, and that
     #: the faulty side applies to another value
     find_moved_step: Callable[[Sequence[int], int], MovedStep | None] = lambda _omitted, _kept: None
-    #: returns the parameters of two ops of either side, by their names, if they compute one thing
-    #: with other parameters
-    find_exchanged_weights: Callable[[str, str], tuple[str, str] | None] = (
-        lambda _name, _other: None
-    )
+    #: returns the parameters of an op of either side and of one of the faithful side, by their
+    #: names, if both compute one thing with other parameters
+    find_exchanged_weights: Callable[[str, str], tuple[str, str] | None] = lambda _name, _own: None
     #: returns (kind, its other operands) of the faithful side's ops that read the value
     load_consumers: Callable[[], Sequence[tuple[str, Sequence[Operand]]]] = tuple
     #: returns the operators of the faithful side since the last agreement; None if unknown

@@ -96,7 +96,7 @@ def build_fault_cases(
             depends_on=partial(depends_on, flow),
             adds_zeros=partial(_adds_zeros, index, faulty),
             find_moved_step=partial(find_moved_step, index, faithful),
-            find_exchanged_weights=partial(_find_exchanged_weights, index),
+            find_exchanged_weights=partial(_find_exchanged_weights, index, faithful),
             load_consumers=partial(list_consumers, index, faithful, values[faithful]),
             load_region=load_regions[faithful],
             load_faulty_region=load_regions[faulty],
@@ -170,26 +170,28 @@ def _read_call(index: ComparisonIndex, side: int, value: int) -> Call | None:
 
 
 def _find_exchanged_weights(
-    index: ComparisonIndex, name: str, other_name: str
+    index: ComparisonIndex, side: int, name: str, own_name: str
 ) -> tuple[str, str] | None:
-    """Return the parameters of two ops of either side that compute one thing with each of them."""
-    parameters, kinds, inputs = [], set(), set()
-    for op_name in (name, other_name):
-        side = 0 if op_name in index.ops_by_name[0] else 1
-        op = index.ops_by_name[side].get(op_name, -1)
-        flow = index.flows[side]
-        operands = flow.operands[op] if op >= 0 else []
-        names = flow.list_column("parameter")
-        weights = [str(names[value]) for value in operands if names[value]]
-        if len(weights) != 1:
-            return None
-        others = [value for value in operands if not names[value]]
-        if side == 1:
-            others = [index.partners[1].get(value, -1) for value in others]
-        parameters += weights
-        kinds.add(index.kinds[side][op])
-        inputs.add(frozenset(others))
-    return (parameters[0], parameters[1]) if len(kinds) == len(inputs) == 1 else None
+    """Return the parameters of two ops that compute one thing with each of them, by their names.
+
+    The second one is of ``side``, and so are the names; the other one is of either side. None if
+    they compute other things.
+    """
+    own_op = index.ops_by_name[side].get(own_name, -1)
+    other_side = side if name != own_name and name in index.ops_by_name[side] else 1 - side
+    other_op = index.ops_by_name[other_side].get(name, -1)
+    if min(own_op, other_op) < 0 or index.kinds[side][own_op] != index.kinds[other_side][other_op]:
+        return None
+    others = list(index.flows[other_side].operands[other_op])
+    if other_side != side:
+        others = [index.partners[other_side].get(value, -1) for value in others]
+    operands = [others, list(index.flows[side].operands[own_op])]
+    names = ["", *index.flows[side].list_column("parameter")]  # value -1 is the first one
+    weights = [[str(names[value + 1]) for value in own if names[value + 1]] for own in operands]
+    inputs = [sorted(value for value in own if not names[value + 1]) for own in operands]
+    if [len(own) for own in weights] != [1, 1] or inputs[0] != inputs[1]:
+        return None
+    return weights[0][0], weights[1][0]
 
 
 def _adds_zeros(index: ComparisonIndex, side: int, other_value: int, size: int) -> bool:

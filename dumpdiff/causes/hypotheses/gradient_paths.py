@@ -9,7 +9,7 @@ import numpy as np
 
 from ...model.arrays import AnyArray, Floats
 from ...model.trace import BACKWARD
-from ..fault_case import FaultCase
+from ..fault_case import FaultCase, compute_residual
 from ..gradient_paths import GradientPaths, PathEdge
 from ..hypothesis import Candidate, Hypothesis
 
@@ -42,21 +42,46 @@ def _find_axes(case: FaultCase, paths: GradientPaths) -> tuple[int, ...] | None:
     gradients = paths.gradients
     if gradients is None or gradients[paths.value].size != case.faithful.size:
         return None
-    shape = paths.array.shape
-    orders = permutations(range(len(shape))) if len(shape) <= _MAX_AXES else ()
-    for axes in orders:
-        array = gradients[paths.value].reshape(shape).transpose(axes)
-        if case.matches_faithful(array):
-            return axes
-    return None
+    return next(
+        (
+            axes
+            for axes in _list_axis_orders(paths)
+            if case.matches_faithful(_arrange(paths, axes, gradients[paths.value]))
+        ),
+        None,
+    )
+
+
+def _list_axis_orders(paths: GradientPaths) -> Iterator[tuple[int, ...]]:
+    n_axes = paths.array.ndim
+    return permutations(range(n_axes)) if n_axes <= _MAX_AXES else iter(())
+
+
+def _arrange(paths: GradientPaths, axes: tuple[int, ...], flat: Floats) -> AnyArray:
+    return flat.reshape(paths.array.shape).transpose(axes)
+
+
+def is_derivative(case: FaultCase) -> bool:
+    """Return whether the faulty side's gradient is what the forward steps give.
+
+    Then the faithful side has changed it, and nothing is missing from the faulty side's.
+    """
+    for paths in case.gradient_paths:
+        gradients = paths.gradients
+        if gradients is None or gradients[paths.value].size != case.faulty.size:
+            continue
+        for axes in _list_axis_orders(paths):
+            array = _arrange(paths, axes, gradients[paths.value])
+            if compute_residual(array, case.faulty) <= case.limit:
+                return True
+    return False
 
 
 def _suggest_changes(
     case: FaultCase, edges: Sequence[PathEdge], paths: GradientPaths, axes: tuple[int, ...]
 ) -> Iterator[Candidate]:
     def arrange(flat: Floats) -> AnyArray:
-        array = flat.reshape(paths.array.shape).transpose(axes)
-        return array.reshape(case.faithful.shape)
+        return _arrange(paths, axes, flat).reshape(case.faithful.shape)
 
     assert paths.gradients is not None
     unchanged = arrange(paths.gradients[paths.value])

@@ -12,6 +12,7 @@ from ...model.arrays import AnyArray, Floats
 from ...model.trace import BACKWARD
 from ..fault_case import FaultCase, Operand
 from ..hypothesis import Candidate, Hypothesis
+from .gradient_paths import is_derivative
 
 _MISSING_BRANCH = "the gradient of one branch missing"
 #: Elements of all operands together beyond which a vector's gradient is not searched.
@@ -200,6 +201,8 @@ def suggest_other_sum(case: FaultCase) -> Iterator[Candidate]:
             rest = energy - coefficient * float(projections[rows].sum())
             if rest <= _MAX_REST * energy and abs(coefficient) > _MIN_COEFFICIENT:
                 solutions.append((rest, numbers, coefficient))
+        if solutions and is_derivative(case):
+            return
         for _, numbers, coefficient in sorted(solutions)[:_MAX_SOLUTIONS]:
             yield _describe_sum(case, [addends[number] for number in numbers], coefficient)
         if solutions:

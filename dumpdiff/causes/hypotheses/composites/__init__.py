@@ -59,6 +59,7 @@ OMISSION_HYPOTHESES = (Hypothesis("missing-step", make_search(list_bypassed_step
 
 #: In the order in which equal explanations are listed: the simplest first.
 HYPOTHESES = (
+    Hypothesis("loss-weight", make_search(list_equal_weights)),
     Hypothesis("argument", make_search(list_recorded_differences)),
     Hypothesis("quantization-scale", make_search(list_quantizers)),
     Hypothesis("quantization-range", make_search(list_step_limits)),
@@ -87,7 +88,6 @@ HYPOTHESES = (
     Hypothesis("layer-order", make_search(list_exchanged_steps)),
     Hypothesis("norm-missing", make_search(list_written_norms)),
     Hypothesis("bias-missing", make_search(list_missing_bias_parts)),
-    Hypothesis("loss-weight", make_search(list_equal_weights)),
     Hypothesis("missing-term", make_search(list_missing_inputs)),
     Hypothesis("straight-through", make_search(list_missing_masks)),
     *OMISSION_HYPOTHESES,

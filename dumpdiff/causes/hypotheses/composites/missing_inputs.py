@@ -82,7 +82,8 @@ def _name_doubled_input(
 
 def list_equal_weights(case: FaultCase, region: Region) -> Iterator[Change]:
     """Take every weight of a loss that the batch gives as one, wherever it is read."""
-    if not case.is_near_loss or case.phase != FORWARD:
+    is_of_loss = case.is_near_loss or case.faithful.size == 1
+    if not is_of_loss or case.phase != FORWARD:
         return
     weights = {
         item.value: (number, item)
