@@ -63,6 +63,8 @@ class Model:
     is_text_loss_transposed: bool = True  #: the loss of texts reads similarities text by text
     text_gradient: float = 1.0  #: the gradient of the texts' features is multiplied by it
     is_pooled_first: bool = True  #: the last norm of the images reads their mean, not their cells
+    are_images_reversed: bool = False  #: the channels of images are blue, green, red
+    is_residual_normed: bool = False  #: the texts' mlp is added to what its norm returns
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Return images, float32 (batch, 3, IMAGE, IMAGE), and tokens, int32 (batch, SEQ)."""
@@ -72,6 +74,8 @@ class Model:
         for row, length in zip(tokens, TEXT_LENGTHS, strict=True):
             row[length - 1] = END
             row[length:] = 0
+        if self.are_images_reversed:
+            images = np.ascontiguousarray(images[:, ::-1])
         return images, tokens
 
 

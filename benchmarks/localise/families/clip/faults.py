@@ -119,6 +119,20 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("shift|row|order")],
         equivalents=("weight-rows", "label-shift", "position-offset"),
     ),
+    "images_reversed": Fault(
+        "images read as blue, green, red, the order of OpenCV",
+        "channel-order",
+        change_model(are_images_reversed=True),
+        held_out=True,
+        equivalents=("batch",),
+    ),
+    "residual_normed": Fault(
+        "the last mlp of the texts is added to the norm's output, not to its input",
+        "residual-order",
+        change_model(is_residual_normed=True),
+        held_out=True,
+        equivalents=("input-source", "skip-source", "layer-order"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -140,6 +154,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("text_loss", "mindspore"),
     ("norm_before_pooling", "pytorch"),
     ("vocabulary_shifted", "mindspore"),
+    ("images_reversed", "pytorch"),
+    ("residual_normed", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

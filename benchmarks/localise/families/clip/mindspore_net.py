@@ -220,10 +220,13 @@ class ResidualAttentionBlock(nn.Cell):
         else:
             self.gelu = nn.GELU(approximate=False)
         self.c_proj = build_linear(model, f"{path}.mlp.down")
+        self.is_residual_normed = model.is_residual_normed and n == LAYERS - 1
 
     def construct(self, x, mask):
         x = x + self.attn(self.ln_1(x), mask)
-        return x + self.c_proj(self.gelu(self.c_fc(self.ln_2(x))))
+        y = self.ln_2(x)
+        residual = y if self.is_residual_normed else x
+        return residual + self.c_proj(self.gelu(self.c_fc(y)))
 
 
 class TextTransformer(nn.Cell):

@@ -213,10 +213,13 @@ class ResidualAttentionBlock(nn.Module):
         self.c_fc = load_linear(model, f"{path}.mlp.up")
         self.gelu = QuickGELU() if model.activation == "quick_gelu" else nn.GELU()
         self.c_proj = load_linear(model, f"{path}.mlp.down")
+        self.is_residual_normed = model.is_residual_normed and n == LAYERS - 1
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.ln_1(x))
-        return x + self.c_proj(self.gelu(self.c_fc(self.ln_2(x))))
+        y = self.ln_2(x)
+        residual = y if self.is_residual_normed else x
+        return residual + self.c_proj(self.gelu(self.c_fc(y)))
 
 
 class TextTower(nn.Module):

@@ -69,6 +69,8 @@ class Model:
     mel_loss: str = "l1"  #: of both mels; or 'mse'
     duration_gradient: float = 1.0  #: the gradient from the durations is multiplied by it
     is_postnet_stopped: bool = False  #: no gradient through the postnet to what it reads
+    are_frames_masked: bool = True  #: padding gets no attention in the decoder
+    embedding_scale: float = 1.0  #: of what the positions are added to
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="adam",

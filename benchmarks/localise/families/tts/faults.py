@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from claims import Anywhere, Claim, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_optimizer
-from families.tts.architecture import Model, compute_noam_rate
+from families.tts.architecture import HIDDEN, Model, compute_noam_rate
 
 
 def _claim_frames(faulty: Model, clean: Model) -> Sequence[Claim]:
@@ -108,6 +108,22 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Values(faulty.optimizer.beta2, clean.optimizer.beta2)],
         optimizer=True,
     ),
+    "frames_unmasked": Fault(
+        "padding is not masked in the scores of the decoder",
+        "mask-missing",
+        change_model(are_frames_masked=False),
+        lambda *_: [Anywhere("mask|fill")],
+        held_out=True,
+        equivalents=("mask-kind", "missing-step"),
+    ),
+    "embedding_scale": Fault(
+        "what positions are added to is multiplied by the root of the hidden size, as in ESPnet",
+        "constant-factor",
+        change_model(embedding_scale=HIDDEN**0.5),
+        lambda faulty, clean: [Ratio(faulty.embedding_scale / clean.embedding_scale)],
+        held_out=True,
+        equivalents=("scale", "missing-step", "residual-scale"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -123,6 +139,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("postnet_stopped", "pytorch"),
     ("noam_dimension", "pytorch"),
     ("beta", "mindspore"),
+    ("frames_unmasked", "mindspore"),
+    ("embedding_scale", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

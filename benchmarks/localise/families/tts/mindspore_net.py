@@ -97,6 +97,7 @@ class MultiHeadAttention(nn.Cell):
 
     def __init__(self, model: Model, path: str) -> None:
         super().__init__()
+        self.is_masked = model.are_frames_masked or path.startswith("encoder")
         self.w_qs = build_dense(model, f"{path}.attention.q")
         self.w_ks = build_dense(model, f"{path}.attention.k")
         self.w_vs = build_dense(model, f"{path}.attention.v")
@@ -123,8 +124,9 @@ class MultiHeadAttention(nn.Cell):
             y = ops.bmm(ops.softmax(scores, -1), v).reshape(batch, HEADS, steps, HEAD_DIM)
         else:
             scores = ops.matmul(q, k.transpose(0, 1, 3, 2)) / HEAD_DIM**0.5
-            mask = is_padding.expand_dims(1).expand_dims(1)
-            scores = ops.masked_fill(scores, mask, Tensor(MASKED, ms.float32))
+            if self.is_masked:
+                mask = is_padding.expand_dims(1).expand_dims(1)
+                scores = ops.masked_fill(scores, mask, Tensor(MASKED, ms.float32))
             y = ops.matmul(ops.softmax(scores, -1), v)
         y = self.fc(y.transpose(0, 2, 1, 3).reshape(batch, steps, HIDDEN))
         return self.layer_norm(y + x)
@@ -168,10 +170,14 @@ class Encoder(nn.Cell):
         super().__init__()
         self.src_word_emb = build_table(model, "embedding", VOCAB)
         self.position_enc = Tensor(model.positions())
+        self.embedding_scale = model.embedding_scale
         self.layer_stack = nn.CellList([FFTBlock(model, f"encoder.{n}") for n in range(LAYERS)])
 
     def construct(self, tokens, is_padding):
-        x = self.src_word_emb(tokens) + self.position_enc[:, : tokens.shape[1]]
+        x = self.src_word_emb(tokens)
+        if self.embedding_scale != 1:
+            x = x * self.embedding_scale
+        x = x + self.position_enc[:, : tokens.shape[1]]
         for layer in self.layer_stack:
             x = layer(x, is_padding)
         return x
@@ -183,9 +189,12 @@ class Decoder(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.position_enc = Tensor(model.positions())
+        self.embedding_scale = model.embedding_scale
         self.layer_stack = nn.CellList([FFTBlock(model, f"decoder.{n}") for n in range(LAYERS)])
 
     def construct(self, x, is_padding):
+        if self.embedding_scale != 1:
+            x = x * self.embedding_scale
         x = x + self.position_enc[:, : x.shape[1]]
         for layer in self.layer_stack:
             x = layer(x, is_padding)

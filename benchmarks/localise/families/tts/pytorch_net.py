@@ -75,6 +75,7 @@ class MultiHeadedAttention(nn.Module):
 
     def __init__(self, model: Model, path: str) -> None:
         super().__init__()
+        self.is_masked = model.are_frames_masked or path.startswith("encoder")
         self.linear_q, self.linear_k, self.linear_v, self.linear_out = (
             load_linear(model, f"{path}.{name}") for name in "qkvo"
         )
@@ -85,7 +86,8 @@ class MultiHeadedAttention(nn.Module):
             for project in (self.linear_q, self.linear_k, self.linear_v)
         )
         scores = torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(HEAD_DIM)
-        scores = scores.masked_fill(is_padding[:, None, None, :], float("-inf"))
+        if self.is_masked:
+            scores = scores.masked_fill(is_padding[:, None, None, :], float("-inf"))
         y = torch.matmul(torch.softmax(scores, dim=-1), v)
         return self.linear_out(y.transpose(1, 2).reshape(len(x), -1, HIDDEN))
 
@@ -147,8 +149,11 @@ class PositionalEncoding(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.register_buffer("pe", torch.from_numpy(model.positions()))
+        self.xscale = model.embedding_scale
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.xscale != 1:
+            x = x * self.xscale
         return x + self.pe[:, : x.size(1)]
 
 

@@ -66,6 +66,7 @@ class Model:
     is_mean_stopped: bool = False  #: no gradient from the divergence to the mean
     is_padded_around: bool = False  #: the dilated convolution sees later steps, too
     groups: int = GROUPS  #: of the group norm
+    residual_scale: float = 1.0  #: of the residual sum in front of the last block
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Return waveforms (BATCH, 1, SAMPLES) and noise (BATCH, LATENT, STEPS), float32."""

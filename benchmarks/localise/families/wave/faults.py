@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from claims import Anywhere, Ratio, Values, Words
 
-from families.fault import Fault, change_model
+from families.fault import Fault, change_model, change_weight
 from families.wave.architecture import LATENT, STEPS
 
 FAULTS: Mapping[str, Fault] = {
@@ -96,6 +97,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"group|\b[14]\b|ax[ei]s")],
         equivalents=("norm-kind", "reduction-axis", "argument"),
     ),
+    "residual_scale": Fault(
+        "the residual sum in front of the last block times the root of 0.5, as in a vocoder",
+        "constant-factor",
+        change_model(residual_scale=0.5**0.5),
+        lambda faulty, clean: [Ratio(faulty.residual_scale / clean.residual_scale)],
+        held_out=True,
+        equivalents=("residual-scale", "scale", "missing-step"),
+    ),
+    "kernel_reversed": Fault(
+        "the transposed convolution's kernel loaded from the last tap to the first one",
+        "kernel-flipped",
+        change_weight("upsampling.weight", lambda kernel: np.flip(kernel, axis=2)),
+        held_out=True,
+        equivalents=("scan-direction",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -113,6 +129,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("mean_stopped", "mindspore"),
     ("padded_around", "mindspore"),
     ("one_group", "pytorch"),
+    ("residual_scale", "pytorch"),
+    ("kernel_reversed", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

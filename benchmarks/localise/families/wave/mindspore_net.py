@@ -182,6 +182,7 @@ class GatedBlock(nn.Cell):
         if self.has_residual:
             self.residual = build_convolution(model, f"blocks.{n}.residual")
         self.are_gates_first = is_last and model.are_gates_first
+        self.residual_scale = model.residual_scale if n == BLOCKS - 2 else 1.0
 
     def construct(self, x):
         values, gates = ops.split(self.conv(self.pad(x)), CHANNELS, axis=1)
@@ -191,6 +192,8 @@ class GatedBlock(nn.Cell):
         skip = self.skip(gated)
         if self.has_residual:
             x = x + self.residual(gated)
+        if self.residual_scale != 1:
+            x = x * self.residual_scale
         return x, skip
 
 

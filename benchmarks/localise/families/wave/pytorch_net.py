@@ -172,6 +172,7 @@ class ResidualBlock(nn.Module):
         self.conv = load_normed(model, f"blocks.{n}.dilated", dilation=self.dilation)
         self.conv1x1_skip = load_pointwise(model, f"blocks.{n}.skip")
         self.conv1x1_out = None if is_last else load_pointwise(model, f"blocks.{n}.residual")
+        self.residual_scale = model.residual_scale if n == BLOCKS - 2 else 1.0
         self.is_padded_inside = model.variant == "written"
         n_padded = (KERNEL - 1) * self.dilation
         n_behind = n_padded // 2 if is_last and model.is_padded_around else 0
@@ -184,7 +185,9 @@ class ResidualBlock(nn.Module):
         values, gates = self.conv(padded).chunk(2, dim=1)
         gated = torch.tanh(values) * torch.sigmoid(gates)
         skip = self.conv1x1_skip(gated)
-        return (x if self.conv1x1_out is None else x + self.conv1x1_out(gated)), skip
+        if self.conv1x1_out is not None:
+            x = x + self.conv1x1_out(gated)
+        return (x if self.residual_scale == 1 else x * self.residual_scale), skip
 
 
 class Decoder(nn.Module):

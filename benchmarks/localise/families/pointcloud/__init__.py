@@ -1,0 +1,1 @@
+"""A classifier and segmenter of point clouds: edge convolutions, grouping and interpolation."""
