@@ -103,14 +103,12 @@ FAULTS: Mapping[str, Fault] = {
         "pooling",
         change_model(pooled_tokens="mean"),
         lambda *_: [Anywhere("(?i)mean|average|first|element|slice|select|pool|row")],
-        held_out=True,
         equivalents=("input-source", "reduction-axis", "missing-step", "argument"),
     ),
     "empty_slots": Fault(
         "the first loss is the mean of all slots, also of those without a masked token",
         "loss-weight",
         change_model(are_empty_slots_counted=True),
-        held_out=True,
         equivalents=(
             "loss-reduction",
             "ignore-index",

@@ -58,10 +58,12 @@ class Model:
     variant: str = ""
     are_all_steps_counted: bool = False  #: missing ones too, in mean and deviation of a series
     is_affine_inverted_late: bool = False  #: behind deviation and mean, not before them
+    is_deviation_unbiased: bool = False  #: of a series: the divisor is one less
     average_padding: str = "edge"  #: of the moving average; or 'zeros'
     last_norm: str = "batch"  #: behind the last feed-forward; or 'layer'
     has_score_residual: bool = True  #: scores of the layer before are added
     selection_axis: int = 1  #: of the softmax over (batch, STATIC, 1)
+    is_head_by_patch: bool = False  #: the head reads patch by patch, not number by number
     is_error_negated: bool = False  #: prediction minus target
     calendar_divisor: float = LAST_HOUR  #: of the hours
     is_selection_stopped: bool = False  #: no gradient through the weights of the selection

@@ -88,6 +88,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Values(faulty.optimizer.weight_decay, clean.optimizer.weight_decay)],
         optimizer=True,
     ),
+    "deviation_unbiased": Fault(
+        "deviations of the series are unbiased, the default of PyTorch's std",
+        "biased-variance",
+        change_model(is_deviation_unbiased=True),
+        lambda *_: [Anywhere(r"bias|variance|n - 1|- ?1\b|less|one")],
+        held_out=True,
+        equivalents=("argument", "constant-offset", "missing-step", "pooling", "input-source"),
+    ),
+    "head_by_patch": Fault(
+        "the head reads the encoded patches one after the other, not number by number",
+        "axes-swapped",
+        change_model(is_head_by_patch=True),
+        held_out=True,
+        equivalents=("missing-step", "split-order", "input-order", "channel-order"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -103,6 +118,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("context_gradient", "mindspore"),
     ("norm_counted_twice", "mindspore"),
     ("weight_decay", "pytorch"),
+    ("deviation_unbiased", "pytorch"),
+    ("head_by_patch", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -92,13 +92,15 @@ class RevIN(nn.Cell):
         self.affine_bias = Parameter(Tensor(model.weights["revin.bias"]))
         self.are_all_steps_counted = model.are_all_steps_counted
         self.is_affine_inverted_late = model.is_affine_inverted_late
+        self.is_deviation_unbiased = model.is_deviation_unbiased
 
     def construct(self, x, observed):
         """Return normalized (batch, CONTEXT, CHANNELS), and mean and deviation of each series."""
         n_steps = CONTEXT if self.are_all_steps_counted else observed.sum(1, keepdims=True)
         mean = (x * observed).sum(1, keepdims=True) / n_steps
         centered = (x - mean) * observed
-        stdev = ops.sqrt(ops.square(centered).sum(1, keepdims=True) / n_steps + EPS)
+        divisor = n_steps - 1 if self.is_deviation_unbiased else n_steps
+        stdev = ops.sqrt(ops.square(centered).sum(1, keepdims=True) / divisor + EPS)
         x = centered / stdev * self.affine_weight + self.affine_bias
         return x, mean, stdev
 
@@ -327,6 +329,7 @@ class ForecastNet(nn.Cell):
         self.decoder_grn = GatedResidualNetwork(model, "decoder")
         self.quantile_fc = build_dense(model, "quantiles")
         self.calendar_divisor = model.calendar_divisor
+        self.is_head_by_patch = model.is_head_by_patch
         self.scaled_gradient = None
         if model.context_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.context_gradient)
@@ -344,7 +347,9 @@ class ForecastNet(nn.Cell):
             context = self.scaled_gradient(context)
         context = ops.tile(context.expand_dims(1), (1, CHANNELS, 1)).reshape(-1, 1, HIDDEN)
         encoded = self.enrich_grn(encoded, context)
-        flat = encoded.swapaxes(1, 2).reshape(-1, HIDDEN * PATCHES)
+        if not self.is_head_by_patch:
+            encoded = encoded.swapaxes(1, 2)
+        flat = encoded.reshape(-1, HIDDEN * PATCHES)
         steps = self.flatten_head(ops.concat((flat, self.tcn(x)), -1))
         hours = hours.astype(ms.float32) / self.calendar_divisor - 0.5
         calendar = self.calendar_fc(hours.expand_dims(-1))

@@ -81,7 +81,8 @@ class RevIN(nn.Module):
             n_steps = x.shape[1]
         self.mean = ((x * observed).sum(dim=1, keepdim=True) / n_steps).detach()
         x = (x - self.mean) * observed
-        variance = x.pow(2).sum(dim=1, keepdim=True) / n_steps
+        divisor = n_steps - 1 if self.model.is_deviation_unbiased else n_steps
+        variance = x.pow(2).sum(dim=1, keepdim=True) / divisor
         self.stdev = torch.sqrt(variance + EPS).detach()
         return x / self.stdev * self.affine_weight + self.affine_bias
 
@@ -306,7 +307,10 @@ class Forecaster(nn.Module):
         if model.context_gradient != 1:
             context = scaled_gradient(context, model.context_gradient)
         context = context.repeat_interleave(CHANNELS, dim=0).unsqueeze(1)
-        z = self.enrichment_grn(z, context).transpose(1, 2).flatten(start_dim=1)
+        z = self.enrichment_grn(z, context)
+        if not model.is_head_by_patch:
+            z = z.transpose(1, 2)
+        z = z.flatten(start_dim=1)
         local = self.tcn(x.permute(0, 2, 1).reshape(-1, 1, CONTEXT))[..., -1]
         z = self.head(torch.cat([z, local], dim=1)).view(batch, CHANNELS, HORIZON, DECODER)
         known = hours.float() / model.calendar_divisor - 0.5

@@ -1,4 +1,4 @@
-"""Faults of the decoder with sliding windows. The family is held out."""
+"""Faults of the decoder with sliding windows."""
 
 from __future__ import annotations
 

@@ -100,14 +100,12 @@ FAULTS: Mapping[str, Fault] = {
         "the readout takes the sigmoid of its values and multiplies it by its gates",
         "gate-up-swapped",
         change_model(is_value_gated=True),
-        held_out=True,
         equivalents=("input-order", "input-source", "layer-order", "weight-swapped"),
     ),
     "skip_missing": Fault(
         "the attention's output is normed without the nodes it was computed from",
         "skip-missing",
         change_model(has_skip=False),
-        held_out=True,
         equivalents=("missing-term", "missing-step"),
     ),
 }

@@ -55,6 +55,7 @@ class Model:
     is_cell_activated: bool = True  #: tanh of the cell state, in the last layer
     loss_reduction: str = "tokens"  #: the sum is divided by all tokens, or by all 'sequences'
     ignored_label: int = -1  #: >= 0: label that has no loss
+    label_smoothing: float = 0.0
     #: plain steps along clipped gradients, as in PyTorch's example of a word language model
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(kind="sgd", weight_decay=0.0, clip=0.25)

@@ -7,18 +7,26 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from claims import Anywhere, Claim, Ratio, Shift, Words
+from claims import Anywhere, Claim, Ratio, Shift, Values, Words
 
 from families.fault import Fault, change_model, change_weight
-from families.lstm.architecture import DROPOUT, LAYERS, SEQ, WIDTH, Model
+from families.lstm.architecture import DROPOUT, LAYERS, SEED, SEQ, VOCAB, WIDTH, Model
 
 LAST = LAYERS - 1
+ADDED = 15  #: tokens at the end of a vocabulary that was resized
 
 
 def _take_first_layer(model: Model) -> Model:
     """Give the last layer the recurrent weight of the first one."""
     weight = model.weights["layers.0.weight_hh"]
     return replace(model, weights={**model.weights, f"layers.{LAST}.weight_hh": weight})
+
+
+def _draw_added_rows(table: np.ndarray) -> np.ndarray:
+    """Draw the rows of the last ADDED tokens again."""
+    rng = np.random.default_rng(SEED + 2)
+    table[VOCAB - ADDED :] = rng.standard_normal((ADDED, WIDTH))
+    return table
 
 
 def _claim(*patterns: str):
@@ -155,6 +163,21 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("learning-rate", "gradient-norm"),
     ),
+    "added_rows": Fault(
+        "rows of tokens that were added to the vocabulary are not loaded into the embedding",
+        "weight-rows",
+        change_weight("embedding.weight", _draw_added_rows),
+        _claim("row"),
+        held_out=True,
+        equivalents=("weight-swapped",),
+    ),
+    "label_smoothing": Fault(
+        "labels are smoothed by 0.1",
+        "label-smoothing",
+        change_model(label_smoothing=0.1),
+        lambda faulty, clean: [Values(faulty.label_smoothing, clean.label_smoothing)],
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -181,6 +204,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("cell_linear", "mindspore"),
     ("ignored_label", "pytorch"),
     ("clip", "mindspore"),
+    ("added_rows", "mindspore"),
+    ("label_smoothing", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

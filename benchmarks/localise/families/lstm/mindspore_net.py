@@ -164,13 +164,14 @@ class TokenLoss(nn.Cell):
         super().__init__(auto_prefix=False)
         self.network = LanguageModel(model)
         self.ignored_label = model.ignored_label
+        self.smoothing = model.label_smoothing
 
     def construct(self, tokens, labels, hidden, cell):
         logits = self.network(tokens, hidden, cell)
         logits, labels = logits.reshape(-1, VOCAB), labels.reshape(-1)
         if self.ignored_label >= 0:
             return ops.cross_entropy(logits, labels, ignore_index=self.ignored_label)
-        return ops.cross_entropy(logits, labels)
+        return ops.cross_entropy(logits, labels, label_smoothing=self.smoothing)
 
 
 def build_loss(model: Model) -> nn.Cell:

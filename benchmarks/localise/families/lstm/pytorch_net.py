@@ -130,6 +130,7 @@ class TokenLoss(nn.Module):
         self.is_divided_by_sequences = model.loss_reduction == "sequences"
         self.are_states_exchanged = model.are_states_exchanged
         self.ignored_label = model.ignored_label
+        self.smoothing = model.label_smoothing
 
     def forward(self, tokens: Tensor, labels: Tensor, hidden: Tensor, cell: Tensor) -> Tensor:
         state = (cell, hidden) if self.are_states_exchanged else (hidden, cell)
@@ -139,7 +140,7 @@ class TokenLoss(nn.Module):
             return F.cross_entropy(logits, labels, reduction="sum") / len(tokens)
         if self.ignored_label >= 0:
             return F.cross_entropy(logits, labels, ignore_index=self.ignored_label)
-        return F.cross_entropy(logits, labels)
+        return F.cross_entropy(logits, labels, label_smoothing=self.smoothing)
 
 
 def build_loss(model: Model) -> nn.Module:

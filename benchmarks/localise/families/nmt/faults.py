@@ -116,14 +116,12 @@ FAULTS: Mapping[str, Fault] = {
         "zeroed",
         change_weight("decoder.bias_hh", np.zeros_like),
         lambda *_: [Anywhere("bias|zero|filled with 0")],
-        held_out=True,
         equivalents=("bias-missing",),
     ),
     "padding_counted": Fault(
         "labels of padding count in the loss: the criterion knows no index to ignore",
         "ignore-index",
         change_model(is_padding_counted=True),
-        held_out=True,
         equivalents=("loss-reduction", "loss-weight", "mask-missing", "argument"),
     ),
 }

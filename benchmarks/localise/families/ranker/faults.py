@@ -112,7 +112,6 @@ FAULTS: Mapping[str, Fault] = {
         "the last batch norm is left in evaluation and normalizes by its running statistics",
         "running-statistics",
         change_model(has_running_statistics=True),
-        held_out=True,
         equivalents=("argument", "norm-kind", "norm-missing", "input-source"),
     ),
     "items_shifted": Fault(
@@ -120,7 +119,6 @@ FAULTS: Mapping[str, Fault] = {
         "next one's",
         "row-shift",
         change_weight("items.weight", lambda weight: np.roll(weight, -1, axis=0)),
-        held_out=True,
         equivalents=("weight-rows", "position-offset", "constant-offset"),
     ),
 }

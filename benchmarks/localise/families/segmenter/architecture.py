@@ -64,6 +64,8 @@ class Model:
     has_reduction_norm: bool = True  #: layer norm of what keys and values are computed from
     is_low_level_rectified: bool = True  #: the decoder's skip is taken behind the relu
     are_corners_aligned: bool = False  #: of the upsampling in the decoder
+    batch_eps: float = BATCH_EPS  #: of all batch norms
+    is_pooling_first: bool = False  #: of the branches of the pyramid, when they are joined
     loss_divisor: str = "weights"  #: cross entropy is divided by their sum; or 'pixels': number
     is_dice_masked: bool = True  #: probabilities of ignored pixels do not count in Dice
     is_auxiliary_stopped: bool = False  #: no gradient from the second head to the encoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from claims import Anywhere, Ratio
+from claims import Anywhere, Ratio, Values
 
 from families.fault import Fault, change_model, change_optimizer
 from families.segmenter.architecture import GRID, Model
@@ -115,6 +115,21 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("gradient-scaled", "learning-rate"),
     ),
+    "batch_eps": Fault(
+        "batch norms have the eps 1e-3 of TensorFlow's DeepLab",
+        "epsilon",
+        change_model(batch_eps=1e-3),
+        lambda faulty, clean: [Values(faulty.batch_eps, clean.batch_eps)],
+        held_out=True,
+        equivalents=("argument", "constant-offset"),
+    ),
+    "pooling_first": Fault(
+        "the pyramid is joined with the image pooling first, as in TensorFlow's DeepLab",
+        "input-order",
+        change_model(is_pooling_first=True),
+        held_out=True,
+        equivalents=("input-source", "channel-order", "row-shift"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -132,6 +147,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("pooling_gradient", "mindspore"),
     ("group_rate", "pytorch"),
     ("group_clipped", "mindspore"),
+    ("batch_eps", "pytorch"),
+    ("pooling_first", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

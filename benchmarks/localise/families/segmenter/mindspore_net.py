@@ -13,7 +13,6 @@ from mindspore_nets.gradient import ScaledGradient
 from families.segmenter.architecture import (
     AUXILIARY_WEIGHT,
     BATCH,
-    BATCH_EPS,
     BLOCKS,
     CLASS_WEIGHTS,
     CLASSES,
@@ -90,11 +89,12 @@ class WrittenNorm(nn.Cell):
         super().__init__()
         self.gamma = Parameter(Tensor(model.weights[f"{path}.weight"]))
         self.beta = Parameter(Tensor(model.weights[f"{path}.bias"]))
+        self.eps = model.batch_eps
 
     def construct(self, x):
         centered = x - x.mean((0, 2, 3), keep_dims=True)
         variance = ops.square(centered).mean((0, 2, 3), keep_dims=True)
-        normalized = centered * ops.rsqrt(variance + BATCH_EPS)
+        normalized = centered * ops.rsqrt(variance + self.eps)
         return normalized * self.gamma.reshape(1, -1, 1, 1) + self.beta.reshape(1, -1, 1, 1)
 
 
@@ -104,7 +104,7 @@ def build_norm(model: Model, path: str) -> nn.Cell:
         return WrittenNorm(model, path)
     weight, bias = (Tensor(model.weights[f"{path}.{name}"]) for name in ("weight", "bias"))
     return nn.BatchNorm2d(
-        len(weight), eps=BATCH_EPS, momentum=1 - MOMENTUM, gamma_init=weight, beta_init=bias
+        len(weight), eps=model.batch_eps, momentum=1 - MOMENTUM, gamma_init=weight, beta_init=bias
     )
 
 
@@ -304,6 +304,7 @@ class ASPP(nn.Cell):
         )
         self.aspp_pooling = ConvNormActivation(model, "pyramid.pooled")
         self.conv1 = ConvNormActivation(model, "pyramid.project")
+        self.is_pooling_first = model.is_pooling_first
         self.scaled_gradient = None
         if model.pooling_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.pooling_gradient)
@@ -312,7 +313,9 @@ class ASPP(nn.Cell):
         pooled = x if self.scaled_gradient is None else self.scaled_gradient(x)
         pooled = self.aspp_pooling(pooled.mean((2, 3), keep_dims=True))
         pooled = ops.tile(pooled, (1, 1, GRID, GRID))
-        return self.conv1(ops.concat((self.aspp1(x), self.aspp2(x), self.aspp3(x), pooled), 1))
+        branches = (self.aspp1(x), self.aspp2(x), self.aspp3(x))
+        branches = (pooled, *branches) if self.is_pooling_first else (*branches, pooled)
+        return self.conv1(ops.concat(branches, 1))
 
 
 class Decoder(nn.Cell):

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from families.segmenter.architecture import (
     AUXILIARY_WEIGHT,
-    BATCH_EPS,
     BLOCKS,
     CLASS_WEIGHTS,
     CLASSES,
@@ -65,7 +64,7 @@ def load_conv(model: Model, path: str, stride: int = 1, dilation: int = 1) -> nn
 def load_norm(model: Model, path: str) -> nn.Module:
     """Return the batch norm at ``path``."""
     channels = len(model.weights[f"{path}.weight"])
-    return load(nn.BatchNorm2d(channels, eps=BATCH_EPS, momentum=MOMENTUM), model, path)
+    return load(nn.BatchNorm2d(channels, eps=model.batch_eps, momentum=MOMENTUM), model, path)
 
 
 def load_layer_norm(model: Model, path: str) -> nn.Module:
@@ -278,9 +277,13 @@ class ASPP(nn.Module):
             [ConvBNReLU(model, "pyramid.point"), *dilated, ASPPPooling(model)]
         )
         self.project = ConvBNReLU(model, "pyramid.project")
+        self.is_pooling_first = model.is_pooling_first
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.project(torch.cat([conv(x) for conv in self.convs], dim=1))
+        branches = [conv(x) for conv in self.convs]
+        if self.is_pooling_first:
+            branches = [branches[-1], *branches[:-1]]
+        return self.project(torch.cat(branches, dim=1))
 
 
 class DeepLabHead(nn.Module):

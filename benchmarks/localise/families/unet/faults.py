@@ -167,14 +167,12 @@ FAULTS: Mapping[str, Fault] = {
         "missing-step",
         change_model(is_time_activated=False),
         lambda *_: [Anywhere(r"(?i)silu|swish|sigmoid|activation|identity")],
-        held_out=True,
         equivalents=("activation-kind", "input-source", "layer-order"),
     ),
     "heads_interleaved": Fault(
         "the heads of an attention are every fourth channel, not eight channels in a row",
         "heads-permuted",
         change_model(are_heads_interleaved=True),
-        held_out=True,
         equivalents=("split-order", "axes-swapped", "input-order"),
     ),
 }

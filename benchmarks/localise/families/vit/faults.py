@@ -154,7 +154,6 @@ FAULTS: Mapping[str, Fault] = {
         "the fused projection is read as q, k and v of one head after the other, as in Megatron",
         "split-order",
         change_model(is_split_by_head=True),
-        held_out=True,
         equivalents=("heads-permuted", "axes-swapped", "input-order", "weight-rows"),
     ),
     "norm_shared": Fault(
@@ -162,7 +161,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-swapped",
         change_model(is_norm_shared=True),
         lambda *_: [Anywhere("(?i)norm")],
-        held_out=True,
         equivalents=("input-source",),
     ),
 }

@@ -1,4 +1,4 @@
-"""Faults of the vector-quantised autoencoder. The family is held out."""
+"""Faults of the vector-quantised autoencoder."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""A small speech recognizer: convolutions over mel frames, encoder, decoder with a tied head."""

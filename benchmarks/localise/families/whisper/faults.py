@@ -1,0 +1,114 @@
+"""Faults of the speech recognizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from claims import Anywhere, Ratio, Values, Words
+
+from families.fault import Fault, change_model, change_optimizer
+from families.whisper.architecture import BATCH, HEAD_DIM, HIDDEN, VOCAB
+
+FAULTS: Mapping[str, Fault] = {
+    "batch_peak": Fault(
+        "quiet powers are limited by the loudest one of the batch, not of their own recording",
+        "reduction-axis",
+        change_model(peak="batch"),
+        equivalents=("pooling", "clamp", "input-source", "argument"),
+    ),
+    "conv_padding": Fault(
+        "the strided convolution is padded at the end only: pad_mode same for padding 1",
+        "padding-mode",
+        change_model(conv_padding="end"),
+        lambda *_: [Anywhere("(?i)pad")],
+        equivalents=("argument", "causal-shift"),
+    ),
+    "conv_relu": Fault(
+        "relu behind the convolutions, as in the subsampling of earlier recognizers",
+        "activation-kind",
+        change_model(conv_activation="relu"),
+        lambda *_: [Anywhere(r"(?i)relu")],
+    ),
+    "frequencies": Fault(
+        "exponents of the sinusoids are divided by half the width, not by one less",
+        "rope-theta",
+        change_model(frequency_divisor=HIDDEN // 2),
+        lambda *_: [Anywhere(r"(?i)base|theta|frequenc|\bsin|\bcos")],
+        equivalents=("rope-scaling", "argument"),
+    ),
+    "score_scale": Fault(
+        "queries and keys are both divided by the root of the head's size, not by its fourth root",
+        "scale",
+        change_model(score_scale=1 / HEAD_DIM),
+        # of the scores, of queries or keys alone, or the two numbers themselves
+        lambda *_: [Anywhere(r"0\.35|2\.8|0\.59|1\.68|0\.125")],
+        equivalents=("constant-factor", "argument"),
+    ),
+    "cross_heads": Fault(
+        "heads of the cross attention are joined without being moved behind the positions",
+        "axes-swapped",
+        change_model(are_cross_heads_moved=False),
+        equivalents=("missing-step", "heads-permuted", "split-order"),
+    ),
+    "half_norm": Fault(
+        "the norm behind the encoder in float16",
+        "low-precision",
+        change_model(norm_type="float16"),
+        lambda *_: [Words(r"\bfloat16")],
+    ),
+    "label_smoothing": Fault(
+        "smoothing is shared by all classes but the label, as in the model zoo's loss",
+        "label-smoothing",
+        change_model(smoothing_classes=VOCAB - 1),
+        lambda faulty, clean: [Values(faulty.label_smoothing, clean.label_smoothing)],
+        equivalents=("argument", "constant-factor"),
+    ),
+    "head_stopped": Fault(
+        "the head reads the data of the tied table, which get no gradient from it",
+        "gradient-stopped",
+        change_model(is_head_stopped=True),
+    ),
+    "position_gradient": Fault(
+        "the gradient of the learned positions is the mean over the batch, not the sum",
+        "gradient-scaled",
+        change_model(position_gradient=1 / BATCH),
+        lambda faulty, clean: [Ratio(faulty.position_gradient / clean.position_gradient)],
+    ),
+    "decay_in_gradient": Fault(
+        "Adam with the decay in the gradient for AdamW",
+        "update-rule",
+        change_optimizer(kind="adam"),
+        lambda *_: [Anywhere(r"(?i)adam|decay")],
+        row="32",
+        optimizer=True,
+        equivalents=("weight-decay",),
+    ),
+    "groups_lost": Fault(
+        "biases and norms are decayed, too: the group without decay is lost",
+        "weight-decay",
+        change_optimizer(decay_all=True),
+        lambda faulty, _: [Values(faulty.optimizer.weight_decay, 0.0)],
+        optimizer=True,
+        equivalents=("update-rule",),
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("batch_peak", "mindspore"),
+    ("conv_padding", "mindspore"),
+    ("conv_relu", "mindspore"),
+    ("frequencies", "pytorch"),
+    ("score_scale", "pytorch"),
+    ("cross_heads", "pytorch"),
+    ("half_norm", "pytorch"),
+    ("label_smoothing", "mindspore"),
+    ("head_stopped", "pytorch"),
+    ("position_gradient", "mindspore"),
+    ("decay_in_gradient", "mindspore"),
+    ("groups_lost", "pytorch"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "fused": ("", "fused"),
+    "written": ("written", ""),
+}
