@@ -1,5 +1,7 @@
 """The ops of a finding: those after the last agreement, and the one before an omitted addition."""
 
+from dataclasses import replace
+
 import pytest
 from traces import (
     find_dependents,
@@ -18,6 +20,7 @@ PROJECTION, SCORES = "Functional.linear.6.forward", "Torch.matmul.2.forward"
 LSTM_CALL = "Module.lstm.LSTM.forward.0"
 FIRST_GATE = "Default/network-Recurrent/lstm_cells-CellList/0-LstmCell/Sigmoid-op0"
 MASKED, SOFTMAX = "Tensor.__add__.3.forward", "Functional.softmax.1.forward"
+HIDING = "Tensor.__add__.4.forward"
 
 
 class TestABiasThatIsNotAdded:
@@ -99,3 +102,21 @@ def test_the_printed_scope_is_that_of_a_name_with_a_module(trace, side, name, mo
     flow = build_flow(trace(side))
     location = SideLocation(flow, -1, (find_op(trace(side), name),), False, ("any",), ("",))
     assert location.printed_scope == module
+
+
+class TestAgreementThatStatisticsDoNotShow:
+    """Of masked scores they show the largest one, not which are hidden."""
+
+    def test_the_op_that_hides_scores_is_named_before_the_softmax(self, trace):
+        clean_trace = drop_files(trace("pt_gpt2"))
+        finding = locate_divergence(
+            scale_result(clean_trace, SOFTMAX, 1.1, and_after=True), clean_trace
+        ).findings[0]
+        assert finding.target_ops == finding.reference_ops == (HIDING, SOFTMAX)
+        sentence = f"what {HIDING} computes agrees as far as statistics show"
+        assert any(sentence in fact for fact in finding.evidence)
+
+
+def drop_files(trace):
+    """Return the trace with the statistics of its whole tensors only."""
+    return replace(trace, tensors=build_flow(trace).tensors.assign(file=""))
