@@ -227,16 +227,24 @@ def pair_losses(matching: Matching) -> None:
 
 
 def has_diverged(matching: Matching) -> bool:
-    """Return whether some pair certainly differs: one not made by value, or the loss."""
+    """Return whether some pair certainly differs: one not made by value, or the loss.
+
+    A multiple of its partner is no sign: one side scales queries, the other one queries and keys.
+    """
     threshold = _DIVERGED_TOLERANCES * matching.tolerance
     losses = _find_losses(matching)
     if losses is not None and matching.compute_distance(*losses) > threshold:
         return True
     targets = np.array([t for t, evidence in matching.evidence.items() if evidence != "value"], int)
-    distances = compute_distances(
-        matching.prints_t, targets, matching.prints_r, matching.classes_t[targets]
+    references = matching.classes_t[targets]
+    distances = compute_distances(matching.prints_t, targets, matching.prints_r, references)
+    targets, references = targets[distances > threshold], references[distances > threshold]
+    prints_t, prints_r = (
+        prints.take(rows).normalize()
+        for prints, rows in ((matching.prints_t, targets), (matching.prints_r, references))
     )
-    return bool((distances > threshold).any())
+    rows = np.arange(len(targets))
+    return bool((compute_distances(prints_t, rows, prints_r, rows) > threshold).any())
 
 
 def _find_losses(matching: Matching) -> tuple[int, int] | None:

@@ -19,6 +19,7 @@ from ..model.trace import BACKWARD, FORWARD
 from ..rulebook import Rules
 from .matches import Matching
 from .numbered_parts import find_numbered_parts
+from .values import Fingerprints, compute_distances
 
 #: Parts that a fused tensor without a name may have; more leaves are not taken for its parts.
 _MAX_PARTS = 4
@@ -110,14 +111,58 @@ def _make_groups(
 def _iterate_named_leaves(
     whole_side: _Side, part_side: _Side, rules: Rules
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield (fused class, classes of its parts) by the names of the rules."""
+    """Yield (fused class, classes of its parts) by the names of the rules.
+
+    Layers of an encoder and of a decoder may have one canonical name. Then the parts are of one
+    module, the one whose parts together are nearest to the fused class.
+    """
     for column in ("parameter", "gradient_of"):
         names = whole_side.flow.classes[column].to_numpy()
         part_classes = _index_unpaired_names(part_side, column, rules)
         for value in np.flatnonzero((whole_side.partners < 0) & (names != "")).tolist():
             for part_names in rules.split_path(rules.resolve_parameter(names[value])):
-                if part_classes.keys() >= set(part_names):
-                    yield value, tuple(part_classes[name] for name in part_names)
+                choices = _list_part_choices(part_side, column, part_classes, part_names)
+                if choices:
+                    yield (
+                        value,
+                        _find_nearest_parts(whole_side.flow, value, part_side.flow, choices),
+                    )
+
+
+def _list_part_choices(
+    side: _Side, column: str, classes_by_name: Mapping[str, list[int]], part_names: Sequence[str]
+) -> list[tuple[int, ...]]:
+    """Return the classes of parts with these canonical names, of each module that has them all."""
+    names = side.flow.classes[column]
+    parts_of_modules: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for part_name in part_names:
+        for value in classes_by_name.get(part_name, ()):
+            parts_of_modules[str(names.iat[value]).rsplit(".", 2)[0]][part_name] = value
+    choices = [
+        tuple(parts[part_name] for part_name in part_names)
+        for parts in parts_of_modules.values()
+        if len(parts) == len(part_names)
+    ]
+    if not choices and all(len(classes_by_name.get(name, ())) == 1 for name in part_names):
+        return [tuple(classes_by_name[name][0] for name in part_names)]
+    return choices
+
+
+def _find_nearest_parts(
+    whole_flow: Flow, fused_class: int, part_flow: Flow, choices: Sequence[tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Return the parts whose statistics, taken as those of one tensor, are nearest to the whole."""
+    if len(choices) == 1:
+        return choices[0]
+    whole = Fingerprints.from_table(whole_flow.classes.iloc[[fused_class]])
+    row = np.array([0])
+
+    def measure_distance(parts: tuple[int, ...]) -> float:
+        table = part_flow.classes.iloc[list(parts)]
+        joined = Fingerprints.from_table(table).join(range(len(parts)))
+        return float(compute_distances(whole, row, joined, row)[0])
+
+    return min(choices, key=measure_distance)
 
 
 def _find_numbered_leaves(
@@ -132,11 +177,13 @@ def _find_numbered_leaves(
     return find_numbered_parts(flows[0], leaves_w, flows[1], leaves_p, tolerance).items()
 
 
-def _index_unpaired_names(side: _Side, column: str, rules: Rules) -> Mapping[str, int]:
-    """Return canonical name -> the unpaired class that has it."""
+def _index_unpaired_names(side: _Side, column: str, rules: Rules) -> Mapping[str, list[int]]:
+    """Return canonical name -> the unpaired classes that have it."""
     names = side.flow.classes[column].to_numpy()
-    unpaired_classes = np.flatnonzero((side.partners < 0) & (names != "")).tolist()
-    return {rules.resolve_parameter(names[v]) or names[v]: v for v in unpaired_classes}
+    classes_by_name: defaultdict[str, list[int]] = defaultdict(list)
+    for value in np.flatnonzero((side.partners < 0) & (names != "")).tolist():
+        classes_by_name[rules.resolve_parameter(names[value]) or names[value]].append(value)
+    return classes_by_name
 
 
 def _has_size_of_parts(

@@ -183,7 +183,8 @@ def _search_other_values(
     """
     if finding.phase == BACKWARD:
         yield search_causes(finding_cases, PATH_HYPOTHESES, checked_only=True)
-    for number, region_pair in enumerate(find_region_pairs(index, value_pair)):
+    cases_of_pairs: list[list[FaultCase]] = []
+    for region_pair in find_region_pairs(index, value_pair):
         leading_cases: list[FaultCase] = []
         other_cases: list[FaultCase] = []
         for case, finding_case in zip(
@@ -192,8 +193,7 @@ def _search_other_values(
             is_leading = leads_to_difference(finding_case, case, region_pair)
             (leading_cases if is_leading else other_cases).append(case)
         yield search_causes(leading_cases, HYPOTHESES, checked_only=True)
-        if number < _MAX_COMPOSITE_PAIRS:
-            yield search_causes(leading_cases, COMPOSITE_HYPOTHESES, checked_only=True)
+        cases_of_pairs.append(leading_cases)
         other_search = search_causes(other_cases, HYPOTHESES, checked_only=True)
         if other_search.causes and other_search.causes[0].name == _OTHER_ORDER:
             yield other_search
@@ -215,6 +215,8 @@ def _search_other_values(
         for step_pair in find_step_pairs(index):
             cases = list(build_fault_cases(index, finding, step_pair))
             yield search_causes(cases, RECURRENCE_HYPOTHESES, checked_only=True)
+    for cases in cases_of_pairs[:_MAX_COMPOSITE_PAIRS]:
+        yield search_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
 
 
 def leads_to_difference(

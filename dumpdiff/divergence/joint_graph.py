@@ -68,6 +68,17 @@ class JointGraph:
         return flags
 
     @cached_property
+    def values_of_gradients(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+        """Per side: class of a gradient -> classes of the values that have it."""
+        values_of_sides: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
+        for values_of, own in zip(
+            values_of_sides, self.comparison.alignment.gradients or (), strict=False
+        ):
+            for value, gradient in own.by_value.items():
+                values_of.setdefault(gradient, []).append(value)
+        return values_of_sides
+
+    @cached_property
     def is_precise(self) -> bool:
         """Whether both sides compute in float32 or finer, where equal values are equal."""
         target, reference = (side.flow for side in self.sides)

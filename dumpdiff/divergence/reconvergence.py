@@ -31,6 +31,9 @@ _MIN_LEARNED = 2
 _TIED_KINDS = frozenset({"max", "min", "maximum", "minimum"})
 
 _FILL_KIND = "masked_fill"
+#: Kinds whose inputs cannot be exchanged.
+_ORDERED_KINDS = frozenset({"sub", "div"})
+_SCALING_KINDS = ("mul", "div")
 
 
 def find_reconverged(
@@ -369,8 +372,8 @@ def _has_same_operation(
         return False
     if _is_reversed_difference(graph, node) or _is_shared_at_ties(graph, node):
         return False
-    has_other_numbers = _has_other_scalars(graph, node) or _has_other_fill(graph, node)
-    if has_other_numbers and _has_other_readers(graph, node):
+    has_other_numbers = _has_other_numbers(graph, node) and _has_other_readers(graph, node)
+    if has_other_numbers or _is_gradient_of_difference(graph, walk, node):
         return False
     if any(_get_size(graph, unpaired) > 1 for unpaired in walk.ancestry[node].unpaired_nodes):
         return False
@@ -438,6 +441,12 @@ def _has_exchanged_axes(graph: JointGraph, node: int) -> bool:
     )
 
 
+def _has_other_numbers(graph: JointGraph, node: int) -> bool:
+    """Return whether the producers of a pair take other numbers."""
+    checks = (_has_other_scalars, _has_other_factor, _has_other_fill)
+    return any(is_other(graph, node) for is_other in checks)
+
+
 def _has_other_scalars(graph: JointGraph, node: int) -> bool:
     """Return whether the producers of a pair have scalar arguments that differ."""
     target, reference = graph.sides
@@ -445,6 +454,35 @@ def _has_other_scalars(graph: JointGraph, node: int) -> bool:
     is_of_pair = scalars["target_op"] == target.find_producer(node)
     is_of_pair &= scalars["reference_op"] == reference.find_producer(node)
     return bool(is_of_pair.any())
+
+
+def _has_other_factor(graph: JointGraph, node: int) -> bool:
+    """Return whether both sides multiply one value by a number: then the numbers differ.
+
+    The dumps need not hold them.
+    """
+    operands_of_sides = []
+    for side, kind in zip(graph.sides, _get_producer_kinds(graph, node), strict=True):
+        operands = side.flow.operands[side.find_producer(node)] if kind in _SCALING_KINDS else []
+        sizes = side.flow.sizes
+        operands_of_sides.append([int(side.nodes[value]) for value in operands if sizes[value] > 1])
+    operands_t, operands_r = operands_of_sides
+    return len(operands_t) == 1 and operands_t == operands_r
+
+
+def _is_gradient_of_difference(graph: JointGraph, walk: Walk, node: int) -> bool:
+    """Return whether the pair of forward values differs that a pair of gradients belongs to.
+
+    It is another quantity, such as the queries times another part of the scale, and so is its
+    gradient.
+    """
+    if graph.phase[node] != BACKWARD:
+        return False
+    return any(
+        walk.state[int(side.nodes[value])] in DIVERGED
+        for side, values_of in zip(graph.sides, graph.values_of_gradients, strict=True)
+        for value in values_of.get(int(side.classes[node]), ())
+    )
 
 
 def _has_other_fill(graph: JointGraph, node: int) -> bool:
@@ -465,7 +503,7 @@ def _has_other_fill(graph: JointGraph, node: int) -> bool:
 
 
 def _has_other_readers(graph: JointGraph, node: int) -> bool:
-    """Return whether no operator of both sides computes a pair from this one, in the same phase.
+    """Return whether no operator of both sides computes a pair alike from this one, in its phase.
 
     One side multiplies by -1 for 1 / (1 + exp(-x)), the other one by 1 for a sigmoid. A gradient
     that is doubled until it is clipped goes through the same operators on both sides.
@@ -474,9 +512,30 @@ def _has_other_readers(graph: JointGraph, node: int) -> bool:
     for reader in graph.children[node]:
         if reader < n_pairs and graph.phase[reader] == graph.phase[node]:
             kind_t, kind_r = _get_producer_kinds(graph, reader)
-            if kind_t == kind_r:
+            if kind_t == kind_r and not _is_compensated(graph, node, reader):
                 return False
     return True
+
+
+def _is_compensated(graph: JointGraph, node: int, reader: int) -> bool:
+    """Return whether the operators that read a forward pair read it with other things.
+
+    Where one side scales the queries, the other one scales queries and keys by the root; a - 2 b is
+    a - (-2) b in another order.
+    """
+    if graph.phase[node] != FORWARD:
+        return False
+    operands_of_sides = []
+    for side in graph.sides:
+        producer = side.find_producer(reader)
+        operands = side.flow.operands[producer] if producer >= 0 else []
+        operands_of_sides.append([int(side.nodes[value]) for value in operands])
+    operands_t, operands_r = operands_of_sides
+    if node not in operands_t or node not in operands_r:
+        return False
+    is_in_order = _get_producer_kinds(graph, reader)[0] in _ORDERED_KINDS
+    has_other_place = operands_t.index(node) != operands_r.index(node)
+    return sorted(operands_t) != sorted(operands_r) or (is_in_order and has_other_place)
 
 
 def _get_producer_kinds(graph: JointGraph, node: int) -> tuple[str, str]:

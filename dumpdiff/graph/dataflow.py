@@ -180,7 +180,11 @@ class Flow:
 
     @cached_property
     def recorded_gradients(self) -> dict[int, int]:
-        """Forward class -> class of its gradient, where backward ops name their forward call."""
+        """Forward class -> class of its gradient, where backward ops name their forward call.
+
+        That of the op which computed the class comes first: a module that returns it as well is
+        given what flows back from outside of the module.
+        """
         ops = self.tensors["op"].to_numpy()
         calls = self.trace.ops["forward"].to_numpy()[ops]
         slot_kinds = self.tensors["slot_kind"].to_numpy()
@@ -189,11 +193,15 @@ class Flow:
         gradient_rows = np.flatnonzero(has_class & (slot_kinds == "input") & (calls >= 0))
         outputs = self._index_by_position(output_rows, ops)
         gradients = self._index_by_position(gradient_rows, calls)
-        gradient_of: dict[int, int] = {}
+        n_ops, producers = len(self.trace.ops), self.list_column("producer")
+        of_producers: dict[int, int] = {}
+        of_others: dict[int, int] = {}
         for place, gradient in gradients.items():
             if place in outputs:
-                gradient_of.setdefault(outputs[place], gradient)
-        return gradient_of
+                value = outputs[place]
+                is_producer = place % n_ops == producers[value]
+                (of_producers if is_producer else of_others).setdefault(value, gradient)
+        return {**of_others, **of_producers}
 
     @cached_property
     def gradients_of_parameters(self) -> dict[str, int]:

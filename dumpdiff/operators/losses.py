@@ -184,6 +184,9 @@ def compute_binary_loss(call: Call) -> Interpretations:
         if positive_weight is not None:
             losses = losses * (1 + target * (positive_weight - 1))
         yield from _reduce_elements(losses * weight, noun, call)
+        if len(weights) == 1 and kind == "bce_with_logits":  # the other one was not recorded
+            losses = losses * (1 + target * (weights[0] - 1))
+            yield from _reduce_elements(losses, f"{noun} with weighted positives", call)
 
 
 def compute_threshold_loss(call: Call) -> Interpretations:
