@@ -18,6 +18,7 @@ from .ancestries import UNKNOWN
 from .error_bounds import build_visibility_function
 from .forward_walk import DIVERGED, Walk
 from .joint_graph import JointGraph
+from .split_scalings import multiplies_one_value
 from .unread_gradients import find_gradients_of_inputs, find_unread_gradients
 
 _EXTREMES = ["max", "min"]
@@ -31,9 +32,10 @@ _MIN_LEARNED = 2
 _TIED_KINDS = frozenset({"max", "min", "maximum", "minimum"})
 
 _FILL_KIND = "masked_fill"
+#: Share of an error that is left if the elements are sorted: the noise of those before it.
+_SORTED_SHARE = 1e-3
 #: Kinds whose inputs cannot be exchanged.
 _ORDERED_KINDS = frozenset({"sub", "div"})
-_SCALING_KINDS = ("mul", "div")
 
 
 def find_reconverged(
@@ -396,7 +398,8 @@ def is_rearranged(graph: JointGraph, node: int) -> bool:
     a, b = load_pair(graph.comparison.alignment, pairs, node)
     if a is None or b is None or a.size != b.size:
         return False
-    return compute_metrics(np.sort(a, axis=None), np.sort(b, axis=None), 0).relative_l2 <= tolerance
+    sorted_error = compute_metrics(np.sort(a, axis=None), np.sort(b, axis=None), 0).relative_l2
+    return sorted_error <= max(tolerance, _SORTED_SHARE * pairs["error"].iat[node])
 
 
 def _is_shared_at_ties(graph: JointGraph, node: int) -> bool:
@@ -443,7 +446,7 @@ def _has_exchanged_axes(graph: JointGraph, node: int) -> bool:
 
 def _has_other_numbers(graph: JointGraph, node: int) -> bool:
     """Return whether the producers of a pair take other numbers."""
-    checks = (_has_other_scalars, _has_other_factor, _has_other_fill)
+    checks = (_has_other_scalars, multiplies_one_value, _has_other_fill)
     return any(is_other(graph, node) for is_other in checks)
 
 
@@ -456,20 +459,6 @@ def _has_other_scalars(graph: JointGraph, node: int) -> bool:
     return bool(is_of_pair.any())
 
 
-def _has_other_factor(graph: JointGraph, node: int) -> bool:
-    """Return whether both sides multiply one value by a number: then the numbers differ.
-
-    The dumps need not hold them.
-    """
-    operands_of_sides = []
-    for side, kind in zip(graph.sides, _get_producer_kinds(graph, node), strict=True):
-        operands = side.flow.operands[side.find_producer(node)] if kind in _SCALING_KINDS else []
-        sizes = side.flow.sizes
-        operands_of_sides.append([int(side.nodes[value]) for value in operands if sizes[value] > 1])
-    operands_t, operands_r = operands_of_sides
-    return len(operands_t) == 1 and operands_t == operands_r
-
-
 def _is_gradient_of_difference(graph: JointGraph, walk: Walk, node: int) -> bool:
     """Return whether the pair of forward values differs that a pair of gradients belongs to.
 
@@ -479,7 +468,7 @@ def _is_gradient_of_difference(graph: JointGraph, walk: Walk, node: int) -> bool
     if graph.phase[node] != BACKWARD:
         return False
     return any(
-        walk.state[int(side.nodes[value])] in DIVERGED
+        walk.state[int(side.nodes[value])] in (*DIVERGED, RECONVERGED)
         for side, values_of in zip(graph.sides, graph.values_of_gradients, strict=True)
         for value in values_of.get(int(side.classes[node]), ())
     )

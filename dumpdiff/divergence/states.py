@@ -39,6 +39,7 @@ from .forward_walk import (
 from .joint_graph import GraphSide, JointGraph
 from .recomputation import Recomputation
 from .reconvergence import find_reconverged, is_rearranged, restore_contradictions
+from .split_scalings import find_split_scalings
 
 #: Error below which a pair is one tensor: another tensor is not so near by chance.
 _NEAR_ERROR = 0.05
@@ -79,7 +80,10 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     pairs = graph.comparison.pairs
     errors, tolerances = compute_mutual_errors(graph), pairs["tolerance"].to_numpy()
     cancellation = compute_cancellation(graph)
-    walk = walk_forwards(graph, rules, cancellation)
+    split_scalings = find_split_scalings(graph)
+    walk = walk_forwards(graph, rules, cancellation, split_scalings)
+    for node in split_scalings:
+        walk.state[node] = RECONVERGED
     allowed_errors = tolerances * cancellation[: len(pairs)]
     noticed_errors = np.where(allowed_errors > errors, allowed_errors, errors)
     exceeds_tolerance = errors > tolerances
@@ -90,6 +94,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
         restored_state = restore_contradictions(graph, walk, final_state)
         excused_nodes = _find_excused_nodes(graph, walk, restored_state)
         if excused_nodes and graph.is_precise:
+            excused_nodes |= split_scalings
             walk = _walk_without(graph, rules, cancellation, walk, excused_nodes)
             final_state = _find_reconverged(graph, walk, is_final, *limits)
         else:
