@@ -25,8 +25,8 @@ from .scalings import Scaling, describe_scalings, select_scalings
 
 #: Elements of the sample that rules out most arrays before all elements are compared.
 _SAMPLE = 64
-#: Residual that an explanation may leave, in tolerances: two, because operands of the other side
-#: bring their own noise ...
+#: Residual that an explanation may leave, in tolerances or in errors of the inputs: two, because
+#: operands of the other side bring their own noise ...
 _LIMIT_TOLERANCES = 2
 #: ... and never more than this share of the error that is to be explained.
 _LIMIT_ERROR_SHARE = 0.1
@@ -183,8 +183,14 @@ class FaultCase:
 
     @cached_property
     def limit(self) -> float:
-        """The largest residual that an explanation may leave."""
-        return min(_LIMIT_TOLERANCES * self.tolerance, _LIMIT_ERROR_SHARE * self.error)
+        """The largest residual that an explanation may leave.
+
+        The inputs of the two sides may agree to less than the tolerance of the value.
+        """
+        noise = self.tolerance
+        if noise > 0:
+            noise = np.fmax(noise, self.finding.metrics.get("input_error", np.nan))
+        return min(_LIMIT_TOLERANCES * float(noise), _LIMIT_ERROR_SHARE * self.error)
 
     def find_same_size_operands(self) -> Iterator[Operand]:
         """Yield floating operands of the output's size."""

@@ -399,7 +399,7 @@ def is_rearranged(graph: JointGraph, node: int) -> bool:
     if a is None or b is None or a.size != b.size:
         return False
     sorted_error = compute_metrics(np.sort(a, axis=None), np.sort(b, axis=None), 0).relative_l2
-    return sorted_error <= max(tolerance, _SORTED_SHARE * pairs["error"].iat[node])
+    return bool(sorted_error <= max(tolerance, _SORTED_SHARE * pairs["error"].iat[node]))
 
 
 def _is_shared_at_ties(graph: JointGraph, node: int) -> bool:

@@ -37,6 +37,8 @@ _VOCABULARY_COPIES = (2, 4, 8)
 _SMALL_COUNTS = {0, 1, 2}
 #: Leading elements of the last axis that show whether an operand is a mask of tokens.
 _MASK_SAMPLE = 64
+#: Difference of two shares of labels that are one number, in float32.
+_MAX_SHARE_ERROR = 1e-6
 
 
 def suggest_shifted_labels(case: FaultCase) -> Iterator[Candidate]:
@@ -260,6 +262,7 @@ def suggest_smoothing(case: FaultCase) -> Iterator[Candidate]:
     """
     if case.phase == FORWARD and case.is_forward_value:
         yield from _smooth_loss(case)
+        yield from _smooth_table(case)
     elif case.phase == BACKWARD and case.faithful.ndim >= 2:
         yield from _smooth_gradient(case)
 
@@ -299,6 +302,38 @@ def _smooth_loss(case: FaultCase) -> Iterator[Candidate]:
                 unchanged=(1 - faithful_share) * hard + faithful_share * soft,
                 cause="label-smoothing",
             )
+
+
+def _smooth_table(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest other shares of the labels, in the table of shares itself."""
+    tables = [_read_shares(array) for array in (case.faulty, case.faithful)]
+    if tables[0] is None or tables[1] is None or not np.array_equal(tables[0][0], tables[1][0]):
+        return
+    is_label = tables[0][0]
+    predicted, unchanged = (
+        np.where(is_label, high, low) for _, high, low in (tables[0], tables[1])
+    )
+    texts = [f"shares of {high:.3g} for a label and {low:.3g} for the others"
+             for _, high, low in (tables[0], tables[1])]  # fmt: skip
+    yield Candidate(
+        predicted, texts[0], f"has {texts[1]}", unchanged=unchanged, cause="label-smoothing"
+    )
+
+
+def _read_shares(array: AnyArray) -> tuple[AnyArray, float, float] | None:
+    """Return (places of the labels, their share, that of the others) of smoothed labels.
+
+    None for other arrays: each row has one label, and the shares of all rows are the same.
+    """
+    if array.ndim < 2 or array.shape[-1] < _MIN_CLASSES:
+        return None
+    is_label = array == array.max(axis=-1, keepdims=True)
+    high, low = array[is_label], array[~is_label]
+    if not np.all(is_label.sum(axis=-1) == 1) or low.min() < 0 or high.max() > 1:
+        return None
+    if np.ptp(high) > _MAX_SHARE_ERROR or np.ptp(low) > _MAX_SHARE_ERROR:
+        return None
+    return is_label, float(high.mean()), float(low.mean())
 
 
 def _fit_smoothing(hard: Floats, soft: Floats, value: AnyArray) -> float | None:

@@ -36,6 +36,8 @@ _MIN_ELEMENTS, _MIN_MASK_ELEMENTS = 16, 9
 _ZERO_SHARE, _NONZERO_SHARE = 1e-5, 1e-4
 #: Standard deviations by which the share of dropped elements may differ from p.
 _MAX_DEVIATIONS = 12.0
+#: Different numbers of a value from which elements may be dropped.
+_MIN_DIFFERENT = 8
 
 
 def suggest_changed_branch(case: FaultCase) -> Iterator[Candidate]:
@@ -160,6 +162,8 @@ def suggest_dropout(case: FaultCase) -> Iterator[Candidate]:
     """
     if not case.is_forward_value or case.faithful.size < _MIN_ELEMENTS:
         return
+    if len(np.unique(case.faithful)) < _MIN_DIFFERENT:
+        return  # a table of a few numbers, such as shares of labels
     bases = [ZERO, *case.find_same_size_arrays()][:_MAX_DROPOUT_BASES]
     for base in bases:
         faulty, faithful = case.faulty - base, case.faithful - base
