@@ -38,6 +38,7 @@ from .tried_pairs import (
     find_following_pairs,
     find_region_pairs,
     find_state_pairs,
+    have_common_source,
 )
 from .update_rules import find_other_rule
 
@@ -185,15 +186,10 @@ def _search_other_values(
         yield search_causes(finding_cases, PATH_HYPOTHESES, checked_only=True)
     cases_of_pairs: list[list[FaultCase]] = []
     for region_pair in find_region_pairs(index, value_pair):
-        leading_cases: list[FaultCase] = []
-        other_cases: list[FaultCase] = []
-        for case, finding_case in zip(
-            build_fault_cases(index, finding, region_pair), finding_cases, strict=False
-        ):
-            is_leading = leads_to_difference(finding_case, case, region_pair)
-            (leading_cases if is_leading else other_cases).append(case)
+        leading_cases, other_cases = _split_by_lead(index, finding, region_pair, finding_cases)
         yield search_causes(leading_cases, HYPOTHESES, checked_only=True)
-        cases_of_pairs.append(leading_cases)
+        if have_common_source(index, region_pair):
+            cases_of_pairs.append(leading_cases)
         other_search = search_causes(other_cases, HYPOTHESES, checked_only=True)
         if other_search.causes and other_search.causes[0].name == _OTHER_ORDER:
             yield other_search
@@ -217,6 +213,22 @@ def _search_other_values(
             yield search_causes(cases, RECURRENCE_HYPOTHESES, checked_only=True)
     for cases in cases_of_pairs[:_MAX_COMPOSITE_PAIRS]:
         yield search_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
+
+
+def _split_by_lead(
+    index: ComparisonIndex,
+    finding: Finding,
+    region_pair: ValuePair,
+    finding_cases: Sequence[FaultCase],
+) -> tuple[list[FaultCase], list[FaultCase]]:
+    """Return the cases of a pair of the region: those that make its difference, and the others."""
+    leading_cases: list[FaultCase] = []
+    other_cases: list[FaultCase] = []
+    cases = build_fault_cases(index, finding, region_pair)
+    for case, finding_case in zip(cases, finding_cases, strict=False):
+        is_leading = leads_to_difference(finding_case, case, region_pair)
+        (leading_cases if is_leading else other_cases).append(case)
+    return leading_cases, other_cases
 
 
 def leads_to_difference(

@@ -164,6 +164,17 @@ def _have_common_inputs(index: ComparisonIndex, side: int, value: int, other_val
     return bool({index.partners[side].get(item) for item in own} & other)
 
 
+def have_common_source(index: ComparisonIndex, value_pair: ValuePair) -> bool:
+    """Return whether the last ops of a pair read one agreeing value, as large as the pair."""
+    sources: list[set[int]] = []
+    for flow, value in zip(index.flows, value_pair.classes, strict=True):
+        producer = int(flow.producers[value])
+        operands = flow.operands[producer] if producer >= 0 else []
+        sources.append({item for item in operands if flow.sizes[item] == flow.sizes[value]})
+    partners = {index.partners[0].get(item) for item in sources[0] & index.agreed_classes[0]}
+    return bool(partners & sources[1])
+
+
 def _pair_whole_tensors(
     index: ComparisonIndex, target_value: int, reference_value: int
 ) -> Iterator[ValuePair]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
+from itertools import combinations
 
 import numpy as np
 
@@ -18,6 +20,8 @@ from .wave_tables import is_wave_table
 #: Largest whole factor of a single number. Any number is some multiple of any other, so only whole
 #: factors say something.
 _MAX_WHOLE_FACTOR = 64
+#: Axes of an operand whose elements are counted.
+_MAX_COUNTED_AXES = 4
 #: Relative distance, in limits of the case, within which such a factor is whole.
 _WHOLE_LIMITS = 4
 #: Logarithms of the factors of the corrections of Adam's two moments in the first step, with the
@@ -41,7 +45,7 @@ def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
         return
     factor = fit_factor(np.where(is_masked, 0, case.faithful), np.where(is_masked, 0, case.faulty))
     if case.faithful.size == 1:
-        factor = _round_to_whole_factor(factor, case.limit)
+        factor = _round_to_whole_factor(factor, case.limit, _list_counts(case))
     if case.phase == OPTIMIZER:
         distances = np.abs(np.log(abs(factor) or 1) - _MOMENT_FACTORS)
         if np.min(distances) < _MOMENT_DISTANCE:
@@ -151,15 +155,29 @@ def describe_factor(cause: str, factor: float, faithful_side: str) -> str:
     return f"{factor:.6g} times the {faithful_side}'s value"
 
 
-def _round_to_whole_factor(factor: float, limit: float) -> float:
-    """Return the whole number, or its inverse, that ``factor`` is; else NaN."""
+def _round_to_whole_factor(factor: float, limit: float, counts: Collection[int]) -> float:
+    """Return the whole number, or its inverse, that ``factor`` is; else NaN.
+
+    A large one has to be one of ``counts``: of elements over which one side takes the mean.
+    """
     inverse = 1 / factor if factor else 0.0
     for exponent, value in ((1, factor), (-1, inverse)):
         whole_number = round(value)
         max_distance = _WHOLE_LIMITS * limit * abs(whole_number)
-        if 1 < abs(whole_number) <= _MAX_WHOLE_FACTOR and abs(value - whole_number) <= max_distance:
+        is_possible = 1 < abs(whole_number) <= _MAX_WHOLE_FACTOR or abs(whole_number) in counts
+        if is_possible and abs(value - whole_number) <= max_distance:
             return float(whole_number) ** exponent
     return float("nan")
+
+
+def _list_counts(case: FaultCase) -> set[int]:
+    """Return the numbers of elements of some axes of the operands."""
+    counts: set[int] = set()
+    for operand in case.operands:
+        lengths = operand.shape[:_MAX_COUNTED_AXES]
+        for n_axes in range(1, len(lengths) + 1):
+            counts |= {math.prod(chosen) for chosen in combinations(lengths, n_axes)}
+    return counts
 
 
 def choose_factor_cause(finding: Finding, consumer_kinds: frozenset[str], is_of_loss: bool) -> str:
