@@ -229,7 +229,8 @@ def pair_losses(matching: Matching) -> None:
 def has_diverged(matching: Matching) -> bool:
     """Return whether some pair certainly differs: one not made by value, or the loss.
 
-    A multiple of its partner is no sign: one side scales queries, the other one queries and keys.
+    A multiple of its partner is no sign, unless they are near: one side scales queries, the other
+    one queries and keys.
     """
     threshold = _DIVERGED_TOLERANCES * matching.tolerance
     losses = _find_losses(matching)
@@ -239,12 +240,13 @@ def has_diverged(matching: Matching) -> bool:
     references = matching.classes_t[targets]
     distances = compute_distances(matching.prints_t, targets, matching.prints_r, references)
     targets, references = targets[distances > threshold], references[distances > threshold]
-    prints_t, prints_r = (
-        prints.take(rows).normalize()
-        for prints, rows in ((matching.prints_t, targets), (matching.prints_r, references))
-    )
+    prints_t, prints_r = matching.prints_t.take(targets), matching.prints_r.take(references)
     rows = np.arange(len(targets))
-    return bool((compute_distances(prints_t, rows, prints_r, rows) > threshold).any())
+    shapes = prints_t.normalize(), prints_r.normalize()
+    is_multiple = compute_distances(shapes[0], rows, shapes[1], rows) <= threshold
+    with np.errstate(all="ignore"):
+        is_near = np.abs(prints_t.norm / prints_r.norm - 1) < _NEAR_DISTANCE
+    return bool((~is_multiple | is_near).any())
 
 
 def _find_losses(matching: Matching) -> tuple[int, int] | None:
