@@ -59,6 +59,8 @@ class Model:
     ignore_index: int = PADDING  #: label that does not count
     is_cap_straight: bool = False  #: the gradient passes the soft cap as it is
     is_statistic_stopped: bool = False  #: no gradient through the root in the last norm
+    query_scalar: int = QUERY_SCALAR  #: scores are divided by its root
+    is_sum_normed: bool = False  #: the norm behind the feed-forward layer is behind the sum
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=5e-3, beta2=0.95, weight_decay=0.1)
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from claims import Anywhere, Ratio, Values
 
 from families.fault import Fault, change_model, change_optimizer
-from families.gemma.architecture import GLOBAL_BASE, LAYERS, WINDOW, Model
+from families.gemma.architecture import GLOBAL_BASE, HEAD_DIM, LAYERS, WINDOW, Model
 
 
 def _exchange_norms(model: Model) -> Model:
@@ -115,6 +115,21 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("argument",),
     ),
+    "query_scalar": Fault(
+        "scores are divided by the root of the head's size, not of the query scalar",
+        "scale",
+        change_model(query_scalar=HEAD_DIM),
+        lambda faulty, clean: [Ratio((faulty.query_scalar / clean.query_scalar) ** -0.5)],
+        held_out=True,
+        equivalents=("constant-factor", "argument"),
+    ),
+    "sum_normed": Fault(
+        "the norm behind the feed-forward layer is applied to the sum with the residual",
+        "layer-order",
+        change_model(is_sum_normed=True),
+        held_out=True,
+        equivalents=("residual-order", "input-source", "skip-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -130,6 +145,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("statistic_stopped", "pytorch"),
     ("coupled_decay", "mindspore"),
     ("default_decay", "pytorch"),
+    ("query_scalar", "pytorch"),
+    ("sum_normed", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -22,7 +22,6 @@ from families.gemma.architecture import (
     LAYERS,
     LOGIT_CAP,
     PADDING,
-    QUERY_SCALAR,
     SEQ,
     VOCAB,
     Model,
@@ -73,7 +72,7 @@ class Attention(nn.Cell):
         self.wo = build_dense(model, f"{path}.o")
         self.q_norm = RMSNorm(model, f"{path}.q_norm")
         self.k_norm = RMSNorm(model, f"{path}.k_norm")
-        self.scale = QUERY_SCALAR**-0.5
+        self.scale = model.query_scalar**-0.5
         self.are_keys_tiled = model.are_keys_tiled
         self.is_grouped = model.variant == "grouped"
 
@@ -139,11 +138,15 @@ class DecoderLayer(nn.Cell):
         self.ffn_norm = RMSNorm(model, f"{path}.ffn_norm")
         self.feed_forward = FeedForward(model, path)
         self.ffn_post_norm = RMSNorm(model, f"{path}.ffn_post_norm")
+        self.is_sum_normed = model.is_sum_normed
 
     def construct(self, x, cos, sin, mask):
         attended = self.attention(self.attention_norm(x), cos, sin, mask)
         x = x + self.attention_post_norm(attended)
-        return x + self.ffn_post_norm(self.feed_forward(self.ffn_norm(x)))
+        fed = self.feed_forward(self.ffn_norm(x))
+        if self.is_sum_normed:
+            return self.ffn_post_norm(x + fed)
+        return x + self.ffn_post_norm(fed)
 
 
 class GemmaModel(nn.Cell):

@@ -24,7 +24,6 @@ from families.gemma.architecture import (
     LAYERS,
     LOGIT_CAP,
     PADDING,
-    QUERY_SCALAR,
     VOCAB,
     Model,
     is_sliding,
@@ -100,7 +99,7 @@ class Gemma3Attention(nn.Module):
             )
         self.o_proj = load_linear(model, f"{path}.o")
         self.q_norm, self.k_norm = (Gemma3RMSNorm(model, f"{path}.{name}_norm") for name in "qk")
-        self.scaling = QUERY_SCALAR**-0.5
+        self.scaling = model.query_scalar**-0.5
         self.are_keys_tiled = model.are_keys_tiled
 
     def project(self, x: Tensor) -> Sequence[Tensor]:
@@ -173,6 +172,7 @@ class Gemma3DecoderLayer(nn.Module):
         self.post_attention_layernorm = Gemma3RMSNorm(model, f"{path}.attention_post_norm")
         self.pre_feedforward_layernorm = Gemma3RMSNorm(model, f"{path}.ffn_norm")
         self.post_feedforward_layernorm = Gemma3RMSNorm(model, f"{path}.ffn_post_norm")
+        self.is_sum_normed = model.is_sum_normed
 
     def forward(self, x: Tensor, surroundings: Surroundings) -> Tensor:
         residual = x
@@ -180,6 +180,8 @@ class Gemma3DecoderLayer(nn.Module):
         x = residual + self.post_attention_layernorm(x)
         residual = x
         x = self.mlp(self.pre_feedforward_layernorm(x))
+        if self.is_sum_normed:
+            return self.post_feedforward_layernorm(residual + x)
         return residual + self.post_feedforward_layernorm(x)
 
 

@@ -71,6 +71,8 @@ class Model:
     is_key_turned: bool = True  #: the key's positions
     residual: str = "before"  #: 'after': the experts are added to what the norm gives
     is_router_unnormed: bool = False  #: the router reads the hidden state from before the norm
+    mask_diagonal: int = 1  #: the first one of the masked scores, in all blocks
+    is_router_half: bool = False  #: the router's logits are computed in float16
 
     def block(self, n: int) -> Model:
         """Return the model for the attention of block n: only the last one has the knobs."""

@@ -174,6 +174,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_router_unnormed=True),
         equivalents=("norm-missing", "missing-step", "layer-order"),
     ),
+    "mask_shifted": Fault(
+        "a token sees the next one",
+        "mask-shifted",
+        change_model(mask_diagonal=2),
+        held_out=True,
+        equivalents=("mask-kind", "mask-missing", "missing-step"),
+    ),
+    "router_half": Fault(
+        "the router's logits are computed in float16",
+        "low-precision",
+        change_model(is_router_half=True),
+        lambda *_: [Words("float16|half")],
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -205,6 +219,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("router_unnormed", "pytorch"),
     ("key_not_turned", "pytorch"),
     ("residual_after", "mindspore"),
+    ("mask_shifted", "pytorch"),
+    ("router_half", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

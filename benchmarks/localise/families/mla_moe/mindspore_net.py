@@ -94,7 +94,8 @@ class Attention(nn.Cell):
         self.scale = model.score_dim**-0.5
         self.are_values_first = model.are_values_first
         self.is_key_turned = model.is_key_turned
-        self.mask = Tensor(np.triu(np.full((SEQ, SEQ), MASKED, dtype=np.float32), 1))
+        mask = np.triu(np.full((SEQ, SEQ), MASKED, dtype=np.float32), model.mask_diagonal)
+        self.mask = Tensor(mask)
 
     def construct(self, x):
         batch, seq, _ = x.shape
@@ -176,6 +177,9 @@ class Router(nn.Cell):
     def __init__(self, model: Model, prefix: str) -> None:
         super().__init__()
         self.dense = make_dense(model, prefix)
+        self.is_half = model.is_router_half
+        if self.is_half:
+            self.dense.to_float(ms.float16)
         bias = Tensor(model.weights[f"{prefix}.bias"])
         self.topk_bias = Parameter(bias, requires_grad=False)
         self.is_sigmoid = model.scoring == "sigmoid"
@@ -194,6 +198,8 @@ class Router(nn.Cell):
 
     def construct(self, tokens):
         logits = self.dense(tokens)
+        if self.is_half:
+            logits = logits.astype(ms.float32)
         if self.is_detached:
             logits = ops.stop_gradient(logits)
         scores = ops.sigmoid(logits) if self.is_sigmoid else ops.softmax(logits, -1)

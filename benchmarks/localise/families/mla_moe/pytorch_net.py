@@ -147,7 +147,10 @@ class Router(nn.Module):
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         model = self.model
-        logits = F.linear(tokens, self.weight)
+        if model.is_router_half:
+            logits = F.linear(tokens.half(), self.weight.half()).float()
+        else:
+            logits = F.linear(tokens, self.weight)
         if model.is_router_detached:
             logits = logits.detach()
         scores = logits.sigmoid() if model.scoring == "sigmoid" else logits.softmax(dim=-1)
@@ -235,8 +238,8 @@ class Decoder(nn.Module):
         cos, sin = (torch.from_numpy(table) for table in model.rope())
         self.register_buffer("cos", torch.cat([cos, cos], dim=-1))
         self.register_buffer("sin", torch.cat([sin, sin], dim=-1))
-        mask = torch.full((SEQ, SEQ), torch.finfo(torch.float32).min).triu(1)
-        self.register_buffer("causal_mask", mask)
+        mask = torch.full((SEQ, SEQ), torch.finfo(torch.float32).min)
+        self.register_buffer("causal_mask", mask.triu(model.mask_diagonal))
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embed_tokens(tokens)

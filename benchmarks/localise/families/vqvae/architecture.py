@@ -73,6 +73,8 @@ class Model:
     is_target_raw: bool = False  #: the decoder is compared with pixels in [0, 1]
     is_beta_exchanged: bool = False  #: beta weighs the codebook loss, not the commitment
     is_straight_through: bool = True  #: else the decoder reads the rows of the codebook
+    groups: int = GROUPS  #: of all group norms
+    resize_mode: str = "nearest"  #: or 'bilinear', of the decoder's upsampling
     optimizer: Optimizer = field(default_factory=CodebookOptimizer)
 
     @property

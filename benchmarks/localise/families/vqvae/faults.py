@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from architecture import round_bfloat16
-from claims import Anywhere, Ratio, Words
+from claims import Anywhere, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_optimizer, change_weight
 from families.vqvae.architecture import EMBED
@@ -93,6 +93,22 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("update-rule",),
     ),
+    "group_count": Fault(
+        "group norms have two groups, not four",
+        "norm-groups",
+        change_model(groups=2),
+        lambda faulty, clean: [Values(faulty.groups, clean.groups)],
+        held_out=True,
+        equivalents=("argument",),
+    ),
+    "bilinear": Fault(
+        "the decoder's upsampling is bilinear, not of nearest pixels",
+        "resize-mode",
+        change_model(resize_mode="bilinear"),
+        lambda *_: [Words("bilinear|linear", "nearest")],
+        held_out=True,
+        equivalents=("argument", "align-corners"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -108,6 +124,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("straight_missing", "pytorch"),
     ("codebook_rate", "pytorch"),
     ("bias_correction", "mindspore"),
+    ("group_count", "mindspore"),
+    ("bilinear", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

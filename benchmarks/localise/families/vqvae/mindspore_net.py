@@ -15,7 +15,6 @@ from families.vqvae.architecture import (
     CODES,
     EMBED,
     EPS,
-    GROUPS,
     STEM,
     VARIANCE,
     Model,
@@ -47,12 +46,12 @@ def build_conv(model: Model, path: str, stride: int = 1) -> nn.Conv2d:
 class WrittenNorm(nn.Cell):
     """Group norm from reductions."""
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, groups: int) -> None:
         super().__init__()
-        self.gamma, self.beta = Parameter(weight), Parameter(bias)
+        self.gamma, self.beta, self.groups = Parameter(weight), Parameter(bias), groups
 
     def construct(self, x):
-        y = x.reshape(x.shape[0], GROUPS, -1)
+        y = x.reshape(x.shape[0], self.groups, -1)
         centered = y - y.mean(-1, keep_dims=True)
         variance = ops.square(centered).mean(-1, keep_dims=True)
         y = (centered * ops.rsqrt(variance + EPS)).reshape(x.shape)
@@ -63,8 +62,8 @@ def build_norm(model: Model, path: str) -> nn.Cell:
     """Return the group norm at ``path``."""
     weight, bias = (Tensor(model.weights[f"{path}.{name}"]) for name in ("weight", "bias"))
     if model.variant == "written":
-        return WrittenNorm(weight, bias)
-    return nn.GroupNorm(GROUPS, len(weight), eps=EPS, gamma_init=weight, beta_init=bias)
+        return WrittenNorm(weight, bias, model.groups)
+    return nn.GroupNorm(model.groups, len(weight), eps=EPS, gamma_init=weight, beta_init=bias)
 
 
 class Swish(nn.Cell):
@@ -223,12 +222,13 @@ class Decoder(nn.Cell):
         self.act = build_activation(model)
         self.head = build_conv(model, "decoder.conv_out")
         self.is_repeated = model.variant == "written"
+        self.resize_mode = model.resize_mode
 
     def upsample(self, x):
         """Return every pixel four times."""
         if self.is_repeated:
             return ops.repeat_interleave(ops.repeat_interleave(x, 2, 2), 2, 3)
-        return ops.interpolate(x, size=(4 * CELLS, 4 * CELLS), mode="nearest")
+        return ops.interpolate(x, size=(4 * CELLS, 4 * CELLS), mode=self.resize_mode)
 
     def construct(self, x):
         x = self.from_codes(x)

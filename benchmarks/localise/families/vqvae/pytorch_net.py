@@ -18,7 +18,6 @@ from families.vqvae.architecture import (
     CODES,
     EMBED,
     EPS,
-    GROUPS,
     STEM,
     VARIANCE,
     Model,
@@ -46,7 +45,7 @@ def load_conv(model: Model, path: str, stride: int = 1) -> nn.Module:
 def load_norm(model: Model, path: str) -> nn.Module:
     """Return the group norm at ``path``."""
     channels = len(model.weights[f"{path}.weight"])
-    return load(nn.GroupNorm(GROUPS, channels, eps=EPS), model, path)
+    return load(nn.GroupNorm(model.groups, channels, eps=EPS), model, path)
 
 
 class ResnetBlock(nn.Module):
@@ -200,9 +199,10 @@ class Upsample(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.conv = load_conv(model, "decoder.conv_up")
+        self.mode = model.resize_mode
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv(F.interpolate(x, scale_factor=2.0, mode="nearest"))
+        return self.conv(F.interpolate(x, scale_factor=2.0, mode=self.mode))
 
 
 class Decoder(nn.Module):

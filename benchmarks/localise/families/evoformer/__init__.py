@@ -1,0 +1,1 @@
+"""Two blocks of protein structure prediction: an alignment and pairs of residues."""
