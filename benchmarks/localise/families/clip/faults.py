@@ -123,14 +123,12 @@ FAULTS: Mapping[str, Fault] = {
         "images read as blue, green, red, the order of OpenCV",
         "channel-order",
         change_model(are_images_reversed=True),
-        held_out=True,
         equivalents=("batch",),
     ),
     "residual_normed": Fault(
         "the last mlp of the texts is added to the norm's output, not to its input",
         "residual-order",
         change_model(is_residual_normed=True),
-        held_out=True,
         equivalents=("input-source", "skip-source", "layer-order"),
     ),
 }

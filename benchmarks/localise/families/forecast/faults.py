@@ -93,14 +93,12 @@ FAULTS: Mapping[str, Fault] = {
         "biased-variance",
         change_model(is_deviation_unbiased=True),
         lambda *_: [Anywhere(r"bias|variance|n - 1|- ?1\b|less|one")],
-        held_out=True,
         equivalents=("argument", "constant-offset", "missing-step", "pooling", "input-source"),
     ),
     "head_by_patch": Fault(
         "the head reads the encoded patches one after the other, not number by number",
         "axes-swapped",
         change_model(is_head_by_patch=True),
-        held_out=True,
         equivalents=("missing-step", "split-order", "input-order", "channel-order"),
     ),
 }

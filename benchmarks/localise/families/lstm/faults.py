@@ -168,7 +168,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-rows",
         change_weight("embedding.weight", _draw_added_rows),
         _claim("row"),
-        held_out=True,
         equivalents=("weight-swapped",),
     ),
     "label_smoothing": Fault(
@@ -176,7 +175,6 @@ FAULTS: Mapping[str, Fault] = {
         "label-smoothing",
         change_model(label_smoothing=0.1),
         lambda faulty, clean: [Values(faulty.label_smoothing, clean.label_smoothing)],
-        held_out=True,
     ),
 }
 

@@ -57,6 +57,8 @@ class Model:
     is_critic_stopped: bool = False  #: no gradient from the values to the memory
     is_update_first: bool = False  #: rows of the update gate before those of the reset gate
     last_activation: str = "tanh"  #: of the trunk; or 'elu'
+    has_state_bias: bool = True  #: bias_hh is added to what the memory reads of its state
+    value_loss: str = "squares"  #: half of them; or 'smooth': smooth L1
     #: AdamW without decay: MindSpore's own Adam has another place for eps, which is not small here
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(eps=ADAM_EPS, weight_decay=0.0, clip=MAX_NORM)

@@ -106,6 +106,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(last_activation="elu"),
         lambda *_: [Anywhere(r"\b(elu|tanh)\b")],
     ),
+    "state_bias": Fault(
+        "the memory has one bias, that of its input, none of its state",
+        "bias-missing",
+        change_model(has_state_bias=False),
+        lambda *_: [Anywhere("bias")],
+        held_out=True,
+        equivalents=("zeroed", "missing-term", "missing-step"),
+    ),
+    "smooth_values": Fault(
+        "values are compared by smooth L1, not by half of the squares",
+        "loss-kind",
+        change_model(value_loss="smooth"),
+        lambda *_: [Anywhere(r"(?i)smooth|huber|l1")],
+        held_out=True,
+        equivalents=("loss-threshold", "clamp", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -124,6 +140,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("clip_none", "pytorch"),
     ("update_first", "mindspore"),
     ("elu", "pytorch"),
+    ("state_bias", "mindspore"),
+    ("smooth_values", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

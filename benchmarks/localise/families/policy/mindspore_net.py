@@ -96,6 +96,7 @@ class GRUCell(nn.Cell):
             setattr(self, f"weight_{name}", Parameter(weight))
             setattr(self, f"bias_{name}", Parameter(bias))
         self.matmul = ops.MatMul(transpose_b=True)
+        self.has_state_bias = model.has_state_bias
         self.is_reset_first = model.is_reset_first
         self.is_update_first = model.is_update_first
 
@@ -104,7 +105,9 @@ class GRUCell(nn.Cell):
 
     def construct(self, projected, state):
         x_reset, x_update, x_candidate = ops.split(projected, HIDDEN, axis=1)
-        from_state = self.matmul(state, self.weight_hh) + self.bias_hh
+        from_state = self.matmul(state, self.weight_hh)
+        if self.has_state_bias:
+            from_state = from_state + self.bias_hh
         h_reset, h_update, h_candidate = ops.split(from_state, HIDDEN, axis=1)
         if self.is_update_first:
             x_reset, x_update = x_update, x_reset
@@ -212,6 +215,7 @@ class PPOLoss(nn.Cell):
         self.is_summed = model.action_reduction == "sum"
         self.is_baseline_stopped = model.is_baseline_stopped
         self.is_merged = model.variant == "merged"
+        self.is_value_loss_smooth = model.value_loss == "smooth"
 
     def normalize(self, advantages):
         """Return advantages with a mean of 0 and a deviation of 1."""
@@ -243,9 +247,15 @@ class PPOLoss(nn.Cell):
         clipped_ratio = ops.clip_by_value(ratio, self.low, self.high)
         policy_loss = -ops.minimum(ratio * normalized, clipped_ratio * normalized).mean()
         changes = ops.clip_by_value(values - old_values, -CLIP_RANGE, CLIP_RANGE)
-        losses, clipped_losses = (
-            ops.square(values - returns),
-            ops.square(old_values + changes - returns),
-        )
-        value_loss = 0.5 * ops.maximum(losses, clipped_losses).mean()
+        clipped_values = old_values + changes
+        if self.is_value_loss_smooth:
+            losses = ops.smooth_l1_loss(values, returns, reduction="none")
+            clipped_losses = ops.smooth_l1_loss(clipped_values, returns, reduction="none")
+            value_loss = ops.maximum(losses, clipped_losses).mean()
+        else:
+            losses, clipped_losses = (
+                ops.square(values - returns),
+                ops.square(clipped_values - returns),
+            )
+            value_loss = 0.5 * ops.maximum(losses, clipped_losses).mean()
         return policy_loss + VALUE_WEIGHT * value_loss - ENTROPY_WEIGHT * entropy

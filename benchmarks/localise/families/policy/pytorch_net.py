@@ -66,6 +66,8 @@ class ActorCritic(nn.Module):
             nn.ELU() if model.last_activation == "elu" else nn.Tanh(),
         )
         self.gru = load(nn.GRUCell(HIDDEN, HIDDEN), model, "memory")
+        if not model.has_state_bias:
+            self.gru.bias_hh.requires_grad_(requires_grad=False).zero_()
         if model.is_update_first:
             for parameter in self.gru.parameters():
                 update, reset, candidate = parameter.data.chunk(3)
@@ -146,7 +148,11 @@ class PPO(nn.Module):
 
         targets = returns if model.value_target == "returns" else advantages
         clipped_values = old_values + torch.clamp(values - old_values, -CLIP_RANGE, CLIP_RANGE)
-        if self.has_distributions:
+        if model.value_loss == "smooth":
+            losses = F.smooth_l1_loss(values, targets, reduction="none")
+            clipped_losses = F.smooth_l1_loss(clipped_values, targets, reduction="none")
+            value_loss = torch.max(losses, clipped_losses).mean()
+        elif self.has_distributions:
             losses = F.mse_loss(values, targets, reduction="none")
             clipped_losses = F.mse_loss(clipped_values, targets, reduction="none")
             value_loss = torch.maximum(losses, clipped_losses).mean().mul(0.5)

@@ -71,6 +71,8 @@ class Model:
     is_head_half: bool = False  #: the head computes in float16
     weight_gradient: float = 1.0  #: the gradient of the quantized weight is multiplied by it
     is_skip_quantized: bool = False  #: the last block adds its input as it was quantized
+    is_bias_doubled: bool = False  #: it is added twice
+    loss_reduction: str = "mean"  #: over the batch; or 'sum'
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(weight_decay=0.1, clip=0.0))
 
     def layer(self, name: str) -> Model:

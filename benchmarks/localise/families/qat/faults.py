@@ -8,7 +8,7 @@ from dataclasses import replace
 from claims import Anywhere, Ratio, Shift, Values, Words
 
 from families.fault import Fault, change_model, change_weight
-from families.qat.architecture import Model
+from families.qat.architecture import BATCH, Model
 
 
 def _take_first_block(model: Model) -> Model:
@@ -145,6 +145,22 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("weight-decay",),
     ),
+    "loss_sum": Fault(
+        "the loss is summed over the batch, not its mean",
+        "loss-reduction",
+        change_model(loss_reduction="sum"),
+        lambda *_: [Ratio(BATCH)],
+        held_out=True,
+        equivalents=("constant-factor", "scale", "missing-step", "pooling"),
+    ),
+    "bias_doubled": Fault(
+        "a quantized layer adds its bias twice: the product has it already",
+        "bias-doubled",
+        change_model(is_bias_doubled=True),
+        lambda *_: [Anywhere("bias")],
+        held_out=True,
+        equivalents=("weight-scaled", "constant-factor", "missing-term", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -170,6 +186,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("block_weight", "pytorch"),
     ("skip_quantized", "pytorch"),
     ("decayed_gradients", "mindspore"),
+    ("loss_sum", "mindspore"),
+    ("bias_doubled", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

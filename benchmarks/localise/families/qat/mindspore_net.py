@@ -80,7 +80,7 @@ class QuantDense(nn.Cell):
             bias_init=Tensor(bias) if knobs.has_bias else None,
             has_bias=knobs.has_bias,
         )
-        self.has_bias = knobs.has_bias
+        self.has_bias, self.is_bias_doubled = knobs.has_bias, knobs.is_bias_doubled
         self.weight_quantizer = build_quantizer(model, model.weight_quantizer(name))
         self.is_activation_quantized = knobs.is_activation_quantized
         if self.is_activation_quantized:
@@ -97,6 +97,8 @@ class QuantDense(nn.Cell):
         if self.scaled_gradient is not None:
             weight = self.scaled_gradient(weight)
         y = self.matmul(x, weight)
+        if self.is_bias_doubled:
+            y = y + self.dense.bias
         return y + self.dense.bias if self.has_bias else y
 
 
@@ -145,11 +147,13 @@ class ClassLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__(auto_prefix=False)
         self.network = Classifier(model)
-        self.smoothing = model.label_smoothing
+        self.smoothing, self.reduction = model.label_smoothing, model.loss_reduction
 
     def construct(self, features, labels):
         logits = self.network(features)
-        return ops.cross_entropy(logits, labels, label_smoothing=self.smoothing)
+        return ops.cross_entropy(
+            logits, labels, reduction=self.reduction, label_smoothing=self.smoothing
+        )
 
 
 def build_loss(model: Model) -> nn.Cell:

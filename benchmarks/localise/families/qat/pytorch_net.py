@@ -86,6 +86,7 @@ class QuantizedLinear(nn.Linear):
         if knobs.has_bias:
             self.bias.data.copy_(torch.from_numpy(np.array(bias)))
         self.weight_fake_quant = FakeQuantize(model, model.weight_quantizer(name))
+        self.is_bias_doubled = knobs.is_bias_doubled
         self.is_activation_quantized = knobs.is_activation_quantized
         if self.is_activation_quantized:
             self.activation_fake_quant = FakeQuantize(model, model.input_quantizer(name))
@@ -93,7 +94,8 @@ class QuantizedLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self.is_activation_quantized:
             x = self.activation_fake_quant(x)
-        return F.linear(x, self.weight_fake_quant(self.weight), self.bias)
+        y = F.linear(x, self.weight_fake_quant(self.weight), self.bias)
+        return y + self.bias if self.is_bias_doubled else y
 
 
 class Block(nn.Module):
@@ -123,13 +125,15 @@ class Classifier(nn.Module):
         self.head = nn.Linear(weight.shape[1], weight.shape[0])
         self.head.weight.data.copy_(torch.from_numpy(np.array(weight)))
         self.head.bias.data.copy_(torch.from_numpy(np.array(bias)))
-        self.label_smoothing = model.label_smoothing
+        self.label_smoothing, self.reduction = model.label_smoothing, model.loss_reduction
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         x = self.embed(features)
         for block in self.blocks:
             x = block(x)
-        return F.cross_entropy(self.head(x), labels, label_smoothing=self.label_smoothing)
+        return F.cross_entropy(
+            self.head(x), labels, reduction=self.reduction, label_smoothing=self.label_smoothing
+        )
 
 
 def build_loss(model: Model) -> nn.Module:

@@ -120,14 +120,12 @@ FAULTS: Mapping[str, Fault] = {
         "epsilon",
         change_model(batch_eps=1e-3),
         lambda faulty, clean: [Values(faulty.batch_eps, clean.batch_eps)],
-        held_out=True,
         equivalents=("argument", "constant-offset"),
     ),
     "pooling_first": Fault(
         "the pyramid is joined with the image pooling first, as in TensorFlow's DeepLab",
         "input-order",
         change_model(is_pooling_first=True),
-        held_out=True,
         equivalents=("input-source", "channel-order", "row-shift"),
     ),
 }

@@ -59,6 +59,8 @@ class Model:
     is_dt_bias_late: bool = False  #: the bias of the step sizes is added behind their softplus
     step_limit: float = 0.0  #: > 0: the largest step size
     is_skip_early: bool = False  #: D multiplies the branch before its convolution
+    has_final_norm: bool = True  #: between the last block and the head
+    are_labels_shifted_twice: bool = False  #: by the batch, and again in the loss
 
     def block(self, n: int) -> Model:
         """Return the model for block n: only the last one has the knobs."""

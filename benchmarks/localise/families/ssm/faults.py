@@ -147,6 +147,20 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"\bD\b|skip|read|input")],
         equivalents=("skip-source", "layer-order", "missing-step"),
     ),
+    "final_norm_missing": Fault(
+        "the head reads the last block without the norm between them",
+        "norm-missing",
+        change_model(has_final_norm=False),
+        held_out=True,
+        equivalents=("missing-step", "layer-order", "input-source"),
+    ),
+    "labels_twice": Fault(
+        "labels are shifted in the loss again, after the batch has shifted them",
+        "label-shift",
+        change_model(are_labels_shifted_twice=True),
+        held_out=True,
+        equivalents=("input-source", "loss-target", "row-shift", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -174,6 +188,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("dt_bias_late", "pytorch"),
     ("step_limit", "mindspore"),
     ("skip_early", "pytorch"),
+    ("final_norm_missing", "mindspore"),
+    ("labels_twice", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -226,14 +226,18 @@ class Mamba(nn.Cell):
         table = Tensor(model.weights["embedding.weight"])
         self.embedding = nn.Embedding(VOCAB, HIDDEN, embedding_table=table)
         self.layers = nn.CellList([MambaBlock(model, n) for n in range(LAYERS)])
-        self.norm_out = RMSNorm(model.weights["norm.weight"], kind=model.norm_kind)
+        self.norm_out = None
+        if model.has_final_norm:
+            self.norm_out = RMSNorm(model.weights["norm.weight"], kind=model.norm_kind)
         self.matmul = ops.MatMul(transpose_b=True)
 
     def construct(self, tokens):
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)
-        return self.matmul(self.norm_out(x).reshape(-1, HIDDEN), self.embedding.embedding_table)
+        if self.norm_out is not None:
+            x = self.norm_out(x)
+        return self.matmul(x.reshape(-1, HIDDEN), self.embedding.embedding_table)
 
 
 class TokenLoss(nn.Cell):
@@ -242,8 +246,12 @@ class TokenLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__(auto_prefix=False)
         self.network = Mamba(model)
+        self.are_labels_shifted = model.are_labels_shifted_twice
 
     def construct(self, tokens, labels):
+        if self.are_labels_shifted:
+            logits = self.network(tokens).reshape(-1, SEQ, VOCAB)[:, :-1]
+            return ops.cross_entropy(logits.reshape(-1, VOCAB), labels[:, 1:].reshape(-1))
         return ops.cross_entropy(self.network(tokens), labels.reshape(-1))
 
 

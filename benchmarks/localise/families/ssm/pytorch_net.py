@@ -198,13 +198,15 @@ class Backbone(nn.Module):
         self.embeddings = nn.Embedding(VOCAB, HIDDEN)
         self.embeddings.weight = make_parameter(model.weights["embedding.weight"])
         self.layers = nn.ModuleList(Block(model, n) for n in range(LAYERS))
-        self.norm_f = RMSNorm(model.weights["norm.weight"], kind=model.norm_kind)
+        self.norm_f = None
+        if model.has_final_norm:
+            self.norm_f = RMSNorm(model.weights["norm.weight"], kind=model.norm_kind)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embeddings(tokens)
         for layer in self.layers:
             x = layer(x)
-        return self.norm_f(x)
+        return x if self.norm_f is None else self.norm_f(x)
 
 
 class ForCausalLM(nn.Module):
@@ -213,9 +215,12 @@ class ForCausalLM(nn.Module):
         self.backbone = Backbone(model)
         self.lm_head = nn.Linear(HIDDEN, VOCAB, bias=False)
         self.lm_head.weight = self.backbone.embeddings.weight
+        self.are_labels_shifted = model.are_labels_shifted_twice
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
         logits = self.lm_head(self.backbone(tokens))
+        if self.are_labels_shifted:
+            logits, labels = logits[:, :-1].contiguous(), labels[:, 1:].contiguous()
         return F.cross_entropy(logits.view(-1, VOCAB), labels.view(-1))
 
 

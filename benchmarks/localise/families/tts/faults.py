@@ -113,7 +113,6 @@ FAULTS: Mapping[str, Fault] = {
         "mask-missing",
         change_model(are_frames_masked=False),
         lambda *_: [Anywhere("mask|fill")],
-        held_out=True,
         equivalents=("mask-kind", "missing-step"),
     ),
     "embedding_scale": Fault(
@@ -121,7 +120,6 @@ FAULTS: Mapping[str, Fault] = {
         "constant-factor",
         change_model(embedding_scale=HIDDEN**0.5),
         lambda faulty, clean: [Ratio(faulty.embedding_scale / clean.embedding_scale)],
-        held_out=True,
         equivalents=("scale", "missing-step", "residual-scale"),
     ),
 }

@@ -102,14 +102,12 @@ FAULTS: Mapping[str, Fault] = {
         "constant-factor",
         change_model(residual_scale=0.5**0.5),
         lambda faulty, clean: [Ratio(faulty.residual_scale / clean.residual_scale)],
-        held_out=True,
         equivalents=("residual-scale", "scale", "missing-step"),
     ),
     "kernel_reversed": Fault(
         "the transposed convolution's kernel loaded from the last tap to the first one",
         "kernel-flipped",
         change_weight("upsampling.weight", lambda kernel: np.flip(kernel, axis=2)),
-        held_out=True,
         equivalents=("scan-direction",),
     ),
 }

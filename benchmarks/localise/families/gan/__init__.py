@@ -1,0 +1,1 @@
+"""An image-to-image network trained against a patch discriminator, as pix2pixHD."""

@@ -1,0 +1,117 @@
+"""Faults of image-to-image translation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from claims import Anywhere, Ratio, Values
+
+from families.fault import Fault, change_model, change_optimizer
+
+FAULTS: Mapping[str, Fault] = {
+    "zero_padding": Fault(
+        "the convolutions of the residual blocks are padded with zeros, not by reflection",
+        "padding-mode",
+        change_model(block_padding="zeros"),
+        equivalents=("missing-step", "argument"),
+    ),
+    "affine_missing": Fault(
+        "a norm of a residual block has no weight and bias, the default of InstanceNorm2d",
+        "affine-missing",
+        change_model(has_block_affine=False),
+        equivalents=("missing-step", "missing-term", "norm-kind"),
+    ),
+    "slope": Fault(
+        "the leaky rectifiers have the slope 0.01, the framework's default, not 0.2",
+        "argument",
+        change_model(slope=0.01),
+        lambda faulty, clean: [Values(faulty.slope, clean.slope)],
+        equivalents=("activation-kind", "constant-factor", "scale"),
+    ),
+    "shuffle_order": Fault(
+        "the pixel shuffle reads a pixel's offset before its channel, as depth_to_space does",
+        "axes-swapped",
+        change_model(is_shuffle_channels_last=True),
+        equivalents=("channel-order", "split-order", "input-order", "heads-permuted"),
+    ),
+    "judge_sigmoid": Fault(
+        "the discriminator ends in a sigmoid, left over from binary cross-entropy",
+        "missing-step",
+        change_model(has_judge_sigmoid=True),
+        lambda *_: [Anywhere(r"(?i)sigmoid")],
+        equivalents=("activation-kind",),
+    ),
+    "real_label": Fault(
+        "real images have the label 0.9 in the discriminator's loss, one-sided label smoothing",
+        "loss-target",
+        change_model(real_label=0.9),
+        lambda faulty, clean: [Values(faulty.real_label, clean.real_label)],
+        equivalents=(
+            "label-smoothing",
+            "argument",
+            "constant-offset",
+            "constant-factor",
+            "scale",
+            "missing-step",
+        ),
+    ),
+    "first_feature_missing": Fault(
+        "feature matching leaves out the activations of the discriminator's first layer",
+        "missing-term",
+        change_model(first_feature=1),
+        equivalents=("loss-weight", "loss-reduction", "missing-step", "input-source"),
+    ),
+    "condition_order": Fault(
+        "the discriminator joins the image with its source in the other order",
+        "input-order",
+        change_model(is_image_first=True),
+        equivalents=("channel-order", "input-source"),
+    ),
+    "fake_attached": Fault(
+        "generated images keep their gradient in the discriminator's loss",
+        "gradient-stopped",
+        change_model(is_fake_detached=False),
+    ),
+    "trunk_gradient": Fault(
+        "the gradient of the residual blocks' output is halved, averaged once too often over ranks",
+        "gradient-scaled",
+        change_model(trunk_gradient=0.5),
+        lambda faulty, clean: [Ratio(faulty.trunk_gradient / clean.trunk_gradient)],
+    ),
+    "uncorrected": Fault(
+        "Adam without bias correction, as AdamWeightDecay",
+        "bias-correction",
+        change_optimizer(bias_correction=False),
+        optimizer=True,
+        equivalents=("update-rule", "learning-rate"),
+    ),
+    "default_rate": Fault(
+        "Adam has the framework's default learning rate, 1e-3, not 2e-4",
+        "learning-rate",
+        change_optimizer(learning_rate=1e-3),
+        lambda faulty, clean: [
+            Ratio(faulty.optimizer.learning_rate / clean.optimizer.learning_rate)
+        ],
+        optimizer=True,
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("zero_padding", "mindspore"),
+    ("affine_missing", "pytorch"),
+    ("slope", "pytorch"),
+    ("shuffle_order", "mindspore"),
+    ("judge_sigmoid", "pytorch"),
+    ("real_label", "mindspore"),
+    ("first_feature_missing", "pytorch"),
+    ("condition_order", "mindspore"),
+    ("fake_attached", "mindspore"),
+    ("trunk_gradient", "pytorch"),
+    ("uncorrected", "mindspore"),
+    ("default_rate", "pytorch"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "written": ("", "written"),
+    "joined": ("joined", ""),
+}
