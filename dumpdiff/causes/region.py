@@ -172,6 +172,15 @@ class Region:
         numbers = [number for number, step in enumerate(self.steps) if step.value not in values]
         return self._run_steps(numbers, outputs)
 
+    def bypass(self, positions: Mapping[int, int]) -> Region:
+        """Return the region with some steps that give back one of their inputs, by its position."""
+        steps = list(self.steps)
+        for number, position in positions.items():
+            step = steps[number]
+            places = np.arange(step.output.size)
+            steps[number] = replace(step, inputs=(step.inputs[position],), places=places)
+        return replace(self, steps=tuple(steps))
+
     def replace_output(self, number: int, output: AnyArray) -> Region | None:
         """Return the region with an output of another shape, which broadcasts where it is read.
 

@@ -19,6 +19,7 @@ from .joined_parts import list_other_joins
 from .missing_inputs import (
     list_bypassed_steps,
     list_equal_weights,
+    list_missing_affines,
     list_missing_inputs,
     list_missing_masks,
 )
@@ -38,7 +39,12 @@ from .scan_directions import list_reversed_scans
 from .split_orders import list_rows_by_head, list_split_orders
 from .state_spaces import list_decay_signs, list_discretizations, list_other_states
 from .step_orders import list_earlier_steps, list_exchanged_steps
-from .surplus_steps import has_surplus_ops, list_named_surplus_steps, list_unnamed_surplus_steps
+from .surplus_steps import (
+    has_surplus_ops,
+    list_named_surplus_steps,
+    list_repeated_surplus_steps,
+    list_unnamed_surplus_steps,
+)
 from .variants import list_padding_modes, list_variants
 from .windows import list_shifted_windows
 from .written_norms import list_written_norms
@@ -89,11 +95,13 @@ HYPOTHESES = (
     Hypothesis("norm-missing", make_search(list_written_norms)),
     Hypothesis("bias-missing", make_search(list_missing_bias_parts)),
     Hypothesis("missing-term", make_search(list_missing_inputs)),
+    Hypothesis("affine-missing", make_search(list_missing_affines)),
     Hypothesis("straight-through", make_search(list_missing_masks)),
     *OMISSION_HYPOTHESES,
     Hypothesis("clamp", make_search(list_clamps)),
     Hypothesis("variant", make_search(list_variants)),
     Hypothesis("missing-step", make_search(list_unnamed_surplus_steps, has_surplus_ops)),
+    Hypothesis("missing-step", make_search(list_repeated_surplus_steps, has_surplus_ops)),
     Hypothesis("norm-kind", make_search(list_norms)),
     Hypothesis("padding-mode", make_search(list_padding_modes)),
     Hypothesis("causal-shift", make_search(list_convolution_shifts)),

@@ -104,6 +104,43 @@ def list_equal_weights(case: FaultCase, region: Region) -> Iterator[Change]:
         )
 
 
+def list_missing_affines(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Leave out the weight of a norm and the bias after it."""
+    numbers = {step.value: number for number, step in enumerate(region.steps)}
+    for number, step in enumerate(region.steps):
+        if step.kind != "add" or case.phase != FORWARD:
+            continue
+        position, product = _find_scaled_input(step)
+        scaled = numbers.get(product.value, -1) if product is not None else -1
+        if scaled < 0 or region.steps[scaled].kind != "mul":
+            continue
+        base_position, base = _find_scaled_input(region.steps[scaled])
+        if base is None or not _multiplies_norm(region.steps[scaled]):
+            continue
+        names = [
+            item.name
+            for own in (region.steps[scaled], step)
+            for item in own.inputs
+            if item.is_parameter
+        ]
+        yield Change(
+            number,
+            step.output,
+            "affine-missing",
+            f"a norm without its weight and bias ({', '.join(names)})",
+            predicted=region.bypass({scaled: base_position, number: position}).unchanged,
+        )
+
+
+def _find_scaled_input(step: Step) -> tuple[int, StepInput | None]:
+    """Return (position, input) that a step scales or shifts by a parameter; None if it does not."""
+    inputs = list_floating_inputs(step)
+    values = [(position, item) for position, item in inputs if not item.is_parameter]
+    if len(inputs) != 2 or len(values) != 1 or values[0][1].array.size != step.output.size:
+        return -1, None
+    return values[0]
+
+
 def list_missing_masks(case: FaultCase, region: Region) -> Iterator[Change]:
     """Pass the gradient of all values, also of those that a quantizer clipped and masks."""
     if case.phase != BACKWARD:
@@ -186,12 +223,14 @@ def _name_missing_part(
 
 
 def _multiplies_norm(step: Step) -> bool:
-    """Return whether a step multiplies a value whose rows are normalized to mean squares of one."""
+    """Return whether a step multiplies rows or images normalized to mean squares of one."""
     for _, item in list_floating_inputs(step):
         if item.array.shape == step.output.shape and item.array.ndim > 1:
-            mean_squares = np.mean(item.array**2, axis=-1)
-            if np.abs(mean_squares - 1).max() <= _MAX_NORM_DIFFERENCE:
-                return True
+            axes_of_norms = (-1, tuple(range(2, item.array.ndim)))  # of rows, or of images
+            for axes in axes_of_norms[: 2 if item.array.ndim > 2 else 1]:
+                mean_squares = np.mean(item.array**2, axis=axes)
+                if np.abs(mean_squares - 1).max() <= _MAX_NORM_DIFFERENCE:
+                    return True
     return False
 
 

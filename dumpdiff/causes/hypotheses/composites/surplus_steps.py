@@ -6,14 +6,14 @@ explain the value as well. Without dropout, without a soft cap, without a scalin
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ....model.arrays import AnyArray
-from ....model.trace import BACKWARD, OPTIMIZER
+from ....model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ...fault_case import FaultCase, compute_residual
 from ...hypothesis import Statement
 from ...region import Region, Step, StepInput
@@ -95,6 +95,31 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
             mirror=Statement(thing, "has none"),
             further_outputs={change.number: change.output for change in others},
         )
+
+
+def list_repeated_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Leave out all activations of a kind that only the faithful side has."""
+    if case.phase != FORWARD:
+        return
+    numbers_of_kinds: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    for number in _find_surplus_steps(case, region):
+        step = region.steps[number]
+        positions = [
+            position
+            for position, item in list_floating_inputs(step)
+            if item.array.shape == step.output.shape
+        ]
+        if step.kind in ACTIVATION_KINDS and len(positions) == 1:
+            numbers_of_kinds[step.kind][number] = positions[0]
+    for kind, positions_of_steps in numbers_of_kinds.items():
+        if len(positions_of_steps) > 1:
+            yield Change(
+                min(positions_of_steps),
+                region.steps[min(positions_of_steps)].output,
+                "missing-step",
+                f"without {kind} at all {len(positions_of_steps)} places",
+                predicted=region.bypass(positions_of_steps).unchanged,
+            )
 
 
 def has_surplus_ops(case: FaultCase) -> bool:
