@@ -13,6 +13,7 @@ from .fitted_numbers import (
     list_factors,
     list_offsets,
     list_other_arguments,
+    list_plain_divisors,
 )
 from .gates import list_swapped_gates
 from .joined_parts import list_other_joins
@@ -24,7 +25,7 @@ from .missing_inputs import (
     list_missing_masks,
 )
 from .norms import list_norms
-from .orders import list_convolution_shifts, list_orders, list_shifts
+from .orders import list_convolution_shifts, list_orders, list_pixel_orders, list_shifts
 from .other_inputs import list_other_targets, list_replaced_inputs
 from .other_tables import has_unpaired_tables, list_other_tables
 from .partial_biases import list_missing_bias_parts
@@ -85,6 +86,7 @@ HYPOTHESES = (
     Hypothesis("activation-kind", make_search(list_activations)),
     Hypothesis("pooling", make_search(list_poolings)),
     Hypothesis("pooling", make_search(list_row_reductions)),
+    Hypothesis("pooling", make_search(list_plain_divisors)),
     Hypothesis("argument", make_search(list_other_arguments)),
     *SCAN_HYPOTHESES,
     Hypothesis("hidden-state-reset", make_search(list_other_states)),
@@ -110,6 +112,7 @@ HYPOTHESES = (
     Hypothesis("residual-scale", make_search(list_branch_factors)),
     Hypothesis("input-source", make_search(list_replaced_inputs), is_choice=True),
     Hypothesis("scan-direction", make_search(list_shifts), is_choice=True),
+    Hypothesis("axes-swapped", make_search(list_pixel_orders)),
     Hypothesis("heads-permuted", make_search(list_orders), is_choice=True),
     Hypothesis("low-precision", make_search(list_roundings)),
     Hypothesis("constant-offset", make_search(list_offsets)),

@@ -34,6 +34,28 @@ _WAVE_KINDS = {"sin", "cos"}
 _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "div", "reciprocal"}
 
 
+def list_plain_divisors(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Divide by a number that the other side's records hold, not by a computed count or size."""
+    whole_numbers = {number for number in case.faulty_numbers if number == round(number) > 1}
+    for number, step in enumerate(region.steps):
+        inputs = list_floating_inputs(step)
+        if step.kind != "div" or len(inputs) != 2 or case.phase != FORWARD:
+            continue
+        position, divisor = inputs[1]
+        if divisor.value < 0 or divisor.is_parameter:
+            continue
+        for divisor_number in sorted(whole_numbers):
+            output = compute_with(step, position, np.full_like(divisor.array, divisor_number))
+            if output is not None:
+                yield Change(
+                    number,
+                    output,
+                    "pooling",
+                    f"divided by {divisor_number:g} in {step.name}",
+                    f"divides by {divisor.name}",
+                )
+
+
 def list_other_arguments(case: FaultCase, region: Region) -> Iterator[Change]:
     """Change a number that an op takes: to that of the other side's last op, or to the best one."""
     for number, step in enumerate(region.steps):

@@ -8,6 +8,7 @@ from itertools import permutations
 import numpy as np
 
 from ....model.arrays import AnyArray
+from ....model.trace import FORWARD
 from ...element_places import is_rotation
 from ...fault_case import FaultCase
 from ...region import Region, Step, StepInput
@@ -25,6 +26,8 @@ _CHANNEL_AXIS = 1
 #: Axes of heads: batch, heads, tokens, size.
 _HEAD_AXES = 4
 _GATED_KINDS = {"sigmoid", "tanh"}
+#: Axes of images, and the factors by which channels become pixels.
+_IMAGE_AXES, _PIXEL_FACTORS = 4, (2, 3, 4)
 #: Two chunks that change places are exchanged rather than rolled.
 _MIN_ROLLED_CHUNKS = 3
 
@@ -117,6 +120,44 @@ def list_orders(case: FaultCase, region: Region) -> Iterator[Change]:
                     if has_heads and step.kind == "gather_rows" and step_input.is_parameter:
                         cause = "relative-bias"  # rows of a table of distances
                     yield Change(number, output, cause, description)
+
+
+def list_pixel_orders(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Read images whose channels were moved to pixels in the other order.
+
+    A pixel shuffle reads (channel, offset) from its channels, a depth to space (offset, channel).
+    """
+    if case.phase != FORWARD:
+        return
+    images = {
+        item.value: (number, item)
+        for number, step in enumerate(region.steps)
+        for _, item in list_floating_inputs(step)
+        if item.array.ndim == _IMAGE_AXES and item.agrees and not item.is_parameter
+    }
+    for value, (number, item) in images.items():
+        for factor in _PIXEL_FACTORS:
+            batch, channels, height, width = item.array.shape
+            if height % factor or width % factor or channels == 1:
+                continue
+            blocks = item.array.reshape(
+                batch, channels, height // factor, factor, width // factor, factor
+            )
+            before = blocks.transpose(0, 1, 3, 5, 2, 4)  # (batch, channel, offsets, place)
+            n_offsets = factor * factor
+            flat = before.reshape(batch, channels * n_offsets, *before.shape[4:])
+            for shape in ((channels, n_offsets), (n_offsets, channels)):
+                own = flat.reshape(batch, *shape, *flat.shape[2:])
+                moved = own.swapaxes(1, 2).reshape(before.shape)
+                changed = moved.transpose(0, 1, 4, 2, 5, 3).reshape(item.array.shape)
+                yield Change(
+                    number,
+                    region.steps[number].output,
+                    "axes-swapped",
+                    f"channels of {item.name} moved to {factor} x {factor} pixels in the other "
+                    "order of channel and offset",
+                    replaced_values={value: changed},
+                )
 
 
 def _reorder(
