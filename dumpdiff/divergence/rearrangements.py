@@ -30,6 +30,9 @@ _MAX_ELEMENTS = 1 << 22
 _NORM_ERROR = 1e-4
 #: Kinds of ops that cut a value into parts.
 _CUTTING_KINDS = {"slice", "split", "unbind"}
+#: Beginning of the layouts with exchanged axes, and values in a row that may have one.
+_EXCHANGED, _MAX_CHAIN = "transpose", 32
+_PLAIN_LAYOUTS = ("same", "reshape")
 #: Unit roundoff of bfloat16. A smaller difference may be one of precision.
 _LARGEST_ROUNDOFF = 2.0**-8
 
@@ -58,7 +61,52 @@ def find_rearranging_ops(
             op = _find_first_rearrangement(side, int(side.classes[node]), row)
             if op >= 0 and op not in found_ops:
                 found_ops.append(op)
+    for node in _list_exchanged_operands(graph, ancestors):
+        origin = _find_exchange(graph, node)
+        for side, found_ops in zip(graph.sides, rearranging_ops, strict=True):
+            producer = side.find_producer(origin)
+            if producer >= 0 and producer not in found_ops:
+                found_ops.append(producer)
     return rearranging_ops
+
+
+def _list_exchanged_operands(graph: JointGraph, ancestors: Sequence[int]) -> list[int]:
+    """Return the values with exchanged axes that are combined with one of their size without.
+
+    Element by element, an operator does not undo the exchange of one of its operands.
+    """
+    pairs = graph.comparison.pairs
+    nodes = [node for node in ancestors if node < len(pairs) and graph.phase[node] == FORWARD]
+    layouts = pairs["layout"].to_numpy()[nodes].tolist()
+    flow = graph.sides[0].flow
+    sizes = [int(flow.sizes[graph.sides[0].classes[node]]) for node in nodes]
+    plain_sizes = {
+        size for layout, size in zip(layouts, sizes, strict=True) if layout in _PLAIN_LAYOUTS
+    }
+    return [
+        node
+        for node, layout, size in zip(nodes, layouts, sizes, strict=True)
+        if layout.startswith(_EXCHANGED) and size in plain_sizes
+    ]
+
+
+def _find_exchange(graph: JointGraph, node: int) -> int:
+    """Return the first pair with exchanged axes among those that one is computed from, or itself.
+
+    What is computed from i - j in place of j - i, value by value, is that of the other side with
+    two axes exchanged.
+    """
+    layouts = graph.comparison.pairs["layout"].to_numpy()
+    visited = [node]
+    for current in visited:  # grows while it is read
+        for parent in graph.parents[current]:
+            is_followed = parent >= len(layouts) or layouts[parent].startswith(_EXCHANGED)
+            if is_followed and parent not in visited and len(visited) < _MAX_CHAIN:
+                visited.append(parent)
+    exchanged = [
+        value for value in visited if value < len(layouts) and layouts[value].startswith(_EXCHANGED)
+    ]
+    return min(exchanged, key=graph.ranks.__getitem__)
 
 
 def find_exchanged_parts(
