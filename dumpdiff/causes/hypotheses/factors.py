@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import combinations
 
 import numpy as np
 
+from ...model.arrays import Floats
 from ...model.finding import Finding
 from ...model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ...operators.elementwise import ROUNDINGS
@@ -20,6 +21,8 @@ from .wave_tables import is_wave_table
 #: Largest whole factor of a single number. Any number is some multiple of any other, so only whole
 #: factors say something.
 _MAX_WHOLE_FACTOR = 64
+#: Fewest numbers of a table that are a function of others.
+_MIN_TABLE = 4
 #: Axes of an operand whose elements are counted.
 _MAX_COUNTED_AXES = 4
 #: Relative distance, in limits of the case, within which such a factor is whole.
@@ -230,7 +233,32 @@ def _is_computed(case: FaultCase) -> bool:
     return is_floating and not case.finding.is_given and bool(np.any(case.faithful))
 
 
+#: What one constant table may be to another, as a function of its numbers.
+_TABLE_FUNCTIONS: Mapping[str, Callable[[Floats], Floats]] = {
+    "squares": np.square,
+    "square roots": np.sqrt,
+    "exponentials": np.exp,
+    "logarithms": np.log,
+    "inverses": np.reciprocal,
+}
+
+
+def suggest_function_of_table(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest a constant table that holds a function of the other one's numbers."""
+    if not case.is_source or case.finding.kind != "constant" or case.faithful.size < _MIN_TABLE:
+        return
+    for name, function in _TABLE_FUNCTIONS.items():
+        yield Candidate(
+            function(case.faithful),
+            f"the {name} of its numbers",
+            "holds the numbers themselves",
+            unchanged=case.faithful,
+            cause="missing-step",
+        )
+
+
 HYPOTHESES = (
+    Hypothesis("missing-step", suggest_function_of_table),
     Hypothesis("gradient-stopped", suggest_no_gradient),
     Hypothesis("constant-factor", suggest_factor),
 )

@@ -100,7 +100,7 @@ def _find_row_order(rows: AnyArray, other_rows: AnyArray) -> list[int] | None:
 def suggest_other_token_mask(case: FaultCase) -> Iterator[Candidate]:
     """Suggest that another set of tokens counts, if a mask of zeros and ones differs."""
     faithful, faulty = case.faithful, case.faulty
-    if not case.is_source or faithful.size < _MIN_MASK_TOKENS:
+    if not case.is_source or case.call is not None or faithful.size < _MIN_MASK_TOKENS:
         return
     is_square = faithful.ndim >= 2 and faithful.shape[-1] == faithful.shape[-2]
     if is_square or not _holds_zeros_and_ones(faithful) or not _holds_zeros_and_ones(faulty):

@@ -56,8 +56,9 @@ def list_variants(case: FaultCase, region: Region) -> Iterator[Change]:
                 text = f"convolution shifted by {shift}, with {name}"
                 yield Change(number, output, "causal-shift", text, f"has {step.interpretation}")
             elif step.kind == "matmul":
-                names = [item.name for _, item in list_floating_inputs(step)]
-                yield Change(number, output, cause, f"{names[-1]} transposed")
+                factor = list_floating_inputs(step)[-1][1]
+                turned = cause if factor.is_parameter else "axes-swapped"
+                yield Change(number, output, turned, f"{factor.name} transposed")
             elif cause:
                 own, other = (_FORM_NAMES.get(form, form) for form in (step.interpretation, name))
                 kind = _TRANSPOSED if step.kind.startswith(CONVOLUTION_GRADIENTS) else step.kind
