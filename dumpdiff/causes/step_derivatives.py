@@ -27,7 +27,7 @@ _LEAST_SHARE = 1e-3
 #: Kinds that compute every row of the last axis, or of the axis in their interpretation, by itself.
 _ROW_KINDS = frozenset({"softmax", "log_softmax", "layer_norm", "rms_norm", "normalize"})
 #: Elements of the derivatives of all elements by all others that are computed, and runs of a step.
-_MAX_PARTIALS, _MAX_RUNS = 1 << 22, 4096
+_MAX_PARTIALS, _MAX_RUNS = 1 << 21, 1024
 #: Kinds of sums and means: all elements of a sum have one derivative.
 _SUMMING_KINDS = ("sum", "mean")
 
