@@ -14,7 +14,7 @@ from ..comparison.new_weights import find_new_weight_rows
 from ..graph import find_common_dtype
 from ..graph.adjoints import VALUE_DEPENDENT_KINDS
 from ..model.arrays import Floats
-from ..model.dtypes import get_unit_roundoff
+from ..model.dtypes import MASK_MAGNITUDE, get_unit_roundoff
 from ..model.trace import FORWARD, OPTIMIZER
 from ..model.verdict import (
     AGREEING,
@@ -197,12 +197,15 @@ def compute_mutual_errors(graph: JointGraph) -> Floats:
     """Return (pairs,) the errors relative to the larger one of both sides, by their norms.
 
     A value that is twice the other has an error of 1 or of 1/2, depending on which side is the
-    reference. What is judged is the same in both directions.
+    reference. What is judged is the same in both directions. The norm of what holds a masking
+    constant says nothing of the other elements, to which the error is relative.
     """
     pairs, alignment = graph.comparison.pairs, graph.comparison.alignment
     norms_t = alignment.target.norms[pairs["target"].to_numpy()]
     norms_r = alignment.reference.norms[pairs["reference"].to_numpy()]
     has_larger_target = np.isfinite(norms_t) & (norms_r > 0) & (norms_t > norms_r)
+    lowest = alignment.target.classes["min"].to_numpy(dtype=float)[pairs["target"].to_numpy()]
+    has_larger_target &= ~(lowest < -MASK_MAGNITUDE)
     shares = np.ones(len(pairs))
     shares[has_larger_target] = norms_r[has_larger_target] / norms_t[has_larger_target]
     errors: Floats = pairs["error"].to_numpy(dtype=float) * shares
