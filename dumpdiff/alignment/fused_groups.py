@@ -79,7 +79,9 @@ def find_fused_groups(
         for fused_class, parts in _iterate_named_leaves(whole_side, part_side, rules):
             weight_groups += _make_groups(whole_side, fused_class, part_side, parts)
         for fused_class, parts in _find_numbered_leaves(whole_side, part_side, matching.tolerance):
-            weight_groups += _make_groups(whole_side, fused_class, part_side, parts, True)
+            weight_groups += _make_groups(
+                whole_side, fused_class, part_side, parts, is_numbered=True
+            )
         for fused_class, parts in _iterate_leaves_by_consumers(whole_side, part_side):
             weight_groups += _make_groups(whole_side, fused_class, part_side, parts)
     disjoint_groups = _select_disjoint(weight_groups)
@@ -98,6 +100,7 @@ def _make_groups(
     fused_class: int,
     part_side: _Side,
     parts: tuple[int, ...],
+    *,
     is_numbered: bool = False,
 ) -> list[FusedGroup]:
     """Return the group of a fused class, none if the parts have other sizes."""
@@ -173,8 +176,9 @@ def _find_numbered_leaves(
         np.flatnonzero((side.partners < 0) & (side.flow.producers < 0)).tolist()
         for side in (whole_side, part_side)
     )
-    flows = whole_side.flow, part_side.flow
-    return find_numbered_parts(flows[0], leaves_w, flows[1], leaves_p, tolerance).items()
+    return find_numbered_parts(
+        whole_side.flow, leaves_w, part_side.flow, leaves_p, tolerance
+    ).items()
 
 
 def _index_unpaired_names(side: _Side, column: str, rules: Rules) -> Mapping[str, list[int]]:

@@ -79,6 +79,9 @@ OMISSION_HYPOTHESES = composites.OMISSION_HYPOTHESES
 #: Changes of a recurrence that is written out, also tried on other values of its region.
 SCAN_HYPOTHESES = composites.SCAN_HYPOTHESES
 
+#: Tried on a gradient that nothing else explains: every step after its value is differentiated.
+PATH_HYPOTHESES = gradient_paths.HYPOTHESES
+
 #: What is seen of a value whose cause is not found.
 LAST_HYPOTHESES = (*factors.ZERO_HYPOTHESES, *whole_attention.LAST_HYPOTHESES)
 
@@ -87,9 +90,8 @@ __all__ = [
     "HYPOTHESES",
     "LAST_HYPOTHESES",
     "OMISSION_HYPOTHESES",
+    "PATH_HYPOTHESES",
     "RECURRENCE_HYPOTHESES",
     "ROUTING_HYPOTHESES",
     "SCAN_HYPOTHESES",
 ]
-#: Tried on a gradient that nothing else explains: every step after its value is differentiated.
-PATH_HYPOTHESES = gradient_paths.HYPOTHESES
