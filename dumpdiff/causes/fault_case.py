@@ -106,6 +106,8 @@ class FaultCase:
     faulty_routing: Routing | None = None
     #: returns the agreeing values of a shape that the faithful side holds before this one
     find_other_values: Callable[[tuple[int, ...]], Sequence[Operand]] = lambda _: ()
+    #: returns a value of the faithful side in the layout in which it was computed; None if unknown
+    load_value: Callable[[int], AnyArray | None] = lambda _: None
     #: returns the agreeing gradients of its size that the faithful side holds before this one
     find_other_gradients: Callable[[], Sequence[Operand]] = tuple
     #: returns the labels and constants of both sides that have a size
@@ -126,6 +128,8 @@ class FaultCase:
     load_consumers: Callable[[], Sequence[tuple[str, Sequence[Operand]]]] = tuple
     #: returns the operators of the faithful side since the last agreement; None if unknown
     load_region: Callable[[], Region | None] = lambda: None
+    #: returns the same, with more operators
+    load_long_region: Callable[[], Region | None] = lambda: None
     #: returns those of the faulty side
     load_faulty_region: Callable[[], Region | None] = lambda: None
     #: returns the paths along which a gradient flows back, of either side, the faithful one first
@@ -135,6 +139,11 @@ class FaultCase:
     def region(self) -> Region | None:
         """The operators of the faithful side since the last agreement, to be run again."""
         return self.load_region()
+
+    @cached_property
+    def long_region(self) -> Region | None:
+        """The region with more operators, in which a single change may be tried."""
+        return self.load_long_region()
 
     @cached_property
     def faulty_region(self) -> Region | None:

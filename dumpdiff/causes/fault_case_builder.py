@@ -26,8 +26,9 @@ from .operands import (
     list_consumers,
     list_given_values,
     list_parameters,
+    load_value,
 )
-from .region_builder import build_region
+from .region_builder import LONG_REGION_STEPS, build_region
 from .routing import find_routings
 from .scaling_search import find_scalings
 from .surroundings import collect_consumer_kinds, is_of_loss, is_routed, list_finding_ops
@@ -61,6 +62,18 @@ def build_fault_cases(
         cache(partial(build_region, index, side, values[side], arrays[side], finding.tolerance))
         for side in (0, 1)
     ]
+    load_long_regions = [
+        partial(
+            build_region,
+            index,
+            side,
+            values[side],
+            arrays[side],
+            finding.tolerance,
+            LONG_REGION_STEPS,
+        )
+        for side in (0, 1)
+    ]
     load_paths = [
         cache(partial(_list_gradient_paths, index, side, values, finding.tolerance))
         for side in (0, 1)
@@ -90,6 +103,7 @@ def build_fault_cases(
             is_near_loss=is_near_loss,
             has_equal_step=is_step_equal,
             find_other_values=cache(partial(find_other_values, index, faithful, values[faithful])),
+            load_value=partial(load_value, index, faithful),
             find_other_gradients=partial(find_other_gradients, index, faithful, values[faithful]),
             find_parameters=partial(list_parameters, index, faithful),
             find_given_values=partial(list_given_values, index),
@@ -99,6 +113,7 @@ def build_fault_cases(
             find_exchanged_weights=partial(_find_exchanged_weights, index, faithful),
             load_consumers=partial(list_consumers, index, faithful, values[faithful]),
             load_region=load_regions[faithful],
+            load_long_region=load_long_regions[faithful],
             load_faulty_region=load_regions[faulty],
             load_gradient_paths=partial(_join_lists, load_paths[faithful], load_paths[faulty]),
             parameters=tuple(parameters),

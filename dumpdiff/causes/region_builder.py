@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..graph.missing_edges import find_bridge, has_missing_producer
+from ..graph.recent_values import list_recent_values
 from ..model.arrays import AnyArray, Ints
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD, OPTIMIZER
@@ -23,12 +24,13 @@ from .comparison_index import (
     list_cut_sources,
     name_producer,
 )
-from .element_places import find_order, find_places, find_window
+from .element_places import find_order, find_padding, find_places, find_window
 from .interpretation import interpret_step
 from .region import Region, Step, StepInput
 
-#: Operators of a region at most, and elements of one operator's inputs and outputs together.
-_MAX_STEPS, _MAX_STEP_ELEMENTS = 80, 1 << 20
+#: Operators of a region at most, also of one in which a single change is tried, and elements of
+#: one operator's inputs and outputs together.
+_MAX_STEPS, LONG_REGION_STEPS, _MAX_STEP_ELEMENTS = 80, 256, 1 << 20
 #: Ops that multiply by a weight, of which one may read what follows from the input of another.
 _MAX_READERS = 3
 #: An operator is understood if it gives its recorded output to this many tolerances of the finding.
@@ -38,6 +40,8 @@ _MAX_SELECTIONS = 6
 _SELECTING_BRIDGES = {"part", "rearranged", "cast", "stack", "joined"}
 _SELECTING_KINDS = {"slice", "split", "reshape", "squeeze", "expand_dims", "transpose", "identity",
                     "contiguous", "gather_rows", "index", "unbind"}  # fmt: skip
+#: Elements of a padded tensor, in elements of what was padded, and elements that show a clamp.
+_MAX_PADDED_SHARE, _MIN_APPLIED = 4, 8
 #: Evidence of a missing edge that names the values that an unrecorded op read -> kind of that op.
 BRIDGE_KINDS = {
     "joined": "concat",
@@ -50,13 +54,18 @@ BRIDGE_KINDS = {
 
 
 def build_region(
-    index: ComparisonIndex, side: int, value: int, array: AnyArray, tolerance: float
+    index: ComparisonIndex,
+    side: int,
+    value: int,
+    array: AnyArray,
+    tolerance: float,
+    max_steps: int = _MAX_STEPS,
 ) -> Region | None:
     """Return the region of one side that ends in ``value``; ``array`` is its compared form.
 
     None if the op that computes it cannot be run again.
     """
-    builder = _RegionBuilder(index, side, tolerance)
+    builder = _RegionBuilder(index, side, tolerance, max_steps)
     last_step = builder.add_steps(value)
     if last_step is None:
         return None
@@ -74,8 +83,10 @@ def read_step(index: ComparisonIndex, side: int, value: int, tolerance: float) -
 class _RegionBuilder:
     """Collects the steps upstream of a value, in execution order."""
 
-    def __init__(self, index: ComparisonIndex, side: int, tolerance: float) -> None:
-        self.index, self.side, self.tolerance = index, side, tolerance
+    def __init__(
+        self, index: ComparisonIndex, side: int, tolerance: float, max_steps: int = _MAX_STEPS
+    ) -> None:
+        self.index, self.side, self.tolerance, self.max_steps = index, side, tolerance, max_steps
         self.flow = index.flows[side]
         self.steps: list[Step] = []
         self._steps_by_value: dict[int, Step | None] = {}
@@ -88,7 +99,7 @@ class _RegionBuilder:
         if value in self._steps_by_value:
             return self._steps_by_value[value]
         self._steps_by_value[value] = None  # a cycle ends here
-        if len(self._steps_by_value) > _MAX_STEPS:
+        if len(self._steps_by_value) > self.max_steps:
             return None
         step = self.read_step(value)
         if step is None:
@@ -169,7 +180,7 @@ class _RegionBuilder:
             return None
         bridge = find_bridge(self.flow, value)
         if bridge is None or bridge.evidence not in BRIDGE_KINDS:
-            return self._read_cut(value, output)
+            return self._read_cut(value, output) or self._read_applied(value, output)
         inputs = []
         for parent in bridge.parents:
             array = self._load_value(parent)
@@ -193,6 +204,35 @@ class _RegionBuilder:
                 kind = BRIDGE_KINDS["part"]
                 name = f"an unrecorded {kind}"
                 return Step(name, kind, inputs, {}, value, output, places=places)
+        return None
+
+    def _read_applied(self, value: int, output: AnyArray) -> Step | None:
+        """Return the unrecorded padding, or clamp to its own limits, of a recent value, if any."""
+        if output.dtype.kind != "f" or output.size < _MIN_APPLIED:
+            return None
+        for source in list_recent_values(self.flow, value):
+            size = int(self.flow.sizes[source])
+            is_padding = size < output.size <= _MAX_PADDED_SHARE * size
+            if size != output.size and not is_padding:
+                continue
+            array = self._load_value(source)
+            if array is None or array.dtype.kind != "f":
+                continue
+            if is_padding:
+                places = find_padding(array, output)
+                if places is not None:
+                    inputs = [self._describe_input(source, array)]
+                    name = "an unrecorded pad"
+                    return Step(name, "pad", tuple(inputs), {}, value, output, places=places)
+                continue
+            limits = [float(output.min()), float(output.max())]
+            clipped = np.clip(array.reshape(output.shape), *limits)
+            is_clipped = np.any(array.reshape(output.shape) != output)
+            if is_clipped and np.array_equal(clipped, output):
+                inputs = [self._describe_input(source, array)]
+                inputs += [StepInput(-1, np.asarray(n), "a limit", False, False) for n in limits]
+                step = Step("an unrecorded clamp", "clamp", tuple(inputs), {}, value, output)
+                return interpret_step(step, _STEP_TOLERANCES * self.tolerance)
         return None
 
     def _load_value(self, value: int) -> AnyArray | None:

@@ -17,6 +17,7 @@ from .fitted_numbers import (
 )
 from .gates import list_swapped_gates
 from .joined_parts import list_other_joins
+from .loss_terms import list_other_denominators, list_other_loss_functions
 from .missing_inputs import (
     list_bypassed_steps,
     list_equal_weights,
@@ -32,7 +33,11 @@ from .partial_biases import list_missing_bias_parts
 from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
 from .recorded_differences import list_recorded_differences
-from .reduction_axes import list_common_reduction_axes, list_reduction_axes
+from .reduction_axes import (
+    list_common_reduction_axes,
+    list_reduction_axes,
+    list_softmax_axes,
+)
 from .rotations import list_exchanged_inputs, list_rotations
 from .roundings import list_roundings
 from .row_reductions import list_row_reductions
@@ -73,6 +78,9 @@ HYPOTHESES = (
     Hypothesis("quantization-axis", make_search(list_scale_axes)),
     Hypothesis("reduction-axis", make_search(list_reduction_axes)),
     Hypothesis("reduction-axis", make_search(list_common_reduction_axes)),
+    Hypothesis("loss-kind", make_search(list_other_loss_functions)),
+    Hypothesis("loss-reduction", make_search(list_other_denominators)),
+    Hypothesis("softmax-axis", make_search(list_softmax_axes)),
     Hypothesis("loss-target", make_search(list_other_targets)),
     Hypothesis("label-shift", make_search(list_other_numbers)),
     Hypothesis("input-order", make_search(list_exchanged_numbers)),

@@ -217,6 +217,8 @@ def _name_missing_part(
     activation = _describe_part_of_silu(region, step, step_input)
     if activation:
         return "activation-kind", activation
+    if step.kind == "mul" and is_selection(step_input.array):
+        return "mask-missing", f"no mask ({step_input.name} in {step.name})"
     if step.kind == "mul" and step_input.is_parameter and _multiplies_norm(step):
         return "affine-missing", f"a norm without its weight ({step_input.name})"
     return None
@@ -441,7 +443,7 @@ def _name_number(
     if step.kind in _SCALING_KINDS:
         masks = [item for item in step.inputs if item.array.dtype.kind in "iub" and item.array.ndim]
         if masks:
-            return "missing-term", f"without multiplying by the mask {masks[0].name} ({step.name})"
+            return "mask-missing", f"no mask ({masks[0].name} in {step.name})"
         cause = "scale" if feeds_softmax(case, region, number) else "constant-factor"
         factor = numbers[0] if numbers else 1.0
         return cause, f"without the factor of {step.name} ({step.kind} {factor:.6g})"
@@ -463,3 +465,8 @@ def is_mask(array: AnyArray) -> bool:
     """Return whether an array to be added holds zeros and masking constants only."""
     is_masked = find_masked(array)
     return bool(is_masked.any() and not array[~is_masked].any())
+
+
+def is_selection(array: AnyArray) -> bool:
+    """Return whether a factor holds zeros and ones, of both some: it selects elements."""
+    return bool(array.ndim and np.isin(array, (0, 1)).all() and array.min() < array.max())

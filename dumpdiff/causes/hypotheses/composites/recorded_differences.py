@@ -26,6 +26,8 @@ from .surplus_steps import describe_omission
 _OMITTED_KINDS = {"add", "sub", "mul", "div"}
 #: Kinds of sums, and the kind that the other sign makes of them.
 _SIGNED_KINDS = {"add": "sub", "sub": "add"}
+#: Kinds of steps that take limits.
+_LIMIT_KINDS = {"clamp", "minimum", "maximum", "hardtanh"}
 #: Kinds that compute with a constant tensor: a mean of channels, frequencies, a table of positions.
 _CONSTANT_READERS = {"add", "sub", "mul", "div", "pow", "maximum", "minimum"}
 #: What is said of constants that differ, by whether they hold the same numbers.
@@ -44,6 +46,7 @@ def list_recorded_differences(case: FaultCase, region: Region) -> Iterator[Chang
     for change in chain(
         _list_missing_numbers(case, region, other_region),
         _list_other_numbers(case, region, other_region),
+        _list_number_sets(case, region, other_region),
         _list_exchanged_numbers(region),
         _list_other_signs(case, region, other_region),
         _list_other_constants(region, other_region),
@@ -94,6 +97,46 @@ def _list_other_numbers(case: FaultCase, region: Region, other_region: Region) -
             if step.kind in ("mul", "div") and _is_count(step_input):
                 for other in others:
                     yield from _replace_count(region, number, position, other)
+
+
+def _list_number_sets(case: FaultCase, region: Region, other_region: Region) -> Iterator[Change]:
+    """Put all numbers that only the other region has in the places of as many of this region.
+
+    In the order of their sizes: both limits of a clamp.
+    """
+    own_numbers, other_numbers = count_numbers(region.steps), count_numbers(other_region.steps)
+    surplus = sorted((own_numbers - other_numbers).elements())
+    others = sorted((other_numbers - own_numbers).elements())
+    if len(surplus) != len(others) or len(surplus) < 2:
+        return
+    new_numbers = dict(zip(surplus, others, strict=True))
+    steps = list(region.steps)
+    changed: list[int] = []
+    for number, step in enumerate(region.steps):
+        inputs = list(step.inputs)
+        for position, own in list_numbers(step):
+            if write_number(own) in new_numbers:
+                array = np.asarray(new_numbers[write_number(own)])
+                inputs[position] = replace(inputs[position], array=array)
+                changed.append(number)
+        steps[number] = replace(step, inputs=tuple(inputs))
+    texts = [", ".join(f"{item:.6g}" for item in items) for items in (others, surplus)]
+    names = ", ".join(dict.fromkeys(region.steps[number].name for number in changed))
+    yield Change(
+        min(changed),
+        region.steps[min(changed)].output,
+        _name_limits(case, region, changed),
+        f"the numbers {texts[0]} in {names}",
+        f"has {texts[1]}",
+        predicted=replace(region, steps=tuple(steps)).unchanged,
+    )
+
+
+def _name_limits(case: FaultCase, region: Region, numbers: Sequence[int]) -> str:
+    """Return the cause of several other numbers: limits of a loss, or arguments."""
+    kinds = {region.steps[number].kind for number in numbers}
+    is_of_loss = case.is_near_loss or case.faithful.size == 1
+    return "loss-threshold" if kinds <= _LIMIT_KINDS and is_of_loss else "argument"
 
 
 def _is_count(step_input: StepInput) -> bool:
