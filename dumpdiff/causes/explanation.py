@@ -194,10 +194,7 @@ def _search_other_values(
         other_search = search_causes(other_cases, HYPOTHESES, checked_only=True)
         if other_search.causes and other_search.causes[0].name == _OTHER_ORDER:
             yield other_search
-    for head_pair in find_head_pairs(index, finding, value_pair):
-        leading_cases, _ = _split_by_lead(index, finding, head_pair, finding_cases, is_proved=True)
-        for hypotheses in (HYPOTHESES, COMPOSITE_HYPOTHESES):
-            yield search_causes(leading_cases, hypotheses, checked_only=True)
+    yield from _search_heads(index, finding, value_pair, finding_cases)
     if finding.phase == FORWARD:
         for state_pair in find_state_pairs(index, value_pair):
             cases = list(build_fault_cases(index, finding, state_pair))
@@ -218,6 +215,19 @@ def _search_other_values(
             yield search_causes(cases, RECURRENCE_HYPOTHESES, checked_only=True)
     for cases in cases_of_pairs[:_MAX_COMPOSITE_PAIRS]:
         yield search_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
+
+
+def _search_heads(
+    index: ComparisonIndex,
+    finding: Finding,
+    value_pair: ValuePair,
+    finding_cases: Sequence[FaultCase],
+) -> Iterator[CauseSearch]:
+    """Yield what the hypotheses say of the first values of a region that make its difference."""
+    for head_pair in find_head_pairs(index, finding, value_pair):
+        cases, _ = _split_by_lead(index, finding, head_pair, finding_cases, is_proved=True)
+        for hypotheses in (HYPOTHESES, COMPOSITE_HYPOTHESES):
+            yield search_causes(cases, hypotheses, checked_only=True)
 
 
 def _split_by_lead(

@@ -226,7 +226,7 @@ class _RegionBuilder:
                     return Step(name, "pad", tuple(inputs), {}, value, output, places=places)
                 continue
             limits = [float(output.min()), float(output.max())]
-            clipped = np.clip(array.reshape(output.shape), *limits)
+            clipped = np.clip(array.reshape(output.shape), limits[0], limits[1])
             is_clipped = np.any(array.reshape(output.shape) != output)
             if is_clipped and np.array_equal(clipped, output):
                 inputs = [self._describe_input(source, array)]

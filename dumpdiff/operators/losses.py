@@ -127,7 +127,8 @@ def compute_distance_loss(call: Call) -> Interpretations:
     """Compute mse_loss or l1_loss: of each element if the output has as many, else mean and sum."""
     if len(call.tensors) < 2:
         return
-    losses = compute_element_losses(call.kind, *call.tensors[:2])
+    prediction, target = call.tensors[:2]
+    losses = compute_element_losses(call.kind, prediction, target)
     if call.output_shape is not None and int(np.prod(call.output_shape)) == losses.size > 1:
         yield "by element", losses
         return

@@ -7,6 +7,7 @@ may read the same numbers, such as both halves of a contrastive loss.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -25,7 +26,7 @@ _DECIDING_KINDS = {
 #: Kinds of losses that read labels, and kinds that look rows up.
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "bce_loss", "ctc_loss", "one_hot"}
 _LOOKUP_KINDS = {"gather_rows", "gather_elements", "gather_nd", "embedding_bag"}
-#: Kinds that sum rows up behind indices; those of negative numbers are left out when they are run.
+#: Kinds that sum rows up behind indices; rows of negative numbers are left out when they are run.
 _SUM_KINDS = {"segment_sum", "scatter_add"}
 _FILL_KINDS = {"masked_fill", "where", "attention"}
 #: Places by which numbers may be shifted, and numbers that may be added to them.
@@ -113,8 +114,21 @@ def list_lost_numbers(case: FaultCase, region: Region) -> Iterator[Change]:
                         "missing-term",
                         text,
                         f"sums all of them up ({_format_kinds(readers)})",
-                        replaced_values=dict.fromkeys({own.value for _, own in readers}, other),
+                        predicted=_replace_numbers(region, item, other).unchanged,
                     )
+
+
+def _replace_numbers(region: Region, item: StepInput, numbers: AnyArray) -> Region:
+    """Return the region with other numbers in place of an input; rows of lost ones are any rows."""
+    steps = []
+    for step in region.steps:
+        array = numbers if step.kind in _SUM_KINDS else numbers.clip(min=0)
+        inputs = tuple(
+            replace(own, value=-1, array=array) if np.array_equal(own.array, item.array) else own
+            for own in step.inputs
+        )
+        steps.append(replace(step, inputs=inputs))
+    return replace(region, steps=tuple(steps))
 
 
 def _format_kinds(readers: list[tuple[Step, StepInput]]) -> str:

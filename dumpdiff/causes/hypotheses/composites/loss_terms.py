@@ -1,4 +1,4 @@
-"""Losses in a region: another function of the elements, or another number by which sums are divided.
+"""Losses in a region: another function of the elements, or another divisor of their sums.
 
 A loss often has several terms that one function computes, so all of them change together.
 """

@@ -210,18 +210,47 @@ def _name_missing_part(
     Of zeros, too, that the other side adds in its place.
     """
     if _is_zeroed(case, step, step_input):
-        return "zeroed", f"{step_input.name} filled with 0 in {step.name}"
+        return _name_zeroed(region, step, step_input)
     bias_name = _find_bias(case, step, step_input)
     if bias_name:
         return "bias-missing", f"without its bias ({bias_name})"
     activation = _describe_part_of_silu(region, step, step_input)
     if activation:
         return "activation-kind", activation
-    if step.kind == "mul" and is_selection(step_input.array):
+    return _name_missing_factor(step, step_input) if step.kind == "mul" else None
+
+
+def _name_missing_factor(step: Step, step_input: StepInput) -> tuple[str, str] | None:
+    """Return (cause, description) of a mask or of a norm's weight; None for other factors."""
+    if is_selection(step_input.array):
         return "mask-missing", f"no mask ({step_input.name} in {step.name})"
-    if step.kind == "mul" and step_input.is_parameter and _multiplies_norm(step):
+    if step_input.is_parameter and _multiplies_norm(step):
         return "affine-missing", f"a norm without its weight ({step_input.name})"
     return None
+
+
+def _name_zeroed(region: Region, step: Step, step_input: StepInput) -> tuple[str, str]:
+    """Return (cause, description) of an addend in whose place the other side adds zeros."""
+    if _is_decayed_sum(region, step, step_input):
+        return "hidden-state-reset", f"a state of zeros, without {step_input.name}"
+    return "zeroed", f"{step_input.name} filled with 0 in {step.name}"
+
+
+def _is_decayed_sum(region: Region, step: Step, step_input: StepInput) -> bool:
+    """Return whether an addend is a sum as large as this one times what no parameter is: a state.
+
+    A scan is h = a h + b, step by step.
+    """
+    products = [other for other in region.steps if other.value == step_input.value]
+    return any(
+        product.kind == "mul"
+        and any(
+            item.producer_kind == step.kind and item.array.shape == step.output.shape
+            for item in product.inputs
+        )
+        and not any(item.is_parameter or not item.array.ndim for item in product.inputs)
+        for product in products
+    )
 
 
 def _multiplies_norm(step: Step) -> bool:

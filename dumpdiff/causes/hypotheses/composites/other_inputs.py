@@ -425,11 +425,11 @@ def _list_values_elsewhere(
     shape = step_input.array.shape
     computed = case.load_value(step_input.value)
     order = None if computed is None else find_order(computed, step_input.array)[1]
+    computed_shape = shape if computed is None or order is None else computed.shape
     values = []
     for operand in case.find_other_values(shape):
         array = operand.array.reshape(-1)
-        is_rearranged = operand.shape != shape and computed is not None
-        if is_rearranged and order is not None and operand.shape == computed.shape:
+        if order is not None and operand.shape == computed_shape != shape:
             array = array[order]
         values.append((operand.name, array.reshape(shape), False))
     return values

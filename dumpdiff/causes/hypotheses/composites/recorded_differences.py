@@ -13,6 +13,7 @@ from itertools import chain, combinations
 
 import numpy as np
 
+from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD, FORWARD
 from ...fault_case import FaultCase, compute_residual, have_same_elements
 from ...region import Region, Step, StepInput
@@ -24,6 +25,8 @@ from .surplus_steps import describe_omission
 
 #: Kinds of steps that a number is left out of: without it, nothing is left of them.
 _OMITTED_KINDS = {"add", "sub", "mul", "div"}
+#: Kinds of steps of two values, of which one may be read twice.
+_PAIRING_KINDS = {"add", "sub", "mul", "div", "maximum", "minimum", "matmul"}
 #: Kinds of sums, and the kind that the other sign makes of them.
 _SIGNED_KINDS = {"add": "sub", "sub": "add"}
 #: Kinds of steps that take limits.
@@ -44,6 +47,7 @@ def list_recorded_differences(case: FaultCase, region: Region) -> Iterator[Chang
     if other_region is None:
         return
     for change in chain(
+        _list_repeated_inputs(region, other_region),
         _list_missing_numbers(case, region, other_region),
         _list_other_numbers(case, region, other_region),
         _list_number_sets(case, region, other_region),
@@ -208,6 +212,31 @@ def _list_exchanged_numbers(region: Region) -> Iterator[Change]:
             "has the two numbers exchanged",
             further_outputs={j: outputs[1]},
         )
+
+
+def _list_repeated_inputs(region: Region, other_region: Region) -> Iterator[Change]:
+    """Read one value twice, where an op of the other region does so."""
+    repeated = [
+        first
+        for step in other_region.steps
+        for (_, first), (_, second) in combinations(list_floating_inputs(step), 2)
+        if first.value == second.value >= 0 and first.agrees and step.kind in _PAIRING_KINDS
+    ]
+    for number, step in enumerate(region.steps):
+        inputs = list_floating_inputs(step)
+        if step.kind not in _PAIRING_KINDS or len(inputs) != 2:
+            continue
+        for (_, kept), (position, replaced) in (inputs, inputs[::-1]):
+            is_repeated = any(_is_equal(kept.array, item.array) for item in repeated)
+            output = compute_with(step, position, kept.array) if is_repeated else None
+            if output is not None and not _is_equal(kept.array, replaced.array):
+                text = f"{step.name} ({step.kind}) of {kept.name} twice"
+                contrast = f"has {replaced.name} in the place of one"
+                yield Change(number, output, "input-source", text, contrast)
+
+
+def _is_equal(array: AnyArray, other: AnyArray) -> bool:
+    return array.shape == other.shape and compute_residual(array, other) <= _EQUAL_DISTANCE
 
 
 def _list_other_signs(case: FaultCase, region: Region, other_region: Region) -> Iterator[Change]:
