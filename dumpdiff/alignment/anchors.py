@@ -411,9 +411,22 @@ def _has_other_parameters(matching: Matching, t: int, r: int) -> bool:
     parameters_t = _find_parameters(matching.target, matching.classes_t, t)
     parameters_r = _find_parameters(matching.reference, matching.classes_r, r)
     partners_t = {int(matching.classes_t[value]) for value in parameters_t} - {-1}
-    if not parameters_t or not parameters_r or not partners_t.isdisjoint(parameters_r):
+    partners_r = {value for value in parameters_r if matching.classes_r[value] >= 0}
+    if not parameters_t or not parameters_r:
         return False
-    return bool(partners_t) or any(matching.classes_r[value] >= 0 for value in parameters_r)
+    if partners_t.isdisjoint(partners_r):
+        return bool(partners_t or partners_r)
+    own = {int(matching.classes_r[value]) for value in partners_r - partners_t}
+    others = partners_t - partners_r
+    return _are_applied(matching.target, t, own) or _are_applied(matching.reference, r, others)
+
+
+def _are_applied(flow: Flow, value: int, parameters: set[int]) -> bool:
+    """Return whether an op that reads the value reads one of these parameters as well.
+
+    Then the value is that before its weight or bias is applied.
+    """
+    return any(parameters.intersection(flow.reads[op]) for op in flow.users[value])
 
 
 def _find_parameters(flow: Flow, partners: Ints, value: int) -> set[int]:
