@@ -61,6 +61,12 @@ class Alignment:
         return dict(pairs)
 
     @cached_property
+    def op_partners(self) -> dict[int, int]:
+        """Target op -> its partner among the reference's ops."""
+        pairs = zip(self.ops["target"].tolist(), self.ops["reference"].tolist(), strict=True)
+        return dict(pairs)
+
+    @cached_property
     def joint_dataflow(self) -> JointDataflow:
         """Both dataflow graphs as one."""
         return join_dataflows(self.sides, self.classes, self.slot_pairs, self.groups)

@@ -128,10 +128,13 @@ def _describe_by_function(case: FaultCase, factor: float) -> Candidate | None:
 
 
 def _is_of_rotation(case: FaultCase) -> bool:
-    """Return whether the value is a table of sines, or a product with one."""
-    factors = case.call.inputs if case.call is not None and case.call.kind == "mul" else ()
-    is_forward = case.phase == FORWARD
-    return is_forward and any(map(is_wave_table, (case.faithful, *factors)))
+    """Return whether the value is a table of sines, or a product with one, or a factor of it."""
+    if case.phase != FORWARD:
+        return False
+    factors = list(case.call.inputs) if case.call is not None and case.call.kind == "mul" else []
+    for kind, operands in case.consumers:
+        factors += [operand.array for operand in operands if kind == "mul"]
+    return any(map(is_wave_table, (case.faithful, *factors)))
 
 
 def _is_branch(case: FaultCase) -> bool:
