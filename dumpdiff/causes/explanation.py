@@ -194,7 +194,6 @@ def _search_other_values(
         other_search = search_causes(other_cases, HYPOTHESES, checked_only=True)
         if other_search.causes and other_search.causes[0].name == _OTHER_ORDER:
             yield other_search
-    yield from _search_heads(index, finding, value_pair, finding_cases)
     if finding.phase == FORWARD:
         for state_pair in find_state_pairs(index, value_pair):
             cases = list(build_fault_cases(index, finding, state_pair))
@@ -215,6 +214,7 @@ def _search_other_values(
             yield search_causes(cases, RECURRENCE_HYPOTHESES, checked_only=True)
     for cases in cases_of_pairs[:_MAX_COMPOSITE_PAIRS]:
         yield search_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
+    yield from _search_heads(index, finding, value_pair, finding_cases)
 
 
 def _search_heads(

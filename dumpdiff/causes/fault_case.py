@@ -121,6 +121,9 @@ class FaultCase:
     #: returns an op that some values of the faithful side need, and another one does not, and that
     #: the faulty side applies to another value
     find_moved_step: Callable[[Sequence[int], int], MovedStep | None] = lambda _omitted, _kept: None
+    #: returns the op of a kind that the faulty side applies after the value, and the faithful side
+    #: does not; with a value of the faithful side whose partner it reads, -1 for any
+    find_later_op: Callable[[str, int], str] = lambda _kind, _operand: ""
     #: returns the parameters of an op of either side and of one of the faithful side, by their
     #: names, if both compute one thing with other parameters
     find_exchanged_weights: Callable[[str, str], tuple[str, str] | None] = lambda _name, _own: None

@@ -18,7 +18,7 @@ from .comparison_index import ComparisonIndex, ValuePair, depends_on
 from .fault_case import FaultCase, Operand
 from .finding_arrays import MAX_ELEMENTS, load_arrays
 from .gradient_paths import GradientPaths, find_gradient_paths
-from .moved_steps import find_moved_step
+from .moved_steps import find_later_op, find_moved_step
 from .operands import (
     collect_operands,
     find_other_gradients,
@@ -110,6 +110,7 @@ def build_fault_cases(
             depends_on=partial(depends_on, flow),
             adds_zeros=partial(_adds_zeros, index, faulty),
             find_moved_step=partial(find_moved_step, index, faithful),
+            find_later_op=partial(find_later_op, index, faithful, values),
             find_exchanged_weights=partial(_find_exchanged_weights, index, faithful),
             load_consumers=partial(list_consumers, index, faithful, values[faithful]),
             load_region=load_regions[faithful],

@@ -174,7 +174,7 @@ def _measure_class_pair(
     )
     if has_equal_statistics and _may_be_other_values(alignment, row, written_tensors):
         return Measurement(row, written_tensors)
-    read_tensors = _list_read_tensors(alignment, row)
+    read_tensors = _list_read_tensors(alignment, row, tensors)
     for group in ([written_tensors], _find_parameter_gradients(alignment, row), read_tensors):
         others = [other for other in group if other != tensors]
         try:
@@ -189,11 +189,13 @@ def _measure_class_pair(
     return measurement
 
 
-def _list_read_tensors(alignment: Alignment, row: int) -> list[tuple[int, int]]:
+def _list_read_tensors(
+    alignment: Alignment, row: int, tensors: tuple[int, int]
+) -> list[tuple[int, int]]:
     """Return the tensors of a pair that its readers have, those of two partners together.
 
-    An op that no recorder shows may have moved the elements before one side's readers read them.
-    None of them if a reader reads the value twice.
+    An op that no recorder shows may have moved the elements of ``tensors`` before one side's
+    readers read them. None if a reader reads the value twice, or reads other numbers.
     """
     flows = alignment.target, alignment.reference
     values = (int(alignment.classes[side].iat[row]) for side in ("target", "reference"))
@@ -208,7 +210,23 @@ def _list_read_tensors(alignment: Alignment, row: int) -> list[tuple[int, int]]:
     ]
     if any(len(rows) != 1 for pair in pairs for rows in pair):
         return []
-    return [(rows_t[0], rows_r[0]) for rows_t, rows_r in pairs]
+    read_tensors = [(rows_t[0], rows_r[0]) for rows_t, rows_r in pairs]
+    is_moved = all(
+        _hold_same_elements(flow, own, read[side])
+        for read in read_tensors
+        for side, (flow, own) in enumerate(zip(flows, tensors, strict=True))
+    )
+    return read_tensors if is_moved else []
+
+
+def _hold_same_elements(flow: Flow, tensor: int, other: int) -> bool:
+    """Return whether two tensors hold the same numbers, in any order; false if one is not whole."""
+    if tensor == other:
+        return True
+    arrays = [load_readable_tensor(flow.trace, each) for each in (tensor, other)]
+    if arrays[0] is None or arrays[1] is None:
+        return False
+    return np.array_equal(np.sort(arrays[0], axis=None), np.sort(arrays[1], axis=None))
 
 
 def _index_readers(flow: Flow, value: int) -> dict[int, list[int]]:

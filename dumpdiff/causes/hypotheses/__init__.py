@@ -85,8 +85,8 @@ PATH_HYPOTHESES = gradient_paths.HYPOTHESES
 #: What is seen of a value whose cause is not found.
 LAST_HYPOTHESES = (
     *factors.ZERO_HYPOTHESES,
-    *row_selection.LAST_HYPOTHESES,
     *whole_attention.LAST_HYPOTHESES,
+    *row_selection.LAST_HYPOTHESES,
 )
 
 __all__ = [

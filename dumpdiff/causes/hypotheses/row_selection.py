@@ -207,12 +207,12 @@ def suggest_rows_elsewhere(case: FaultCase) -> Iterator[Candidate]:
         return
     grid, width = case.faithful.shape[:-1], case.faithful.shape[-1]
     n_rows = case.faithful.size // width
-    tables = [(_OWN_ROWS, case.faithful)]
-    tables += [
+    tables = [
         (operand.name, operand.array)
         for operand in case.list_shared_operands()
         if operand.is_floating and operand.shape[-1:] == (width,) and operand.shape != grid
     ]
+    tables.append((_OWN_ROWS, case.faithful))
     for name, array in tables:
         table = array.reshape(-1, width)
         if width < 2 or n_rows < 2 or len(table) * case.faithful.size > _MAX_DISTANCES:
@@ -221,7 +221,8 @@ def suggest_rows_elsewhere(case: FaultCase) -> Iterator[Candidate]:
             _find_nearest_rows(table, rows.reshape(-1, width))
             for rows in (case.faithful, case.faulty)
         )
-        if np.array_equal(faithful_ids, faulty_ids):
+        is_permutation = np.array_equal(np.sort(faithful_ids), np.sort(faulty_ids))
+        if np.array_equal(faithful_ids, faulty_ids) or (name == _OWN_ROWS and not is_permutation):
             continue
         cause, description, contrast = _describe_moved_rows(name, faulty_ids, faithful_ids, grid)
         yield Candidate(
@@ -257,10 +258,41 @@ def _describe_moved_rows(
             if moved is not None:
                 subject = name if name == _OWN_ROWS else f"the rows of {name}"
                 return moved[0], f"{subject} {moved[1]}", ""
+    length = _find_missing_offset(faithful_ids - ids, grid)
+    if length:
+        text = (
+            f"rows of {name} counted in each of {grid[0]} blocks, without {length} times its number"
+        )
+        return "missing-term", text, "adds that offset"
+    length = _find_missing_offset(ids - faithful_ids, grid)
+    if length:
+        text = f"rows of {name} counted from the first of {grid[0]} blocks on"
+        return "missing-term", text, f"counts them in each block, without {length} times its number"
+    differences = np.unique(ids - faithful_ids)
+    if len(differences) == 1:
+        return "row-shift", f"rows of {name} shifted by {differences[0]}", ""
     numbers, own_numbers = (
         format_first_numbers(each.tolist(), _N_LISTED) for each in (ids, faithful_ids)
     )
-    return "row-shift", f"rows {numbers} of {name}", f"takes rows {own_numbers}"
+    return "input-source", f"rows {numbers} of {name}", f"takes rows {own_numbers}"
+
+
+def _find_missing_offset(differences: Ints, grid: tuple[int, ...]) -> int:
+    """Return k if the rows of the i-th block are i k apart, 0 if they are not.
+
+    An index into a flat batch is that in its sequence plus the number of the sequence times its
+    length.
+    """
+    if len(grid) < 2 or grid[0] < 2:
+        return 0
+    by_block = differences.reshape(grid[0], -1)
+    length = int(by_block[1, 0])
+    expected = length * np.arange(grid[0])[:, None]
+    return (
+        length
+        if length > 0 and np.array_equal(by_block, np.broadcast_to(expected, by_block.shape))
+        else 0
+    )
 
 
 def _list_grids(grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
