@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from ..graph import Flow
-from ..model.arrays import Ints
+from ..model.arrays import Flags, Ints
 from ..model.dtypes import get_unit_roundoff
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.scaled_sums import compute_norm
@@ -240,13 +240,20 @@ def has_diverged(matching: Matching) -> bool:
     references = matching.classes_t[targets]
     distances = compute_distances(matching.prints_t, targets, matching.prints_r, references)
     targets, references = targets[distances > threshold], references[distances > threshold]
+    return not flag_multiples(matching, targets, references).all()
+
+
+def flag_multiples(matching: Matching, targets: Ints, references: Ints) -> Flags:
+    """Return for pairs of classes whether one is a multiple of the other one, and not near it."""
     prints_t, prints_r = matching.prints_t.take(targets), matching.prints_r.take(references)
     rows = np.arange(len(targets))
     shapes = prints_t.normalize(), prints_r.normalize()
+    threshold = _DIVERGED_TOLERANCES * matching.tolerance
     is_multiple = compute_distances(shapes[0], rows, shapes[1], rows) <= threshold
     with np.errstate(all="ignore"):
         is_near = np.abs(prints_t.norm / prints_r.norm - 1) < _NEAR_DISTANCE
-    return bool((~is_multiple | is_near).any())
+    flags: Flags = is_multiple & ~is_near
+    return flags
 
 
 def _find_losses(matching: Matching) -> tuple[int, int] | None:

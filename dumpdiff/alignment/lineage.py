@@ -17,7 +17,7 @@ from ..model.arrays import Ints
 from ..model.dtypes import is_floating
 from ..model.trace import FORWARD
 from . import confidence
-from .anchors import has_conflicting_inputs
+from .anchors import flag_multiples, has_conflicting_inputs
 from .matches import Matching
 
 #: Kinds of ops that both sides have under one name, however the rest of a layer is written.
@@ -35,7 +35,8 @@ _Form = tuple[str, float]
 def pair_by_lineage(matching: Matching) -> bool:
     """Pair results of one kind and size that alone follow from the same paired values.
 
-    One side may read further values, such as a mask. Returns whether any pair was added.
+    One side may read further values, such as a mask. Multiples of each other are left: one side
+    scales the queries, the other one the scores. Returns whether any pair was added.
     """
     open_t = _group_open_results(matching.target, matching.kinds_t, matching.classes_t)
     open_r = _group_open_results(matching.reference, matching.kinds_r, matching.classes_r)
@@ -55,7 +56,8 @@ def pair_by_lineage(matching: Matching) -> bool:
         pairs += _match_lineages(partners, lineages_r)
     progress = False
     for t, r in matching.sort_pairs(pairs):
-        if not has_conflicting_inputs(matching, t, r):
+        is_multiple = bool(flag_multiples(matching, np.array([t]), np.array([r]))[0])
+        if not is_multiple and not has_conflicting_inputs(matching, t, r):
             progress |= matching.pair(t, r, "structure", confidence.LINEAGE)
     return progress
 
