@@ -5,8 +5,9 @@ Each operator is run on its recorded inputs first, and must give its recorded ou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from ..graph.recent_values import list_recent_values
 from ..model.arrays import AnyArray, Ints
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD, OPTIMIZER
+from ..operators import compute_relative_distance
+from ..operators.activations import ACTIVATIONS, ACTIVATIONS_BY_KIND
 from ..operators.convolution_gradients import CONVOLUTION_GRADIENTS
 from .comparison_index import (
     ComparisonIndex,
@@ -42,6 +45,10 @@ _SELECTING_KINDS = {"slice", "split", "reshape", "squeeze", "expand_dims", "tran
                     "contiguous", "gather_rows", "index", "unbind"}  # fmt: skip
 #: Elements of a padded tensor, in elements of what was padded, and elements that show a clamp.
 _MAX_PADDED_SHARE, _MIN_APPLIED = 4, 8
+#: Axes of a tensor whose orders are tried.
+_MAX_MOVED_AXES = 4
+#: Elements that rule out most activations.
+_ACTIVATION_SAMPLE = 64
 #: Evidence of a missing edge that names the values that an unrecorded op read -> kind of that op.
 BRIDGE_KINDS = {
     "joined": "concat",
@@ -225,15 +232,40 @@ class _RegionBuilder:
                     name = "an unrecorded pad"
                     return Step(name, "pad", tuple(inputs), {}, value, output, places=places)
                 continue
-            limits = [float(output.min()), float(output.max())]
-            clipped = np.clip(array.reshape(output.shape), limits[0], limits[1])
-            is_clipped = np.any(array.reshape(output.shape) != output)
-            if is_clipped and np.array_equal(clipped, output):
-                inputs = [self._describe_input(source, array)]
-                inputs += [StepInput(-1, np.asarray(n), "a limit", False, False) for n in limits]
-                step = Step("an unrecorded clamp", "clamp", tuple(inputs), {}, value, output)
-                return interpret_step(step, _STEP_TOLERANCES * self.tolerance)
+            for view in _list_views(array, output.shape):
+                step = self._read_function(value, source, view, output)
+                if step is not None:
+                    return step
         return None
+
+    def _read_function(self, value: int, source: int, x: AnyArray, output: AnyArray) -> Step | None:
+        """Return the unrecorded activation of x that a value is, or x clamped to its own limits."""
+        if np.array_equal(x, output):
+            return None
+        inputs = [self._describe_input(source, x)]
+        kind = self._name_activation(x, output)
+        if not kind:
+            limits = [float(output.min()), float(output.max())]
+            if not np.array_equal(np.clip(x, limits[0], limits[1]), output):
+                return None
+            kind = "clamp"
+            inputs += [StepInput(-1, np.asarray(n), "a limit", False, False) for n in limits]
+        step = Step(f"an unrecorded {kind}", kind, tuple(inputs), {}, value, output)
+        return interpret_step(step, _STEP_TOLERANCES * self.tolerance)
+
+    def _name_activation(self, x: AnyArray, output: AnyArray) -> str:
+        """Return the kind of the activation of which a value is the result; '' if it is none."""
+        rows = slice(None, None, max(1, x.size // _ACTIVATION_SAMPLE))
+        for kind, names in ACTIVATIONS_BY_KIND.items():
+            for name in names:
+                function = ACTIVATIONS[name]
+                pairs = [(x.reshape(-1)[rows], output.reshape(-1)[rows]), (x, output)]
+                if name != "identity" and all(
+                    compute_relative_distance(function(a), b) <= _STEP_TOLERANCES * self.tolerance
+                    for a, b in pairs
+                ):
+                    return kind
+        return ""
 
     def _load_value(self, value: int) -> AnyArray | None:
         """Return a whole tensor of a value; None if there is none, or a too large one."""
@@ -344,6 +376,16 @@ def _find_cut(source: AnyArray, output: AnyArray) -> Ints | None:
         places = find_places([source], output)
     is_whole = places is not None and places.min() >= 0
     return places if is_whole else None
+
+
+def _list_views(array: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyArray]:
+    """Yield an array of as many elements in a shape: in memory order, and with its axes moved."""
+    yield array.reshape(shape)
+    if array.ndim == len(shape) <= _MAX_MOVED_AXES:
+        for axes in permutations(range(array.ndim)):
+            view = array.transpose(axes)
+            if view.shape == shape and list(axes) != sorted(axes):
+                yield view
 
 
 def _negates(array: AnyArray, output: AnyArray) -> bool:

@@ -5,7 +5,7 @@ between. What follows from the change is compared with its value at the end of t
 """
 
 from ...hypothesis import Hypothesis
-from .activations import list_activations, list_clamps
+from .activations import list_activations, list_clamps, list_common_activations
 from .change import make_search
 from .discrete_inputs import list_exchanged_numbers, list_lost_numbers, list_other_numbers
 from .fitted_numbers import (
@@ -92,6 +92,7 @@ HYPOTHESES = (
     Hypothesis("split-order", make_search(list_rows_by_head)),
     Hypothesis("gate-up-swapped", make_search(list_swapped_gates)),
     Hypothesis("activation-kind", make_search(list_activations)),
+    Hypothesis("activation-kind", make_search(list_common_activations)),
     Hypothesis("pooling", make_search(list_poolings)),
     Hypothesis("pooling", make_search(list_row_reductions)),
     Hypothesis("pooling", make_search(list_plain_divisors)),

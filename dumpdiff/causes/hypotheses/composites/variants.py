@@ -163,6 +163,17 @@ def _fill_padding(number: int, step: Step, places: Ints) -> Iterator[Change]:
         if own_modes and mode not in own_modes:
             contrast = f"pads with mode {own_modes[0]}"
             yield Change(number, output, "padding-mode", f"padding mode {mode}", contrast)
+    padded_axes = [axis for axis, width in enumerate(widths) if any(width)]
+    if len(padded_axes) == 1 and "zeros" in own_modes:
+        (axis,) = padded_axes
+        for before in range(sum(widths[axis]) + 1):
+            other_widths = list(widths)
+            other_widths[axis] = (before, sum(widths[axis]) - before)
+            if other_widths != widths:
+                output = np.pad(step.output[inner], other_widths)
+                text = f"{before} zeros before and {other_widths[axis][1]} behind"
+                contrast = f"pads {widths[axis][0]} before and {widths[axis][1]} behind"
+                yield Change(number, output, "causal-shift", text, contrast)
 
 
 def _find_inner_window(inner_shape: tuple[int, ...], places: Ints) -> tuple[slice, ...] | None:
