@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -37,6 +38,8 @@ _PRODUCT_OPS = ("matmul", "addmm", "convolution")
 _ADDING_KINDS = ("add", "sub", "masked_fill", "where")
 #: Functions of predictions and labels: nobody leaves out one of them.
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "bce_loss", "ctc_loss"}
+#: Losses that take a weight for each class.
+_CLASS_LOSSES = {"cross_entropy", "nll_loss"}
 
 
 def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -81,7 +84,7 @@ def _name_doubled_input(
 
 
 def list_equal_weights(case: FaultCase, region: Region) -> Iterator[Change]:
-    """Take every weight of a loss that the batch gives as one, wherever it is read."""
+    """Take every weight of a loss that the batch gives, or of a class, as one."""
     is_of_loss = case.is_near_loss or case.faithful.size == 1
     if not is_of_loss or case.phase != FORWARD:
         return
@@ -102,6 +105,20 @@ def list_equal_weights(case: FaultCase, region: Region) -> Iterator[Change]:
             f"has weights of {item.array.min():.4g} to {item.array.max():.4g}",
             replaced_values={value: np.ones_like(item.array)},
         )
+    for number, step in enumerate(region.steps):
+        class_weights = step.keywords.get("weight")
+        if step.kind not in _CLASS_LOSSES or class_weights is None or not class_weights.ndim:
+            continue
+        keywords = {**step.keywords, "weight": np.ones_like(class_weights)}
+        output = replace(step, keywords=keywords).compute(step.list_arrays())
+        if output is not None and np.ptp(class_weights) > 0:
+            yield Change(
+                number,
+                output,
+                "loss-weight",
+                f"all weights of the classes 1 in {step.name}",
+                f"has weights of {class_weights.min():.4g} to {class_weights.max():.4g}",
+            )
 
 
 def list_missing_affines(case: FaultCase, region: Region) -> Iterator[Change]:
