@@ -45,6 +45,8 @@ _SELECTING_KINDS = {"slice", "split", "reshape", "squeeze", "expand_dims", "tran
                     "contiguous", "gather_rows", "index", "unbind"}  # fmt: skip
 #: Elements of a padded tensor, in elements of what was padded, and elements that show a clamp.
 _MAX_PADDED_SHARE, _MIN_APPLIED = 4, 8
+#: Fewest axes of a tensor that is joined of others along its last one.
+_MIN_JOINED_AXES = 2
 #: Axes of a tensor whose orders are tried.
 _MAX_MOVED_AXES = 4
 #: Elements that rule out most activations.
@@ -187,7 +189,11 @@ class _RegionBuilder:
             return None
         bridge = find_bridge(self.flow, value)
         if bridge is None or bridge.evidence not in BRIDGE_KINDS:
-            return self._read_cut(value, output) or self._read_applied(value, output)
+            return (
+                self._read_cut(value, output)
+                or self._read_applied(value, output)
+                or self._read_join(value, output)
+            )
         inputs = []
         for parent in bridge.parents:
             array = self._load_value(parent)
@@ -237,6 +243,36 @@ class _RegionBuilder:
                 if step is not None:
                     return step
         return None
+
+    def _read_join(self, value: int, output: AnyArray) -> Step | None:
+        """Return the unrecorded op that joined recent values along the last axis, if any.
+
+        What is none of them is taken as it is.
+        """
+        if output.dtype.kind != "f" or output.ndim < _MIN_JOINED_AXES:
+            return None
+        inputs: list[StepInput] = []
+        places = np.full(output.shape, -1)
+        n_elements = 0
+        for source in list_recent_values(self.flow, value):
+            width = int(self.flow.sizes[source]) * output.shape[-1] // output.size
+            array = self._load_value(source) if 1 < width < output.shape[-1] else None
+            if array is None or array.dtype.kind != "f" or array.size < _MIN_APPLIED:
+                continue
+            start = _find_block(output, array, width)
+            if start < 0 or places[..., start : start + width].max() >= 0:
+                continue
+            block = n_elements + np.arange(array.size)
+            places[..., start : start + width] = block.reshape(*output.shape[:-1], width)
+            inputs.append(self._describe_input(source, array))
+            n_elements += array.size
+        if not inputs:
+            return None
+        is_unknown = places < 0
+        places[is_unknown] = n_elements + np.flatnonzero(is_unknown.reshape(-1))
+        inputs.append(StepInput(-1, output, "other values", False, False))
+        name = "an unrecorded concat"
+        return Step(name, "concat", tuple(inputs), {}, value, output, places=places.reshape(-1))
 
     def _read_function(self, value: int, source: int, x: AnyArray, output: AnyArray) -> Step | None:
         """Return the unrecorded activation of x that a value is, or x clamped to its own limits."""
@@ -386,6 +422,17 @@ def _list_views(array: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyArray]:
             view = array.transpose(axes)
             if view.shape == shape and list(axes) != sorted(axes):
                 yield view
+
+
+def _find_block(output: AnyArray, array: AnyArray, width: int) -> int:
+    """Return the first of the last axis' columns that hold an array, -1 if none do."""
+    if array.size * output.shape[-1] != output.size * width:
+        return -1
+    rows, block = output.reshape(-1, output.shape[-1]), array.reshape(-1, width)
+    for start in np.flatnonzero(rows[0, : rows.shape[1] - width + 1] == block[0, 0]).tolist():
+        if np.array_equal(rows[:, start : start + width], block):
+            return int(start)
+    return -1
 
 
 def _negates(array: AnyArray, output: AnyArray) -> bool:

@@ -16,7 +16,7 @@ from .fitted_numbers import (
     list_plain_divisors,
 )
 from .gates import list_swapped_gates
-from .joined_parts import list_other_joins
+from .joined_parts import list_foreign_joins, list_other_joins
 from .loss_terms import list_other_denominators, list_other_loss_functions
 from .missing_inputs import (
     list_bypassed_steps,
@@ -88,6 +88,7 @@ HYPOTHESES = (
     Hypothesis("rope-missing", make_search(list_rotations)),
     Hypothesis("input-order", make_search(list_exchanged_inputs)),
     Hypothesis("input-order", make_search(list_other_joins)),
+    Hypothesis("input-source", make_search(list_foreign_joins)),
     Hypothesis("split-order", make_search(list_split_orders)),
     Hypothesis("split-order", make_search(list_rows_by_head)),
     Hypothesis("gate-up-swapped", make_search(list_swapped_gates)),
