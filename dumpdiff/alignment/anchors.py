@@ -417,15 +417,22 @@ def _has_other_parameters(matching: Matching, t: int, r: int) -> bool:
     """
     parameters_t = _find_parameters(matching.target, matching.classes_t, t)
     parameters_r = _find_parameters(matching.reference, matching.classes_r, r)
-    partners_t = {int(matching.classes_t[value]) for value in parameters_t} - {-1}
-    partners_r = {value for value in parameters_r if matching.classes_r[value] >= 0}
     if not parameters_t or not parameters_r:
         return False
+    partners_t, partners_r = find_paired_parameters(matching, t, r)
     if partners_t.isdisjoint(partners_r):
         return bool(partners_t or partners_r)
     own = {int(matching.classes_r[value]) for value in partners_r - partners_t}
     others = partners_t - partners_r
     return _are_applied(matching.target, t, own) or _are_applied(matching.reference, r, others)
+
+
+def find_paired_parameters(matching: Matching, t: int, r: int) -> tuple[set[int], set[int]]:
+    """Return the paired parameters from which two values come, as classes of the reference."""
+    parameters_t = _find_parameters(matching.target, matching.classes_t, t)
+    parameters_r = _find_parameters(matching.reference, matching.classes_r, r)
+    partners_t = {int(matching.classes_t[value]) for value in parameters_t} - {-1}
+    return partners_t, {value for value in parameters_r if matching.classes_r[value] >= 0}
 
 
 def _are_applied(flow: Flow, value: int, parameters: set[int]) -> bool:

@@ -17,7 +17,7 @@ from ..model.arrays import Ints
 from ..model.dtypes import is_floating
 from ..model.trace import FORWARD
 from . import confidence
-from .anchors import flag_multiples, has_conflicting_inputs
+from .anchors import find_paired_parameters, flag_multiples, has_conflicting_inputs
 from .matches import Matching
 
 #: Kinds of ops that both sides have under one name, however the rest of a layer is written.
@@ -57,7 +57,10 @@ def pair_by_lineage(matching: Matching) -> bool:
     progress = False
     for t, r in matching.sort_pairs(pairs):
         is_multiple = bool(flag_multiples(matching, np.array([t]), np.array([r]))[0])
-        if not is_multiple and not has_conflicting_inputs(matching, t, r):
+        parameters_t, parameters_r = find_paired_parameters(matching, t, r)
+        if is_multiple or parameters_t != parameters_r:
+            continue  # one is scaled, or has its bias already
+        if not has_conflicting_inputs(matching, t, r):
             progress |= matching.pair(t, r, "structure", confidence.LINEAGE)
     return progress
 
