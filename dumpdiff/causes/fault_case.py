@@ -116,8 +116,9 @@ class FaultCase:
     find_parameters: Callable[[int], Sequence[Operand]] = lambda _: ()
     #: returns whether a value of the faithful side was computed from another one, by their classes
     depends_on: Callable[[int, int], bool] = lambda _value, _other: True
-    #: returns whether the faulty side adds zeros of a size to its partner of an agreeing value
-    adds_zeros: Callable[[int, int], bool] = lambda _value, _size: False
+    #: returns whether an op of a kind, of the faulty side, combines its partner of an agreeing value
+    #: with zeros or ones of a size that change nothing
+    combines_neutral: Callable[[int, int, str], bool] = lambda _value, _size, _kind: False
     #: returns an op that some values of the faithful side need, and another one does not, and that
     #: the faulty side applies to another value
     find_moved_step: Callable[[Sequence[int], int], MovedStep | None] = lambda _omitted, _kept: None

@@ -210,10 +210,10 @@ def _name_missing_input(
     return "missing-term", f"without {step_input.name} in {step.name} ({step.kind})"
 
 
-def _is_zeroed(case: FaultCase, step: Step, step_input: StepInput) -> bool:
-    """Return whether the other side adds zeros where a step adds an input."""
-    return step.kind == "add" and any(
-        case.adds_zeros(other.value, step_input.array.size)
+def _is_neutral(case: FaultCase, step: Step, step_input: StepInput) -> bool:
+    """Return whether the other side adds zeros, or multiplies by ones, in the place of an input."""
+    return any(
+        case.combines_neutral(other.value, step_input.array.size, step.kind)
         for _, other in list_floating_inputs(step)
         if other is not step_input and other.agrees
     )
@@ -226,8 +226,8 @@ def _name_missing_part(
 
     Of zeros, too, that the other side adds in its place.
     """
-    if _is_zeroed(case, step, step_input):
-        return _name_zeroed(region, step, step_input)
+    if _is_neutral(case, step, step_input):
+        return _name_neutral(region, step, step_input)
     bias_name = _find_bias(case, step, step_input)
     if bias_name:
         return "bias-missing", f"without its bias ({bias_name})"
@@ -246,11 +246,12 @@ def _name_missing_factor(step: Step, step_input: StepInput) -> tuple[str, str] |
     return None
 
 
-def _name_zeroed(region: Region, step: Step, step_input: StepInput) -> tuple[str, str]:
-    """Return (cause, description) of an addend in whose place the other side adds zeros."""
-    if _is_decayed_sum(region, step, step_input):
+def _name_neutral(region: Region, step: Step, step_input: StepInput) -> tuple[str, str]:
+    """Return (cause, description) of an input in whose place the other side has zeros or ones."""
+    if step.kind == "add" and _is_decayed_sum(region, step, step_input):
         return "hidden-state-reset", f"a state of zeros, without {step_input.name}"
-    return "zeroed", f"{step_input.name} filled with 0 in {step.name}"
+    number = 1 if step.kind == "mul" else 0
+    return "zeroed", f"{step_input.name} filled with {number} in {step.name}"
 
 
 def _is_decayed_sum(region: Region, step: Step, step_input: StepInput) -> bool:
