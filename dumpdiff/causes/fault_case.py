@@ -116,7 +116,7 @@ class FaultCase:
     find_parameters: Callable[[int], Sequence[Operand]] = lambda _: ()
     #: returns whether a value of the faithful side was computed from another one, by their classes
     depends_on: Callable[[int, int], bool] = lambda _value, _other: True
-    #: returns whether an op of a kind, of the faulty side, combines its partner of an agreeing value
+    #: returns whether an op of a kind of the faulty side combines its partner of an agreeing value
     #: with zeros or ones of a size that change nothing
     combines_neutral: Callable[[int, int, str], bool] = lambda _value, _size, _kind: False
     #: returns an op that some values of the faithful side need, and another one does not, and that
