@@ -420,7 +420,8 @@ def _list_values_elsewhere(
 ) -> list[tuple[str, AnyArray, bool]]:
     """Return (name, array, False) of values of the same size that both sides have.
 
-    Those of the shape that the input had before its axes were exchanged are rearranged like it.
+    Those of the shape that the input had before its axes were exchanged are rearranged like it,
+    and also taken in memory order, as if the exchange was forgotten.
     """
     shape = step_input.array.shape
     computed = case.load_value(step_input.value)
@@ -428,10 +429,10 @@ def _list_values_elsewhere(
     computed_shape = shape if computed is None or order is None else computed.shape
     values = []
     for operand in case.find_other_values(shape):
-        array = operand.array.reshape(-1)
+        flat = operand.array.reshape(-1)
         if order is not None and operand.shape == computed_shape != shape:
-            array = array[order]
-        values.append((operand.name, array.reshape(shape), False))
+            values.append((operand.name, flat[order].reshape(shape), False))
+        values.append((operand.name, flat.reshape(shape), False))
     return values
 
 
