@@ -194,8 +194,9 @@ def find_padding(source: AnyArray, output: AnyArray) -> Ints | None:
     for axes in permutations(range(source.ndim)):
         inner = source.transpose(axes)
         n_starts = [length - own + 1 for own, length in zip(inner.shape, output.shape, strict=True)]
-        if min(n_starts) < 1 or np.prod(n_starts) > _MAX_PADDINGS:
-            continue
+        is_repeated = any(n > own for n, own in zip(n_starts, inner.shape, strict=True))
+        if min(n_starts) < 1 or np.prod(n_starts) > _MAX_PADDINGS or is_repeated:
+            continue  # what is twice as long is repeated, not padded
         for starts in np.ndindex(*n_starts):
             window = tuple(map(slice, starts, np.add(starts, inner.shape)))
             if not np.array_equal(output[window], inner):
