@@ -262,6 +262,8 @@ class _RegionBuilder:
             start = _find_block(output, array, width)
             if start < 0 or places[..., start : start + width].max() >= 0:
                 continue
+            if _find_block(output[..., start + width :], array, width) >= 0:
+                return None  # it is repeated
             block = n_elements + np.arange(array.size)
             places[..., start : start + width] = block.reshape(*output.shape[:-1], width)
             inputs.append(self._describe_input(source, array))
@@ -426,7 +428,7 @@ def _list_views(array: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyArray]:
 
 def _find_block(output: AnyArray, array: AnyArray, width: int) -> int:
     """Return the first of the last axis' columns that hold an array, -1 if none do."""
-    if array.size * output.shape[-1] != output.size * width:
+    if array.size * output.shape[-1] != output.size * width or width > output.shape[-1]:
         return -1
     rows, block = output.reshape(-1, output.shape[-1]), array.reshape(-1, width)
     for start in np.flatnonzero(rows[0, : rows.shape[1] - width + 1] == block[0, 0]).tolist():
