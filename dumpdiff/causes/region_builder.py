@@ -5,9 +5,9 @@ Each operator is run on its recorded inputs first, and must give its recorded ou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import permutations
+from functools import partial
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from ..graph.recent_values import list_recent_values
 from ..model.arrays import AnyArray, Ints
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD, OPTIMIZER
-from ..operators import compute_relative_distance
-from ..operators.activations import ACTIVATIONS, ACTIVATIONS_BY_KIND
 from ..operators.convolution_gradients import CONVOLUTION_GRADIENTS
 from .comparison_index import (
     ComparisonIndex,
@@ -27,9 +25,10 @@ from .comparison_index import (
     list_cut_sources,
     name_producer,
 )
-from .element_places import find_order, find_padding, find_places, find_window
+from .element_places import find_order, find_places, find_window
 from .interpretation import interpret_step
 from .region import Region, Step, StepInput
+from .unrecorded_ops import UnrecordedSource, find_unrecorded_op
 
 #: Operators of a region at most, also of one in which a single change is tried, and elements of
 #: one operator's inputs and outputs together.
@@ -43,14 +42,6 @@ _MAX_SELECTIONS = 6
 _SELECTING_BRIDGES = {"part", "rearranged", "cast", "stack", "joined"}
 _SELECTING_KINDS = {"slice", "split", "reshape", "squeeze", "expand_dims", "transpose", "identity",
                     "contiguous", "gather_rows", "index", "unbind"}  # fmt: skip
-#: Elements of a padded tensor, in elements of what was padded, and elements that show a clamp.
-_MAX_PADDED_SHARE, _MIN_APPLIED = 4, 8
-#: Fewest axes of a tensor that is joined of others along its last one.
-_MIN_JOINED_AXES = 2
-#: Axes of a tensor whose orders are tried.
-_MAX_MOVED_AXES = 4
-#: Elements that rule out most activations.
-_ACTIVATION_SAMPLE = 64
 #: Evidence of a missing edge that names the values that an unrecorded op read -> kind of that op.
 BRIDGE_KINDS = {
     "joined": "concat",
@@ -189,11 +180,7 @@ class _RegionBuilder:
             return None
         bridge = find_bridge(self.flow, value)
         if bridge is None or bridge.evidence not in BRIDGE_KINDS:
-            return (
-                self._read_cut(value, output)
-                or self._read_applied(value, output)
-                or self._read_join(value, output)
-            )
+            return self._read_cut(value, output) or self._read_applied(value, output)
         inputs = []
         for parent in bridge.parents:
             array = self._load_value(parent)
@@ -220,90 +207,25 @@ class _RegionBuilder:
         return None
 
     def _read_applied(self, value: int, output: AnyArray) -> Step | None:
-        """Return the unrecorded padding, or clamp to its own limits, of a recent value, if any."""
-        if output.dtype.kind != "f" or output.size < _MIN_APPLIED:
+        """Return the unrecorded op that made a value of recent ones, if its numbers show it."""
+        recent_values = list_recent_values(self.flow, value)
+        sizes = self.flow.sizes[recent_values].tolist()
+        sources = [
+            UnrecordedSource(recent, size, partial(self._load_value, recent))
+            for recent, size in zip(recent_values, sizes, strict=True)
+        ]
+        op = find_unrecorded_op(sources, output, _STEP_TOLERANCES * self.tolerance)
+        if op is None:
             return None
-        for source in list_recent_values(self.flow, value):
-            size = int(self.flow.sizes[source])
-            is_padding = size < output.size <= _MAX_PADDED_SHARE * size
-            if size != output.size and not is_padding:
-                continue
-            array = self._load_value(source)
-            if array is None or array.dtype.kind != "f":
-                continue
-            if is_padding:
-                places = find_padding(array, output)
-                if places is not None:
-                    inputs = [self._describe_input(source, array)]
-                    name = "an unrecorded pad"
-                    return Step(name, "pad", tuple(inputs), {}, value, output, places=places)
-                continue
-            for view in _list_views(array, output.shape):
-                step = self._read_function(value, source, view, output)
-                if step is not None:
-                    return step
-        return None
-
-    def _read_join(self, value: int, output: AnyArray) -> Step | None:
-        """Return the unrecorded op that joined recent values along the last axis, if any.
-
-        What is none of them is taken as it is.
-        """
-        if output.dtype.kind != "f" or output.ndim < _MIN_JOINED_AXES:
-            return None
-        inputs: list[StepInput] = []
-        places = np.full(output.shape, -1)
-        n_elements = 0
-        for source in list_recent_values(self.flow, value):
-            width = int(self.flow.sizes[source]) * output.shape[-1] // output.size
-            array = self._load_value(source) if 1 < width < output.shape[-1] else None
-            if array is None or array.dtype.kind != "f" or array.size < _MIN_APPLIED:
-                continue
-            start = _find_block(output, array, width)
-            if start < 0 or places[..., start : start + width].max() >= 0:
-                continue
-            if _find_block(output[..., start + width :], array, width) >= 0:
-                return None  # it is repeated
-            block = n_elements + np.arange(array.size)
-            places[..., start : start + width] = block.reshape(*output.shape[:-1], width)
-            inputs.append(self._describe_input(source, array))
-            n_elements += array.size
-        if not inputs:
-            return None
-        is_unknown = places < 0
-        places[is_unknown] = n_elements + np.flatnonzero(is_unknown.reshape(-1))
-        inputs.append(StepInput(-1, output, "other values", False, False))
-        name = "an unrecorded concat"
-        return Step(name, "concat", tuple(inputs), {}, value, output, places=places.reshape(-1))
-
-    def _read_function(self, value: int, source: int, x: AnyArray, output: AnyArray) -> Step | None:
-        """Return the unrecorded activation of x that a value is, or x clamped to its own limits."""
-        if np.array_equal(x, output):
-            return None
-        inputs = [self._describe_input(source, x)]
-        kind = self._name_activation(x, output)
-        if not kind:
-            limits = [float(output.min()), float(output.max())]
-            if not np.array_equal(np.clip(x, limits[0], limits[1]), output):
-                return None
-            kind = "clamp"
-            inputs += [StepInput(-1, np.asarray(n), "a limit", False, False) for n in limits]
-        step = Step(f"an unrecorded {kind}", kind, tuple(inputs), {}, value, output)
+        inputs = [self._describe_input(source, array) for source, array in op.inputs]
+        inputs += [StepInput(-1, np.asarray(n), "a limit", False, False) for n in op.limits]
+        if op.other_values is not None:
+            inputs.append(StepInput(-1, op.other_values, "other values", False, False))
+        name = f"an unrecorded {op.kind}"
+        step = Step(name, op.kind, tuple(inputs), {}, value, output, places=op.places)
+        if op.places is not None:
+            return step
         return interpret_step(step, _STEP_TOLERANCES * self.tolerance)
-
-    def _name_activation(self, x: AnyArray, output: AnyArray) -> str:
-        """Return the kind of the activation of which a value is the result; '' if it is none."""
-        rows = slice(None, None, max(1, x.size // _ACTIVATION_SAMPLE))
-        for kind, names in ACTIVATIONS_BY_KIND.items():
-            for name in names:
-                function = ACTIVATIONS[name]
-                pairs = [(x.reshape(-1)[rows], output.reshape(-1)[rows]), (x, output)]
-                if name != "identity" and all(
-                    compute_relative_distance(function(a), b) <= _STEP_TOLERANCES * self.tolerance
-                    for a, b in pairs
-                ):
-                    return kind
-        return ""
 
     def _load_value(self, value: int) -> AnyArray | None:
         """Return a whole tensor of a value; None if there is none, or a too large one."""
@@ -414,27 +336,6 @@ def _find_cut(source: AnyArray, output: AnyArray) -> Ints | None:
         places = find_places([source], output)
     is_whole = places is not None and places.min() >= 0
     return places if is_whole else None
-
-
-def _list_views(array: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyArray]:
-    """Yield an array of as many elements in a shape: in memory order, and with its axes moved."""
-    yield array.reshape(shape)
-    if array.ndim == len(shape) <= _MAX_MOVED_AXES:
-        for axes in permutations(range(array.ndim)):
-            view = array.transpose(axes)
-            if view.shape == shape and list(axes) != sorted(axes):
-                yield view
-
-
-def _find_block(output: AnyArray, array: AnyArray, width: int) -> int:
-    """Return the first of the last axis' columns that hold an array, -1 if none do."""
-    if array.size * output.shape[-1] != output.size * width or width > output.shape[-1]:
-        return -1
-    rows, block = output.reshape(-1, output.shape[-1]), array.reshape(-1, width)
-    for start in np.flatnonzero(rows[0, : rows.shape[1] - width + 1] == block[0, 0]).tolist():
-        if np.array_equal(rows[:, start : start + width], block):
-            return int(start)
-    return -1
 
 
 def _negates(array: AnyArray, output: AnyArray) -> bool:
