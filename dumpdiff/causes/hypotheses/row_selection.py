@@ -210,7 +210,7 @@ def suggest_rows_elsewhere(case: FaultCase) -> Iterator[Candidate]:
     tables = [
         (operand.name, operand.array)
         for operand in case.list_shared_operands()
-        if operand.is_floating and operand.shape[-1:] == (width,) and operand.shape != grid
+        if operand.is_floating and operand.shape[-1:] == (width,)
     ]
     tables.append((_OWN_ROWS, case.faithful))
     for name, array in tables:
@@ -249,7 +249,8 @@ def _describe_moved_rows(
 
     The rows of an image may lie on one axis.
     """
-    if np.array_equal(np.sort(ids), np.sort(faithful_ids)):
+    is_unique = len(np.unique(faithful_ids)) == len(ids)
+    if is_unique and np.array_equal(np.sort(ids), np.sort(faithful_ids)):
         places = np.empty(int(faithful_ids.max()) + 1, int)
         places[faithful_ids] = np.arange(len(ids))
         order = places[ids]
@@ -287,12 +288,8 @@ def _find_missing_offset(differences: Ints, grid: tuple[int, ...]) -> int:
         return 0
     by_block = differences.reshape(grid[0], -1)
     length = int(by_block[1, 0])
-    expected = length * np.arange(grid[0])[:, None]
-    return (
-        length
-        if length > 0 and np.array_equal(by_block, np.broadcast_to(expected, by_block.shape))
-        else 0
-    )
+    is_growing = bool(np.all(by_block == length * np.arange(grid[0])[:, None]))
+    return length if length > 0 and is_growing else 0
 
 
 def _list_grids(grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -306,16 +303,13 @@ def _list_grids(grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 def _describe_move(order: Ints, shape: tuple[int, ...]) -> tuple[str, str] | None:
     """Return (cause, description) of rows that are rolled, reversed or transposed; else None."""
     rows = np.arange(len(order)).reshape(shape)
-    places = np.stack(np.unravel_index(order, shape)) - np.stack(
-        np.unravel_index(rows, shape)
-    ).reshape(len(shape), -1)
+    places = np.stack(np.unravel_index(np.arange(len(order)), shape))
     lengths = np.array(shape)[:, None]
-    shifts = -places[:, :1] % lengths
-    if np.array_equal(-places % lengths, np.broadcast_to(shifts, places.shape)):
-        signed = np.where(2 * shifts > lengths, shifts - lengths, shifts)[:, 0]
-        moved = [(axis, int(shift)) for axis, shift in enumerate(signed) if shift]
-        texts = [f"by {shift} along axis {axis} of {shape}" for axis, shift in moved]
-        return "row-shift", f"rolled {' and '.join(texts)}"
+    shifts = (places - np.stack(np.unravel_index(order, shape))) % lengths
+    if np.all(shifts == shifts[:, :1]):
+        signed = np.where(2 * shifts > lengths, shifts - lengths, shifts)[:, 0].tolist()
+        texts = [f"by {shift} along axis {axis}" for axis, shift in enumerate(signed) if shift]
+        return "row-shift", f"rolled {' and '.join(texts)} of {shape}"
     for axis, length in enumerate(shape):
         if length > 1 and np.array_equal(np.flip(rows, axis).reshape(-1), order):
             return "scan-direction", f"reversed along axis {axis} of {shape}"
