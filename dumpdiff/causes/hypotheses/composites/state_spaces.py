@@ -80,8 +80,6 @@ def _reset_layer(number: int, step: Step) -> Iterator[Change]:
             or (step_input.array.shape == step.output.shape and not step_input.is_parameter)
         )
     ]
-    if any(item.producer_kind == step.kind for _, item in states):
-        return  # the state of an earlier call of a cell
     choices = [states] if len(states) > 1 else []
     for chosen in (*choices, *([state] for state in states)):
         inputs = step.list_arrays()
