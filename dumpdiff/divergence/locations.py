@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..alignment.slot_pairs import SlotPair
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
 from ..graph.module_paths import find_common_path
@@ -237,8 +238,8 @@ def build_location(
         if preceding_op is not None:
             ops = [preceding_op, *ops]
             omitting_module = scopes[side][preceding_op]
-        if slot_ops is not None:
-            ops = [slot_ops[side]]
+        if slot_pair is not None:
+            ops = _list_slot_ops(own, slot_pair, side)
         value = int(own.classes[node])
         unread_parameters = _list_unread_parameters(graph, (*unpaired_nodes, node), side)
         sides.append(
@@ -431,6 +432,14 @@ def _find_values_before_move(
             if value >= 0 and readers and not any(value in own.flow.reads[op] for op in readers):
                 nodes.append(node)
     return nodes
+
+
+def _list_slot_ops(side: GraphSide, pair: SlotPair, number: int) -> list[int]:
+    """Return the op of a slot of one side, after the op that computed what it returns."""
+    op = (pair.target_op, pair.reference_op)[number]
+    value = (pair.target, pair.reference)[number]
+    producer = int(side.flow.producers[value])
+    return [producer, op] if pair.slot_kind == "output" and producer not in (-1, op) else [op]
 
 
 def _list_unread_parameters(

@@ -41,6 +41,9 @@ from .recomputation import Recomputation
 from .reconvergence import find_reconverged, is_rearranged, restore_contradictions
 from .split_scalings import find_split_scalings
 
+#: Canonical kind of a record of the gradient of a parameter.
+_PARAMETER_GRADIENT = "grad:parameters"
+
 #: Error below which a pair is one tensor: another tensor is not so near by chance.
 _NEAR_ERROR = 0.05
 #: Times the largest error that a value depends on, up to which its own follows from that one by
@@ -325,9 +328,9 @@ def _judge_slot_pairs(
     """Set the states of slot pairs, which have no influence on others.
 
     A value may differ from any other by what it may differ from its own partner. A larger
-    difference is isolated unless the results of the ops differ, too, or the values differ from
-    their own partners, or what they are computed from does: then a finding there explains it, or
-    another decomposition.
+    difference is isolated, or introduced if it is that of a parameter's gradient, unless the
+    results of the ops differ, too, or the values differ from their own partners, or what they are
+    computed from does: then a finding there explains it, or another decomposition.
     """
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
     agrees, is_comparable = pairs["agrees"].tolist(), pairs["comparable"].tolist()
@@ -368,7 +371,17 @@ def _judge_slot_pairs(
         if any(state[ancestor] in DIVERGED for ancestor in differing_ancestors):
             state[node] = PROPAGATED
         elif not (differing_ancestors and state[node] == RECONVERGED):
-            state[node] = ISOLATED
+            state[node] = INTRODUCED if _is_final_gradient(graph, pair) else ISOLATED
+
+
+def _is_final_gradient(graph: JointGraph, pair: SlotPair) -> bool:
+    """Return whether a slot holds the gradient of a parameter, which no op of a layer reads.
+
+    One side has scaled or clipped the gradient before it was stored.
+    """
+    target, reference = graph.sides
+    kinds = {target.kinds[pair.target_op], reference.kinds[pair.reference_op]}
+    return pair.slot_kind == "output" and _PARAMETER_GRADIENT in kinds
 
 
 def _is_applied_again(graph: JointGraph, pair: SlotPair) -> bool:

@@ -236,7 +236,8 @@ def list_branch_factors(case: FaultCase, region: Region) -> Iterator[Change]:
                 continue
             cause = "constant-factor"
             if step.kind != "concat":
-                cause = "gradient-scaled" if case.phase == BACKWARD else "residual-scale"
+                causes = {FORWARD: "residual-scale", BACKWARD: "gradient-scaled"}
+                cause = causes.get(case.phase, "clip")  # of an update, it scales gradients
             yield Change(
                 number,
                 multiply(factor),
