@@ -186,7 +186,7 @@ def suggest_other_form(case: FaultCase) -> Iterator[Candidate]:
         if form is None:
             continue
         unchanged, own_count = _compute_loss(loss, form)
-        for other in (_smooth(loss, form, case.faulty), *loss.vary(form)):
+        for other in (*_smooth_otherwise(loss, form, case.faulty), *loss.vary(form)):
             predicted, count = _compute_loss(loss, other)
             name = _find_changed_field(form, other)
             if not name:
@@ -305,19 +305,42 @@ def _find_class_weights(operands: Sequence[Operand], n_classes: int) -> AnyArray
 def _find_form(loss: _CrossEntropy, case: FaultCase) -> _Form | None:
     """Return the first form that gives the faithful side's value; None if none does."""
     forms = list(loss.list_forms())
-    for form in (*forms, *(_smooth(loss, form, case.faithful) for form in forms if not form.shift)):
+    smoothed_forms = [
+        replace(form, smoothing=number, is_of_others=is_of_others)
+        for form in forms
+        if not form.shift
+        for number in _list_smoothings(case)
+        for is_of_others in (False, True)
+    ]
+    free_forms = [_smooth(loss, form, case.faithful) for form in forms if not form.shift]
+    for form in (*forms, *smoothed_forms, *free_forms):
         value, _ = _compute_loss(loss, form)
         if compute_residual(np.asarray(value), case.faithful.reshape(())) <= case.limit:
             return form
     return None
 
 
+def _list_smoothings(case: FaultCase) -> list[float]:
+    """Return the numbers that the records hold and that may be a label smoothing."""
+    numbers = {round(number, 6) for number in (*case.numbers, *case.faulty_numbers)}
+    return sorted(number for number in numbers if 0 < number <= _MAX_SMOOTHING)
+
+
 def _smooth(loss: _CrossEntropy, form: _Form, value: AnyArray) -> _Form:
-    """Return the form with the label smoothing that comes nearest to a value."""
+    """Return the form with the label smoothing of all classes that comes nearest to a value."""
     hard, uniform, _ = loss.compute(form)
-    n_classes = loss.logits.shape[-1]
-    share, is_of_others = _fit_smoothing(hard, uniform, value, n_classes)
-    return replace(form, smoothing=share, is_of_others=is_of_others)
+    share = (float(value.reshape(-1)[0]) - hard) / ((uniform - hard) or 1.0)
+    rounded = round(share, _SMOOTHING_DECIMALS) + 0.0  # -0 becomes 0
+    return replace(form, smoothing=rounded if 0 <= rounded <= _MAX_SMOOTHING else 0.0)
+
+
+def _smooth_otherwise(loss: _CrossEntropy, form: _Form, value: AnyArray) -> list[_Form]:
+    """Return the form with another smoothing, and with its own shared otherwise.
+
+    A smoothing that is free, and shared in either way, would explain too many values.
+    """
+    other = replace(form, is_of_others=not form.is_of_others)
+    return [*([other] if form.smoothing else []), _smooth(loss, form, value)]
 
 
 def _compute_loss(loss: _CrossEntropy, form: _Form) -> tuple[float, int]:
@@ -338,26 +361,6 @@ def _name_other_labels(labels: AnyArray, other: AnyArray) -> tuple[str, int]:
         if shift and np.mean(np.roll(labels, shift) == other) >= _MIN_SHARE:
             return "label-shift", shift
     return "loss-target", 0
-
-
-def _fit_smoothing(
-    hard: float, uniform: float, value: AnyArray, n_classes: int
-) -> tuple[float, bool]:
-    """Return the smoothing of two decimals that is nearest to a value, and whether others share it.
-
-    e shared by all C classes is e (C - 1) / C shared by the others.
-    """
-    share = (float(value.reshape(-1)[0]) - hard) / ((uniform - hard) or 1.0)
-    share_of_others = share * (n_classes - 1) / n_classes
-    choices = []
-    for each, is_of_others in ((share, False), (share_of_others, True)):
-        rounded = round(each, _SMOOTHING_DECIMALS) + 0.0  # -0 becomes 0
-        if 0 < rounded <= _MAX_SMOOTHING:
-            choices.append((abs(rounded - each), is_of_others, rounded))
-    if not choices:
-        return 0.0, False
-    _, is_of_others, rounded = min(choices)
-    return rounded, is_of_others
 
 
 def suggest_other_class_weights(case: FaultCase) -> Iterator[Candidate]:

@@ -345,7 +345,7 @@ def name_source(
     if step.kind == "add" and feeds_softmax(case, region, number):
         return name_score_term(case, step_input)
     if have_same_elements(array, step_input.array):
-        return _name_rearrangement(case, step_input, source)
+        return _name_rearrangement(case, step, step_input, source)
     is_of_loss = case.is_near_loss or case.faithful.size == 1
     if step.kind in LOSS_KINDS or (is_of_loss and step.kind == "sub"):
         return "loss-target", f"the loss against {name}"
@@ -374,7 +374,7 @@ def _list_replacements(case: FaultCase, region: Region) -> list[tuple[str, AnyAr
 
 
 def _name_rearrangement(
-    case: FaultCase, step_input: StepInput, source: tuple[str, AnyArray]
+    case: FaultCase, step: Step, step_input: StepInput, source: tuple[str, AnyArray]
 ) -> tuple[str, str]:
     """Return (cause, description) of a value that is read in its own order, not in another one."""
     name, array = source
@@ -385,7 +385,8 @@ def _name_rearrangement(
     axis = _find_reversed_axis(array, step_input.array)
     if axis >= 0:
         return "scan-direction", f"{name} not reversed along axis {axis}"
-    cause = "heads-permuted" if is_attention(case.finding.scope) else "axes-swapped"
+    has_heads = is_attention(case.finding.scope) and step.kind != "convolution"
+    cause = "heads-permuted" if has_heads else "axes-swapped"
     return cause, f"the elements of {name} in memory order, as if its axes were not exchanged"
 
 
