@@ -19,6 +19,8 @@ from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
 from .rotary import read_table
 
+#: Difference of sin^2 + cos^2 from one that is rounding.
+_MAX_PAIR_ERROR = 1e-5
 #: Largest difference of a column from its wave: bfloat16 tables are off by 4e-3.
 _MAX_DIFFERENCE = 1e-2
 #: Largest difference of a float32 table from its waves of a base.
@@ -174,10 +176,23 @@ def is_wave_table(array: AnyArray) -> bool:
 
 
 def holds_both_waves(array: AnyArray) -> bool:
-    """Return whether an array is a table with columns of sines and columns of cosines."""
+    """Return whether an array is a table with columns of sines and columns of cosines.
+
+    Positions that do not count from 0 or 1 on, such as relative ones, are recognized by pairs of
+    columns, neighbors or of two halves: sin^2 + cos^2 = 1.
+    """
     rows = read_table(array)
-    waves = None if rows is None else _read_waves(rows)
-    return waves is not None and len(set(waves.is_sine)) > 1
+    if rows is None:
+        return False
+    waves = _read_waves(rows)
+    if waves is not None:
+        return len(set(waves.is_sine)) > 1
+    half = rows.shape[1] // 2
+    pairs = ((rows[:, ::2], rows[:, 1::2]), (rows[:, :half], rows[:, half:]))
+    return rows.shape[1] % 2 == 0 and any(
+        bool(np.all(np.abs(first**2 + second**2 - 1) < _MAX_PAIR_ERROR)) and np.ptp(first) > 1
+        for first, second in pairs
+    )
 
 
 def _read_waves(rows: AnyArray) -> _Waves | None:

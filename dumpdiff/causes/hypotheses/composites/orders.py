@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from ...region import Region, Step, StepInput
 from ..attention import is_attention
 from .change import Change, compute_with, feeds_softmax, list_floating_inputs
 
+#: Kinds of ops that combine two values element by element.
+_ELEMENT_KINDS = {"add", "sub", "mul", "div"}
 #: Pieces of an axis whose order is tried.
 _CHUNKS = (2, 3, 4)
 #: Fewest positions that show relative positions.
@@ -112,6 +114,10 @@ def list_orders(case: FaultCase, region: Region) -> Iterator[Change]:
                 if cause == "heads-permuted" and not _has_heads(case, region, number, step_input):
                     name = "input-order"
                 yield Change(number, output, name, description)
+            for description, changed in _broadcast_otherwise(step, step_input):
+                output = compute_with(step, position, changed)
+                if output is not None and output.shape == step.output.shape:
+                    yield Change(number, output, "axes-swapped", description)
             for description, changed in _regroup_columns(step_input):
                 output = compute_with(step, position, changed)
                 if output is not None:
@@ -197,6 +203,20 @@ def _reorder(
             elif not step_input.is_parameter and _depends_on_distance(array, first, second):
                 cause = "relative-bias"
             yield cause, f"axes {first} and {second} of {name} exchanged", swapped
+
+
+def _broadcast_otherwise(step: Step, step_input: StepInput) -> Iterator[tuple[str, AnyArray]]:
+    """Yield (description, array) of an input that is repeated along another axis."""
+    array = step_input.array
+    if step.kind not in _ELEMENT_KINDS or array.size == step.output.size:
+        return
+    for first, second in combinations(range(array.ndim), 2):
+        if (
+            1 in (array.shape[first], array.shape[second])
+            and array.shape[first] != array.shape[second]
+        ):
+            axes = f"axes {first - array.ndim} and {second - array.ndim}"
+            yield f"{step_input.name} with {axes} exchanged", np.swapaxes(array, first, second)
 
 
 def _find_token_shift(order: Sequence[int], axis: int, shape: tuple[int, ...]) -> int:
