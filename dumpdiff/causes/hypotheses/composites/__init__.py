@@ -55,10 +55,14 @@ from .variants import list_padding_modes, list_variants
 from .windows import list_shifted_windows
 from .written_norms import list_written_norms
 
+#: Changes that the records show that are tried on a single number in any case.
+_EVIDENT_TRIALS = 3
 #: What the records show: an op or a table that only one side has. They are tried with the
 #: hypotheses on one op, if the records have such an op or table.
 EVIDENT_HYPOTHESES = (
-    Hypothesis("missing-step", make_search(list_named_surplus_steps, has_surplus_ops)),
+    Hypothesis(
+        "missing-step", make_search(list_named_surplus_steps, has_surplus_ops, _EVIDENT_TRIALS)
+    ),
     Hypothesis("table", make_search(list_other_tables, has_unpaired_tables)),
 )
 

@@ -69,10 +69,12 @@ class Change:
 def make_search(
     list_changes: Callable[[FaultCase, Region], Iterator[Change]],
     is_applicable: Callable[[FaultCase], bool] = lambda _: True,
+    min_trials: int = 0,
 ) -> Callable[[FaultCase], Iterator[Candidate]]:
     """Return a hypothesis that runs the region with each change, within the allowed cost.
 
-    The region, which costs time to read, is read only for cases that are applicable.
+    The region, which costs time to read, is read only for cases that are applicable. ``min_trials``
+    changes are tried in any case: what the records show needs less proof by numbers.
     """
 
     def suggest(case: FaultCase) -> Iterator[Candidate]:
@@ -86,14 +88,15 @@ def make_search(
             return
         n_elements = 0.0
         n_safe_trials = count_safe_trials(case)
-        max_trials = min(_MAX_TRIALS, n_safe_trials)
+        max_trials = max(min_trials, min(_MAX_TRIALS, n_safe_trials))
         for n_trials, change in enumerate(list_changes(case, region)):
             n_elements += (
                 max(region.costs) if change.replaced_values else region.costs[change.number]
             )
             if n_elements > _MAX_ELEMENTS or n_trials >= max_trials:
                 return
-            if next(case.trial_numbers) > _ALL_KINDS * n_safe_trials:
+            is_late = next(case.trial_numbers) > _ALL_KINDS * n_safe_trials
+            if is_late and n_trials >= min_trials:
                 return
             if change.predicted is not None:
                 predicted: AnyArray | None = change.predicted
