@@ -329,9 +329,15 @@ def pair_by_scaled_value(matching: Matching) -> bool:
 
     Such factors are a loss scale, an average over ranks or a gradient that was counted twice. The
     shapes of the distributions (extremes and mean over norm) are compared. A factor counts if at
-    least five pairs without another candidate have it to 1e-3.
+    least five pairs without another candidate have it to 1e-3. Not in the optimizer: one side may
+    correct the bias of moments before a root, the other one behind it.
     """
-    unpaired_t, unpaired_r = _find_unpaired_classes(matching)
+    unpaired_t, unpaired_r = (
+        unpaired[np.asarray(flow.list_column("phase"), dtype=object)[unpaired] != OPTIMIZER]
+        for flow, unpaired in zip(
+            (matching.target, matching.reference), _find_unpaired_classes(matching), strict=True
+        )
+    )
     prints_t, prints_r = matching.prints_t.take(unpaired_t), matching.prints_r.take(unpaired_r)
     candidates = find_candidates(prints_t.normalize(), prints_r.normalize(), matching.tolerance)
     if not len(candidates.target):
