@@ -137,7 +137,6 @@ FAULTS: Mapping[str, Fault] = {
         "scale",
         change_model(is_query_scaled_twice=True),
         lambda *_: [Ratio(HEAD_DIM**-0.5)],
-        held_out=True,
         equivalents=("constant-factor", "argument"),
     ),
     "output_bias": Fault(
@@ -145,7 +144,6 @@ FAULTS: Mapping[str, Fault] = {
         "bias-missing",
         change_model(has_output_bias=False),
         lambda *_: [Anywhere("bias")],
-        held_out=True,
         equivalents=("missing-term", "missing-step"),
     ),
 }

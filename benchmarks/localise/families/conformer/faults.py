@@ -133,7 +133,6 @@ FAULTS: Mapping[str, Fault] = {
         "relative positions have all sines before all cosines, they do not alternate",
         "time-embedding-order",
         change_model(are_sines_first=True),
-        held_out=True,
         equivalents=("rope-layout", "axes-swapped", "input-order"),
     ),
     "layer_normed": Fault(
@@ -141,7 +140,6 @@ FAULTS: Mapping[str, Fault] = {
         "norm-kind",
         change_model(conv_norm="layer"),
         lambda *_: [Anywhere("(?i)norm|mean|variance")],
-        held_out=True,
         equivalents=("reduction-axis", "norm-groups"),
     ),
 }

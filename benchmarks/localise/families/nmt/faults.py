@@ -135,7 +135,6 @@ FAULTS: Mapping[str, Fault] = {
         "scale",
         change_model(energy_scale=ATTENTION**-0.5),
         lambda faulty, clean: [Ratio(faulty.energy_scale / clean.energy_scale)],
-        held_out=True,
         equivalents=("constant-factor", "missing-step", "argument"),
     ),
     "padding_row": Fault(
@@ -143,7 +142,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-rows",
         change_weight("source.embedding.weight", _clear_padding),
         lambda *_: [Anywhere(r"row|zero|filled with 0|\b0\b")],
-        held_out=True,
         equivalents=("zeroed",),
     ),
 }

@@ -180,7 +180,6 @@ FAULTS: Mapping[str, Fault] = {
         "low-precision",
         change_model(are_angles_half=True),
         lambda *_: [Words(r"\bfloat16")],
-        held_out=True,
         row="46",
     ),
     "output_transposed": Fault(
@@ -188,7 +187,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-transposed",
         change_weight("middle.attention.o.weight", np.transpose),
         lambda *_: [Anywhere("transposed")],
-        held_out=True,
         equivalents=("axes-swapped",),
     ),
 }
