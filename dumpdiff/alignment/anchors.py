@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from ..graph import Flow
-from ..model.arrays import Ints
+from ..model.arrays import Flags, Ints
 from ..model.dtypes import get_unit_roundoff
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.scaled_sums import compute_norm
@@ -240,13 +240,20 @@ def has_diverged(matching: Matching) -> bool:
     references = matching.classes_t[targets]
     distances = compute_distances(matching.prints_t, targets, matching.prints_r, references)
     targets, references = targets[distances > threshold], references[distances > threshold]
+    return not flag_multiples(matching, targets, references).all()
+
+
+def flag_multiples(matching: Matching, targets: Ints, references: Ints) -> Flags:
+    """Return for pairs of classes whether one is a multiple of the other one, and not near it."""
     prints_t, prints_r = matching.prints_t.take(targets), matching.prints_r.take(references)
     rows = np.arange(len(targets))
     shapes = prints_t.normalize(), prints_r.normalize()
+    threshold = _DIVERGED_TOLERANCES * matching.tolerance
     is_multiple = compute_distances(shapes[0], rows, shapes[1], rows) <= threshold
     with np.errstate(all="ignore"):
         is_near = np.abs(prints_t.norm / prints_r.norm - 1) < _NEAR_DISTANCE
-    return bool((~is_multiple | is_near).any())
+    flags: Flags = is_multiple & ~is_near
+    return flags
 
 
 def _find_losses(matching: Matching) -> tuple[int, int] | None:
@@ -410,10 +417,30 @@ def _has_other_parameters(matching: Matching, t: int, r: int) -> bool:
     """
     parameters_t = _find_parameters(matching.target, matching.classes_t, t)
     parameters_r = _find_parameters(matching.reference, matching.classes_r, r)
-    partners_t = {int(matching.classes_t[value]) for value in parameters_t} - {-1}
-    if not parameters_t or not parameters_r or not partners_t.isdisjoint(parameters_r):
+    if not parameters_t or not parameters_r:
         return False
-    return bool(partners_t) or any(matching.classes_r[value] >= 0 for value in parameters_r)
+    partners_t, partners_r = find_paired_parameters(matching, t, r)
+    if partners_t.isdisjoint(partners_r):
+        return bool(partners_t or partners_r)
+    own = {int(matching.classes_r[value]) for value in partners_r - partners_t}
+    others = partners_t - partners_r
+    return _are_applied(matching.target, t, own) or _are_applied(matching.reference, r, others)
+
+
+def find_paired_parameters(matching: Matching, t: int, r: int) -> tuple[set[int], set[int]]:
+    """Return the paired parameters from which two values come, as classes of the reference."""
+    parameters_t = _find_parameters(matching.target, matching.classes_t, t)
+    parameters_r = _find_parameters(matching.reference, matching.classes_r, r)
+    partners_t = {int(matching.classes_t[value]) for value in parameters_t} - {-1}
+    return partners_t, {value for value in parameters_r if matching.classes_r[value] >= 0}
+
+
+def _are_applied(flow: Flow, value: int, parameters: set[int]) -> bool:
+    """Return whether an op that reads the value reads one of these parameters as well.
+
+    Then the value is that before its weight or bias is applied.
+    """
+    return any(parameters.intersection(flow.reads[op]) for op in flow.users[value])
 
 
 def _find_parameters(flow: Flow, partners: Ints, value: int) -> set[int]:

@@ -31,6 +31,8 @@ CLOSE_OUTPUT = 0.75
 MAPPED_NAME_ONLY = 0.7
 #: As COMPLETE_INPUTS, but some inputs of both producers have no partner.
 PARTIAL_INPUTS = 0.7
+#: Results of one kind that alone follow from the same paired values.
+LINEAGE = 0.7
 #: Gradients that flow through paired calls, between paired values.
 GRADIENT_OF_EDGE = 0.7
 #: The only inputs of paired ops that had no partner.

@@ -13,6 +13,7 @@ from ..rulebook import Rules
 from . import anchors, mapping_evidence
 from .fused_groups import FusedGroup, find_fused_groups
 from .joint_dataflow import JointDataflow, join_dataflows
+from .lineage import pair_by_lineage
 from .losses import pair_mistakable_losses
 from .matches import Matching, NewWeight
 from .noise import find_agreeing_classes
@@ -57,6 +58,12 @@ class Alignment:
         pairs = zip(
             self.classes["target"].tolist(), self.classes["reference"].tolist(), strict=True
         )
+        return dict(pairs)
+
+    @cached_property
+    def op_partners(self) -> dict[int, int]:
+        """Target op -> its partner among the reference's ops."""
+        pairs = zip(self.ops["target"].tolist(), self.ops["reference"].tolist(), strict=True)
         return dict(pairs)
 
     @cached_property
@@ -117,6 +124,8 @@ def align_sides(target: PreparedSide, reference: PreparedSide, rules: Rules) -> 
     if pair_by_gradient(matching, gradients_t, gradients_r):
         pair_by_structure(matching)
     runs_diverged = anchors.has_diverged(matching)
+    while runs_diverged and pair_by_lineage(matching):
+        pair_by_structure(matching)
     while anchors.pair_by_near_value(matching, runs_diverged) or anchors.pair_by_scaled_value(
         matching
     ):

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..model.arrays import AnyArray, Ints
 from ..operators import compute_relative_distance
+from ..operators.convolution import PADDING_MODES
 
 #: Relative L2 within which two records of one value are equal: a cast to bfloat16 and back.
 CAST_DISTANCE = 1e-2
@@ -179,6 +180,50 @@ def find_padded(x: AnyArray, output: AnyArray) -> Ints | None:
             places[window] = np.arange(x.size).reshape(x.shape)
             return places.reshape(-1)
     return None
+
+
+def find_padding(source: AnyArray, output: AnyArray) -> Ints | None:
+    """Return the places of a tensor that is padded, in any mode; None if it is not.
+
+    Its axes may be in another order. Also of repeated elements, which are not recognized by value.
+    """
+    is_larger = output.size > source.size > 1 and source.ndim == output.ndim
+    if not is_larger or source.ndim > _MAX_TRANSPOSED_AXES or source.dtype.kind != "f":
+        return None
+    own_places = np.arange(source.size).reshape(source.shape)
+    for axes in permutations(range(source.ndim)):
+        inner = source.transpose(axes)
+        n_starts = [length - own + 1 for own, length in zip(inner.shape, output.shape, strict=True)]
+        is_repeated = any(n > own for n, own in zip(n_starts, inner.shape, strict=True))
+        if min(n_starts) < 1 or np.prod(n_starts) > _MAX_PADDINGS or is_repeated:
+            continue  # what is twice as long is repeated, not padded
+        for starts in np.ndindex(*n_starts):
+            window = tuple(map(slice, starts, np.add(starts, inner.shape)))
+            if not np.array_equal(output[window], inner):
+                continue
+            for mode in PADDING_MODES:
+                places = _pad_places(own_places.transpose(axes), starts, output.shape, mode)
+                if places is not None and np.array_equal(
+                    take_places([source], places, output.shape), output
+                ):
+                    return places
+    return None
+
+
+def _pad_places(
+    places: Ints, starts: Sequence[int], shape: Sequence[int], mode: str
+) -> Ints | None:
+    """Return places with those of the padding around them; None if the mode cannot pad so far."""
+    widths = [
+        (start, length - start - own)
+        for start, own, length in zip(starts, places.shape, shape, strict=True)
+    ]
+    try:
+        padded = np.pad(places + 1, widths, mode=PADDING_MODES[mode])  # type: ignore[call-overload]
+    except ValueError:
+        return None
+    moved: Ints = padded.reshape(-1) - 1  # zeros of padding become _PADDING
+    return moved
 
 
 def _find_likely_starts(source: AnyArray, array: AnyArray, axis: int, sample: Ints) -> Ints:

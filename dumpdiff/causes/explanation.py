@@ -36,6 +36,7 @@ from .statistics_explanation import explain_by_statistics
 from .tried_pairs import (
     find_bypass_pairs,
     find_following_pairs,
+    find_head_pairs,
     find_region_pairs,
     find_state_pairs,
     have_common_source,
@@ -213,6 +214,20 @@ def _search_other_values(
             yield search_causes(cases, RECURRENCE_HYPOTHESES, checked_only=True)
     for cases in cases_of_pairs[:_MAX_COMPOSITE_PAIRS]:
         yield search_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
+    yield from _search_heads(index, finding, value_pair, finding_cases)
+
+
+def _search_heads(
+    index: ComparisonIndex,
+    finding: Finding,
+    value_pair: ValuePair,
+    finding_cases: Sequence[FaultCase],
+) -> Iterator[CauseSearch]:
+    """Yield what the hypotheses say of the first values of a region that make its difference."""
+    for head_pair in find_head_pairs(index, finding, value_pair):
+        cases, _ = _split_by_lead(index, finding, head_pair, finding_cases, is_proved=True)
+        for hypotheses in (HYPOTHESES, COMPOSITE_HYPOTHESES):
+            yield search_causes(cases, hypotheses, checked_only=True)
 
 
 def _split_by_lead(
@@ -220,46 +235,57 @@ def _split_by_lead(
     finding: Finding,
     region_pair: ValuePair,
     finding_cases: Sequence[FaultCase],
+    *,
+    is_proved: bool = False,
 ) -> tuple[list[FaultCase], list[FaultCase]]:
-    """Return the cases of a pair of the region: those that make its difference, and the others."""
+    """Return the cases of a pair of the region: those that make its difference, and the others.
+
+    ``is_proved``: where that cannot be decided, they do not.
+    """
     leading_cases: list[FaultCase] = []
     other_cases: list[FaultCase] = []
     cases = build_fault_cases(index, finding, region_pair)
     for case, finding_case in zip(cases, finding_cases, strict=False):
-        is_leading = leads_to_difference(finding_case, case, region_pair)
+        is_leading = leads_to_difference(finding_case, case, region_pair, is_proved=is_proved)
         (leading_cases if is_leading else other_cases).append(case)
     return leading_cases, other_cases
 
 
 def leads_to_difference(
-    finding_case: FaultCase, inner_case: FaultCase, inner_pair: ValuePair
+    finding_case: FaultCase,
+    inner_case: FaultCase,
+    inner_pair: ValuePair,
+    *,
+    is_proved: bool = False,
 ) -> bool:
     """Return whether the faulty side's inner value makes the difference of the finding.
 
     The faithful side's operators between the two are run with it. If they give something else, the
     two sides compute different things from here on, and what explains the inner values is no cause:
     1.702 x and x / sqrt(2) are each other's multiples, and then one side takes a sigmoid and the
-    other one an error function. True if it cannot be decided: the operators cannot be run, or other
-    values of the region lead to its end as well.
+    other one an error function. If it cannot be decided, because the operators cannot be run, or
+    other values of the region lead to its end as well, the answer is not ``is_proved``.
     """
-    region = finding_case.region
+    region = finding_case.long_region if is_proved else finding_case.region
     value = inner_pair.classes[0 if inner_case.faithful_side == "target" else 1]
     numbers = [] if region is None else [n for n, s in enumerate(region.steps) if s.value == value]
-    if region is None or not numbers or not region.is_bottleneck(numbers[0]):
-        return True
+    if region is None or not numbers:
+        return not is_proved
     if region.unchanged is None or not finding_case.matches_faithful(region.unchanged):
+        return not is_proved
+    if not is_proved and not region.is_bottleneck(numbers[0]):
         return True
     output = region.steps[numbers[0]].output
     is_found, order = find_order(output, inner_case.faithful)
     if not is_found:
-        return True
+        return not is_proved
     flat = inner_case.faulty.reshape(-1)
     if order is not None:
         flat = np.empty_like(flat)
         flat[order] = inner_case.faulty.reshape(-1)
     result = region.run(numbers[0], flat.reshape(output.shape))
     if result is None:
-        return True
+        return not is_proved
     residual = compute_residual(result, finding_case.faulty)
     return residual <= max(finding_case.limit, _MAX_INNER_SHARE * finding_case.error)
 

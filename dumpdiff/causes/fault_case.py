@@ -106,6 +106,8 @@ class FaultCase:
     faulty_routing: Routing | None = None
     #: returns the agreeing values of a shape that the faithful side holds before this one
     find_other_values: Callable[[tuple[int, ...]], Sequence[Operand]] = lambda _: ()
+    #: returns a value of the faithful side in the layout in which it was computed; None if unknown
+    load_value: Callable[[int], AnyArray | None] = lambda _: None
     #: returns the agreeing gradients of its size that the faithful side holds before this one
     find_other_gradients: Callable[[], Sequence[Operand]] = tuple
     #: returns the labels and constants of both sides that have a size
@@ -114,11 +116,15 @@ class FaultCase:
     find_parameters: Callable[[int], Sequence[Operand]] = lambda _: ()
     #: returns whether a value of the faithful side was computed from another one, by their classes
     depends_on: Callable[[int, int], bool] = lambda _value, _other: True
-    #: returns whether the faulty side adds zeros of a size to its partner of an agreeing value
-    adds_zeros: Callable[[int, int], bool] = lambda _value, _size: False
+    #: returns whether an op of a kind of the faulty side combines its partner of an agreeing value
+    #: with zeros or ones of a size that change nothing
+    combines_neutral: Callable[[int, int, str], bool] = lambda _value, _size, _kind: False
     #: returns an op that some values of the faithful side need, and another one does not, and that
     #: the faulty side applies to another value
     find_moved_step: Callable[[Sequence[int], int], MovedStep | None] = lambda _omitted, _kept: None
+    #: returns the op of a kind that the faulty side applies after the value, and the faithful side
+    #: does not; with a value of the faithful side whose partner it reads, -1 for any
+    find_later_op: Callable[[str, int], str] = lambda _kind, _operand: ""
     #: returns the parameters of an op of either side and of one of the faithful side, by their
     #: names, if both compute one thing with other parameters
     find_exchanged_weights: Callable[[str, str], tuple[str, str] | None] = lambda _name, _own: None
@@ -126,6 +132,8 @@ class FaultCase:
     load_consumers: Callable[[], Sequence[tuple[str, Sequence[Operand]]]] = tuple
     #: returns the operators of the faithful side since the last agreement; None if unknown
     load_region: Callable[[], Region | None] = lambda: None
+    #: returns the same, with more operators
+    load_long_region: Callable[[], Region | None] = lambda: None
     #: returns those of the faulty side
     load_faulty_region: Callable[[], Region | None] = lambda: None
     #: returns the paths along which a gradient flows back, of either side, the faithful one first
@@ -135,6 +143,11 @@ class FaultCase:
     def region(self) -> Region | None:
         """The operators of the faithful side since the last agreement, to be run again."""
         return self.load_region()
+
+    @cached_property
+    def long_region(self) -> Region | None:
+        """The region with more operators, in which a single change may be tried."""
+        return self.load_long_region()
 
     @cached_property
     def faulty_region(self) -> Region | None:

@@ -18,7 +18,7 @@ from .comparison_index import ComparisonIndex, ValuePair, depends_on
 from .fault_case import FaultCase, Operand
 from .finding_arrays import MAX_ELEMENTS, load_arrays
 from .gradient_paths import GradientPaths, find_gradient_paths
-from .moved_steps import find_moved_step
+from .moved_steps import find_later_op, find_moved_step
 from .operands import (
     collect_operands,
     find_other_gradients,
@@ -26,14 +26,17 @@ from .operands import (
     list_consumers,
     list_given_values,
     list_parameters,
+    load_value,
 )
-from .region_builder import build_region
+from .region_builder import LONG_REGION_STEPS, build_region
 from .routing import find_routings
 from .scaling_search import find_scalings
 from .surroundings import collect_consumer_kinds, is_of_loss, is_routed, list_finding_ops
 from .update_steps import has_equal_step
 
 _SIDE_NAMES = ("target", "reference")
+#: Kind of op -> the number that changes nothing.
+_NEUTRAL_NUMBERS = {"add": 0.0, "mul": 1.0}
 #: Relative L2 that weights of experts differ by from the same scores: softmax, sum and quotient in
 #: float32. The finding may be about the numbers of the experts, which have no tolerance.
 _ROUTING_TOLERANCE = 2e-6
@@ -59,6 +62,18 @@ def build_fault_cases(
     calls = [_read_call(index, side, values[side]) for side in (0, 1)]
     load_regions = [
         cache(partial(build_region, index, side, values[side], arrays[side], finding.tolerance))
+        for side in (0, 1)
+    ]
+    load_long_regions = [
+        partial(
+            build_region,
+            index,
+            side,
+            values[side],
+            arrays[side],
+            finding.tolerance,
+            LONG_REGION_STEPS,
+        )
         for side in (0, 1)
     ]
     load_paths = [
@@ -90,15 +105,18 @@ def build_fault_cases(
             is_near_loss=is_near_loss,
             has_equal_step=is_step_equal,
             find_other_values=cache(partial(find_other_values, index, faithful, values[faithful])),
+            load_value=partial(load_value, index, faithful),
             find_other_gradients=partial(find_other_gradients, index, faithful, values[faithful]),
             find_parameters=partial(list_parameters, index, faithful),
             find_given_values=partial(list_given_values, index),
             depends_on=partial(depends_on, flow),
-            adds_zeros=partial(_adds_zeros, index, faulty),
+            combines_neutral=partial(_combines_neutral, index, faulty),
             find_moved_step=partial(find_moved_step, index, faithful),
+            find_later_op=partial(find_later_op, index, faithful, values),
             find_exchanged_weights=partial(_find_exchanged_weights, index, faithful),
             load_consumers=partial(list_consumers, index, faithful, values[faithful]),
             load_region=load_regions[faithful],
+            load_long_region=load_long_regions[faithful],
             load_faulty_region=load_regions[faulty],
             load_gradient_paths=partial(_join_lists, load_paths[faithful], load_paths[faulty]),
             parameters=tuple(parameters),
@@ -194,22 +212,25 @@ def _find_exchanged_weights(
     return weights[0][0], weights[1][0]
 
 
-def _adds_zeros(index: ComparisonIndex, side: int, other_value: int, size: int) -> bool:
-    """Return whether a side adds zeros of a size to its partner of a value of the other side.
+def _combines_neutral(
+    index: ComparisonIndex, side: int, other_value: int, size: int, kind: str
+) -> bool:
+    """Return whether a side adds zeros to its partner of a value of the other side, or so on.
 
-    The sum is the value itself, so it is no value of its own.
+    The result is the value itself, so it is no value of its own.
     """
     value = index.partners[1 - side].get(other_value, -1)
+    neutral = _NEUTRAL_NUMBERS.get(kind)
     flow = index.flows[side]
-    if value < 0:
+    if value < 0 or neutral is None:
         return False
     tensors = flow.tensors
     sizes, largest, smallest = (tensors[name].to_numpy() for name in ("size", "max", "min"))
     for op in flow.consumers[value]:
-        if index.kinds[side][op] != "add" or flow.phases[op] != FORWARD:
+        if index.kinds[side][op] != kind or flow.phases[op] != FORWARD:
             continue
         for row in flow.get_tensor_ids(op).tolist():
-            if sizes[row] == size and largest[row] == smallest[row] == 0:
+            if sizes[row] == size and largest[row] == smallest[row] == neutral:
                 return True
     return False
 

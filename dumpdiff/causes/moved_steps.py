@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from ..graph import Flow
 from ..model.dtypes import is_floating
 from ..model.trace import FORWARD
-from .comparison_index import ComparisonIndex, find_inputs, name_producer
+from .comparison_index import (
+    ComparisonIndex,
+    depends_on,
+    find_inputs,
+    list_following_values,
+    name_producer,
+)
 
 #: Values upstream of one that is left out, among which a moved op is searched.
 _MAX_UPSTREAM_VALUES = 256
@@ -37,6 +43,49 @@ def find_moved_step(
         if moved_step is not None:
             return moved_step
     return None
+
+
+def find_later_op(
+    index: ComparisonIndex, side: int, values: tuple[int, int], kind: str, operand: int
+) -> str:
+    """Return the op of a kind that the other side applies after a pair, and ``side`` does not.
+
+    ``side`` applied one before it. ``operand`` is a value of ``side`` whose partner the op reads
+    as well, -1 for any. '' if there is none.
+    """
+    other_operand = index.partners[side].get(operand, -1) if operand >= 0 else -1
+    if operand >= 0 and other_operand < 0:
+        return ""
+    own_ops = _list_following_ops(index, side, values[side], kind, operand)
+    other_ops = _list_following_ops(index, 1 - side, values[1 - side], kind, other_operand)
+    if len(own_ops) >= len(other_ops):
+        return ""
+    return name_producer(index.flows[1 - side], other_ops[0])
+
+
+def _list_following_ops(
+    index: ComparisonIndex, side: int, value: int, kind: str, operand: int
+) -> list[int]:
+    """Return the forward ops of a kind that follow from a value, in order.
+
+    With an operand those that read it as well; without, only the nearest ones.
+    """
+    flow, kinds = index.flows[side], index.kinds[side]
+    if operand >= 0:
+        candidates = [
+            op
+            for op in flow.users[operand]
+            if value in flow.reads[op]
+            or any(depends_on(flow, read, value) for read in flow.reads[op] if read != operand)
+        ]
+    else:
+        values = (value, *list_following_values(flow, value))
+        candidates = [op for following_value in values for op in flow.users[following_value]]
+    return sorted(
+        op
+        for op in set(candidates)
+        if kinds[op] == kind and flow.levels[op] == "op" and flow.phases[op] == FORWARD
+    )
 
 
 def _list_diverged_values(

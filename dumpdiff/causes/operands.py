@@ -196,6 +196,12 @@ def list_parameter_values(flow: Flow, size: int) -> list[int]:
     ]
 
 
+def load_value(index: ComparisonIndex, side: int, value: int) -> AnyArray | None:
+    """Return a value in the layout in which it was computed; None without a whole tensor."""
+    operand = _make_operand(index, side, value) if value >= 0 else None
+    return None if operand is None else operand.array
+
+
 def _make_operand(
     index: ComparisonIndex, side: int, value: int, tensor: int = -1
 ) -> Operand | None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from ..graph.missing_edges import find_bridge, has_missing_producer
+from ..graph.recent_values import list_recent_values
 from ..model.arrays import AnyArray, Ints
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD, OPTIMIZER
@@ -26,9 +28,11 @@ from .comparison_index import (
 from .element_places import find_order, find_places, find_window
 from .interpretation import interpret_step
 from .region import Region, Step, StepInput
+from .unrecorded_ops import UnrecordedSource, find_unrecorded_op
 
-#: Operators of a region at most, and elements of one operator's inputs and outputs together.
-_MAX_STEPS, _MAX_STEP_ELEMENTS = 80, 1 << 20
+#: Operators of a region at most, also of one in which a single change is tried, and elements of
+#: one operator's inputs and outputs together.
+_MAX_STEPS, LONG_REGION_STEPS, _MAX_STEP_ELEMENTS = 80, 256, 1 << 20
 #: Ops that multiply by a weight, of which one may read what follows from the input of another.
 _MAX_READERS = 3
 #: An operator is understood if it gives its recorded output to this many tolerances of the finding.
@@ -50,13 +54,18 @@ BRIDGE_KINDS = {
 
 
 def build_region(
-    index: ComparisonIndex, side: int, value: int, array: AnyArray, tolerance: float
+    index: ComparisonIndex,
+    side: int,
+    value: int,
+    array: AnyArray,
+    tolerance: float,
+    max_steps: int = _MAX_STEPS,
 ) -> Region | None:
     """Return the region of one side that ends in ``value``; ``array`` is its compared form.
 
     None if the op that computes it cannot be run again.
     """
-    builder = _RegionBuilder(index, side, tolerance)
+    builder = _RegionBuilder(index, side, tolerance, max_steps)
     last_step = builder.add_steps(value)
     if last_step is None:
         return None
@@ -74,8 +83,10 @@ def read_step(index: ComparisonIndex, side: int, value: int, tolerance: float) -
 class _RegionBuilder:
     """Collects the steps upstream of a value, in execution order."""
 
-    def __init__(self, index: ComparisonIndex, side: int, tolerance: float) -> None:
-        self.index, self.side, self.tolerance = index, side, tolerance
+    def __init__(
+        self, index: ComparisonIndex, side: int, tolerance: float, max_steps: int = _MAX_STEPS
+    ) -> None:
+        self.index, self.side, self.tolerance, self.max_steps = index, side, tolerance, max_steps
         self.flow = index.flows[side]
         self.steps: list[Step] = []
         self._steps_by_value: dict[int, Step | None] = {}
@@ -88,7 +99,7 @@ class _RegionBuilder:
         if value in self._steps_by_value:
             return self._steps_by_value[value]
         self._steps_by_value[value] = None  # a cycle ends here
-        if len(self._steps_by_value) > _MAX_STEPS:
+        if len(self._steps_by_value) > self.max_steps:
             return None
         step = self.read_step(value)
         if step is None:
@@ -169,7 +180,7 @@ class _RegionBuilder:
             return None
         bridge = find_bridge(self.flow, value)
         if bridge is None or bridge.evidence not in BRIDGE_KINDS:
-            return self._read_cut(value, output)
+            return self._read_cut(value, output) or self._read_applied(value, output)
         inputs = []
         for parent in bridge.parents:
             array = self._load_value(parent)
@@ -194,6 +205,27 @@ class _RegionBuilder:
                 name = f"an unrecorded {kind}"
                 return Step(name, kind, inputs, {}, value, output, places=places)
         return None
+
+    def _read_applied(self, value: int, output: AnyArray) -> Step | None:
+        """Return the unrecorded op that made a value of recent ones, if its numbers show it."""
+        recent_values = list_recent_values(self.flow, value)
+        sizes = self.flow.sizes[recent_values].tolist()
+        sources = [
+            UnrecordedSource(recent, size, partial(self._load_value, recent))
+            for recent, size in zip(recent_values, sizes, strict=True)
+        ]
+        op = find_unrecorded_op(sources, output, _STEP_TOLERANCES * self.tolerance)
+        if op is None:
+            return None
+        inputs = [self._describe_input(source, array) for source, array in op.inputs]
+        inputs += [StepInput(-1, np.asarray(n), "a limit", False, False) for n in op.limits]
+        if op.other_values is not None:
+            inputs.append(StepInput(-1, op.other_values, "other values", False, False))
+        name = f"an unrecorded {op.kind}"
+        step = Step(name, op.kind, tuple(inputs), {}, value, output, places=op.places)
+        if op.places is not None:
+            return step
+        return interpret_step(step, _STEP_TOLERANCES * self.tolerance)
 
     def _load_value(self, value: int) -> AnyArray | None:
         """Return a whole tensor of a value; None if there is none, or a too large one."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from ..model.dtypes import is_floating
+from ..model.finding import Finding
 from ..model.trace import FORWARD
+from ..operators.recurrence import GATE_COUNTS
 from .comparison_index import (
     ComparisonIndex,
     ValuePair,
@@ -14,9 +17,12 @@ from .comparison_index import (
     list_following_values,
     list_region_values,
 )
+from .surroundings import list_finding_ops
 
 #: At most this many pairs of values of a region are tried as an explanation.
 _MAX_REGION_PAIRS = 8
+#: Pairs at the start of a region that are tried.
+_MAX_HEAD_PAIRS = 4
 #: States of a recurrence that are tried on either side.
 _MAX_STATES = 4
 #: Values that follow from one that has no partner, and that it is made of, that are tried.
@@ -44,6 +50,43 @@ def find_region_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator
             ranked_pairs.append((kind_t != kind_r, -i - j, value_t, value_r))
     for _, _, value_t, value_r in sorted(ranked_pairs)[:_MAX_REGION_PAIRS]:
         yield from _pair_whole_tensors(index, value_t, value_r)
+
+
+def find_head_pairs(
+    index: ComparisonIndex, finding: Finding, value_pair: ValuePair
+) -> Iterator[ValuePair]:
+    """Yield pairs of one size that the first ops of a finding compute from one agreeing value.
+
+    In a long region the fault is often there, far from the pair that was compared.
+    """
+    heads = [_list_heads(index, side, finding) for side in (0, 1)]
+    target, reference = index.flows
+    n_pairs = 0
+    for value_t, value_r in product(*heads):
+        has_same_size = target.sizes[value_t] == reference.sizes[value_r] > 1
+        is_other = (value_t, value_r) != value_pair.classes
+        if not has_same_size or not is_other or n_pairs == _MAX_HEAD_PAIRS:
+            continue
+        if _have_common_inputs(index, 0, value_t, value_r):
+            n_pairs += 1
+            yield from _pair_whole_tensors(index, value_t, value_r)
+
+
+def _list_heads(index: ComparisonIndex, side: int, finding: Finding) -> list[int]:
+    """Return what the ops of a finding compute from agreeing values and parameters alone."""
+    flow = index.flows[side]
+    dtypes, parameters = flow.list_column("dtype"), flow.list_column("parameter")
+    agreed_values = index.agreed_classes[side]
+    heads = []
+    for op in list_finding_ops(index, side, finding):
+        computed = [
+            value
+            for value in flow.reads[op]
+            if is_floating(str(dtypes[value])) and not parameters[value] and flow.sizes[value] > 1
+        ]
+        if computed and agreed_values.issuperset(computed):
+            heads += [value for value in flow.writes[op] if value not in agreed_values]
+    return heads
 
 
 def find_state_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator[ValuePair]:
@@ -125,12 +168,16 @@ def find_bypass_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator
 
 
 def _list_written_values(index: ComparisonIndex, side: int, values: Sequence[int]) -> list[int]:
-    """Return the values that do not agree and that forward ops compute from one of these values."""
+    """Return the values that do not agree and that forward ops compute from one of these values.
+
+    A cell of a recurrent network is one op.
+    """
     flow = index.flows[side]
     written_values: list[int] = []
     for value in values:
         for op in flow.users[value]:
-            if flow.levels[op] != "op" or flow.phases[op] != FORWARD:
+            is_cell = index.kinds[side][op] in GATE_COUNTS
+            if not (flow.levels[op] == "op" or is_cell) or flow.phases[op] != FORWARD:
                 continue
             written_values += [
                 written

@@ -15,7 +15,7 @@ from ..model.dtypes import get_unit_roundoff
 from ..model.errors import DumpError
 from ..model.recorded_shapes import drop_unit_axes, load_readable_tensor, load_shaped_tensor
 from ..model.threads import map_in_threads
-from ..model.trace import Problem
+from ..model.trace import FORWARD, Problem
 from .layouts import REARRANGED_ERROR, find_common_layout
 from .metrics import Metrics, compute_metrics
 from .narrow_dtypes import round_to_dtype
@@ -174,21 +174,79 @@ def _measure_class_pair(
     )
     if has_equal_statistics and _may_be_other_values(alignment, row, written_tensors):
         return Measurement(row, written_tensors)
-    for other_tensors in (written_tensors, _find_parameter_gradients(alignment, row)):
-        if other_tensors is None or other_tensors == tensors:
-            continue
+    read_tensors = _list_read_tensors(alignment, row, tensors)
+    for group in ([written_tensors], _find_parameter_gradients(alignment, row), read_tensors):
+        others = [other for other in group if other != tensors]
         try:
-            other = _measure_pair(alignment, row, other_tensors, tolerance, has_mask_fill)
+            measurements = [
+                _measure_pair(alignment, row, other, tolerance, has_mask_fill) for other in others
+            ]
         except (DumpError, KeyError, OSError, ValueError):
             continue  # they were not recorded whole, or a file is damaged
-        measurement = min(measurement, other, key=_get_error)
+        if measurements:
+            worst = max(measurements, key=_get_error)
+            measurement = min(measurement, worst, key=_get_error)
     return measurement
 
 
-def _find_parameter_gradients(alignment: Alignment, row: int) -> tuple[int, int] | None:
+def _list_read_tensors(
+    alignment: Alignment, row: int, tensors: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """Return the tensors of a pair that its readers have, those of two partners together.
+
+    An op that no recorder shows may have moved the elements of ``tensors`` before one side's
+    readers read them. None if a reader reads the value twice, or reads other numbers.
+    """
+    flows = alignment.target, alignment.reference
+    values = (int(alignment.classes[side].iat[row]) for side in ("target", "reference"))
+    readers_t, readers_r = (
+        _index_readers(flow, value) for flow, value in zip(flows, values, strict=True)
+    )
+    partners = alignment.op_partners
+    pairs = [
+        (rows, readers_r[partners[op]])
+        for op, rows in readers_t.items()
+        if partners.get(op, -1) in readers_r
+    ]
+    if any(len(rows) != 1 for pair in pairs for rows in pair):
+        return []
+    read_tensors = [(rows_t[0], rows_r[0]) for rows_t, rows_r in pairs]
+    is_moved = all(
+        _hold_same_elements(flow, own, read[side])
+        for read in read_tensors
+        for side, (flow, own) in enumerate(zip(flows, tensors, strict=True))
+    )
+    return read_tensors if is_moved else []
+
+
+def _hold_same_elements(flow: Flow, tensor: int, other: int) -> bool:
+    """Return whether two tensors hold the same numbers, in any order; false if one is not whole."""
+    if tensor == other:
+        return True
+    arrays = [load_readable_tensor(flow.trace, each) for each in (tensor, other)]
+    if arrays[0] is None or arrays[1] is None:
+        return False
+    return np.array_equal(np.sort(arrays[0], axis=None), np.sort(arrays[1], axis=None))
+
+
+def _index_readers(flow: Flow, value: int) -> dict[int, list[int]]:
+    """Return op -> its input tensors of a value, for the forward ops that compute with it."""
+    slot_kinds = flow.tensors["slot_kind"].to_numpy()
+    return {
+        op: [
+            tensor
+            for tensor in flow.get_tensor_ids(op).tolist()
+            if flow.tensor_class[tensor] == value and slot_kinds[tensor] != "output"
+        ]
+        for op in flow.users[value]
+        if flow.levels[op] == "op" and flow.phases[op] == FORWARD
+    }
+
+
+def _find_parameter_gradients(alignment: Alignment, row: int) -> list[tuple[int, int]]:
     """Return the tensors of a pair that are the gradient of a parameter as it is stored.
 
-    None unless either side has recorded one.
+    None of them unless either side has recorded one.
     """
     tensors = []
     for flow, kinds, values in (
@@ -199,9 +257,9 @@ def _find_parameter_gradients(alignment: Alignment, row: int) -> tuple[int, int]
         members = np.flatnonzero(flow.tensor_class == int(values.iat[row])).tolist()
         gradients = [tensor for tensor in members if kinds[ops[tensor]] == _PARAMETER_GRADIENT]
         if not gradients:
-            return None
+            return []
         tensors.append(gradients[0])
-    return tensors[0], tensors[1]
+    return [(tensors[0], tensors[1])]
 
 
 def _may_be_other_values(alignment: Alignment, row: int, written_tensors: tuple[int, int]) -> bool:

@@ -30,6 +30,8 @@ _MAX_ELEMENTS = 1 << 22
 _NORM_ERROR = 1e-4
 #: Kinds of ops that cut a value into parts.
 _CUTTING_KINDS = {"slice", "split", "unbind"}
+#: Kinds of ops that combine two values element by element.
+_ELEMENT_KINDS = {"add", "sub", "mul", "div", "maximum", "minimum"}
 #: Beginning of the layouts with exchanged axes, and values in a row that may have one.
 _EXCHANGED, _MAX_CHAIN = "transpose", 32
 _PLAIN_LAYOUTS = ("same", "reshape")
@@ -61,7 +63,7 @@ def find_rearranging_ops(
             op = _find_first_rearrangement(side, int(side.classes[node]), row)
             if op >= 0 and op not in found_ops:
                 found_ops.append(op)
-    for node in _list_exchanged_operands(graph, ancestors):
+    for node in _list_exchanged_operands(graph, ancestors, ops):
         origin = _find_exchange(graph, node)
         for side, found_ops in zip(graph.sides, rearranging_ops, strict=True):
             producer = side.find_producer(origin)
@@ -70,10 +72,13 @@ def find_rearranging_ops(
     return rearranging_ops
 
 
-def _list_exchanged_operands(graph: JointGraph, ancestors: Sequence[int]) -> list[int]:
-    """Return the values with exchanged axes that are combined with one of their size without.
+def _list_exchanged_operands(
+    graph: JointGraph, ancestors: Sequence[int], ops: tuple[Sequence[int], Sequence[int]]
+) -> list[int]:
+    """Return the values with exchanged axes that are combined with one without.
 
-    Element by element, an operator does not undo the exchange of one of its operands.
+    Element by element, an operator does not undo the exchange of one of its operands. The other one
+    has its size, or is larger: a bias of scores is the same for each sequence.
     """
     pairs = graph.comparison.pairs
     nodes = [node for node in ancestors if node < len(pairs) and graph.phase[node] == FORWARD]
@@ -86,8 +91,23 @@ def _list_exchanged_operands(graph: JointGraph, ancestors: Sequence[int]) -> lis
     return [
         node
         for node, layout, size in zip(nodes, layouts, sizes, strict=True)
-        if layout.startswith(_EXCHANGED) and size in plain_sizes
+        if layout.startswith(_EXCHANGED)
+        and (size in plain_sizes or _is_broadcast(graph, node, ops, max(plain_sizes, default=0)))
     ]
+
+
+def _is_broadcast(
+    graph: JointGraph, node: int, ops: tuple[Sequence[int], Sequence[int]], plain_size: int
+) -> bool:
+    """Return whether ops of both sides combine a value with a larger one, element by element."""
+    size = int(graph.sides[0].flow.sizes[graph.sides[0].classes[node]])
+    return plain_size % size == 0 < size < plain_size and all(
+        any(
+            int(side.classes[node]) in side.flow.reads[op] and side.kinds[op] in _ELEMENT_KINDS
+            for op in side_ops
+        )
+        for side, side_ops in zip(graph.sides, ops, strict=True)
+    )
 
 
 def _find_exchange(graph: JointGraph, node: int) -> int:

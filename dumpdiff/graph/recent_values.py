@@ -69,8 +69,10 @@ def find_recent_sources(
 def list_recent_values(flow: Flow, value: int) -> list[int]:
     """Return the computed values that ops wrote or read shortly before one is read, latest first.
 
-    They are of the phase of the first op that reads it.
+    They are of the phase of the first op that reads it. None if no op reads it.
     """
+    if not flow.consumers[value]:
+        return []
     _, recent_values = _pair_with_recent_values(flow, np.array([value]))
     return list(dict.fromkeys(recent_values.tolist()))
 

@@ -124,13 +124,14 @@ def _reduce_labels(call: Call, losses: Floats, weights: Floats) -> Interpretatio
 
 
 def compute_distance_loss(call: Call) -> Interpretations:
-    """Compute mse_loss or l1_loss, as mean and as sum."""
+    """Compute mse_loss or l1_loss: of each element if the output has as many, else mean and sum."""
     if len(call.tensors) < 2:
         return
-    difference = call.tensors[0] - call.tensors[1]
-    losses = np.abs(difference)
-    if call.kind == "mse_loss":
-        losses = difference * difference
+    prediction, target = call.tensors[:2]
+    losses = compute_element_losses(call.kind, prediction, target)
+    if call.output_shape is not None and int(np.prod(call.output_shape)) == losses.size > 1:
+        yield "by element", losses
+        return
     yield "mean", np.asarray(losses.mean())
     yield "sum", np.asarray(losses.sum())
 

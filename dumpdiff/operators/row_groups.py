@@ -88,14 +88,6 @@ def compute_embedding_bag(call: Call) -> Interpretations:
                 yield f"{reduction} without row 0", bags.reduce(reduction, is_counted)
 
 
-def add_rows(call: Call) -> Interpretations:
-    """Compute x with rows or elements added at indices: index_add, scatter_add, scatter_nd_add."""
-    for x, places, source in _list_scatters(call):
-        result = x.copy()
-        np.add.at(result, places, source)
-        yield "", result
-
-
 def reduce_rows(call: Call) -> Interpretations:
     """Compute index_reduce or scatter_reduce: which reduction it is is recorded as a word."""
     for x, places, source in _list_scatters(call):
@@ -137,6 +129,5 @@ def _list_scatters(call: Call) -> Iterator[tuple[Floats, tuple[AnyArray, ...], F
 
 FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
     "embedding_bag": compute_embedding_bag,
-    "scatter_add": add_rows,
     "scatter_reduce": reduce_rows,
 }

@@ -25,7 +25,7 @@ from .fault_cases import make_fault_case
         ("pyramid_flipped", "kernel-flipped", "the kernel first.weight flipped"),
         ("pyramid_strided", "pooling", "the first element of windows of 2, stride 2"),
         ("pyramid_twice", "skip-source", "joined in an unrecorded concat"),
-        ("pyramid_before", "layer-order", "(silu) applied to Functional.conv2d.0.forward, before"),
+        ("pyramid_before", "layer-order", "silu applied later, in Functional.silu.0.forward"),
         ("shifted_before", "layer-order", "(add) applied to Functional.embedding.0.forward"),
         ("filled_zeros", "mask-fill", "hidden scores replaced by 0: they still count"),
         ("taps_axes", "reduction-axis", "over axes 0, 1"),

@@ -83,7 +83,11 @@ SCAN_HYPOTHESES = composites.SCAN_HYPOTHESES
 PATH_HYPOTHESES = gradient_paths.HYPOTHESES
 
 #: What is seen of a value whose cause is not found.
-LAST_HYPOTHESES = (*factors.ZERO_HYPOTHESES, *whole_attention.LAST_HYPOTHESES)
+LAST_HYPOTHESES = (
+    *factors.ZERO_HYPOTHESES,
+    *whole_attention.LAST_HYPOTHESES,
+    *row_selection.LAST_HYPOTHESES,
+)
 
 __all__ = [
     "COMPOSITE_HYPOTHESES",

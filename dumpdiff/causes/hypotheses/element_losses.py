@@ -7,7 +7,7 @@ the two are compared. So it does not matter which of them is one op and which is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,11 +41,14 @@ class _Form:
     kind: str
     reduction: str  #: mean, sum, or sum divided by the first axis
     threshold: float = 0.0  #: of the kinds that have one
+    positive_weight: float = 1.0  #: of the elements whose target is one
 
     def describe(self) -> str:
         name = _NAMES[self.kind]
         if self.kind in _THRESHOLD_NAMES:
             name = f"{name} with {_THRESHOLD_NAMES[self.kind]} = {self.threshold:g}"
+        if self.positive_weight != 1:
+            name = f"{name}, of which positive ones count {self.positive_weight:g} times"
         return f"{name} ({self.reduction})"
 
 
@@ -60,6 +63,8 @@ class _Tensors:
         losses = compute_element_losses(
             form.kind, self.prediction, self.target, form.threshold or 1.0
         )
+        if form.positive_weight != 1:
+            losses = np.where(self.target == 1, form.positive_weight, 1.0) * losses
         divisors = {"mean": losses.size, "sum": 1}
         return float(losses.sum()) / divisors.get(form.reduction, len(losses))
 
@@ -78,10 +83,28 @@ class _Tensors:
             for reduction in reductions:
                 if kind not in _THRESHOLD_NAMES:
                     yield _Form(kind, reduction)
+                    weight = self._fit_positive_weight(_Form(kind, reduction), value)
+                    if weight:
+                        yield _Form(kind, reduction, positive_weight=weight)
                     continue
                 threshold = self._fit_threshold(kind, reduction, value)
                 if threshold:
                     yield _Form(kind, reduction, threshold)
+
+    def _fit_positive_weight(self, form: _Form, value: float) -> float:
+        """Return the weight of two digits of the positive elements that gives a value.
+
+        0 if there is none, or if the targets are not zeros and ones.
+        """
+        is_binary = form.kind.startswith("bce") and np.isin(self.target, (0, 1)).all()
+        if not is_binary or self.target.min() == self.target.max():
+            return 0.0
+        with_none, with_all = (
+            self.compute(replace(form, positive_weight=weight)) for weight in (0.0, 1.0)
+        )
+        weight = (value - with_none) / ((with_all - with_none) or np.inf)
+        rounded = float(f"{weight:.{_THRESHOLD_DIGITS}g}")
+        return rounded if 0 < rounded != 1 else 0.0
 
     def _fit_threshold(self, kind: str, reduction: str, value: float) -> float:
         """Return the threshold of two digits that is nearest to the one that gives a value.
@@ -131,17 +154,22 @@ def _list_changes(own_forms: list[_Form], forms: list[_Form]) -> list[tuple[_For
     pairs = [(own_form, form) for own_form in own_forms for form in forms]
     of_one_kind = []
     for own_form, form in pairs:
-        has_one_change = (
-            own_form.reduction == form.reduction or own_form.threshold == form.threshold
-        )
-        if own_form.kind == form.kind and has_one_change:
+        names = ("reduction", "threshold", "positive_weight")
+        n_changes = sum(getattr(form, name) != getattr(own_form, name) for name in names)
+        if own_form.kind == form.kind and n_changes <= 1:
             of_one_kind.append((own_form, form))
-    return of_one_kind or [pair for pair in pairs if pair[0].reduction == pair[1].reduction]
+    return of_one_kind or [
+        (own_form, form)
+        for own_form, form in pairs
+        if (own_form.reduction, own_form.positive_weight) == (form.reduction, form.positive_weight)
+    ]
 
 
 def _name_cause(form: _Form, own_form: _Form) -> str:
     if form.kind != own_form.kind:
         return "loss-kind"
+    if form.positive_weight != own_form.positive_weight:
+        return "loss-weight"
     return "loss-reduction" if form.reduction != own_form.reduction else "loss-threshold"
 
 

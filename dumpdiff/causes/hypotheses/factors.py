@@ -15,6 +15,7 @@ from ...operators.elementwise import ROUNDINGS
 from ..fault_case import FaultCase, find_masked
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
+from ..scalings import select_scalings
 from .attention import is_attention
 from .wave_tables import is_wave_table
 
@@ -36,6 +37,10 @@ _MIN_LOG_BASE, _MAX_LOG_BASE = float(np.log(10)), float(np.log(1e9))
 _LOG_DISTANCE = 1e-4
 #: Relative distance of a factor from -1 that is rounding.
 _SIGN_DISTANCE = 1e-4
+#: Functions that a program may take of a number that it multiplies by, and their relative distance
+#: that is rounding. Of whole numbers and their inverses, a root is a scale.
+_NUMBER_FUNCTIONS: Mapping[str, Callable[[float], float]] = {"exponential": np.exp}
+_FUNCTION_DISTANCE = 1e-5
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "log_softmax", "logsumexp"}
 #: Kinds of ops that consume attention scores.
 _SCORE_CONSUMERS = {"softmax", "scaled_masked_softmax", "masked_fill", "exp"}
@@ -77,33 +82,59 @@ def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
         cause = "quantization-scale"
     elif cause == "residual-scale" and not _is_branch(case):
         cause = "constant-factor"
-    bases = _find_bases(case, factor) if _enters_exponential(case) else None
-    if bases is not None:
-        yield Candidate(
-            factor * case.faithful,
-            f"frequencies of base {bases[0]:.6g}",
-            f"has base {bases[1]:.6g}",
+    yield (
+        _describe_by_bases(case, factor)
+        or _describe_by_function(case, factor)
+        or Candidate(
+            np.where(is_masked, case.faithful, factor * case.faithful),
+            describe_factor(cause, factor, case.faithful_side),
             recorded=case.describe_own_scalings(factor),
-            parameters={"theta": bases[0]},
+            parameters={"factor": factor},
             unchanged=case.faithful,
-            cause="rope-theta",
+            cause=cause,
         )
-        return
-    yield Candidate(
-        np.where(is_masked, case.faithful, factor * case.faithful),
-        describe_factor(cause, factor, case.faithful_side),
+    )
+
+
+def _describe_by_bases(case: FaultCase, factor: float) -> Candidate | None:
+    """Return the factor as another base of frequencies; None if it is none."""
+    bases = _find_bases(case, factor) if _enters_exponential(case) else None
+    if bases is None:
+        return None
+    return Candidate(
+        factor * case.faithful,
+        f"frequencies of base {bases[0]:.6g}",
+        f"has base {bases[1]:.6g}",
         recorded=case.describe_own_scalings(factor),
+        parameters={"theta": bases[0]},
+        unchanged=case.faithful,
+        cause="rope-theta",
+    )
+
+
+def _describe_by_function(case: FaultCase, factor: float) -> Candidate | None:
+    """Return the factor as a function of a number that one side leaves out; None if it is none."""
+    texts = _find_function(case, factor)
+    if texts is None:
+        return None
+    return Candidate(
+        factor * case.faithful,
+        *texts,
         parameters={"factor": factor},
         unchanged=case.faithful,
-        cause=cause,
+        cause="missing-step",
+        is_evident=True,
     )
 
 
 def _is_of_rotation(case: FaultCase) -> bool:
-    """Return whether the value is a table of sines, or a product with one."""
-    factors = case.call.inputs if case.call is not None and case.call.kind == "mul" else ()
-    is_forward = case.phase == FORWARD
-    return is_forward and any(map(is_wave_table, (case.faithful, *factors)))
+    """Return whether the value is a table of sines, or a product with one, or a factor of it."""
+    if case.phase != FORWARD:
+        return False
+    factors = list(case.call.inputs) if case.call is not None and case.call.kind == "mul" else []
+    for kind, operands in case.consumers:
+        factors += [operand.array for operand in operands if kind == "mul"]
+    return any(map(is_wave_table, (case.faithful, *factors)))
 
 
 def _is_branch(case: FaultCase) -> bool:
@@ -139,6 +170,26 @@ def _find_bases(case: FaultCase, factor: float) -> tuple[float, float] | None:
         faulty_base, base = read_log_base(faulty_number), read_log_base(number)
         if faulty_base is not None and base is not None:
             return faulty_base, base
+    return None
+
+
+def _find_function(case: FaultCase, factor: float) -> tuple[str, str] | None:
+    """Return (description, contrast) if one side's number is a function of the other side's."""
+    sides = (select_scalings(case.faulty_scalings), select_scalings(case.faithful_scalings))
+    if [len(scalings) for scalings in sides] != [1, 1]:
+        return None
+    (faulty,), (faithful,) = sides
+    if not np.isclose(faulty.factor, factor * faithful.factor, rtol=_FUNCTION_DISTANCE, atol=0):
+        return None
+    for name, function in _NUMBER_FUNCTIONS.items():
+        with np.errstate(all="ignore"):
+            of_faulty, of_faithful = function(faulty.factor), function(faithful.factor)
+        if np.isclose(of_faulty, faithful.factor, rtol=_FUNCTION_DISTANCE, atol=0):
+            text = f"a factor of {faulty.factor:.6g} ({faulty.op}), without its {name}"
+            return text, f"has {faithful.factor:.6g}, its {name} ({faithful.op})"
+        if np.isclose(of_faithful, faulty.factor, rtol=_FUNCTION_DISTANCE, atol=0):
+            text = f"a factor of {faulty.factor:.6g} ({faulty.op})"
+            return text, f"has {faithful.factor:.6g}, of which that is the {name} ({faithful.op})"
     return None
 
 

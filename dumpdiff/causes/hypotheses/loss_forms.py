@@ -48,20 +48,26 @@ class _Form:
     reduction: str = "mean"
     is_weighted: bool = False  #: classes count by their weights
     smoothing: float = 0.0
+    #: the smoothed share is divided among the other classes, not among all: of C classes each of
+    #: them gets e / (C - 1), as in losses of MindSpore's model zoo
+    is_of_others: bool = False
 
     def describe(self, name: str, count: int) -> str:
         """Return a field in words; ``count``: tokens that count."""
+        shares = ", shared by all classes but the label's" if self.is_of_others else ""
         texts = {
             "labels": f"a loss against {self.labels}",
             "shift": f"labels shifted by {self.shift}",
             "tokens": f"a loss of {count} tokens",
             "reduction": f"the {self.reduction}",
             "is_weighted": "class weights" if self.is_weighted else "no class weights",
-            "smoothing": f"label smoothing = {self.smoothing:g}",
+            "smoothing": f"label smoothing = {self.smoothing:g}{shares}",
         }
         return texts[name]
 
 
+#: Tokens that count: all but one at the end of each sequence, with the number of sequences behind.
+_WITHOUT_ENDS = "without ends of "
 _CAUSES = {
     "labels": "loss-target",
     "shift": "label-shift",
@@ -101,6 +107,9 @@ class _CrossEntropy:
         for name in self.labels:
             if name != form.labels:
                 yield replace(form, labels=name)
+        for n_sequences in self.sequence_counts:
+            for shift in _SHIFTS[1:]:
+                yield replace(form, shift=shift, tokens=f"{_WITHOUT_ENDS}{n_sequences}")
 
     def _list_token_choices(self, name: str) -> list[str]:
         labels = self.labels[name]
@@ -127,6 +136,11 @@ class _CrossEntropy:
         is_counted = labels >= 0
         if form.tokens == "all":
             is_counted = np.ones_like(is_counted)
+        elif form.tokens.startswith(_WITHOUT_ENDS):
+            n_sequences = int(form.tokens.removeprefix(_WITHOUT_ENDS))
+            end = 0 if form.shift > 0 else -1
+            is_counted = is_counted.copy()
+            is_counted.reshape(n_sequences, -1)[:, end] = False
         elif form.tokens != "labeled":
             is_counted &= labels != int(form.tokens)
         used_labels = np.maximum(labels, 0)
@@ -174,14 +188,9 @@ def suggest_other_form(case: FaultCase) -> Iterator[Candidate]:
         unchanged, own_count = _compute_loss(loss, form)
         for other in (_smooth(loss, form, case.faulty), *loss.vary(form)):
             predicted, count = _compute_loss(loss, other)
-            changed_fields = [
-                item.name
-                for item in fields(_Form)
-                if getattr(form, item.name) != getattr(other, item.name)
-            ]
-            if len(changed_fields) != 1:
+            name = _find_changed_field(form, other)
+            if not name:
                 continue
-            name = changed_fields[0]
             cause, shown = _CAUSES[name], other
             if name == "labels":
                 cause, shift = _name_other_labels(
@@ -197,6 +206,21 @@ def suggest_other_form(case: FaultCase) -> Iterator[Candidate]:
                 cause=cause,
             )
         return
+
+
+def _find_changed_field(form: _Form, other: _Form) -> str:
+    """Return the one field in which two forms differ, '' if they differ in none, or in several.
+
+    The ends of sequences have no label if the labels are shifted, and shares belong to a smoothing.
+    """
+    names = {
+        item.name for item in fields(_Form) if getattr(form, item.name) != getattr(other, item.name)
+    }
+    if other.tokens.startswith(_WITHOUT_ENDS) and other.shift:
+        names.discard("tokens")
+    if "smoothing" in names or form.smoothing:
+        names = {"smoothing" if name == "is_of_others" else name for name in names}
+    return names.pop() if len(names) == 1 else ""
 
 
 def _list_losses(case: FaultCase) -> Iterator[_CrossEntropy]:
@@ -291,13 +315,17 @@ def _find_form(loss: _CrossEntropy, case: FaultCase) -> _Form | None:
 def _smooth(loss: _CrossEntropy, form: _Form, value: AnyArray) -> _Form:
     """Return the form with the label smoothing that comes nearest to a value."""
     hard, uniform, _ = loss.compute(form)
-    return replace(form, smoothing=_fit_smoothing(hard, uniform, value))
+    n_classes = loss.logits.shape[-1]
+    share, is_of_others = _fit_smoothing(hard, uniform, value, n_classes)
+    return replace(form, smoothing=share, is_of_others=is_of_others)
 
 
 def _compute_loss(loss: _CrossEntropy, form: _Form) -> tuple[float, int]:
     """Return (value of a form, tokens that count)."""
     hard, uniform, count = loss.compute(form)
-    return (1 - form.smoothing) * hard + form.smoothing * uniform, count
+    n_classes = loss.logits.shape[-1]
+    share = form.smoothing * (n_classes / (n_classes - 1) if form.is_of_others else 1)
+    return (1 - share) * hard + share * uniform, count
 
 
 def _name_other_labels(labels: AnyArray, other: AnyArray) -> tuple[str, int]:
@@ -312,11 +340,24 @@ def _name_other_labels(labels: AnyArray, other: AnyArray) -> tuple[str, int]:
     return "loss-target", 0
 
 
-def _fit_smoothing(hard: float, uniform: float, value: AnyArray) -> float:
-    """Return the smoothing of two decimals that is nearest to a value."""
+def _fit_smoothing(
+    hard: float, uniform: float, value: AnyArray, n_classes: int
+) -> tuple[float, bool]:
+    """Return the smoothing of two decimals that is nearest to a value, and whether others share it.
+
+    e shared by all C classes is e (C - 1) / C shared by the others.
+    """
     share = (float(value.reshape(-1)[0]) - hard) / ((uniform - hard) or 1.0)
-    rounded_share = round(share, _SMOOTHING_DECIMALS) + 0.0  # -0 becomes 0
-    return rounded_share if 0 <= rounded_share <= _MAX_SMOOTHING else 0.0
+    share_of_others = share * (n_classes - 1) / n_classes
+    choices = []
+    for each, is_of_others in ((share, False), (share_of_others, True)):
+        rounded = round(each, _SMOOTHING_DECIMALS) + 0.0  # -0 becomes 0
+        if 0 < rounded <= _MAX_SMOOTHING:
+            choices.append((abs(rounded - each), is_of_others, rounded))
+    if not choices:
+        return 0.0, False
+    _, is_of_others, rounded = min(choices)
+    return rounded, is_of_others
 
 
 def suggest_other_class_weights(case: FaultCase) -> Iterator[Candidate]:

@@ -12,6 +12,7 @@ from itertools import permutations, product
 import numpy as np
 
 from ...model.arrays import AnyArray, Floats
+from ...model.dtypes import get_unit_roundoff
 from ...model.trace import OPTIMIZER
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
@@ -315,7 +316,9 @@ def _is_beta_share(share: float) -> bool:
     if not _MIN_BETA_SHARE <= share <= _MAX_BETA_SHARE:
         return False
     rounded_share = float(f"{share:.2g}")
-    return abs(share - rounded_share) <= _MAX_BETA_ERROR * rounded_share
+    # 1 - beta in float32 is as exact as beta, which is nearly one
+    max_error = max(_MAX_BETA_ERROR * rounded_share, get_unit_roundoff("float32"))
+    return abs(share - rounded_share) <= max_error
 
 
 def suggest_decay(case: FaultCase) -> Iterator[Candidate]:

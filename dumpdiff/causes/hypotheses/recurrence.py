@@ -177,11 +177,14 @@ def _list_sources(case: FaultCase, recurrence: Recurrence) -> Iterator[Recurrenc
         if not operand.is_floating or np.array_equal(operand.array, x):
             continue
         source = split_steps(operand.array, recurrence.layout)
+        is_reversed = any(
+            np.array_equal(np.flip(operand.array, axis), x) for axis in range(x.ndim - 1)
+        )
         yield RecurrenceChange(
             replace(recurrence, x=source),
-            "input-source",
+            "scan-direction" if is_reversed else "input-source",
             f"{recurrence.kind} of {operand.name}",
-            "reads another value",
+            "reads it from its end" if is_reversed else "reads another value",
         )
 
 

@@ -14,6 +14,7 @@ from ..element_places import is_rotation
 from ..fault_case import FaultCase, have_same_elements
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
+from .attention import SCORE_KINDS, is_attention
 from .wave_tables import holds_both_waves
 
 #: Largest share of wrong rows; more of them are not a fault of single rows.
@@ -358,6 +359,11 @@ def _make_permutation_candidate(
             description, cause = f"the two parts joined along axis {axis} exchanged", _EXCHANGED
         elif case.is_forward_value and _is_reversal(order):
             description, cause = f"{axis_name} in reverse order", "scan-direction"
+        elif case.is_forward_value and not _is_of_heads(case):
+            lengths = _find_exchanged_lengths(order)
+            cause = "axes-swapped" if lengths else "split-order"
+            if lengths:
+                description = f"{axis_name} read with axes {lengths[0]} and {lengths[1]} exchanged"
     return Candidate(
         np.take(case.faithful, order, axis=axis),
         description,
@@ -365,6 +371,33 @@ def _make_permutation_candidate(
         unchanged=case.faithful,
         cause=cause,
     )
+
+
+def _is_of_heads(case: FaultCase) -> bool:
+    """Return whether a value belongs to attention, so that its columns are those of heads."""
+    return is_attention(case.finding.scope) or bool(case.consumer_kinds & SCORE_KINDS)
+
+
+def _find_exchanged_lengths(order: Ints) -> tuple[int, int] | None:
+    """Return the lengths of two axes whose exchange moves what an order moves; None if none do.
+
+    >>> _find_exchanged_lengths(np.array([0, 3, 1, 4, 2, 5, 6, 7]))
+    (2, 3)
+    """
+    moved_places = np.flatnonzero(order != np.arange(len(order)))
+    if not len(moved_places):
+        return None
+    # the first and the last element of the exchanged part stay where they are
+    start, stop = int(moved_places[0]) - 1, int(moved_places[-1]) + 2
+    if start < 0 or stop > len(order):
+        return None
+    part = order[start:stop] - start
+    for first in range(2, len(part) // 2 + 1):
+        if len(part) % first == 0:
+            exchanged = np.arange(len(part)).reshape(first, -1).T.reshape(-1)
+            if np.array_equal(part, exchanged):
+                return first, len(part) // first
+    return None
 
 
 def _holds_tokens(case: FaultCase) -> bool:

@@ -5,7 +5,7 @@ between. What follows from the change is compared with its value at the end of t
 """
 
 from ...hypothesis import Hypothesis
-from .activations import list_activations, list_clamps
+from .activations import list_activations, list_clamps, list_common_activations
 from .change import make_search
 from .discrete_inputs import list_exchanged_numbers, list_lost_numbers, list_other_numbers
 from .fitted_numbers import (
@@ -16,7 +16,8 @@ from .fitted_numbers import (
     list_plain_divisors,
 )
 from .gates import list_swapped_gates
-from .joined_parts import list_other_joins
+from .joined_parts import list_foreign_joins, list_other_joins
+from .loss_terms import list_other_denominators, list_other_loss_functions
 from .missing_inputs import (
     list_bypassed_steps,
     list_equal_weights,
@@ -32,7 +33,11 @@ from .partial_biases import list_missing_bias_parts
 from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
 from .recorded_differences import list_recorded_differences
-from .reduction_axes import list_common_reduction_axes, list_reduction_axes
+from .reduction_axes import (
+    list_common_reduction_axes,
+    list_reduction_axes,
+    list_softmax_axes,
+)
 from .rotations import list_exchanged_inputs, list_rotations
 from .roundings import list_roundings
 from .row_reductions import list_row_reductions
@@ -73,6 +78,9 @@ HYPOTHESES = (
     Hypothesis("quantization-axis", make_search(list_scale_axes)),
     Hypothesis("reduction-axis", make_search(list_reduction_axes)),
     Hypothesis("reduction-axis", make_search(list_common_reduction_axes)),
+    Hypothesis("loss-kind", make_search(list_other_loss_functions)),
+    Hypothesis("loss-reduction", make_search(list_other_denominators)),
+    Hypothesis("softmax-axis", make_search(list_softmax_axes)),
     Hypothesis("loss-target", make_search(list_other_targets)),
     Hypothesis("label-shift", make_search(list_other_numbers)),
     Hypothesis("input-order", make_search(list_exchanged_numbers)),
@@ -80,10 +88,12 @@ HYPOTHESES = (
     Hypothesis("rope-missing", make_search(list_rotations)),
     Hypothesis("input-order", make_search(list_exchanged_inputs)),
     Hypothesis("input-order", make_search(list_other_joins)),
+    Hypothesis("input-source", make_search(list_foreign_joins)),
     Hypothesis("split-order", make_search(list_split_orders)),
     Hypothesis("split-order", make_search(list_rows_by_head)),
     Hypothesis("gate-up-swapped", make_search(list_swapped_gates)),
     Hypothesis("activation-kind", make_search(list_activations)),
+    Hypothesis("activation-kind", make_search(list_common_activations)),
     Hypothesis("pooling", make_search(list_poolings)),
     Hypothesis("pooling", make_search(list_row_reductions)),
     Hypothesis("pooling", make_search(list_plain_divisors)),

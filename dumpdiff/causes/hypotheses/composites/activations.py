@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -85,6 +85,35 @@ def list_activations(case: FaultCase, region: Region) -> Iterator[Change]:
                 name.format(number),
                 f"has {activation.name}",
                 {"number": number},
+            )
+
+
+def list_common_activations(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Replace all activations of one kind, which one function computes."""
+    if case.phase == OPTIMIZER:
+        return
+    numbers_of_kinds: dict[str, list[int]] = {}
+    for number, step in enumerate(region.steps):
+        if step.kind in ACTIVATIONS_BY_KIND and len(list_floating_inputs(step)) == 1:
+            numbers_of_kinds.setdefault(step.kind, []).append(number)
+    for own_kind, numbers in numbers_of_kinds.items():
+        others = [
+            (kind, name)
+            for kind, names in ACTIVATIONS_BY_KIND.items()
+            for name in names
+            if kind != own_kind and len(numbers) > 1
+        ]
+        for kind, name in others:
+            steps = list(region.steps)
+            for number in numbers:
+                steps[number] = replace(steps[number], kind=kind, interpretation=name, keywords={})
+            yield Change(
+                numbers[0],
+                region.steps[numbers[0]].output,
+                "activation-kind",
+                f"{name} at {len(numbers)} places",
+                f"has {own_kind}",
+                predicted=replace(region, steps=tuple(steps)).unchanged,
             )
 
 

@@ -34,6 +34,11 @@ _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "reciprocal", "div"}
 _ACTIVATION_END_KINDS = {"log", "reciprocal", "div"}
 #: Kinds of ops after which a value is no score any more.
 _LAYER_KINDS = {"matmul", "addmm", "convolution", "layer_norm", "rms_norm"}
+#: Kinds of ops of one value that one side may apply later than the other side.
+_MOVED_KINDS = {
+    "relu", "gelu", "silu", "sigmoid", "tanh", "elu", "leaky_relu", "softplus", "softmax",
+    "dropout", "layer_norm", "rms_norm", "batch_norm", "group_norm", "instance_norm", "normalize",
+}  # fmt: skip
 LOSS_KINDS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 
 
@@ -100,7 +105,7 @@ def make_search(
             if predicted is None:
                 continue
             is_omission = bool(change.omitted_values) and case.phase == FORWARD
-            meaning = _correct_omission(case, change) if is_omission else change
+            meaning = _correct_omission(case, region, change) if is_omission else change
             yield Candidate(
                 predicted,
                 meaning.description,
@@ -116,7 +121,7 @@ def make_search(
     return suggest
 
 
-def _correct_omission(case: FaultCase, change: Change) -> Change:
+def _correct_omission(case: FaultCase, region: Region, change: Change) -> Change:
     """Return the change as one of the order if what it leaves out is applied elsewhere.
 
     A norm before a sublayer in place of after it, or sublayers in another order, look like a
@@ -124,15 +129,35 @@ def _correct_omission(case: FaultCase, change: Change) -> Change:
     different: an order that is another one differs in the forward pass first.
     """
     moved_step = case.find_moved_step(change.omitted_values, change.kept_value)
-    if moved_step is None:
+    if moved_step is not None:
+        return _describe_order(
+            change,
+            f"{moved_step.kind} ({moved_step.parameter}) applied to {moved_step.other_source}",
+            f"applies it to {moved_step.own_source}",
+        )
+    step = region.steps[change.number]
+    addends = [item.value for _, item in list_floating_inputs(step)]
+    later_op = ""
+    if step.kind in _MOVED_KINDS and step.value in change.omitted_values:
+        later_op = case.find_later_op(step.kind, -1)
+    elif step.kind == "add" and len(addends) == 2:
+        is_left_out = [value in change.omitted_values for value in addends]
+        if change.kept_value in addends:
+            is_left_out = [value != change.kept_value for value in addends]
+        if sum(is_left_out) == 1:
+            later_op = case.find_later_op(step.kind, addends[is_left_out.index(True)])
+    if not later_op:
         return change
+    text = f"{step.kind} applied later, in {later_op}"
+    return _describe_order(change, text, f"has it in {step.name}")
+
+
+def _describe_order(change: Change, description: str, contrast: str) -> Change:
     return replace(
         change,
         cause="layer-order",
-        description=(
-            f"{moved_step.kind} ({moved_step.parameter}) applied to {moved_step.other_source}"
-        ),
-        contrast=f"applies it to {moved_step.own_source}",
+        description=description,
+        contrast=contrast,
         parameters={},
         is_evident=True,  # both records show the op
         mirror=None,

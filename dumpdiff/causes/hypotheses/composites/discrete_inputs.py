@@ -7,11 +7,13 @@ may read the same numbers, such as both halves of a contrastive loss.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
 
 from ....model.arrays import AnyArray
+from ....model.formatting import format_first_numbers
 from ...fault_case import FaultCase
 from ...region import Region, Step, StepInput
 from .change import Change
@@ -25,7 +27,7 @@ _DECIDING_KINDS = {
 #: Kinds of losses that read labels, and kinds that look rows up.
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "bce_loss", "ctc_loss", "one_hot"}
 _LOOKUP_KINDS = {"gather_rows", "gather_elements", "gather_nd", "embedding_bag"}
-#: Kinds that sum rows up behind indices; those of negative numbers are left out when they are run.
+#: Kinds that sum rows up behind indices; rows of negative numbers are left out when they are run.
 _SUM_KINDS = {"segment_sum", "scatter_add"}
 _FILL_KINDS = {"masked_fill", "where", "attention"}
 #: Places by which numbers may be shifted, and numbers that may be added to them.
@@ -33,6 +35,8 @@ _SHIFTS = (1, -1, 2, -2)
 #: Fewest numbers of a tensor that is shifted, and share of them that must fit a shift: others come
 #: in at the ends of rows.
 _MIN_NUMBERS, _MIN_SHARE = 4, 0.7
+#: Offsets that a sentence lists.
+_N_LISTED = 4
 #: Tensors of the other side that are tried in place of one.
 _MAX_REPLACEMENTS = 6
 
@@ -113,8 +117,21 @@ def list_lost_numbers(case: FaultCase, region: Region) -> Iterator[Change]:
                         "missing-term",
                         text,
                         f"sums all of them up ({_format_kinds(readers)})",
-                        replaced_values=dict.fromkeys({own.value for _, own in readers}, other),
+                        predicted=_replace_numbers(region, item, other).unchanged,
                     )
+
+
+def _replace_numbers(region: Region, item: StepInput, numbers: AnyArray) -> Region:
+    """Return the region with other numbers in place of an input; rows of lost ones are any rows."""
+    steps = []
+    for step in region.steps:
+        array = numbers if step.kind in _SUM_KINDS else numbers.clip(min=0)
+        inputs = tuple(
+            replace(own, value=-1, array=array) if np.array_equal(own.array, item.array) else own
+            for own in step.inputs
+        )
+        steps.append(replace(step, inputs=inputs))
+    return replace(region, steps=tuple(steps))
 
 
 def _format_kinds(readers: list[tuple[Step, StepInput]]) -> str:
@@ -169,12 +186,31 @@ def _describe_numbers(kinds: set[str], item: StepInput, other: AnyArray) -> tupl
     relation = _find_relation(item.array, other)
     if relation and noun == "labels":
         return "label-shift", f"labels {relation}", ""
+    offsets = _find_offsets(item.array, other)
+    if offsets:
+        listed = format_first_numbers(offsets, _N_LISTED)
+        text = f"indices without the offsets {listed} of their columns"
+        return "missing-term", text, f"has those of {item.name}"
     if relation:
         cause = "position-offset" if kinds & _LOOKUP_KINDS else "row-shift"
         return cause, f"indices {relation}", f"has those of {item.name}"
     cause = "loss-target" if noun == "labels" else "input-source"
     readers = ", ".join(sorted(kinds))
     return cause, f"other {noun} ({readers})", f"reads {item.name}"
+
+
+def _find_offsets(array: AnyArray, other: AnyArray) -> list[int]:
+    """Return what is added to each column of numbers, if that differs by column; else nothing.
+
+    The fields of a common table of embeddings begin at other rows.
+    """
+    if array.ndim < 2 or array.shape != other.shape:
+        return []
+    difference = (array.astype(np.int64) - other.astype(np.int64)).reshape(-1, array.shape[-1])
+    offsets = difference[0]
+    is_by_column = len(difference) > 1 and bool(np.all(difference == offsets))
+    is_growing = len(offsets) > 1 and bool(np.all(np.diff(offsets) > 0)) and offsets[0] == 0
+    return offsets.tolist() if is_by_column and is_growing else []
 
 
 def _find_relation(array: AnyArray, other: AnyArray) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -37,6 +38,8 @@ _PRODUCT_OPS = ("matmul", "addmm", "convolution")
 _ADDING_KINDS = ("add", "sub", "masked_fill", "where")
 #: Functions of predictions and labels: nobody leaves out one of them.
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "bce_loss", "ctc_loss"}
+#: Losses that take a weight for each class.
+_CLASS_LOSSES = {"cross_entropy", "nll_loss"}
 
 
 def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -81,7 +84,7 @@ def _name_doubled_input(
 
 
 def list_equal_weights(case: FaultCase, region: Region) -> Iterator[Change]:
-    """Take every weight of a loss that the batch gives as one, wherever it is read."""
+    """Take every weight of a loss that the batch gives, or of a class, as one."""
     is_of_loss = case.is_near_loss or case.faithful.size == 1
     if not is_of_loss or case.phase != FORWARD:
         return
@@ -102,6 +105,20 @@ def list_equal_weights(case: FaultCase, region: Region) -> Iterator[Change]:
             f"has weights of {item.array.min():.4g} to {item.array.max():.4g}",
             replaced_values={value: np.ones_like(item.array)},
         )
+    for number, step in enumerate(region.steps):
+        class_weights = step.keywords.get("weight")
+        if step.kind not in _CLASS_LOSSES or class_weights is None or not class_weights.ndim:
+            continue
+        keywords = {**step.keywords, "weight": np.ones_like(class_weights)}
+        output = replace(step, keywords=keywords).compute(step.list_arrays())
+        if output is not None and np.ptp(class_weights) > 0:
+            yield Change(
+                number,
+                output,
+                "loss-weight",
+                f"all weights of the classes 1 in {step.name}",
+                f"has weights of {class_weights.min():.4g} to {class_weights.max():.4g}",
+            )
 
 
 def list_missing_affines(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -193,10 +210,10 @@ def _name_missing_input(
     return "missing-term", f"without {step_input.name} in {step.name} ({step.kind})"
 
 
-def _is_zeroed(case: FaultCase, step: Step, step_input: StepInput) -> bool:
-    """Return whether the other side adds zeros where a step adds an input."""
-    return step.kind == "add" and any(
-        case.adds_zeros(other.value, step_input.array.size)
+def _is_neutral(case: FaultCase, step: Step, step_input: StepInput) -> bool:
+    """Return whether the other side adds zeros, or multiplies by ones, in the place of an input."""
+    return any(
+        case.combines_neutral(other.value, step_input.array.size, step.kind)
         for _, other in list_floating_inputs(step)
         if other is not step_input and other.agrees
     )
@@ -209,17 +226,49 @@ def _name_missing_part(
 
     Of zeros, too, that the other side adds in its place.
     """
-    if _is_zeroed(case, step, step_input):
-        return "zeroed", f"{step_input.name} filled with 0 in {step.name}"
+    if _is_neutral(case, step, step_input):
+        return _name_neutral(region, step, step_input)
     bias_name = _find_bias(case, step, step_input)
     if bias_name:
         return "bias-missing", f"without its bias ({bias_name})"
     activation = _describe_part_of_silu(region, step, step_input)
     if activation:
         return "activation-kind", activation
-    if step.kind == "mul" and step_input.is_parameter and _multiplies_norm(step):
+    return _name_missing_factor(step, step_input) if step.kind == "mul" else None
+
+
+def _name_missing_factor(step: Step, step_input: StepInput) -> tuple[str, str] | None:
+    """Return (cause, description) of a mask or of a norm's weight; None for other factors."""
+    if is_selection(step_input.array):
+        return "mask-missing", f"no mask ({step_input.name} in {step.name})"
+    if step_input.is_parameter and _multiplies_norm(step):
         return "affine-missing", f"a norm without its weight ({step_input.name})"
     return None
+
+
+def _name_neutral(region: Region, step: Step, step_input: StepInput) -> tuple[str, str]:
+    """Return (cause, description) of an input in whose place the other side has zeros or ones."""
+    if step.kind == "add" and _is_decayed_sum(region, step, step_input):
+        return "hidden-state-reset", f"a state of zeros, without {step_input.name}"
+    number = 1 if step.kind == "mul" else 0
+    return "zeroed", f"{step_input.name} filled with {number} in {step.name}"
+
+
+def _is_decayed_sum(region: Region, step: Step, step_input: StepInput) -> bool:
+    """Return whether an addend is a sum as large as this one times what no parameter is: a state.
+
+    A scan is h = a h + b, step by step.
+    """
+    products = [other for other in region.steps if other.value == step_input.value]
+    return any(
+        product.kind == "mul"
+        and any(
+            item.producer_kind == step.kind and item.array.shape == step.output.shape
+            for item in product.inputs
+        )
+        and not any(item.is_parameter or not item.array.ndim for item in product.inputs)
+        for product in products
+    )
 
 
 def _multiplies_norm(step: Step) -> bool:
@@ -441,7 +490,7 @@ def _name_number(
     if step.kind in _SCALING_KINDS:
         masks = [item for item in step.inputs if item.array.dtype.kind in "iub" and item.array.ndim]
         if masks:
-            return "missing-term", f"without multiplying by the mask {masks[0].name} ({step.name})"
+            return "mask-missing", f"no mask ({masks[0].name} in {step.name})"
         cause = "scale" if feeds_softmax(case, region, number) else "constant-factor"
         factor = numbers[0] if numbers else 1.0
         return cause, f"without the factor of {step.name} ({step.kind} {factor:.6g})"
@@ -463,3 +512,8 @@ def is_mask(array: AnyArray) -> bool:
     """Return whether an array to be added holds zeros and masking constants only."""
     is_masked = find_masked(array)
     return bool(is_masked.any() and not array[~is_masked].any())
+
+
+def is_selection(array: AnyArray) -> bool:
+    """Return whether a factor holds zeros and ones, of both some: it selects elements."""
+    return bool(array.ndim and np.isin(array, (0, 1)).all() and array.min() < array.max())

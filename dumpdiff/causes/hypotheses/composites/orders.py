@@ -109,6 +109,8 @@ def list_orders(case: FaultCase, region: Region) -> Iterator[Change]:
                 is_score_term = step.kind == "add" and feeds_softmax(case, region, number)
                 is_bias = is_score_term and cause == "axes-swapped"
                 name = "relative-bias" if is_bias else cause
+                if cause == "heads-permuted" and not _has_heads(case, region, number, step_input):
+                    name = "input-order"
                 yield Change(number, output, name, description)
             for description, changed in _regroup_columns(step_input):
                 output = compute_with(step, position, changed)
@@ -120,6 +122,12 @@ def list_orders(case: FaultCase, region: Region) -> Iterator[Change]:
                     if has_heads and step.kind == "gather_rows" and step_input.is_parameter:
                         cause = "relative-bias"  # rows of a table of distances
                     yield Change(number, output, cause, description)
+
+
+def _has_heads(case: FaultCase, region: Region, number: int, step_input: StepInput) -> bool:
+    """Return whether parts of an input may be heads: next to attention, or of a parameter."""
+    is_near = is_attention(case.finding.scope) or feeds_softmax(case, region, number)
+    return is_near or step_input.is_parameter or case.phase != FORWARD
 
 
 def list_pixel_orders(case: FaultCase, region: Region) -> Iterator[Change]:

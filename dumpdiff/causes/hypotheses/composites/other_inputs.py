@@ -9,6 +9,7 @@ import numpy as np
 from ....comparison.narrow_dtypes import round_to_dtype
 from ....model.arrays import AnyArray
 from ....model.dtypes import get_unit_roundoff
+from ...element_places import find_order
 from ...fault_case import FaultCase, compute_residual, have_same_elements
 from ...operands import PARAMETER_KINDS
 from ...region import Region, Step, StepInput
@@ -55,7 +56,8 @@ def list_replaced_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                 if step.kind == "add" and _is_other_addend(array, step_input, inputs):
                     continue  # a doubled addend, in place of a missing one
                 output = compute_with(step, position, array)
-                if output is None or _is_bypass(region, step_input, array):
+                is_bypass = step.kind not in LOSS_KINDS and _is_bypass(region, step_input, array)
+                if output is None or is_bypass:
                     continue
                 if is_parameter and step_input.is_parameter:
                     cause, description = "weight-swapped", f"{name} in its place"
@@ -416,13 +418,22 @@ def _find_roll(array: AnyArray, rolled: AnyArray) -> tuple[int, int] | None:
 def _list_values_elsewhere(
     case: FaultCase, step_input: StepInput
 ) -> list[tuple[str, AnyArray, bool]]:
-    """Return (name, array, False) of values of the same shape that both sides have."""
-    size = step_input.array.size
-    return [
-        (operand.name, operand.array.reshape(step_input.array.shape), False)
-        for operand in case.find_other_values(step_input.array.shape)
-        if operand.array.size == size
-    ]
+    """Return (name, array, False) of values of the same size that both sides have.
+
+    Those of the shape that the input had before its axes were exchanged are rearranged like it,
+    and also taken in memory order, as if the exchange was forgotten.
+    """
+    shape = step_input.array.shape
+    computed = case.load_value(step_input.value)
+    order = None if computed is None else find_order(computed, step_input.array)[1]
+    computed_shape = shape if computed is None or order is None else computed.shape
+    values = []
+    for operand in case.find_other_values(shape):
+        flat = operand.array.reshape(-1)
+        if order is not None and operand.shape == computed_shape != shape:
+            values.append((operand.name, flat[order].reshape(shape), False))
+        values.append((operand.name, flat.reshape(shape), False))
+    return values
 
 
 def _fits(shape: tuple[int, ...], expected: tuple[int, ...], kind: str) -> bool:

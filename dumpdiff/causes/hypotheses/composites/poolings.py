@@ -25,6 +25,8 @@ _REDUCING_KINDS = {
 }  # fmt: skip
 #: Elements along an axis that are tried one by one.
 _MAX_ELEMENTS = 64
+#: Of what has one axis or none, as a step of a sequence of numbers, it is no summary of the rest.
+_ELEMENT = "element"
 #: Axes that are reduced together, at most.
 _MAX_REDUCED_AXES = 3
 #: Relative L2 within which a reduction gives a recorded output.
@@ -52,7 +54,9 @@ def list_poolings(_case: FaultCase, region: Region) -> Iterator[Change]:
         for text, output in alternatives:
             if own_text and text != own_text:
                 changed = output.reshape(step.output.shape)
-                yield Change(number, changed, "pooling", text, f"takes {own_text}")
+                is_choice = all(each.startswith(_ELEMENT) for each in (text, own_text))
+                cause = "input-source" if is_choice and step.output.ndim < 2 else "pooling"
+                yield Change(number, changed, cause, text, f"takes {own_text}")
 
 
 def _list_windows(step: Step, x: AnyArray) -> list[tuple[str, Floats]]:
@@ -107,6 +111,6 @@ def _list_elements(x: AnyArray, axis: int) -> Iterator[tuple[str, Floats]]:
         yield f"the mean over axis {axis} without its last element", start.mean(axis=axis)
         yield f"the maximum over axis {axis} without its first element", rest.max(axis=axis)
     for place in range(min(length, _MAX_ELEMENTS)):
-        yield f"element {place} of axis {axis}", x.take(place, axis)
+        yield f"{_ELEMENT} {place} of axis {axis}", x.take(place, axis)
     if length > _MAX_ELEMENTS:
-        yield f"element {length - 1} of axis {axis}", x.take(-1, axis)
+        yield f"{_ELEMENT} {length - 1} of axis {axis}", x.take(-1, axis)

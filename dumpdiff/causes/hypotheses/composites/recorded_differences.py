@@ -13,6 +13,7 @@ from itertools import chain, combinations
 
 import numpy as np
 
+from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD, FORWARD
 from ...fault_case import FaultCase, compute_residual, have_same_elements
 from ...region import Region, Step, StepInput
@@ -24,8 +25,12 @@ from .surplus_steps import describe_omission
 
 #: Kinds of steps that a number is left out of: without it, nothing is left of them.
 _OMITTED_KINDS = {"add", "sub", "mul", "div"}
+#: Kinds of steps of two values, of which one may be read twice.
+_PAIRING_KINDS = {"add", "sub", "mul", "div", "maximum", "minimum", "matmul"}
 #: Kinds of sums, and the kind that the other sign makes of them.
 _SIGNED_KINDS = {"add": "sub", "sub": "add"}
+#: Kinds of steps that take limits.
+_LIMIT_KINDS = {"clamp", "minimum", "maximum", "hardtanh"}
 #: Kinds that compute with a constant tensor: a mean of channels, frequencies, a table of positions.
 _CONSTANT_READERS = {"add", "sub", "mul", "div", "pow", "maximum", "minimum"}
 #: What is said of constants that differ, by whether they hold the same numbers.
@@ -42,8 +47,10 @@ def list_recorded_differences(case: FaultCase, region: Region) -> Iterator[Chang
     if other_region is None:
         return
     for change in chain(
+        _list_repeated_inputs(region, other_region),
         _list_missing_numbers(case, region, other_region),
         _list_other_numbers(case, region, other_region),
+        _list_number_sets(case, region, other_region),
         _list_exchanged_numbers(region),
         _list_other_signs(case, region, other_region),
         _list_other_constants(region, other_region),
@@ -94,6 +101,46 @@ def _list_other_numbers(case: FaultCase, region: Region, other_region: Region) -
             if step.kind in ("mul", "div") and _is_count(step_input):
                 for other in others:
                     yield from _replace_count(region, number, position, other)
+
+
+def _list_number_sets(case: FaultCase, region: Region, other_region: Region) -> Iterator[Change]:
+    """Put all numbers that only the other region has in the places of as many of this region.
+
+    In the order of their sizes: both limits of a clamp.
+    """
+    own_numbers, other_numbers = count_numbers(region.steps), count_numbers(other_region.steps)
+    surplus = sorted((own_numbers - other_numbers).elements())
+    others = sorted((other_numbers - own_numbers).elements())
+    if len(surplus) != len(others) or len(surplus) < 2:
+        return
+    new_numbers = dict(zip(surplus, others, strict=True))
+    steps = list(region.steps)
+    changed: list[int] = []
+    for number, step in enumerate(region.steps):
+        inputs = list(step.inputs)
+        for position, own in list_numbers(step):
+            if write_number(own) in new_numbers:
+                array = np.asarray(new_numbers[write_number(own)])
+                inputs[position] = replace(inputs[position], array=array)
+                changed.append(number)
+        steps[number] = replace(step, inputs=tuple(inputs))
+    texts = [", ".join(f"{item:.6g}" for item in items) for items in (others, surplus)]
+    names = ", ".join(dict.fromkeys(region.steps[number].name for number in changed))
+    yield Change(
+        min(changed),
+        region.steps[min(changed)].output,
+        _name_limits(case, region, changed),
+        f"the numbers {texts[0]} in {names}",
+        f"has {texts[1]}",
+        predicted=replace(region, steps=tuple(steps)).unchanged,
+    )
+
+
+def _name_limits(case: FaultCase, region: Region, numbers: Sequence[int]) -> str:
+    """Return the cause of several other numbers: limits of a loss, or arguments."""
+    kinds = {region.steps[number].kind for number in numbers}
+    is_of_loss = case.is_near_loss or case.faithful.size == 1
+    return "loss-threshold" if kinds <= _LIMIT_KINDS and is_of_loss else "argument"
 
 
 def _is_count(step_input: StepInput) -> bool:
@@ -165,6 +212,31 @@ def _list_exchanged_numbers(region: Region) -> Iterator[Change]:
             "has the two numbers exchanged",
             further_outputs={j: outputs[1]},
         )
+
+
+def _list_repeated_inputs(region: Region, other_region: Region) -> Iterator[Change]:
+    """Read one value twice, where an op of the other region does so."""
+    repeated = [
+        first
+        for step in other_region.steps
+        for (_, first), (_, second) in combinations(list_floating_inputs(step), 2)
+        if first.value == second.value >= 0 and first.agrees and step.kind in _PAIRING_KINDS
+    ]
+    for number, step in enumerate(region.steps):
+        inputs = list_floating_inputs(step)
+        if step.kind not in _PAIRING_KINDS or len(inputs) != 2:
+            continue
+        for (_, kept), (position, replaced) in (inputs, inputs[::-1]):
+            is_repeated = any(_is_equal(kept.array, item.array) for item in repeated)
+            output = compute_with(step, position, kept.array) if is_repeated else None
+            if output is not None and not _is_equal(kept.array, replaced.array):
+                text = f"{step.name} ({step.kind}) of {kept.name} twice"
+                contrast = f"has {replaced.name} in the place of one"
+                yield Change(number, output, "input-source", text, contrast)
+
+
+def _is_equal(array: AnyArray, other: AnyArray) -> bool:
+    return array.shape == other.shape and compute_residual(array, other) <= _EQUAL_DISTANCE
 
 
 def _list_other_signs(case: FaultCase, region: Region, other_region: Region) -> Iterator[Change]:

@@ -56,6 +56,27 @@ def list_reduction_axes(case: FaultCase, region: Region) -> Iterator[Change]:
                 )
 
 
+def list_softmax_axes(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Take one softmax along an axis, where this region writes out one over groups of elements."""
+    kinds = {step.kind for step in region.steps}
+    if "exp" not in kinds or "softmax" not in case.faulty_kinds:
+        return
+    number = len(region.steps) - 1
+    for step in region.steps:
+        for _, item in list_floating_inputs(step):
+            if not item.agrees or item.array.size != case.faithful.size or not item.array.ndim:
+                continue
+            for axis in range(item.array.ndim):
+                output = np.exp(log_softmax(item.array, axis))
+                yield Change(
+                    number,
+                    output.reshape(region.steps[number].output.shape),
+                    "softmax-axis",
+                    f"softmax of {item.name} along axis {axis - item.array.ndim}",
+                    "divides by sums over groups of them",
+                )
+
+
 def list_common_reduction_axes(case: FaultCase, region: Region) -> Iterator[Change]:
     """Reduce over other axes in all steps that are alike: one function is called several times."""
     groups: dict[tuple[str, int, tuple[int, ...]], list[int]] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 
@@ -67,11 +67,11 @@ def list_rotations(case: FaultCase, region: Region) -> Iterator[Change]:
         return
     number = len(region.steps) - 1
     output = region.steps[number].output
-    for count in range(1, len(rotations) + 1):
+    for count, in_halves in product(range(1, len(rotations) + 1), (None, True, False)):
         for chosen in combinations(rotations, count):
             names = " and of ".join(rotation.x.name for rotation in chosen)
             outputs = {
-                rotation.number: rotation.x.array.reshape(
+                rotation.number: _arrange_pairs(rotation.x.array, in_halves).reshape(
                     region.steps[rotation.number].output.shape
                 )
                 for rotation in chosen
@@ -103,10 +103,9 @@ def _change_layout(region: Region, rotations: list[_Rotation]) -> Iterator[Chang
     width = rotations[0].x.array.shape[-1]
     if len(rotations) < 2 or any(item.x.array.shape[-1] != width for item in rotations):
         return
-    pairs_first = np.concatenate([np.arange(0, width, 2), np.arange(1, width, 2)])
-    for order, layout, other_layout in (
-        (pairs_first, "interleaved", "halves"),
-        (np.argsort(pairs_first), "halves", "interleaved"),
+    for in_halves, layout, other_layout in (
+        (True, "interleaved", "halves"),
+        (False, "halves", "interleaved"),
     ):
         yield Change(
             number,
@@ -114,8 +113,23 @@ def _change_layout(region: Region, rotations: list[_Rotation]) -> Iterator[Chang
             "rope-layout",
             f"rotary layout = {layout}",
             f"has {other_layout}",
-            replaced_values={item.x.value: item.x.array[..., order] for item in rotations},
+            replaced_values={
+                item.x.value: _arrange_pairs(item.x.array, in_halves) for item in rotations
+            },
         )
+
+
+def _arrange_pairs(array: AnyArray, in_halves: bool | None) -> AnyArray:
+    """Return an array with the pairs of its last axis from neighbors to halves, or back.
+
+    None: as they are. The two frameworks may store the weights of the other layout.
+    """
+    width = array.shape[-1]
+    if in_halves is None or width % 2:
+        return array
+    order = np.concatenate([np.arange(0, width, 2), np.arange(1, width, 2)])
+    arranged: AnyArray = array[..., order if in_halves else np.argsort(order)]
+    return arranged
 
 
 def _change_base(case: FaultCase, region: Region, tables: _Tables) -> Iterator[Change]:

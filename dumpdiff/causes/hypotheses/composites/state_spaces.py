@@ -70,11 +70,15 @@ def list_other_states(case: FaultCase, region: Region) -> Iterator[Change]:
 
 
 def _reset_layer(number: int, step: Step) -> Iterator[Change]:
-    """Take the initial states of a recurrent layer as zeros: all of them, and each alone."""
+    """Take the initial states of a recurrent layer or a cell as zeros: all of them, and each."""
     states = [
         (position, step_input)
         for position, step_input in list_floating_inputs(step)[1 : 1 + len(_STATE_NAMES)]
-        if step_input.array.ndim == _LAYER_STATE_AXES and step_input.array.any()
+        if step_input.array.any()
+        and (
+            step_input.array.ndim == _LAYER_STATE_AXES
+            or (step_input.array.shape == step.output.shape and not step_input.is_parameter)
+        )
     ]
     choices = [states] if len(states) > 1 else []
     for chosen in (*choices, *([state] for state in states)):
@@ -89,6 +93,16 @@ def _reset_layer(number: int, step: Step) -> Iterator[Change]:
         output = step.compute(inputs)
         if output is not None:
             yield Change(number, output, "hidden-state-reset", description, f"has {names}")
+        zeros = {item.value: np.zeros_like(item.array) for _, item in chosen if item.value >= 0}
+        if zeros:  # attention may read the state as well
+            yield Change(
+                number,
+                step.output,
+                "hidden-state-reset",
+                description,
+                f"has {names}",
+                replaced_values=zeros,
+            )
 
 
 def _is_recurrent(case: FaultCase, region: Region, number: int, step_input: StepInput) -> bool:

@@ -320,9 +320,21 @@ def _name_scaling(case: FaultCase, region: Region, number: int) -> str:
         item.producer_kind == "gather_rows"
         for _, item in list_floating_inputs(region.steps[number])
     )
-    if consumer_kinds == {"add"} and not is_embedding and not reads_embedding:
+    is_branch = consumer_kinds == {"add"} and not is_embedding and not reads_embedding
+    if is_branch and _bypasses_itself(case, region, number):
         return "residual-scale"
     return "constant-factor"
+
+
+def _bypasses_itself(case: FaultCase, region: Region, number: int) -> bool:
+    """Return whether a step's output is added to something that it was computed from."""
+    value = region.steps[number].value
+    return any(
+        case.depends_on(value, item.value)
+        for consumer in region.consumers[number]
+        for _, item in list_floating_inputs(region.steps[consumer])
+        if item.value not in (value, -1)
+    )
 
 
 def _divides_by_own_root(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from itertools import islice, permutations
 
-from ....model.arrays import AnyArray
+import numpy as np
+
+from ....model.arrays import AnyArray, Ints
 from ....operators.convolution import PADDING_MODES, convolve, list_settings
 from ....operators.convolution_gradients import CONVOLUTION_GRADIENTS
 from ...fault_case import FaultCase
@@ -25,6 +29,8 @@ _VARIANT_CAUSES: Mapping[str, str] = {
 }  # fmt: skip
 
 
+#: Places in a padded tensor at which the tensor may begin, at most.
+_MAX_WINDOWS = 256
 #: What the gradient of a convolution by its input is in the forward pass.
 _TRANSPOSED = "transposed convolution"
 #: Tensors of fused attention that its mask comes after.
@@ -114,8 +120,10 @@ def _find_shift(step: Step, name: str) -> int:
 
 
 def list_padding_modes(_case: FaultCase, region: Region) -> Iterator[Change]:
-    """Fill the padding of a convolution otherwise."""
+    """Fill the padding of a convolution, or a padding of its own, otherwise."""
     for number, step in enumerate(region.steps):
+        if step.kind == "pad" and step.places is not None:
+            yield from _fill_padding(number, step, step.places)
         if step.kind != "convolution":
             continue
         x, weight = (step_input.array for step_input in step.inputs[:2])
@@ -135,3 +143,52 @@ def list_padding_modes(_case: FaultCase, region: Region) -> Iterator[Change]:
             except ValueError:
                 continue
             yield Change(number, output, "padding-mode", f"padding mode {mode}", "pads with zeros")
+
+
+def _fill_padding(number: int, step: Step, places: Ints) -> Iterator[Change]:
+    """Fill the padding around a tensor otherwise; ``places``: of the elements in the tensor."""
+    shape = step.output.shape
+    inner = _find_inner_window(step.inputs[0].array.shape, places.reshape(shape))
+    if inner is None:
+        return
+    widths = [
+        (window.start, length - window.stop) for window, length in zip(inner, shape, strict=True)
+    ]
+    outputs = {}
+    for mode, name in PADDING_MODES.items():
+        with suppress(ValueError):  # a reflection is no longer than the tensor
+            outputs[mode] = np.pad(step.output[inner], widths, mode=name)  # type: ignore[call-overload]
+    own_modes = [mode for mode, array in outputs.items() if np.array_equal(array, step.output)]
+    for mode, output in outputs.items():
+        if own_modes and mode not in own_modes:
+            contrast = f"pads with mode {own_modes[0]}"
+            yield Change(number, output, "padding-mode", f"padding mode {mode}", contrast)
+    padded_axes = [axis for axis, width in enumerate(widths) if any(width)]
+    if len(padded_axes) == 1 and "zeros" in own_modes:
+        (axis,) = padded_axes
+        for before in range(sum(widths[axis]) + 1):
+            other_widths = list(widths)
+            other_widths[axis] = (before, sum(widths[axis]) - before)
+            if other_widths != widths:
+                output = np.pad(step.output[inner], other_widths)
+                text = f"{before} zeros before and {other_widths[axis][1]} behind"
+                contrast = f"pads {widths[axis][0]} before and {widths[axis][1]} behind"
+                yield Change(number, output, "causal-shift", text, contrast)
+
+
+def _find_inner_window(inner_shape: tuple[int, ...], places: Ints) -> tuple[slice, ...] | None:
+    """Return where a padded tensor holds each element once; its axes may be in another order."""
+    if len(inner_shape) != places.ndim:
+        return None
+    for shape in dict.fromkeys(permutations(inner_shape)):
+        n_starts = [length - own + 1 for own, length in zip(shape, places.shape, strict=True)]
+        if min(n_starts) < 1:
+            continue
+        for starts in islice(np.ndindex(*n_starts), _MAX_WINDOWS):
+            window = tuple(
+                slice(start, start + own) for start, own in zip(starts, shape, strict=True)
+            )
+            inner = places[window]
+            if inner.min() >= 0 and len(np.unique(inner)) == inner.size:
+                return window
+    return None

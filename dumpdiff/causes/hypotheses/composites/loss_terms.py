@@ -1,0 +1,169 @@
+"""Losses in a region: another function of the elements, or another divisor of their sums.
+
+A loss often has several terms that one function computes, so all of them change together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from ....model.arrays import AnyArray
+from ....model.trace import FORWARD
+from ....operators.losses import compute_element_losses
+from ...fault_case import FaultCase
+from ...region import Region, Step
+from .change import LOSS_KINDS, Change, list_floating_inputs
+
+_NOUNS = {
+    "mse_loss": "mean squared error",
+    "l1_loss": "L1 loss",
+    "smooth_l1_loss": "smooth L1 loss",
+}
+#: Kinds of steps that are the function of a loss if it is written out -> the kind of loss.
+_WRITTEN_KINDS = {"abs": "l1_loss", "square": "mse_loss"}
+#: Counts that are tried in place of one, and fewest elements of which a sum is divided.
+_MAX_COUNTS, _MIN_ELEMENTS = 6, 4
+
+
+def list_other_loss_functions(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Take another function of the differences, in all steps that have one: squares, lengths."""
+    if case.phase != FORWARD or not (case.is_near_loss or case.faithful.size == 1):
+        return
+    numbers_of_kinds: dict[str, list[int]] = {}
+    for number, step in enumerate(region.steps):
+        kind = _read_loss_kind(step)
+        if kind:
+            numbers_of_kinds.setdefault(kind, []).append(number)
+    for own_kind, numbers in numbers_of_kinds.items():
+        places = f" at {len(numbers)} places" if len(numbers) > 1 else ""
+        for kind, noun in _NOUNS.items():
+            outputs = {number: _compute_loss(region.steps[number], kind) for number in numbers}
+            changed = {number: output for number, output in outputs.items() if output is not None}
+            if kind == own_kind or len(changed) < len(numbers):
+                continue
+            first = numbers[0]
+            yield Change(
+                first,
+                changed.pop(first),
+                "loss-kind",
+                f"{noun}{places}",
+                f"has {_NOUNS[own_kind]}",
+                further_outputs=changed,
+            )
+
+
+def _read_loss_kind(step: Step) -> str:
+    """Return the kind of loss that a step computes of differences, '' if none."""
+    if step.kind in _WRITTEN_KINDS:
+        inputs = list_floating_inputs(step)
+        is_of_difference = len(inputs) == 1 and inputs[0][1].producer_kind == "sub"
+        return _WRITTEN_KINDS[step.kind] if is_of_difference else ""
+    return step.kind if step.kind in LOSS_KINDS & _NOUNS.keys() else ""
+
+
+def _compute_loss(step: Step, kind: str) -> AnyArray | None:
+    """Return the output of a step with another kind of loss; None if its form is unclear."""
+    arrays = [item.array for _, item in list_floating_inputs(step)]
+    if step.kind in _WRITTEN_KINDS:
+        return compute_element_losses(kind, arrays[0], np.zeros_like(arrays[0]))
+    if len(arrays) < 2 or arrays[0].size != arrays[1].size:
+        return None
+    losses = compute_element_losses(kind, arrays[0], arrays[1].reshape(arrays[0].shape))
+    if step.output.size == losses.size:
+        return losses.reshape(step.output.shape)
+    reductions = {"mean": losses.mean(), "sum": losses.sum()}
+    form = step.interpretation.rpartition(", ")[2]
+    return np.asarray(reductions[form]) if form in reductions else None
+
+
+def list_other_denominators(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Divide sums by the number of all elements, not by a computed count, or the reverse."""
+    if case.phase != FORWARD or case.faithful.size != 1:
+        return
+    yield from _list_whole_counts(region)
+    counts = list(_list_counts(case.faulty_region))[:_MAX_COUNTS]
+    numbers = [n for n, step in enumerate(region.steps) if _count_averaged(step)]
+    for count in counts:
+        outputs = {
+            number: region.steps[number].output * (_count_averaged(region.steps[number]) / count)
+            for number in numbers
+        }
+        if outputs:
+            first = numbers[0]
+            sizes = ", ".join(f"{_count_averaged(region.steps[number])}" for number in numbers)
+            yield Change(
+                first,
+                outputs.pop(first),
+                "loss-reduction",
+                f"sums divided by {count:g}",
+                f"divides by the number of all elements ({sizes})",
+                further_outputs=outputs,
+            )
+
+
+def _list_whole_counts(region: Region) -> Iterator[Change]:
+    """Divide by the number of the elements, rows or sequences that are summed up."""
+    steps = {step.value: step for step in region.steps}
+    tried: set[tuple[int, int]] = set()
+    for number, step in enumerate(region.steps):
+        inputs = list_floating_inputs(step)
+        if step.kind != "div" or len(inputs) != 2 or inputs[1][1].value < 0:
+            continue
+        numerator, divisor = inputs[0][1], inputs[1][1]
+        if not _is_count(divisor.array) or numerator.value not in steps:
+            continue
+        own = float(divisor.array.reshape(-1)[0])
+        for count in _list_sizes(steps, steps[numerator.value]):
+            if count == own or (divisor.value, count) in tried:
+                continue
+            tried.add((divisor.value, count))
+            yield Change(
+                number,
+                step.output,
+                "loss-reduction",
+                f"sums divided by {count}, the number of all",
+                f"divides by {own:g}, computed by {divisor.name}",
+                replaced_values={divisor.value: np.full_like(divisor.array, count)},
+            )
+
+
+def _list_sizes(steps: Mapping[int, Step], step: Step) -> list[int]:
+    """Return how many elements, rows and sequences a step sums up; none if it sums nothing."""
+    inputs = list_floating_inputs(step)
+    if step.kind != "sum" or step.output.size != 1 or not inputs:
+        return []
+    shape = inputs[0][1].array.shape
+    if inputs[0][1].array.size < _MIN_ELEMENTS:
+        return []
+    return [int(np.prod(shape[:n_axes])) for n_axes in range(len(shape), 0, -1)]
+
+
+def _list_counts(region: Region | None) -> Iterator[float]:
+    """Yield the whole numbers above one that the steps of a region compute."""
+    seen: set[float] = set()
+    for step in region.steps if region is not None else ():
+        for array in (step.output, *(item.array for item in step.inputs if item.value >= 0)):
+            number = float(array.reshape(-1)[0]) if _is_count(array) else 0.0
+            if number and number not in seen:
+                seen.add(number)
+                yield number
+
+
+def _is_count(array: AnyArray) -> bool:
+    """Return whether an array is one whole number above one."""
+    if array.size != 1 or array.dtype.kind not in "iuf":
+        return False
+    number = float(array.reshape(-1)[0])
+    return number > 1 and number == round(number)
+
+
+def _count_averaged(step: Step) -> int:
+    """Return of how many elements a step takes the mean, 0 if it takes none."""
+    inputs = list_floating_inputs(step)
+    if not inputs or step.output.size != 1:
+        return 0
+    is_mean = step.kind == "mean"
+    is_mean |= step.kind in LOSS_KINDS and step.interpretation.rpartition(", ")[2] == "mean"
+    return inputs[0][1].array.size if is_mean else 0
