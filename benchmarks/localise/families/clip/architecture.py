@@ -65,6 +65,8 @@ class Model:
     is_pooled_first: bool = True  #: the last norm of the images reads their mean, not their cells
     are_images_reversed: bool = False  #: the channels of images are blue, green, red
     is_residual_normed: bool = False  #: the texts' mlp is added to what its norm returns
+    is_query_scaled_twice: bool = False  #: in the last layer of the texts, by 1 / sqrt(HEAD_DIM)
+    has_output_bias: bool = True  #: of the attention in the last layer of the texts
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Return images, float32 (batch, 3, IMAGE, IMAGE), and tokens, int32 (batch, SEQ)."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from claims import Anywhere, Ratio, Values, Words
 
+from families.clip.architecture import HEAD_DIM
 from families.fault import Fault, change_model, change_weight
 
 FAULTS: Mapping[str, Fault] = {
@@ -131,6 +132,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_residual_normed=True),
         equivalents=("input-source", "skip-source", "layer-order"),
     ),
+    "query_scaled_twice": Fault(
+        "queries are scaled, and fused attention scales the scores again",
+        "scale",
+        change_model(is_query_scaled_twice=True),
+        lambda *_: [Ratio(HEAD_DIM**-0.5)],
+        equivalents=("constant-factor", "argument"),
+    ),
+    "output_bias": Fault(
+        "the output projection of an attention has no bias, as its flag for q, k and v says",
+        "bias-missing",
+        change_model(has_output_bias=False),
+        lambda *_: [Anywhere("bias")],
+        equivalents=("missing-term", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -154,6 +169,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("vocabulary_shifted", "mindspore"),
     ("images_reversed", "pytorch"),
     ("residual_normed", "mindspore"),
+    ("query_scaled_twice", "pytorch"),
+    ("output_bias", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

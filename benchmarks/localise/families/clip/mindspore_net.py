@@ -180,8 +180,10 @@ class MultiheadAttention(nn.Cell):
             self.q_proj = build_linear(model, f"{path}.q")
             self.k_proj = build_linear(model, f"{path}.k")
             self.v_proj = build_linear(model, f"{path}.v")
-        self.out_proj = build_linear(model, f"{path}.o")
+        has_output_bias = model.has_output_bias or not is_last
+        self.out_proj = build_linear(model, f"{path}.o", has_bias=has_output_bias)
         self.is_causal = model.is_mask_causal or not is_last
+        self.is_query_scaled_twice = model.is_query_scaled_twice and is_last
 
     def split(self, x):
         return x.reshape(x.shape[0], x.shape[1], HEADS, HEAD_DIM).transpose(0, 2, 1, 3)
@@ -197,6 +199,8 @@ class MultiheadAttention(nn.Cell):
 
     def construct(self, x, mask):
         q, k, v = self.project(x)
+        if self.is_query_scaled_twice:
+            q = q * HEAD_DIM**-0.5
         scores = ops.matmul(q, k.swapaxes(-1, -2))
         if self.is_causal:
             scores = scores + mask

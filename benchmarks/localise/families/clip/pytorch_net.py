@@ -175,7 +175,9 @@ class Attention(nn.Module):
             self.in_proj_weight, self.in_proj_bias = copy_parameter(weight), copy_parameter(bias)
         else:
             self.q, self.k, self.v = (load_linear(model, f"{path}.{name}") for name in "qkv")
-        self.out_proj = load_linear(model, f"{path}.o")
+        has_output_bias = model.has_output_bias or not is_last
+        self.out_proj = load_linear(model, f"{path}.o", has_bias=has_output_bias)
+        self.is_query_scaled_twice = model.is_query_scaled_twice and is_last
 
     def project(self, x: Tensor) -> list[Tensor]:
         """Return q, k and v, (batch, HEADS, SEQ, HEAD_DIM) each."""
@@ -192,6 +194,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.project(x)
+        if self.is_query_scaled_twice:
+            q = q * HEAD_DIM**-0.5
         if self.is_written_out:
             scores = torch.matmul(q / math.sqrt(HEAD_DIM), k.transpose(-2, -1))
             mask = torch.full((SEQ, SEQ), float("-inf")).triu(1)

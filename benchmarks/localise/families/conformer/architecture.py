@@ -65,6 +65,8 @@ class Model:
     is_convolution_masked: bool = True  #: padding is zero before the depthwise convolution
     are_lengths_floored: bool = False  #: positions of the CTC loss are rounded down
     are_scores_shifted: bool = True  #: scores of relative positions are moved to their keys
+    are_sines_first: bool = False  #: in relative positions all sines come before all cosines
+    conv_norm: str = "batch"  #: of the convolution module; or 'layer', over the channels
 
     def block(self, n: int) -> Model:
         """Return the model for block n: only the last one has the knobs of a block."""
@@ -81,17 +83,19 @@ class Model:
             is_position_stopped=False,
             is_convolution_masked=True,
             are_scores_shifted=True,
+            conv_norm="batch",
         )
 
     def relative_positions(self) -> np.ndarray:
         """Return the sinusoids (2 * SEQ - 1, HIDDEN), float32, of the distances SEQ - 1 downwards.
 
-        Sines and cosines alternate.
+        Sines and cosines alternate, if ``are_sines_first`` does not say otherwise.
         """
         distances = np.arange(SEQ - 1, -SEQ, -1) + self.position_offset
         frequencies = np.exp(-np.log(10000.0) * np.arange(0, HIDDEN, 2) / HIDDEN)
         angles = np.outer(distances, frequencies)
-        table = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
+        axis = 1 if self.are_sines_first else -1
+        table = np.stack([np.sin(angles), np.cos(angles)], axis=axis)
         return table.reshape(len(distances), HIDDEN).astype(np.float32)
 
     def batch(self) -> tuple[np.ndarray, ...]:

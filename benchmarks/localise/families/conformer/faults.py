@@ -129,6 +129,19 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("bias|parameter|weight")],
         equivalents=("input-order", "input-source"),
     ),
+    "sines_first": Fault(
+        "relative positions have all sines before all cosines, they do not alternate",
+        "time-embedding-order",
+        change_model(are_sines_first=True),
+        equivalents=("rope-layout", "axes-swapped", "input-order"),
+    ),
+    "layer_normed": Fault(
+        "layer norm in a convolution module, as in streaming models, not batch norm",
+        "norm-kind",
+        change_model(conv_norm="layer"),
+        lambda *_: [Anywhere("(?i)norm|mean|variance")],
+        equivalents=("reduction-axis", "norm-groups"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -150,6 +163,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("lengths_floored", "pytorch"),
     ("shift_missing", "pytorch"),
     ("biases_swapped", "mindspore"),
+    ("sines_first", "mindspore"),
+    ("layer_normed", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -166,6 +166,9 @@ class ConvolutionModule(nn.Cell):
             moving_var_init=Tensor(weights[f"{path}.norm.variance"]),
             use_batch_statistics=False if model.are_statistics_running else None,
         )
+        self.is_layer_normed = model.conv_norm == "layer"
+        if self.is_layer_normed:
+            self.norm = build_norm(model, f"{path}.norm")
         self.are_gates_first = model.are_gates_first
         self.is_masked = model.is_convolution_masked
 
@@ -200,7 +203,11 @@ class ConvolutionModule(nn.Cell):
         if self.is_masked:
             x = x * keep
         x = self.depthwise_conv(self.pad(x))
-        x = ops.silu(self.norm(x.expand_dims(2)).squeeze(2))
+        if self.is_layer_normed:
+            x = self.norm(x.transpose(0, 2, 1)).transpose(0, 2, 1)
+        else:
+            x = self.norm(x.expand_dims(2)).squeeze(2)
+        x = ops.silu(x)
         if self.is_linear:
             return self.pointwise_conv2(x.transpose(0, 2, 1))
         return self.pointwise_conv2(x).transpose(0, 2, 1)

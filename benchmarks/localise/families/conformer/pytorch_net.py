@@ -222,7 +222,9 @@ class ConformerConvolution(nn.Module):
         depthwise = nn.Conv1d(HIDDEN, HIDDEN, KERNEL, padding=padding, groups=HIDDEN)
         self.pointwise_conv1 = load(nn.Conv1d(HIDDEN, 2 * HIDDEN, 1), model, f"{path}.in")
         self.depthwise_conv = load(depthwise, model, f"{path}.depthwise")
-        self.batch_norm = BatchNorm(model, f"{path}.norm")
+        self.is_layer_normed = model.conv_norm == "layer"
+        build_norm = load_norm if self.is_layer_normed else BatchNorm
+        self.batch_norm = build_norm(model, f"{path}.norm")
         self.pointwise_conv2 = load(nn.Conv1d(HIDDEN, HIDDEN, 1), model, f"{path}.out")
 
     def forward(self, x: Tensor, is_padding: Tensor) -> Tensor:
@@ -232,7 +234,11 @@ class ConformerConvolution(nn.Module):
         x = F.glu(x, dim=1).masked_fill(is_padding[:, None], 0.0)
         if self.is_causal:
             x = F.pad(x, (KERNEL - 1, 0))
-        x = self.batch_norm(self.depthwise_conv(x))
+        x = self.depthwise_conv(x)
+        if self.is_layer_normed:
+            x = self.batch_norm(x.transpose(1, 2)).transpose(1, 2)
+        else:
+            x = self.batch_norm(x)
         x = x * torch.sigmoid(x) if self.is_written_out else F.silu(x)
         return self.pointwise_conv2(x).transpose(1, 2)
 

@@ -61,6 +61,9 @@ class Model:
     is_cross_parallel: bool = False  #: the last cross attention reads what the self attention reads
     is_residual_normed: bool = False  #: the decoder's last feed-forward joins its normed input
     source_gradient: float = 1.0  #: the gradient of the encoder's output is multiplied by it
+    #: factor of the squared logarithm of the partition function in the loss, as Mesh TensorFlow's
+    z_loss: float = 0.0
+    are_labels_shifted: bool = False  #: in the loss, too, as for a model of a decoder only
 
     @property
     def head_dim(self) -> int:

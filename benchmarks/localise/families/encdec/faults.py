@@ -158,6 +158,18 @@ FAULTS: Mapping[str, Fault] = {
         change_model(source_gradient=0.5),
         lambda faulty, clean: [Ratio(faulty.source_gradient / clean.source_gradient)],
     ),
+    "z_loss": Fault(
+        "the loss has the z-loss of T5's first training, which the other program lacks",
+        "z-loss",
+        change_model(z_loss=1e-4),
+        equivalents=("missing-term", "missing-step"),
+    ),
+    "labels_shifted": Fault(
+        "labels moved by one in the loss, too, though the decoder's tokens are those before them",
+        "label-shift",
+        change_model(are_labels_shifted=True),
+        equivalents=("loss-target", "row-shift", "input-source", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -185,6 +197,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("cross_parallel", "pytorch"),
     ("residual_order", "mindspore"),
     ("source_gradient", "pytorch"),
+    ("z_loss", "mindspore"),
+    ("labels_shifted", "pytorch"),
 )
 
 #: Other module names in PyTorch; norm and loss written out in MindSpore, fused attention and a loss

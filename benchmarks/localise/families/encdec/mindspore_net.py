@@ -247,9 +247,13 @@ class EncoderDecoderLoss(nn.Cell):
         self.smoothing, self.vocab = model.label_smoothing, model.vocab
         self.is_written_out = model.variant == "decomposition"
         self.is_padding_divided = model.is_padding_divided
+        self.z_loss, self.are_labels_shifted = model.z_loss, model.are_labels_shifted
 
     def construct(self, source, mask, tokens, labels):
         logits = self.network(source, mask, tokens)
+        if self.are_labels_shifted:
+            logits = logits.reshape(*labels.shape, self.vocab)[:, :-1].reshape(-1, self.vocab)
+            labels = labels[:, 1:]
         labels = labels.reshape(-1)
         if self.is_padding_divided:
             losses = ops.cross_entropy(
@@ -262,9 +266,14 @@ class EncoderDecoderLoss(nn.Cell):
             return losses.mean()
         if self.is_written_out:
             return self.compute_smoothed_loss(logits, labels)
-        return ops.cross_entropy(
+        loss = ops.cross_entropy(
             logits, labels, ignore_index=IGNORED, label_smoothing=self.smoothing
         )
+        if self.z_loss:
+            is_counted = ops.not_equal(labels, IGNORED).astype(ms.float32)
+            squares = ops.square(ops.logsumexp(logits, -1)) * is_counted
+            loss = loss + self.z_loss * squares.sum() / is_counted.sum()
+        return loss
 
     def compute_smoothed_loss(self, logits, labels):
         """Return the loss from one-hot labels."""

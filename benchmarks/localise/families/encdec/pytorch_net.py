@@ -347,8 +347,10 @@ class EncoderDecoder(nn.Module):
         hidden = self.decoder(self.shared(tokens), encoded, mask_bias)
         if model.head_scale != 1:
             hidden = hidden * model.head_scale
-        logits = self.lm_head(hidden).view(-1, model.vocab)
-        labels = labels.view(-1)
+        logits = self.lm_head(hidden)
+        if model.are_labels_shifted:
+            logits, labels = logits[:, :-1].contiguous(), labels[:, 1:].contiguous()
+        logits, labels = logits.view(-1, model.vocab), labels.view(-1)
         if model.variant == "decomposition":
             return self.smoothed_loss(F.log_softmax(logits, dim=-1), labels)
         if model.is_padding_divided:
@@ -360,9 +362,13 @@ class EncoderDecoder(nn.Module):
                 label_smoothing=model.label_smoothing,
             )
             return losses / labels.numel()
-        return F.cross_entropy(
+        loss = F.cross_entropy(
             logits, labels, ignore_index=IGNORED, label_smoothing=model.label_smoothing
         )
+        if model.z_loss:
+            log_z = torch.logsumexp(logits[labels != IGNORED], dim=-1)
+            loss = loss + model.z_loss * log_z.pow(2).mean()
+        return loss
 
     def smoothed_loss(self, log_probabilities: Tensor, labels: Tensor) -> Tensor:
         """Return the loss as fairseq writes it."""

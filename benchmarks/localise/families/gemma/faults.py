@@ -120,14 +120,12 @@ FAULTS: Mapping[str, Fault] = {
         "scale",
         change_model(query_scalar=HEAD_DIM),
         lambda faulty, clean: [Ratio((faulty.query_scalar / clean.query_scalar) ** -0.5)],
-        held_out=True,
         equivalents=("constant-factor", "argument"),
     ),
     "sum_normed": Fault(
         "the norm behind the feed-forward layer is applied to the sum with the residual",
         "layer-order",
         change_model(is_sum_normed=True),
-        held_out=True,
         equivalents=("residual-order", "input-source", "skip-source"),
     ),
 }

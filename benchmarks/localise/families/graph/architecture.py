@@ -60,6 +60,7 @@ class Model:
     has_loops: bool = False  #: in the attention each node is a neighbour of itself, without a bond
     has_skip: bool = True  #: nodes are added to what their attention gives
     is_value_gated: bool = False  #: the readout's sigmoid is of its values, not of its gates
+    is_norm_first: bool = False  #: the norm is that of the attention, before the sum with the nodes
     is_norm_of_all: bool = False  #: the layer norm's mean and variance are those of all nodes
 
     def batch(self) -> tuple[np.ndarray, ...]:

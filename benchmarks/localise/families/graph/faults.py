@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from claims import Anywhere, Values, Words
 
-from families.fault import Fault, change_model
+from families.fault import Fault, change_model, change_weight
 
 FAULTS: Mapping[str, Fault] = {
     "degree_offset": Fault(
@@ -108,6 +108,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(has_skip=False),
         equivalents=("missing-term", "missing-step"),
     ),
+    "norm_first": Fault(
+        "the attention's output is normed before it is added to the nodes, not their sum",
+        "layer-order",
+        change_model(is_norm_first=True),
+        held_out=True,
+        equivalents=("residual-order", "input-source", "skip-source"),
+    ),
+    "value_transposed": Fault(
+        "the square kernel of the attention's values, (in, out) in a checkpoint, loaded as it is",
+        "weight-transposed",
+        change_weight("attention.value.weight", lambda weight: weight.T),
+        lambda *_: [Anywhere("transposed")],
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -127,6 +141,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("norm_of_all", "mindspore"),
     ("value_gated", "pytorch"),
     ("skip_missing", "mindspore"),
+    ("norm_first", "pytorch"),
+    ("value_transposed", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

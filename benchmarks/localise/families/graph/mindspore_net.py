@@ -211,7 +211,7 @@ class GraphNetwork(nn.Cell):
         self.readout = Readout(model)
         self.dense1, self.dense2 = build_dense(model, "head.0"), build_dense(model, "head.1")
         self.is_selu = model.activation == "selu"
-        self.has_skip = model.has_skip
+        self.has_skip, self.is_norm_first = model.has_skip, model.is_norm_first
 
     def construct(self, atoms, source, target, bonds, graph):
         degrees = ops.unsorted_segment_sum(ops.ones_like(target), target, NODES)
@@ -219,7 +219,10 @@ class GraphNetwork(nn.Cell):
         x = ops.relu(self.gin(x, source, target, bonds))
         attended = self.gat(x, source, target, bonds)
         attended = ops.selu(attended) if self.is_selu else ops.elu(attended)
-        x = self.norm(x + attended if self.has_skip else attended)
+        if self.is_norm_first:
+            x = x + self.norm(attended)
+        else:
+            x = self.norm(x + attended if self.has_skip else attended)
         return self.dense2(ops.silu(self.dense1(self.readout(x, graph)))).squeeze(-1)
 
 

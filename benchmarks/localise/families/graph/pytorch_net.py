@@ -257,7 +257,10 @@ class PropertyLoss(nn.Module):
             attended = torch.where(attended > 0, attended, torch.expm1(attended.clamp(max=0)))
         else:
             attended = F.elu(attended)
-        x = self.norm(x + attended if self.model.has_skip else attended)
+        if self.model.is_norm_first:
+            x = x + self.norm(attended)
+        else:
+            x = self.norm(x + attended if self.model.has_skip else attended)
         predictions = self.head(self.pool(x, graph)).squeeze(-1)
         if variant == "written":
             distances = torch.abs(predictions - labels)

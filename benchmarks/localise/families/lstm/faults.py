@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from claims import Anywhere, Claim, Ratio, Shift, Values, Words
 
-from families.fault import Fault, change_model, change_weight
+from families.fault import Fault, change_model, change_optimizer, change_weight
 from families.lstm.architecture import DROPOUT, LAYERS, SEED, SEQ, VOCAB, WIDTH, Model
 
 LAST = LAYERS - 1
@@ -20,6 +20,13 @@ def _take_first_layer(model: Model) -> Model:
     """Give the last layer the recurrent weight of the first one."""
     weight = model.weights["layers.0.weight_hh"]
     return replace(model, weights={**model.weights, f"layers.{LAST}.weight_hh": weight})
+
+
+def _load_sum_twice(model: Model) -> Model:
+    """Give both biases of the last layer the sum of the two."""
+    names = [f"layers.{LAST}.bias_{name}" for name in ("ih", "hh")]
+    total = model.weights[names[0]] + model.weights[names[1]]
+    return replace(model, weights={**model.weights, **dict.fromkeys(names, total)})
 
 
 def _draw_added_rows(table: np.ndarray) -> np.ndarray:
@@ -176,6 +183,23 @@ FAULTS: Mapping[str, Fault] = {
         change_model(label_smoothing=0.1),
         lambda faulty, clean: [Values(faulty.label_smoothing, clean.label_smoothing)],
     ),
+    "summed_biases": Fault(
+        "both biases of the last layer loaded from the one bias of a cell that has their sum",
+        "bias-doubled",
+        _load_sum_twice,
+        _claim("bias"),
+        held_out=True,
+        equivalents=("weight-swapped", "weight-scaled", "constant-offset"),
+    ),
+    "decay": Fault(
+        "matrices decay, in a recipe without weight decay",
+        "weight-decay",
+        change_optimizer(weight_decay=0.01),
+        lambda faulty, clean: [Values(faulty.optimizer.weight_decay, clean.optimizer.weight_decay)],
+        held_out=True,
+        optimizer=True,
+        equivalents=("update-rule",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -204,6 +228,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("clip", "mindspore"),
     ("added_rows", "mindspore"),
     ("label_smoothing", "pytorch"),
+    ("summed_biases", "pytorch"),
+    ("decay", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

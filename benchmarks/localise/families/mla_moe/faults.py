@@ -178,7 +178,6 @@ FAULTS: Mapping[str, Fault] = {
         "a token sees the next one",
         "mask-shifted",
         change_model(mask_diagonal=2),
-        held_out=True,
         equivalents=("mask-kind", "mask-missing", "missing-step"),
     ),
     "router_half": Fault(
@@ -186,7 +185,6 @@ FAULTS: Mapping[str, Fault] = {
         "low-precision",
         change_model(is_router_half=True),
         lambda *_: [Words("float16|half")],
-        held_out=True,
     ),
 }
 

@@ -60,6 +60,7 @@ class Model:
     is_reset_early: bool = False  #: the decoder's reset gate multiplies the state, not its product
     label_smoothing: float = 0.0
     is_padding_counted: bool = False  #: labels of padding have a loss, too
+    energy_scale: float = 1.0  #: of the energies before their softmax
 
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return source (batch, SOURCE), tokens of the decoder and labels (batch, TARGET), int32.

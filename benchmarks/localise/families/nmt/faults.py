@@ -9,7 +9,7 @@ import numpy as np
 from claims import Anywhere, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_weight
-from families.nmt.architecture import BATCH, TARGET_LENGTHS, Model
+from families.nmt.architecture import ATTENTION, BATCH, PADDING, TARGET_LENGTHS, Model
 
 
 def _swap_directions(model: Model) -> Model:
@@ -19,6 +19,12 @@ def _swap_directions(model: Model) -> Model:
         forward, backward = (f"encoder.{path}.{name}" for path in ("forward", "backward"))
         weights[forward], weights[backward] = model.weights[backward], model.weights[forward]
     return replace(model, weights=weights)
+
+
+def _clear_padding(table: np.ndarray) -> np.ndarray:
+    """Return a table whose row of padding is zero."""
+    table[PADDING] = 0
+    return table
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -124,6 +130,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_padding_counted=True),
         equivalents=("loss-reduction", "loss-weight", "mask-missing", "argument"),
     ),
+    "energy_scale": Fault(
+        "energies divided by the root of their size, as scores of a dot product",
+        "scale",
+        change_model(energy_scale=ATTENTION**-0.5),
+        lambda faulty, clean: [Ratio(faulty.energy_scale / clean.energy_scale)],
+        equivalents=("constant-factor", "missing-step", "argument"),
+    ),
+    "padding_row": Fault(
+        "the source's row of padding is zero, as padding_idx sets it, not as it was trained",
+        "weight-rows",
+        change_weight("source.embedding.weight", _clear_padding),
+        lambda *_: [Anywhere(r"row|zero|filled with 0|\b0\b")],
+        equivalents=("zeroed",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -143,6 +163,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("label_smoothing", "pytorch"),
     ("state_bias", "mindspore"),
     ("padding_counted", "pytorch"),
+    ("energy_scale", "mindspore"),
+    ("padding_row", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -163,6 +163,7 @@ class BahdanauAttention(nn.Cell):
         self.key = load_dense(model, "attention.key")
         self.energy = load_dense(model, "attention.energy", has_bias=False)
         self.is_half, self.is_stopped = model.are_energies_half, model.is_alignment_stopped
+        self.energy_scale = model.energy_scale
         if self.is_half:
             self.energy.to_float(ms.float16)
 
@@ -173,6 +174,8 @@ class BahdanauAttention(nn.Cell):
         energies = self.energy(ops.tanh(query + keys)).squeeze(-1)
         if self.is_half:
             energies = energies.astype(ms.float32)
+        if self.energy_scale != 1:
+            energies = energies * self.energy_scale
         weights = ops.softmax(energies + mask_bias, -1)
         if self.is_stopped:
             weights = ops.stop_gradient(weights)

@@ -144,6 +144,7 @@ class AdditiveAttention(nn.Module):
         self.key_proj = load_linear(model, "attention.key")
         self.score = load_linear(model, "attention.energy")
         self.is_masked, self.is_activated = model.is_source_masked, model.is_energy_activated
+        self.energy_scale = model.energy_scale
 
     def prepare(self, states: Tensor) -> Tensor:
         """Return what all steps read of the source."""
@@ -154,6 +155,8 @@ class AdditiveAttention(nn.Module):
         if self.is_activated:
             energies = torch.tanh(energies)
         scores = self.score(energies)[..., 0]
+        if self.energy_scale != 1:
+            scores = scores * self.energy_scale
         if self.is_masked:
             scores = scores.masked_fill(is_padding, MASKED)
         weights = F.softmax(scores, dim=-1)

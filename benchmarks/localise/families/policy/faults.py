@@ -111,7 +111,6 @@ FAULTS: Mapping[str, Fault] = {
         "bias-missing",
         change_model(has_state_bias=False),
         lambda *_: [Anywhere("bias")],
-        held_out=True,
         equivalents=("zeroed", "missing-term", "missing-step"),
     ),
     "smooth_values": Fault(
@@ -119,7 +118,6 @@ FAULTS: Mapping[str, Fault] = {
         "loss-kind",
         change_model(value_loss="smooth"),
         lambda *_: [Anywhere(r"(?i)smooth|huber|l1")],
-        held_out=True,
         equivalents=("loss-threshold", "clamp", "missing-step"),
     ),
 }

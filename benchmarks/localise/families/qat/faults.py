@@ -150,7 +150,6 @@ FAULTS: Mapping[str, Fault] = {
         "loss-reduction",
         change_model(loss_reduction="sum"),
         lambda *_: [Ratio(BATCH)],
-        held_out=True,
         equivalents=("constant-factor", "scale", "missing-step", "pooling"),
     ),
     "bias_doubled": Fault(
@@ -158,7 +157,6 @@ FAULTS: Mapping[str, Fault] = {
         "bias-doubled",
         change_model(is_bias_doubled=True),
         lambda *_: [Anywhere("bias")],
-        held_out=True,
         equivalents=("weight-scaled", "constant-factor", "missing-term", "missing-step"),
     ),
 }

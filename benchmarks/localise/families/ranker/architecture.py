@@ -62,6 +62,8 @@ class Model:
     has_offsets: bool = True  #: of the fields in their common table
     norm_eps: float = EPS  #: of the batch norms
     has_running_statistics: bool = False  #: the last batch norm normalizes by them
+    loss_reduction: str = "mean"  #: or 'sum'
+    is_variance_unbiased: bool = False  #: the batch norms divide it by one element less
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return counts, float32 (batch, COUNTS), fields, int32 (batch, FIELDS), a history of

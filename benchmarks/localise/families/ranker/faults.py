@@ -8,6 +8,7 @@ import numpy as np
 from claims import Anywhere, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_weight
+from families.ranker.architecture import BATCH
 
 FAULTS: Mapping[str, Fault] = {
     "history_sum": Fault(
@@ -121,6 +122,21 @@ FAULTS: Mapping[str, Fault] = {
         change_weight("items.weight", lambda weight: np.roll(weight, -1, axis=0)),
         equivalents=("weight-rows", "position-offset", "constant-offset"),
     ),
+    "loss_sum": Fault(
+        "the loss is summed over the batch, not its mean",
+        "loss-reduction",
+        change_model(loss_reduction="sum"),
+        lambda *_: [Ratio(BATCH)],
+        held_out=True,
+        equivalents=("constant-factor", "scale", "pooling", "argument"),
+    ),
+    "variance_unbiased": Fault(
+        "batch norms written by hand divide the variance by one element less, the default of var",
+        "biased-variance",
+        change_model(is_variance_unbiased=True),
+        held_out=True,
+        equivalents=("argument", "constant-factor"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -142,6 +158,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("cross_transposed", "pytorch"),
     ("running_statistics", "pytorch"),
     ("items_shifted", "mindspore"),
+    ("loss_sum", "mindspore"),
+    ("variance_unbiased", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -63,14 +63,18 @@ def build_dense(model: Model, path: str) -> nn.Cell:
 class BatchNorm(nn.Cell):
     """Batch norm of (batch, channels) from reductions."""
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, eps: float) -> None:
+    def __init__(self, model: Model, weight: np.ndarray, bias: np.ndarray) -> None:
         super().__init__()
         self.gamma, self.beta = Parameter(Tensor(weight)), Parameter(Tensor(bias))
-        self.eps = eps
+        self.eps, self.is_unbiased = model.norm_eps, model.is_variance_unbiased
 
     def construct(self, x):
         mean = x.mean(0, keep_dims=True)
-        variance = ops.square(x - mean).mean(0, keep_dims=True)
+        squares = ops.square(x - mean)
+        if self.is_unbiased:
+            variance = squares.sum(0, keepdims=True) / (x.shape[0] - 1)
+        else:
+            variance = squares.mean(0, keep_dims=True)
         return (x - mean) / ops.sqrt(variance + self.eps) * self.gamma + self.beta
 
 
@@ -78,8 +82,8 @@ def build_norm(model: Model, path: str) -> nn.Cell:
     """Return the batch norm at ``path``."""
     weight, bias = (model.weights[f"{path}.{name}"] for name in ("weight", "bias"))
     is_frozen = model.has_running_statistics and path == f"deep.{len(DEEP) - 1}.norm"
-    if model.variant == "gram":
-        return BatchNorm(weight, bias, model.norm_eps)
+    if model.variant == "gram" or model.is_variance_unbiased:
+        return BatchNorm(model, weight, bias)
     return nn.BatchNorm1d(
         len(weight),
         eps=model.norm_eps,
@@ -194,7 +198,7 @@ class ClickLoss(nn.Cell):
         self.network = Ranker(model)
         self.is_written_out = model.variant == "gram"
         if model.click_weight == 1:
-            self.loss = nn.BCEWithLogitsLoss()
+            self.loss = nn.BCEWithLogitsLoss(reduction=model.loss_reduction)
         else:
             click_weight = Tensor(np.array([model.click_weight], dtype=np.float32))
             self.loss = nn.BCEWithLogitsLoss(pos_weight=click_weight)

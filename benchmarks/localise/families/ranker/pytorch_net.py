@@ -131,14 +131,15 @@ class BatchNorm(nn.BatchNorm1d):
         channels = len(model.weights[f"{path}.weight"])
         super().__init__(channels, eps=model.norm_eps, momentum=MOMENTUM)
         load(self, model, path)
-        self.is_written_out = model.variant == "written"
+        self.is_written_out = model.variant == "written" or model.is_variance_unbiased
+        self.correction = 1 if model.is_variance_unbiased else 0
         if model.has_running_statistics and path == f"deep.{len(DEEP) - 1}.norm":
             self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.is_written_out:
             return super().forward(x)
-        variance, mean = torch.var_mean(x, dim=0, correction=0)
+        variance, mean = torch.var_mean(x, dim=0, correction=self.correction)
         scale = self.weight * torch.rsqrt(variance + self.eps)
         return x * scale + (self.bias - mean * scale)
 
@@ -206,4 +207,5 @@ class RankingLoss(nn.Module):
             return (F.softplus(logits) - clicks * logits).mean()
         if self.model.variant == "written":
             return F.binary_cross_entropy(torch.sigmoid(logits), clicks)
-        return F.binary_cross_entropy_with_logits(logits, clicks)
+        reduction = self.model.loss_reduction
+        return F.binary_cross_entropy_with_logits(logits, clicks, reduction=reduction)

@@ -70,6 +70,8 @@ class Model:
     is_dice_masked: bool = True  #: probabilities of ignored pixels do not count in Dice
     is_auxiliary_stopped: bool = False  #: no gradient from the second head to the encoder
     pooling_gradient: float = 1.0  #: the gradient of the image pooling is multiplied by it
+    upsampling: str = "bilinear"  #: of the logits of both heads; or 'nearest'
+    is_attention_image_transposed: bool = True  #: channels come first in what the reduction reads
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="momentum", weight_decay=5e-4, clip=1.0, group="vectors", group_rate=2.0

@@ -128,6 +128,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_pooling_first=True),
         equivalents=("input-source", "channel-order", "row-shift"),
     ),
+    "nearest_logits": Fault(
+        "logits of both heads are upsampled by the nearest cell, the default of the operator",
+        "resize-mode",
+        change_model(upsampling="nearest"),
+        lambda *_: [Anywhere("nearest|linear")],
+        held_out=True,
+        equivalents=("align-corners", "argument"),
+    ),
+    "image_untransposed": Fault(
+        "tokens are reshaped to the image of the reducing convolution without being transposed",
+        "axes-swapped",
+        change_model(is_attention_image_transposed=False),
+        held_out=True,
+        equivalents=("missing-step", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -147,6 +162,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("group_clipped", "mindspore"),
     ("batch_eps", "pytorch"),
     ("pooling_first", "mindspore"),
+    ("nearest_logits", "mindspore"),
+    ("image_untransposed", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -214,13 +214,15 @@ class EfficientAttention(nn.Cell):
             self.layer_norm = build_layer_norm(model, "attention.reduce.norm")
         self.dense = build_dense(model, "attention.o")
         self.is_batched = model.variant == "written"
+        self.is_image_transposed = model.is_attention_image_transposed
 
     def split(self, x, pixels):
         """Return (batch, HEADS, pixels, HEAD_DIM)."""
         return x.reshape(BATCH, pixels, HEADS, HEAD_DIM).transpose(0, 2, 1, 3)
 
     def construct(self, x):
-        image = x.transpose(0, 2, 1).reshape(BATCH, WIDTH, GRID, GRID)
+        image = x.transpose(0, 2, 1) if self.is_image_transposed else x
+        image = image.reshape(BATCH, WIDTH, GRID, GRID)
         reduced = self.sr(image).reshape(BATCH, WIDTH, REDUCED_PIXELS).transpose(0, 2, 1)
         if self.layer_norm is not None:
             reduced = self.layer_norm(reduced)
@@ -343,9 +345,12 @@ class Segmenter(nn.Cell):
         self.aux_conv = ConvNormActivation(model, "auxiliary")
         self.aux_out = build_conv(model, "auxiliary.classes")
         self.is_auxiliary_stopped = model.is_auxiliary_stopped
+        self.is_nearest = model.upsampling == "nearest"
 
     def upsample(self, logits):
         """Return logits of all pixels."""
+        if self.is_nearest:
+            return ops.interpolate(logits, size=(IMAGE, IMAGE), mode="nearest")
         return ops.interpolate(logits, size=(IMAGE, IMAGE), mode="bilinear", align_corners=False)
 
     def construct(self, images):

@@ -171,11 +171,13 @@ class Attention(nn.Module):
             self.norm = load_layer_norm(model, "attention.reduce.norm")
         self.proj = load_linear(model, "attention.o")
         self.is_fused = model.variant == "functional"
+        self.is_image_transposed = model.is_attention_image_transposed
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         batch, pixels, channels = x.shape
         q = self.q(x).reshape(batch, pixels, HEADS, HEAD_DIM).permute(0, 2, 1, 3)
-        reduced = self.sr(x.permute(0, 2, 1).reshape(batch, channels, height, width))
+        image = x.permute(0, 2, 1) if self.is_image_transposed else x
+        reduced = self.sr(image.reshape(batch, channels, height, width))
         reduced = reduced.reshape(batch, channels, -1).permute(0, 2, 1)
         if self.norm is not None:
             reduced = self.norm(reduced)
@@ -317,16 +319,19 @@ class DeepLabV3Plus(nn.Module):
         convs = ConvBNReLU(model, "auxiliary"), load_conv(model, "auxiliary.classes")
         self.aux_classifier = nn.Sequential(*convs)
         self.is_auxiliary_stopped = model.is_auxiliary_stopped
+        self.is_nearest = model.upsampling == "nearest"
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         low, middle, x = self.backbone(images)
         if self.is_auxiliary_stopped:
             middle = middle.detach()
-        logits, auxiliary_logits = (
-            F.interpolate(x, size=(IMAGE, IMAGE), mode="bilinear", align_corners=False)
-            for x in (self.classifier(low, x), self.aux_classifier(middle))
-        )
-        return logits, auxiliary_logits
+        return self.upsample(self.classifier(low, x)), self.upsample(self.aux_classifier(middle))
+
+    def upsample(self, logits: Tensor) -> Tensor:
+        """Return logits of all pixels."""
+        if self.is_nearest:
+            return F.interpolate(logits, size=(IMAGE, IMAGE), mode="nearest")
+        return F.interpolate(logits, size=(IMAGE, IMAGE), mode="bilinear", align_corners=False)
 
 
 class SegmentationLoss(nn.Module):

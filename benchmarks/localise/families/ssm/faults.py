@@ -151,14 +151,12 @@ FAULTS: Mapping[str, Fault] = {
         "the head reads the last block without the norm between them",
         "norm-missing",
         change_model(has_final_norm=False),
-        held_out=True,
         equivalents=("missing-step", "layer-order", "input-source"),
     ),
     "labels_twice": Fault(
         "labels are shifted in the loss again, after the batch has shifted them",
         "label-shift",
         change_model(are_labels_shifted_twice=True),
-        held_out=True,
         equivalents=("input-source", "loss-target", "row-shift", "missing-step"),
     ),
 }

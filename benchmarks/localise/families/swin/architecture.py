@@ -78,6 +78,8 @@ class Model:
     is_pooled_first: bool = False  #: mean of the tokens before the last norm
     are_others_smoothed: bool = False  #: the smoothed share goes to the other classes only
     are_tables_stopped: bool = False  #: no gradient to the tables of relative positions
+    is_gelu_approximate: bool = False  #: the form with tanh
+    is_scale_of_channels: bool = False  #: scores are scaled for all channels, not for a head's
     optimizer: Optimizer = field(default_factory=TableOptimizer)
 
     def relative_index(self) -> np.ndarray:

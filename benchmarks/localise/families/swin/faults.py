@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from claims import Anywhere, Ratio, Values
 
 from families.fault import Fault, change_model, change_optimizer
-from families.swin.architecture import KEEP
+from families.swin.architecture import HEADS, KEEP
 
 FAULTS: Mapping[str, Fault] = {
     "relation_reversed": Fault(
@@ -87,6 +87,21 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("weight-decay",),
     ),
+    "gelu_approximate": Fault(
+        "gelu by tanh, the default of MindSpore's cell, not the exact one",
+        "gelu-variant",
+        change_model(is_gelu_approximate=True),
+        held_out=True,
+        equivalents=("activation-kind", "argument"),
+    ),
+    "scale_of_channels": Fault(
+        "scores are divided by the root of all channels, not of those of a head",
+        "scale",
+        change_model(is_scale_of_channels=True),
+        lambda *_: [Ratio(HEADS[0] ** -0.5)],
+        held_out=True,
+        equivalents=("constant-factor", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -102,6 +117,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("drop_gradient", "mindspore"),
     ("tables_decayed", "pytorch"),
     ("decay_in_gradient", "mindspore"),
+    ("gelu_approximate", "mindspore"),
+    ("scale_of_channels", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -103,7 +103,7 @@ class WindowAttention(nn.Cell):
         super().__init__()
         self.channels, self.heads = CHANNELS[stage], HEADS[stage]
         self.head_dim = self.channels // self.heads
-        self.scale = self.head_dim**-0.5
+        self.scale = (self.channels if model.is_scale_of_channels else self.head_dim) ** -0.5
         self.is_joined = model.variant == "written"
         if self.is_joined:
             weight, bias = (
@@ -159,7 +159,7 @@ class Mlp(nn.Cell):
     def __init__(self, model: Model, path: str) -> None:
         super().__init__()
         self.fc1, self.fc2 = load_dense(model, f"{path}.up"), load_dense(model, f"{path}.down")
-        self.act = nn.GELU(approximate=False)
+        self.act = nn.GELU(approximate=model.is_gelu_approximate)
 
     def construct(self, x):
         return self.fc2(self.act(self.fc1(x)))

@@ -69,7 +69,7 @@ class WindowAttention(nn.Module):
         self.register_buffer("relative_position_index", index)
         channels = len(model.weights[f"{path}.q.bias"])
         self.head_dim = channels // heads
-        self.scale = self.head_dim**-0.5
+        self.scale = (channels if model.is_scale_of_channels else self.head_dim) ** -0.5
         self.qkv = nn.Linear(channels, 3 * channels)
         for kind in ("weight", "bias"):
             parts = [model.weights[f"{path}.{name}.{kind}"] for name in "qkv"]
@@ -117,7 +117,7 @@ class Mlp(nn.Module):
     def __init__(self, model: Model, path: str) -> None:
         super().__init__()
         self.fc1, self.fc2 = load_linear(model, f"{path}.up"), load_linear(model, f"{path}.down")
-        self.act = nn.GELU()
+        self.act = nn.GELU(approximate="tanh" if model.is_gelu_approximate else "none")
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(self.act(self.fc1(x)))

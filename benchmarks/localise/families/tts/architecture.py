@@ -71,6 +71,8 @@ class Model:
     is_postnet_stopped: bool = False  #: no gradient through the postnet to what it reads
     are_frames_masked: bool = True  #: padding gets no attention in the decoder
     embedding_scale: float = 1.0  #: of what the positions are added to
+    has_predictor_bias: bool = True  #: of the convolutions of the predictors
+    is_postnet_added: bool = True  #: to the mels that it reads
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="adam",

@@ -122,6 +122,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Ratio(faulty.embedding_scale / clean.embedding_scale)],
         equivalents=("scale", "missing-step", "residual-scale"),
     ),
+    "predictor_bias": Fault(
+        "the convolutions of the predictors have no bias, the default of MindSpore's",
+        "bias-missing",
+        change_model(has_predictor_bias=False),
+        lambda *_: [Anywhere("bias")],
+        held_out=True,
+        equivalents=("missing-term", "missing-step"),
+    ),
+    "postnet_alone": Fault(
+        "the refined mels are the postnet's output, without the mels that it reads",
+        "skip-missing",
+        change_model(is_postnet_added=False),
+        held_out=True,
+        equivalents=("missing-term", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -139,6 +154,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("beta", "mindspore"),
     ("frames_unmasked", "mindspore"),
     ("embedding_scale", "pytorch"),
+    ("predictor_bias", "mindspore"),
+    ("postnet_alone", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -47,9 +47,10 @@ def build_dense(model: Model, path: str) -> nn.Dense:
     return nn.Dense(weight.shape[1], weight.shape[0], weight_init=Tensor(weight), bias_init=bias)
 
 
-def build_conv(model: Model, path: str) -> nn.Conv1d:
+def build_conv(model: Model, path: str, *, has_bias: bool = True) -> nn.Conv1d:
     """Return the convolution at ``path``, padded to as many steps."""
-    weight, bias = model.weights[f"{path}.weight"], model.weights.get(f"{path}.bias")
+    weight = model.weights[f"{path}.weight"]
+    bias = model.weights.get(f"{path}.bias") if has_bias else None
     n_out, n_in, kernel = weight.shape
     return nn.Conv1d(
         n_in,
@@ -206,9 +207,10 @@ class VariancePredictor(nn.Cell):
 
     def __init__(self, model: Model, path: str) -> None:
         super().__init__()
-        self.conv1 = build_conv(model, f"{path}.conv.0")
+        has_bias = model.has_predictor_bias
+        self.conv1 = build_conv(model, f"{path}.conv.0", has_bias=has_bias)
         self.layer_norm_1 = build_norm(model, f"{path}.norm.0")
-        self.conv2 = build_conv(model, f"{path}.conv.1")
+        self.conv2 = build_conv(model, f"{path}.conv.1", has_bias=has_bias)
         self.layer_norm_2 = build_norm(model, f"{path}.norm.1")
         self.linear_layer = build_dense(model, f"{path}.out")
         self.is_norm_first = model.is_norm_first
@@ -352,6 +354,7 @@ class FastSpeech2(nn.Cell):
         if self.is_projection_half:
             self.mel_linear.to_float(ms.float16)
         self.is_postnet_stopped = model.is_postnet_stopped
+        self.is_postnet_added = model.is_postnet_added
 
     def construct(self, tokens, speakers, durations, pitch, energy, is_padding, is_frame_padding):
         x = self.encoder(tokens, is_padding)
@@ -363,7 +366,9 @@ class FastSpeech2(nn.Cell):
         if self.is_projection_half:
             mels = mels.astype(ms.float32)
         read = ops.stop_gradient(mels) if self.is_postnet_stopped else mels
-        refined = mels + self.postnet(read)
+        refined = self.postnet(read)
+        if self.is_postnet_added:
+            refined = mels + refined
         return mels, refined, log_durations, pitch_prediction, energy_prediction
 
 

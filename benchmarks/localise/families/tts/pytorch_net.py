@@ -51,10 +51,10 @@ def load_linear(model: Model, path: str) -> nn.Module:
     return load(nn.Linear(n_in, n_out), model, path)
 
 
-def load_conv(model: Model, path: str) -> nn.Module:
+def load_conv(model: Model, path: str, *, has_bias: bool = True) -> nn.Module:
     """Return the convolution at ``path``, padded to as many steps."""
     n_out, n_in, kernel = model.weights[f"{path}.weight"].shape
-    has_bias = f"{path}.bias" in model.weights
+    has_bias = has_bias and f"{path}.bias" in model.weights
     conv = nn.Conv1d(n_in, n_out, kernel, padding=(kernel - 1) // 2, bias=has_bias)
     return load(conv, model, path)
 
@@ -180,7 +180,10 @@ class VariancePredictor(nn.Module):
 
     def __init__(self, model: Model, path: str) -> None:
         super().__init__()
-        self.conv = nn.ModuleList(load_conv(model, f"{path}.conv.{n}") for n in range(2))
+        self.conv = nn.ModuleList(
+            load_conv(model, f"{path}.conv.{n}", has_bias=model.has_predictor_bias)
+            for n in range(2)
+        )
         self.norm = nn.ModuleList(load_norm(model, f"{path}.norm.{n}") for n in range(2))
         self.linear = load_linear(model, f"{path}.out")
         self.is_norm_first = model.is_norm_first
@@ -294,7 +297,8 @@ class FastSpeech2(nn.Module):
         if self.model.is_postnet_stopped:
             postnet_input = before_outs.detach()
         residual = self.postnet(postnet_input.transpose(1, 2)).transpose(1, 2)
-        return before_outs, before_outs + residual, log_durations, pitch_outs, energy_outs
+        after_outs = before_outs + residual if self.model.is_postnet_added else residual
+        return before_outs, after_outs, log_durations, pitch_outs, energy_outs
 
 
 class FastSpeech2Loss(nn.Module):

@@ -74,6 +74,7 @@ class Model:
     is_variance_unbiased: bool = False  #: the norms of middle.1 divide by one element less
     is_time_activated: bool = True  #: silu of the time embedding, in each block
     are_heads_interleaved: bool = False  #: in middle.attention, a head has every heads-th channel
+    are_angles_half: bool = False  #: time steps times frequencies in float16
 
     def schedule(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the shares of image and noise (N_STEPS,), float32, by time step."""

@@ -175,6 +175,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_heads_interleaved=True),
         equivalents=("split-order", "axes-swapped", "input-order"),
     ),
+    "angles_half": Fault(
+        "the angles of the time steps are computed in float16, the type of the other inputs",
+        "low-precision",
+        change_model(are_angles_half=True),
+        lambda *_: [Words(r"\bfloat16")],
+        row="46",
+    ),
+    "output_transposed": Fault(
+        "the output projection of an attention loaded as (in, out), as the first code has it",
+        "weight-transposed",
+        change_weight("middle.attention.o.weight", np.transpose),
+        lambda *_: [Anywhere("transposed")],
+        equivalents=("axes-swapped",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -203,6 +217,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("variance_unbiased", "pytorch"),
     ("time_activation", "mindspore"),
     ("heads_interleaved", "pytorch"),
+    ("angles_half", "mindspore"),
+    ("output_transposed", "pytorch"),
 )
 
 #: Other module names in PyTorch; group norm, attention and loss written out in MindSpore, and other

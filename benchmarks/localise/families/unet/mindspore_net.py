@@ -163,11 +163,16 @@ class TimestepEmbedding(nn.Cell):
         exponent = exponent / (half - model.frequency_shift)
         self.frequencies = Tensor(np.exp(exponent).astype(np.float32))
         self.is_sine_first = model.time_order == "sin_cos"
+        self.are_angles_half = model.are_angles_half
         self.linear_1 = build_linear(model, "time.1")
         self.linear_2 = build_linear(model, "time.2")
 
     def construct(self, steps):
-        angles = steps.astype(ms.float32).expand_dims(-1) * self.frequencies
+        if self.are_angles_half:
+            angles = steps.astype(ms.float16).expand_dims(-1) * self.frequencies.astype(ms.float16)
+            angles = angles.astype(ms.float32)
+        else:
+            angles = steps.astype(ms.float32).expand_dims(-1) * self.frequencies
         cosine, sine = ops.cos(angles), ops.sin(angles)
         if self.is_sine_first:
             embedding = ops.concat((sine, cosine), -1)

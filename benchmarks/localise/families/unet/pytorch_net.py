@@ -267,7 +267,7 @@ class TimeEmbedding(nn.Module):
         super().__init__()
         self.half, self.frequency_shift = model.width // 2, model.frequency_shift
         self.is_sine_first = model.time_order == "sin_cos"
-        self.step_scale = model.step_scale
+        self.step_scale, self.are_angles_half = model.step_scale, model.are_angles_half
         self.linear_1 = build_linear(model, "time.1")
         self.linear_2 = build_linear(model, "time.2")
 
@@ -275,7 +275,11 @@ class TimeEmbedding(nn.Module):
         exponent = -math.log(MAX_PERIOD) * torch.arange(self.half, dtype=torch.float32)
         exponent = exponent / (self.half - self.frequency_shift)
         steps = steps.float() * self.step_scale if self.step_scale != 1 else steps.float()
-        angles = steps[:, None] * torch.exp(exponent)[None, :]
+        frequencies = torch.exp(exponent)
+        if self.are_angles_half:
+            angles = (steps.half()[:, None] * frequencies.half()[None, :]).float()
+        else:
+            angles = steps[:, None] * frequencies[None, :]
         parts = [torch.cos(angles), torch.sin(angles)]
         if self.is_sine_first:
             parts.reverse()

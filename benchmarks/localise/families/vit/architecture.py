@@ -11,9 +11,10 @@ Weights:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from architecture import Optimizer
 
 from families.weights import Weights
 
@@ -42,7 +43,7 @@ class Model:
     attention_scale: float = 1.0  #: on top of 1 / sqrt(head_dim)
     is_softmax_half: bool = False  #: softmax in float16
     has_value_bias: bool = True
-    activation: str = "gelu_erf"  #: or 'gelu_tanh'
+    activation: str = "gelu_erf"  #: or 'gelu_tanh', or 'quick_gelu', which is x * sigmoid(1.702 x)
     residual: str = "before"  #: 'after': the mlp is added to the normed hidden state
     is_attention_detached: bool = False  #: no gradient through the attention
     pooling: str = "class"  #: 'class': the class token; 'mean': all tokens
@@ -56,6 +57,10 @@ class Model:
     embedding_gradient: float = 1.0  #: the gradient of the embedded tokens is multiplied by it
     is_split_by_head: bool = False  #: rows of the fused projection are read head by head
     is_norm_shared: bool = False  #: the mlp's norm is the attention's
+    #: as in fine-tuning, https://arxiv.org/abs/2010.11929, appendix B.1.1
+    optimizer: Optimizer = field(
+        default_factory=lambda: Optimizer(kind="momentum", weight_decay=0.0, clip=1.0)
+    )
 
     @property
     def head_dim(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from claims import Anywhere, Order, Ratio, Shift, Values, Words
 
-from families.fault import Fault, change_model, change_weight
+from families.fault import Fault, change_model, change_optimizer, change_weight
 from families.vit.architecture import Model
 
 HEAD_ORDER = (0, 2, 1, 3)  #: of two ranks whose heads alternate
@@ -163,6 +163,20 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("(?i)norm")],
         equivalents=("input-source",),
     ),
+    "quick_gelu": Fault(
+        "x * sigmoid(1.702 x), the gelu of CLIP's vision transformer, for the exact one",
+        "activation-kind",
+        change_model(activation="quick_gelu"),
+        lambda *_: [Anywhere("(?i)gelu|sigmoid|silu|swish|1.702")],
+        equivalents=("gelu-variant",),
+    ),
+    "unclipped": Fault(
+        "gradients are not clipped by their joint norm",
+        "clip",
+        change_optimizer(clip=0.0),
+        optimizer=True,
+        equivalents=("gradient-norm", "gradient-scaled", "constant-factor", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -189,6 +203,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("embedding_gradient", "pytorch"),
     ("split_by_head", "pytorch"),
     ("norm_shared", "mindspore"),
+    ("quick_gelu", "mindspore"),
+    ("unclipped", "pytorch"),
 )
 
 #: Separate projections under other names in PyTorch; norm, softmax and loss written out in

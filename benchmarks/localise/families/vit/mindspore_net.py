@@ -121,8 +121,12 @@ class FeedForward(nn.Cell):
         self.dense2 = build_linear(model, f"layers.{n}.mlp.down")
         is_tanh = is_last and model.activation == "gelu_tanh"
         self.approximation = "tanh" if is_tanh else "none"
+        self.is_quick = is_last and model.activation == "quick_gelu"
 
     def construct(self, x):
+        if self.is_quick:
+            x = self.dense1(x)
+            return self.dense2(x * ops.sigmoid(1.702 * x))
         return self.dense2(ops.gelu(self.dense1(x), approximate=self.approximation))
 
 

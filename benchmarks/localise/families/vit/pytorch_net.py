@@ -172,8 +172,12 @@ class Mlp(nn.Module):
         self.fc2 = load_linear(model, f"layers.{n}.mlp.down")
         is_tanh = is_last and model.activation == "gelu_tanh"
         self.approximation = "tanh" if is_tanh else "none"
+        self.is_quick = is_last and model.activation == "quick_gelu"
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.is_quick:
+            x = self.fc1(x)
+            return self.fc2(x * torch.sigmoid(1.702 * x))
         return self.fc2(F.gelu(self.fc1(x), approximate=self.approximation))
 
 

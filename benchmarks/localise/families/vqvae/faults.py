@@ -98,7 +98,6 @@ FAULTS: Mapping[str, Fault] = {
         "norm-groups",
         change_model(groups=2),
         lambda faulty, clean: [Values(faulty.groups, clean.groups)],
-        held_out=True,
         equivalents=("argument",),
     ),
     "bilinear": Fault(
@@ -106,7 +105,6 @@ FAULTS: Mapping[str, Fault] = {
         "resize-mode",
         change_model(resize_mode="bilinear"),
         lambda *_: [Words("bilinear|linear", "nearest")],
-        held_out=True,
         equivalents=("argument", "align-corners"),
     ),
 }

@@ -1,0 +1,1 @@
+"""An image classifier of depthwise convolutions: patches, inverted bottlenecks, layer scale."""

@@ -1,0 +1,128 @@
+"""Faults and cases of the image classifier of depthwise convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from claims import Anywhere, Ratio, Values, Words
+
+from families.convnext.architecture import (
+    BATCH,
+    CLASSES,
+    DEPTHS,
+    LAST_STAGE,
+    SMOOTHING,
+    Model,
+)
+from families.fault import Fault, change_model, change_optimizer
+
+LAST = f"stages.{LAST_STAGE}.{DEPTHS[LAST_STAGE] - 1}"
+
+
+def _load_norm_as_scale(model: Model) -> Model:
+    """Give the last layer scale the weight of its block's norm: both are called gamma."""
+    weights = {**model.weights, f"{LAST}.scale": model.weights[f"{LAST}.norm.weight"]}
+    return change_model(weights=weights)(model)
+
+
+FAULTS: Mapping[str, Fault] = {
+    "inception_pixels": Fault(
+        "pixels have mean and deviation 0.5, as Inception's, not ImageNet's",
+        "constant-factor",
+        change_model(pixel_mean=(0.5,) * 3, pixel_deviation=(0.5,) * 3),
+        equivalents=("batch", "argument", "constant-offset", "scale"),
+    ),
+    "norm_grouped": Fault(
+        "a group norm of one group, which is over pixels too, before the last 2x2 convolution",
+        "norm-kind",
+        change_model(is_last_down_grouped=True),
+        lambda *_: [Anywhere("(?i)norm|mean|variance")],
+        equivalents=("norm-groups", "reduction-axis"),
+    ),
+    "depthwise_bias": Fault(
+        "a depthwise convolution without bias, the default of MindSpore's",
+        "bias-missing",
+        change_model(has_depthwise_bias=False),
+        lambda *_: [Anywhere("bias")],
+        equivalents=("missing-term", "missing-step"),
+    ),
+    "residual_filtered": Fault(
+        "the residual is taken behind the depthwise convolution, not before it",
+        "residual-order",
+        change_model(is_residual_filtered=True),
+        equivalents=("skip-source", "input-source"),
+    ),
+    "mlp_float16": Fault(
+        "the linear layers of a block run in float16, by autocast",
+        "low-precision",
+        change_model(mlp_dtype="float16"),
+        lambda *_: [Words(r"\bfloat16")],
+    ),
+    "scale_from_norm": Fault(
+        "a layer scale was loaded from the weight of the norm, which is called gamma, too",
+        "weight-swapped",
+        _load_norm_as_scale,
+        lambda *_: [Anywhere("parameter|weight|gamma|scale|norm")],
+        equivalents=("input-source",),
+    ),
+    "pooled_last": Fault(
+        "the head's norm is applied to each pixel, before the mean, as in Swin",
+        "layer-order",
+        change_model(is_pooled_last=True),
+        equivalents=("input-source",),
+    ),
+    "wrong_smoothed": Fault(
+        "the smoothing is shared by the wrong classes only, as the model zoo's loss has it",
+        "label-smoothing",
+        change_model(smoothed_classes="wrong"),
+        lambda *_: [Values(SMOOTHING * CLASSES / (CLASSES - 1), SMOOTHING)],
+        equivalents=("argument", "loss-target"),
+    ),
+    "stem_stopped": Fault(
+        "no gradient from the first stage to the patches, a trick of self-supervised training",
+        "gradient-stopped",
+        change_model(is_stem_stopped=True),
+        equivalents=("update-missing",),
+    ),
+    "scale_averaged": Fault(
+        "the gradient of a layer scale is averaged over the images, not summed",
+        "gradient-scaled",
+        change_model(scale_gradient=1 / BATCH),
+        lambda faulty, clean: [Ratio(faulty.scale_gradient / clean.scale_gradient)],
+    ),
+    "scale_decayed": Fault(
+        "layer scales decay, because they have three axes and the rule spares what has one",
+        "weight-decay",
+        change_model(is_scale_spatial=True),
+        lambda faulty, clean: [Values(clean.optimizer.weight_decay, 0.0)],
+        optimizer=True,
+    ),
+    "uncorrected": Fault(
+        "nn.AdamWeightDecay for AdamW: its moments are not corrected for their start at zero",
+        "bias-correction",
+        change_optimizer(kind="adam_weight_decay"),
+        row="32",
+        optimizer=True,
+        equivalents=("update-rule",),
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("inception_pixels", "pytorch"),
+    ("norm_grouped", "pytorch"),
+    ("depthwise_bias", "mindspore"),
+    ("residual_filtered", "mindspore"),
+    ("mlp_float16", "pytorch"),
+    ("scale_from_norm", "mindspore"),
+    ("pooled_last", "pytorch"),
+    ("wrong_smoothed", "mindspore"),
+    ("stem_stopped", "mindspore"),
+    ("scale_averaged", "pytorch"),
+    ("scale_decayed", "pytorch"),
+    ("uncorrected", "mindspore"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "conv_mlp": ("", "conv_mlp"),
+    "unfolded": ("unfolded", ""),
+}

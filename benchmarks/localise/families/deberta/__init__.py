@@ -1,0 +1,1 @@
+"""A masked language model: attention with disentangled relative positions, two losses."""

@@ -1,0 +1,1 @@
+"""A recurrent language model with linear attention, RWKV-5."""

@@ -1,0 +1,135 @@
+"""Faults of the recurrent language model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from claims import Anywhere, Ratio, Values, Words
+
+from families.fault import Fault, change_model, change_optimizer, change_weight
+from families.rwkv.architecture import BATCH, LAYERS, PROMPT_LENGTHS, SEQ
+
+LAST = f"blocks.{LAYERS - 1}"
+
+
+def _round_to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """Return float32 numbers rounded to the nearest of bfloat16, ties to even."""
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+FAULTS: Mapping[str, Fault] = {
+    "mixtures_exchanged": Fault(
+        "the mixing weights are those of the token before, as RWKV-6 stores them",
+        "input-order",
+        change_model(are_mixtures_exchanged=True),
+        equivalents=("input-source", "row-shift", "causal-shift"),
+    ),
+    "state_late": Fault(
+        "a step reads the state behind its update, so its token counts twice",
+        "input-source",
+        change_model(is_state_late=True),
+        equivalents=(
+            "layer-order",
+            "row-shift",
+            "causal-shift",
+            "input-order",
+        ),
+    ),
+    "head_eps": Fault(
+        "the norm of the heads has the framework's eps, 1e-5, for 64e-5",
+        "epsilon",
+        change_model(head_eps=1e-5),
+        lambda faulty, clean: [Values(faulty.head_eps, clean.head_eps)],
+    ),
+    "decay_axis": Fault(
+        "the decay is broadcast along the keys: one number for each column of the state",
+        "axes-swapped",
+        change_model(is_decay_of_values=True),
+        equivalents=("weight-transposed", "input-source", "input-order"),
+    ),
+    "relu_plain": Fault(
+        "the relu of channel mixing is not squared",
+        "activation-kind",
+        change_model(is_relu_squared=False),
+        lambda *_: [Anywhere(r"(?i)squar|relu|pow|\b2\b")],
+        equivalents=("missing-step",),
+    ),
+    "shift_cyclic": Fault(
+        "tokens are shifted by roll: the last token of a sequence comes before its first one",
+        "row-shift",
+        change_model(is_shift_cyclic=True),
+        equivalents=(
+            "padding-mode",
+            "causal-shift",
+            "mask-missing",
+            "missing-step",
+            "input-source",
+        ),
+    ),
+    "loss_all": Fault(
+        "the sum of the losses of answers is divided by all tokens",
+        "loss-reduction",
+        change_model(loss_reduction="all"),
+        lambda *_: [Ratio(1 - sum(PROMPT_LENGTHS) / (len(PROMPT_LENGTHS) * SEQ))],
+        row="8",
+        equivalents=("constant-factor", "scale", "pooling", "loss-weight"),
+    ),
+    "decay_bfloat16": Fault(
+        "the decays of a block were converted to bfloat16 with the other weights",
+        "low-precision",
+        change_weight(f"{LAST}.time.decay", _round_to_bfloat16),
+        lambda *_: [Words(r"\bbfloat16")],
+        row="46",
+    ),
+    "shift_stopped": Fault(
+        "no gradient to the token before in time mixing, as if it came from the cache",
+        "gradient-stopped",
+        change_model(is_shift_stopped=True),
+    ),
+    "decay_gradient": Fault(
+        "the recurrence's own backward pass averages the gradient of the decays over the batch",
+        "gradient-scaled",
+        change_model(decay_gradient=1 / BATCH),
+        lambda faulty, clean: [Ratio(faulty.decay_gradient / clean.decay_gradient)],
+        equivalents=("constant-factor", "scale"),
+    ),
+    "bias_correction": Fault(
+        "AdamW without bias correction, as nn.AdamWeightDecay",
+        "bias-correction",
+        change_optimizer(bias_correction=False),
+        row="32",
+        equivalents=("update-rule", "learning-rate"),
+        optimizer=True,
+    ),
+    "vector_rate": Fault(
+        "decays, mixing weights and norms do not learn twice as fast: the groups were dropped",
+        "learning-rate",
+        change_optimizer(group_rate=1.0),
+        lambda faulty, clean: [Ratio(faulty.optimizer.group_rate / clean.optimizer.group_rate)],
+        equivalents=("constant-factor",),
+        optimizer=True,
+    ),
+}
+
+CASES: tuple[tuple[str, str], ...] = (
+    ("mixtures_exchanged", "pytorch"),
+    ("state_late", "mindspore"),
+    ("head_eps", "pytorch"),
+    ("decay_axis", "mindspore"),
+    ("relu_plain", "mindspore"),
+    ("shift_cyclic", "pytorch"),
+    ("loss_all", "mindspore"),
+    ("decay_bfloat16", "pytorch"),
+    ("shift_stopped", "mindspore"),
+    ("decay_gradient", "pytorch"),
+    ("bias_correction", "mindspore"),
+    ("vector_rate", "pytorch"),
+)
+
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    "matrix": ("matrix", ""),
+    "written": ("", "written"),
+    "matrix_written": ("matrix", "written"),
+}
