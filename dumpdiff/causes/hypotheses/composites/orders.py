@@ -109,7 +109,8 @@ def list_orders(case: FaultCase, region: Region) -> Iterator[Change]:
                 if output is None:
                     continue
                 is_score_term = step.kind == "add" and feeds_softmax(case, region, number)
-                is_bias = is_score_term and cause == "axes-swapped"
+                is_shared = step_input.array.size < step.output.size  # the same for each sequence
+                is_bias = is_score_term and is_shared and cause == "axes-swapped"
                 name = "relative-bias" if is_bias else cause
                 if cause == "heads-permuted" and not _has_heads(case, region, number, step_input):
                     name = "input-order"
