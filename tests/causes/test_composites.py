@@ -50,7 +50,7 @@ def make_region(
             value = producer if is_computed else 100 + values.setdefault(name, len(values))
             is_parameter = name.endswith((".weight", ".bias"))
             producer_kind = steps[producer].kind if is_computed else ""
-            value = value if array.ndim else -1
+            value = value if array.ndim or is_computed else -1
             inputs.append(
                 StepInput(value, array, name, is_parameter, not is_computed, producer_kind)
             )

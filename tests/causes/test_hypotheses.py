@@ -11,6 +11,7 @@ import pytest
 from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.fault_case import FaultCase
 from dumpdiff.causes.hypotheses import HYPOTHESES, LAST_HYPOTHESES, optimizers
+from dumpdiff.causes.scalings import Scaling
 from dumpdiff.model.arrays import AnyArray, Floats
 from dumpdiff.operators import Call
 from dumpdiff.operators.activations import ACTIVATIONS
@@ -148,6 +149,39 @@ def test_another_batch_of_images_is_no_scaled_one() -> None:
 def test_a_table_of_sines_with_the_other_sign_turns_the_other_way() -> None:
     sines = make_rotary_tables(np.arange(16), 8, 1e4)[1]
     assert find_first_cause(-sines, sines, {}) == "rope-direction"
+
+
+def test_a_factor_of_sines_with_the_other_sign_turns_the_other_way() -> None:
+    """One side negates what it multiplies by the sines, and not the sines."""
+    sines = make_rotary_tables(np.arange(6), 16, 1e4)[1]
+    case = make_fault_case(-X, X, {}, scope="block")
+    by_sines = [("mul", [make_operand("sines", sines)])]
+    by_others = [("mul", [make_operand("y", Y)])]
+    turned = replace(case, load_consumers=lambda: by_sines)
+    scaled = replace(case, load_consumers=lambda: by_others)
+    assert explain_fault_case(turned)[0].name == "rope-direction"
+    assert "a rotation in the other direction" in explain_fault_case(turned)[0].text
+    assert explain_fault_case(scaled)[0].name == "constant-factor"
+
+
+@pytest.mark.parametrize(("number", "own_number", "sentence"), [
+    (1.5, np.exp(1.5), "a factor of 1.5 (Mul-op1), without its exponential; "
+                       "the reference has 4.48169, its exponential (mul.0)"),
+    (np.exp(1.5), 1.5, "a factor of 4.48169 (Mul-op1); "
+                       "the reference has 1.5, of which that is the exponential (mul.0)"),
+])  # fmt: skip
+def test_a_factor_is_the_exponential_of_the_other_one(
+    number: float, own_number: float, sentence: str
+) -> None:
+    case = make_fault_case(number * X, own_number * X, {"x": X}, scope="block")
+    case = replace(
+        case,
+        faulty_scalings=(Scaling("Mul-op1", f"multiplies by {number:.6g}", number),),
+        faithful_scalings=(Scaling("mul.0", f"multiplies by {own_number:.6g}", own_number),),
+    )
+    cause = explain_fault_case(case)[0]
+    assert cause.name == "missing-step"
+    assert sentence in cause.text
 
 
 def test_rotary_tables_are_explained() -> None:
@@ -397,6 +431,13 @@ def explain_update(
     (
         0.01 * GRADIENTS**2,
         0.001 * GRADIENTS**2,
+        "beta",
+        "beta2 = 0.99; the reference has beta2 = 0.999",
+    ),
+    # 1 - beta in float32, off by 5e-5 of itself
+    (
+        float(1 - np.float32(0.99)) * GRADIENTS**2,
+        float(1 - np.float32(0.999)) * GRADIENTS**2,
         "beta",
         "beta2 = 0.99; the reference has beta2 = 0.999",
     ),

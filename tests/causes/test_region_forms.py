@@ -94,6 +94,13 @@ def interleave(x: AnyArray) -> Floats:
     return result
 
 
+def neighbor(x: AnyArray) -> Floats:
+    """Return x with the pairs in halves next to each other: the reverse."""
+    half = x.shape[-1] // 2
+    result: Floats = np.stack([x[..., :half], x[..., half:]], -1).reshape(x.shape)
+    return result
+
+
 def make_rotated_scores() -> Region:
     """Return the region from queries and keys to scores, with each operator of the rotation."""
     cos, sin = make_tables(1e4)
@@ -150,6 +157,10 @@ def multiply(q: AnyArray, k: AnyArray) -> Floats:
     (multiply(rotate(Q, direction=-1), rotate(K, direction=-1)), "rope-direction",
      "a rotary embedding that turns the other way"),
     (multiply(rotate(Q), K), "rope-missing", "no rotary embedding of k; the reference has it"),
+    (multiply(rotate(Q), interleave(K)), "rope-missing",
+     "no rotary embedding of k; the reference has it"),
+    (multiply(rotate(Q), neighbor(K)), "rope-missing",
+     "no rotary embedding of k; the reference has it"),
     (multiply(Q, K), "rope-missing", "no rotary embedding of q and of k; the reference has it"),
 ])  # fmt: skip
 def test_a_rotation_is_recognized_at_the_scores(

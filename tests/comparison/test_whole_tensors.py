@@ -9,11 +9,13 @@ from traces import (
     compare_traces,
     edit_tensors,
     find_pair,
+    find_tensor,
     find_tensors_like,
     load_shipped_rules,
     replace_arrays,
 )
 
+from dumpdiff import read
 from dumpdiff.comparison import compare_pairs
 from dumpdiff.model.errors import DumpError
 from dumpdiff.model.recorded_shapes import load_shaped_tensor
@@ -257,3 +259,48 @@ class TestClassesOfSeveralOrders:
             for side, column in zip(sides, ("target_tensor", "reference_tensor"), strict=True)
         ]
         assert slots == ["output.0", "output.0"]
+
+
+class TestReadersOfOneOrder:
+    """One side wrote the tokens step by step, and moved them back before its readers read them.
+
+    The recorder shows no op that moves them.
+    """
+
+    TANH = "Torch.tanh.0.forward"
+
+    @pytest.fixture
+    def traces(self, dump):
+        folder = dump("pt_unrecorded")
+        return [read(folder / f"order_{form}") for form in ("steps", "plain")]
+
+    @pytest.mark.parametrize("is_mirrored", [False, True])
+    def test_a_value_is_compared_as_both_readers_have_it(self, traces, is_mirrored):
+        sides = traces[::-1] if is_mirrored else traces
+        shapes = [side.array(find_tensor(side, self.TANH, "output.0")).shape for side in sides]
+        assert shapes == [(10, 6), (10, 6)]
+        pair = find_pair(compare_traces(*sides), self.TANH)
+        assert pair["error"] == 0
+        slots = [
+            side.tensors["slot"].iat[int(pair[column])]
+            for side, column in zip(sides, ("target_tensor", "reference_tensor"), strict=True)
+        ]
+        assert slots == ["input.0", "input.0"]
+
+    @pytest.mark.parametrize("is_mirrored", [False, True])
+    @pytest.mark.parametrize("damaged", [0, 1], ids=["steps", "sequences"])
+    def test_a_damaged_output_is_not_hidden_by_what_its_reader_read(
+        self, traces, damaged, is_mirrored
+    ):
+        sides = list(traces)
+        side = sides[damaged]
+        file = side.tensors["file"].iat[find_tensor(side, self.TANH, "output.0")]
+
+        def load(name):
+            array = side.load(name)
+            return array * np.float32(1.3) if name == file else array
+
+        sides[damaged] = replace(side, load=load)
+        pair = find_pair(compare_traces(*(sides[::-1] if is_mirrored else sides)), self.TANH)
+        assert pair["error"] > 0.2
+        assert not pair["agrees"]

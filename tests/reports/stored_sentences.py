@@ -170,6 +170,25 @@ EXAMPLES = {
     "that; Linear.0 output.0 has max 7",
     "the {name} must be {lower}": "the max must be 7",
     "{place}, such as {numbers}": "7 of 7 elements differ, such as 7 where it computes 7",
+    "{_ELEMENT} {place} of axis {axis}": "element 7 of axis 1",
+    "{_ELEMENT} {length - 1} of axis {axis}": "element 7 of axis 1",
+    "{name} at {len(numbers)} places": "tanh at 7 places",
+    "{_DESCRIPTION} at {len(first_outputs)} places": "gate and up swapped at 7 places",
+    "by {shift} along axis {axis} of {shape}": "its rows rolled by 1 along axis 0 of (2, 3) and "
+    "by 2 along axis 1 of (2, 3)",
+    "rolled {' and '.join(texts)}": "the rows of up.weight rolled by 7 along axis 1 of (7, 7)",
+    "reversed along axis {axis} of {shape}": "its rows reversed along axis 1 of (7, 7)",
+    "read with axes {first} and {second} of {shape} exchanged": "the rows of up.weight read "
+    "with axes 0 and 1 of (7, 7) exchanged",
+    "{axis_name} read with axes {lengths[0]} and {lengths[1]} exchanged": "columns read with axes "
+    "2 and 3 exchanged",
+    "{name}, of which positive ones count {self.positive_weight} times": "binary cross-entropy of "
+    "logits, of which positive ones count 3 times (mean)",
+    "a factor of {faulty.factor} ({faulty.op}), without its {name}": "a factor of 2 (Mul-op1), "
+    "without its exponential",
+    "has {faithful.factor}, its {name} ({faithful.op})": "has 7, its exponential (Mul-op1)",
+    "has {faithful.factor}, of which that is the {name} ({faithful.op})": "has 7, of which that is "
+    "the exponential (Mul-op1)",
     "the {len(merged.ranks)} {kind} of the {side} were merged to one run": "the 2 ranks of the "
     "target were merged to one run",
 }

@@ -30,6 +30,7 @@ NAMES = {
     *("Adam", "Huber", "RMS", "Mul", "mul", "add", "float", "ceil", "floor", "trunc", "top"),
     *("MindSpore", "PyTorch", "NaN", "Inf", "optimizer", "msprobe", "level", "mix", "weight"),
     *("dumpdiff", "verify", "input", "output", "micro", "kernel", "Linear"),
+    *("concat", "pad", "mode"),
     *("data", "dump", "log", "steps", "triage", "weights"),  # keys of a case
     *(
         "Lion",

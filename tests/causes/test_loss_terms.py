@@ -1,0 +1,167 @@
+"""Losses: another function at several places, other divisors, weights, smoothing and labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dumpdiff.causes.cause_search import search_causes
+from dumpdiff.causes.hypotheses import COMPOSITE_HYPOTHESES, HYPOTHESES
+from dumpdiff.causes.region import Region, Step, StepInput
+from dumpdiff.operators.losses import compute_element_losses, compute_token_losses
+from dumpdiff.operators.softmax import log_softmax
+
+from .fault_cases import make_fault_case, make_operands
+from .test_composites import explain_region, make_region
+
+RNG = np.random.default_rng(12)
+BOXES, OTHER_BOXES = RNG.standard_normal((2, 24)), RNG.standard_normal((2, 24))
+LOSSES = RNG.uniform(0.1, 2.0, (4, 6))
+IS_OBJECT = (RNG.random((4, 6)) < 0.4).astype(float)
+
+DISTANCES = [pair[0] - pair[1] for pair in (BOXES, OTHER_BOXES)]
+COUNTED = make_region([
+    ("sum", [("losses", LOSSES)]),
+    ("sum", [("is_object", IS_OBJECT)]),
+    ("div", [("0", 0), ("1", 0)]),
+], {0: (), 1: (), 2: ()})  # fmt: skip
+
+
+@pytest.mark.parametrize("kinds", [
+    ("square", "square"), ("mse_loss", "mse_loss"), ("square", "mse_loss"),
+])  # fmt: skip
+def test_another_function_of_all_differences_is_named(kinds: tuple[str, str]) -> None:
+    """One function computes the losses of all terms, written out or as one op."""
+    faulty = np.asarray(sum(np.abs(difference).mean() for difference in DISTANCES))
+    assert explain_region(make_terms(*kinds), faulty) == (
+        "loss-kind",
+        "L1 loss at 2 places; the reference has mean squared error",
+    )
+
+
+def make_terms(*kinds: str) -> Region:
+    """Return the sum of two squared errors: of kind ``square`` written out, else one op."""
+    calls, ends = [], []
+    for kind, (prediction, target) in zip(kinds, (BOXES, OTHER_BOXES), strict=True):
+        tensors = [(f"x{len(calls)}", prediction), (f"y{len(calls)}", target)]
+        if kind == "square":
+            calls += [("sub", tensors), ("square", [("last", 0)]), ("mean", [("last", 0)])]
+        else:
+            calls.append((kind, tensors))
+        ends.append(len(calls) - 1)
+    calls.append(("add", [(str(end), 0) for end in ends]))
+    return make_region(calls, dict.fromkeys((*ends, len(calls) - 1), ()))
+
+
+def test_a_sum_is_divided_by_the_number_of_all_elements() -> None:
+    count = int(IS_OBJECT.sum())
+    assert explain_region(COUNTED, np.asarray(LOSSES.mean())) == (
+        "loss-reduction",
+        f"sums divided by 24, the number of all; the reference divides by {count}, computed by 1",
+    )
+
+
+def test_a_sum_is_divided_by_a_count_that_the_other_side_computes() -> None:
+    region = make_region([("mean", [("losses", LOSSES)])], {0: ()})
+    count = int(IS_OBJECT.sum())
+    faulty = np.asarray(LOSSES.sum() / count)
+    case = make_fault_case(faulty, region.steps[-1].output, {}, scope="block")
+    case = replace(case, load_region=lambda: region, load_faulty_region=lambda: COUNTED)
+    cause = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes[0]
+    assert cause.name == "loss-reduction"
+    assert (
+        f"sums divided by {count}; the reference divides by the number of all elements (24)"
+        in cause.text
+    )
+
+
+@pytest.mark.parametrize(("own_weight", "weight", "sentence"), [
+    (1.0, 3.0, "binary cross-entropy of logits, of which positive ones count 3 times (mean); "
+               "the reference has binary cross-entropy of logits (mean)"),
+    (2.5, 1.0, "binary cross-entropy of logits (mean); the reference has "
+               "binary cross-entropy of logits, of which positive ones count 2.5 times (mean)"),
+])  # fmt: skip
+def test_positive_elements_count_by_another_weight(
+    own_weight: float, weight: float, sentence: str
+) -> None:
+    logits = RNG.standard_normal((4, 6)).astype(np.float32).astype(float)
+    losses = compute_element_losses("bce_with_logits", logits, IS_OBJECT)
+    faulty, faithful = (
+        np.asarray((np.where(IS_OBJECT == 1, each, 1.0) * losses).mean())
+        for each in (weight, own_weight)
+    )
+    operands = {"logits": logits, "targets": IS_OBJECT}
+    case = make_fault_case(faulty, faithful, operands, scope="loss", is_near_loss=True)
+    cause = search_causes([case], HYPOTHESES).causes[0]
+    assert cause.name == "loss-weight"
+    assert sentence in cause.text
+
+
+def test_class_weights_of_a_loss_are_all_one() -> None:
+    logits, labels = RNG.standard_normal((12, 5)), RNG.integers(0, 5, 12)
+    weights = np.linspace(0.5, 1.5, 5)
+    losses = compute_token_losses(logits, labels)
+    faithful = np.asarray((losses * weights[labels]).sum() / weights[labels].sum())
+    inputs = tuple(
+        StepInput(value, array, name, False, True)
+        for value, array, name in ((10, logits, "logits"), (11, labels, "labels"))
+    )
+    step = Step("cross_entropy_0", "cross_entropy", inputs, {"weight": weights}, 0, faithful)
+    name, output = next(iter(step.interpret(step.list_arrays())))
+    assert output == pytest.approx(float(faithful))
+    region = Region((replace(step, interpretation=name),), None, ())
+    assert explain_region(region, np.asarray(losses.mean())) == (
+        "loss-weight",
+        "all weights of the classes 1 in cross_entropy_0; the reference has weights of 0.5 to 1.5",
+    )
+
+
+N_CLASSES = 12
+LOGITS = RNG.standard_normal((16, N_CLASSES)).astype(np.float32).astype(float)
+LABELS = RNG.integers(0, N_CLASSES, 16)
+SEQUENCES = LABELS.reshape(2, 8)
+
+
+def explain_loss(faulty: float, faithful: float) -> tuple[str, str]:
+    """Return (cause, sentence) of a loss of logits and labels in two sequences."""
+    case = make_fault_case(np.asarray(faulty), np.asarray(faithful), {}, scope="loss")
+    operands = {"logits": LOGITS, "labels": LABELS, "tokens": LOGITS.reshape(2, 8, N_CLASSES)}
+    case = replace(case, operands=make_operands(operands))
+    cause = search_causes([case], HYPOTHESES).causes[0]
+    return cause.name, cause.text.partition("behaves as ")[2].partition("; residual")[0]
+
+
+def smooth_by_others(share: float) -> float:
+    """Return the loss whose share is divided among the classes that are not the label."""
+    hard = compute_token_losses(LOGITS, LABELS)
+    others = (-log_softmax(LOGITS).sum(axis=-1) - hard) / (N_CLASSES - 1)
+    return float(((1 - share) * hard + share * others).mean())
+
+
+def test_smoothing_is_shared_by_all_classes_but_the_labels() -> None:
+    assert explain_loss(smooth_by_others(0.1), smooth_by_others(0.0)) == (
+        "label-smoothing",
+        "label smoothing = 0.1, shared by all classes but the label's; "
+        "the reference has label smoothing = 0",
+    )
+    uniform = -log_softmax(LOGITS).mean()
+    shared_by_all = 0.9 * smooth_by_others(0.0) + 0.1 * float(uniform)
+    assert explain_loss(smooth_by_others(0.1), shared_by_all) == (
+        "label-smoothing",
+        "label smoothing = 0.1, shared by all classes but the label's; "
+        "the reference has label smoothing = 0.1",
+    )
+
+
+@pytest.mark.parametrize(("shift", "end"), [(-1, -1), (1, 0)])
+def test_shifted_labels_may_leave_out_the_ends_of_sequences(shift: int, end: int) -> None:
+    losses = compute_token_losses(LOGITS, np.roll(LABELS, shift)).reshape(2, 8)
+    is_counted = np.ones((2, 8), bool)
+    is_counted[:, end] = False
+    faithful = float(compute_token_losses(LOGITS, LABELS).mean())
+    assert explain_loss(float(losses[is_counted].mean()), faithful) == (
+        "label-shift",
+        f"labels shifted by {shift}; the reference has labels shifted by 0",
+    )

@@ -1,0 +1,110 @@
+"""Steps that no recorder shows, long regions and steps of another order, on recorded pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from traces import compare_traces, find_tensor, find_value
+
+import dumpdiff
+from dumpdiff import Finding
+from dumpdiff.causes.comparison_index import ComparisonIndex
+from dumpdiff.causes.region_builder import build_region
+
+Explain = Callable[[str, bool], Finding]
+
+
+@pytest.fixture(scope="module")
+def explain(dump: Callable[[str], Path]) -> Explain:
+    """Return the first finding of a form against the plain form of its model, or the reverse."""
+    folder = dump("pt_unrecorded")
+
+    def find_first(form: str, is_mirrored: bool) -> Finding:
+        paths = [folder / form, folder / f"{form.partition('_')[0]}_plain"]
+        result = dumpdiff.align(*(reversed(paths) if is_mirrored else paths))
+        assert result.first_divergence is not None
+        return result.first_divergence
+
+    return find_first
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+@pytest.mark.parametrize("op", ["gelu", "clamp", "edges", "joined"])
+def test_a_missing_bias_is_found_behind_an_op_that_is_not_recorded(
+    explain: Explain, op: str, is_mirrored: bool
+) -> None:
+    """The sum is computed again, and what gelu, a clamp, a padding or a joint make of it."""
+    finding = explain(f"{op}_unbiased", is_mirrored)
+    assert finding.kind == "region"
+    cause = finding.causes[0]
+    assert cause.name == "bias-missing"
+    side = " of the reference" if is_mirrored else ""
+    assert cause.text.startswith(f"net{side} behaves as without its bias (net.bias); residual ")
+    assert cause.residual < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("op", "reader", "step"),
+    [
+        ("gelu", "Functional.conv1d.0.forward", "an unrecorded gelu"),
+        ("clamp", "Functional.conv1d.0.forward", "an unrecorded clamp"),
+        ("edges", "Functional.conv1d.0.forward", "an unrecorded pad"),
+        ("joined", "Functional.linear.0.forward", "an unrecorded concat"),
+    ],
+)
+def test_the_region_has_the_op_that_is_not_recorded(
+    dump: Callable[[str], Path], op: str, reader: str, step: str
+) -> None:
+    """It computes the recorded output again, in float64."""
+    folder = dump("pt_unrecorded")
+    traces = [dumpdiff.read(folder / f"{op}_{form}") for form in ("unbiased", "plain")]
+    index = ComparisonIndex(compare_traces(*traces))
+    output = traces[1].array(find_tensor(traces[1], reader, "output.0")).astype(float)
+    value = find_value(index.flows[1], reader, "output.0")
+    region = build_region(index, 1, value, output, 1e-6)
+    assert region is not None
+    names = [each.name for each in region.steps]
+    assert names == ["Tensor.__add__.0.forward", step, reader]
+    assert region.unchanged == pytest.approx(output, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_the_first_step_of_a_long_region_is_the_cause(explain: Explain, is_mirrored: bool) -> None:
+    """The values that were compared are 80 steps behind it."""
+    finding = explain("long_elu", is_mirrored)
+    assert "Tensor.__add__.39.forward" in finding.target_ops
+    cause = finding.causes[0]
+    assert cause.name == "activation-kind"
+    own, other = ("tanh", "elu") if is_mirrored else ("elu", "tanh")
+    assert cause.text.startswith(f"net behaves as {own}; the reference has {other}; residual ")
+    assert cause.residual < 1e-6
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_features_that_one_side_adds_later_are_of_another_order(
+    explain: Explain, is_mirrored: bool
+) -> None:
+    cause = explain("later_sum", is_mirrored).causes[0]
+    assert cause.name == "layer-order"
+    faulty, other = ("net of the reference", "target") if is_mirrored else ("net", "reference")
+    assert cause.text.startswith(
+        f"{faulty} behaves as add applied later, in Tensor.__add__.0.forward; the {other} has it "
+        "in Tensor.__add__.0.forward; residual "
+    )
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_a_mask_that_is_left_out_in_calls_of_another_order(
+    explain: Explain, is_mirrored: bool
+) -> None:
+    """The last call of one side is the first one of the other side."""
+    finding = explain("calls_unmasked", is_mirrored)
+    cause = finding.causes[0]
+    assert cause.name == "mask-missing"
+    assert "no mask (Tensor.masked_fill.3.forward)" in cause.text
+    ops = [finding.target_ops, finding.reference_ops]
+    unmasked_ops, masked_ops = reversed(ops) if is_mirrored else ops
+    assert unmasked_ops == ("Torch.softmax.0.forward",)
+    assert masked_ops == ("Tensor.masked_fill.3.forward", "Torch.softmax.3.forward")
