@@ -70,7 +70,10 @@ def test_a_sum_times_a_decay_that_is_zero_is_a_state(
     ])  # fmt: skip
     steps = [*region.steps[:2], rename_inputs(region.steps[2], {"1": "mul_1"})]
     region = replace(region, steps=tuple(steps))
-    assert explain_with(region, Z, adds_zeros=lambda _value, _size: True) == (cause, sentence)
+    assert explain_with(region, Z, combines_neutral=lambda _value, _size, _kind: True) == (
+        cause,
+        sentence,
+    )
 
 
 def rename_inputs(step: Step, names: dict[str, str]) -> Step:
