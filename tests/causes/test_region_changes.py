@@ -315,13 +315,3 @@ def test_a_first_state_that_another_step_reads_as_well_is_zeros_there_too() -> N
     assert explain_region(region, faulty) == ("hidden-state-reset", sentence)
     also_read = faulty + np.tanh(CELL["hidden"])
     assert explain_region(region, also_read) == ("hidden-state-reset", sentence)
-
-
-def test_a_state_that_the_cell_computed_before_is_no_initial_one() -> None:
-    calls = [
-        ("lstm", list(CELL.items())),
-        ("lstm", [(name, CELL[name]) if name != "hidden" else ("last", 0) for name in CELL]),
-    ]
-    region = make_region(calls, {0: (4, 8), 1: (4, 8)})
-    faulty = compute_cell(hidden=np.zeros((4, 8)))
-    assert explain_region(region, faulty)[0] != "hidden-state-reset"

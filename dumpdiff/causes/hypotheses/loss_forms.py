@@ -32,6 +32,8 @@ _MIN_TOKENS, _MIN_SHARE = 6, 0.7
 _EQUAL_WEIGHTS = 1e-3
 #: Losses that take a weight for each class, and weights that a sentence lists.
 _WEIGHTED_LOSSES, _MAX_LISTED = ("cross_entropy", "nll_loss"), 8
+#: Times the noise by which the smallest step of a smoothing must change a loss.
+_CLEAR_STEPS = 50
 #: Decimals of a label smoothing, as people choose it, and the largest one.
 _SMOOTHING_DECIMALS, _MAX_SMOOTHING = 2, 0.5
 
@@ -186,7 +188,7 @@ def suggest_other_form(case: FaultCase) -> Iterator[Candidate]:
         if form is None:
             continue
         unchanged, own_count = _compute_loss(loss, form)
-        for other in (*_smooth_otherwise(loss, form, case.faulty), *loss.vary(form)):
+        for other in (*_smooth_otherwise(loss, form, case), *loss.vary(form)):
             predicted, count = _compute_loss(loss, other)
             name = _find_changed_field(form, other)
             if not name:
@@ -326,21 +328,34 @@ def _list_smoothings(case: FaultCase) -> list[float]:
     return sorted(number for number in numbers if 0 < number <= _MAX_SMOOTHING)
 
 
-def _smooth(loss: _CrossEntropy, form: _Form, value: AnyArray) -> _Form:
-    """Return the form with the label smoothing of all classes that comes nearest to a value."""
+def _smooth(
+    loss: _CrossEntropy, form: _Form, value: AnyArray, *, is_of_others: bool = False
+) -> _Form:
+    """Return the form with the label smoothing that comes nearest to a value."""
     hard, uniform, _ = loss.compute(form)
     share = (float(value.reshape(-1)[0]) - hard) / ((uniform - hard) or 1.0)
+    n_classes = loss.logits.shape[-1]
+    share *= (n_classes - 1) / n_classes if is_of_others else 1
     rounded = round(share, _SMOOTHING_DECIMALS) + 0.0  # -0 becomes 0
-    return replace(form, smoothing=rounded if 0 <= rounded <= _MAX_SMOOTHING else 0.0)
+    smoothing = rounded if 0 <= rounded <= _MAX_SMOOTHING else 0.0
+    return replace(form, smoothing=smoothing, is_of_others=is_of_others and smoothing > 0)
 
 
-def _smooth_otherwise(loss: _CrossEntropy, form: _Form, value: AnyArray) -> list[_Form]:
+def _smooth_otherwise(loss: _CrossEntropy, form: _Form, case: FaultCase) -> list[_Form]:
     """Return the form with another smoothing, and with its own shared otherwise.
 
-    A smoothing that is free, and shared in either way, would explain too many values.
+    A smoothing that is free, and shared in either way, explains too many values, unless a hundredth
+    of it changes the loss by much more than noise.
     """
-    other = replace(form, is_of_others=not form.is_of_others)
-    return [*([other] if form.smoothing else []), _smooth(loss, form, value)]
+    hard, uniform, _ = loss.compute(form)
+    noise = case.limit * abs(float(case.faulty.reshape(-1)[0]))
+    is_clear = abs(uniform - hard) > _CLEAR_STEPS * noise * 10**_SMOOTHING_DECIMALS
+    forms = [_smooth(loss, form, case.faulty)]
+    if form.smoothing:
+        forms.append(replace(form, is_of_others=not form.is_of_others))
+    elif is_clear:
+        forms.append(_smooth(loss, form, case.faulty, is_of_others=True))
+    return forms
 
 
 def _compute_loss(loss: _CrossEntropy, form: _Form) -> tuple[float, int]:
