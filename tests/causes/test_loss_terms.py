@@ -120,7 +120,7 @@ def test_class_weights_of_a_loss_are_all_one() -> None:
 
 N_CLASSES = 12
 LOGITS = (4 * RNG.standard_normal((16, N_CLASSES))).astype(np.float32).astype(float)
-LABELS = RNG.integers(0, N_CLASSES, 16)
+LABELS = LOGITS.argmax(axis=1)
 SEQUENCES = LABELS.reshape(2, 8)
 
 
