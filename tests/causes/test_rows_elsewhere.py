@@ -36,7 +36,7 @@ def explain(faulty: AnyArray, faithful: AnyArray, **operands: AnyArray) -> tuple
 @pytest.mark.parametrize(("faulty", "cause", "sentence"), [
     (np.roll(IMAGES, 1, 2), "row-shift", "the rows of x rolled by 1 along axis 2 of (2, 3, 4)"),
     (np.roll(IMAGES, (1, -1), (1, 2)), "row-shift",
-     "the rows of x rolled by 1 along axis 1 of (2, 3, 4) and by -1 along axis 2 of (2, 3, 4)"),
+     "the rows of x rolled by 1 along axis 1 and by -1 along axis 2 of (2, 3, 4)"),
     (IMAGES[:, ::-1], "scan-direction", "the rows of x reversed along axis 1 of (2, 3, 4)"),
     (ROWS[:, ::-1], "scan-direction", "the rows of x reversed along axis 1 of (2, 12)"),
     (IMAGES.swapaxes(1, 2), "axes-swapped",
