@@ -315,3 +315,16 @@ def test_a_first_state_that_another_step_reads_as_well_is_zeros_there_too() -> N
     assert explain_region(region, faulty) == ("hidden-state-reset", sentence)
     also_read = faulty + np.tanh(CELL["hidden"])
     assert explain_region(region, also_read) == ("hidden-state-reset", sentence)
+
+
+def test_the_state_of_an_earlier_call_may_be_reset_too() -> None:
+    """The other side does not carry it from call to call."""
+    calls = [
+        ("lstm", list(CELL.items())),
+        ("lstm", [("last", 0) if name == "hidden" else (name, CELL[name]) for name in CELL]),
+    ]
+    region = make_region(calls, {0: (4, 8), 1: (4, 8)})
+    assert explain_region(region, compute_cell(hidden=np.zeros((4, 8)))) == (
+        "hidden-state-reset",
+        "an initial hidden state of zeros in lstm_1 (lstm); the reference has last",
+    )

@@ -174,9 +174,9 @@ EXAMPLES = {
     "{_ELEMENT} {length - 1} of axis {axis}": "element 7 of axis 1",
     "{name} at {len(numbers)} places": "tanh at 7 places",
     "{_DESCRIPTION} at {len(first_outputs)} places": "gate and up swapped at 7 places",
-    "by {shift} along axis {axis} of {shape}": "its rows rolled by 1 along axis 0 of (2, 3) and "
-    "by 2 along axis 1 of (2, 3)",
-    "rolled {' and '.join(texts)}": "the rows of up.weight rolled by 7 along axis 1 of (7, 7)",
+    "rolled {' and '.join(texts)} of {shape}": "the rows of up.weight rolled by 1 along axis 0 and "
+    "by 2 along axis 1 of (7, 7)",
+    "{step_input.name} with {axes} exchanged": "x with axes -3 and -1 exchanged",
     "reversed along axis {axis} of {shape}": "its rows reversed along axis 1 of (7, 7)",
     "read with axes {first} and {second} of {shape} exchanged": "the rows of up.weight read "
     "with axes 0 and 1 of (7, 7) exchanged",
