@@ -195,7 +195,7 @@ def _list_read_tensors(
     """Return the tensors of a pair that its readers have, those of two partners together.
 
     An op that no recorder shows may have moved the elements of ``tensors`` before one side's
-    readers read them. None if a reader reads the value twice, or reads other numbers.
+    readers read them. None if no reader has them moved, reads the value twice, or other numbers.
     """
     flows = alignment.target, alignment.reference
     values = (int(alignment.classes[side].iat[row]) for side in ("target", "reference"))
@@ -211,22 +211,20 @@ def _list_read_tensors(
     if any(len(rows) != 1 for pair in pairs for rows in pair):
         return []
     read_tensors = [(rows_t[0], rows_r[0]) for rows_t, rows_r in pairs]
-    is_moved = all(
-        _hold_same_elements(flow, own, read[side])
-        for read in read_tensors
-        for side, (flow, own) in enumerate(zip(flows, tensors, strict=True))
-    )
+    is_moved = False
+    for side, flow in enumerate(flows):
+        others = {read[side] for read in read_tensors} - {tensors[side]}
+        own = load_readable_tensor(flow.trace, tensors[side]) if others else None
+        for other in sorted(others):
+            array = load_readable_tensor(flow.trace, other)
+            if own is None or array is None:
+                return []
+            if np.array_equal(own, array):
+                continue  # most are: sorting them would cost time
+            if not np.array_equal(np.sort(own, axis=None), np.sort(array, axis=None)):
+                return []
+            is_moved = True
     return read_tensors if is_moved else []
-
-
-def _hold_same_elements(flow: Flow, tensor: int, other: int) -> bool:
-    """Return whether two tensors hold the same numbers, in any order; false if one is not whole."""
-    if tensor == other:
-        return True
-    arrays = [load_readable_tensor(flow.trace, each) for each in (tensor, other)]
-    if arrays[0] is None or arrays[1] is None:
-        return False
-    return np.array_equal(np.sort(arrays[0], axis=None), np.sort(arrays[1], axis=None))
 
 
 def _index_readers(flow: Flow, value: int) -> dict[int, list[int]]:
