@@ -421,11 +421,10 @@ def _has_other_parameters(matching: Matching, t: int, r: int) -> bool:
 
     One expert is not another one, however near their results are.
     """
-    parameters_t = _find_parameters(matching.target, matching.classes_t, t)
-    parameters_r = _find_parameters(matching.reference, matching.classes_r, r)
+    parameters_t, parameters_r = _find_own_parameters(matching, t, r)
     if not parameters_t or not parameters_r:
         return False
-    partners_t, partners_r = find_paired_parameters(matching, t, r)
+    partners_t, partners_r = _list_partners(matching, parameters_t, parameters_r)
     if partners_t.isdisjoint(partners_r):
         return bool(partners_t or partners_r)
     own = {int(matching.classes_r[value]) for value in partners_r - partners_t}
@@ -435,8 +434,21 @@ def _has_other_parameters(matching: Matching, t: int, r: int) -> bool:
 
 def find_paired_parameters(matching: Matching, t: int, r: int) -> tuple[set[int], set[int]]:
     """Return the paired parameters from which two values come, as classes of the reference."""
-    parameters_t = _find_parameters(matching.target, matching.classes_t, t)
-    parameters_r = _find_parameters(matching.reference, matching.classes_r, r)
+    return _list_partners(matching, *_find_own_parameters(matching, t, r))
+
+
+def _find_own_parameters(matching: Matching, t: int, r: int) -> tuple[set[int], set[int]]:
+    """Return the parameters from which the values of a pair come, of either side."""
+    return (
+        _find_parameters(matching.target, matching.classes_t, t),
+        _find_parameters(matching.reference, matching.classes_r, r),
+    )
+
+
+def _list_partners(
+    matching: Matching, parameters_t: set[int], parameters_r: set[int]
+) -> tuple[set[int], set[int]]:
+    """Return those parameters of both sides that are paired, as classes of the reference."""
     partners_t = {int(matching.classes_t[value]) for value in parameters_t} - {-1}
     return partners_t, {value for value in parameters_r if matching.classes_r[value] >= 0}
 
