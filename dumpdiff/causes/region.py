@@ -174,12 +174,17 @@ class Region:
 
     def bypass(self, positions: Mapping[int, int]) -> Region:
         """Return the region with some steps that give back one of their inputs, by its position."""
-        steps = list(self.steps)
+        copies = {}
         for number, position in positions.items():
-            step = steps[number]
+            step = self.steps[number]
             places = np.arange(step.output.size)
-            steps[number] = replace(step, inputs=(step.inputs[position],), places=places)
-        return replace(self, steps=tuple(steps))
+            copies[number] = replace(step, inputs=(step.inputs[position],), places=places)
+        return self.replace_steps(copies)
+
+    def replace_steps(self, steps: Mapping[int, Step]) -> Region:
+        """Return the region with other steps in place of some, by their number."""
+        new_steps = tuple(steps.get(number, own) for number, own in enumerate(self.steps))
+        return replace(self, steps=new_steps)
 
     def replace_output(self, number: int, output: AnyArray) -> Region | None:
         """Return the region with an output of another shape, which broadcasts where it is read.

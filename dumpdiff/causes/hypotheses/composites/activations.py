@@ -97,23 +97,26 @@ def list_common_activations(case: FaultCase, region: Region) -> Iterator[Change]
         if step.kind in ACTIVATIONS_BY_KIND and len(list_floating_inputs(step)) == 1:
             numbers_of_kinds.setdefault(step.kind, []).append(number)
     for own_kind, numbers in numbers_of_kinds.items():
+        if len(numbers) < 2:
+            continue
         others = [
             (kind, name)
             for kind, names in ACTIVATIONS_BY_KIND.items()
             for name in names
-            if kind != own_kind and len(numbers) > 1
+            if kind != own_kind
         ]
         for kind, name in others:
-            steps = list(region.steps)
-            for number in numbers:
-                steps[number] = replace(steps[number], kind=kind, interpretation=name, keywords={})
+            steps = {
+                number: replace(region.steps[number], kind=kind, interpretation=name, keywords={})
+                for number in numbers
+            }
             yield Change(
                 numbers[0],
                 region.steps[numbers[0]].output,
                 "activation-kind",
                 f"{name} at {len(numbers)} places",
                 f"has {own_kind}",
-                predicted=replace(region, steps=tuple(steps)).unchanged,
+                predicted=region.replace_steps(steps).unchanged,
             )
 
 

@@ -123,15 +123,15 @@ def list_lost_numbers(case: FaultCase, region: Region) -> Iterator[Change]:
 
 def _replace_numbers(region: Region, item: StepInput, numbers: AnyArray) -> Region:
     """Return the region with other numbers in place of an input; rows of lost ones are any rows."""
-    steps = []
-    for step in region.steps:
+    steps = {}
+    for number, step in enumerate(region.steps):
         array = numbers if step.kind in _SUM_KINDS else numbers.clip(min=0)
         inputs = tuple(
             replace(own, value=-1, array=array) if np.array_equal(own.array, item.array) else own
             for own in step.inputs
         )
-        steps.append(replace(step, inputs=inputs))
-    return replace(region, steps=tuple(steps))
+        steps[number] = replace(step, inputs=inputs)
+    return region.replace_steps(steps)
 
 
 def _format_kinds(readers: list[tuple[Step, StepInput]]) -> str:

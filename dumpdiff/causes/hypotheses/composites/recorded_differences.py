@@ -114,25 +114,24 @@ def _list_number_sets(case: FaultCase, region: Region, other_region: Region) -> 
     if len(surplus) != len(others) or len(surplus) < 2:
         return
     new_numbers = dict(zip(surplus, others, strict=True))
-    steps = list(region.steps)
-    changed: list[int] = []
+    steps: dict[int, Step] = {}
     for number, step in enumerate(region.steps):
         inputs = list(step.inputs)
         for position, own in list_numbers(step):
             if write_number(own) in new_numbers:
                 array = np.asarray(new_numbers[write_number(own)])
                 inputs[position] = replace(inputs[position], array=array)
-                changed.append(number)
-        steps[number] = replace(step, inputs=tuple(inputs))
+                steps[number] = replace(step, inputs=tuple(inputs))
     texts = [", ".join(f"{item:.6g}" for item in items) for items in (others, surplus)]
-    names = ", ".join(dict.fromkeys(region.steps[number].name for number in changed))
+    names = ", ".join(dict.fromkeys(step.name for step in steps.values()))
+    first = min(steps)
     yield Change(
-        min(changed),
-        region.steps[min(changed)].output,
-        _name_limits(case, region, changed),
+        first,
+        region.steps[first].output,
+        _name_limits(case, region, list(steps)),
         f"the numbers {texts[0]} in {names}",
         f"has {texts[1]}",
-        predicted=replace(region, steps=tuple(steps)).unchanged,
+        predicted=region.replace_steps(steps).unchanged,
     )
 
 
@@ -276,7 +275,7 @@ def _list_other_constants(region: Region, other_region: Region) -> Iterator[Chan
     Those of one size that steps of one kind read are taken for each other in their order.
     """
     constants, others = (_list_constants(own.steps) for own in (region, other_region))
-    steps = list(region.steps)
+    steps = dict(enumerate(region.steps))
     first, texts, are_permuted = -1, [], []
     for key, places in constants.items():
         other_places = others.get(key, [])
@@ -299,7 +298,7 @@ def _list_other_constants(region: Region, other_region: Region) -> Iterator[Chan
         region.steps[first].output,
         "channel-order" if all(are_permuted) else "argument",
         f"{_CONSTANTS[all(are_permuted)]}, in {', '.join(texts)}",
-        predicted=replace(region, steps=tuple(steps)).unchanged,
+        predicted=region.replace_steps(steps).unchanged,
     )
 
 
