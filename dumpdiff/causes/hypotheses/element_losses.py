@@ -16,7 +16,7 @@ from ...operators.losses import compute_element_losses
 from ..fault_case import FaultCase, Operand, compute_residual
 from ..hypothesis import Candidate, Hypothesis
 
-_NAMES = {
+LOSS_NAMES = {
     "mse_loss": "mean squared error",
     "l1_loss": "L1 loss",
     "smooth_l1_loss": "smooth L1 loss",
@@ -44,7 +44,7 @@ class _Form:
     positive_weight: float = 1.0  #: of the elements whose target is one
 
     def describe(self) -> str:
-        name = _NAMES[self.kind]
+        name = LOSS_NAMES[self.kind]
         if self.kind in _THRESHOLD_NAMES:
             name = f"{name} with {_THRESHOLD_NAMES[self.kind]} = {self.threshold:g}"
         if self.positive_weight != 1:
@@ -75,7 +75,7 @@ class _Tensors:
             reductions.append(f"sum divided by {len(self.target)}")
         is_probability = self.target.min() >= 0 and self.target.max() <= 1
         are_probabilities = self.prediction.min() >= 0 and self.prediction.max() <= 1
-        for kind in _NAMES:
+        for kind in LOSS_NAMES:
             if kind.startswith("bce") and not is_probability:
                 continue
             if kind == "bce_loss" and not are_probabilities:

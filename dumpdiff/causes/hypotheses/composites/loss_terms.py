@@ -5,7 +5,7 @@ A loss often has several terms that one function computes, so all of them change
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -14,13 +14,11 @@ from ....model.trace import FORWARD
 from ....operators.losses import compute_element_losses
 from ...fault_case import FaultCase
 from ...region import Region, Step
+from ..element_losses import LOSS_NAMES
 from .change import LOSS_KINDS, Change, list_floating_inputs
 
-_NOUNS = {
-    "mse_loss": "mean squared error",
-    "l1_loss": "L1 loss",
-    "smooth_l1_loss": "smooth L1 loss",
-}
+#: Losses of differences, which are tried in place of one another.
+_DIFFERENCE_LOSSES = ("mse_loss", "l1_loss", "smooth_l1_loss")
 #: Kinds of steps that are the function of a loss if it is written out -> the kind of loss.
 _WRITTEN_KINDS = {"abs": "l1_loss", "square": "mse_loss"}
 #: Counts that are tried in place of one, and fewest elements of which a sum is divided.
@@ -38,7 +36,7 @@ def list_other_loss_functions(case: FaultCase, region: Region) -> Iterator[Chang
             numbers_of_kinds.setdefault(kind, []).append(number)
     for own_kind, numbers in numbers_of_kinds.items():
         places = f" at {len(numbers)} places" if len(numbers) > 1 else ""
-        for kind, noun in _NOUNS.items():
+        for kind in _DIFFERENCE_LOSSES:
             outputs = {number: _compute_loss(region.steps[number], kind) for number in numbers}
             changed = {number: output for number, output in outputs.items() if output is not None}
             if kind == own_kind or len(changed) < len(numbers):
@@ -48,8 +46,8 @@ def list_other_loss_functions(case: FaultCase, region: Region) -> Iterator[Chang
                 first,
                 changed.pop(first),
                 "loss-kind",
-                f"{noun}{places}",
-                f"has {_NOUNS[own_kind]}",
+                f"{LOSS_NAMES[kind]}{places}",
+                f"has {LOSS_NAMES[own_kind]}",
                 further_outputs=changed,
             )
 
@@ -60,7 +58,7 @@ def _read_loss_kind(step: Step) -> str:
         inputs = list_floating_inputs(step)
         is_of_difference = len(inputs) == 1 and inputs[0][1].producer_kind == "sub"
         return _WRITTEN_KINDS[step.kind] if is_of_difference else ""
-    return step.kind if step.kind in LOSS_KINDS & _NOUNS.keys() else ""
+    return step.kind if step.kind in _DIFFERENCE_LOSSES else ""
 
 
 def _compute_loss(step: Step, kind: str) -> AnyArray | None:
@@ -84,21 +82,19 @@ def list_other_denominators(case: FaultCase, region: Region) -> Iterator[Change]
         return
     yield from _list_whole_counts(region)
     counts = list(_list_counts(case.faulty_region))[:_MAX_COUNTS]
-    numbers = [n for n, step in enumerate(region.steps) if _count_averaged(step)]
+    sizes = {n: size for n, step in enumerate(region.steps) if (size := _count_averaged(step))}
     for count in counts:
         outputs = {
-            number: region.steps[number].output * (_count_averaged(region.steps[number]) / count)
-            for number in numbers
+            number: region.steps[number].output * (size / count) for number, size in sizes.items()
         }
         if outputs:
-            first = numbers[0]
-            sizes = ", ".join(f"{_count_averaged(region.steps[number])}" for number in numbers)
+            first = min(outputs)
             yield Change(
                 first,
                 outputs.pop(first),
                 "loss-reduction",
                 f"sums divided by {count:g}",
-                f"divides by the number of all elements ({sizes})",
+                f"divides by the number of all elements ({', '.join(map(str, sizes.values()))})",
                 further_outputs=outputs,
             )
 
@@ -115,7 +111,7 @@ def _list_whole_counts(region: Region) -> Iterator[Change]:
         if not _is_count(divisor.array) or numerator.value not in steps:
             continue
         own = float(divisor.array.reshape(-1)[0])
-        for count in _list_sizes(steps, steps[numerator.value]):
+        for count in _list_sizes(steps[numerator.value]):
             if count == own or (divisor.value, count) in tried:
                 continue
             tried.add((divisor.value, count))
@@ -129,7 +125,7 @@ def _list_whole_counts(region: Region) -> Iterator[Change]:
             )
 
 
-def _list_sizes(steps: Mapping[int, Step], step: Step) -> list[int]:
+def _list_sizes(step: Step) -> list[int]:
     """Return how many elements, rows and sequences a step sums up; none if it sums nothing."""
     inputs = list_floating_inputs(step)
     if step.kind != "sum" or step.output.size != 1 or not inputs:

@@ -25,7 +25,8 @@ _REDUCING_KINDS = {
 }  # fmt: skip
 #: Elements along an axis that are tried one by one.
 _MAX_ELEMENTS = 64
-#: Of what has one axis or none, as a step of a sequence of numbers, it is no summary of the rest.
+#: Begins the text of a step that takes one element of an axis. Where that leaves a vector or a
+#: number, another element is another input; where it leaves more, another summary.
 _ELEMENT = "element"
 #: Axes that are reduced together, at most.
 _MAX_REDUCED_AXES = 3
