@@ -240,6 +240,14 @@ def _find_likely_starts(source: AnyArray, array: AnyArray, axis: int, sample: In
     return likely
 
 
+def find_nearest_rows(table: AnyArray, rows: AnyArray) -> Ints:
+    """Return per row (rows, size) the number of the nearest row of a table (numbers, size)."""
+    # |a - b|^2 without |a|^2, which is the same for all rows of the table
+    distances = np.sum(table * table, axis=1) - 2 * rows @ table.T
+    nearest: Ints = np.argmin(distances, axis=1)
+    return nearest
+
+
 def is_rotation(order: Sequence[int] | Ints) -> bool:
     """Return whether an order exchanges two parts, of one size or of two.
 

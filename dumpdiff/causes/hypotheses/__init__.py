@@ -18,6 +18,7 @@ from . import (
     loss_forms,
     losses,
     masks,
+    moved_rows,
     norms,
     optimizers,
     precision,
@@ -86,7 +87,7 @@ PATH_HYPOTHESES = gradient_paths.HYPOTHESES
 LAST_HYPOTHESES = (
     *factors.ZERO_HYPOTHESES,
     *whole_attention.LAST_HYPOTHESES,
-    *row_selection.LAST_HYPOTHESES,
+    *moved_rows.LAST_HYPOTHESES,
 )
 
 __all__ = [

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...model.arrays import AnyArray, Floats, Ints
+from ..element_places import find_nearest_rows
 from ..fault_case import FaultCase, Operand
 from ..hypothesis import Candidate, Hypothesis
 
@@ -160,10 +161,7 @@ def _find_nearest(vectors: Floats, candidates: Floats) -> Ints | None:
     own, others = vectors[:, ::step], candidates[:, ::step]
     if len(own) * len(others) > _MAX_PRODUCTS:
         return None
-    # |a - b|^2 without |a|^2, which is the same for all candidates of a vector
-    distances = np.sum(others * others, axis=1) - 2 * own @ others.T
-    nearest: Ints = np.argmin(distances, axis=1)
-    return nearest
+    return find_nearest_rows(others, own)
 
 
 def _format_columns(columns: Ints) -> str:
