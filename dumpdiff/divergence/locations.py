@@ -389,7 +389,7 @@ def _find_op_before_omission(
     own_values = [int(own.classes[node]) for node in unpaired_nodes if own.classes[node] >= 0]
     if not unpaired_nodes or any(own.flow.producers[value] >= 0 for value in own_values):
         return None
-    other_producers = [int(other.flow.producers[other.classes[node]]) for node in unpaired_nodes]
+    other_producers = [other.find_producer(node) for node in unpaired_nodes]
     computing_producers = [producer for producer in other_producers if producer >= 0]
     if not computing_producers:
         return None
