@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from ..model.arrays import Flags
 from ..model.trace import FORWARD
 from .joint_graph import GraphSide, JointGraph
 
 #: Kinds of operators that multiply by a number, and of those that multiply the scaled values.
 _SCALING_KINDS = frozenset({"mul", "div"})
 _PRODUCT_KINDS = frozenset({"matmul", "mul"})
-#: Relative difference of two products of the numbers, of which statistics have six digits.
+#: What is equal of equal values.
+_NUMBERS = ("size", "max", "min", "norm")
+#: Relative difference of numbers, of which statistics have six digits, and of their products.
 _SAME_FACTOR = 1e-4
 
 
@@ -18,8 +23,9 @@ def find_split_scalings(graph: JointGraph) -> frozenset[int]:
     """Return the forward pairs of one value times other numbers, which their products undo.
 
     What is scaled by d^-1/2 is multiplied by k on one side; what is scaled by d^-1/4 by d^-1/4 k
-    on the other side. Such a pair differs, and is no difference of the two computations. That
-    needs no agreement below: the numbers follow from the norms of each side.
+    on the other side. Or one side scales a mask, the other side what the mask leaves. Such a pair
+    differs, and is no difference of the two computations. That needs no agreement below: the
+    numbers follow from the norms of each side.
     """
     pairs = graph.comparison.pairs
     differs = pairs["error"].to_numpy(dtype=float) > pairs["tolerance"].to_numpy(dtype=float)
@@ -27,7 +33,8 @@ def find_split_scalings(graph: JointGraph) -> frozenset[int]:
     return frozenset(
         node
         for node in np.flatnonzero(differs & is_forward).tolist()
-        if multiplies_one_value(graph, node) and _is_undone(graph, node)
+        if (multiplies_one_value(graph, node) or _multiplies_on_one_side(graph, node))
+        and _is_undone(graph, node, differs)
     )
 
 
@@ -35,6 +42,30 @@ def multiplies_one_value(graph: JointGraph, node: int) -> bool:
     """Return whether both sides compute a pair as one value times a number, recorded or not."""
     bases = [_find_base(side, node)[0] for side in graph.sides]
     return bases[0] == bases[1] >= 0
+
+
+def _multiplies_on_one_side(graph: JointGraph, node: int) -> bool:
+    """Return whether one side computes a pair as the other side's value times a number."""
+    for own, other in (graph.sides, graph.sides[::-1]):
+        base = _find_base(own, node)[0]
+        if base < 0 or _find_base(other, node)[0] >= 0:
+            continue
+        if _have_equal_numbers(own, base, other, node):
+            return True
+    return False
+
+
+def _have_equal_numbers(own: GraphSide, own_node: int, other: GraphSide, other_node: int) -> bool:
+    """Return whether what both sides recorded of two nodes is the same."""
+    own_value, other_value = int(own.classes[own_node]), int(other.classes[other_node])
+    return all(
+        math.isclose(
+            own.flow.list_column(name)[own_value],
+            other.flow.list_column(name)[other_value],
+            rel_tol=_SAME_FACTOR,
+        )
+        for name in _NUMBERS
+    )
 
 
 def _find_base(side: GraphSide, node: int) -> tuple[int, float]:
@@ -53,13 +84,17 @@ def _find_base(side: GraphSide, node: int) -> tuple[int, float]:
     return int(side.nodes[operands[0]]), float(norms[value] / norms[operands[0]])
 
 
-def _is_undone(graph: JointGraph, node: int) -> bool:
-    """Return whether all products that are computed from a pair have the same numbers in all."""
+def _is_undone(graph: JointGraph, node: int, differs: Flags) -> bool:
+    """Return whether what is computed from a pair agrees, or is a product of the same numbers.
+
+    One product at least has the same numbers: of a difference without consequence, all agrees.
+    """
     n_pairs = len(graph.comparison.pairs)
     products = [
         child for child in graph.children[node] if child < n_pairs and graph.phase[child] == FORWARD
     ]
-    return bool(products) and all(_has_same_product(graph, node, product) for product in products)
+    undoing_products = [product for product in products if _has_same_product(graph, node, product)]
+    return bool(undoing_products) and not differs[np.setdiff1d(products, undoing_products)].any()
 
 
 def _has_same_product(graph: JointGraph, node: int, product: int) -> bool:
@@ -71,7 +106,9 @@ def _has_same_product(graph: JointGraph, node: int, product: int) -> bool:
     """
     factors, bases, others = [], [], []
     for side in graph.sides:
-        producer = side.find_producer(product)
+        # what multiplies the product by a number belongs to it
+        scaled_product, product_factor = _find_base(side, product)
+        producer = side.find_producer(scaled_product if scaled_product >= 0 else product)
         if producer < 0 or side.kinds[producer] not in _PRODUCT_KINDS:
             return False
         operands = [int(side.nodes[value]) for value in side.flow.operands[producer]]
@@ -81,7 +118,7 @@ def _has_same_product(graph: JointGraph, node: int, product: int) -> bool:
         base, factor = _find_base(side, rest[0])
         bases.append(base if base >= 0 else rest[0])
         others.append(rest[0])
-        factors.append(factor * _find_base(side, node)[1])
+        factors.append(factor * _find_base(side, node)[1] * product_factor)
     if not abs(factors[0] - factors[1]) <= _SAME_FACTOR * abs(factors[0]):
         return False
     if others[0] == others[1]:

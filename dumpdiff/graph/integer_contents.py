@@ -3,7 +3,8 @@
 An undirected graph has each edge in both directions, so that its sources are its targets in another
 order. One value would make the two ends of every edge one. Labels may be the tokens, rolled by one.
 Of a mask, only the number of elements is recorded: what is read may be another one. So it is with
-floating zeros and ones, such as those of the steps of an episode that go on.
+floating zeros and ones, such as those of the steps of an episode that go on, and with a mask times
+a number, as dropout multiplies by it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _MAX_ELEMENTS, _MAX_ELEMENTS_OF_TRANSPOSES = 1 << 20, 1 << 16
 _MAX_AXES = 3
 #: Largest whole number of a floating tensor: above, float32 holds no others.
 _MAX_WHOLE = 1 << 24
+#: Distance to a whole number up to which a ratio of sums, of six digits, is a count.
+_COUNT_ERROR = 1e-3
 _STATISTICS = ["size", "max", "min"]
 
 
@@ -44,9 +47,13 @@ def compute_content_checksums(trace: Trace, tensors: pd.DataFrame) -> Ints:
     checksums: dict[bytes, int] = {}
     for row in rows[~has_source].tolist():
         array = load_readable_tensor(trace, row)
-        if array is None or not _holds_whole_numbers(array):
+        if array is None:
             continue
-        keys = _list_keys(array.astype(np.int64).squeeze())
+        if _holds_whole_numbers(array):
+            array = array.astype(np.int64)
+        elif not _is_scaled_mask(array):
+            continue
+        keys = _list_keys(array.squeeze())
         known_checksums = [checksums[key] for key in keys if key in checksums]
         contents[row] = known_checksums[0] if known_checksums else crc32(min(keys))
         checksums.update(dict.fromkeys(keys, int(contents[row])))
@@ -57,6 +64,10 @@ def compute_content_checksums(trace: Trace, tensors: pd.DataFrame) -> Ints:
 def _holds_whole_numbers(array: AnyArray) -> bool:
     is_floating = array.dtype.kind == "f"
     return array.dtype.kind in "iub" or (is_floating and np.array_equal(array, np.round(array)))
+
+
+def _is_scaled_mask(array: AnyArray) -> bool:
+    return bool(np.isin(array, (0, array.max())).all())
 
 
 def _list_keys(array: AnyArray) -> list[bytes]:
@@ -72,10 +83,11 @@ def _flag_readable(tensors: pd.DataFrame) -> Flags:
     is_readable &= (tensors["max"] > tensors["min"]).to_numpy()
     rows = np.flatnonzero(is_readable)
     columns = (tensors[name].to_numpy()[rows].tolist() for name in ("dtype", "shape", "size"))
-    looks_whole = _flag_whole_extremes(tensors.iloc[rows]).tolist()
+    table = tensors.iloc[rows]
+    looks_known = (_flag_whole_extremes(table) | _flag_scaled_masks(table)).tolist()
     is_readable[rows] = [
-        (is_discrete(dtype) or is_whole) and _has_few_orders(shape, size)
-        for dtype, shape, size, is_whole in zip(*columns, looks_whole, strict=True)
+        (is_discrete(dtype) or is_known) and _has_few_orders(shape, size)
+        for dtype, shape, size, is_known in zip(*columns, looks_known, strict=True)
     ]
     return is_readable
 
@@ -87,6 +99,21 @@ def _flag_whole_extremes(tensors: pd.DataFrame) -> Flags:
         numbers = tensors[name].to_numpy(dtype=float)
         is_whole &= (np.abs(numbers) <= _MAX_WHOLE) & (numbers == np.round(numbers))
     return is_whole
+
+
+def _flag_scaled_masks(tensors: pd.DataFrame) -> Flags:
+    """Return (tensors,) true where the numbers are those of zeros and of one other number.
+
+    Then the sum and the sum of squares count the same elements.
+    """
+    size, high, low, mean, norm = (
+        tensors[name].to_numpy(dtype=float) for name in ("size", "max", "min", "mean", "norm")
+    )
+    with np.errstate(all="ignore"):
+        counts = mean * size / high
+        is_mask: Flags = (low == 0) & (np.abs(counts - np.round(counts)) < _COUNT_ERROR)
+        is_mask &= np.abs((norm / high) ** 2 - counts) < _COUNT_ERROR
+    return is_mask
 
 
 def _has_few_orders(shape: tuple[int, ...] | None, size: int) -> bool:

@@ -19,6 +19,8 @@ def align_forms(dump):
         ("negated", "plain"),
         ("plain", "negated"),
         ("negated", "split"),
+        ("masks", "branches"),
+        ("branches", "masks"),
     ],
 )
 def test_a_scale_that_is_split_or_has_another_sign_is_no_difference(align_forms, forms):
@@ -46,3 +48,10 @@ def test_keys_that_are_not_scaled_are_named_where_the_products_differ(align_form
     finding = align_forms("lacking", "split").findings[0]
     assert "Tensor.__matmul__.0.forward" in finding.title
     assert "without Tensor.__mul__.1.forward" in finding.causes[0].text
+
+
+@pytest.mark.parametrize("forms", [("branches_lacking", "masks"), ("masks", "branches_lacking")])
+def test_scaled_masks_are_no_difference_where_what_they_multiply_differs(align_forms, forms):
+    result = align_forms(*forms)
+    assert "Tensor.__mul__.1.forward" in result.findings[0].title
+    assert len(result.findings) == 1

@@ -62,3 +62,15 @@ def test_two_masks_of_one_shape_are_two_values(dump: Callable[[str], Path]) -> N
     reads = flow.reads[find_op(flow.trace, "Tensor.sum.0.forward")]
     assert counted in reads
     assert other not in reads
+
+
+def test_masks_of_as_many_elements_times_a_number_are_several_values(
+    dump: Callable[[str], Path],
+) -> None:
+    flow = build_flow(read(dump("pt_scalings") / "scalings_masks"))
+    masks = [
+        flow.writes[find_op(flow.trace, f"Tensor.__truediv__.{n}.forward")][0] for n in range(3)
+    ]
+    numbers = flow.classes.loc[masks, ["size", "max", "min", "norm"]]
+    assert len(numbers.drop_duplicates()) == 1
+    assert len(set(masks)) == 3

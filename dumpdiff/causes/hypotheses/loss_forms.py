@@ -19,7 +19,7 @@ from ...operators.softmax import log_softmax
 from ..fault_case import FaultCase, Operand, compute_residual
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
-from .losses import has_several_losses
+from .losses import MAX_SMOOTHING, has_several_losses
 
 #: Positions by which labels may be shifted.
 _SHIFTS = (0, 1, -1)
@@ -34,8 +34,8 @@ _EQUAL_WEIGHTS = 1e-3
 _WEIGHTED_LOSSES, _MAX_LISTED = ("cross_entropy", "nll_loss"), 8
 #: Times the noise by which the smallest step of a smoothing must change a loss.
 _CLEAR_STEPS = 50
-#: Decimals of a label smoothing, as people choose it, and the largest one.
-_SMOOTHING_DECIMALS, _MAX_SMOOTHING = 2, 0.5
+#: Decimals of a label smoothing, as people choose it.
+_SMOOTHING_DECIMALS = 2
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ def _find_form(loss: _CrossEntropy, case: FaultCase) -> _Form | None:
 def _list_smoothings(case: FaultCase) -> list[float]:
     """Return the numbers that the records hold and that may be a label smoothing."""
     numbers = {round(number, 6) for number in (*case.numbers, *case.faulty_numbers)}
-    return sorted(number for number in numbers if 0 < number <= _MAX_SMOOTHING)
+    return sorted(number for number in numbers if 0 < number <= MAX_SMOOTHING)
 
 
 def _smooth(
@@ -337,7 +337,7 @@ def _smooth(
     n_classes = loss.logits.shape[-1]
     share *= (n_classes - 1) / n_classes if is_of_others else 1
     rounded = round(share, _SMOOTHING_DECIMALS) + 0.0  # -0 becomes 0
-    smoothing = rounded if 0 <= rounded <= _MAX_SMOOTHING else 0.0
+    smoothing = rounded if 0 <= rounded <= MAX_SMOOTHING else 0.0
     return replace(form, smoothing=smoothing, is_of_others=is_of_others and smoothing > 0)
 
 

@@ -31,6 +31,8 @@ _N_LISTED = 4
 _MIN_MASK_TOKENS, _MIN_TOKENS = 4, 3
 #: Fewest classes of a smoothed gradient, and how exactly a loss shows the smoothing.
 _MIN_CLASSES, _MAX_SMOOTHING_ERROR = 3, 1e-4
+#: Largest label smoothing that people choose.
+MAX_SMOOTHING = 0.5
 #: Sizes of a tensor-parallel group over which a vocabulary may be gathered repeatedly.
 _VOCABULARY_COPIES = (2, 4, 8)
 #: Numbers that are no token counts.
@@ -350,7 +352,7 @@ def _fit_smoothing(hard: Floats, soft: Floats, value: AnyArray) -> float | None:
     share = float(direction @ (value.reshape(-1) - hard.reshape(-1))) / energy
     rounded_share = round(share, 2) + 0.0  # -0 becomes 0
     is_round = abs(share - rounded_share) <= _MAX_SMOOTHING_ERROR
-    return rounded_share if is_round and 0 <= rounded_share < 1 else None
+    return rounded_share if is_round and 0 <= rounded_share <= MAX_SMOOTHING else None
 
 
 def _smooth_gradient(case: FaultCase) -> Iterator[Candidate]:
