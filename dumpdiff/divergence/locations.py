@@ -11,7 +11,7 @@ from ..graph.missing_edges import is_graph_input
 from ..graph.module_paths import find_common_path
 from ..model.dtypes import MASK_MAGNITUDE
 from ..model.trace import COMMUNICATION, FORWARD
-from ..model.verdict import AGREEING
+from ..model.verdict import AGREEING, UNPAIRED
 from ..rulebook.names import split_segments
 from .joint_graph import GraphSide, JointGraph
 from .omitted_gradients import find_omitting_ops
@@ -365,16 +365,29 @@ def _differ_by_weight(side: GraphSide, node: int, other_node: int) -> bool:
 
 
 def _list_unread_ops(side: GraphSide, states: States, modules: set[int]) -> set[int]:
-    """Return the ops in some modules whose results do not agree and that no op reads."""
+    """Return the ops in some modules whose results do not agree and that no op reads.
+
+    With the ops of the same modules from whose uncompared results these are computed.
+    """
     flow = side.flow
-    return {
+    inner_ops = set(flow.list_ops_inside(modules))
+    unread_ops = {
         op
-        for op in flow.list_ops_inside(modules)
+        for op in inner_ops
         for value in flow.writes[op]
         if flow.phases[op] == FORWARD
         and not flow.consumers[value]
         and states.state[side.nodes[value]] != AGREEING
     }
+    todo = list(unread_ops)
+    while todo:
+        for value in flow.operands[todo.pop()]:
+            producer = int(flow.producers[value])
+            is_uncompared = states.state[side.nodes[value]] == UNPAIRED
+            if is_uncompared and producer in inner_ops and producer not in unread_ops:
+                unread_ops.add(producer)
+                todo.append(producer)
+    return unread_ops
 
 
 def _find_op_before_omission(

@@ -5,8 +5,9 @@ These are recognized in the tables and in their use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 import numpy as np
 
@@ -24,6 +25,8 @@ _OTHER_LAYOUT = {"halves": "interleaved", "interleaved": "halves"}
 _OFFSETS = (1, -1, 2, -2)
 #: Largest difference of a table's first column: bfloat16 tables are off by 4e-3.
 _MAX_COLUMN_DIFFERENCE = 1e-2
+#: Relative difference of the sums of squares of cosines and sines: twice that of bfloat16.
+_TABLE_ERROR = 2e-2
 #: Bases among which that of a table is searched; the common one is tried first.
 _LOG_BASES = np.log(np.logspace(2, 8, 61))
 _COMMON_BASE = 1e4
@@ -218,9 +221,12 @@ def suggest_other_layout(case: FaultCase) -> Iterator[Candidate]:
     if faithful.shape[-1] % 2:
         return
     tables = _list_tables(case)
+    table_pairs = _pair_tables(tables)
     for operand in list(case.find_same_size_operands()):
         for x in _iterate_head_layouts(operand.array, faithful.shape):
-            for unchanged, predicted, layout in _rotate_in_both_layouts(case, x, tables):
+            for unchanged, predicted, layout in _rotate_in_both_layouts(
+                case, x, tables, table_pairs
+            ):
                 yield _make_layout_candidate(unchanged, predicted, layout)
 
 
@@ -246,6 +252,19 @@ def _list_tables(case: FaultCase) -> list[AnyArray]:
     return tables
 
 
+def _pair_tables(tables: Sequence[AnyArray]) -> list[tuple[AnyArray, AnyArray]]:
+    """Return the tables of which one can hold the cosines of the angles, and one their sines."""
+    pairs = []
+    for cos, sin in permutations(tables, 2):
+        try:
+            squares = cos**2 + sin**2
+        except ValueError:  # other shapes
+            continue
+        if np.ptp(squares) <= _TABLE_ERROR * squares.max():
+            pairs.append((cos, sin))
+    return pairs
+
+
 def _iterate_head_layouts(x: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyArray]:
     """Yield an operand in the shape of the output.
 
@@ -258,7 +277,10 @@ def _iterate_head_layouts(x: AnyArray, shape: tuple[int, ...]) -> Iterator[AnyAr
 
 
 def _rotate_in_both_layouts(
-    case: FaultCase, x: AnyArray, tables: list[AnyArray]
+    case: FaultCase,
+    x: AnyArray,
+    tables: Sequence[AnyArray],
+    table_pairs: Sequence[tuple[AnyArray, AnyArray]],
 ) -> Iterator[tuple[AnyArray, AnyArray, str]]:
     """Yield (faithful side's value, the same in the other layout, that layout).
 
@@ -273,17 +295,17 @@ def _rotate_in_both_layouts(
         if case.matches_faithful(rotated):
             yield rotated, other_rotated, other_layout
         for sin in tables:
-            other_sin = _convert_table(sin, other_layout)
             if case.matches_faithful(rotated * sin):
+                other_sin = _convert_table(sin, other_layout)
                 yield rotated * sin, other_rotated * sin, other_layout
                 yield rotated * sin, other_rotated * other_sin, other_layout
-            for cos in tables:
-                if cos is sin or not case.matches_faithful(x * cos + rotated * sin):
-                    continue
-                unchanged = x * cos + rotated * sin
-                yield unchanged, x * cos + other_rotated * sin, other_layout
-                other_cos = _convert_table(cos, other_layout)
-                yield unchanged, x * other_cos + other_rotated * other_sin, other_layout
+        for cos, sin in table_pairs:
+            unchanged = x * cos + rotated * sin
+            if not case.matches_faithful(unchanged):
+                continue
+            other_cos, other_sin = (_convert_table(table, other_layout) for table in (cos, sin))
+            yield unchanged, x * cos + other_rotated * sin, other_layout
+            yield unchanged, x * other_cos + other_rotated * other_sin, other_layout
 
 
 def _convert_table(values: AnyArray, layout: str) -> AnyArray:
