@@ -158,50 +158,31 @@ def _find_window(source: AnyArray, array: AnyArray) -> Ints | None:
     return None
 
 
-def find_padded(x: AnyArray, output: AnyArray) -> Ints | None:
-    """Return the places of a tensor that is another one with zeros around it; None if it is not.
-
-    Also of repeated elements, which are not recognized by value: zeros of relu.
-    """
-    if x.ndim != output.ndim or x.dtype.kind != "f" or not x.any():
-        return None
-    n_starts = [length - own + 1 for own, length in zip(x.shape, output.shape, strict=True)]
-    if min(n_starts) < 1 or np.prod(n_starts) > _MAX_PADDINGS:
-        return None
-    n_nonzero = np.count_nonzero(x)
-    if np.count_nonzero(output) != n_nonzero:
-        return None
-    for starts in np.ndindex(*n_starts):
-        window = tuple(
-            slice(start, start + own) for start, own in zip(starts, x.shape, strict=True)
-        )
-        if np.array_equal(output[window], x):
-            places = np.full(output.shape, _PADDING)
-            places[window] = np.arange(x.size).reshape(x.shape)
-            return places.reshape(-1)
-    return None
-
-
 def find_padding(source: AnyArray, output: AnyArray) -> Ints | None:
     """Return the places of a tensor that is padded, in any mode; None if it is not.
 
-    Its axes may be in another order. Also of repeated elements, which are not recognized by value.
+    Its axes may be in another order. Also of repeated elements, which are not recognized by value:
+    zeros of relu.
     """
     is_larger = output.size > source.size > 1 and source.ndim == output.ndim
     if not is_larger or source.ndim > _MAX_TRANSPOSED_AXES or source.dtype.kind != "f":
+        return None
+    if not source.any():
         return None
     own_places = np.arange(source.size).reshape(source.shape)
     for axes in permutations(range(source.ndim)):
         inner = source.transpose(axes)
         n_starts = [length - own + 1 for own, length in zip(inner.shape, output.shape, strict=True)]
-        is_repeated = any(n > own for n, own in zip(n_starts, inner.shape, strict=True))
-        if min(n_starts) < 1 or np.prod(n_starts) > _MAX_PADDINGS or is_repeated:
-            continue  # what is twice as long is repeated, not padded
+        if min(n_starts) < 1 or np.prod(n_starts) > _MAX_PADDINGS:
+            continue
+        # what is twice as long may be repeated, not padded
+        is_long = any(n > own for n, own in zip(n_starts, inner.shape, strict=True))
+        modes = ["zeros"] if is_long else list(PADDING_MODES)
         for starts in np.ndindex(*n_starts):
             window = tuple(map(slice, starts, np.add(starts, inner.shape)))
             if not np.array_equal(output[window], inner):
                 continue
-            for mode in PADDING_MODES:
+            for mode in modes:
                 places = _pad_places(own_places.transpose(axes), starts, output.shape, mode)
                 if places is not None and np.array_equal(
                     take_places([source], places, output.shape), output

@@ -9,7 +9,7 @@ import numpy as np
 from ..model.arrays import AnyArray
 from ..operators import compute_relative_distance
 from ..operators.pooling import POOLING_KINDS, PoolingSettings, find_pooling_settings
-from .element_places import CAST_DISTANCE, find_join, find_padded, find_places, find_window
+from .element_places import CAST_DISTANCE, find_join, find_padding, find_places, find_window
 from .region import Step
 
 #: Norms of each vector; a number that stands for no epsilon.
@@ -42,7 +42,7 @@ def interpret_step(step: Step, max_distance: float) -> Step | None:
     if places is None and step.kind == "concat":
         places = find_join(step.list_arrays(), step.output)
     if places is None and step.kind == "pad" and step.inputs:
-        places = find_padded(step.inputs[0].array, step.output)
+        places = find_padding(step.inputs[0].array, step.output)
     if places is None and step.kind == "slice" and step.inputs:
         places = find_window(step.inputs[0].array, step.output)
     if places is None:

@@ -23,6 +23,8 @@ from .surroundings import list_finding_ops
 _MAX_REGION_PAIRS = 8
 #: Pairs at the start of a region that are tried.
 _MAX_HEAD_PAIRS = 4
+#: Values between a pair and the agreeing value from which both sides compute it.
+_MAX_STEPS_FROM_SOURCE = 6
 #: States of a recurrence that are tried on either side.
 _MAX_STATES = 4
 #: Values that follow from one that has no partner, and that it is made of, that are tried.
@@ -212,14 +214,28 @@ def _have_common_inputs(index: ComparisonIndex, side: int, value: int, other_val
 
 
 def have_common_source(index: ComparisonIndex, value_pair: ValuePair) -> bool:
-    """Return whether the last ops of a pair read one agreeing value, as large as the pair."""
-    sources: list[set[int]] = []
-    for flow, value in zip(index.flows, value_pair.classes, strict=True):
-        producer = int(flow.producers[value])
-        operands = flow.operands[producer] if producer >= 0 else []
-        sources.append({item for item in operands if flow.sizes[item] == flow.sizes[value]})
-    partners = {index.partners[0].get(item) for item in sources[0] & index.agreed_classes[0]}
+    """Return whether both sides compute a pair from one agreeing value, as large as the pair."""
+    sources = [_list_sources(index, side, value_pair.classes[side]) for side in (0, 1)]
+    partners = {index.partners[0].get(item) for item in sources[0]}
     return bool(partners & sources[1])
+
+
+def _list_sources(index: ComparisonIndex, side: int, value: int) -> set[int]:
+    """Return the agreeing values of one size from which a value follows, by values of that size."""
+    flow, agreed_values = index.flows[side], index.agreed_classes[side]
+    sources: set[int] = set()
+    seen_values, todo = {value}, [value]
+    while todo and len(seen_values) <= _MAX_STEPS_FROM_SOURCE:
+        producer = int(flow.producers[todo.pop()])
+        for item in flow.operands[producer] if producer >= 0 else ():
+            if flow.sizes[item] != flow.sizes[value] or item in seen_values:
+                continue
+            if item in agreed_values:
+                sources.add(item)
+            else:
+                seen_values.add(item)
+                todo.append(item)
+    return sources
 
 
 def _pair_whole_tensors(

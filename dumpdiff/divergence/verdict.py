@@ -34,6 +34,7 @@ from .reliability import SideProblems, assess_reliability, weaken_findings
 from .running_statistics import describe_running_statistics, find_momentum_differences
 from .states import States, classify
 from .tables import build_pair_table, build_uncompared_table, build_unmatched_table
+from .uncompared_gradients import find_gradient_gaps
 from .uncompared_losses import find_loss_gaps
 from .uncompared_updates import describe_updates, find_update_gaps
 from .unrecorded_gradients import (
@@ -75,8 +76,8 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     have partners. Else it is 'aligned' if no compared value is beyond its tolerance without another
     decomposition that explains it, and if at least ``min_coverage`` of each side's ops were
     compared or reconverged, in forward and in backward (if both sides recorded it), if the losses
-    were compared, and if no side lacks the gradient of a parameter that the other trains. Else it
-    is 'inconclusive'.
+    and all gradients that have a parameter's name were compared, and if no side lacks the gradient
+    of a parameter that the other trains. Else it is 'inconclusive'.
     """
     alignment = comparison.alignment
     target, reference = alignment.target, alignment.reference
@@ -121,6 +122,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         *_find_coverage_gaps(coverage, index_ops, min_coverage),
         *find_update_gaps(graph, coverage),
         *find_loss_gaps(alignment),
+        *find_gradient_gaps(graph, states),
         *missing_gradients,
     ]
     has_diverged = any(finding.kind != "isolated" for finding in findings)

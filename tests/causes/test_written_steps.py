@@ -10,7 +10,7 @@ import pytest
 
 import dumpdiff
 from dumpdiff.causes.cause_search import search_causes
-from dumpdiff.causes.element_places import find_join, find_padded, take_places
+from dumpdiff.causes.element_places import find_join, find_padding, take_places
 from dumpdiff.causes.hypotheses import HYPOTHESES
 from dumpdiff.operators.activations import is_shown
 
@@ -76,7 +76,7 @@ def test_joined_tensors_of_repeated_numbers_are_found_in_any_order() -> None:
 def test_a_padded_tensor_of_repeated_numbers_is_understood() -> None:
     x = np.maximum(np.random.default_rng(4).standard_normal((2, 3, 5)), 0)
     output = np.pad(x, ((0, 0), (0, 0), (4, 0)))
-    places = find_padded(x, output)
+    places = find_padding(x, output)
     assert places is not None
     assert np.array_equal(take_places([2 * x], places, output.shape), 2 * output)
-    assert find_padded(x, output + 1) is None
+    assert find_padding(x, output + 1) is None

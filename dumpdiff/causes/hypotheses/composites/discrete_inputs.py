@@ -180,9 +180,7 @@ def _describe_numbers(kinds: set[str], item: StepInput, other: AnyArray) -> tupl
     """Return (cause, description, contrast) of other numbers in place of an input."""
     noun = "labels" if kinds & _LOSS_KINDS else "indices"
     if _is_mask(item):
-        own_count, count = int(item.array.sum()), int(other.sum())
-        cause = "mask-kind" if kinds & _FILL_KINDS else "input-source"
-        return cause, f"another mask, of {count} of {other.size} elements", f"masks {own_count}"
+        return _describe_mask(kinds, item.array, other)
     relation = _find_relation(item.array, other)
     if relation and noun == "labels":
         return "label-shift", f"labels {relation}", ""
@@ -197,6 +195,28 @@ def _describe_numbers(kinds: set[str], item: StepInput, other: AnyArray) -> tupl
     cause = "loss-target" if noun == "labels" else "input-source"
     readers = ", ".join(sorted(kinds))
     return cause, f"other {noun} ({readers})", f"reads {item.name}"
+
+
+def _describe_mask(kinds: set[str], array: AnyArray, other: AnyArray) -> tuple[str, str, str]:
+    """Return (cause, description, contrast) of another mask in place of one."""
+    cause = "mask-kind" if kinds & _FILL_KINDS else "input-source"
+    if np.array_equal(array, ~other):
+        return cause, "the inverse of the mask", ""
+    shift = _find_shift(array, other, min_share=1.0)
+    if shift is not None:
+        cause = "mask-shifted" if kinds & _FILL_KINDS else "row-shift"
+        return cause, f"a mask shifted by {shift[1]} along axis {shift[0]}", ""
+    counts = int(array.sum()), int(other.sum())
+    return cause, f"another mask, of {counts[1]} of {other.size} elements", f"masks {counts[0]}"
+
+
+def _find_shift(array: AnyArray, other: AnyArray, min_share: float) -> tuple[int, int] | None:
+    """Return (axis, shift) by which that share of the elements follows from others."""
+    for axis, shift in product(range(array.ndim), _SHIFTS):
+        is_shifted = np.roll(array, shift, axis) == other
+        if array.shape[axis] > 1 and np.mean(is_shifted) >= min_share:
+            return axis, shift
+    return None
 
 
 def _find_offsets(array: AnyArray, other: AnyArray) -> list[int]:
@@ -226,8 +246,5 @@ def _find_relation(array: AnyArray, other: AnyArray) -> str:
         return f"plus {addend}, modulo {modulus}"
     if array.size < _MIN_NUMBERS:
         return ""
-    for axis, shift in product(range(array.ndim), _SHIFTS):
-        is_shifted = np.roll(array, shift, axis) == other
-        if array.shape[axis] > 1 and np.mean(is_shifted) >= _MIN_SHARE:
-            return f"shifted by {shift}"
-    return ""
+    shift = _find_shift(array, other, _MIN_SHARE)
+    return "" if shift is None else f"shifted by {shift[1]}"

@@ -1,0 +1,62 @@
+"""Gradients of parameters that one side recorded by name, and that have no partner."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..model.formatting import format_names
+from ..model.trace import BACKWARD
+from ..model.verdict import UNPAIRED
+from .joint_graph import GraphSide, JointGraph
+from .states import States
+
+#: Parameters that a sentence names.
+_MAX_NAMES = 3
+#: What is equal of two gradients that are one value, and how exactly statistics show it.
+_NUMBERS, _SAME_NUMBER = ["size", "max", "min", "norm"], 1e-5
+
+
+def find_gradient_gaps(graph: JointGraph, states: States) -> list[str]:
+    """Return a sentence for each side with a gradient that was not compared.
+
+    It is the end of a chain, so nothing that is computed from it can agree in its place. Only
+    gradients that the record names count, of parameters with one partner: of a fused parameter, and
+    of its parts, another tensor is recorded. Two biases that are added to one sum have one
+    gradient; it is enough that one of them was compared. A backward pass of one side alone is not
+    needed.
+    """
+    if not all(BACKWARD in side.flow.phases for side in graph.sides):
+        return []
+    partners = graph.comparison.alignment.partners
+    paired_values = set(partners), set(partners.values())
+    gaps = []
+    for name, side, paired in zip(("target", "reference"), graph.sides, paired_values, strict=True):
+        parameters = side.flow.parameter_values
+        names = [
+            parameter
+            for parameter in _list_uncompared_names(side, states)
+            if parameters.get(parameter, -1) in paired
+        ]
+        if names:
+            gaps.append(
+                f"the gradients of {len(names)} of {len(parameters)} parameters of the {name} have "
+                f"no partner and were not compared: {format_names(names, _MAX_NAMES)}"
+            )
+    return gaps
+
+
+def _list_uncompared_names(side: GraphSide, states: States) -> list[str]:
+    """Return the parameters whose gradients the record names, and none that is equal has a pair."""
+    flow = side.flow
+    is_named = (flow.tensors["gradient_of"] != "").to_numpy() & (flow.tensor_class >= 0)
+    names: list[str] = flow.tensors["gradient_of"][is_named].tolist()
+    values = flow.tensor_class[is_named]
+    numbers = flow.classes[_NUMBERS].to_numpy(dtype=float)[values]
+    is_compared = states.state[side.nodes[values]] != UNPAIRED
+    return [
+        names[row]
+        for row in np.flatnonzero(~is_compared).tolist()
+        if not np.isclose(numbers[is_compared], numbers[row], rtol=_SAME_NUMBER, atol=0)
+        .all(axis=1)
+        .any()
+    ]
