@@ -239,7 +239,11 @@ def _find_module(
 
 def _cut_circles(ops: pd.DataFrame) -> list[Problem]:
     """Forget the parents of calls that would be inside themselves, and report them."""
-    parents = ops["parent"].tolist()
+    parent_column = ops["parent"].to_numpy()
+    follows = parent_column > np.arange(len(ops))
+    if (follows | (parent_column < 0)).all():  # a module call is recorded after the calls in it
+        return []
+    parents = parent_column.tolist()
     starts = [-1] * len(parents)  # from which call a call was reached first
     circles = []
     for start in range(len(parents)):
