@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ...model.arrays import Ints, Objects
-from .file_names import encode_op_names
+from .file_names import encode_op_name
 from .record import Record
 from .statistic_csv import Statistics
 
@@ -54,7 +54,7 @@ def read_csv_columns(statistics: Statistics) -> RecordColumns:
     """
     order = np.argsort(statistics.time, kind="stable")
     name_codes, names = pd.factorize(statistics.name[order])
-    encoded_names = _build_objects(encode_op_names(names.tolist()))
+    encoded_names = _build_objects([encode_op_name(name) for name in names])
     io, slot = statistics.io[order], statistics.slot[order]
     op_codes = pd.factorize(encoded_names)[0][name_codes]
     nothing = np.full(len(order), "", dtype=object)
