@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable
 from typing import Any, Generic, NoReturn, TypeVar
+
+from .shared_memory import create_shared_memory, read_value, write_value
 
 _Reply = TypeVar("_Reply")
 
@@ -46,7 +47,8 @@ def _redraws_terminal(thread: threading.Thread) -> bool:
 class Background(Generic[_Reply]):
     """A call that a copy of this process makes meanwhile, if it can be copied.
 
-    A copy has all tables of this process without any transfer; only its reply is sent.
+    A copy has all tables of this process without any transfer; only its reply is
+    handed over.
     """
 
     def __init__(self, function: Callable[..., _Reply], *arguments: Any) -> None:
@@ -56,23 +58,18 @@ class Background(Generic[_Reply]):
             self._start()
 
     def _start(self) -> None:
-        reply_end, output = os.pipe()
+        self._memory = create_shared_memory()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python 3.12 counts the threads of the BLAS, too
             self._process = os.fork()
         if self._process == 0:
-            os.close(reply_end)
-            self._answer(output)
-        os.close(output)
-        self._reply_file = os.fdopen(reply_end, "rb")
+            self._answer()
 
-    def _answer(self, output: int) -> NoReturn:
-        """Make the call in the copy and send the reply, nothing if it fails."""
+    def _answer(self) -> NoReturn:
+        """Make the call in the copy and leave the reply, nothing if it fails."""
         exit_code = 1
         try:
-            reply = self._function(*self._arguments)
-            with os.fdopen(output, "wb") as file:
-                pickle.dump(reply, file, protocol=pickle.HIGHEST_PROTOCOL)
+            write_value(self._memory, self._function(*self._arguments))
             exit_code = 0
         finally:
             os._exit(exit_code)  # without what this process does when it ends
@@ -83,18 +80,19 @@ class Background(Generic[_Reply]):
         If the copy failed, or the system ended it, the call is made here.
         """
         if self._process >= 0:
-            with self._reply_file:
-                data = self._reply_file.read()
             process, self._process = self._process, -1
             _, status = os.waitpid(process, 0)
-            if status == 0:
-                reply: _Reply = pickle.loads(data)
-                return reply
+            try:
+                if status == 0:
+                    reply: _Reply = read_value(self._memory)
+                    return reply
+            finally:
+                os.close(self._memory)
         return self._function(*self._arguments)
 
     def __del__(self) -> None:
         """End the copy if nobody asked for its reply, because something else failed."""
         if self._process > 0:
-            self._reply_file.close()
+            os.close(self._memory)
             os.kill(self._process, signal.SIGKILL)
             os.waitpid(self._process, 0)

@@ -285,4 +285,6 @@ def _build_table(
 
 def _build_object_column(values: Sequence[Any] | AnyArray) -> pd.Series[Any]:
     """Return a column of Python objects, also of tuples; strings stay Python strings."""
+    if isinstance(values, np.ndarray) and values.dtype == object:
+        return pd.Series(values, dtype=object)  # the table copies it
     return pd.Series(np.fromiter(values, dtype=object, count=len(values)), dtype=object)

@@ -7,7 +7,6 @@ call belongs to, which forward calls are recomputed, and which records can be tr
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..model.arrays import AnyArray, Flags, Floats, Ints
+from ..model.arrays import AnyArray, Flags, Floats, Ints, Objects
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, Problem
 from ..tensor_files.npy import validate_shape
 from .stack_frames import Site
@@ -34,9 +33,12 @@ _IN_PLACE_DUNDERS = {
 #: dumps seen.
 _SUMMATION_TOLERANCE = 1e-5
 
-#: A forward call of a numbered API, or of a module, whose number comes last.
-_FORWARD_CALL = re.compile(r"(?P<front>.+[._])(?P<number>\d{1,9})(?P<end>[._]forward)")
-_FORWARD_MODULE = re.compile(r"(?P<front>.+[._]forward[._])(?P<number>\d{1,9})(?P<end>)")
+#: The number of a forward call precedes such an ending, that of a module follows it.
+_FORWARD_ENDS = (".forward", "_forward")
+_SEPARATORS = (".", "_")
+_FORWARD_SEPARATORS = tuple(end + separator for end in _FORWARD_ENDS for separator in _SEPARATORS)
+_DIGITS = "0123456789"
+_MAX_NUMBER_DIGITS = 9
 #: Share of the calls that may be missing from the numbering, or from another index of the dump:
 #: more were never recorded, because the user listed the calls to record.
 _MAX_MISSING_SHARE = 0.1
@@ -132,8 +134,7 @@ class RecordedStatistics:
 def parse_statistics(recorded: Sequence[Sequence[Any]]) -> RecordedStatistics:
     """Parse the recorded columns max, min, mean and norm."""
     numbers = np.column_stack([to_float_array(column) for column in recorded])
-    number_types = (int, float, bool)
-    is_recorded = np.array([type(value) in number_types for value in recorded[0]], dtype=bool)
+    is_recorded = _flag_numbers(recorded[0])
     is_finite = np.isfinite(numbers[:, :2]).all(axis=1)
     is_undefined = np.zeros(len(numbers), dtype=bool)
     for position in (2, 3):
@@ -144,8 +145,16 @@ def parse_statistics(recorded: Sequence[Sequence[Any]]) -> RecordedStatistics:
     return RecordedStatistics(numbers, is_recorded, is_undefined)
 
 
+def _flag_numbers(values: Sequence[Any]) -> Flags:
+    """Return which values are numbers."""
+    number_types = {int, float, bool}
+    if number_types.issuperset(map(type, values)):
+        return np.ones(len(values), dtype=bool)
+    return np.array([type(value) in number_types for value in values], dtype=bool)
+
+
 def build_statistic_columns(
-    statistics: RecordedStatistics, dtypes: Sequence[str], sizes: Sequence[int]
+    statistics: RecordedStatistics, dtypes: Sequence[str] | Objects, sizes: Sequence[int] | Ints
 ) -> dict[str, AnyArray]:
     """Return the columns max, min, mean, norm and nonfinite.
 
@@ -159,7 +168,8 @@ def build_statistic_columns(
     is_recorded = statistics.is_recorded
     is_finite = np.isfinite(table[:, :2]).all(axis=1)
     nonfinite = np.where(is_recorded, ~is_finite, -1).astype(np.int8)
-    is_wide = np.array([dtype in ("float64", "complex128") for dtype in dtypes], dtype=bool)
+    dtype_column = np.asarray(dtypes, dtype=object)
+    is_wide = (dtype_column == "float64") | (dtype_column == "complex128")
     is_clipped = is_wide & is_recorded & ~is_finite & ~np.isnan(table[:, :2]).any(axis=1)
     nonfinite[is_clipped] = -1
     table[is_clipped] = math.nan
@@ -172,7 +182,10 @@ def build_statistic_columns(
 
 
 def find_undefined_sums(
-    statistics: RecordedStatistics, ops: Sequence[int], names: Sequence[str], file: str
+    statistics: RecordedStatistics,
+    ops: Sequence[int] | Ints,
+    names: Sequence[str] | Objects,
+    file: str,
 ) -> list[Problem]:
     """Return a problem if a mean or norm is NaN although max and min are finite numbers.
 
@@ -214,30 +227,54 @@ def _list_skipped_calls(names: Iterable[str]) -> list[str]:
 
     Nothing is listed if it skips more than a few.
     """
-    numbers_of: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    numbers_of: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    n_calls = 0
     for name in names:
-        if "forward" not in name:  # the patterns search long for it
-            continue
-        pattern = _FORWARD_CALL if name.endswith("forward") else _FORWARD_MODULE
-        match = pattern.fullmatch(name)
-        if match is not None:
-            numbers_of[match["front"], match["end"]].add(int(match["number"]))
-    n_calls = sum(map(len, numbers_of.values()))
+        front, number, end = _split_forward_name(name)
+        if number:
+            numbers_of[front, end].append(int(number))
+            n_calls += 1
+    missing_numbers: dict[tuple[str, str], Iterable[int]] = {}
     n_missing = 0
-    for numbers in numbers_of.values():
-        n_missing += max(numbers) - min(numbers) + 1 - len(numbers)
+    for call, numbers in numbers_of.items():
+        first, last = min(numbers), max(numbers)
+        n_skipped = last - first + 1 - len(numbers)
+        if n_skipped:
+            missing_numbers[call] = range(first, last)
+            n_missing += n_skipped
     if n_missing > _MAX_MISSING_SHARE * n_calls:
         return []
     missing_calls: list[str] = []
-    for (front, end), numbers in numbers_of.items():
-        missing_numbers = sorted(set(range(min(numbers), max(numbers))) - numbers)
-        missing_calls += [f"{front}{number}{end}" for number in missing_numbers]
+    for (front, end), numbers_between in missing_numbers.items():
+        skipped_numbers = sorted(set(numbers_between).difference(numbers_of[front, end]))
+        missing_calls += [f"{front}{number}{end}" for number in skipped_numbers]
     return missing_calls
 
 
+def _split_forward_name(name: str) -> tuple[str, str, str]:
+    """Return what is before and after the number of a forward call, and the number, else ''.
+
+    >>> _split_forward_name("Tensor.add.12.forward")
+    ('Tensor.add.', '12', '.forward')
+    >>> _split_forward_name("Module.net.Net.forward.0")
+    ('Module.net.Net.forward.', '0', '')
+    """
+    end = name[-len(".forward") :] if name.endswith(_FORWARD_ENDS) else ""
+    numbered_name = name.removesuffix(end)
+    front = numbered_name.rstrip(_DIGITS)
+    number = numbered_name[len(front) :]
+    separators = _SEPARATORS if end else _FORWARD_SEPARATORS
+    if not front.endswith(separators) or len(number) > _MAX_NUMBER_DIGITS:
+        return "", "", ""
+    return front, number, end
+
+
 def assign_phases(
-    kinds: Sequence[str], backward: Sequence[bool], forward: Sequence[int], sites: Sequence[Site]
-) -> tuple[list[str], Flags]:
+    kinds: Sequence[str],
+    backward: Sequence[bool] | Flags,
+    forward: Sequence[int] | Ints,
+    sites: Sequence[Site],
+) -> tuple[Objects, Flags]:
     """Return the phase of every call, and whether it is recomputed.
 
     ``backward`` marks gradient records; ``forward`` gives the id of the forward call that each
@@ -247,34 +284,41 @@ def assign_phases(
     gradients, clipping, the update), except calls of modules.
     """
     n_calls = len(kinds)
-    gradient_calls = [index for index, is_gradient in enumerate(backward) if is_gradient]
-    first_gradient = gradient_calls[0] if gradient_calls else n_calls
-    last_gradient = gradient_calls[-1] if gradient_calls else n_calls
-    last_older_gradient = -1  # last gradient record of a call from before the backward pass
-    for index in gradient_calls:
-        if 0 <= forward[index] < first_gradient:
-            last_older_gradient = index
+    is_gradient = np.asarray(backward, dtype=bool)
+    forward_calls = np.asarray(forward, dtype=np.int64)
+    gradient_calls = np.flatnonzero(is_gradient)
+    first_gradient = int(gradient_calls[0]) if len(gradient_calls) else n_calls
+    last_gradient = int(gradient_calls[-1]) if len(gradient_calls) else n_calls
+    origins = forward_calls[gradient_calls]
+    is_older = (origins >= 0) & (origins < first_gradient)
+    # last gradient record of a call from before the backward pass
+    last_older_gradient = int(gradient_calls[is_older].max(initial=-1))
 
-    phases: list[str] = []
-    recomputed = np.zeros(n_calls, dtype=bool)
-    for index, (kind, site) in enumerate(zip(kinds, sites, strict=True)):
-        follows_gradients = index > last_gradient
-        next_is_gradient = index + 1 < n_calls and backward[index + 1]
-        phase = FORWARD
-        if is_communication(kind):
-            phase = COMMUNICATION
-        elif backward[index]:
-            phase = BACKWARD
-        elif site.in_optimizer or (follows_gradients and not is_module(kind)):
-            phase = OPTIMIZER
-        elif kind == "Torch.ones_like" and next_is_gradient:
-            phase = BACKWARD  # the gradient of the loss with respect to itself, created by autograd
-        elif site.stack:
-            recomputed[index] = site.in_backward
-        else:
-            recomputed[index] = first_gradient < index < last_older_gradient
-        phases.append(phase)
+    kind_codes, different_kinds = pd.factorize(np.asarray(kinds, dtype=object))
+    is_transfer, is_module_call, is_ones_like = (
+        np.array([test(kind) for kind in different_kinds], dtype=bool)[kind_codes]
+        for test in (is_communication, is_module, _is_ones_like)
+    )
+    has_stack, in_backward, in_optimizer = (
+        np.array([bool(getattr(site, name)) for site in sites], dtype=bool)
+        for name in ("stack", "in_backward", "in_optimizer")
+    )
+    calls = np.arange(n_calls)
+    in_update = in_optimizer | ((calls > last_gradient) & ~is_module_call)
+    # the gradient of the loss with respect to itself, created by autograd
+    is_first_gradient = is_ones_like & np.append(is_gradient[1:], False)
+    phases: Objects = np.full(n_calls, FORWARD, dtype=object)
+    phases[is_first_gradient] = BACKWARD
+    phases[in_update] = OPTIMIZER
+    phases[is_gradient] = BACKWARD
+    phases[is_transfer] = COMMUNICATION
+    is_between = (calls > first_gradient) & (calls < last_older_gradient)
+    recomputed = (phases == FORWARD) & np.where(has_stack, in_backward, is_between)
     return phases, recomputed
+
+
+def _is_ones_like(kind: str) -> bool:
+    return kind == "Torch.ones_like"
 
 
 def find_trusted_rows(

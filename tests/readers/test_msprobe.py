@@ -481,5 +481,5 @@ def test_a_division_that_rounds_is_another_function() -> None:
         "Torch.div.0.forward": {"input_args": [number], "input_kwargs": mode, "output": []},
         "Torch.div.1.forward": {"input_args": [number], "input_kwargs": {}, "output": []},
     }
-    kinds = [call.kind for call in collect_entries({}, [block]).calls.values()]
+    kinds = [call.kind for call in collect_entries({}, [block]).calls]
     assert kinds == ["Torch.floor_divide", "Torch.div"]

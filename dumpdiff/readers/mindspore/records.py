@@ -227,12 +227,12 @@ def _list_csv_records(statistics: Statistics) -> list[Record]:
     columns = zip(
         statistics.kind, statistics.name, statistics.io,
         statistics.slot.tolist(), statistics.time.tolist(), statistics.dtype,
-        statistics.shape, zip(*statistics.printed, strict=True), strict=True,
+        statistics.shape, zip(*statistics.contents, strict=True), strict=True,
     )  # fmt: skip
     encoded_names = {name: encode_op_name(name) for name in set(statistics.name)}
     return [
-        Record(kind, encoded_names[name], io, slot, time, dtype, shape, "", row, printed)
-        for row, (kind, name, io, slot, time, dtype, shape, printed) in enumerate(columns)
+        Record(kind, encoded_names[name], io, slot, time, dtype, shape, "", row, content)
+        for row, (kind, name, io, slot, time, dtype, shape, content) in enumerate(columns)
     ]
 
 

@@ -45,6 +45,7 @@ _STATISTICS = ("max", "min", "mean", "norm")
 #: Columns that may differ between equal tensors.
 _IDENTITY_COLUMNS = {"kind", "name", "io", "slot", "time", "shape"}
 _UNUSED_COLUMNS = {"task", "stream"}
+_REPEATED_COLUMNS = ("kind", "io", "bytes", "dtype", "shape")  #: required texts of few words
 _WORDS = {
     "true": 1.0,
     "false": 0.0,
@@ -74,8 +75,9 @@ class Statistics(NamedTuple):
     norm: NDArray[Any]
     nonfinite: NDArray[Any]  #: int8: 1, 0, or -1 where it is unknown
     hash: Objects
-    #: columns of size, dtype and all statistics as printed; equal tensors are printed the same
-    printed: tuple[Objects, ...]
+    #: columns of size, dtype and all statistics as printed, or as the bits of the numbers; equal
+    #: tensors have the same
+    contents: tuple[AnyArray, ...]
     format_variant: str
     recorded: frozenset[str]  #: which of max, min, mean, norm the file has
 
@@ -148,42 +150,62 @@ def _read_clean_table(
     """Return position -> column of a file whose rows all fit its header, None of any other file.
 
     pandas' parser is ten times as fast as a loop over the rows, but cannot say which rows it
-    misread. So this is given up at anything unusual.
+    misread. So this is given up at anything unusual. Statistics are numbers if all of them are
+    printed as numbers other than NaN, else text.
     """
     data = read_input_bytes(path)
     n_rows = data.count(b"\n") + (not data.endswith(b"\n")) - 1
     width = len(positions)
     if n_rows < 1 or len(header) != width or b"\0" in data or b"\r" in data:
         return None
-    counts = [positions["slot"], positions["time"]]
     unused = [positions[column] for column in _UNUSED_COLUMNS if column in positions]
-    used = [column for column in range(width + 1) if column not in unused]
+    # the last column is empty: rows may end in a comma
+    dtypes: dict[int, Any] = {
+        position: object for position in range(width + 1) if position not in unused
+    }
+    dtypes |= {positions[column]: np.int64 for column in ("slot", "time")}
+    dtypes |= {positions[column]: "category" for column in _REPEATED_COLUMNS}
+    number_dtypes = {positions[column]: np.float64 for column in _STATISTICS if column in positions}
+    frame = _parse_table(data, dtypes | number_dtypes)
+    if frame is None:
+        frame = _parse_table(data, dtypes)
+    if frame is None or len(frame) != n_rows:
+        return None
+    columns: dict[int, Any] = {}
+    for position, dtype in dtypes.items():
+        values = frame[position]
+        columns[position] = values.array if dtype == "category" else values.to_numpy()
+    return columns if _fits_header(columns, positions) else None
+
+
+def _parse_table(data: bytes, dtypes: Mapping[int, Any]) -> pd.DataFrame | None:
+    """Return these columns of a file, None if they do not have these dtypes."""
     try:
-        frame = pd.read_csv(
+        return pd.read_csv(
             io.BytesIO(data),
             header=None,
             skiprows=1,
-            names=range(width + 1),  # the last one is empty: rows may end in a comma
-            usecols=used,
+            names=range(max(dtypes) + 1),
+            usecols=list(dtypes),
             index_col=False,
-            dtype={column: np.int64 if column in counts else object for column in used},
+            dtype=dtypes,
             low_memory=False,
             na_filter=False,
             on_bad_lines="error",
+            float_precision="round_trip",  # others differ from Python's in the last bit
         )
     except (ValueError, OverflowError, pd.errors.ParserError):
         return None
-    columns = {column: frame[column].to_numpy() for column in used}
-    if len(frame) != n_rows or not _fits_header(columns, positions):
-        return None
-    return columns
 
 
 def _fits_header(columns: Mapping[int, AnyArray], positions: dict[str, int]) -> bool:
     """Return whether all rows fit the header, judged as :func:`_make_row_check` does."""
     width = len(positions)
     # a row without its last cells looks like one whose last cells are empty
-    if width - 1 not in columns or (columns[width - 1] == "").any():
+    if width - 1 not in columns:
+        return False
+    last_column = columns[width - 1]
+    if last_column.dtype != np.float64 and (last_column == "").any():
         return False
     if any(text.strip() for text in pd.unique(columns[width])):
         return False
@@ -244,7 +266,7 @@ def _find_undefined_norms(
         if column in columns:
             # few rows: most sums are numbers
             for row in np.flatnonzero(has_limits & np.isnan(statistics[column])).tolist():
-                if "nan" in columns[column][row].lower():
+                if "nan" in columns[column][row].lower():  # text, where any is no number
                     bad_rows.add(row)
     if not bad_rows:
         return []
@@ -304,30 +326,35 @@ def _build_statistics(
     }
     count_columns = [name for name in ("nan", "negative_inf", "positive_inf") if name in columns]
     counts = [_parse_numbers(columns[column]) for column in count_columns]
-    no_texts = np.full(n_rows, "", dtype=object)
-    md5, sha1 = (_strip_texts(columns.get(column, no_texts)) for column in ("md5", "sha1"))
-    shape_codes, shape_texts = pd.factorize(_strip_texts(columns["shape"]))
-    shapes = _build_objects([_parse_shape(text) for text in shape_texts])
-    byte_codes, byte_texts = pd.factorize(_strip_texts(columns["bytes"]))
-    sizes = [int(text) if _is_count(text) else -1 for text in byte_texts]
+    no_texts: Objects = np.full(n_rows, "", dtype=object)
+    md5, sha1 = (
+        _strip_texts(columns[column]) if column in columns else no_texts
+        for column in ("md5", "sha1")
+    )
     return Statistics(
         kind=_strip_texts(columns["kind"]),
         name=columns["name"],
         io=_strip_texts(columns["io"]),
         slot=columns["slot"],
         time=columns["time"],
-        bytes=np.array(sizes, dtype=np.int64)[byte_codes],
+        bytes=_map_texts(columns["bytes"], _parse_size).astype(np.int64),
         dtype=_map_texts(columns["dtype"], _normalize_printed_dtype),
-        shape=shapes[shape_codes],
+        shape=_map_texts(columns["shape"], _parse_shape),
         **numbers,
         nonfinite=_classify_nonfinite(is_finite, counts),
         hash=np.where(md5 != "", md5, sha1),
-        printed=tuple(
-            values for column, values in columns.items() if column not in _IDENTITY_COLUMNS
-        ),
+        contents=_list_contents(columns),
         format_variant=_describe_variant(header, columns),
         recorded=frozenset(column for column in _STATISTICS if column in columns),
     )
+
+
+def _list_contents(columns: Mapping[str, AnyArray]) -> tuple[AnyArray, ...]:
+    """Return the columns by which equal tensors are recognized, texts first."""
+    contents = [values for column, values in columns.items() if column not in _IDENTITY_COLUMNS]
+    texts = [np.asarray(values, dtype=object) for values in contents if values.dtype != np.float64]
+    bits = [values.view(np.int64) for values in contents if values.dtype == np.float64]
+    return (*texts, *bits)
 
 
 def _normalize_printed_dtype(text: str) -> str:
@@ -338,9 +365,17 @@ def _strip_texts(texts: AnyArray) -> Objects:
     return _map_texts(texts, str.strip)
 
 
-def _map_texts(texts: AnyArray, function: Callable[[str], str]) -> Objects:
+def _parse_size(text: str) -> int:
+    stripped_text = text.strip()
+    return int(stripped_text) if _is_count(stripped_text) else -1
+
+
+def _map_texts(texts: AnyArray | pd.Categorical, function: Callable[[str], Any]) -> Objects:
     """Return the function of every text; it is called once for each different one."""
-    codes, words = pd.factorize(texts)
+    if isinstance(texts, pd.Categorical):
+        codes, words = texts.codes, texts.categories
+    else:
+        codes, words = pd.factorize(texts)
     mapped: Objects = _build_objects([function(word) for word in words])[codes]
     return mapped
 
@@ -351,6 +386,8 @@ def _build_objects(values: Sequence[Any]) -> Objects:
 
 
 def _parse_numbers(texts: AnyArray) -> Floats:
+    if texts.dtype == np.float64:
+        return texts
     try:
         # accepts nan, inf and -nan; fast, and nearly always sufficient
         return texts.astype(np.float64)
@@ -408,7 +445,7 @@ def _parse_shape(text: str) -> tuple[int, ...] | None:
     >>> _parse_shape("(2,8,32)"), _parse_shape("()"), _parse_shape("(5,)"), _parse_shape("unknown")
     ((2, 8, 32), (), (5,), None)
     """
-    bracketed = text.strip('"').strip()
+    bracketed = text.strip().strip('"').strip()
     if len(bracketed) < 2:
         return None
     if bracketed[0] not in "([" or bracketed[-1] not in ")]":

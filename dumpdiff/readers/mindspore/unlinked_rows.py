@@ -43,13 +43,15 @@ def build_unlinked_rows(
     grouping = _group_by_op(columns, parameters_first)
     first, is_parameter = grouping.first, grouping.is_parameter
     kind, name, full_name = columns.kind[first], columns.name[first], columns.full_name[first]
-    has_updates = _has_updates(kind[~is_parameter], name[~is_parameter])
+    may_tell_phase = np.fromiter(map(op_types.may_tell_phase, name), dtype=bool, count=len(name))
+    telling_names = name[may_tell_phase & ~is_parameter]
+    has_updates = _has_updates(kind[~is_parameter], telling_names)
     has_full_name = (full_name != "") & ~is_parameter
     shown_name = np.where(has_full_name, full_name, name)
     scope = np.full(len(first), "", dtype=object)
     for op in np.flatnonzero(has_full_name).tolist():
         scope[op] = op_types.extract_scope(full_name[op])
-    phase, recomputed = _classify_ops(kind, shown_name)
+    phase, recomputed = _classify_ops(kind, shown_name, may_tell_phase)
     phase[is_parameter] = FORWARD
     recomputed[is_parameter] = False
     ops: dict[str, AnyArray] = {
@@ -82,14 +84,13 @@ def _group_by_op(columns: RecordColumns, parameters_first: bool) -> _Grouping:
 
 
 def _has_updates(kinds: Objects, names: Objects) -> bool:
-    """Whether one of these ops updates parameters, judged only by types and names."""
+    """Whether one of these ops updates parameters, judged only by types and telling names."""
     if any(op_types.is_in_place(kind) or op_types.is_optimizer(kind) for kind in set(kinds)):
         return True
-    candidates = filter(op_types.may_tell_phase, names.tolist())
-    return any(op_types.is_optimizer("", name) for name in candidates)
+    return any(op_types.is_optimizer("", name) for name in names)
 
 
-def _classify_ops(kinds: Objects, names: Objects) -> tuple[Objects, Flags]:
+def _classify_ops(kinds: Objects, names: Objects, may_tell_phase: Flags) -> tuple[Objects, Flags]:
     """Return the phase of every op, and whether the backward pass runs it again."""
     phases, recomputed = np.empty(len(kinds), dtype=object), np.zeros(len(kinds), dtype=bool)
     kind_codes, different_kinds = pd.factorize(kinds)
@@ -97,12 +98,11 @@ def _classify_ops(kinds: Objects, names: Objects) -> tuple[Objects, Flags]:
         op_types.classify_phase(kind, "", op_types.is_optimizer(kind)) for kind in different_kinds
     ]
     phases[:] = np.array(kind_phases, dtype=object)[kind_codes]
-    for op, name in enumerate(names.tolist()):
-        if op_types.may_tell_phase(name):
-            kind = kinds[op]
-            in_optimizer = op_types.is_optimizer(kind, name)
-            phases[op] = op_types.classify_phase(kind, name, in_optimizer)
-            recomputed[op] = op_types.is_recomputed(name)
+    for op in np.flatnonzero(may_tell_phase).tolist():
+        kind, name = kinds[op], names[op]
+        in_optimizer = op_types.is_optimizer(kind, name)
+        phases[op] = op_types.classify_phase(kind, name, in_optimizer)
+        recomputed[op] = op_types.is_recomputed(name)
     return phases, recomputed
 
 

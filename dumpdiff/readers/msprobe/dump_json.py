@@ -59,12 +59,13 @@ def read_dump(path: Path) -> tuple[Json, Json, list[Problem]]:
 
 
 def read_entries(
-    path: Path, collect: Callable[[Json, Iterable[Json]], _Collected]
+    path: Path, collect: Callable[[Json, Iterable[bytes | Json]], _Collected]
 ) -> tuple[Json, _Collected, list[Problem]]:
     """Return the header, what ``collect`` keeps of the entries, and the problems of a dump.json.
 
-    ``collect`` gets the header and the entries in order, some at a time. It is called again if the
-    file turns out to be damaged. Raises DumpError if no entry can be read.
+    ``collect`` gets the header and the entries in order, some at a time: as text that
+    :func:`parse_entries` parses, or parsed. It is called again if the file turns out to be damaged,
+    which is when it raises ValueError. Raises DumpError if no entry can be read.
     """
     data = _read_bytes(path)
     start = data.find(_FIRST_ENTRY)
@@ -82,22 +83,28 @@ def read_entries(
 
 def _parse_header(start: bytes) -> Json:
     """Parse what is before the entries. Raises ValueError if it is no object."""
-    header = _parse_json(start + _DATA_KEY + b"}}")
+    header = parse_json(start + _DATA_KEY + b"}}")
     if not isinstance(header, dict):
         raise ValueError("expected an object")
     del header["data"]
     return header
 
 
-def _iterate_blocks(data: bytes, start: int) -> Iterator[Json]:
-    """Yield the entries from ``start`` on, some at a time.
+def parse_entries(block: bytes) -> Json:
+    """Parse the text of some entries.
 
     Raises ValueError if they are not printed as msprobe does it: a block that does not end between
     two entries is no JSON, because its braces do not match.
     """
+    entries: Json = parse_json(b"{%b}" % block)
+    return entries
+
+
+def _iterate_blocks(data: bytes, start: int) -> Iterator[bytes]:
+    """Yield the text of the entries from ``start`` on, some at a time."""
     while (position := data.find(_FURTHER_ENTRY, start + _BLOCK_SIZE)) >= 0:
         end = position + len(_ENTRY_END)
-        yield _parse_json(b"{%b}" % data[start:end])
+        yield data[start:end]
         start = end + 1  # after the comma
     block = data[start:]
     for _ in range(2):  # the braces that close the entries and the file
@@ -105,14 +112,14 @@ def _iterate_blocks(data: bytes, start: int) -> Iterator[Json]:
         if not block.endswith(b"}"):
             raise ValueError("the file is cut short")
         block = block[:-1]
-    yield _parse_json(b"{%b}" % block)
+    yield block
 
 
 def _parse_dump(path: Path, data: bytes) -> tuple[Json, Json, list[Problem]]:
     """Return what :func:`read_dump` does."""
     problems: list[Problem] = []
     try:
-        content = _parse_json(data)
+        content = parse_json(data)
     except RecursionError:
         raise DumpError(f"{path}: JSON nested too deeply for a dump.json") from None
     except ValueError:
@@ -133,7 +140,7 @@ def read_side_file(path: Path) -> tuple[Json, list[Problem]]:
     if not path.is_file():
         return {}, []
     try:
-        content = _parse_json(_read_bytes(path))
+        content = parse_json(_read_bytes(path))
     except (ValueError, RecursionError, DumpError) as error:
         return {}, [Problem(path.name, f"damaged, not used ({error})")]
     if not isinstance(content, dict):
@@ -152,7 +159,7 @@ def _decode(data: bytes) -> str:
     return data.decode("utf-8", errors="replace")
 
 
-def _parse_json(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
     """Parse JSON.
 
     The fast parser refuses NaN and Infinity, which msprobe writes, and damaged text; Python's
