@@ -10,8 +10,9 @@ from itertools import chain
 import numpy as np
 
 from ..comparison import Comparison
+from ..comparison.op_kinds import OpKinds
 from ..graph import Flow, find_common_dtype, list_kept_values
-from ..model.arrays import Flags, Ints, Objects
+from ..model.arrays import Flags, Floats, Ints, Objects
 from ..model.int_lists import IntLists
 from ..model.trace import FORWARD
 
@@ -26,6 +27,22 @@ class GraphSide:
     classes: Ints  #: (nodes,) class of each node, -1 if the side has none
 
     @cached_property
+    def op_kinds(self) -> OpKinds:
+        """The kinds of the ops as numbers."""
+        return OpKinds.from_names(self.kinds)
+
+    @cached_property
+    def rms(self) -> Floats:
+        """(classes,) root mean square of the elements, NaN if unknown."""
+        return np.array(self.flow.rms, dtype=float)
+
+    @cached_property
+    def producers(self) -> Ints:
+        """(nodes,) op that produced each node's value, -1 if none did."""
+        producers: Ints = np.where(self.classes >= 0, self.flow.producers[self.classes], -1)
+        return producers
+
+    @cached_property
     def group_sizes(self) -> dict[int, int]:
         """Op -> number of ranks that it exchanges values with, itself included, where recorded."""
         table = self.flow.trace.communications
@@ -34,8 +51,7 @@ class GraphSide:
 
     def find_producer(self, node: int) -> int:
         """Return the op that computed a node, -1 if none did."""
-        value = int(self.classes[node])
-        return int(self.flow.producers[value]) if value >= 0 else -1
+        return int(self.producers[node])
 
 
 @dataclass(frozen=True)
@@ -116,10 +132,20 @@ class JointGraph:
         )
 
     @cached_property
+    def ordered_nodes(self) -> Ints:
+        """(nodes,) the nodes, parents first."""
+        return np.array(self.order, dtype=np.int64)
+
+    @cached_property
     def ranks(self) -> list[int]:
         """Per node: its place in the order."""
-        ranks: list[int] = np.argsort(self.order).tolist()
+        ranks: list[int] = np.argsort(self.ordered_nodes).tolist()
         return ranks
+
+    def sort_nodes(self, is_chosen: Flags) -> list[int]:
+        """Return the chosen nodes, parents first."""
+        nodes: list[int] = self.ordered_nodes[is_chosen[self.ordered_nodes]].tolist()
+        return nodes
 
     @cached_property
     def edges(self) -> tuple[Ints, Ints]:

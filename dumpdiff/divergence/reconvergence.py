@@ -11,12 +11,13 @@ import numpy as np
 
 from ..comparison.metrics import compute_metrics
 from ..comparison.whole_tensors import load_pair
+from ..model.arrays import Flags, Ints
 from ..model.int_lists import IntLists
 from ..model.trace import BACKWARD, FORWARD
 from ..model.verdict import AGREEING, INTRODUCED, ISOLATED, RECONVERGED
 from .ancestries import UNKNOWN
 from .error_bounds import build_visibility_function
-from .forward_walk import DIVERGED, Walk
+from .forward_walk import DIVERGED, Walk, flag_diverged
 from .joint_graph import JointGraph
 from .split_scalings import multiplies_one_value
 from .unread_gradients import find_gradients_of_inputs, find_unread_gradients
@@ -85,11 +86,12 @@ def find_reconverged(
     returned_ends = {end for results in removing_results.values() for end in results}
     # error of each node from which on some agreeing value below would have noticed it
     noticeable_errors = [math.inf] * graph.n_nodes
-    leads_to_agreement = [False] * graph.n_nodes
-    for node, exceeds in enumerate(exceeds_tolerance):
-        leads_to_agreement[node] = state[node] == AGREEING and not exceeds
+    agrees = np.array(state, dtype=object) == AGREEING
+    agrees[: len(exceeds_tolerance)] &= ~np.array(exceeds_tolerance, dtype=bool)
+    agrees[len(exceeds_tolerance) :] = False
+    leads_to_agreement: list[bool] = agrees.tolist()
     ranks = graph.ranks
-    for node in [node for node in reversed(graph.order) if not leads_to_agreement[node]]:
+    for node in reversed(graph.sort_nodes(~agrees)):
         sums = unread_sums.get(node, {})
         ends = _list_ends(node, children, state, returned_nodes, unused_nodes)
         if is_precise and graph.phase[node] == FORWARD and state[node] != AGREEING:
@@ -171,19 +173,18 @@ def _mark_compared_at_ends(
     what was stacked, or a sum with a term of zeros. The value that such an op reads has no other
     trace than those.
     """
-    sizes = _list_sizes(graph)
-    is_covered = [
-        leads and name == AGREEING and size > 1
-        for leads, name, size in zip(leads_to_agreement, state, sizes, strict=True)
-    ]
-    touches_difference = [name in DIVERGED for name in state]
-    for node in _find_uncompared_gradients(graph, state, children, sizes):
+    sizes = _measure_sizes(graph)
+    names = np.array(state, dtype=object)
+    agrees, differs = names == AGREEING, flag_diverged(names)
+    is_covered = (agrees & leads_to_agreement & (sizes > 1)).tolist()
+    touches_difference = differs.tolist()
+    for node in _find_uncompared_gradients(graph, state, children, sizes.tolist()):
         touches_difference[node] = True
-    is_compared = [name in (AGREEING, *DIVERGED) for name in state]
+    is_compared = agrees | differs
     rearranged_nodes = _find_rearranged_nodes(graph, state, children, is_covered)
     for node in rearranged_nodes:
         touches_difference[node] = is_compared[node] = False
-    open_nodes = [node for node in reversed(graph.order) if not is_compared[node]]
+    open_nodes = graph.sort_nodes(~is_compared)[::-1]
     for is_second_pass in (False, True):
         for node in open_nodes:
             ends: Sequence[int] = children[node]
@@ -206,7 +207,7 @@ def _find_rearranged_nodes(
     """Return the nodes of the same numbers in another order from which an agreeing one follows."""
     return {
         node
-        for node in range(len(graph.comparison.pairs))
+        for node in np.flatnonzero(flag_different_tensors(graph)).tolist()
         if state[node] == INTRODUCED
         and any(is_covered[end] for end in children[node])
         and is_rearranged(graph, node)
@@ -265,7 +266,7 @@ def _find_returned_nodes(graph: JointGraph) -> dict[int, set[int]]:
             for source in flow.reads[op]:
                 if source != value:
                     returned_nodes[int(nodes[source])].add(int(nodes[value]))
-        for op in np.flatnonzero(flow.trace.ops["kind"] == "Assign").tolist():
+        for op in np.flatnonzero(flow.trace.ops["kind"].to_numpy() == "Assign").tolist():
             for stored, value in product(flow.reads[op], flow.writes[op]):
                 if flow.sizes[value] == 1 and flow.norms[stored] == flow.norms[value]:
                     returned_nodes[int(nodes[value])].add(int(nodes[stored]))
@@ -284,7 +285,7 @@ def _find_removing_results(
     """
     if not any(name in DIVERGED for name in state):
         return {}
-    sizes = _list_sizes(graph)
+    sizes = _measure_sizes(graph).tolist()
     results: dict[int, list[int]] = {}
     for node, returned in returned_nodes.items():
         if state[node] not in DIVERGED or children[node]:
@@ -293,7 +294,7 @@ def _find_removing_results(
     return results
 
 
-def _list_sizes(graph: JointGraph) -> list[int]:
+def _measure_sizes(graph: JointGraph) -> Ints:
     """Return (nodes,) the number of elements of each value."""
     alignment = graph.comparison.alignment
     sizes = np.zeros(graph.n_nodes, dtype=np.int64)
@@ -303,8 +304,7 @@ def _list_sizes(graph: JointGraph) -> list[int]:
     ):
         has_value = classes >= 0
         sizes[has_value] = flow.sizes[classes[has_value]]
-    size_list: list[int] = sizes.tolist()
-    return size_list
+    return sizes
 
 
 def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]) -> list[str]:
@@ -317,8 +317,9 @@ def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]
     so the operators did not read the numbers that one record holds.
     """
     state = list(final_state)
+    is_reconverged = np.array(state, dtype=object) == RECONVERGED
     excused_nodes = [
-        node for node in graph.order if state[node] == RECONVERGED and walk.state[node] in DIVERGED
+        node for node in graph.sort_nodes(is_reconverged) if walk.state[node] in DIVERGED
     ]
     if not excused_nodes:
         return state
@@ -384,6 +385,14 @@ def _has_same_operation(
         return True
     is_equivalent = kind_t == kind_r or (kind_t, kind_r, graph.phase[node]) in equivalent_kinds
     return is_equivalent and _has_same_inputs(graph, node, walk.state)
+
+
+def flag_different_tensors(graph: JointGraph) -> Flags:
+    """Return (pairs,) whether two whole tensors differ; all others are not rearranged."""
+    pairs = graph.comparison.pairs
+    is_whole = pairs["metric"].to_numpy() == "relative_l2"
+    flags: Flags = is_whole & ~(pairs["error"].to_numpy() <= pairs["tolerance"].to_numpy())
+    return flags
 
 
 def is_rearranged(graph: JointGraph, node: int) -> bool:
