@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
 from ..alignment import Alignment, FusedGroup, SlotPair
 from ..alignment.confidence import SAME_SLOT
+from ..alignment.joint_dataflow import JointDataflow
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
 from ..model.arrays import AnyArray, Flags, Ints
@@ -87,6 +89,21 @@ class Comparison:
     checks: tuple[TraceChecks | JoinedChecks, TraceChecks | JoinedChecks] | None = None
     merged: tuple[Merged, Merged] | None = None  #: runs that were merged from their ranks
     remarks: tuple[str, ...] = ()  #: what the two dumps are, in sentences for a person
+
+    def join_dataflow(self) -> JointDataflow:
+        """Return the joint dataflow with edges between pairs that differ.
+
+        It is made again only if other pairs agree: a drawing asks for it after the verdict.
+        """
+        agrees = self.pairs["agrees"].to_numpy(dtype=bool)
+        key = agrees.tobytes()
+        if key not in self._dataflows:
+            self._dataflows[key] = self.alignment.joint_dataflow.add_differences(agrees)
+        return self._dataflows[key]
+
+    @cached_property
+    def _dataflows(self) -> dict[bytes, JointDataflow]:
+        return {}
 
     @property
     def slot_pairs(self) -> list[tuple[int, SlotPair]]:

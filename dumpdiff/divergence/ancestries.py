@@ -107,7 +107,7 @@ class Ancestries:
         if known_ancestry is not None:
             return known_ancestry.cancellation
         cancellation = 1.0
-        for parent in self._graph.parents[node]:
+        for parent in self._graph.list_parents(node):
             beyond = self._find_beyond(parent, node)
             if beyond is not None:
                 parent_cancellation = max(self._cancellations[parent], beyond.cancellation)
@@ -139,18 +139,20 @@ class Ancestries:
 
     def _collect(self, node: int) -> Ancestry:
         """Return the ancestry of a node; an incomparable parent is replaced by its own ancestry."""
-        parents = self._graph.parents[node]
+        parents = self._graph.list_parents(node)
         if not parents:
             return _NO_ANCESTRY
         state, ranks = self._state, self._graph.ranks
+        rank = ranks[node]
         agreeing_errors, diverged_errors, carried_errors, noises = [], [], [], []
         cancellation = 1.0
         ancestors: dict[int, None] = {}
         unpaired_nodes: dict[int, None] = {}
         for parent in parents:
             share = self._compute_share(parent, node)
-            beyond = self._find_beyond(parent, node)
-            if beyond is not None:
+            is_later = ranks[parent] > rank
+            if is_later or state[parent] in UNKNOWN:
+                beyond = _NO_ANCESTRY if is_later else self._known[parent]
                 agreeing_errors.append(beyond.worst_agreeing_error)
                 diverged_errors.append(beyond.worst_diverged_error)
                 carried_errors.append(share * beyond.carried_error)

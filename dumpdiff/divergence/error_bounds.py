@@ -149,6 +149,8 @@ def compute_elementwise_errors(graph: JointGraph, errors: Sequence[float]) -> Fl
         return elementwise_errors
     for node, root in _iterate_roots(graph, _flag_squares, is_chosen):
         elementwise_errors[node] = _bound_square(graph, root)
+    # the other two are about differences of extremes
+    is_chosen &= pairs["statistic"].isin(("max", "min")).to_numpy()
     for node, root in _iterate_roots(graph, _flag_monotonic, is_chosen):
         elementwise_errors[node] = _apply_to_extremes(graph, node, root)
     for node in _iterate_masked(graph, is_chosen):
@@ -211,17 +213,14 @@ def _bound_extremes(graph: JointGraph, node: int) -> float:
 
 
 def _is_difference_of_extreme(graph: JointGraph, node: int) -> bool:
-    """Return whether an extreme differs most, and mean and norm by no more than the tolerance."""
-    pair = graph.comparison.pairs.iloc[node]
-    if pair["statistic"] not in ("max", "min"):
-        return False
+    """Return whether mean and norm differ by no more than the tolerance."""
     scales: list[float] = []
     means: list[float] = []
     for side in graph.sides:
         value = int(side.classes[node])
         scales.append(side.flow.rms[value])
         means.append(side.flow.list_column("mean")[value])
-    limit = float(pair["tolerance"]) * max(scales)
+    limit = float(graph.comparison.pairs["tolerance"].iat[node]) * max(scales)
     has_equal_means = not abs(means[0] - means[1]) > limit  # some dumps have none
     return has_equal_means and abs(scales[0] - scales[1]) <= limit
 
@@ -269,22 +268,23 @@ def _apply_to_extremes(graph: JointGraph, node: int, root: int) -> float:
     """
     if not _is_difference_of_extreme(graph, node):
         return 0.0
-    pair = graph.comparison.pairs.iloc[node]
-    column = str(pair["statistic"])
+    pairs = graph.comparison.pairs
+    column = str(pairs["statistic"].iat[node])
     kind = graph.sides[0].kinds[graph.sides[0].find_producer(node)]
     function, is_rising = _MONOTONIC_FUNCTIONS[kind]
     input_column = column if is_rising else {"max": "min", "min": "max"}[column]
     inputs, outputs = [], []
     for side in graph.sides:
-        classes = side.flow.classes
-        inputs.append(float(classes[input_column].iat[int(side.classes[root])]))
-        outputs.append(float(classes[column].iat[int(side.classes[node])]))
+        flow = side.flow
+        inputs.append(float(flow.list_column(input_column)[int(side.classes[root])]))
+        outputs.append(float(flow.list_column(column)[int(side.classes[node])]))
     with np.errstate(all="ignore"):
         expected = abs(float(function(inputs[0])) - float(function(inputs[1])))
     difference = abs(outputs[0] - outputs[1])
     if not difference > 0 or not math.isfinite(expected):
         return 0.0
-    return float(pair["error"]) * expected / difference + float(pair["tolerance"])
+    error, tolerance = float(pairs["error"].iat[node]), float(pairs["tolerance"].iat[node])
+    return error * expected / difference + tolerance
 
 
 def _flag_monotonic(side: GraphSide) -> Flags:

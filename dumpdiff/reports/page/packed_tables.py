@@ -70,6 +70,8 @@ def _encode_column(values: Column, strings: dict[str, int]) -> npt.NDArray[Any]:
 
 def _format_cell(value: Any) -> str:
     """Format a cell: a shape without its brackets, '' for a missing value."""
+    if isinstance(value, str):
+        return escape_control(value)
     if isinstance(value, tuple):
         return " x ".join(map(str, value)) or "scalar"
     if pd.isna(value):
