@@ -33,12 +33,14 @@ def accept_free_orders(alignment: Alignment, pairs: pd.DataFrame) -> None:
     the metrics are theirs and the layout is 'sorted(axis)'.
     """
     flows = (alignment.target, alignment.reference)
-    rows_of_classes = _index_rows(pairs)
     visited: set[tuple[int, int, int]] = set()  # (side, class, axis)
     stack = []
     kinds = (alignment.target_kinds, alignment.reference_kinds)
     for side, flow in enumerate(flows):
         stack += [(side, value, axis) for value, axis in _iterate_free_results(flow, kinds[side])]
+    if not stack:
+        return
+    rows_of_classes = _index_rows(pairs)
     while stack:
         side, value, axis = entry = stack.pop()
         if entry in visited:

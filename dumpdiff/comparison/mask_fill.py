@@ -25,6 +25,7 @@ from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import MASK_GAP, MASK_MAGNITUDE, is_floating
 from ..model.trace import BACKWARD, flag_words
 from ..rulebook import Rules
+from .op_kinds import OpKinds
 
 #: Kinds to whose result a masked element contributes nothing, besides those of class softmax. A
 #: written-out softmax reads its scores in exp.
@@ -64,13 +65,18 @@ def flag_mask_fill(flow: Flow, kinds: tuple[str, ...], rules: Rules) -> Flags:
     may_be_fill &= flag_words(flow.classes["dtype"], is_floating)
     if not may_be_fill.any():
         return may_be_fill
+    op_kinds = OpKinds.from_names(kinds)
     is_relevant = _flag_forward_ops(flow)
-    pending: list[int] = []
-    keeping_ops = np.zeros(len(kinds), dtype=bool)
-    for op, kind in enumerate(kinds):
-        if is_relevant[op]:
-            keeping_ops[op] = kind in _KEEPING_KINDS or bool(rules.get_layout(kind))
-            pending += _list_filled_values(flow, op, kind, rules)
+    keeping_ops = is_relevant & op_kinds.flag(
+        lambda kind: kind in _KEEPING_KINDS or bool(rules.get_layout(kind))
+    )
+    reading_ops = is_relevant & op_kinds.flag(
+        lambda kind: kind in _READING_KINDS or rules.get_kind_class(kind) == _READING_CLASS
+    )
+    other_ops = op_kinds.flag(lambda kind: kind == _ATTENTION_KIND or kind in _FILLING_KINDS)
+    pending = flow.list_reads(np.flatnonzero(reading_ops))[0].tolist()
+    for op in np.flatnonzero(is_relevant & other_ops & ~reading_ops).tolist():
+        pending += _list_filled_values(flow, op, kinds[op])
     flags = np.zeros(len(flow.classes), dtype=bool)
     producers = flow.producers.tolist()
     while pending:
@@ -105,10 +111,8 @@ def _flag_forward_ops(flow: Flow) -> Flags:
     return is_forward
 
 
-def _list_filled_values(flow: Flow, op: int, kind: str, rules: Rules) -> list[int]:
-    """Return the values that may hold mask fill because this op reads or writes them."""
-    if kind in _READING_KINDS or rules.get_kind_class(kind) == _READING_CLASS:
-        return list(flow.reads[op])
+def _list_filled_values(flow: Flow, op: int, kind: str) -> list[int]:
+    """Return the values that may hold mask fill because an attention or a fill has them."""
     if kind == _ATTENTION_KIND:
         values = []
         for row in flow.get_tensor_ids(op).tolist():
@@ -117,11 +121,9 @@ def _list_filled_values(flow: Flow, op: int, kind: str, rules: Rules) -> list[in
             if is_mask and flow.tensor_class[row] >= 0:
                 values.append(int(flow.tensor_class[row]))
         return values
-    if kind in _FILLING_KINDS:
-        highs, lows = flow.list_column("max"), flow.list_column("min")
-        fills = [value for value in flow.reads[op] if highs[value] == lows[value]]
-        return [*flow.writes[op], *fills]
-    return []
+    highs, lows = flow.list_column("max"), flow.list_column("min")
+    fills = [value for value in flow.reads[op] if highs[value] == lows[value]]
+    return [*flow.writes[op], *fills]
 
 
 def find_fill_limit(array: AnyArray) -> float:

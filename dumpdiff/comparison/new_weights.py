@@ -54,13 +54,13 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
 
     Where the step is too small to show, the pair is not comparable and ``reason`` says so.
     """
-    row_of_class = _index_rows(alignment)
     tolerance = pairs["tolerance"].to_numpy(copy=True)
     error = pairs["error"].to_numpy(copy=True)
     comparable = pairs["comparable"].to_numpy(copy=True)
     reason = pairs["reason"].to_numpy(copy=True)
     metric = pairs["metric"].tolist()
     is_judged = np.zeros(len(pairs), dtype=bool)
+    row_of_class = _index_rows(alignment) if alignment.states else {}
     for value in alignment.states:
         tolerance[row_of_class[value]] = max(tolerance[row_of_class[value]], STATE_ROUNDING)
     for new_weight, row in zip(alignment.new_weights, find_new_weight_rows(alignment), strict=True):
@@ -156,6 +156,8 @@ def _measure_fused_step(
 
 def find_new_weight_rows(alignment: Alignment) -> list[int]:
     """Return the row of the pairs of each of ``alignment.new_weights``."""
+    if not alignment.new_weights:
+        return []
     row_of_class = _index_rows(alignment)
     return [row_of_class[new_weight.target] for new_weight in alignment.new_weights]
 

@@ -7,13 +7,14 @@ agree by definition, so their errors tell how much to expect.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from ..alignment import Alignment
 from ..graph.statistics import STATISTICS
-from ..model.arrays import Flags, Floats, Ints, Objects
+from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import get_unit_roundoff
 from ..model.trace import BACKWARD, PHASES
 from .statistics import compute_extreme_factors
@@ -38,6 +39,31 @@ _PARALLEL_SUMS = 8
 _MAX_TOLERANCES = 64
 
 
+@dataclass(frozen=True)
+class _ComputedRows:
+    """The pairs that an op computed, by phase."""
+
+    by_phase: tuple[Ints, ...]  #: in the order of ``PHASES``
+    is_found_by_value: Flags  #: (pairs,) computed pairs that agree by definition
+    places: Floats  #: (pairs,) in the two runs
+
+    def iterate_samples(self, is_measured: Flags) -> Iterator[tuple[Ints, Ints]]:
+        """Yield, per phase with samples: its rows, and its samples in order of execution.
+
+        Samples are measured pairs that were found by value. A phase with too few of them has those
+        of the phase before it.
+        """
+        is_sample = self.is_found_by_value & is_measured
+        sample_rows = np.empty(0, dtype=np.int64)
+        for phase_rows in self.by_phase:
+            phase_samples = phase_rows[is_sample[phase_rows]]
+            if len(phase_samples) >= _MIN_PAIRS:
+                order = np.argsort(self.places[phase_samples], kind="stable")
+                sample_rows = phase_samples[order]
+            if len(sample_rows) and len(phase_rows):
+                yield phase_rows, sample_rows
+
+
 def measure_noise(alignment: Alignment, pairs: pd.DataFrame) -> Floats:
     """Return (pairs,) the noise of whole tensors: 8 times the lower quartile of the phase's errors.
 
@@ -48,13 +74,16 @@ def measure_noise(alignment: Alignment, pairs: pd.DataFrame) -> Floats:
     errors = pairs["error"].to_numpy()
     is_whole = (pairs["metric"] != "statistics").to_numpy()
     noise = np.zeros(len(pairs))
-    for rows, sample_rows, _ in _iterate_phases(alignment, pairs, is_whole & (errors > 0)):
+    computed_rows = _find_computed_rows(alignment, pairs)
+    for rows, sample_rows in computed_rows.iterate_samples(is_whole & (errors > 0)):
         noise[rows] = _QUARTILES * float(np.quantile(errors[sample_rows], _QUARTILE))
     limited: Floats = np.minimum(noise, _MAX_TOLERANCES * pairs["tolerance"].to_numpy())
     return limited
 
 
-def measure_statistic_noise(alignment: Alignment, pairs: pd.DataFrame, errors: Floats) -> Floats:
+def measure_statistic_noise(
+    alignment: Alignment, pairs: pd.DataFrame, errors: Floats, allowed_errors: Floats | None = None
+) -> Floats:
     """Return (statistics, pairs) the noise of each statistic where each pair was computed.
 
     ``errors`` (statistics, pairs) is what each statistic shows. The noise is three times the 90 %
@@ -66,26 +95,49 @@ def measure_statistic_noise(alignment: Alignment, pairs: pd.DataFrame, errors: F
 
     The mean has at least the noise of the norm: a common factor shows fully in the mean of a tensor
     of one sign, and little in most others.
+
+    Of a phase whose noise is nowhere more than the ``allowed_errors`` (statistics, pairs), it need
+    not be measured, and may be less.
     """
     noise = np.zeros_like(errors)
+    tolerances = pairs["tolerance"].to_numpy()
+    negligible_noise = np.zeros(len(pairs))
+    if allowed_errors is not None:
+        negligible_noise = allowed_errors.min(axis=0)
+    negligible_noise[tolerances == 0] = np.inf  # there is no noise where nothing is tolerated
+    computed_rows = _find_computed_rows(alignment, pairs, has_lost_gradients=True)
     for statistic_noise, statistic_errors in zip(noise, errors, strict=True):
         is_measured = (statistic_errors > 0) & np.isfinite(statistic_errors)
-        for rows, sample_rows, places in _iterate_phases(
-            alignment, pairs, is_measured, has_lost_gradients=True
-        ):
+        for rows, sample_rows in computed_rows.iterate_samples(is_measured):
             samples = statistic_errors[sample_rows]
-            quantiles = pd.Series(samples).expanding(_MIN_PAIRS).quantile(_UPPER_QUANTILE)
+            places = computed_rows.places
             n_before = np.searchsorted(places[sample_rows], places[rows], side="left")
-            quantiles_before = np.concatenate([[np.nan], quantiles])[n_before]
-            start_noise = _STATISTIC_QUARTILES * float(np.quantile(samples, _QUARTILE))
+            limit = float(negligible_noise[rows].min()) / _UPPER_QUANTILES
             statistic_noise[rows] = np.where(
-                n_before >= _MIN_PAIRS, _UPPER_QUANTILES * quantiles_before, start_noise
+                n_before >= _MIN_PAIRS,
+                _UPPER_QUANTILES * _measure_quantiles_before(samples, n_before, limit),
+                _STATISTIC_QUARTILES * float(np.quantile(samples, _QUARTILE)),
             )
     mean, norm = STATISTICS.index("mean"), STATISTICS.index("norm")
     noise[norm] = np.maximum(noise[norm], _estimate_summation(alignment, pairs, errors))
     noise[mean] = np.maximum(noise[mean], noise[norm])
-    limited: Floats = np.minimum(noise, _MAX_TOLERANCES * pairs["tolerance"].to_numpy())
+    limited: Floats = np.minimum(noise, _MAX_TOLERANCES * tolerances)
     return limited
+
+
+def _measure_quantiles_before(samples: Floats, n_before: Ints, limit: float) -> Floats:
+    """Return the 90 % quantile of the first n samples, for each n; NaN for less than eight.
+
+    0 for all if none is larger than the limit, which is much faster to find out.
+    """
+    counts = np.arange(1, len(samples) + 1)
+    # the quantile lies between two of the sorted samples
+    upper_places = np.minimum(np.floor(_UPPER_QUANTILE * (counts - 1)) + 2, counts)
+    if (np.cumsum(samples <= limit) >= upper_places)[_MIN_PAIRS - 1 :].all():
+        return np.zeros(len(n_before))
+    quantiles = pd.Series(samples).expanding(_MIN_PAIRS).quantile(_UPPER_QUANTILE)
+    quantiles_before: Floats = np.concatenate([[np.nan], quantiles])[n_before]
+    return quantiles_before
 
 
 def _estimate_summation(alignment: Alignment, pairs: pd.DataFrame, errors: Floats) -> Floats:
@@ -105,40 +157,38 @@ def _estimate_summation(alignment: Alignment, pairs: pd.DataFrame, errors: Float
     return np.where(agrees, roundoff * sizes / (2 * _PARALLEL_SUMS), 0.0)
 
 
-def _iterate_phases(
-    alignment: Alignment,
-    pairs: pd.DataFrame,
-    is_measured: Flags,
-    *,
-    has_lost_gradients: bool = False,
-) -> Iterator[tuple[Ints, Ints, Floats]]:
-    """Yield, per phase: its computed rows, its samples, and the places of all rows in the runs.
+def _find_computed_rows(
+    alignment: Alignment, pairs: pd.DataFrame, *, has_lost_gradients: bool = False
+) -> _ComputedRows:
+    """Return the pairs that an op of either side computed.
 
-    Samples are measured computed pairs that were found by value, in order of execution. A phase
-    with too few of them has those of the phase before it. ``has_lost_gradients``: gradients that no
-    recorded op wrote are computed rows, too; their whole tensors show a fault that no other does.
+    ``has_lost_gradients``: gradients that no recorded op wrote are among them, too; their whole
+    tensors show a fault that no other does.
     """
     target, reference = alignment.target, alignment.reference
     values_t, values_r = pairs["target"].to_numpy(), pairs["reference"].to_numpy()
-    is_computed_t, is_computed_r = (
-        target.producers[values_t] >= 0,
-        reference.producers[values_r] >= 0,
+    is_computed_t = target.producers[values_t] >= 0
+    is_computed = is_computed_t | (reference.producers[values_r] >= 0)
+    phases_t, phases_r = (
+        _number_phases(flow.classes["phase"])[values]
+        for flow, values in ((target, values_t), (reference, values_r))
     )
-    places = target.positions[values_t] + reference.positions[values_r]
-    phases_t: Objects = target.classes["phase"].to_numpy()[values_t]
-    phases_r: Objects = reference.classes["phase"].to_numpy()[values_r]
-    phases: Objects = np.where(is_computed_t, phases_t, phases_r)
-    is_computed = is_computed_t | is_computed_r
+    phases = np.where(is_computed_t, phases_t, phases_r)
     if has_lost_gradients:  # computed by ops without a record
-        is_computed |= (phases_t == BACKWARD) & (phases_r == BACKWARD)
-    tolerances = pairs["tolerance"].to_numpy()
-    is_sample = is_computed & is_measured & (tolerances > 0)
+        backward = PHASES.index(BACKWARD)
+        is_computed |= (phases_t == backward) & (phases_r == backward)
+    is_sample = is_computed & (pairs["tolerance"].to_numpy() > 0)
     is_sample &= (pairs["evidence"] == "value").to_numpy()
-    sample_rows = np.empty(0, dtype=np.int64)
-    for phase in PHASES:
-        phase_samples = np.flatnonzero(is_sample & (phases == phase))
-        if len(phase_samples) >= _MIN_PAIRS:
-            sample_rows = phase_samples[np.argsort(places[phase_samples], kind="stable")]
-        phase_rows = np.flatnonzero(is_computed & (phases == phase))
-        if len(sample_rows) and len(phase_rows):
-            yield phase_rows, sample_rows, places
+    return _ComputedRows(
+        tuple(np.flatnonzero(is_computed & (phases == number)) for number in range(len(PHASES))),
+        is_sample,
+        target.positions[values_t] + reference.positions[values_r],
+    )
+
+
+def _number_phases(phases: pd.Series[str]) -> Ints:
+    """Return the place of each phase in ``PHASES``, and their number for other words."""
+    codes, words = pd.factorize(phases)
+    numbers = [PHASES.index(word) if word in PHASES else len(PHASES) for word in words]
+    numbers_of_rows: Ints = np.array(numbers, dtype=np.int64)[codes]
+    return numbers_of_rows

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
 from ..alignment import Alignment, FusedGroup, SlotPair
 from ..alignment.confidence import SAME_SLOT
+from ..alignment.joint_dataflow import JointDataflow
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
 from ..model.arrays import AnyArray, Flags, Ints
@@ -88,6 +90,21 @@ class Comparison:
     merged: tuple[Merged, Merged] | None = None  #: runs that were merged from their ranks
     remarks: tuple[str, ...] = ()  #: what the two dumps are, in sentences for a person
 
+    def join_dataflow(self) -> JointDataflow:
+        """Return the joint dataflow with edges between pairs that differ.
+
+        It is made again only if other pairs agree: a drawing asks for it after the verdict.
+        """
+        agrees = self.pairs["agrees"].to_numpy(dtype=bool)
+        key = agrees.tobytes()
+        if key not in self._dataflows:
+            self._dataflows[key] = self.alignment.joint_dataflow.add_differences(agrees)
+        return self._dataflows[key]
+
+    @cached_property
+    def _dataflows(self) -> dict[bytes, JointDataflow]:
+        return {}
+
     @property
     def slot_pairs(self) -> list[tuple[int, SlotPair]]:
         """The rows of ``pairs`` that are slot pairs."""
@@ -117,7 +134,8 @@ def compare_pairs(
     tensors_r[len(alignment.classes) :] = [pair.reference_tensor for pair in alignment.slot_pairs]
     has_files = _has_file(target, tensors_t) & _has_file(reference, tensors_r)
     is_exact = _is_discrete(target, ids_t) & _is_discrete(reference, ids_r)
-    tolerance = compute_tolerances(alignment, rules, ids_t, ids_r, has_files)
+    is_given = _flag_given_values(target, ids_t) & _flag_given_values(reference, ids_r)
+    tolerance = compute_tolerances(alignment, rules, ids_t, ids_r, has_files, is_given)
     tolerance = np.where(is_exact, 0.0, tolerance)
     resolution = compute_print_resolution(alignment)
     pairs["target_tensor"], pairs["reference_tensor"] = tensors_t, tensors_r
@@ -126,13 +144,13 @@ def compare_pairs(
     prints_t, prints_r, is_set_aside = set_aside_fill(
         fingerprints_t, ids_t, fingerprints_r, ids_r, pairs["has_mask_fill"].to_numpy()
     )
-    statistics = measure_statistics(alignment, ids_t, ids_r, prints_t, prints_r, is_exact)
+    statistics = measure_statistics(prints_t, prints_r, is_exact | is_given)
     pairs["tolerance"] = np.maximum(tolerance, resolution)
     statistics = add_estimates(alignment, pairs, statistics)
     pairs["error"] = statistics.get_largest()
     pairs["layout"] = pd.Series(["same"] * len(pairs), dtype=object)
     allowed_errors = np.maximum(tolerance, resolution / statistics.factors)
-    noise = measure_statistic_noise(alignment, pairs, statistics.errors)
+    noise = measure_statistic_noise(alignment, pairs, statistics.errors, allowed_errors)
     allowed_errors = np.maximum(allowed_errors, noise)
     if spread is not None:
         allowed_errors = np.maximum(allowed_errors, spread.get_allowed(ids_r))
@@ -160,9 +178,12 @@ def compare_pairs(
     if spread is not None:
         widen_tolerances(pairs, spread)
     pairs["agrees"] = (pairs["error"] <= pairs["tolerance"]) & ~has_mismatch
-    baseline = None if spread is None else spread.baseline
     return Comparison(
-        alignment, pairs, find_scalar_differences(alignment, rules), problems, baseline
+        alignment,
+        pairs,
+        find_scalar_differences(alignment, rules),
+        problems,
+        None if spread is None else spread.baseline,
     )
 
 
@@ -172,14 +193,24 @@ def _list_pairs(alignment: Alignment) -> pd.DataFrame:
     pairs["slot_pair"] = pd.Series([None] * len(pairs), dtype=object)
     if not alignment.slot_pairs:
         return pairs
-    columns = {
+    slot_columns: dict[str, Sequence[object]] = {
         "target": [pair.target for pair in alignment.slot_pairs],
         "reference": [pair.reference for pair in alignment.slot_pairs],
         "evidence": ["slot"] * len(alignment.slot_pairs),
         "confidence": [SAME_SLOT] * len(alignment.slot_pairs),
-        "slot_pair": pd.Series(list(alignment.slot_pairs), dtype=object),
+        "slot_pair": alignment.slot_pairs,
     }
-    return pd.concat([pairs, pd.DataFrame(columns)], ignore_index=True)
+    return _append_rows(pairs, slot_columns)
+
+
+def _append_rows(table: pd.DataFrame, columns: Mapping[str, Sequence[object]]) -> pd.DataFrame:
+    """Return a table with further rows; joining tables looks at every object for missing values."""
+    joined_columns = {}
+    for name in table.columns:
+        column = table[name].to_numpy()
+        rows = np.fromiter(columns[name], dtype=column.dtype, count=len(columns[name]))
+        joined_columns[name] = pd.Series(np.concatenate([column, rows]), dtype=column.dtype)
+    return pd.DataFrame(joined_columns)
 
 
 def _flag_mask_fill(alignment: Alignment, rules: Rules, ids_t: Ints, ids_r: Ints) -> Flags:
@@ -187,6 +218,14 @@ def _flag_mask_fill(alignment: Alignment, rules: Rules, ids_t: Ints, ids_r: Ints
     flags_t = flag_mask_fill(alignment.target, alignment.target_kinds, rules)
     flags_r = flag_mask_fill(alignment.reference, alignment.reference_kinds, rules)
     flags: Flags = flags_t[ids_t] | flags_r[ids_r]
+    return flags
+
+
+def _flag_given_values(flow: Flow, values: Ints) -> Flags:
+    """Return whether each value was given to the run: a parameter, or part of the batch."""
+    flags = np.zeros(len(values), dtype=bool)
+    for row in np.flatnonzero(flow.producers[values] < 0).tolist():
+        flags[row] = is_graph_input(flow, int(values[row]))
     return flags
 
 

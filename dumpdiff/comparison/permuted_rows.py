@@ -25,7 +25,9 @@ _LAYOUTS = ("rows permuted", "columns permuted")
 
 def accept_permuted_rows(alignment: Alignment, pairs: pd.DataFrame) -> None:
     """Compare the gradient of a parameter with permuted rows or columns in its order."""
-    if alignment.gradients is None:
+    is_whole = pairs["metric"].to_numpy() == "relative_l2"
+    differs = is_whole & (pairs["error"].to_numpy() > pairs["tolerance"].to_numpy())
+    if alignment.gradients is None or not differs.any():
         return
     rows_of_targets = {value: row for row, value in enumerate(pairs["target"].tolist())}
     gradients_t = {
@@ -35,12 +37,15 @@ def accept_permuted_rows(alignment: Alignment, pairs: pd.DataFrame) -> None:
     for value, gradient in gradients_t.items():
         row, gradient_row = rows_of_targets.get(value, -1), rows_of_targets.get(gradient, -1)
         is_parameter = bool(alignment.target.producers[value] < 0)
-        if not is_parameter or not (_differs(pairs, row) and _differs(pairs, gradient_row)):
+        has_both = row >= 0 and gradient_row >= 0
+        if not is_parameter or not has_both or not (differs[row] and differs[gradient_row]):
             continue
         for axis in range(len(_LAYOUTS)):
             order = _find_order(alignment, pairs, row, axis)
             if order is not None:
                 _compare_in_order(alignment, pairs, gradient_row, axis, order)
+                error, tolerance = pairs["error"].iat[gradient_row], pairs["tolerance"]
+                differs[gradient_row] = error > tolerance.iat[gradient_row]
                 break
 
 
@@ -59,13 +64,6 @@ def _map_named_gradients(alignment: Alignment) -> dict[int, int]:
             elif value in to_target and gradient in to_target:
                 gradients[to_target[value]] = to_target[gradient]
     return gradients
-
-
-def _differs(pairs: pd.DataFrame, row: int) -> bool:
-    """Return whether two whole tensors are beyond their tolerance."""
-    if row < 0 or pairs["metric"].iat[row] != "relative_l2":
-        return False
-    return bool(pairs["error"].iat[row] > pairs["tolerance"].iat[row])
 
 
 def _find_order(alignment: Alignment, pairs: pd.DataFrame, row: int, axis: int) -> Ints | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -47,9 +48,11 @@ def find_scalar_differences(alignment: Alignment, rules: Rules) -> pd.DataFrame:
         alignment.ops["target"].tolist(), alignment.ops["reference"].tolist(), strict=True
     )
     for op_t, op_r in op_pairs:
-        scalars_t, scalars_r = target_scalars.get(op_t, ()), reference_scalars.get(op_r, ())
-        is_same_kind = alignment.target_kinds[op_t] == alignment.reference_kinds[op_r]
-        if not scalars_t or not scalars_r or not is_same_kind:
+        scalars_t = target_scalars.get(op_t)
+        scalars_r = reference_scalars.get(op_r) if scalars_t else None
+        if not scalars_t or not scalars_r:
+            continue
+        if alignment.target_kinds[op_t] != alignment.reference_kinds[op_r]:
             continue
         is_same_call = kinds_t[op_t] == kinds_r[op_r]
         for scalar_t, scalar_r in pair_different_scalars(
@@ -115,10 +118,17 @@ def collect_scalars(flow: Flow, rules: Rules) -> dict[int, tuple[Scalar, ...]]:
     is_scalar = tensors["constant"] & (tensors["size"] <= 1)
     is_scalar &= flag_words(tensors["dtype"], is_floating)
     is_scalar &= np.isfinite(tensors["max"])
-    kinds = flow.trace.ops["kind"].tolist()
+    rows = np.flatnonzero(is_scalar.to_numpy())
+    ops, slots, numbers = (tensors[name].to_numpy()[rows] for name in ("op", "slot", "max"))
+    kinds = flow.trace.ops["kind"].to_numpy()[ops]
+
+    @cache
+    def get_argument_name(kind: str, slot: str) -> str:
+        return rules.get_argument_name(kind, slot.partition(".")[2])
+
     scalars: dict[int, tuple[Scalar, ...]] = {}
-    for op, slot, number in tensors.loc[is_scalar, ["op", "slot", "max"]].itertuples(index=False):
-        argument = rules.get_argument_name(kinds[op], str(slot).partition(".")[2])
-        scalar = Scalar(argument, float(number), str(slot))
+    columns = (ops.tolist(), kinds.tolist(), slots.tolist(), numbers.tolist())
+    for op, kind, slot, number in zip(*columns, strict=True):
+        scalar = Scalar(get_argument_name(kind, slot), number, slot)
         scalars[op] = (*scalars.get(op, ()), scalar)
     return scalars

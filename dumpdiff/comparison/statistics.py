@@ -11,10 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..alignment import Alignment
 from ..alignment.values import Fingerprints, compute_differences
-from ..graph import Flow
-from ..graph.missing_edges import is_graph_input
 from ..graph.statistics import STATISTICS
 from ..model.arrays import Flags, Floats, Ints
 from ..model.sketches import SKETCH
@@ -65,25 +62,18 @@ def compute_extreme_factors(sizes: Floats) -> Floats:
 
 
 def measure_statistics(
-    alignment: Alignment,
-    target_ids: Ints,
-    reference_ids: Ints,
-    prints_t: Fingerprints,
-    prints_r: Fingerprints,
-    is_discrete: Flags,
+    prints_t: Fingerprints, prints_r: Fingerprints, is_exact: Flags
 ) -> StatisticErrors:
     """Return what the statistics of each pair of values show.
 
     ``prints_t`` and ``prints_r`` hold the statistics of each pair, without what is set aside.
     The factor of norm and mean is 1, that of the extremes is :func:`compute_extreme_factors`. It
-    is 1, too, for what is not the result of rounded arithmetic: integers, and values that both runs
-    were given, whose elements differ by their own rounding at most.
+    is 1, too, for what ``is_exact`` says is not the result of rounded arithmetic: integers, and
+    values that both runs were given, whose elements differ by their own rounding at most.
     """
-    target, reference = alignment.target, alignment.reference
-    is_given = _flag_given_values(target, target_ids) & _flag_given_values(reference, reference_ids)
-    rows = np.arange(len(target_ids))
+    rows = np.arange(len(is_exact))
     differences = compute_differences(prints_t, rows, prints_r, rows)
-    return _build_errors(differences, prints_t.size, is_discrete | is_given)
+    return _build_errors(differences, prints_t.size, is_exact)
 
 
 def measure_differences(
@@ -144,11 +134,3 @@ def _compute_shares(errors: Floats, allowed: Floats) -> Floats:
     with np.errstate(all="ignore"):
         shares = np.where(errors == 0, 0.0, errors / allowed)
     return np.where(np.isnan(errors), -1.0, shares)
-
-
-def _flag_given_values(flow: Flow, values: Ints) -> Flags:
-    """Return whether each value was given to the run: a parameter, or part of the batch."""
-    flags = np.zeros(len(values), dtype=bool)
-    for row in np.flatnonzero(flow.producers[values] < 0).tolist():
-        flags[row] = is_graph_input(flow, int(values[row]))
-    return flags

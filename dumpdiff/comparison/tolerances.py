@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -16,11 +15,11 @@ import pandas as pd
 
 from ..alignment import Alignment
 from ..graph import Flow, find_common_dtype
-from ..graph.missing_edges import is_graph_input
-from ..model.arrays import Flags, Floats, Ints
+from ..model.arrays import AnyArray, Flags, Floats, Ints, Objects
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff
 from ..model.result import Baseline
-from ..rulebook import GRADIENT, Rules
+from ..rulebook import Rules
+from .op_kinds import OpKinds
 
 #: A relative error that is allowed to be this large cannot tell right from wrong. A judgment call.
 NO_INFORMATION = 0.3
@@ -56,18 +55,23 @@ class Spread:
 
 
 def compute_tolerances(
-    alignment: Alignment, rules: Rules, target_ids: Ints, reference_ids: Ints, has_files: Flags
+    alignment: Alignment,
+    rules: Rules,
+    target_ids: Ints,
+    reference_ids: Ints,
+    has_files: Flags,
+    is_given: Flags,
 ) -> Floats:
     """Return the tolerance per pair, from both dtypes, the producers' kinds and sum lengths.
 
     Of two producers of different kinds the one with the larger tolerance counts. So does an op that
     only one side has, up to the last values that both have: a framework computes some functions
     less exactly than others (``units``), and the other side may have one op for all of them.
-    ``has_files`` is true where whole tensors are compared. Values that no op computed (parameters,
-    the batch) may only differ by their own rounding, whatever the noise of the network: their
-    elements by u (x rounded to nearest is within u of both x and the rounded: Higham, Accuracy and
-    Stability of Numerical Algorithms, 2nd ed., theorems 2.2 and 2.3), a norm that was itself
-    recorded in the narrow type by one u more.
+    ``has_files`` is true where whole tensors are compared. Values that ``is_given`` says no op of
+    either side computed (parameters, the batch) may only differ by their own rounding, whatever the
+    noise of the network: their elements by u (x rounded to nearest is within u of both x and the
+    rounded: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorems 2.2 and 2.3),
+    a norm that was itself recorded in the narrow type by one u more.
     """
     target, reference = alignment.target, alignment.reference
     coarse_dtype = find_common_dtype(target, reference)
@@ -77,90 +81,127 @@ def compute_tolerances(
     )
     classes = alignment.classes
     productions_t, productions_r = (
-        _list_productions(flow, kinds, rules, values, classes[side].to_numpy())
+        _collect_productions(flow, kinds, rules, values, classes[side].to_numpy())
         for flow, kinds, values, side in (
             (target, alignment.target_kinds, target_ids, "target"),
             (reference, alignment.reference_kinds, reference_ids, "reference"),
         )
     )
-    dtypes_t, dtypes_r = target.list_column("dtype"), reference.list_column("dtype")
 
-    @cache  # few rows differ in all that their tolerance follows from
-    def compute_tolerance(dtype_t: str, dtype_r: str, *productions: _Production) -> float:
-        dtype = _limit_precision(dtype_t, dtype_r, coarse_dtype)
+    def compute_tolerance(row: int) -> float:
+        dtype = _limit_precision(dtypes_t[row], dtypes_r[row], coarse_dtype)
+        productions = [*productions_t.list_of(row), *productions_r.list_of(row)]
         return max(
-            rules.compute_tolerance(dtype, dtype, kind, length)
-            for kind, length in productions or [("identity", 1)]
+            0.0,
+            *(
+                rules.compute_tolerance(dtype, dtype, kind, length)
+                for kind, length in productions or [("identity", 1)]
+            ),
         )
 
-    pairs = list(zip(target_ids.tolist(), reference_ids.tolist(), strict=True))
-    productions = zip(productions_t, productions_r, strict=True)
-    tolerances = [
-        max(0.0, compute_tolerance(dtypes_t[value_t], dtypes_r[value_r], *of_target, *of_reference))
-        for (value_t, value_r), (of_target, of_reference) in zip(pairs, productions, strict=True)
-    ]
-    is_produced = (target.producers[target_ids] >= 0) | (reference.producers[reference_ids] >= 0)
-    for row in np.flatnonzero(~is_produced).tolist():
-        value_t, value_r = pairs[row]
-        if is_graph_input(target, value_t) and is_graph_input(reference, value_r):
-            units = max(get_unit_roundoff(dtypes_t[value_t]), get_unit_roundoff(dtypes_r[value_r]))
-            if units > 0:
-                if has_narrow_statistics and not has_files[row]:
-                    units = 2 * units
-                tolerances[row] = max(units, exact_tolerance)
-    return np.array(tolerances, dtype=float)
+    dtypes_t = target.classes["dtype"].to_numpy()[target_ids]
+    dtypes_r = reference.classes["dtype"].to_numpy()[reference_ids]
+    # few rows differ in all that their tolerance follows from
+    groups, first_rows = _group_equal_rows(
+        [dtypes_t, dtypes_r, *productions_t.columns, *productions_r.columns]
+    )
+    tolerances_of_groups = [compute_tolerance(row) for row in first_rows.tolist()]
+    tolerances = np.array(tolerances_of_groups, dtype=float)[groups]
+    units = np.maximum(_list_roundoffs(dtypes_t), _list_roundoffs(dtypes_r))
+    is_rounded = is_given & (units > 0)
+    if has_narrow_statistics:
+        units = np.where(has_files, units, 2 * units)
+    tolerances[is_rounded] = np.maximum(units, exact_tolerance)[is_rounded]
+    return tolerances
 
 
-def _list_productions(
+def _list_roundoffs(dtypes: Objects) -> Floats:
+    """Return the unit roundoff of each dtype."""
+    codes, words = pd.factorize(dtypes)
+    roundoffs: Floats = np.array([get_unit_roundoff(word) for word in words], dtype=float)[codes]
+    return roundoffs
+
+
+def _group_equal_rows(columns: Sequence[AnyArray]) -> tuple[Ints, Ints]:
+    """Return (rows,) a number that is equal for rows with equal columns, and a row of each."""
+    groups = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        codes, words = pd.factorize(column)
+        groups, _ = pd.factorize(groups * len(words) + codes)
+    _, first_rows = np.unique(groups, return_index=True)
+    return groups, first_rows
+
+
+@dataclass(frozen=True)
+class _Productions:
+    """What made each value: its producer, and the least exact op before it."""
+
+    words: tuple[str, ...]  #: kinds of ops
+    kinds: Ints  #: (values,) place of the producer's kind in ``words``, -1 if there is none
+    lengths: Ints  #: (values,) number of terms in the sums of the producer
+    inexact_kinds: Ints  #: (values,) place of the kind of the least exact op, -1 if there is none
+
+    @property
+    def columns(self) -> tuple[Ints, Ints, Ints]:
+        """All that tells productions apart."""
+        return self.kinds, self.lengths, self.inexact_kinds
+
+    def list_of(self, row: int) -> list[_Production]:
+        """Return the productions of one value."""
+        productions = []
+        if self.kinds[row] >= 0:
+            productions.append((self.words[self.kinds[row]], int(self.lengths[row])))
+        if self.inexact_kinds[row] >= 0:
+            productions.append((self.words[self.inexact_kinds[row]], 1))
+        return productions
+
+
+def _collect_productions(
     flow: Flow, kinds: Sequence[str], rules: Rules, values: Ints, paired_values: Ints
-) -> list[tuple[_Production, ...]]:
-    """Return the productions of each value: of its producer, and of the least exact op before it.
+) -> _Productions:
+    """Return the productions of each value.
 
     A backward record is named as its forward call is; what it gives is the gradient.
     """
-    gradient_kinds = [
-        f"{GRADIENT}{kind}" if call >= 0 and not kind.startswith(GRADIENT) else kind
-        for kind, call in zip(kinds, flow.calls, strict=True)
-    ]
-    is_product = {kind: rules.get_kind_class(kind) == _PRODUCT_CLASS for kind in set(kinds)}
+    op_kinds = OpKinds.from_names(kinds)
+    calls = flow.trace.ops["forward"].to_numpy()
+    gradient_kinds = op_kinds.name_gradients(calls >= 0)
     producers = flow.producers[values]
     is_produced = producers >= 0
-    is_product_op = np.array([is_product[kind] for kind in kinds], dtype=bool)
+    is_product_op = op_kinds.flag(lambda kind: rules.get_kind_class(kind) == _PRODUCT_CLASS)
     lengths = np.zeros(len(values), dtype=np.int64)
     lengths[is_produced] = _compute_sum_lengths(
         flow, producers[is_produced], values[is_produced], is_product_op
     )
     inexact_kinds = _find_inexact_kinds(flow, gradient_kinds, rules, paired_values)
-    productions = []
-    columns = (values.tolist(), producers.tolist(), lengths.tolist())
-    for value, producer, length in zip(*columns, strict=True):
-        own = [(gradient_kinds[producer], length)] if producer >= 0 else []
-        earlier = [(inexact_kinds[value], 1)] if value in inexact_kinds else []
-        productions.append((*own, *earlier))
-    return productions
+    return _Productions(
+        gradient_kinds.words,
+        np.where(is_produced, gradient_kinds.codes[producers], -1),
+        lengths,
+        inexact_kinds[values],
+    )
 
 
-def _find_inexact_kinds(
-    flow: Flow, kinds: Sequence[str], rules: Rules, paired_values: Ints
-) -> dict[int, str]:
-    """Return value -> kind of the least exact op that it is computed by since paired values.
+def _find_inexact_kinds(flow: Flow, kinds: OpKinds, rules: Rules, paired_values: Ints) -> Ints:
+    """Return (classes,) the kind of the least exact op that computes a value since paired values.
 
-    Only ops that a framework computes less exactly than most have an entry.
+    It is a place in the words of ``kinds``; -1 where no such op is less exact than most.
     """
     usual_tolerance = rules.compute_tolerance("float32", "float32", "identity")
-    tolerances = {kind: rules.compute_tolerance("float32", "float32", kind) for kind in set(kinds)}
-    inexact_kinds: dict[int, str] = {}
-    if max(tolerances.values(), default=0.0) <= usual_tolerance:
+    tolerances = [rules.compute_tolerance("float32", "float32", kind) for kind in kinds.words]
+    inexact_kinds = np.full(len(flow.sizes), -1)
+    is_used = np.bincount(kinds.codes, minlength=len(kinds.words)) > 0
+    if max((tolerances[code] for code in np.flatnonzero(is_used)), default=0.0) <= usual_tolerance:
         return inexact_kinds
     is_paired = np.zeros(len(flow.sizes), dtype=bool)
     is_paired[paired_values] = True
-    for op, kind in enumerate(kinds):
-        before = [
-            inexact_kinds[x] for x in flow.reads[op] if x in inexact_kinds and not is_paired[x]
-        ]
+    kind_of: dict[int, int] = {}
+    for op, kind in enumerate(kinds.codes.tolist()):
+        before = [kind_of[x] for x in flow.reads[op] if x in kind_of and not is_paired[x]]
         least_exact = max((kind, *before), key=tolerances.__getitem__)
         if tolerances[least_exact] > usual_tolerance:
-            inexact_kinds.update(dict.fromkeys(flow.writes[op], least_exact))
+            kind_of.update(dict.fromkeys(flow.writes[op], least_exact))
+    inexact_kinds[list(kind_of)] = list(kind_of.values())
     return inexact_kinds
 
 
@@ -222,7 +263,7 @@ def _compute_sum_lengths(flow: Flow, producers: Ints, values: Ints, is_product_o
     for position in (0, 1):
         rows = np.flatnonzero(counts > position)
         input_sizes[rows, position] = sizes[reads.values[reads.starts[rows] + position]]
-    calls = np.array(flow.calls, dtype=np.int64)[producers]
+    calls = flow.trace.ops["forward"].to_numpy()[producers]
     for row in np.flatnonzero(is_product_op[producers] & (calls >= 0) & (counts < 2)).tolist():
         factor_sizes = [int(sizes[factor]) for factor in flow.reads[calls[row]]]
         if sizes[values[row]] in factor_sizes:

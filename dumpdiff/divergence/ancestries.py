@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..model.arrays import Flags
+from ..model.arrays import Flags, Floats, Ints
 from ..model.verdict import AGREEING, INCOMPARABLE, UNPAIRED
 from .error_bounds import build_carried_share_function
 from .joint_graph import JointGraph
@@ -93,10 +93,36 @@ class Ancestries:
         replaced._replaced = {node: others[node] for node in nodes}
         return replaced
 
-    def list_cancellations(self, nodes: Collection[int]) -> list[float]:
-        """Return the cancellation in the ancestry of each of some nodes."""
-        is_distant = self.flag_distant().tolist()
-        return [self[node].cancellation if is_distant[node] else 1.0 for node in nodes]
+    def measure_cancellations(self, pairs: Ints) -> Floats:
+        """Return (all pairs,) the cancellation in the ancestry of some pairs, 1 for the others."""
+        cancellations = np.ones(len(self._errors))
+        distant_pairs = pairs[self.flag_distant()[pairs]].tolist()
+        for pair in distant_pairs:
+            cancellations[pair] = self._measure_cancellation(pair)
+        return cancellations
+
+    def _measure_cancellation(self, node: int) -> float:
+        """Return the cancellation in the ancestry of a node, see :class:`Ancestry`."""
+        known_ancestry = self._replaced.get(node) or self._known.get(node)
+        if known_ancestry is not None:
+            return known_ancestry.cancellation
+        cancellation = 1.0
+        for parent in self._graph.list_parents(node):
+            beyond = self._find_beyond(parent, node)
+            if beyond is not None:
+                parent_cancellation = max(self._cancellations[parent], beyond.cancellation)
+                share = self._compute_share(parent, node)
+                cancellation = max(cancellation, share * parent_cancellation)
+        return cancellation
+
+    def _find_beyond(self, parent: int, node: int) -> Ancestry | None:
+        """Return the ancestry of a parent that was not compared, None for others.
+
+        In a cycle, nothing is known of a parent that the walk comes to later.
+        """
+        if self._graph.ranks[parent] > self._graph.ranks[node]:
+            return _NO_ANCESTRY
+        return self._known[parent] if self._state[parent] in UNKNOWN else None
 
     def flag_distant(self) -> Flags:
         """Return (nodes,) whether a parent was not compared: the ancestry reaches behind it.
@@ -112,21 +138,19 @@ class Ancestries:
         return flags
 
     def _collect(self, node: int) -> Ancestry:
-        """Return the ancestry of a node; an incomparable parent is replaced by its own ancestry.
-
-        In a cycle, nothing is known of a parent that the walk comes to later.
-        """
-        parents = self._graph.parents[node]
+        """Return the ancestry of a node; an incomparable parent is replaced by its own ancestry."""
+        parents = self._graph.list_parents(node)
         if not parents:
             return _NO_ANCESTRY
         state, ranks = self._state, self._graph.ranks
+        rank = ranks[node]
         agreeing_errors, diverged_errors, carried_errors, noises = [], [], [], []
         cancellation = 1.0
         ancestors: dict[int, None] = {}
         unpaired_nodes: dict[int, None] = {}
         for parent in parents:
             share = self._compute_share(parent, node)
-            is_later = ranks[parent] > ranks[node]
+            is_later = ranks[parent] > rank
             if is_later or state[parent] in UNKNOWN:
                 beyond = _NO_ANCESTRY if is_later else self._known[parent]
                 agreeing_errors.append(beyond.worst_agreeing_error)

@@ -9,7 +9,7 @@ import numpy as np
 from ..graph import Flow
 from ..model.arrays import Flags, Ints
 from ..model.dtypes import is_floating
-from ..model.trace import FORWARD, PHASES
+from ..model.trace import FORWARD, PHASES, flag_words
 from ..model.verdict import INCOMPARABLE, RECONVERGED, VALUE_STATES
 from .joint_graph import JointGraph
 from .states import States
@@ -84,9 +84,11 @@ def count_index_ops(graph: JointGraph, states: States) -> dict[str, int]:
         ("reference", alignment.reference, graph.reference_nodes),
     ):
         has_results, _ = flag_compared_ops(flow, nodes, is_settled)
-        is_chosen = has_results & ~_flag_sources(flow, is_settled[nodes]) & ~_flag_float_ops(flow)
-        is_chosen &= (flow.trace.ops["phase"] == FORWARD).to_numpy()
-        counts[side] = int(is_chosen.sum())
+        is_index_op = has_results & ~_flag_float_ops(flow)
+        is_index_op &= flow.trace.ops["phase"].to_numpy() == FORWARD
+        if is_index_op.any():
+            is_index_op &= ~_flag_sources(flow, is_settled[nodes])
+        counts[side] = int(is_index_op.sum())
     return counts
 
 
@@ -107,7 +109,7 @@ def _flag_sources(flow: Flow, is_flagged: Flags) -> Flags:
 
 def _flag_float_ops(flow: Flow) -> Flags:
     """Return (ops,) whether an op reads or writes floating-point values."""
-    has_floats = np.array([is_floating(dtype) for dtype in flow.list_column("dtype")], dtype=bool)
+    has_floats = flag_words(flow.classes["dtype"], is_floating)
     rows = np.flatnonzero(flow.tensor_class >= 0)
     rows = rows[has_floats[flow.tensor_class[rows]]]
     flags: Flags = np.bincount(flow.tensors["op"].to_numpy()[rows], minlength=len(flow.reads)) > 0
@@ -163,10 +165,10 @@ def _count_side(
     """Return the counts of one side by phase, without phases that have no op to count."""
     has_results, has_compared = flag_compared_ops(flow, nodes, is_compared)
     _, has_reconverged = flag_compared_ops(flow, nodes, is_reconverged)
-    value_phases = flow.classes["phase"].to_numpy()
+    phases, value_phases = flow.trace.ops["phase"].to_numpy(), flow.classes["phase"].to_numpy()
     table = {}
     for phase in PHASES:
-        in_phase = (flow.trace.ops["phase"] == phase).to_numpy() & has_results
+        in_phase = has_results & (phases == phase)
         n_ops = int(in_phase.sum())
         if n_ops == 0:
             continue

@@ -28,7 +28,8 @@ def learn_equivalences(graph: JointGraph, states: States) -> tuple[Equivalence, 
     alignment = graph.comparison.alignment
     counts: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
     n_pairs = len(graph.comparison.pairs)
-    is_instructive = states.ancestry.flag_distant()[:n_pairs] | ~_flag_equal_kinds(graph)
+    is_distant = states.ancestry.flag_distant()[:n_pairs]
+    is_instructive = is_distant | _flag_different_kinds(graph)
     is_instructive &= states.state[:n_pairs] == AGREEING
     for node in np.flatnonzero(is_instructive).tolist():
         ancestry = states.ancestry[node]
@@ -48,34 +49,32 @@ def learn_equivalences(graph: JointGraph, states: States) -> tuple[Equivalence, 
     )
 
 
-def _flag_equal_kinds(graph: JointGraph) -> Flags:
-    """Return (pairs,) whether both values have producers of equal kind: the most frequent case."""
+def _flag_different_kinds(graph: JointGraph) -> Flags:
+    """Return (pairs,) whether both values have producers, of different kinds."""
     n_pairs = len(graph.comparison.pairs)
     side_t, side_r = graph.sides
-    number_of_kind = {kind: number for number, kind in enumerate({*side_t.kinds, *side_r.kinds})}
-    is_produced = np.ones(n_pairs, dtype=bool)
-    kinds_of_sides = []
-    for side in graph.sides:
-        kinds_of_ops = np.array([number_of_kind[kind] for kind in side.kinds], dtype=np.int64)
-        producers = side.flow.producers[side.classes[:n_pairs]]
-        is_produced &= producers >= 0
-        kinds_of_sides.append(kinds_of_ops[producers])
-    flags: Flags = is_produced & (kinds_of_sides[0] == kinds_of_sides[1])
+    words = dict.fromkeys((*side_t.op_kinds.words, *side_r.op_kinds.words))
+    number_of_kind = {word: number for number, word in enumerate(words)}
+    producers_t, producers_r = side_t.producers[:n_pairs], side_r.producers[:n_pairs]
+    kinds_t, kinds_r = (side.op_kinds.measure(number_of_kind.__getitem__) for side in graph.sides)
+    flags = (producers_t >= 0) & (producers_r >= 0)
+    flags[flags] = kinds_t[producers_t[flags]] != kinds_r[producers_r[flags]]
     return flags
 
 
 def match_parameter_names(graph: JointGraph, states: States) -> tuple[tuple[str, str], ...]:
     """Return (target's name, reference's name) of every agreeing parameter that both sides name."""
     alignment = graph.comparison.alignment
-    names_t = alignment.target.list_column("parameter")
-    names_r = alignment.reference.list_column("parameter")
+    groups = graph.comparison.pairs["group"].to_numpy()
+    names_t = alignment.target.classes["parameter"].to_numpy()
+    names_r = alignment.reference.classes["parameter"].to_numpy()
+    is_named_t = (names_t != "")[graph.target_classes[: len(groups)]]
+    is_named_r = (names_r != "")[graph.reference_classes[: len(groups)]]
     name_pairs = []
-    for node, group in enumerate(graph.comparison.pairs["group"]):
-        if group is not None or states.state[node] != AGREEING:
-            continue
-        name_t = str(names_t[graph.target_classes[node]])
-        name_r = str(names_r[graph.reference_classes[node]])
-        if name_t and name_r:
+    for node in np.flatnonzero(is_named_t & is_named_r).tolist():
+        if groups[node] is None and states.state[node] == AGREEING:
+            name_t = str(names_t[graph.target_classes[node]])
+            name_r = str(names_r[graph.reference_classes[node]])
             name_pairs.append((name_t, name_r))
     return tuple(name_pairs)
 

@@ -66,9 +66,8 @@ def compute_conditioning(graph: JointGraph, rules: Rules) -> Floats:
     n_pairs = len(graph.comparison.pairs)
     factors = np.zeros(n_pairs)
     for side in graph.sides:
-        factor_of_kind = {kind: rules.get_conditioning(kind) for kind in set(side.kinds)}
-        factors_of_ops = np.array([factor_of_kind[kind] for kind in side.kinds], dtype=float)
-        producers = _get_producers(side)[:n_pairs]
+        factors_of_ops = side.op_kinds.measure(rules.get_conditioning)
+        producers = side.producers[:n_pairs]
         is_produced = producers >= 0
         factors[is_produced] = np.maximum(
             factors[is_produced], factors_of_ops[producers[is_produced]]
@@ -91,18 +90,22 @@ def compute_cancellation(graph: JointGraph) -> Floats:
     totals, sums = np.full((2, graph.n_nodes), np.nan), np.full((2, graph.n_nodes), np.nan)
     for row, side in enumerate(graph.sides):
         has_value = side.classes >= 0
-        sums[row, has_value] = np.array(side.flow.rms)[side.classes[has_value]]
+        sums[row, has_value] = side.rms[side.classes[has_value]]
         totals[row] = _add_terms(graph, side)
         _add_totals_of_ranks(totals[row], side)
     totals[~np.isfinite(totals)] = np.nan
     ratios = np.fmin(*totals) / np.maximum(np.fmax(*sums), _TINY)
-    factors: Floats = np.fmax(1.0, ratios)
+    factors = np.fmax(1.0, ratios).tolist()
     for node, exponent in _iterate_exponents(graph):
         factors[node] = max(factors[node], exponent)
-    sources = {**_find_unwritten_nodes(graph), **_find_scaled_nodes(graph)}
-    for node in filter(sources.__contains__, graph.order):
-        factors[node] = max(factors[node], factors[sources[node]])
-    return factors
+    sources = np.full(graph.n_nodes, -1)
+    for find_sources in (_find_unwritten_nodes, _find_scaled_nodes):
+        nodes, nodes_before = find_sources(graph)
+        sources[nodes] = nodes_before
+    source_list = sources.tolist()
+    for node in graph.sort_nodes(sources >= 0):
+        factors[node] = max(factors[node], factors[source_list[node]])
+    return np.array(factors, dtype=float)
 
 
 def _iterate_exponents(graph: JointGraph) -> Iterator[tuple[int, float]]:
@@ -146,6 +149,8 @@ def compute_elementwise_errors(graph: JointGraph, errors: Sequence[float]) -> Fl
         return elementwise_errors
     for node, root in _iterate_roots(graph, _flag_squares, is_chosen):
         elementwise_errors[node] = _bound_square(graph, root)
+    # the other two are about differences of extremes
+    is_chosen &= pairs["statistic"].isin(("max", "min")).to_numpy()
     for node, root in _iterate_roots(graph, _flag_monotonic, is_chosen):
         elementwise_errors[node] = _apply_to_extremes(graph, node, root)
     for node in _iterate_masked(graph, is_chosen):
@@ -157,7 +162,7 @@ def _iterate_masked(graph: JointGraph, is_chosen: Flags) -> Iterator[int]:
     """Yield the pairs that both sides compute from one pair by signs or masks for its elements."""
     sources: list[dict[int, int]] = []
     for side in graph.sides:
-        flow, producers = side.flow, _get_producers(side)
+        flow, producers = side.flow, side.producers
         source_of: dict[int, int] = {}
         for node in np.flatnonzero(is_chosen & (producers[: len(is_chosen)] >= 0)).tolist():
             producer, size = int(producers[node]), flow.sizes[side.classes[node]]
@@ -208,17 +213,14 @@ def _bound_extremes(graph: JointGraph, node: int) -> float:
 
 
 def _is_difference_of_extreme(graph: JointGraph, node: int) -> bool:
-    """Return whether an extreme differs most, and mean and norm by no more than the tolerance."""
-    pair = graph.comparison.pairs.iloc[node]
-    if pair["statistic"] not in ("max", "min"):
-        return False
+    """Return whether mean and norm differ by no more than the tolerance."""
     scales: list[float] = []
     means: list[float] = []
     for side in graph.sides:
         value = int(side.classes[node])
         scales.append(side.flow.rms[value])
         means.append(side.flow.list_column("mean")[value])
-    limit = float(pair["tolerance"]) * max(scales)
+    limit = float(graph.comparison.pairs["tolerance"].iat[node]) * max(scales)
     has_equal_means = not abs(means[0] - means[1]) > limit  # some dumps have none
     return has_equal_means and abs(scales[0] - scales[1]) <= limit
 
@@ -233,7 +235,7 @@ def _iterate_roots(
     roots: list[dict[int, int]] = []
     for side in graph.sides:
         flow = side.flow
-        producers = _get_producers(side)[: len(is_chosen)]
+        producers = side.producers[: len(is_chosen)]
         is_flagged = is_chosen & (producers >= 0) & flag_ops(side)[producers]
         root_of: dict[int, int] = {}
         for node in np.flatnonzero(is_flagged).tolist():
@@ -266,29 +268,29 @@ def _apply_to_extremes(graph: JointGraph, node: int, root: int) -> float:
     """
     if not _is_difference_of_extreme(graph, node):
         return 0.0
-    pair = graph.comparison.pairs.iloc[node]
-    column = str(pair["statistic"])
+    pairs = graph.comparison.pairs
+    column = str(pairs["statistic"].iat[node])
     kind = graph.sides[0].kinds[graph.sides[0].find_producer(node)]
     function, is_rising = _MONOTONIC_FUNCTIONS[kind]
     input_column = column if is_rising else {"max": "min", "min": "max"}[column]
     inputs, outputs = [], []
     for side in graph.sides:
-        classes = side.flow.classes
-        inputs.append(float(classes[input_column].iat[int(side.classes[root])]))
-        outputs.append(float(classes[column].iat[int(side.classes[node])]))
+        flow = side.flow
+        inputs.append(float(flow.list_column(input_column)[int(side.classes[root])]))
+        outputs.append(float(flow.list_column(column)[int(side.classes[node])]))
     with np.errstate(all="ignore"):
         expected = abs(float(function(inputs[0])) - float(function(inputs[1])))
     difference = abs(outputs[0] - outputs[1])
     if not difference > 0 or not math.isfinite(expected):
         return 0.0
-    return float(pair["error"]) * expected / difference + float(pair["tolerance"])
+    error, tolerance = float(pairs["error"].iat[node]), float(pairs["tolerance"].iat[node])
+    return error * expected / difference + tolerance
 
 
 def _flag_monotonic(side: GraphSide) -> Flags:
     """Return (ops,) whether each op applies a monotonic function to the one value it reads."""
-    flags: Flags = np.zeros(len(side.kinds), dtype=bool)
-    for op, kind in enumerate(side.kinds):
-        flags[op] = kind in _MONOTONIC_FUNCTIONS and len(side.flow.reads[op]) == 1
+    is_monotonic = side.op_kinds.flag(_MONOTONIC_FUNCTIONS.__contains__)
+    flags: Flags = is_monotonic & (side.flow.read_lists.counts == 1)
     return flags
 
 
@@ -298,61 +300,45 @@ def _flag_squares(side: GraphSide) -> Flags:
     table = flow.tensors
     is_read = (table["slot_kind"] != "output").to_numpy() & (flow.tensor_class >= 0)
     n_inputs = np.bincount(table["op"].to_numpy()[is_read], minlength=len(side.kinds))
-    flags: Flags = np.zeros(len(side.kinds), dtype=bool)
-    for op, kind in enumerate(side.kinds):
-        is_own_product = kind == _PRODUCT and n_inputs[op] > 1
-        flags[op] = len(flow.reads[op]) == 1 and (kind in _SQUARE_KINDS or is_own_product)
+    is_own_product = side.op_kinds.flag(lambda kind: kind == _PRODUCT) & (n_inputs > 1)
+    is_square = side.op_kinds.flag(_SQUARE_KINDS.__contains__) | is_own_product
+    flags: Flags = is_square & (flow.read_lists.counts == 1)
     return flags
 
 
-def _get_producers(side: GraphSide) -> Ints:
-    """Return (nodes,) the op of a side that produced each node's value, -1 if none did."""
-    producers: Ints = np.where(side.classes >= 0, side.flow.producers[side.classes], -1)
-    return producers
+def _find_scaled_nodes(graph: JointGraph) -> tuple[Ints, Ints]:
+    """Return nodes and the node that each is a multiple of, as by clipping or a loss scale.
 
-
-def _iterate_productions(side: GraphSide, is_chosen: Flags) -> Iterator[tuple[int, int, int, str]]:
-    """Yield (node, class, producer, kind without "grad:") of the values that chosen ops produced.
-
-    ``is_chosen`` is (ops,).
+    Where both sides say so, the reference comes last.
     """
-    producers = _get_producers(side)
-    nodes = np.flatnonzero(producers >= 0)
-    nodes = nodes[is_chosen[producers[nodes]]]
-    name_of_kind = {kind: kind.removeprefix("grad:") for kind in set(side.kinds)}
-    columns = (nodes.tolist(), side.classes[nodes].tolist(), producers[nodes].tolist())
-    for node, value, producer in zip(*columns, strict=True):
-        yield node, value, producer, name_of_kind[side.kinds[producer]]
-
-
-def _find_scaled_nodes(graph: JointGraph) -> dict[int, int]:
-    """Return node -> the node that it is a multiple of, as by clipping or a loss scale."""
-    scaled_nodes = {}
+    nodes_of_sides, sources_of_sides = [], []
     for side in graph.sides:
-        sizes = side.flow.list_column("size")
-        is_scaling = [kind.removeprefix("grad:") in SCALING_KINDS for kind in side.kinds]
-        for node, value, producer, _ in _iterate_productions(side, np.array(is_scaling, bool)):
-            inputs = [read for read in side.flow.reads[producer] if sizes[read] > 1]
-            if len(inputs) == 1 and sizes[inputs[0]] == sizes[value]:
-                scaled_nodes[node] = int(side.nodes[inputs[0]])
-    return scaled_nodes
+        sizes = side.flow.sizes
+        nodes = np.flatnonzero(_flag_kinds(side, SCALING_KINDS)[side.producers])
+        values, positions = side.flow.list_reads(side.producers[nodes])
+        is_tensor = sizes[values] > 1
+        values, positions = values[is_tensor], positions[is_tensor]
+        n_tensors = np.bincount(positions, minlength=len(nodes))
+        is_multiple = n_tensors[positions] == 1
+        is_multiple &= sizes[values] == sizes[side.classes[nodes[positions]]]
+        nodes_of_sides.append(nodes[positions[is_multiple]])
+        sources_of_sides.append(side.nodes[values[is_multiple]])
+    return np.concatenate(nodes_of_sides), np.concatenate(sources_of_sides)
 
 
-def _find_unwritten_nodes(graph: JointGraph) -> dict[int, int]:
-    """Return node that no recorded op wrote -> the first node of its size that it is computed from.
+def _find_unwritten_nodes(graph: JointGraph) -> tuple[Ints, Ints]:
+    """Return nodes that no recorded op wrote, and the first node of its size that each is made of.
 
     A run reduces gradients without a record, or writes the same sum by another op.
     """
     sizes = _average_class_column(graph, lambda flow: flow.sizes)
     has_writer = np.zeros(graph.n_nodes, dtype=bool)
     for side in graph.sides:
-        has_writer |= _get_producers(side) >= 0
-    sources = {}
-    for node in np.flatnonzero(~has_writer).tolist():
-        parents = [parent for parent in graph.parents[node] if sizes[parent] == sizes[node]]
-        if parents:
-            sources[node] = parents[0]
-    return sources
+        has_writer |= side.producers >= 0
+    parents, children = graph.edges
+    is_source = ~has_writer[children] & (sizes[parents] == sizes[children])
+    nodes, first_edges = np.unique(children[is_source], return_index=True)
+    return nodes, parents[is_source][first_edges]
 
 
 def _add_terms(graph: JointGraph, side: GraphSide) -> Floats:
@@ -367,13 +353,13 @@ def _add_terms(graph: JointGraph, side: GraphSide) -> Floats:
     rounding is left of its gradient.
     """
     flow = side.flow
-    producers = _get_producers(side)
+    producers = side.producers
     is_named_gradient = _flag_kinds(side, {_PARAMETER_GRADIENT})[producers]
     is_canceling = _flag_kinds(side, _CANCELING_KINDS)[producers]
     is_vector_gradient = _flag_vector_gradients(side) & ~is_named_gradient & ~is_canceling
     is_sum = is_named_gradient | is_vector_gradient | _flag_kinds(side, {"sum"})[producers]
     terms, owners = _list_terms(graph, side, is_named_gradient, is_canceling | is_vector_gradient)
-    rms, sizes = np.array(flow.rms), np.maximum(1.0, flow.sizes)
+    rms, sizes = side.rms, np.maximum(1.0, flow.sizes)
     n_repetitions = np.where(is_sum[owners], sizes[terms] / sizes[side.classes[owners]], 1.0)
     magnitudes = rms[terms] * np.maximum(1.0, n_repetitions)
     totals = np.full(graph.n_nodes, np.nan)
@@ -389,7 +375,9 @@ def _add_terms(graph: JointGraph, side: GraphSide) -> Floats:
     totals[nodes] = np.sqrt(np.sqrt(n_products)) * rms[first_factors] * rms[last_factors]
     for node in np.flatnonzero(_flag_kinds(side, _REDUCTIONS)[producers]).tolist():
         totals[node] = _add_addends(side, int(side.classes[node]), int(producers[node]))
-    is_broadcast = _flag_kinds(side, {_PRODUCT, _QUOTIENT})[producers] & ~is_vector_gradient
+    is_product = _flag_kinds(side, {_PRODUCT, _QUOTIENT})[producers] & ~is_vector_gradient
+    totals[is_product] = np.nan
+    is_broadcast = is_product & _flag_broadcast_gradients(side)
     for node in np.flatnonzero(is_broadcast).tolist():
         totals[node] = _add_broadcast_terms(side, int(side.classes[node]), int(producers[node]))
     _add_terms_of_sums(totals, graph, side, is_sum)
@@ -402,16 +390,20 @@ def _add_terms_of_sums(totals: Floats, graph: JointGraph, side: GraphSide, is_su
     A sum of sums is one sum: its rounding errors are relative to the terms of all of them. So the
     gradient of a bias that several calls share may be nothing but rounding, as that of each call.
     """
-    flow, producers, rms = side.flow, _get_producers(side), np.array(side.flow.rms)
-    is_addition = _flag_kinds(side, _SUM_KINDS)[producers] & ~is_sum
+    is_addition = _flag_kinds(side, _SUM_KINDS)[side.producers] & ~is_sum
     is_sum = is_sum & np.isfinite(totals)
-    for node in filter(is_addition.__getitem__, graph.order):
-        terms = list(flow.reads[producers[node]])
-        nodes = side.nodes[terms]
-        if is_sum[nodes].any():
-            magnitudes = np.where(is_sum[nodes], totals[nodes], rms[terms])
-            totals[node] = magnitudes.sum()
-            is_sum[node] = True
+    additions = graph.sort_nodes(is_addition)
+    terms_of_additions = side.flow.read_lists.take(side.producers[additions])
+    nodes_of_terms = side.nodes[terms_of_additions.values].tolist()
+    starts = terms_of_additions.starts.tolist()
+    is_known_sum = is_sum.tolist()
+    for position, node in enumerate(additions):
+        nodes = nodes_of_terms[starts[position] : starts[position + 1]]
+        if any(is_known_sum[term_node] for term_node in nodes):
+            terms = terms_of_additions.values[starts[position] : starts[position + 1]]
+            flags = [is_known_sum[term_node] for term_node in nodes]
+            totals[node] = np.where(flags, totals[nodes], side.rms[terms]).sum()
+            is_known_sum[node] = True
 
 
 def _flag_kinds(side: GraphSide, kinds: Collection[str]) -> Flags:
@@ -419,9 +411,7 @@ def _flag_kinds(side: GraphSide, kinds: Collection[str]) -> Flags:
 
     The last one is False, for values that no op produced.
     """
-    is_chosen = {kind: kind.removeprefix("grad:") in kinds for kind in set(side.kinds)}
-    flags: Flags = np.array([*(is_chosen[kind] for kind in side.kinds), False], dtype=bool)
-    return flags
+    return np.append(side.op_kinds.flag_operators(kinds), False)
 
 
 def _list_terms(
@@ -436,10 +426,10 @@ def _list_terms(
     parents, children = graph.edges
     is_term = is_named_gradient[children] & (side.classes[parents] >= 0)
     nodes = np.flatnonzero(is_computed)
-    values, positions = flow.list_reads(_get_producers(side)[nodes])
+    values, positions = flow.list_reads(side.producers[nodes])
     terms = np.append(side.classes[parents[is_term]], values)
     owners = np.append(children[is_term], nodes[positions])
-    is_known = np.isfinite(np.array(flow.rms)[terms])
+    is_known = np.isfinite(side.rms[terms])
     return terms[is_known], owners[is_known]
 
 
@@ -453,13 +443,34 @@ def _find_ends(terms: Ints, owners: Ints, is_chosen: Flags) -> tuple[Ints, Ints,
 
 def _flag_vector_gradients(side: GraphSide) -> Flags:
     """Return (nodes,) whether a backward record gives a value with one axis."""
+    shapes = side.flow.shapes
+    flags = _flag_records(side)[side.producers]
+    nodes = np.flatnonzero(flags)
+    shapes_of_nodes = [shapes[value] for value in side.classes[nodes].tolist()]
+    flags[nodes] = [shape is not None and len(shape) == 1 for shape in shapes_of_nodes]
+    return flags
+
+
+def _flag_records(side: GraphSide) -> Flags:
+    """Return (ops + 1,) whether each op is the backward record of a call; the last one is False."""
+    return np.append(side.flow.trace.ops["forward"].to_numpy() >= 0, False)
+
+
+def _flag_broadcast_gradients(side: GraphSide) -> Flags:
+    """Return (nodes,) whether a record gives a value that is several times smaller than it reads.
+
+    What it reads first is the gradient of the result.
+    """
     flow = side.flow
-    is_vector = np.array([shape is not None and len(shape) == 1 for shape in flow.shapes], bool)
-    is_record = np.append(np.asarray(flow.calls, dtype=np.int64) >= 0, False)
-    flags = np.zeros(len(side.classes), dtype=bool)
-    has_value = side.classes >= 0
-    flags[has_value] = is_vector[side.classes[has_value]]
-    flags &= is_record[_get_producers(side)]
+    flags = _flag_records(side)[side.producers]
+    nodes = np.flatnonzero(flags)
+    reads = flow.read_lists.take(side.producers[nodes])
+    has_gradient = reads.counts > 0
+    nodes, starts = nodes[has_gradient], reads.starts[:-1][has_gradient]
+    flags[:] = False
+    given_sizes = flow.sizes[reads.values[starts]]
+    n_terms = given_sizes // np.maximum(1, flow.sizes[side.classes[nodes]])
+    flags[nodes] = n_terms >= _MIN_BROADCAST_TERMS
     return flags
 
 
@@ -524,14 +535,12 @@ def build_share_function(graph: JointGraph) -> Callable[[int, int], float]:
     sum is that of its terms times their shares: a new weight differs by little of what a step
     differs by. The gradient of a term is no sum of terms, although its record names the operator.
     """
-    rms = _average_class_column(graph, lambda flow: np.asarray(flow.rms, dtype=float)).tolist()
+    rms = _average_class_column(graph, lambda flow: np.array(flow.rms, dtype=float)).tolist()
     is_sum_node = np.zeros(graph.n_nodes, dtype=bool)
     for side in graph.sides:
-        is_sum_op = np.array([kind in _SUM_KINDS for kind in side.kinds], dtype=bool)
-        is_sum_op &= np.asarray(side.flow.calls, dtype=np.int64) < 0
-        producers = _get_producers(side)
-        is_produced = producers >= 0
-        is_sum_node[is_produced] |= is_sum_op[producers[is_produced]]
+        is_sum_op = np.append(side.op_kinds.flag(_SUM_KINDS.__contains__), False)
+        is_sum_op &= ~_flag_records(side)
+        is_sum_node |= is_sum_op[side.producers]
     is_sum = is_sum_node.tolist()
 
     def compute_share(node: int, child: int) -> float:

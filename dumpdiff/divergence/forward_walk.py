@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import filterfalse
 
 import numpy as np
+import pandas as pd
 
 from ..comparison import NO_INFORMATION
 from ..comparison.new_weights import find_new_weight_rows
 from ..graph import find_common_dtype
 from ..graph.adjoints import VALUE_DEPENDENT_KINDS
-from ..model.arrays import Floats
+from ..model.arrays import Flags, Floats, Objects
 from ..model.dtypes import MASK_MAGNITUDE, get_unit_roundoff
 from ..model.trace import FORWARD, OPTIMIZER
 from ..model.verdict import (
@@ -75,6 +75,13 @@ class _Bounds:
         inherited_cancellation = min(self.max_cancellations[node], inherited_cancellation)
         return self.tolerances[node] * max(self.cancellations[node], inherited_cancellation)
 
+    def allow_cancellations(self, inherited_cancellations: Floats) -> Floats:
+        """Return (pairs,) the same of all pairs."""
+        own_cancellations = np.array(self.cancellations[: len(self.tolerances)])
+        inherited_cancellations = np.minimum(self.max_cancellations, inherited_cancellations)
+        largest: Floats = np.maximum(own_cancellations, inherited_cancellations)
+        return np.array(self.tolerances) * largest
+
 
 def _build_bounds(graph: JointGraph, rules: Rules, cancellation: Floats) -> _Bounds:
     pairs = graph.comparison.pairs
@@ -103,18 +110,17 @@ def walk_forwards(
     pairs = graph.comparison.pairs
     bounds = _build_bounds(graph, rules, cancellation)
     errors, tolerances, factors = bounds.errors, bounds.tolerances, bounds.factors
-    is_excused = np.isin(np.arange(len(pairs)), list(excused_nodes))
-    is_comparable = (pairs["comparable"] & pairs["slot_pair"].isna() & ~is_excused).tolist()
-    is_broken = (pairs["nonfinite_mismatch"] > 0).tolist()
-    settled_nodes = _list_settled_nodes(errors, tolerances, is_comparable, is_broken)
-    state = _list_first_states(graph, settled_nodes)
+    can_be_judged, has_mismatch, is_settled = _flag_pairs(pairs, errors, excused_nodes)
+    is_comparable, is_broken = can_be_judged.tolist(), has_mismatch.tolist()
+    state = _list_first_states(graph, is_settled)
     allowed_errors = list(tolerances)
     new_weight_rows = frozenset(find_new_weight_rows(graph.comparison.alignment))
     recomputations: dict[int, Recomputation] = {}
     noise_limits: dict[int, float] = {}
     forward_has_diverged, causal_errors = False, _exclude_casts(graph, errors)
     ancestries = Ancestries(graph, state, noise_limits, causal_errors, bounds.cancellations)
-    for node in filterfalse(settled_nodes.__contains__, graph.order):
+    is_open = np.append(~is_settled, np.ones(graph.n_nodes - len(pairs), dtype=bool))
+    for node in graph.sort_nodes(is_open):
         own_ancestry = ancestries.keep(node)
         if node >= len(pairs) or not is_comparable[node]:
             continue
@@ -155,32 +161,32 @@ def walk_forwards(
         else:
             state[node] = INTRODUCED
             forward_has_diverged |= bool(is_forward)
-    own_cancellations = ancestries.list_cancellations(settled_nodes)
-    for node, own_cancellation in zip(settled_nodes, own_cancellations, strict=True):
-        allowed_errors[node] = bounds.allow_cancellation(node, own_cancellation)
+    cancellations = ancestries.measure_cancellations(np.flatnonzero(is_settled))
+    allowed_by_rules = bounds.allow_cancellations(cancellations)
+    allowed_errors = np.where(is_settled, allowed_by_rules, allowed_errors).tolist()
     return Walk(state, noise_limits, allowed_errors, ancestries, recomputations)
 
 
-def _list_settled_nodes(
-    errors: Sequence[float],
-    tolerances: Sequence[float],
-    is_comparable: Sequence[bool],
-    is_broken: Sequence[bool],
-) -> dict[int, None]:
-    """Return the nodes that agree whatever they were computed from: within their tolerance."""
-    columns = enumerate(zip(errors, tolerances, is_comparable, is_broken, strict=True))
-    return {
-        node: None
-        for node, (error, tolerance, comparable, broken) in columns
-        if error <= tolerance and comparable and not broken
-    }
+def _flag_pairs(
+    pairs: pd.DataFrame, errors: Sequence[float], excused_nodes: frozenset[int]
+) -> tuple[Flags, Flags, Flags]:
+    """Return (pairs,) which are judged on the way, have a NaN on one side only, and are settled.
+
+    Most pairs are settled: they agree within their tolerance, whatever they were computed from.
+    """
+    is_judged = pairs["comparable"].to_numpy() & pairs["slot_pair"].isna().to_numpy()
+    is_judged[list(excused_nodes)] = False
+    has_mismatch = (pairs["nonfinite_mismatch"] > 0).to_numpy()
+    is_settled = is_judged & ~has_mismatch & (np.array(errors) <= pairs["tolerance"].to_numpy())
+    return is_judged, has_mismatch, is_settled
 
 
-def _list_first_states(graph: JointGraph, settled_nodes: Collection[int]) -> list[str]:
+def _list_first_states(graph: JointGraph, is_settled: Flags) -> list[str]:
     """Return the states of the nodes before the walk."""
-    n_pairs = len(graph.comparison.pairs)
-    state = [AGREEING if node in settled_nodes else INCOMPARABLE for node in range(n_pairs)]
-    return state + [UNPAIRED] * (graph.n_nodes - n_pairs)
+    state = np.full(graph.n_nodes, UNPAIRED, dtype=object)
+    state[: len(is_settled)] = np.where(is_settled, AGREEING, INCOMPARABLE)
+    state_list: list[str] = state.tolist()
+    return state_list
 
 
 def _list_max_cancellations(graph: JointGraph) -> list[float]:
@@ -191,6 +197,14 @@ def _list_max_cancellations(graph: JointGraph) -> list[float]:
     is_update = graph.is_kept | (graph.phase[: len(graph.is_kept)] == OPTIMIZER)
     limits: list[float] = np.where(is_update, math.inf, _MAX_EXPLAINED_TOLERANCES).tolist()
     return limits
+
+
+def flag_diverged(states: Objects) -> Flags:
+    """Return (nodes,) whether each state is that of a value that differs, with consequences."""
+    flags = np.zeros(len(states), dtype=bool)
+    for name in DIVERGED:
+        flags |= states == name
+    return flags
 
 
 def compute_mutual_errors(graph: JointGraph) -> Floats:
@@ -221,13 +235,17 @@ def _exclude_casts(graph: JointGraph, errors: list[float]) -> list[float]:
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
     target, reference = alignment.target, alignment.reference
     limit = get_unit_roundoff(find_common_dtype(target, reference))
-    dtypes_t, dtypes_r = target.list_column("dtype"), reference.list_column("dtype")
+    values_t, values_r = pairs["target"].to_numpy(), pairs["reference"].to_numpy()
+    is_input = (target.producers[values_t] < 0) & (reference.producers[values_r] < 0)
+    nodes = np.flatnonzero(is_input)
+    dtypes_t = target.classes["dtype"].to_numpy()[values_t[nodes]].tolist()
+    dtypes_r = reference.classes["dtype"].to_numpy()[values_r[nodes]].tolist()
     causal_errors = list(errors)
-    rows = zip(pairs["target"].tolist(), pairs["reference"].tolist(), strict=True)
-    for node, (t, r) in enumerate(rows):
-        roundoff_t, roundoff_r = get_unit_roundoff(dtypes_t[t]), get_unit_roundoff(dtypes_r[r])
-        is_input = target.producers[t] < 0 and reference.producers[r] < 0
-        if is_input and roundoff_t != roundoff_r and max(roundoff_t, roundoff_r) > limit:
+    for node, dtype_t, dtype_r in zip(nodes.tolist(), dtypes_t, dtypes_r, strict=True):
+        if dtype_t == dtype_r:
+            continue
+        roundoff_t, roundoff_r = get_unit_roundoff(dtype_t), get_unit_roundoff(dtype_r)
+        if roundoff_t != roundoff_r and max(roundoff_t, roundoff_r) > limit:
             causal_errors[node] = 0.0
     return causal_errors
 

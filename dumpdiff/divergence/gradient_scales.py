@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..graph import Flow
-from ..model.arrays import Floats
+from ..model.arrays import Flags, Floats
 from ..model.finding import Cause, Finding
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 from ..model.verdict import AGREEING, RECONVERGED
@@ -163,14 +163,14 @@ def _list_agreeing_weight_gradients(graph: JointGraph, states: States) -> list[i
     alignment = graph.comparison.alignment
     if alignment.gradients is None:
         return []
-    nodes: set[int] = set()
+    is_gradient = np.zeros(graph.n_nodes, dtype=bool)
     for side, gradients in zip(graph.sides, alignment.gradients, strict=True):
         names = side.flow.list_column("parameter")
-        for value, gradient in gradients.by_value.items():
-            if names[value]:
-                nodes.add(int(side.nodes[gradient]))
-    n_pairs = len(graph.comparison.pairs)
-    return sorted(node for node in nodes if node < n_pairs and states.state[node] == AGREEING)
+        values = [gradient for value, gradient in gradients.by_value.items() if names[value]]
+        is_gradient[side.nodes[values]] = True
+    nodes = np.flatnonzero(is_gradient[: len(graph.comparison.pairs)])
+    agreeing_nodes: list[int] = nodes[states.state[nodes] == AGREEING].tolist()
+    return agreeing_nodes
 
 
 def _find_final_multiple(flow: Flow, kinds: Sequence[str], gradient: int) -> int:
@@ -210,6 +210,10 @@ def _collect_normed_gradients(graph: JointGraph, states: States) -> list[_Normed
     alignment = graph.comparison.alignment
     if alignment.gradients is None:
         return []
+    if not any(
+        _flag_values_of_update(flow).any() for flow in (alignment.target, alignment.reference)
+    ):
+        return []
     op_partners = _list_op_partners(graph)
     normed_gradients = []
     for pairs in _iterate_gradient_pairs(graph, states):
@@ -238,6 +242,9 @@ def _iterate_gradient_pairs(graph: JointGraph, states: States) -> Iterator[list[
     gradients_t, gradients_r = (gradients.by_value for gradients in alignment.gradients)
     partners = alignment.partners
     targets = {value_r: value_t for value_t, value_r in partners.items()}
+    may_have_norm_t, may_have_norm_r = (
+        _flag_values_of_update(flow) for flow in (alignment.target, alignment.reference)
+    )
     for weight_t, weight_r in partners.items():
         gradient_t, gradient_r = gradients_t.get(weight_t, -1), gradients_r.get(weight_r, -1)
         if gradient_t < 0 and gradient_r < 0:
@@ -248,10 +255,23 @@ def _iterate_gradient_pairs(graph: JointGraph, states: States) -> Iterator[list[
         }
         pairs_of_state: dict[str, list[tuple[int, int]]] = {}
         for value_t, value_r in sorted(pairs):
-            if value_t >= 0 and value_r >= 0:
+            is_pair = value_t >= 0 and value_r >= 0
+            if is_pair and (may_have_norm_t[value_t] or may_have_norm_r[value_r]):
                 state = states.state[graph.target_nodes[value_t]]
                 pairs_of_state.setdefault(state, []).append((value_t, value_r))
         yield [pair for state in _UNDIVERGED_STATES for pair in pairs_of_state.get(state, ())]
+
+
+def _flag_values_of_update(flow: Flow) -> Flags:
+    """Return (classes,) whether an op reads a value that is of neither forward nor backward pass.
+
+    The norm of no other value is taken, nor that of its multiples.
+    """
+    phases = flow.trace.ops["phase"].to_numpy()
+    ops = np.flatnonzero((phases != FORWARD) & (phases != BACKWARD))
+    flags = np.zeros(len(flow.classes), dtype=bool)
+    flags[flow.list_reads(ops)[0]] = True
+    return flags
 
 
 def _is_scaled(graph: JointGraph, gradient: _NormedGradient) -> bool:
@@ -292,7 +312,7 @@ def _collect_reduced_gradients(
     target, reference = alignment.target, alignment.reference
     normed_gradients = {}
     for op_t, op_r in op_partners[0].items():
-        if {target.phases[op_t], reference.phases[op_r]} != {COMMUNICATION}:
+        if target.phases[op_t] != COMMUNICATION or reference.phases[op_r] != COMMUNICATION:
             continue
         for value_t, value_r in zip(target.writes[op_t], reference.writes[op_r], strict=False):
             state = states.state[graph.target_nodes[value_t]]

@@ -10,8 +10,9 @@ from itertools import chain
 import numpy as np
 
 from ..comparison import Comparison
+from ..comparison.op_kinds import OpKinds
 from ..graph import Flow, find_common_dtype, list_kept_values
-from ..model.arrays import Flags, Ints, Objects
+from ..model.arrays import Flags, Floats, Ints, Objects
 from ..model.int_lists import IntLists
 from ..model.trace import FORWARD
 
@@ -26,6 +27,22 @@ class GraphSide:
     classes: Ints  #: (nodes,) class of each node, -1 if the side has none
 
     @cached_property
+    def op_kinds(self) -> OpKinds:
+        """The kinds of the ops as numbers."""
+        return OpKinds.from_names(self.kinds)
+
+    @cached_property
+    def rms(self) -> Floats:
+        """(classes,) root mean square of the elements, NaN if unknown."""
+        return np.array(self.flow.rms, dtype=float)
+
+    @cached_property
+    def producers(self) -> Ints:
+        """(nodes,) op that produced each node's value, -1 if none did."""
+        producers: Ints = np.where(self.classes >= 0, self.flow.producers[self.classes], -1)
+        return producers
+
+    @cached_property
     def group_sizes(self) -> dict[int, int]:
         """Op -> number of ranks that it exchanges values with, itself included, where recorded."""
         table = self.flow.trace.communications
@@ -34,8 +51,7 @@ class GraphSide:
 
     def find_producer(self, node: int) -> int:
         """Return the op that computed a node, -1 if none did."""
-        value = int(self.classes[node])
-        return int(self.flow.producers[value]) if value >= 0 else -1
+        return int(self.producers[node])
 
 
 @dataclass(frozen=True)
@@ -116,15 +132,43 @@ class JointGraph:
         )
 
     @cached_property
+    def ordered_nodes(self) -> Ints:
+        """(nodes,) the nodes, parents first."""
+        return np.array(self.order, dtype=np.int64)
+
+    @cached_property
     def ranks(self) -> list[int]:
         """Per node: its place in the order."""
-        ranks: list[int] = np.argsort(self.order).tolist()
+        ranks: list[int] = np.argsort(self.ordered_nodes).tolist()
         return ranks
+
+    def sort_nodes(self, is_chosen: Flags) -> list[int]:
+        """Return the chosen nodes, parents first."""
+        nodes: list[int] = self.ordered_nodes[is_chosen[self.ordered_nodes]].tolist()
+        return nodes
 
     @cached_property
     def edges(self) -> tuple[Ints, Ints]:
         """(parents, children) of all edges, those of one child next to each other."""
         return self.parents.values, self.parents.rows
+
+    def list_parents(self, node: int) -> list[int]:
+        """Return the parents of a node; in loops ``parents`` is several times slower."""
+        starts, parents = self._parent_lists
+        return parents[starts[node] : starts[node + 1]]
+
+    @cached_property
+    def _parent_lists(self) -> tuple[list[int], list[int]]:
+        return self.parents.starts.tolist(), self.parents.values.tolist()
+
+    def list_children(self, node: int) -> list[int]:
+        """Return the children of a node; in loops ``children`` is several times slower."""
+        starts, children = self._child_lists
+        return children[starts[node] : starts[node + 1]]
+
+    @cached_property
+    def _child_lists(self) -> tuple[list[int], list[int]]:
+        return self.children.starts.tolist(), self.children.values.tolist()
 
     @cached_property
     def children(self) -> IntLists:
@@ -134,8 +178,7 @@ class JointGraph:
 
 def build_joint_graph(comparison: Comparison) -> JointGraph:
     """Add the errors of a comparison to the joint dataflow of its alignment."""
-    agrees = comparison.pairs["agrees"].to_numpy(dtype=bool)
-    dataflow = comparison.alignment.joint_dataflow.add_differences(agrees)
+    dataflow = comparison.join_dataflow()
     target, reference = dataflow.sides
     return JointGraph(
         comparison,

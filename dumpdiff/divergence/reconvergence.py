@@ -11,12 +11,12 @@ import numpy as np
 
 from ..comparison.metrics import compute_metrics
 from ..comparison.whole_tensors import load_pair
-from ..model.int_lists import IntLists
+from ..model.arrays import Flags, Ints
 from ..model.trace import BACKWARD, FORWARD
 from ..model.verdict import AGREEING, INTRODUCED, ISOLATED, RECONVERGED
 from .ancestries import UNKNOWN
 from .error_bounds import build_visibility_function
-from .forward_walk import DIVERGED, Walk
+from .forward_walk import DIVERGED, Walk, flag_diverged
 from .joint_graph import JointGraph
 from .split_scalings import multiplies_one_value
 from .unread_gradients import find_gradients_of_inputs, find_unread_gradients
@@ -73,11 +73,10 @@ def find_reconverged(
     differs from its partner only in the order of its numbers, as images and their patches.
     """
     state = list(initial_state)
-    children = graph.children
     is_precise = graph.is_precise
     compute_visibility = build_visibility_function(graph)
     returned_nodes = _find_returned_nodes(graph)
-    removing_results = _find_removing_results(graph, state, children, returned_nodes)
+    removing_results = _find_removing_results(graph, state, returned_nodes)
     has_differences = any(name in DIVERGED for name in state)
     unused_nodes = find_gradients_of_inputs(graph) if has_differences else set()
     unread_sums = find_unread_gradients(graph, state, unused_nodes) if has_differences else {}
@@ -85,13 +84,14 @@ def find_reconverged(
     returned_ends = {end for results in removing_results.values() for end in results}
     # error of each node from which on some agreeing value below would have noticed it
     noticeable_errors = [math.inf] * graph.n_nodes
-    leads_to_agreement = [False] * graph.n_nodes
-    for node, exceeds in enumerate(exceeds_tolerance):
-        leads_to_agreement[node] = state[node] == AGREEING and not exceeds
+    agrees = np.array(state, dtype=object) == AGREEING
+    agrees[: len(exceeds_tolerance)] &= ~np.array(exceeds_tolerance, dtype=bool)
+    agrees[len(exceeds_tolerance) :] = False
+    leads_to_agreement: list[bool] = agrees.tolist()
     ranks = graph.ranks
-    for node in [node for node in reversed(graph.order) if not leads_to_agreement[node]]:
+    for node in reversed(graph.sort_nodes(~agrees)):
         sums = unread_sums.get(node, {})
-        ends = _list_ends(node, children, state, returned_nodes, unused_nodes)
+        ends = _list_ends(graph, node, state, returned_nodes, unused_nodes)
         if is_precise and graph.phase[node] == FORWARD and state[node] != AGREEING:
             ends = _select_forward_ends(graph, state, ends)
         ends = ends or removing_results.get(node, []) or list(sums)
@@ -116,13 +116,13 @@ def find_reconverged(
         if state[node] in UNKNOWN or not errors[node] <= noticeable_errors[node]:
             state[node] = RECONVERGED
             leads_to_agreement[node] = True
-    _mark_compared_at_ends(graph, state, children, leads_to_agreement, returned_nodes)
+    _mark_compared_at_ends(graph, state, leads_to_agreement, returned_nodes)
     return state
 
 
 def _list_ends(
+    graph: JointGraph,
     node: int,
-    children: IntLists,
     state: Sequence[str],
     returned_nodes: Mapping[int, set[int]],
     unused_nodes: Collection[int],
@@ -134,8 +134,8 @@ def _list_ends(
     comes of it. Then x is the end, in place of x / 2.
     """
     ends: dict[int, None] = {}
-    for child in children[node]:
-        if children[child] or state[child] not in UNKNOWN:
+    for child in graph.list_children(node):
+        if state[child] not in UNKNOWN or graph.list_children(child):
             ends[child] = None
         elif child in returned_nodes:
             ends.update(dict.fromkeys(sorted(returned_nodes[child] - {node})))
@@ -151,7 +151,8 @@ def _select_forward_ends(graph: JointGraph, state: Sequence[str], ends: list[int
     of which only one side has one here, was not recorded: the other ends tell more.
     """
     forward_ends = [end for end in ends if graph.phase[end] == FORWARD]
-    lost_ends = [end for end in forward_ends if state[end] in UNKNOWN and not graph.children[end]]
+    unknown_ends = [end for end in forward_ends if state[end] in UNKNOWN]
+    lost_ends = [end for end in unknown_ends if not graph.list_children(end)]
     if len({bool(graph.target_classes[end] >= 0) for end in lost_ends}) == 1:
         forward_ends = [end for end in forward_ends if end not in lost_ends] or forward_ends
     return forward_ends or ends
@@ -160,7 +161,6 @@ def _select_forward_ends(graph: JointGraph, state: Sequence[str], ends: list[int
 def _mark_compared_at_ends(
     graph: JointGraph,
     state: list[str],
-    children: IntLists,
     leads_to_agreement: Sequence[bool],
     returned_nodes: Mapping[int, set[int]],
 ) -> None:
@@ -171,22 +171,21 @@ def _mark_compared_at_ends(
     what was stacked, or a sum with a term of zeros. The value that such an op reads has no other
     trace than those.
     """
-    sizes = _list_sizes(graph)
-    is_covered = [
-        leads and name == AGREEING and size > 1
-        for leads, name, size in zip(leads_to_agreement, state, sizes, strict=True)
-    ]
-    touches_difference = [name in DIVERGED for name in state]
-    for node in _find_uncompared_gradients(graph, state, children, sizes):
+    sizes = _measure_sizes(graph)
+    names = np.array(state, dtype=object)
+    agrees, differs = names == AGREEING, flag_diverged(names)
+    is_covered = (agrees & leads_to_agreement & (sizes > 1)).tolist()
+    touches_difference = differs.tolist()
+    for node in _find_uncompared_gradients(graph, state, sizes.tolist()):
         touches_difference[node] = True
-    is_compared = [name in (AGREEING, *DIVERGED) for name in state]
-    rearranged_nodes = _find_rearranged_nodes(graph, state, children, is_covered)
+    is_compared = agrees | differs
+    rearranged_nodes = _find_rearranged_nodes(graph, state, is_covered)
     for node in rearranged_nodes:
         touches_difference[node] = is_compared[node] = False
-    open_nodes = [node for node in reversed(graph.order) if not is_compared[node]]
+    open_nodes = graph.sort_nodes(~is_compared)[::-1]
     for is_second_pass in (False, True):
         for node in open_nodes:
-            ends: Sequence[int] = children[node]
+            ends = graph.list_children(node)
             if is_second_pass and node in returned_nodes:
                 ends = [*ends, *returned_nodes[node]]
             touches_difference[node] |= any(touches_difference[end] for end in ends)
@@ -200,21 +199,20 @@ def _mark_compared_at_ends(
 def _find_rearranged_nodes(
     graph: JointGraph,
     state: list[str],
-    children: IntLists,
     is_covered: Sequence[bool],
 ) -> set[int]:
     """Return the nodes of the same numbers in another order from which an agreeing one follows."""
     return {
         node
-        for node in range(len(graph.comparison.pairs))
+        for node in np.flatnonzero(flag_different_tensors(graph)).tolist()
         if state[node] == INTRODUCED
-        and any(is_covered[end] for end in children[node])
+        and any(is_covered[end] for end in graph.list_children(node))
         and is_rearranged(graph, node)
     }
 
 
 def _find_uncompared_gradients(
-    graph: JointGraph, state: list[str], children: IntLists, sizes: Sequence[int]
+    graph: JointGraph, state: list[str], sizes: Sequence[int]
 ) -> set[int]:
     """Return the nodes that may be the gradient of a parameter that found no partner.
 
@@ -237,7 +235,7 @@ def _find_uncompared_gradients(
         missing_sizes = {sizes[node] for node in named_nodes}
         uncompared_nodes.update(named_nodes)
         for node in range(n_pairs, graph.n_nodes):
-            is_result = other_classes[node] >= 0 and not children[node]
+            is_result = other_classes[node] >= 0 and not graph.list_children(node)
             if is_result and graph.phase[node] == BACKWARD and sizes[node] in missing_sizes:
                 uncompared_nodes.add(node)
     return {node for node in uncompared_nodes if state[node] in UNKNOWN}
@@ -265,7 +263,7 @@ def _find_returned_nodes(graph: JointGraph) -> dict[int, set[int]]:
             for source in flow.reads[op]:
                 if source != value:
                     returned_nodes[int(nodes[source])].add(int(nodes[value]))
-        for op in np.flatnonzero(flow.trace.ops["kind"] == "Assign").tolist():
+        for op in np.flatnonzero(flow.trace.ops["kind"].to_numpy() == "Assign").tolist():
             for stored, value in product(flow.reads[op], flow.writes[op]):
                 if flow.sizes[value] == 1 and flow.norms[stored] == flow.norms[value]:
                     returned_nodes[int(nodes[value])].add(int(nodes[stored]))
@@ -275,7 +273,6 @@ def _find_returned_nodes(graph: JointGraph) -> dict[int, set[int]]:
 def _find_removing_results(
     graph: JointGraph,
     state: list[str],
-    children: IntLists,
     returned_nodes: Mapping[int, set[int]],
 ) -> dict[int, list[int]]:
     """Return node -> the values of its size that ops compute from it and that were there before.
@@ -284,16 +281,16 @@ def _find_removing_results(
     """
     if not any(name in DIVERGED for name in state):
         return {}
-    sizes = _list_sizes(graph)
+    sizes = _measure_sizes(graph).tolist()
     results: dict[int, list[int]] = {}
     for node, returned in returned_nodes.items():
-        if state[node] not in DIVERGED or children[node]:
+        if state[node] not in DIVERGED or graph.list_children(node):
             continue
         results[node] = sorted(end for end in returned if sizes[end] == sizes[node])
     return results
 
 
-def _list_sizes(graph: JointGraph) -> list[int]:
+def _measure_sizes(graph: JointGraph) -> Ints:
     """Return (nodes,) the number of elements of each value."""
     alignment = graph.comparison.alignment
     sizes = np.zeros(graph.n_nodes, dtype=np.int64)
@@ -303,8 +300,7 @@ def _list_sizes(graph: JointGraph) -> list[int]:
     ):
         has_value = classes >= 0
         sizes[has_value] = flow.sizes[classes[has_value]]
-    size_list: list[int] = sizes.tolist()
-    return size_list
+    return sizes
 
 
 def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]) -> list[str]:
@@ -317,8 +313,9 @@ def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]
     so the operators did not read the numbers that one record holds.
     """
     state = list(final_state)
+    is_reconverged = np.array(state, dtype=object) == RECONVERGED
     excused_nodes = [
-        node for node in graph.order if state[node] == RECONVERGED and walk.state[node] in DIVERGED
+        node for node in graph.sort_nodes(is_reconverged) if walk.state[node] in DIVERGED
     ]
     if not excused_nodes:
         return state
@@ -384,6 +381,14 @@ def _has_same_operation(
         return True
     is_equivalent = kind_t == kind_r or (kind_t, kind_r, graph.phase[node]) in equivalent_kinds
     return is_equivalent and _has_same_inputs(graph, node, walk.state)
+
+
+def flag_different_tensors(graph: JointGraph) -> Flags:
+    """Return (pairs,) whether two whole tensors differ; all others are not rearranged."""
+    pairs = graph.comparison.pairs
+    is_whole = pairs["metric"].to_numpy() == "relative_l2"
+    flags: Flags = is_whole & ~(pairs["error"].to_numpy() <= pairs["tolerance"].to_numpy())
+    return flags
 
 
 def is_rearranged(graph: JointGraph, node: int) -> bool:
@@ -498,7 +503,7 @@ def _has_other_readers(graph: JointGraph, node: int) -> bool:
     that is doubled until it is clipped goes through the same operators on both sides.
     """
     n_pairs = len(graph.comparison.pairs)
-    for reader in graph.children[node]:
+    for reader in graph.list_children(node):
         if reader < n_pairs and graph.phase[reader] == graph.phase[node]:
             kind_t, kind_r = _get_producer_kinds(graph, reader)
             if kind_t == kind_r and not _is_compensated(graph, node, reader):

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..comparison.scalars import collect_scalars
 from ..graph import Flow
 from ..model.finding import Cause, Finding
@@ -107,8 +109,9 @@ def describe_running_statistics(graph: JointGraph, rules: Rules) -> list[str]:
 
 def _list_running_statistics(flow: Flow) -> list[int]:
     """Return the classes that an op of the forward pass updates in memory."""
-    names, phases = flow.list_column("update_of"), flow.list_column("phase")
-    return [value for value, name in enumerate(names) if name and phases[value] == FORWARD]
+    phases = flow.list_column("phase")
+    values = np.flatnonzero(flow.classes["update_of"].to_numpy() != "").tolist()
+    return [value for value in values if phases[value] == FORWARD]
 
 
 def _collect_momenta(graph: JointGraph, rules: Rules) -> list[_Momenta]:
@@ -116,10 +119,11 @@ def _collect_momenta(graph: JointGraph, rules: Rules) -> list[_Momenta]:
     alignment = graph.comparison.alignment
     momenta_t = _find_momenta(alignment.target, alignment.target_kinds, rules)
     momenta_r = _find_momenta(alignment.reference, alignment.reference_kinds, rules)
+    partners = alignment.op_partners
     return [
-        _Momenta(op_t, op_r, momenta_t[op_t], momenta_r[op_r])
-        for op_t, op_r in alignment.ops.itertuples(index=False)
-        if op_t in momenta_t and op_r in momenta_r
+        _Momenta(op_t, partners[op_t], momentum, momenta_r[partners[op_t]])
+        for op_t, momentum in sorted(momenta_t.items())
+        if partners.get(op_t) in momenta_r
     ]
 
 

@@ -38,7 +38,12 @@ from .forward_walk import (
 )
 from .joint_graph import GraphSide, JointGraph
 from .recomputation import Recomputation
-from .reconvergence import find_reconverged, is_rearranged, restore_contradictions
+from .reconvergence import (
+    find_reconverged,
+    flag_different_tensors,
+    is_rearranged,
+    restore_contradictions,
+)
 from .split_scalings import find_split_scalings
 
 #: Canonical kind of a record of the gradient of a parameter.
@@ -142,11 +147,13 @@ def _restore_noisy_nodes(graph: JointGraph, walk: Walk, state: list[str]) -> Non
 
     Of that which agrees, noise is what was allowed.
     """
+    if not walk.noise_limits:
+        return
     forward_has_diverged = any(
         name in DIVERGED and phase == FORWARD
         for name, phase in zip(state, graph.phase, strict=True)
     )
-    for node in filter(walk.noise_limits.__contains__, graph.order):
+    for node in sorted(walk.noise_limits, key=graph.ranks.__getitem__):
         has_cause = any(state[ancestor] in DIVERGED for ancestor in walk.ancestry[node].ancestors)
         if has_cause or (forward_has_diverged and graph.phase[node] != FORWARD):
             state[node] = PROPAGATED
@@ -197,12 +204,15 @@ def _flag_final_differences(graph: JointGraph) -> list[bool]:
     values_t, values_r = pairs["target"].to_numpy(), pairs["reference"].to_numpy()
     is_leaf = alignment.target.producers[values_t] < 0
     is_leaf &= alignment.reference.producers[values_r] < 0
+    may_be_rearranged = flag_different_tensors(graph)
     is_final = [*graph.is_kept.tolist(), *[False] * (graph.n_nodes - len(pairs))]
-    for node in np.flatnonzero(~graph.is_kept & is_same_tensor & is_leaf).tolist():
+    nodes = np.flatnonzero(~graph.is_kept & is_same_tensor.to_numpy() & is_leaf)
+    values = (values_t[nodes].tolist(), values_r[nodes].tolist())
+    for node, value_t, value_r in zip(nodes.tolist(), *values, strict=True):
         is_final[node] = (
-            is_graph_input(alignment.target, int(values_t[node]))
-            and is_graph_input(alignment.reference, int(values_r[node]))
-            and not is_rearranged(graph, node)
+            is_graph_input(alignment.target, value_t)
+            and is_graph_input(alignment.reference, value_r)
+            and not (may_be_rearranged[node] and is_rearranged(graph, node))
         )
     return is_final
 
@@ -221,7 +231,7 @@ def _has_unexplained_gradients(graph: JointGraph, state: list[str]) -> bool:
         return False
     explained_nodes: set[int] = set()
     for node in graph.order:
-        has_explained_parent = not explained_nodes.isdisjoint(graph.parents[node])
+        has_explained_parent = not explained_nodes.isdisjoint(graph.list_parents(node))
         if has_explained_parent or node in introduced_nodes:
             explained_nodes.add(node)
         elif state[node] in (PROPAGATED, AMPLIFIED):
@@ -240,7 +250,7 @@ def _demote_consequences(graph: JointGraph, state: list[str], errors: Floats) ->
     is_statistical = (graph.comparison.pairs["metric"] == "statistics").to_numpy()
     largest_before = [0.0] * graph.n_nodes
     for node in graph.order:
-        parents = graph.parents[node]
+        parents = graph.list_parents(node)
         if parents:
             largest_before[node] = max(largest_before[parent] for parent in parents)
         if state[node] != INTRODUCED:

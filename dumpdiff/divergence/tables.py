@@ -72,8 +72,9 @@ def build_pair_table(
         for name in _TENSOR_COLUMNS:
             columns[f"{side}_{name}"] = flow.tensors[name].to_numpy()[rows]
     columns["phase"] = reference.trace.ops["phase"].to_numpy()[ops_r]
-    op_pairs = zip(ops_t.tolist(), ops_r.tolist(), strict=True)
-    scopes = [scopes_r[op_r] or scopes_t[op_t] for op_t, op_r in op_pairs]
+    own_scopes, other_scopes = np.array(scopes_r, dtype=object), np.array(scopes_t, dtype=object)
+    has_scope = own_scopes != ""
+    scopes = np.where(has_scope[ops_r], own_scopes[ops_r], other_scopes[ops_t])
     columns["scope"] = pd.Series(scopes, dtype=object)
     for name in _METRIC_COLUMNS:
         columns[name] = pairs[name].to_numpy()[nodes]
@@ -100,12 +101,10 @@ def _find_partner_tensors(graph: JointGraph, rows_r: Ints, nodes: Ints) -> Ints:
     """Return the target's tensor for each paired tensor of the reference; see the pair table."""
     alignment = graph.comparison.alignment
     target, reference = alignment.target, alignment.reference
-    paired_ops = zip(
-        alignment.ops["reference"].tolist(), alignment.ops["target"].tolist(), strict=True
-    )
-    partner_ops = dict(paired_ops)
+    partner_ops = np.full(len(reference.trace.ops), -1)
+    partner_ops[alignment.ops["reference"].to_numpy()] = alignment.ops["target"].to_numpy()
     ops_r = reference.tensors["op"].to_numpy()[rows_r]
-    ops_t = np.array([partner_ops.get(op, -1) for op in ops_r.tolist()], dtype=np.int64)
+    ops_t = partner_ops[ops_r]
     slot_kinds_r = reference.tensors["slot_kind"].to_numpy()[rows_r]
     values_t = graph.target_classes[nodes]
     partners: Ints = target.classes["tensor"].to_numpy()[values_t].astype(np.int64)
@@ -140,16 +139,19 @@ def _find_first_tensors(flow: Flow, slot_kind: str, ops: Ints, values: Ints) -> 
 
 
 def build_uncompared_table(
-    graph: JointGraph, states: States, scopes_t: list[str], scopes_r: list[str]
+    graph: JointGraph,
+    states: States,
+    is_in_region: Flags,
+    scopes_t: list[str],
+    scopes_r: list[str],
 ) -> pd.DataFrame:
     """Return one row per value of either side that was not compared, its state, and why.
 
     Values are in order of first appearance; op and slot are those of the tensor that represents a
     value. Records that their recorder is known to write wrong belong to no value and have a row
-    each.
+    each. ``is_in_region`` is what :func:`flag_regions` returned.
     """
     alignment = graph.comparison.alignment
-    is_in_region = _flag_regions(graph, states)
     has_open_end = _flag_open_ends(graph, states)
     no_comparison_reasons = _explain_no_comparison(graph)
     sizes = {
@@ -212,33 +214,40 @@ def _explain_no_comparison(graph: JointGraph) -> list[str]:
 
 def _flag_open_ends(graph: JointGraph, states: States) -> Flags:
     """Return (nodes,) whether a value is read and some path from it ends without a comparison."""
-    state = states.state
     has_open_end = [False] * graph.n_nodes
-    ordered_nodes = np.array(graph.order, dtype=np.int64)
-    for node in ordered_nodes[state[ordered_nodes] != AGREEING][::-1].tolist():
-        if state[node] != RECONVERGED or has_open_end[node]:
-            for parent in graph.parents[node]:
+    is_reconverged = (states.state == RECONVERGED).tolist()
+    for node in reversed(graph.sort_nodes(states.state != AGREEING)):
+        if not is_reconverged[node] or has_open_end[node]:
+            for parent in graph.list_parents(node):
                 has_open_end[parent] = True
     is_end: Flags = graph.children.counts == 0
     return np.array(has_open_end, dtype=bool) | is_end
 
 
-def _flag_regions(graph: JointGraph, states: States) -> Flags:
+def flag_regions(graph: JointGraph, states: States) -> Flags:
     """Return (nodes,) whether a node is between values that agree and values that differ."""
-    is_in_region = np.zeros(graph.n_nodes, dtype=bool)
+    nodes: set[int] = set()
     pair_states = states.state[: len(graph.comparison.pairs)]
     is_other = (pair_states != AGREEING) & (pair_states != RECONVERGED)
     for node in np.flatnonzero(is_other).tolist():
-        is_in_region[list(states.ancestry[node].unpaired_nodes)] = True
+        nodes.update(states.ancestry[node].unpaired_nodes)
+    is_in_region = np.zeros(graph.n_nodes, dtype=bool)
+    is_in_region[list(nodes)] = True
     return is_in_region
 
 
 def build_unmatched_table(
-    graph: JointGraph, states: States, scopes_t: list[str], scopes_r: list[str]
+    graph: JointGraph,
+    states: States,
+    is_in_region: Flags,
+    scopes_t: list[str],
+    scopes_r: list[str],
 ) -> pd.DataFrame:
-    """Return one row per op of either side none of whose results could be compared, and why."""
+    """Return one row per op of either side none of whose results could be compared, and why.
+
+    ``is_in_region`` is what :func:`flag_regions` returned.
+    """
     alignment = graph.comparison.alignment
-    is_in_region = _flag_regions(graph, states)
     sides = (
         ("target", alignment.target, graph.target_nodes, scopes_t),
         ("reference", alignment.reference, graph.reference_nodes, scopes_r),

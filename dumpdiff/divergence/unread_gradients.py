@@ -42,7 +42,7 @@ def find_unread_gradients(
     sums_of = {
         node: _find_sums(graph, state, gradients_of, node, sorted(values))
         for node, values in values_of.items()
-        if graph.phase[node] == BACKWARD and unused_nodes >= set(graph.children[node])
+        if graph.phase[node] == BACKWARD and unused_nodes >= set(graph.list_children(node))
     }
     return {
         node: {end: _compute_share(graph, node, end) for end in sums}
@@ -53,15 +53,22 @@ def find_unread_gradients(
 
 def find_gradients_of_inputs(graph: JointGraph) -> set[int]:
     """Return the gradients of what the runs were given: no parameter follows from them."""
-    nodes: set[int] = set()
+    # of what the record says how it was computed, nothing is given
+    may_be_given = graph.parents.counts == 0
+    may_be_given[list(graph.guessed_nodes)] = True
+    gradients_of: defaultdict[int, set[int]] = defaultdict(set)
     for side, gradients in zip(
         graph.sides, graph.comparison.alignment.gradients or (), strict=False
     ):
         edges = [(value, gradient) for (_, value, _), gradient in gradients.by_edge.items()]
-        for value, gradient in [*gradients.by_value.items(), *edges]:
-            if _is_given(graph, int(side.nodes[value])):
-                nodes.add(int(side.nodes[gradient]))
-    return nodes
+        table = np.array([*gradients.by_value.items(), *edges], dtype=np.int64).reshape(-1, 2)
+        nodes, gradient_nodes = side.nodes[table[:, 0]], side.nodes[table[:, 1]]
+        rows = np.flatnonzero(may_be_given[nodes])
+        node_pairs = zip(nodes[rows].tolist(), gradient_nodes[rows].tolist(), strict=True)
+        for node, gradient_node in node_pairs:
+            gradients_of[node].add(gradient_node)
+    given_nodes = [node for node in gradients_of if _is_given(graph, node)]
+    return set().union(*(gradients_of[node] for node in given_nodes))
 
 
 def _find_sums(
@@ -75,12 +82,12 @@ def _find_sums(
     n_pairs = len(graph.comparison.pairs)
     sums: set[int] = set()
     guessed_sums: set[int] = set()
-    if not all(graph.parents[value] for value in values):
+    if not all(graph.list_parents(value) for value in values):
         return []  # the gradient of a parameter is an end
     pending = [
         (operand, value in graph.guessed_nodes)
         for value in values
-        for operand in graph.parents[value]
+        for operand in graph.list_parents(value)
     ]
     seen = {*values, *(operand for operand, _ in pending)}
     for value, follows_guess in pending:  # grows on the way
@@ -89,7 +96,7 @@ def _find_sums(
         if _is_given(graph, value):  # of a parameter without a name both sides have the gradient
             other_gradients = {other for other in other_gradients if other < n_pairs}
         elif not other_gradients:
-            operands = list(graph.parents[value])
+            operands = graph.list_parents(value)
             if not operands or len(seen) > _MAX_VALUES:
                 return []
             if is_guessed:  # what has a gradient is more than a guess

@@ -7,7 +7,7 @@ parameters of the optimizer.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..alignment import Alignment
@@ -53,11 +53,12 @@ def find_unrecorded_gradients(alignment: Alignment) -> tuple[UnrecordedGradients
         parameters = flow.parameter_values
         trained_values = trained_values_of_sides[position]
         trained_partners = trained_values_of_sides[1 - position]
-        partners = _map_partners(alignment, position)
-        has_updates = any(map(flow.is_read_by_update, parameters.values()))
+        partners = _PartnerIndex.from_alignment(alignment, position)
+        has_updates = OPTIMIZER in flow.phases
+        has_updates = has_updates and any(map(flow.is_read_by_update, parameters.values()))
         names: tuple[list[str], list[str], list[str]] = ([], [], [])
         for name, value in parameters.items():
-            partners_of_value = partners.get(value, set())
+            partners_of_value = partners.get(value)
             if trained_partners.isdisjoint(partners_of_value):
                 continue
             is_left_out = has_updates and not flow.is_read_by_update(value)
@@ -76,7 +77,7 @@ def find_unrecorded_gradients(alignment: Alignment) -> tuple[UnrecordedGradients
 
 
 def _has_equal_terms(
-    alignment: Alignment, position: int, value: int, partners: Mapping[int, set[int]]
+    alignment: Alignment, position: int, value: int, partners: _PartnerIndex
 ) -> bool:
     """Return whether gradients flow back to a parameter through the same ops of both sides.
 
@@ -90,9 +91,9 @@ def _has_equal_terms(
     )
     own_terms = {term for (_, operand, _), term in own_edges.items() if operand == value}
     other_terms = {
-        term for (_, operand, _), term in other_edges.items() if operand in partners[value]
+        term for (_, operand, _), term in other_edges.items() if operand in partners.get(value)
     }
-    own_partners = {partner for term in own_terms for partner in partners.get(term, ())}
+    own_partners = {partner for term in own_terms for partner in partners.get(term)}
     return bool(own_terms) and own_partners == other_terms
 
 
@@ -208,9 +209,9 @@ def _build_finding(
     ``phases`` are those of the ops of this side and of the other.
     """
     flow = _get_flow(alignment, position)
-    partners = _map_partners(alignment, position)
+    partners = _PartnerIndex.from_alignment(alignment, position)
     values = [flow.parameter_values[name] for name in names]
-    partner_values = sorted(set().union(*(partners[value] for value in values)))
+    partner_values = sorted(set().union(*(partners.get(value) for value in values)))
     ops = (
         _name_readers(flow, values, phases[0]),
         _name_readers(_get_flow(alignment, 1 - position), partner_values, phases[1]),
@@ -252,10 +253,11 @@ def _find_trained_values(alignment: Alignment, position: int) -> frozenset[int]:
     of both read it.
     """
     flow = _get_flow(alignment, position)
-    named_gradients = set(flow.tensors["gradient_of"].tolist()) - {""}
+    named_gradients = set(flow.tensors["gradient_of"].unique()) - {""}
     values = {value for name, value in flow.parameter_values.items() if name in named_gradients}
     values |= find_returned_gradients(flow).keys()
-    values |= {value for value in flow.parameter_values.values() if _moves_along(flow, value)}
+    if OPTIMIZER in flow.phases:
+        values |= {value for value in flow.parameter_values.values() if _moves_along(flow, value)}
     if not named_gradients and alignment.gradients is not None:
         values |= alignment.gradients[position].by_value.keys()
     return frozenset(values)
@@ -273,19 +275,31 @@ def _moves_along(flow: Flow, parameter: int) -> bool:
     )
 
 
-def _map_partners(alignment: Alignment, position: int) -> dict[int, set[int]]:
-    """Return class of one side -> its partners, which are several for a fused parameter."""
-    partners: defaultdict[int, set[int]] = defaultdict(set)
-    for value, partner in _iterate_partners(alignment):
-        own, other = (value, partner) if position == 0 else (partner, value)
-        partners[own].add(other)
-    return partners
+@dataclass(frozen=True)
+class _PartnerIndex:
+    """The partners of the values of one side, which are several for a fused parameter."""
 
+    by_value: Mapping[int, int]
+    by_part: Mapping[int, set[int]]  #: of the parts of fused tensors
 
-def _iterate_partners(alignment: Alignment) -> Iterator[tuple[int, int]]:
-    """Yield (target class, reference class) of pairs, and of the parts of fused tensors."""
-    yield from alignment.partners.items()
-    for group in alignment.groups:
-        for value in group.target:
-            for partner in group.reference:
-                yield value, partner
+    @staticmethod
+    def from_alignment(alignment: Alignment, position: int) -> _PartnerIndex:
+        """Return the index of the side at this position."""
+        by_value = alignment.partners
+        if position == 1:
+            by_value = {partner: value for value, partner in by_value.items()}
+        by_part: defaultdict[int, set[int]] = defaultdict(set)
+        for group in alignment.groups:
+            own, others = group.target, group.reference
+            if position == 1:
+                own, others = others, own
+            for value in own:
+                by_part[value].update(others)
+        return _PartnerIndex(by_value, by_part)
+
+    def get(self, value: int) -> set[int]:
+        """Return the partners of a value, which may be none."""
+        partners = set(self.by_part.get(value, ()))
+        if value in self.by_value:
+            partners.add(self.by_value[value])
+        return partners

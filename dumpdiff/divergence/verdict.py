@@ -33,7 +33,12 @@ from .parameters import (
 from .reliability import SideProblems, assess_reliability, weaken_findings
 from .running_statistics import describe_running_statistics, find_momentum_differences
 from .states import States, classify
-from .tables import build_pair_table, build_uncompared_table, build_unmatched_table
+from .tables import (
+    build_pair_table,
+    build_uncompared_table,
+    build_unmatched_table,
+    flag_regions,
+)
 from .uncompared_gradients import find_gradient_gaps
 from .uncompared_losses import find_loss_gaps
 from .uncompared_updates import describe_updates, find_update_gaps
@@ -147,6 +152,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         **_collect_reader_details(target, "target"),
         **_collect_reader_details(reference, "reference"),
     }
+    is_in_region = flag_regions(graph, states)
     return Result(
         target=sides["target"],
         reference=sides["reference"],
@@ -154,8 +160,8 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
         findings=findings,
         coverage=coverage,
         pairs=build_pair_table(graph, states, scopes_t, scopes_r),
-        unmatched=build_unmatched_table(graph, states, scopes_t, scopes_r),
-        uncompared=build_uncompared_table(graph, states, scopes_t, scopes_r),
+        unmatched=build_unmatched_table(graph, states, is_in_region, scopes_t, scopes_r),
+        uncompared=build_uncompared_table(graph, states, is_in_region, scopes_t, scopes_r),
         states=count_states(graph, states),
         learned=learn_equivalences(graph, states),
         parameters=match_parameter_names(graph, states),

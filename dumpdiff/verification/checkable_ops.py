@@ -83,9 +83,6 @@ def collect_ops(
     third = np.full(n_ops, -1)
     third[owners[is_third]] = order[is_third]
     magnitudes = np.maximum(np.abs(numbers.high), np.abs(numbers.low))
-    extremes = pd.DataFrame(
-        {"op": owners, "high": numbers.high[order], "low": numbers.low[order]}
-    ).groupby("op")
 
     def add_up(values: Floats) -> Floats:
         totals: Floats = np.bincount(owners, weights=values[order], minlength=n_ops)[ids]
@@ -111,14 +108,26 @@ def collect_ops(
         sum_of_lows=add_up(numbers.low),
         sum_of_means=add_up(fill_means(numbers)),
         sum_of_magnitudes=add_up(magnitudes),
-        highest=extremes["high"].max().reindex(ids).to_numpy(),
-        lowest=extremes["low"].min().reindex(ids).to_numpy(),
+        highest=_find_highest(numbers.high[order], owners, n_ops)[ids],
+        lowest=-_find_highest(-numbers.low[order], owners, n_ops)[ids],
         has_only_operands=(n_inputs == n_operands)[ids],
         has_one_tensor=((n_tensors == 1) & (n_real_tensors == 1))[ids],
         is_sum_of_all=flag_words(raw_kinds, lambda kind: kind.endswith("AddN"))[ids],
         is_in_place=flag_words(raw_kinds, is_in_place)[ids],
         is_plain=flag_words(raw_kinds, _has_usual_operands)[ids],
     )
+
+
+def _find_highest(values: Floats, owners: Ints, n_ops: int) -> Floats:
+    """Return (ops,) the highest of the values of each op, NaN if it has none.
+
+    Those of one op are next to each other.
+    """
+    highest = np.full(n_ops, np.nan)
+    if len(values):
+        starts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
+        highest[owners[starts]] = np.maximum.reduceat(values, starts)
+    return highest
 
 
 def _has_usual_operands(kind: str) -> bool:

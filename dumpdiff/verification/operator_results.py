@@ -82,6 +82,8 @@ def _find_lost_nans(trace: Trace, numbers: RecordedNumbers, rules: Rules) -> lis
     is_output = tensors["slot_kind"].to_numpy() == "output"
     is_nan = np.isnan(numbers.high) & (tensors["nonfinite"] == 1).to_numpy()
     inputs = np.flatnonzero(is_nan & is_trusted & ~is_output)
+    if not len(inputs):
+        return []
     is_finite = np.isfinite(numbers.high) & np.isfinite(numbers.low) & np.isfinite(numbers.norm)
     output_of_op = {
         int(ops[row]): row for row in np.flatnonzero(is_finite & is_trusted & is_output).tolist()

@@ -172,6 +172,8 @@ def _flag_updates(
     reshape whose producer's record is damaged. Hence an op updates its inputs only if no fewer of
     its kind do than hold an output that was written as they read it.
     """
+    if not (is_known & is_different).any():
+        return np.zeros(len(rows), dtype=bool)
     holds_output = _hold_own_output(trace, numbers, rows)
     kinds = trace.ops["kind"].to_numpy()[trace.tensors["op"].to_numpy()[rows]]
     table = pd.DataFrame({"kind": kinds})
@@ -412,22 +414,16 @@ def check_gradient_shapes(trace: Trace) -> Check:
     output_slots = [slot.replace("input", "output", 1) for slot in slots[rows].tolist()]
     outputs = SlotIndex(tensors).find_rows(forward[rows], output_slots)
     rows, outputs = rows[outputs >= 0], outputs[outputs >= 0]
-    n_checked = 0
+    has_shapes = pd.notna(shapes[rows]) & pd.notna(shapes[outputs])
+    rows, outputs = rows[has_shapes], outputs[has_shapes]
     contradictions = []
-    shape_pairs = zip(shapes[rows].tolist(), shapes[outputs].tolist(), strict=True)
-    for row, output, (shape, output_shape) in zip(
-        rows.tolist(), outputs.tolist(), shape_pairs, strict=True
-    ):
-        if shape is None or output_shape is None:
-            continue
-        n_checked += 1
-        if shape != output_shape:
-            value = f"{get_op_name(trace, output)} {slots[output]}"
-            computed = f"{value} has shape {output_shape}"
-            recorded = f"a gradient of shape {shape}"
-            item = build_contradiction(trace, "gradient", row, recorded, computed)
-            contradictions.append(item)
-    return Check("shapes of gradients and of their values", n_checked, tuple(contradictions))
+    is_wrong = shapes[rows] != shapes[outputs]
+    for row, output in zip(rows[is_wrong].tolist(), outputs[is_wrong].tolist(), strict=True):
+        value = f"{get_op_name(trace, output)} {slots[output]}"
+        computed = f"{value} has shape {shapes[output]}"
+        recorded = f"a gradient of shape {shapes[row]}"
+        contradictions.append(build_contradiction(trace, "gradient", row, recorded, computed))
+    return Check("shapes of gradients and of their values", len(rows), tuple(contradictions))
 
 
 def _sort(contradictions: Iterable[Contradiction]) -> tuple[Contradiction, ...]:

@@ -123,3 +123,15 @@ def test_too_few_samples_give_no_noise(pairs):
     errors = np.zeros((len(STATISTICS), len(table)))
     errors[:, rows[:7]] = 1e-6
     assert (measure_statistic_noise(alignment, table, errors) == 0).all()
+
+
+def test_noise_below_what_is_allowed_anyway_need_not_be_measured(pairs):
+    """What is allowed in the end, the larger of both, is the same."""
+    alignment, table, rows = pairs
+    errors = draw_errors(table, 1e-6)
+    noise = measure_statistic_noise(alignment, table, errors)
+    for allowed_error in (1e-7, noise[:, rows].mean(), 1e-4):
+        allowed_errors = np.full_like(errors, allowed_error)
+        needed_noise = measure_statistic_noise(alignment, table, errors, allowed_errors)
+        assert (np.maximum(needed_noise, allowed_errors) == np.maximum(noise, allowed_errors)).all()
+    assert (needed_noise[MAX, rows] < noise[MAX, rows]).any()

@@ -146,3 +146,24 @@ def test_an_op_that_only_the_target_recorded_stays_in_the_flow(trace):
             find_value(graph.comparison.alignment.target, DIVISION, "output.0")
         ]
     )
+
+
+def test_the_dataflow_is_joined_again_only_if_other_pairs_agree(trace):
+    comparison = build_graph(trace("ms_mf_none"), trace("pt_none")).comparison
+    dataflow = comparison.join_dataflow()
+    assert comparison.join_dataflow() is dataflow
+    comparison.pairs["agrees"] = ~comparison.pairs["agrees"]
+    assert comparison.join_dataflow() is not dataflow
+
+
+def test_lists_of_parents_and_children_are_those_of_the_edges(trace):
+    graph = build_graph(trace("pt_none"), trace("pt_none"))
+    for node in range(graph.n_nodes):
+        assert graph.list_parents(node) == list(graph.parents[node])
+        assert graph.list_children(node) == list(graph.children[node])
+
+
+def test_chosen_nodes_are_sorted_parents_first(trace):
+    graph = build_graph(trace("pt_none"), trace("pt_none"))
+    is_chosen = np.arange(graph.n_nodes) % 3 == 0
+    assert graph.sort_nodes(is_chosen) == [node for node in graph.order if is_chosen[node]]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, repeat
 from typing import IO, Any
 
 import numpy as np
 import orjson
 import pandas as pd
 
+from ...model.arrays import AnyArray, Floats
 from ...model.background import Background
 from ...model.result import PAIR_COLUMNS, Result
 from ..formats.csv import encode_lines, format_cell, format_rows, format_texts
@@ -53,27 +55,53 @@ def format_blocks(pairs: pd.DataFrame, names: Sequence[str]) -> Iterator[list[st
     """Yield the rows as finished lines, a block of them at a time."""
     for start in range(0, len(pairs), _ROWS_PER_BLOCK):
         block = pairs.iloc[start : start + _ROWS_PER_BLOCK]
-        columns = [_format_column(block[name]) for name in names]
+        columns = _join_equal_cells([_format_column(block[name]) for name in names], len(block))
         yield [",".join(cells) for cells in zip(*columns, strict=True)]
 
 
-def _format_column(column: pd.Series[Any]) -> list[str]:
+def _join_equal_cells(columns: Iterable[list[str] | str], n_rows: int) -> list[Iterable[str]]:
+    """Return the columns with neighbors that have one cell for all rows as a single column.
+
+    In most tables these are the measures of whole tensors, of which there are none.
+    """
+    joined_columns: list[Iterable[str]] = []
+    for is_single, group in groupby(columns, lambda column: isinstance(column, str)):
+        if is_single:
+            joined_columns.append(repeat(",".join(map(str, group)), n_rows))
+        else:
+            joined_columns += group
+    return joined_columns
+
+
+def _format_column(column: pd.Series[Any]) -> list[str] | str:
+    """Return the cells of a column, or a single one if all are equal."""
     values = column.to_numpy()
     if values.dtype.kind == "f":
-        return _format_numbers(values.astype(np.float64))
+        return "" if np.isnan(values).all() else _format_numbers(values.astype(np.float64))
     if values.dtype.kind == "i":
-        return list(map(str, values.tolist()))
+        return _format_integers(values)
     if values.dtype == object and isinstance(values[0], str):
+        texts = values.tolist()
+        if texts.count(texts[0]) == len(texts):
+            return format_cell(texts[0])
         try:
-            return format_texts(values.tolist())
+            return format_texts(texts)
         except TypeError:
             pass  # not only texts
     codes, distinct_values = pd.factorize(values, use_na_sentinel=False)
     cells = [format_cell(value) for value in distinct_values.tolist()]
+    if len(cells) == 1:
+        return cells[0]
     return [cells[code] for code in codes.tolist()]
 
 
-def _format_numbers(values: np.ndarray[Any, np.dtype[np.float64]]) -> list[str]:
+def _format_integers(values: AnyArray) -> list[str]:
+    """Format whole numbers with the JSON writer."""
+    text = orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    return text[1:-1].split(",")
+
+
+def _format_numbers(values: Floats) -> list[str]:
     """Format numbers with the JSON writer, which is several times as fast as repr.
 
     It writes both NaN and infinity as null.

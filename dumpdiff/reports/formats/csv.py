@@ -22,7 +22,7 @@ def format_rows(rows: Iterable[Sequence[object]]) -> bytes:
 
 def encode_lines(lines: Iterable[str]) -> bytes:
     """Return lines of finished cells as UTF-8; lines end with CR LF."""
-    text = "".join(f"{line}\r\n" for line in lines)
+    text = "\r\n".join((*lines, ""))
     return text.encode("utf-8", errors="backslashreplace")
 
 
@@ -31,10 +31,11 @@ def format_texts(texts: Sequence[str]) -> list[str]:
 
     Most columns have nothing to escape, which one look at all different cells shows.
     """
-    joined_texts = "\0" + "\0".join(set(texts))
-    # substrings are found many times as fast as patterns
-    special_texts = (*_QUOTED, *(f"\0{start}" for start in _FORMULA_STARTS))
-    if any(special_text in joined_texts for special_text in special_texts):
+    distinct_texts = set(texts)
+    joined_texts = "\0".join(distinct_texts)
+    # single characters are found many times as fast as patterns
+    has_quoted = any(character in joined_texts for character in _QUOTED)
+    if has_quoted or not {text[:1] for text in distinct_texts}.isdisjoint(_FORMULA_STARTS):
         return [format_cell(text) for text in texts]
     return list(texts)
 

@@ -79,3 +79,16 @@ def test_any_name_reads_back_once_the_apostrophe_is_dropped(name: str) -> None:
     ]
     assert cell.removeprefix("'") == name
     assert not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+
+
+def test_a_cell_that_is_the_same_in_all_rows_is_in_every_row() -> None:
+    shared_cells = {"layout": "same", "metric": "a,b", "cosine": math.nan, "state": "=1+1"}
+    rows = read_rows(
+        make_result(
+            pairs=make_pairs({**shared_cells, "error": 0.5}, {**shared_cells, "error": 0.25})
+        )
+    )
+    assert [row["error"] for row in rows] == ["0.5", "0.25"]
+    for row in rows:
+        assert (row["layout"], row["metric"], row["cosine"]) == ("same", "a,b", "")
+        assert row["state"] == "'=1+1"

@@ -9,6 +9,7 @@ import pandas as pd
 
 from ....model.finding import Finding
 from ....model.result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS, Result
+from ....model.trace import flag_words
 from ...page.packed_tables import Table
 
 NONFINITE = "not finite"
@@ -65,19 +66,13 @@ def build_unmatched_table(result: Result) -> Table:
 
 def find_rows_of_ops(pairs: pd.DataFrame) -> Mapping[str, Mapping[str, int]]:
     """Return by side and op name the row of the op's worst pair, outputs before inputs."""
-    sort_keys = pd.DataFrame(
-        {
-            "is_input": ~pairs["target_slot"].str.startswith("output"),
-            "negative_ratio": -compute_error_ratio(pairs).fillna(-1.0),
-        }
-    )
-    order = sort_keys.sort_values(["is_input", "negative_ratio"], kind="stable").index
+    is_output = flag_words(pairs["target_slot"], lambda slot: slot.startswith("output"))
+    ratios = compute_error_ratio(pairs).fillna(-1.0).to_numpy()
+    order = np.lexsort((-ratios, ~is_output))[::-1]  # of several rows of an op, the last one counts
     rows_by_side = {}
     for side in ("target", "reference"):
-        names = pairs[f"{side}_op"].iloc[order]
-        first_names = names[~names.duplicated()]
-        rows = zip(first_names.tolist(), first_names.index.tolist(), strict=True)
-        rows_by_side[side] = dict(rows)
+        names = pairs[f"{side}_op"].to_numpy()[order].tolist()
+        rows_by_side[side] = dict(zip(names, order.tolist(), strict=True))
     return rows_by_side
 
 
@@ -85,11 +80,11 @@ def find_row(finding: Finding, pairs: pd.DataFrame) -> int:
     """Return the row of the pair at which a finding begins, -1 if it has none."""
     has_target_op = pairs["target_op"].isin(finding.target_ops)
     has_ops = has_target_op & pairs["reference_op"].isin(finding.reference_ops)
-    slots = list(zip(pairs["target_slot"], pairs["reference_slot"], strict=True))
-    has_slots = pd.Series(slots, index=pairs.index).isin(finding.slots)
-    is_place = pairs["state"].isin(("introduced", "isolated"))
-    for matches in (has_ops & has_slots & is_place, has_ops):
-        rows = np.flatnonzero(matches.to_numpy())
-        if len(rows):
-            return int(rows[0])
-    return -1
+    rows = np.flatnonzero(has_ops.to_numpy())
+    is_place = pairs["state"].iloc[rows].isin(("introduced", "isolated")).tolist()
+    slots_t, slots_r = pairs["target_slot"].iloc[rows], pairs["reference_slot"].iloc[rows]
+    slots = zip(slots_t.tolist(), slots_r.tolist(), strict=True)
+    for row, begins_here, slot_pair in zip(rows.tolist(), is_place, slots, strict=True):
+        if begins_here and slot_pair in finding.slots:
+            return int(row)
+    return int(rows[0]) if len(rows) else -1
