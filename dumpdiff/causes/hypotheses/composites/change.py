@@ -142,7 +142,9 @@ def _correct_omission(case: FaultCase, region: Region, change: Change) -> Change
     addends = [item.value for _, item in list_floating_inputs(step)]
     later_op = ""
     if step.kind in _MOVED_KINDS and step.value in change.omitted_values:
-        later_op = case.find_later_op(step.kind, -1)
+        # with its own parameters, if it has any: the next layer has such an op of its own
+        parameters = [item.value for item in step.inputs if item.is_parameter]
+        later_op = case.find_later_op(step.kind, parameters[0] if parameters else -1)
     elif step.kind == "add" and len(addends) == 2:
         is_left_out = [value in change.omitted_values for value in addends]
         if change.kept_value in addends:
