@@ -151,7 +151,7 @@ def assign_classes(
     """
     n_rows = len(tensors)
     is_usable = tensors["trusted"].to_numpy() & ~flag_immediates(tensors)
-    is_complex = tensors["dtype"].str.startswith("complex").to_numpy(dtype=bool)
+    is_complex = flag_words(tensors["dtype"], lambda dtype: dtype.startswith("complex"))
     is_informative = (count_evidence(tensors) >= _MIN_EVIDENCE) & ~is_complex
     is_exact = np.zeros(n_rows, dtype=bool) if updates is None else updates
     contents = np.full(n_rows, -1) if contents is None else contents
