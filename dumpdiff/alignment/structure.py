@@ -161,7 +161,7 @@ class _Closure:
             lambda: (set(), set())
         )
         self.dirty_ops: tuple[set[int], set[int]] = (set(), set())
-        self._mark_half_known_ops()
+        self._mark_half_known_ops(complete=True)
         has_open_inputs = matching.target.flag_readers(matching.classes_t < 0)
         for t, r in matching.list_op_pairs(has_open_inputs):
             self._pair_remaining_inputs(t, r)
@@ -174,7 +174,7 @@ class _Closure:
         """
         progress = False
         if not complete:
-            self._mark_half_known_ops()
+            self._mark_half_known_ops(complete=False)
         while self.dirty_ops[0] or self.dirty_ops[1]:
             for signature in sorted(self._fill_buckets(complete), key=self._rank_signature):
                 progress |= self._resolve(signature, complete)
@@ -209,12 +209,16 @@ class _Closure:
             if self.ops[side][op] < 0 and self._compute_signature(side, op, complete) == signature
         )
 
-    def _mark_half_known_ops(self) -> None:
-        """Mark the unpaired ops that read at least one paired value."""
+    def _mark_half_known_ops(self, complete: bool) -> None:
+        """Mark the unpaired ops that have a signature by now, see :meth:`_compute_signature`."""
         for side, flow in enumerate(self.flows):
-            has_known_inputs = flow.flag_readers(np.asarray(self.classes[side]) >= 0)
+            is_known = np.asarray(self.classes[side]) >= 0
+            has_signature = flow.flag_readers(is_known & np.asarray(self.is_informative[side]))
+            has_signature &= flow.write_lists.counts > 0
+            if complete:
+                has_signature &= ~flow.flag_readers(~is_known)
             is_open = np.asarray(self.ops[side]) < 0
-            self.dirty_ops[side].update(np.flatnonzero(is_open & has_known_inputs).tolist())
+            self.dirty_ops[side].update(np.flatnonzero(is_open & has_signature).tolist())
 
     def _compute_signature(self, side: int, op: int, complete: bool) -> Signature | None:
         """Return the signature of an op, None if its known inputs carry no information."""
