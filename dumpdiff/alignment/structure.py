@@ -163,7 +163,12 @@ class _Closure:
         self.dirty_ops: tuple[set[int], set[int]] = (set(), set())
         self._mark_half_known_ops(complete=True)
         has_open_inputs = matching.target.flag_readers(matching.classes_t < 0)
-        for t, r in matching.list_op_pairs(has_open_inputs):
+        paired_ops = np.flatnonzero(matching.ops_t >= 0)
+        has_open_partner = np.zeros(len(matching.ops_t), dtype=bool)
+        has_open_partner[paired_ops] = matching.reference.flag_readers(matching.classes_r < 0)[
+            matching.ops_t[paired_ops]
+        ]
+        for t, r in matching.list_op_pairs(has_open_inputs & has_open_partner):
             self._pair_remaining_inputs(t, r)
 
     def run(self, complete: bool) -> bool:
@@ -335,7 +340,7 @@ class _Closure:
         Two gradients may be multiplied by the same value: that of a factor and that of what was
         computed from it, if one side passes the gradient on as it is.
         """
-        call_t, call_r = (calls[op] for calls, op in zip(self.calls, (t, r), strict=True))
+        call_t, call_r = self.calls[0][t], self.calls[1][r]
         if call_t < 0 or call_r < 0:
             return False
         return self.ops[0][call_t] not in (-1, call_r) or self.ops[1][call_r] not in (-1, call_t)

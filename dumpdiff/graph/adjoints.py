@@ -327,10 +327,12 @@ def _index_by_edge(
 def _flag_detours(flow: Flow, outputs: Ints, values: Ints) -> Flags:
     """Return (edges,) what :func:`_has_detour` says of each edge.
 
-    Only an op that also reads another computed value can have one; few do.
+    Only a value that several ops read can have one, to an op that also reads another computed
+    value; few do.
     """
     flags = np.zeros(len(outputs), dtype=bool)
-    edges = np.flatnonzero(outputs >= 0)
+    n_users = np.bincount(flow.operand_lists.values, minlength=len(flow.classes))
+    edges = np.flatnonzero((outputs >= 0) & (n_users[values] > 1))
     edges = edges[flow.producers[outputs[edges]] >= 0]
     operands_of = flow.operand_lists.take(flow.producers[outputs[edges]])
     operands, edges = operands_of.values, edges[operands_of.rows]

@@ -13,10 +13,19 @@ import numpy as np
 import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints
-from ..model.dtypes import get_unit_roundoff
+from ..model.dtypes import get_unit_roundoff, is_discrete
 from ..model.int_lists import IntLists
-from ..model.trace import BACKWARD, FORWARD, OPTIMIZER, Problem, Trace, build_digraph
+from ..model.trace import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    Problem,
+    Trace,
+    build_digraph,
+    flag_words,
+)
 from .partitions import find_partitions
+from .passing_values import flag_passing_values
 from .scaled_gradients import find_scaled_gradients
 from .value_classes import flag_doubtful_files
 
@@ -124,6 +133,30 @@ class Flow:
     @cached_property
     def _flags_of_phases(self) -> dict[str, Flags]:
         return {}
+
+    @cached_property
+    def phase_numbers(self) -> Ints:
+        """(ops,) a number for the phase of each op."""
+        return pd.factorize(self.trace.ops["phase"])[0]
+
+    @cached_property
+    def may_lack_producer(self) -> Flags:
+        """(classes,) false where no op can be missing that produced a value.
+
+        So it is with what an op produced, and with parameters, masks and what carries no
+        information, unless it is known to come from other values.
+        """
+        is_anonymous = (self.classes["parameter"] == "").to_numpy()
+        flags: Flags = is_anonymous & ~flag_words(self.classes["dtype"], is_discrete)
+        flags &= self.classes["evidence"].to_numpy() > 0
+        flags[[*self.partitions, *self.scaled_gradients]] = True
+        return flags & (self.producers < 0) & (self.first_consumers >= 0)
+
+    @cached_property
+    def is_passing(self) -> Flags:
+        """(classes,) true for values that are only passed on, see :mod:`.passing_values`."""
+        has_results = self.write_lists.counts > 0
+        return flag_passing_values(self.consumer_lists, self.phase_numbers, has_results)
 
     @cached_property
     def is_module(self) -> Flags:

@@ -26,7 +26,8 @@ def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) ->
     counters = updates & _flag_counters(trace, tensors)
     low_precision = trace.source.low_precision_statistics
     contents = compute_content_checksums(trace, tensors)
-    tensors = tensors.assign(content=contents)
+    tensors = tensors.copy(deep=False)  # a column is replaced, none is written to
+    tensors["content"] = contents
     tensor_class = assign_classes(tensors, low_precision, updates, counters, contents)
     is_computed = _flag_computed(trace, tensors)
     read_class = _find_overwritten_values(tensors, tensor_class)

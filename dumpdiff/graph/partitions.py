@@ -14,7 +14,7 @@ import pandas as pd
 
 from ..model.arrays import Ints
 from ..model.dtypes import is_floating
-from ..model.trace import FORWARD
+from ..model.trace import FORWARD, flag_words
 
 #: Relative difference of the sum of squares of the same numbers, summed in another order.
 _SUMMATION_ERROR = 4e-6
@@ -62,11 +62,11 @@ def _group_leaves(
 ) -> list[list[int]]:
     """Return the unnamed values that nothing recorded produced, by what reads them."""
     is_leaf = (classes["producer"] < 0) & (classes["parameter"] == "")
-    dtypes = classes["dtype"].tolist()
+    is_chosen = is_leaf.to_numpy() & flag_words(classes["dtype"], is_floating)
     kinds, parents, phases = (ops[name].tolist() for name in ("kind", "parent", "phase"))
     groups: defaultdict[tuple[str, int, str], list[int]] = defaultdict(list)
-    for value in np.flatnonzero(is_leaf.to_numpy()).tolist():
-        if len(consumers[value]) != 1 or not is_floating(dtypes[value]):
+    for value in np.flatnonzero(is_chosen).tolist():
+        if len(consumers[value]) != 1:
             continue
         op = consumers[value][0]
         if phases[op] == FORWARD and parents[op] >= 0:

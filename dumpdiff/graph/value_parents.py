@@ -143,7 +143,7 @@ def _find_gradient_sources(flow: Flow, calls: Ints) -> tuple[Ints, Ints]:
     gradient_of[list(flow.recorded_gradients)] = list(flow.recorded_gradients.values())
     operands_of = flow.operand_lists.take(calls)
     positions, gradients = operands_of.rows, gradient_of[operands_of.values]
-    is_open = (gradients < 0) & (flow.producers[operands_of.values] < 0)
+    is_open = (gradients < 0) & flow.may_lack_producer[operands_of.values]
     further_positions, further_gradients = [], []
     for index in np.flatnonzero(is_open).tolist():
         value, position = int(operands_of.values[index]), int(positions[index])
