@@ -490,6 +490,19 @@ class Flow:
         return [value for value in values[start:end].tolist() if phases[value] == phase]
 
     @cached_property
+    def shares_extremes(self) -> Flags:
+        """(classes,) whether :meth:`list_values_of_extreme` has other values for both extremes."""
+        flags = np.ones(len(self.classes), dtype=bool)
+        for name in ("max", "min"):
+            numbers, values = self._values_by_extreme[name]
+            own_numbers = self.classes[name].to_numpy()
+            n_values = np.searchsorted(numbers, own_numbers, "right")
+            n_values -= np.searchsorted(numbers, own_numbers, "left")
+            n_values[values] -= 1
+            flags &= (n_values > 0) & ~np.isnan(own_numbers)
+        return flags
+
+    @cached_property
     def _values_by_extreme(self) -> dict[str, tuple[Floats, Ints]]:
         """'max' or 'min' -> (this number of all computed values sorted, the values).
 

@@ -18,7 +18,8 @@ def labeled_flow(trace):
     """Labels of the ops of the second model, by radius."""
     matching = start_matching(trace("pt_none"), trace("pt_none"))
     names, _ = roles._collect_leaf_names(matching)
-    return roles._compute_labels(matching.target, matching.kinds_t, names), matching.target
+    labels = roles._compute_labels(matching.target, matching.kinds_t, names, {})
+    return labels, matching.target
 
 
 class TestLabels:
