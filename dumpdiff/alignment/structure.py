@@ -67,15 +67,15 @@ def pair_idle_ops(matching: Matching) -> None:
 
 
 def _pair_backward_records(matching: Matching) -> None:
-    calls_t = matching.target.trace.ops["forward"].tolist()
-    calls_r = matching.reference.trace.ops["forward"].tolist()
-    record_of_call = {call: op for op, call in enumerate(calls_r) if call >= 0}
-    for op, call in enumerate(calls_t):
-        if call < 0 or matching.ops_t[call] < 0:
-            continue
-        partner = record_of_call.get(int(matching.ops_t[call]))
-        if partner is not None:
-            matching.pair_ops(op, partner)
+    calls_t = matching.target.trace.ops["forward"].to_numpy()
+    calls_r = matching.reference.trace.ops["forward"].to_numpy()
+    records_r = np.flatnonzero(calls_r >= 0)
+    record_of_call = np.full(len(calls_r) + 1, -1)  # the last one: no call
+    record_of_call[calls_r[records_r]] = records_r
+    records_t = np.flatnonzero(calls_t >= 0)
+    partners = record_of_call[matching.ops_t[calls_t[records_t]]]
+    has_partner = partners >= 0
+    matching.pair_all_ops(records_t[has_partner], partners[has_partner])
 
 
 def find_equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
@@ -131,12 +131,13 @@ def _rank_kind_pair(item: tuple[tuple[str, str], int]) -> tuple[int, list[str]]:
 
 def _pair_producers(matching: Matching) -> None:
     """Pair the producers of paired values: those of equal kind first, then the others."""
-    producer_pairs: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
-    for producer_t, producer_r in matching.list_open_producers():
-        is_same_kind = matching.kinds_t[producer_t] == matching.kinds_r[producer_r]
-        producer_pairs[is_same_kind].append((producer_t, producer_r))
-    for op_t, op_r in producer_pairs[True] + producer_pairs[False]:
-        matching.pair_ops(op_t, op_r)
+    ops_t, ops_r = matching.list_open_producers()
+    numbers = {name: number for number, name in enumerate(matching.kind_codes_t[1])}
+    numbers_r = np.array([numbers.get(name, -1) for name in matching.kind_codes_r[1]], dtype=int)
+    kinds_t, kinds_r = matching.kind_codes_t[0][ops_t], matching.kind_codes_r[0][ops_r]
+    is_same_kind = kinds_t == numbers_r[kinds_r] if len(ops_t) else np.zeros(0, dtype=bool)
+    for is_chosen in (is_same_kind, ~is_same_kind):
+        matching.pair_all_ops(ops_t[is_chosen], ops_r[is_chosen])
 
 
 class _Closure:
@@ -152,6 +153,7 @@ class _Closure:
         self.calls = tuple(flow.trace.ops["forward"].tolist() for flow in self.flows)
         self.phases = tuple(flow.trace.ops["phase"].tolist() for flow in self.flows)
         self.classes = (matching.partners_t, matching.partners_r)
+        self.sizes = (matching.prints_t.size.data, matching.prints_r.size.data)
         self.ops = (matching.op_partners_t, matching.op_partners_r)
         self.is_informative = (
             (matching.prints_t.evidence > 0).data,
@@ -191,7 +193,7 @@ class _Closure:
         """Return what signatures are sorted by; it does not depend on which side is the target."""
         kind, phase, known_inputs, n_unknown = signature
         matching = self.matching
-        places = [matching.compute_place(t, int(matching.classes_t[t])) for t in known_inputs]
+        places = [matching.compute_place(t, matching.partners_t[t]) for t in known_inputs]
         return kind, phase, sorted(places), n_unknown
 
     def _fill_buckets(self, complete: bool) -> set[Signature]:
@@ -320,7 +322,7 @@ class _Closure:
         if self._has_other_gradient(t, r) or self._has_other_call(t, r):
             return False
         for output_t, output_r in zip(outputs_t, outputs_r, strict=False):
-            if matching.prints_t.size[output_t] != matching.prints_r.size[output_r]:
+            if self.sizes[0][output_t] != self.sizes[1][output_r]:
                 return False
             if self.classes[0][output_t] not in (-1, output_r):
                 return False

@@ -200,6 +200,8 @@ def _find_window_pairs(
     Keys are natural logarithms; rows with key NaN take no part.
     """
     rows_t, rows_r = np.flatnonzero(np.isfinite(keys_t)), np.flatnonzero(np.isfinite(keys_r))
+    if not len(rows_t) or not len(rows_r):
+        return np.empty((2, 0), dtype=np.int64)
     sizes = np.unique(np.concatenate([sizes_t[rows_t], sizes_r[rows_r]]))
     # one number that sorts by size, then by key
     codes_r = np.searchsorted(sizes, sizes_r[rows_r]) * _SIZE_STEP + keys_r[rows_r]

@@ -187,7 +187,12 @@ class Flow:
 
         No value flows from ``zeros_like(x)``'s x to its result.
         """
-        return tuple(self.operand_lists) if self.shape_reads else self.reads
+        if not self.shape_reads:
+            return self.reads
+        operands = list(self.reads)
+        for op in {op for op, _ in self.shape_reads}:
+            operands[op] = self.operand_lists[op]
+        return tuple(operands)
 
     @cached_property
     def users(self) -> list[list[int]]:

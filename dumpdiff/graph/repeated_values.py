@@ -27,17 +27,19 @@ def count_repeats(flow: Flow) -> dict[int, int]:
         len(flow.classes), lists.values[is_kept], lists.rows[is_kept]
     )
     repeated_values = np.flatnonzero(writers.counts > 1).tolist()
-    gradients_of_call = {}
-    if repeated_values:
-        gradients_of_call = {
-            call: flow.reads[record] for record, call in enumerate(flow.calls) if call >= 0
-        }
+    calls = flow.trace.ops["forward"].to_numpy()
+    records = np.flatnonzero(calls >= 0)
+    record_of_call = np.full(len(calls), -1)
+    record_of_call[calls[records]] = records
     repeats = {}
     for value in repeated_values:
         ops = writers[value]
         enclosing_ops = {call for op in ops for call in flow.iterate_enclosing_calls(op)}
         own_ops = [op for op in ops if op not in enclosing_ops]
-        origins = {gradients_of_call.get(op, flow.operands[op]) for op in own_ops}
+        origins = set()
+        for op in own_ops:
+            record = int(record_of_call[op])
+            origins.add(flow.reads[record] if record >= 0 else flow.operands[op])
         if len(origins) > 1:
             repeats[value] = len(origins)
     return _count_equal_calls(flow, writers) | repeats

@@ -28,20 +28,15 @@ def collect_parents(flow: Flow) -> IntLists:
     children = computed_values[operands_of.rows]
     has_parents = np.zeros(n_classes, dtype=bool)
     has_parents[children] = True
-    further: list[tuple[int, int]] = []  # (child, parent)
-    value_list = list(flow.recorded_gradients)
+    value_list = np.array(list(flow.recorded_gradients), dtype=np.int64)
     gradients = np.array(list(flow.recorded_gradients.values()), dtype=np.int64)
-    for position in np.flatnonzero(~is_computed[gradients]).tolist():
-        gradient = int(gradients[position])
-        parents = _find_next_gradients(flow, value_list[position], gradient)
-        further += [(gradient, parent) for parent in parents]
-        has_parents[gradient] |= bool(parents)
-    for parameter, gradient in _iterate_parameter_gradients(flow):
-        if not has_parents[gradient]:
-            parents = _find_next_gradients(flow, parameter, gradient)
-            further += [(gradient, parent) for parent in parents]
-            has_parents[gradient] |= bool(parents)
-    further_children, further_parents = np.array(further, dtype=np.int64).reshape(-1, 2).T
+    is_given = ~is_computed[gradients]
+    given_edges = _list_next_gradients(flow, value_list[is_given], gradients[is_given])
+    has_parents[given_edges[0]] = True
+    parameters, gradients = _list_parameter_gradients_by_name(flow)
+    is_open = ~has_parents[gradients]
+    named_edges = _list_next_gradients(flow, parameters[is_open], gradients[is_open])
+    further_children, further_parents = np.append(given_edges, named_edges, axis=1)
     children = np.concatenate([children, further_children])
     parents_of = np.concatenate([operands_of.values, further_parents])
     terms, sums = np.array(list(_iterate_zero_terms(flow)), dtype=np.int64).reshape(-1, 2).T
@@ -57,13 +52,56 @@ def collect_parents(flow: Flow) -> IntLists:
     )
 
 
-def _iterate_parameter_gradients(flow: Flow) -> Iterator[tuple[int, int]]:
-    """Yield (parameter, gradient) as the record names them."""
+def _list_parameter_gradients_by_name(flow: Flow) -> tuple[Ints, Ints]:
+    """Return parameters, and for each the gradient that the record names after it."""
     names = flow.list_column("parameter")
     parameters = {name: value for value, name in enumerate(names) if name}
-    for gradient, name in enumerate(flow.list_column("gradient_of")):
-        if name in parameters:
-            yield parameters[name], gradient
+    pairs = [
+        (parameters[name], gradient)
+        for gradient, name in enumerate(flow.list_column("gradient_of"))
+        if name in parameters
+    ]
+    columns = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return columns[0], columns[1]
+
+
+def _list_next_gradients(flow: Flow, values: Ints, gradients: Ints) -> Ints:
+    """Return (2, n) gradients, and what each was computed from, see :func:`_find_next_gradients`.
+
+    ``gradients`` are those of ``values``. Most follow from the results of the next ops.
+    """
+    users_of = flow.operand_lists.invert(len(flow.classes)).take(values)
+    is_forward = flow.flag_phase(FORWARD)[users_of.values]
+    users, rows = users_of.values[is_forward], users_of.rows[is_forward]
+    outputs_of = flow.write_lists.take(users)
+    outputs, rows = outputs_of.values, rows[outputs_of.rows]
+    gradient_of = _index_recorded_gradients(flow)
+    is_far = np.zeros(len(values), dtype=bool)  # a result has no recorded gradient
+    is_far[rows[gradient_of[outputs] < 0]] = True
+    is_near = ~is_far[rows]
+    rows, parents = rows[is_near], gradient_of[outputs[is_near]]
+    is_other = parents != gradients[rows]
+    near_lists = IntLists.from_pairs(len(values), rows[is_other], parents[is_other])
+    lists = [near_lists.remove_repeats()]
+    far_rows = np.flatnonzero(is_far)
+    far_lists = [
+        _find_next_gradients(flow, value, gradient)
+        for value, gradient in zip(
+            values[far_rows].tolist(), gradients[far_rows].tolist(), strict=True
+        )
+    ]
+    lists.append(IntLists.from_lists(far_lists))
+    all_rows = np.append(lists[0].rows, far_rows[lists[1].rows])
+    all_parents = np.append(lists[0].values, lists[1].values)
+    order = np.argsort(all_rows, kind="stable")
+    return np.stack([gradients[all_rows[order]], all_parents[order]])
+
+
+def _index_recorded_gradients(flow: Flow) -> Ints:
+    """Return (classes,) the recorded gradient of each class, -1 if there is none."""
+    gradient_of = np.full(len(flow.classes), -1)
+    gradient_of[list(flow.recorded_gradients)] = list(flow.recorded_gradients.values())
+    return gradient_of
 
 
 def _iterate_zero_terms(flow: Flow) -> Iterator[tuple[int, int]]:
@@ -139,18 +177,22 @@ def _find_gradient_sources(flow: Flow, calls: Ints) -> tuple[Ints, Ints]:
 
     The inputs of its module count where the record lacks what an input of the call was cut from.
     """
-    gradient_of = np.full(len(flow.classes), -1)
-    gradient_of[list(flow.recorded_gradients)] = list(flow.recorded_gradients.values())
+    gradient_of = _index_recorded_gradients(flow)
     operands_of = flow.operand_lists.take(calls)
     positions, gradients = operands_of.rows, gradient_of[operands_of.values]
     is_open = (gradients < 0) & flow.may_lack_producer[operands_of.values]
+    open_values, open_positions = operands_of.values[is_open], positions[is_open]
+    distinct_values, numbers = np.unique(open_values, return_inverse=True)
+    lacks_producer = np.array(
+        [has_missing_producer(flow, value) for value in distinct_values.tolist()], dtype=bool
+    )[numbers]
     further_positions, further_gradients = [], []
-    for index in np.flatnonzero(is_open).tolist():
-        value, position = int(operands_of.values[index]), int(positions[index])
-        if has_missing_producer(flow, value):
-            for source in find_enclosing_inputs(flow, int(calls[position]), value):
-                further_positions.append(position)
-                further_gradients.append(int(gradient_of[source]))
+    for value, position in zip(
+        open_values[lacks_producer].tolist(), open_positions[lacks_producer].tolist(), strict=True
+    ):
+        for source in find_enclosing_inputs(flow, int(calls[position]), value):
+            further_positions.append(position)
+            further_gradients.append(int(gradient_of[source]))
     positions = np.append(positions, np.array(further_positions, dtype=np.int64))
     gradients = np.append(gradients, np.array(further_gradients, dtype=np.int64))
     return positions[gradients >= 0], gradients[gradients >= 0]

@@ -17,7 +17,7 @@ from .patterns import PatternTable, Rule, find_first_match
 
 _MAX_REWRITES = 8  #: of one path; a shipped rule needs at most three
 #: A number that is a whole segment of a name: that of a layer, an expert, a call.
-_NUMBER = re.compile(r"(?<![^./])\d{1,9}(?![^./-])")
+_NUMBER = re.compile(r"(?<![^./])(\d{1,9})(?![^./-])")
 _DIGITS = re.compile(r"\d+")
 #: Stands for the first number of a name that is read for all numbers; longer than any of these.
 _FIRST_PLACEHOLDER = 10**12
@@ -43,7 +43,7 @@ class _NumberlessReader:
     def __init__(self, read: Callable[[str], Reading]) -> None:
         self._read = read
         self._readings: dict[str, Reading] = {}
-        self._readings_of_templates: dict[str, Reading] = {}
+        self._templates: dict[tuple[str, ...], Reading] = {}  # by what is around the numbers
         self._literal_numbers: set[str] = set()
 
     def keep_numbers_of(self, texts: Iterable[str]) -> None:
@@ -59,22 +59,22 @@ class _NumberlessReader:
 
     def _read_template(self, name: str) -> Reading:
         """Read a name with placeholders for its numbers, and put the numbers in their places."""
-        numbers = _NUMBER.findall(name)
+        parts = _NUMBER.split(name)  # every other part is a number
+        numbers = parts[1::2]
         if not numbers or not self._literal_numbers.isdisjoint(numbers):
             return self._read(name)
-        placeholders = [str(_FIRST_PLACEHOLDER + index) for index in range(len(numbers))]
-        waiting = iter(placeholders)
-        template = _NUMBER.sub(lambda _: next(waiting), name)
-        reading = self._readings_of_templates.get(template)
-        if reading is None:
-            reading = self._readings_of_templates[template] = self._read(template)
-        path = reading.path
-        front = reading.front
-        for placeholder, number in zip(placeholders, numbers, strict=True):
-            path = path.replace(placeholder, number)
-            if placeholder in front:
-                front = tuple(number if step == placeholder else step for step in front)
-        return Reading(path, reading.rules, front)
+        key = tuple(parts[::2])
+        template = self._templates.get(key)
+        if template is None:
+            parts[1::2] = [str(_FIRST_PLACEHOLDER + index) for index in range(len(numbers))]
+            template = self._templates[key] = self._read("".join(parts))
+        path, front = template.path, template.front
+        for placeholder, number in enumerate(numbers, start=_FIRST_PLACEHOLDER):
+            word = str(placeholder)
+            path = path.replace(word, number)
+            if word in front:
+                front = tuple(number if segment == word else segment for segment in front)
+        return Reading(path, template.rules, front)
 
 
 @dataclass(frozen=True)
