@@ -175,10 +175,13 @@ class Matching:
 
     def pair_all(self, targets: Ints, references: Ints, evidence: str, confidences: Floats) -> None:
         """Pair classes that can be paired, and none of them twice."""
-        pairs = zip(targets.tolist(), references.tolist(), confidences.tolist(), strict=True)
-        for t, r, confidence in pairs:
-            if t not in self.reserved_t and r not in self.reserved_r:
-                self._add_pair(t, r, evidence, confidence)
+        is_free = ~np.isin(targets, list(self.reserved_t))
+        is_free &= ~np.isin(references, list(self.reserved_r))
+        targets, references = targets[is_free], references[is_free]
+        self.classes_t[targets], self.classes_r[references] = references, targets
+        target_list = targets.tolist()
+        self.evidence.update(dict.fromkeys(target_list, evidence))
+        self.confidence.update(zip(target_list, confidences[is_free].tolist(), strict=True))
 
     def pair(self, t: int, r: int, evidence: str, confidence: float) -> bool:
         """Pair two classes, not their producers. Return False if :meth:`can_pair` is False."""
@@ -241,7 +244,7 @@ class Matching:
         is_counted = (producers_t >= 0) & (producers_r >= 0)
         if not with_gradients:
             is_gradient = (self.target.classes["phase"] == BACKWARD).to_numpy()[targets]
-            is_op = (self.target.trace.ops["level"] == "op").to_numpy()[producers_t]
+            is_op = ~self.target.is_module[producers_t]
             is_counted &= ~(is_gradient & is_op)
         codes_t, names_t = self.kind_codes_t
         codes_r, names_r = self.kind_codes_r

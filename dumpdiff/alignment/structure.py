@@ -91,7 +91,7 @@ def find_equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
         (matching.target, matching.kind_codes_t),
         (matching.reference, matching.kind_codes_r),
     ):
-        is_forward = (flow.trace.ops["phase"] == FORWARD).to_numpy()
+        is_forward = flow.flag_phase(FORWARD)
         in_forward = np.array([forward_numbers[kind] for kind in kinds], dtype=int)
         elsewhere = np.array([other_numbers[kind] for kind in kinds], dtype=int)
         numbers_of_sides.append(np.where(is_forward, in_forward[codes], elsewhere[codes]).tolist())
@@ -210,11 +210,10 @@ class _Closure:
 
     def _list_open_ops(self, side: int, signature: Signature, complete: bool) -> list[int]:
         """Return the unpaired ops of a bucket that still have its signature, in order."""
-        return sorted(
-            op
-            for op in self.buckets[signature][side]
-            if self.ops[side][op] < 0 and self._compute_signature(side, op, complete) == signature
-        )
+        ops = [op for op in self.buckets[signature][side] if self.ops[side][op] < 0]
+        if signature[3]:  # where all inputs are known, the signature does not change any more
+            ops = [op for op in ops if self._compute_signature(side, op, complete) == signature]
+        return sorted(ops)
 
     def _mark_half_known_ops(self, complete: bool) -> None:
         """Mark the unpaired ops that have a signature by now, see :meth:`_compute_signature`."""

@@ -105,8 +105,8 @@ def collect_recorded_gradients(flow: Flow) -> Gradients:
     """
     gradient_of = dict(flow.recorded_gradients)
     is_argument = _flag_arguments(flow)
-    inputs_of = _collect_arguments(flow, is_argument, ("input", "parameter"))
-    outputs_of = _collect_arguments(flow, is_argument, ("output",))
+    inputs_of = _collect_arguments(flow, is_argument & ~flow.is_output)
+    outputs_of = _collect_arguments(flow, is_argument & flow.is_output)
     returned = _find_recorded_returns(flow, inputs_of, outputs_of)
     for value, gradient_calls in _index_split_gradients(returned).items():
         own_gradient = gradient_of.get(value)
@@ -208,15 +208,15 @@ def find_returned_gradients(flow: Flow) -> dict[int, int]:
     So a bias is added later. The backward record of the module has the gradients of its outputs.
     """
     is_parameter = (flow.classes["parameter"] != "").to_numpy()
-    is_output = (flow.tensors["slot_kind"].to_numpy() == "output") & (flow.tensor_class >= 0)
-    output_rows = np.flatnonzero(is_output)
+    output_rows = np.flatnonzero(flow.is_output & (flow.tensor_class >= 0))
     returned_rows = output_rows[is_parameter[flow.tensor_class[output_rows]]]
     forward_calls = flow.trace.ops["forward"].to_numpy()
     if not np.isin(flow.tensors["op"].to_numpy()[returned_rows], forward_calls).any():
         return {}
     is_argument = _flag_arguments(flow)
-    outputs_of = _collect_arguments(flow, is_argument, ("output",))
-    inputs_of = _collect_arguments(flow, is_argument, ("input",))
+    is_input = flow.tensors["slot_kind"].to_numpy() == "input"
+    outputs_of = _collect_arguments(flow, is_argument & flow.is_output)
+    inputs_of = _collect_arguments(flow, is_argument & is_input)
     has_class = inputs_of.values >= 0
     gradients_of = IntLists.from_pairs(
         len(inputs_of), inputs_of.rows[has_class], inputs_of.values[has_class]
@@ -289,15 +289,12 @@ def _flag_arguments(flow: Flow) -> Flags:
     return is_argument
 
 
-def _collect_arguments(
-    flow: Flow, is_argument: Flags, slot_kinds: tuple[str, ...]
-) -> IntLists:
-    """Return per op the classes of its arguments of these kinds of slot, -1 for unknown ones.
+def _collect_arguments(flow: Flow, is_argument: Flags) -> IntLists:
+    """Return per op the classes of these tensors of it, -1 for unknown ones.
 
     Those of which it reads only the shape are left out: no gradient flows back to them.
     """
-    slot_kind = flow.tensors["slot_kind"]
-    rows = np.flatnonzero(is_argument & flag_words(slot_kind, slot_kinds.__contains__))
+    rows = np.flatnonzero(is_argument)
     ops, values = flow.tensors["op"].to_numpy()[rows], flow.tensor_class[rows]
     if flow.shape_reads:
         shape_ops, shape_values = np.array(sorted(flow.shape_reads), dtype=np.int64).T

@@ -135,6 +135,12 @@ class Flow:
         return {}
 
     @cached_property
+    def is_output(self) -> Flags:
+        """(tensors,) true for what an op returns, false for what it is given."""
+        flags: Flags = self.tensors["slot_kind"].to_numpy() == "output"
+        return flags
+
+    @cached_property
     def phase_numbers(self) -> Ints:
         """(ops,) a number for the phase of each op."""
         return pd.factorize(self.trace.ops["phase"])[0]
@@ -266,10 +272,10 @@ class Flow:
         """
         ops = self.tensors["op"].to_numpy()
         calls = self.trace.ops["forward"].to_numpy()[ops]
-        slot_kinds = self.tensors["slot_kind"].to_numpy()
         has_class = self.tensor_class >= 0
-        output_rows = np.flatnonzero(has_class & (slot_kinds == "output"))
-        gradient_rows = np.flatnonzero(has_class & (slot_kinds == "input") & (calls >= 0))
+        output_rows = np.flatnonzero(has_class & self.is_output)
+        given_rows = np.flatnonzero(has_class & ~self.is_output & (calls >= 0))
+        gradient_rows = given_rows[self.tensors["slot_kind"].to_numpy()[given_rows] == "input"]
         output_places, outputs = self._index_by_position(output_rows, ops)
         gradient_places, gradients = self._index_by_position(gradient_rows, calls)
         has_output = np.isin(gradient_places, output_places)
@@ -496,15 +502,19 @@ class Flow:
 
     @cached_property
     def shares_extremes(self) -> Flags:
-        """(classes,) whether :meth:`list_values_of_extreme` has other values for both extremes."""
-        flags = np.ones(len(self.classes), dtype=bool)
+        """(classes,) true for values that no op produced, but that may be joined from others.
+
+        :meth:`list_values_of_extreme` has other values for their maximum and their minimum.
+        """
+        flags = self.producers < 0
         for name in ("max", "min"):
             numbers, values = self._values_by_extreme[name]
-            own_numbers = self.classes[name].to_numpy()
+            leaves = np.flatnonzero(flags)
+            own_numbers = self.classes[name].to_numpy()[leaves]
             n_values = np.searchsorted(numbers, own_numbers, "right")
             n_values -= np.searchsorted(numbers, own_numbers, "left")
-            n_values[values] -= 1
-            flags &= (n_values > 0) & ~np.isnan(own_numbers)
+            n_values -= np.isin(leaves, values)
+            flags[leaves] = (n_values > 0) & ~np.isnan(own_numbers)
         return flags
 
     @cached_property

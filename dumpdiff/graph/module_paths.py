@@ -136,8 +136,7 @@ def _find_parameter_paths(flow: Flow, modules: Mapping[str, str]) -> list[str]:
 def _find_norms(flow: Flow, modules: Mapping[str, str]) -> set[str]:
     """Return the modules all of whose parameters are vectors."""
     is_norm: dict[str, bool] = {}
-    names = flow.list_column("parameter")
-    for value, name in enumerate(names):
+    for value, name in enumerate(flow.list_column("parameter")):
         if not name:
             continue
         module, shape = modules[name], flow.shapes[value]
@@ -209,8 +208,9 @@ def _collect_searched_ops(
     is_open = flow.flag_phase(FORWARD) & ~np.array(is_placed, dtype=bool)
     open_ops: list[int] = np.flatnonzero(is_open).tolist()
     stack = list(open_ops)
+    producers = flow.list_column("producer")
     for op in open_ops:
-        stack += [int(flow.producers[value]) for value in flow.reads[op]]
+        stack += [producers[value] for value in flow.reads[op]]
     searched_ops: set[int] = set()
     while stack:
         op = stack.pop()

@@ -231,7 +231,8 @@ def _find_equal_statistics(
         clusters = np.empty(len(rows), dtype=np.int64)
         clusters[order] = np.cumsum(np.concatenate([[True], ~is_near]))[: len(rows)]
         content = contents[rows]
-        order = np.lexsort((np.nan_to_num(norm), np.nan_to_num(mean), content, clusters))
+        contents_and_clusters = (content, clusters) if (content >= 0).any() else (clusters,)
+        order = np.lexsort((np.nan_to_num(norm), np.nan_to_num(mean), *contents_and_clusters))
         a, b = order[:-1], order[1:]
         slack = _compute_slack(errors, a, b)
         is_equal = (clusters[a] == clusters[b]) & ((content[a] == content[b]) | (content[a] < 0))
