@@ -32,7 +32,8 @@ def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) ->
     is_computed = _flag_computed(trace, tensors)
     read_class = _find_overwritten_values(tensors, tensor_class)
     reads = _collect_reads(len(trace.ops), tensors, read_class)
-    is_new = is_computed & (tensor_class >= 0) & ~_flag_reread(tensors, tensor_class, reads)
+    is_new = is_computed & (tensor_class >= 0)
+    is_new[is_new] = ~_flag_reread(tensors["op"].to_numpy()[is_new], tensor_class[is_new], reads)
     new_ops = tensors["op"].to_numpy()[is_new]
     writes = IntLists.from_pairs(len(trace.ops), new_ops, tensor_class[is_new]).remove_repeats()
     classes = _build_class_table(trace, tensors, tensor_class, is_new)
@@ -117,11 +118,10 @@ def _collect_reads(n_ops: int, tensors: pd.DataFrame, read_class: Ints) -> IntLi
     return IntLists.from_pairs(n_ops, ops, read_class[is_read]).remove_repeats()
 
 
-def _flag_reread(tensors: pd.DataFrame, tensor_class: Ints, reads: IntLists) -> Flags:
-    """Return (tensors,) whether the op of a tensor also reads the class of that tensor."""
-    n_classes = int(max(tensor_class.max(initial=-1), reads.values.max(initial=-1))) + 1
-    places = tensors["op"].to_numpy() * n_classes + tensor_class
-    flags: Flags = np.isin(places, reads.rows * n_classes + reads.values) & (tensor_class >= 0)
+def _flag_reread(ops: Ints, values: Ints, reads: IntLists) -> Flags:
+    """Return whether each op also reads the class that it is given with."""
+    n_classes = int(max(values.max(initial=-1), reads.values.max(initial=-1))) + 1
+    flags: Flags = np.isin(ops * n_classes + values, reads.rows * n_classes + reads.values)
     return flags
 
 
@@ -156,9 +156,10 @@ def _build_class_table(
     representatives[tensor_class[best_last]] = best_last
     first_rows = np.full(count, -1)
     first_rows[tensor_class[rows[::-1]]] = rows[::-1]
-    columns = ["size", "max", "min", "mean", "norm", "nonfinite", "dtype"]
-    table = tensors.iloc[representatives][columns].reset_index(drop=True)
-    table.insert(0, "tensor", representatives)
+    columns = {"tensor": representatives}
+    for name in ("size", "max", "min", "mean", "norm", "nonfinite", "dtype"):
+        columns[name] = tensors[name].to_numpy()[representatives]
+    table = pd.DataFrame(columns)
     table["evidence"] = count_evidence(table)
     table["producer"] = producers
     phases = trace.ops["phase"].to_numpy()
