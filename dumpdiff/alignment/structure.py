@@ -201,8 +201,10 @@ class _Closure:
         signatures: set[Signature] = set()
         for side in (0, 1):
             for op in self.dirty_ops[side]:
+                if self.ops[side][op] >= 0:
+                    continue
                 signature = self._compute_signature(side, op, complete)
-                if signature is not None and self.ops[side][op] < 0:
+                if signature is not None:
                     self.buckets[signature][side].add(op)
                     signatures.add(signature)
             self.dirty_ops[side].clear()
@@ -332,7 +334,8 @@ class _Closure:
         for output_t, output_r in zip(outputs_t, outputs_r, strict=False):
             if matching.pair(output_t, output_r, "structure", level):
                 self._mark_consumers(output_t, output_r)
-        self._pair_remaining_inputs(t, r)
+        if level != confidence.COMPLETE_INPUTS:  # else none remains
+            self._pair_remaining_inputs(t, r)
         return True
 
     def _has_other_call(self, t: int, r: int) -> bool:

@@ -159,6 +159,13 @@ class Flow:
         return flags & (self.producers < 0) & (self.first_consumers >= 0)
 
     @cached_property
+    def has_few_axes(self) -> Flags:
+        """(classes,) true for vectors and matrices, as weights are, and for single numbers."""
+        counts = [3 if shape is None else len(shape) for shape in self.shapes]
+        flags: Flags = np.array(counts, dtype=np.int64) <= 2
+        return flags
+
+    @cached_property
     def is_passing(self) -> Flags:
         """(classes,) true for values that are only passed on, see :mod:`.passing_values`."""
         has_results = self.write_lists.counts > 0
@@ -501,7 +508,7 @@ class Flow:
         return [value for value in values[start:end].tolist() if phases[value] == phase]
 
     @cached_property
-    def shares_extremes(self) -> Flags:
+    def may_be_joined(self) -> Flags:
         """(classes,) true for values that no op produced, but that may be joined from others.
 
         :meth:`list_values_of_extreme` has other values for their maximum and their minimum.

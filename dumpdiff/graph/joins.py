@@ -50,7 +50,7 @@ def find_joined_parts(flow: Flow, value: int) -> tuple[int, ...]:
         return ()
     if flow.list_column("evidence")[value] < _MIN_EVIDENCE:
         return ()
-    if not flow.shares_extremes[value]:
+    if not flow.may_be_joined[value]:
         return ()
     highest = _list_earlier_values(flow, "max", value)
     lowest = _list_earlier_values(flow, "min", value)

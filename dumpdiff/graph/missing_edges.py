@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from ..model.arrays import Flags, Ints
 from ..model.trace import FORWARD
 from .dataflow import Bridge, Flow
 from .joins import find_joined_parts, find_unread_parts
@@ -46,6 +47,18 @@ def _lacks_producer(flow: Flow, value: int) -> bool:
     return bool(flow.is_passing[value])
 
 
+def flag_missing_producers(flow: Flow, values: Ints) -> Flags:
+    """Return (values,) what :func:`has_missing_producer` says of each."""
+    # only what has the axes of a weight is looked at closely
+    flags = flow.may_lack_producer & flow.is_passing & ~flow.has_few_axes
+    flags[[*flow.partitions, *flow.scaled_gradients]] = True
+    flags &= flow.may_lack_producer
+    is_open = flow.may_lack_producer & flow.has_few_axes & ~flags
+    for value in np.unique(values[is_open[values]]).tolist():
+        flags[value] = has_missing_producer(flow, value)
+    return flags[values]
+
+
 def is_graph_input(flow: Flow, value: int) -> bool:
     """Return whether nothing computed the value: a parameter, the batch, a buffer.
 
@@ -77,11 +90,12 @@ def find_bridge(flow: Flow, value: int) -> Bridge | None:
 def find_bridges(flow: Flow, values: Iterable[int]) -> dict[int, Bridge]:
     """Return the bridges of the values that have one, see :func:`find_bridge`."""
     bridges: dict[int, Bridge] = {}
+    all_values = np.fromiter(values, dtype=np.int64)
+    all_values = all_values[flag_missing_producers(flow, all_values)]
+    may_have_parts = _flag_possible_wholes(flow)[all_values]
     other_values = []
-    for value in values:
-        if not (flow.may_lack_producer[value] and has_missing_producer(flow, value)):
-            continue
-        bridge = _find_parts(flow, value)
+    for value, is_tried in zip(all_values.tolist(), may_have_parts.tolist(), strict=True):
+        bridge = _find_parts(flow, value) if is_tried else None
         if bridge is None:
             other_values.append(value)
         else:
@@ -97,6 +111,14 @@ def find_bridges(flow: Flow, values: Iterable[int]) -> dict[int, Bridge]:
         if source is not None:
             bridges[value] = Bridge((source.value,), source.evidence)
     return bridges
+
+
+def _flag_possible_wholes(flow: Flow) -> Flags:
+    """Return (classes,) false where :func:`_find_parts` certainly finds nothing."""
+    n_numbers = max((len(values) for _, values in flow.written_numbers.values()), default=0)
+    flags: Flags = flow.may_be_joined | ((flow.sizes >= _MIN_STACK_SIZE) & (flow.sizes <= n_numbers))
+    flags[[*flow.partitions, *flow.scaled_gradients]] = True
+    return flags
 
 
 def _find_parts(flow: Flow, value: int) -> Bridge | None:

@@ -10,7 +10,7 @@ from ..model.arrays import Ints
 from ..model.int_lists import IntLists
 from ..model.trace import FORWARD, OPTIMIZER
 from .dataflow import Flow
-from .missing_edges import find_enclosing_inputs, has_missing_producer
+from .missing_edges import find_enclosing_inputs, flag_missing_producers
 
 #: Values that are searched for the next recorded gradient; a longer search leaves the layer.
 _MAX_SEARCHED_VALUES = 64
@@ -181,11 +181,9 @@ def _find_gradient_sources(flow: Flow, calls: Ints) -> tuple[Ints, Ints]:
     operands_of = flow.operand_lists.take(calls)
     positions, gradients = operands_of.rows, gradient_of[operands_of.values]
     is_open = (gradients < 0) & flow.may_lack_producer[operands_of.values]
+    is_open &= flow.trace.ops["parent"].to_numpy()[calls[positions]] >= 0
     open_values, open_positions = operands_of.values[is_open], positions[is_open]
-    distinct_values, numbers = np.unique(open_values, return_inverse=True)
-    lacks_producer = np.array(
-        [has_missing_producer(flow, value) for value in distinct_values.tolist()], dtype=bool
-    )[numbers]
+    lacks_producer = flag_missing_producers(flow, open_values)
     further_positions, further_gradients = [], []
     for value, position in zip(
         open_values[lacks_producer].tolist(), open_positions[lacks_producer].tolist(), strict=True
