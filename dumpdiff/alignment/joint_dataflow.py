@@ -287,23 +287,26 @@ def _bridge_missing_edges(
     Where the record of the other side has the edge, only the parts of a joined tensor are added.
     """
     is_leaf = (classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0) & ~has_parents
-    open_leaves = np.flatnonzero(is_leaf).tolist()
-    lacking_values = [int(classes[node]) for node in open_leaves if not other_has_parents[node]]
-    bridge_of = find_bridges(flow, lacking_values)
+    open_leaves = np.flatnonzero(is_leaf)
+    values = classes[open_leaves]
+    has_edge = other_has_parents[open_leaves]
+    bridge_of = find_bridges(flow, values[~has_edge].tolist())
+    node_of = nodes.tolist()
     edges: list[tuple[int, int]] = []
     evidence_of: dict[int, str] = {}
-    for node in open_leaves:
-        if other_has_parents[node]:
-            joined_parts = find_joined_parts(flow, int(classes[node]))
-            parents = [int(nodes[part]) for part in joined_parts if nodes[part] != node]
+    columns = (open_leaves.tolist(), values.tolist(), has_edge.tolist())
+    for node, value, is_recorded in zip(*columns, strict=True):
+        if is_recorded:
+            joined_parts = find_joined_parts(flow, value)
+            parents = [node_of[part] for part in joined_parts if node_of[part] != node]
             bridges["joined" if parents else "other side"] += 1
             if parents:
                 evidence_of[node] = "joined"
         else:
-            bridge = bridge_of.get(int(classes[node]))
+            bridge = bridge_of.get(value)
             if bridge is None:
                 continue
-            parent_nodes = [int(nodes[parent]) for parent in bridge.parents]
+            parent_nodes = [node_of[parent] for parent in bridge.parents]
             parents = [parent for parent in parent_nodes if parent != node]
             bridges[bridge.evidence] += 1
             evidence_of[node] = bridge.evidence

@@ -59,12 +59,15 @@ class _GradientColumns:
     def from_gradients(gradients: Gradients, n_classes: int) -> _GradientColumns:
         """Return the gradients of a side with so many classes."""
         edges = np.fromiter(chain.from_iterable(gradients.by_edge), np.int64).reshape(-1, 3)
+        outputs, inputs, has_detour = edges.T
         repeats = np.zeros(n_classes + 1, dtype=np.int64)
         repeats[list(gradients.repeats)] = list(gradients.repeats.values())
         return _GradientColumns(
             np.array(list(gradients.by_value), dtype=np.int64),
             np.array(list(gradients.by_value.values()), dtype=np.int64),
-            *edges.T,
+            outputs,
+            inputs,
+            has_detour,
             np.array(list(gradients.by_edge.values()), dtype=np.int64),
             repeats,
         )

@@ -299,9 +299,7 @@ def _collect_arguments(flow: Flow, is_argument: Flags) -> IntLists:
     if flow.shape_reads:
         shape_ops, shape_values = np.array(sorted(flow.shape_reads), dtype=np.int64).T
         n_values = len(flow.classes) + 1
-        is_shape = np.isin(
-            ops * n_values + values + 1, shape_ops * n_values + shape_values + 1
-        )
+        is_shape = np.isin(ops * n_values + values + 1, shape_ops * n_values + shape_values + 1)
         ops, values = ops[~is_shape], values[~is_shape]
     return IntLists.from_pairs(len(flow.trace.ops), ops, values)
 

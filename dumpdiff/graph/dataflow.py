@@ -474,9 +474,7 @@ class Flow:
         kinds = self.trace.ops["kind"].tolist()
         lists = self.write_lists
         is_number = self.sizes[lists.values] == 1
-        results = zip(
-            lists.rows[is_number].tolist(), lists.values[is_number].tolist(), strict=True
-        )
+        results = zip(lists.rows[is_number].tolist(), lists.values[is_number].tolist(), strict=True)
         numbers: dict[str, tuple[list[int], list[int]]] = {}
         for op, result in results:
             ops, values = numbers.setdefault(kinds[op], ([], []))

@@ -116,7 +116,9 @@ def find_bridges(flow: Flow, values: Iterable[int]) -> dict[int, Bridge]:
 def _flag_possible_wholes(flow: Flow) -> Flags:
     """Return (classes,) false where :func:`_find_parts` certainly finds nothing."""
     n_numbers = max((len(values) for _, values in flow.written_numbers.values()), default=0)
-    flags: Flags = flow.may_be_joined | ((flow.sizes >= _MIN_STACK_SIZE) & (flow.sizes <= n_numbers))
+    flags: Flags = flow.may_be_joined | (
+        (flow.sizes >= _MIN_STACK_SIZE) & (flow.sizes <= n_numbers)
+    )
     flags[[*flow.partitions, *flow.scaled_gradients]] = True
     return flags
 

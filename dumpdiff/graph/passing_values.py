@@ -1,4 +1,4 @@
-"""Values that are only passed on: read in a short part of the run, soon after ops that wrote others.
+"""Values that are only passed on: read in a short part of the run, after results of other ops.
 
 A buffer is read over a longer stretch, and a first input before anything was computed.
 """

@@ -23,9 +23,7 @@ def count_repeats(flow: Flow) -> dict[int, int]:
     lists = flow.write_lists
     is_counted = flow.flag_phase(FORWARD) & ~flow.trace.ops["recomputed"].to_numpy()
     is_kept = is_counted[lists.rows]
-    writers = IntLists.from_pairs(
-        len(flow.classes), lists.values[is_kept], lists.rows[is_kept]
-    )
+    writers = IntLists.from_pairs(len(flow.classes), lists.values[is_kept], lists.rows[is_kept])
     repeated_values = np.flatnonzero(writers.counts > 1).tolist()
     calls = flow.trace.ops["forward"].to_numpy()
     records = np.flatnonzero(calls >= 0)

@@ -144,7 +144,9 @@ def _collect_contributions(flow: Flow) -> tuple[Ints, Ints]:
     parts = (gradients[is_part], totals[is_part], rows[is_part])
     positions, values = _find_gradient_sources(flow, calls[records])
     contributions = _cross(unread_of.take(records), positions, values)
-    gradients, totals, rows = (np.append(*columns) for columns in zip(parts, contributions))
+    gradients, totals, rows = (
+        np.append(*columns) for columns in zip(parts, contributions, strict=True)
+    )
     order = np.argsort(rows, kind="stable")
     is_other = gradients[order] != totals[order]
     return gradients[order][is_other], totals[order][is_other]
