@@ -155,8 +155,25 @@ class Flow:
         is_anonymous = (self.classes["parameter"] == "").to_numpy()
         flags: Flags = is_anonymous & ~flag_words(self.classes["dtype"], is_discrete)
         flags &= self.classes["evidence"].to_numpy() > 0
-        flags[[*self.partitions, *self.scaled_gradients]] = True
+        flags |= self.has_known_sources
         return flags & (self.producers < 0) & (self.first_consumers >= 0)
+
+    @cached_property
+    def has_known_sources(self) -> Flags:
+        """(classes,) true for :attr:`partitions` and :attr:`scaled_gradients`."""
+        flags = np.zeros(len(self.classes), dtype=bool)
+        flags[[*self.partitions, *self.scaled_gradients]] = True
+        return flags
+
+    @cached_property
+    def may_have_parts(self) -> Flags:
+        """(classes,) false where recorded values certainly are no parts of a value, nor it of one.
+
+        It may be joined from others, or its elements may be numbers that one kind of op wrote.
+        """
+        n_numbers = max((len(values) for _, values in self.written_numbers.values()), default=0)
+        is_stack: Flags = (self.sizes > 1) & (self.sizes <= n_numbers)
+        return is_stack | self.may_be_joined | self.has_known_sources
 
     @cached_property
     def has_few_axes(self) -> Flags:

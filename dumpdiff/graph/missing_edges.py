@@ -49,14 +49,14 @@ def _lacks_producer(flow: Flow, value: int) -> bool:
 
 def flag_missing_producers(flow: Flow, values: Ints) -> Flags:
     """Return (values,) what :func:`has_missing_producer` says of each."""
+    may_lack = flow.may_lack_producer[values]
+    flags: Flags = may_lack & (flow.has_known_sources[values] | flow.is_passing[values])
     # only what has the axes of a weight is looked at closely
-    flags = flow.may_lack_producer & flow.is_passing & ~flow.has_few_axes
-    flags[[*flow.partitions, *flow.scaled_gradients]] = True
-    flags &= flow.may_lack_producer
-    is_open = flow.may_lack_producer & flow.has_few_axes & ~flags
-    for value in np.unique(values[is_open[values]]).tolist():
-        flags[value] = has_missing_producer(flow, value)
-    return flags[values]
+    is_open = may_lack & flow.has_few_axes[values] & ~flow.has_known_sources[values]
+    distinct_values, numbers = np.unique(values[is_open], return_inverse=True)
+    answers = [has_missing_producer(flow, value) for value in distinct_values.tolist()]
+    flags[is_open] = np.array(answers, dtype=bool)[numbers]
+    return flags
 
 
 def is_graph_input(flow: Flow, value: int) -> bool:
@@ -92,9 +92,9 @@ def find_bridges(flow: Flow, values: Iterable[int]) -> dict[int, Bridge]:
     bridges: dict[int, Bridge] = {}
     all_values = np.fromiter(values, dtype=np.int64)
     all_values = all_values[flag_missing_producers(flow, all_values)]
-    may_have_parts = _flag_possible_wholes(flow)[all_values]
+    may_have_parts = flow.may_have_parts[all_values].tolist()
     other_values = []
-    for value, is_tried in zip(all_values.tolist(), may_have_parts.tolist(), strict=True):
+    for value, is_tried in zip(all_values.tolist(), may_have_parts, strict=True):
         bridge = _find_parts(flow, value) if is_tried else None
         if bridge is None:
             other_values.append(value)
@@ -111,16 +111,6 @@ def find_bridges(flow: Flow, values: Iterable[int]) -> dict[int, Bridge]:
         if source is not None:
             bridges[value] = Bridge((source.value,), source.evidence)
     return bridges
-
-
-def _flag_possible_wholes(flow: Flow) -> Flags:
-    """Return (classes,) false where :func:`_find_parts` certainly finds nothing."""
-    n_numbers = max((len(values) for _, values in flow.written_numbers.values()), default=0)
-    flags: Flags = flow.may_be_joined | (
-        (flow.sizes >= _MIN_STACK_SIZE) & (flow.sizes <= n_numbers)
-    )
-    flags[[*flow.partitions, *flow.scaled_gradients]] = True
-    return flags
 
 
 def _find_parts(flow: Flow, value: int) -> Bridge | None:
