@@ -218,16 +218,13 @@ def _index_leaves_by_value(side: _Side) -> Mapping[int, list[int]]:
     """
     op_leaves: defaultdict[int, list[int]] = defaultdict(list)
     module_leaves: defaultdict[int, list[int]] = defaultdict(list)
-    levels = side.flow.trace.ops["level"].tolist()
+    levels = side.flow.levels
     is_open_leaf = (np.asarray(side.partners) < 0) & (side.flow.producers < 0)
-    open_leaves = set(np.flatnonzero(is_open_leaf).tolist())
-    for op, level in enumerate(levels):
-        if open_leaves.isdisjoint(side.flow.reads[op]):
-            continue
+    for op in np.flatnonzero(side.flow.flag_readers(is_open_leaf)).tolist():
         computed_values, weight = _find_weight_read(side, op)
         if len(computed_values) != 1 or weight < 0 or not side.is_unpaired(weight):
             continue
-        leaves_of = op_leaves if level == "op" else module_leaves
+        leaves_of = op_leaves if levels[op] == "op" else module_leaves
         value_leaves = leaves_of[side.get_target_class(computed_values[0])]
         if weight not in value_leaves:
             value_leaves.append(weight)

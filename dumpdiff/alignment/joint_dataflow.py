@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 import numpy as np
 import pandas as pd
@@ -287,23 +287,26 @@ def _bridge_missing_edges(
     Where the record of the other side has the edge, only the parts of a joined tensor are added.
     """
     is_leaf = (classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0) & ~has_parents
-    open_leaves = np.flatnonzero(is_leaf).tolist()
-    lacking_values = [int(classes[node]) for node in open_leaves if not other_has_parents[node]]
-    bridge_of = find_bridges(flow, lacking_values)
+    open_leaves = np.flatnonzero(is_leaf)
+    values = classes[open_leaves]
+    has_edge = other_has_parents[open_leaves]
+    bridge_of = find_bridges(flow, values[~has_edge].tolist())
+    node_of = nodes.tolist()
     edges: list[tuple[int, int]] = []
     evidence_of: dict[int, str] = {}
-    for node in open_leaves:
-        if other_has_parents[node]:
-            joined_parts = find_joined_parts(flow, int(classes[node]))
-            parents = [int(nodes[part]) for part in joined_parts if nodes[part] != node]
+    columns = (open_leaves.tolist(), values.tolist(), has_edge.tolist())
+    for node, value, is_recorded in zip(*columns, strict=True):
+        if is_recorded:
+            joined_parts = find_joined_parts(flow, value)
+            parents = [node_of[part] for part in joined_parts if node_of[part] != node]
             bridges["joined" if parents else "other side"] += 1
             if parents:
                 evidence_of[node] = "joined"
         else:
-            bridge = bridge_of.get(int(classes[node]))
+            bridge = bridge_of.get(value)
             if bridge is None:
                 continue
-            parent_nodes = [int(nodes[parent]) for parent in bridge.parents]
+            parent_nodes = [node_of[parent] for parent in bridge.parents]
             parents = [parent for parent in parent_nodes if parent != node]
             bridges[bridge.evidence] += 1
             evidence_of[node] = bridge.evidence
@@ -348,25 +351,27 @@ def _sort_topologically(
                               np.minimum(positions_t, positions_r)))  # fmt: skip
     ranks = np.empty(len(by_position), dtype=np.int64)
     ranks[by_position] = np.arange(len(by_position))
-    children = list(parents.invert(len(parents)))
-    n_waiting = parents.counts.tolist()
-    rank_list = ranks.tolist()
-    remaining_nodes = iter(by_position.tolist())
-    ready_nodes = [(rank_list[node], node) for node, n in enumerate(n_waiting) if n == 0]
-    heapify(ready_nodes)
-    is_done = [False] * len(parents)
+    # from here on a node is its rank
+    child_lists = IntLists.from_pairs(len(ranks), ranks[parents.values], ranks[parents.rows])
+    starts, children = child_lists.starts.tolist(), child_lists.values.tolist()
+    n_waiting = parents.counts[by_position].tolist()
+    is_done = [False] * len(ranks)
     order: list[int] = []
-    while len(order) < len(parents):
-        node = heappop(ready_nodes)[1] if ready_nodes else next(remaining_nodes)
-        if is_done[node]:
-            continue
-        is_done[node] = True
-        order.append(node)
-        for child in children[node]:
-            n_waiting[child] -= 1
-            if n_waiting[child] == 0 and not is_done[child]:
-                heappush(ready_nodes, (rank_list[child], child))
-    return tuple(order)
+    for breaks_cycles in (False, True):
+        for first in range(len(ranks)):
+            if is_done[first] or (n_waiting[first] and not breaks_cycles):
+                continue
+            ready = [first]
+            while ready:
+                rank = heappop(ready)
+                is_done[rank] = True
+                order.append(rank)
+                for child in children[starts[rank] : starts[rank + 1]]:
+                    n_waiting[child] -= 1
+                    is_ready = n_waiting[child] == 0 and not is_done[child]
+                    if is_ready and (child < first or breaks_cycles):  # else its turn will come
+                        heappush(ready, child)
+    return tuple(by_position[order].tolist())
 
 
 def _move_forward_first(order: Sequence[int], parents: IntLists, phase: Objects) -> tuple[int, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pandas as pd
+
 from ..graph import Flow
 from ..model.trace import FORWARD
 from ..rulebook import NamedPairs, Rules, split_module_name
@@ -18,7 +20,9 @@ def canonicalize_kinds(flow: Flow, rules: Rules, *, target: bool) -> list[str]:
     If a mapping file names an API of the target, its ops get the kind of the reference's API.
     """
     mapped_kinds = rules.named_pairs.kinds if target else {}
-    return [rules.resolve_kind(mapped_kinds.get(kind, kind)) for kind in flow.trace.ops["kind"]]
+    codes, names = pd.factorize(flow.trace.ops["kind"])
+    kinds = [rules.resolve_kind(mapped_kinds.get(name, name)) for name in names]
+    return [kinds[code] for code in codes.tolist()]
 
 
 def pair_by_mapping(matching: Matching, rules: Rules, *, diverged: bool) -> bool:

@@ -74,6 +74,7 @@ class Matching:
         self.producer_r: list[int] = self.reference.list_column("producer")
         self._positions_t = self.target.positions
         self._positions_r = self.reference.positions
+        self._places_t, self._places_r = self._positions_t.data, self._positions_r.data
         self._n_t, self._n_r = len(self.target.classes), len(self.reference.classes)
         self._phase_t = self.target.list_column("phase")
         self._phase_r = self.reference.list_column("phase")
@@ -96,7 +97,7 @@ class Matching:
 
         It is the same if target and reference are exchanged.
         """
-        place_t, place_r = float(self._positions_t[t]), float(self._positions_r[r])
+        place_t, place_r = self._places_t[t], self._places_r[r]
         return (place_t + place_r, min(place_t, place_r), t / self._n_t + r / self._n_r)
 
     def sort_pairs(self, pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -105,20 +106,23 @@ class Matching:
         Where one pair excludes another, the earlier one counts, whichever side is the target.
         """
         flat_pairs = np.fromiter(chain.from_iterable(pairs), dtype=np.int64)
-        return self._sort_columns(*flat_pairs.reshape(-1, 2).T)
+        targets, references = flat_pairs.reshape(-1, 2).T
+        order = self._order_pairs(targets, references)
+        return list(zip(targets[order].tolist(), references[order].tolist(), strict=True))
 
-    def _sort_columns(self, targets: Ints, references: Ints) -> list[tuple[int, int]]:
+    def _order_pairs(self, targets: Ints, references: Ints) -> Ints:
+        """Return the order in which :meth:`sort_pairs` has pairs."""
         places_t, places_r = self._positions_t[targets], self._positions_r[references]
-        order = np.lexsort(
+        order: Ints = np.lexsort(
             (
                 targets / self._n_t + references / self._n_r,
                 np.minimum(places_t, places_r),
                 places_t + places_r,
             )
         )
-        return list(zip(targets[order].tolist(), references[order].tolist(), strict=True))
+        return order
 
-    def list_open_producers(self) -> list[tuple[int, int]]:
+    def list_open_producers(self) -> tuple[Ints, Ints]:
         """Return the unpaired producers of paired classes in the order of the two runs."""
         targets = np.flatnonzero(self.classes_t >= 0)
         references = self.classes_t[targets]
@@ -126,8 +130,9 @@ class Matching:
         producers_r = self.reference.producers[references]
         has_producers = (producers_t >= 0) & (producers_r >= 0)
         is_open = has_producers & (self.ops_t[producers_t] < 0) & (self.ops_r[producers_r] < 0)
-        pairs = self._sort_columns(targets[is_open], references[is_open])
-        return [(self.producer_t[t], self.producer_r[r]) for t, r in pairs]
+        targets, references = targets[is_open], references[is_open]
+        order = self._order_pairs(targets, references)
+        return producers_t[is_open][order], producers_r[is_open][order]
 
     def list_op_pairs(self, is_chosen: Flags) -> list[tuple[int, int]]:
         """Return the pairs of ops so far, of chosen target ops, in the order of the two runs."""
@@ -170,10 +175,13 @@ class Matching:
 
     def pair_all(self, targets: Ints, references: Ints, evidence: str, confidences: Floats) -> None:
         """Pair classes that can be paired, and none of them twice."""
-        pairs = zip(targets.tolist(), references.tolist(), confidences.tolist(), strict=True)
-        for t, r, confidence in pairs:
-            if t not in self.reserved_t and r not in self.reserved_r:
-                self._add_pair(t, r, evidence, confidence)
+        is_free = ~np.isin(targets, list(self.reserved_t))
+        is_free &= ~np.isin(references, list(self.reserved_r))
+        targets, references = targets[is_free], references[is_free]
+        self.classes_t[targets], self.classes_r[references] = references, targets
+        target_list = targets.tolist()
+        self.evidence.update(dict.fromkeys(target_list, evidence))
+        self.confidence.update(zip(target_list, confidences[is_free].tolist(), strict=True))
 
     def pair(self, t: int, r: int, evidence: str, confidence: float) -> bool:
         """Pair two classes, not their producers. Return False if :meth:`can_pair` is False."""
@@ -206,8 +214,23 @@ class Matching:
         """Pair two ops. Return False if one has another partner."""
         if self.op_partners_t[t] >= 0 or self.op_partners_r[r] >= 0:
             return bool(self.op_partners_t[t] == r)
-        self.ops_t[t], self.ops_r[r] = r, t
+        self.op_partners_t[t], self.op_partners_r[r] = r, t
         return True
+
+    def pair_all_ops(self, targets: Ints, references: Ints) -> None:
+        """Pair ops as :meth:`pair_ops` does, one pair after the other."""
+        is_open = (self.ops_t[targets] < 0) & (self.ops_r[references] < 0)
+        pairs = targets[is_open] * len(self.ops_r) + references[is_open]
+        pairs = pairs[np.sort(np.unique(pairs, return_index=True)[1])]
+        targets, references = np.divmod(pairs, max(1, len(self.ops_r)))
+        # most ops are in one pair, whose turn does not matter
+        is_only = np.bincount(targets)[targets] == 1
+        is_only &= np.bincount(references)[references] == 1
+        self.ops_t[targets[is_only]] = references[is_only]
+        self.ops_r[references[is_only]] = targets[is_only]
+        other_pairs = zip(targets[~is_only].tolist(), references[~is_only].tolist(), strict=True)
+        for t, r in other_pairs:
+            self.pair_ops(t, r)
 
     def count_kind_pairs(self, *, with_gradients: bool = True) -> Counter[tuple[str, str]]:
         """Count, over the pairs by value, how often two operator kinds produced the same value.
@@ -221,7 +244,7 @@ class Matching:
         is_counted = (producers_t >= 0) & (producers_r >= 0)
         if not with_gradients:
             is_gradient = (self.target.classes["phase"] == BACKWARD).to_numpy()[targets]
-            is_op = (self.target.trace.ops["level"] == "op").to_numpy()[producers_t]
+            is_op = ~self.target.is_module[producers_t]
             is_counted &= ~(is_gradient & is_op)
         codes_t, names_t = self.kind_codes_t
         codes_r, names_r = self.kind_codes_r

@@ -37,12 +37,19 @@ def pair_by_role(matching: Matching) -> Iterator[bool]:
     Yields True after each step that added a pair. The caller may add pairs of its own between two
     steps; the next step learns from them too.
     """
+    is_open_t = (matching.classes_t < 0) & (matching.target.producers >= 0)
+    is_open_r = (matching.classes_r < 0) & (matching.reference.producers >= 0)
+    if not is_open_t.any() or not is_open_r.any():
+        return
     names_t, names_r = _collect_leaf_names(matching)
-    labels_t = _compute_labels(matching.target, matching.kinds_t, names_t)
-    labels_r = _compute_labels(matching.reference, matching.kinds_r, names_r)
+    numbers: dict[tuple[str, tuple[str, ...]], int] = {}
+    labels_t = _compute_labels(matching.target, matching.kinds_t, names_t, numbers)
+    labels_r = _compute_labels(matching.reference, matching.kinds_r, names_r, numbers)
+    places_t = _number_outputs(matching.target)
+    places_r = _number_outputs(matching.reference)
     for radius in range(RADIUS, -1, -1):
-        roles_t = _compute_class_roles(matching.target, labels_t[radius])
-        roles_r = _compute_class_roles(matching.reference, labels_r[radius])
+        roles_t = _compute_class_roles(matching.target, labels_t[radius], places_t)
+        roles_r = _compute_class_roles(matching.reference, labels_r[radius], places_r)
         while _pair_role_members(matching, roles_t, roles_r, radius):
             yield True
 
@@ -53,7 +60,7 @@ def _pair_role_members(matching: Matching, roles_t: Hashes, roles_r: Hashes, rad
     is_open_r = (matching.classes_r < 0) & (roles_r != 0)
     if not is_open_t.any() or not is_open_r.any():
         return False
-    open_roles = (set(roles_t[is_open_t].tolist()), set(roles_r[is_open_r].tolist()))
+    open_roles = np.unique(roles_t[is_open_t]), np.unique(roles_r[is_open_r])
     min_pairs = _MIN_PAIRS_WITHOUT_HOPS if radius == 0 else _MIN_PAIRS
     partner_roles = _learn_roles(matching, roles_t, roles_r, open_roles, min_pairs)
     members_t = _group_by_role(roles_t, set(partner_roles))
@@ -75,7 +82,7 @@ def _learn_roles(
     matching: Matching,
     roles_t: Hashes,
     roles_r: Hashes,
-    open_roles: tuple[set[int], set[int]],
+    open_roles: tuple[Hashes, Hashes],
     min_pairs: int,
 ) -> dict[int, int]:
     """Return target role -> reference role for the open roles that trusted pairs determine.
@@ -87,17 +94,19 @@ def _learn_roles(
     reference_to_target: dict[int, Counter[int]] = defaultdict(Counter)
     trusted = [t for t, level in matching.confidence.items() if level >= confidence.TRUSTED]
     trusted_t = np.array(trusted, dtype=int)
-    trusted_r = matching.classes_t[trusted_t]
-    known_pairs = zip(roles_t[trusted_t].tolist(), roles_r[trusted_r].tolist(), strict=True)
+    known_t, known_r = roles_t[trusted_t], roles_r[matching.classes_t[trusted_t]]
+    is_open_t, is_open_r = np.isin(known_t, open_roles[0]), np.isin(known_r, open_roles[1])
+    is_counted = (is_open_t | is_open_r) & (known_t != 0) & (known_r != 0)
+    known_pairs = zip(known_t[is_counted].tolist(), known_r[is_counted].tolist(), strict=True)
     for role_t, role_r in known_pairs:
-        if role_t and role_r:
-            target_to_reference[role_t][role_r] += 1
-            reference_to_target[role_r][role_t] += 1
+        target_to_reference[role_t][role_r] += 1
+        reference_to_target[role_r][role_t] += 1
+    open_roles_t, open_roles_r = (set(roles.tolist()) for roles in open_roles)
     partner_roles = {}
     for role_t, counter in target_to_reference.items():
         role_r, count = counter.most_common(1)[0]
         n_pairs = max(counter.total(), reference_to_target[role_r].total())
-        is_open = role_t in open_roles[0] and role_r in open_roles[1]
+        is_open = role_t in open_roles_t and role_r in open_roles_r
         if is_open and count >= min_pairs and count >= _MIN_SHARE * n_pairs:
             partner_roles[role_t] = role_r
     return partner_roles
@@ -117,35 +126,41 @@ def _collect_leaf_names(matching: Matching) -> tuple[list[str], list[str]]:
 
 
 def _mask_leaf_names(names: list[str], partners: Ints, partner_names: list[str]) -> list[str]:
+    masked: dict[str, str] = {"": ""}
     masked_names = []
     for name, partner in zip(names, partners.tolist(), strict=True):
         known_name = name or (partner_names[partner] if partner >= 0 else "")
-        masked_names.append(_DIGITS.sub("*", known_name) if known_name else "")
+        if known_name not in masked:
+            masked[known_name] = _DIGITS.sub("*", known_name)
+        masked_names.append(masked[known_name])
     return masked_names
 
 
-def _compute_labels(flow: Flow, kinds: list[str], names: list[str]) -> list[Hashes]:
+def _compute_labels(
+    flow: Flow,
+    kinds: list[str],
+    names: list[str],
+    numbers: dict[tuple[str, tuple[str, ...]], int],
+) -> list[Hashes]:
     """Return the Weisfeiler-Lehman labels of the ops for radius 0 to RADIUS, (ops,) uint64 each.
 
     The multiset of a neighborhood is hashed as the sum of its members' hashes. So a whole graph is
-    relabeled at once.
+    relabeled at once. ``numbers`` has the first labels of both sides, and grows.
     """
-    producers = flow.classes["producer"].tolist()
-    sizes = flow.classes["size"].tolist()
-    first_labels: list[int] = []
-    producing_ops, consuming_ops = [], []  # an edge each
-    for op, (kind, reads) in enumerate(zip(kinds, flow.reads, strict=True)):
-        leaves = []
-        for value in reads:
-            if producers[value] < 0:
-                leaves.append(names[value] or f"leaf {sizes[value]}")
-            else:
-                producing_ops.append(producers[value])
-                consuming_ops.append(op)
-        first_labels.append(hash((kind, tuple(sorted(leaves)))))
-    producer_ends = np.array(producing_ops, dtype=int)
-    consumer_ends = np.array(consuming_ops, dtype=int)
-    labels = [np.array(first_labels, dtype=np.int64).view(np.uint64)]
+    lists, sizes = flow.read_lists, flow.list_column("size")
+    producers = flow.producers[lists.values]
+    is_leaf = producers < 0
+    leaves_of: defaultdict[int, list[str]] = defaultdict(list)
+    leaf_reads = zip(lists.rows[is_leaf].tolist(), lists.values[is_leaf].tolist(), strict=True)
+    for op, value in leaf_reads:
+        leaves_of[op].append(names[value] or f"leaf {sizes[value]}")
+    first_labels = [
+        numbers.setdefault((kind, tuple(sorted(leaves_of.get(op, ())))), len(numbers))
+        for op, kind in enumerate(kinds)
+    ]
+    producer_ends, consumer_ends = producers[~is_leaf], lists.rows[~is_leaf]  # of each edge
+    # scattered, because roles add small numbers; 0 would stay 0, which is no role
+    labels = [_hash_labels(np.array(first_labels, dtype=np.uint64) + np.uint64(1))]
     for _ in range(RADIUS):
         hashes = _hash_labels(labels[-1])
         next_labels = hashes.copy()
@@ -166,28 +181,31 @@ def _hash_labels(labels: Hashes) -> Hashes:
         return labels ^ (labels >> np.uint64(31))
 
 
-def _compute_class_roles(flow: Flow, labels: Hashes) -> Hashes:
+def _number_outputs(flow: Flow) -> Hashes:
+    """Return (classes,) the position of each class among the outputs of its producer."""
+    lists = flow.write_lists
+    rows = lists.rows
+    positions = np.arange(len(rows)) - lists.starts[rows]
+    is_produced = flow.producers[lists.values] == rows
+    numbers = np.zeros(len(flow.producers), dtype=np.uint64)
+    numbers[lists.values[is_produced]] = positions[is_produced]
+    return numbers
+
+
+def _compute_class_roles(flow: Flow, labels: Hashes, positions: Hashes) -> Hashes:
     """Return (classes,) the role of each class, 0 for leaves.
 
     A role is the label of the producer and the position among its outputs.
     """
-    producers, producer_list = flow.producers, flow.list_column("producer")
-    positions = np.zeros(len(producers), dtype=np.uint64)
-    for op, writes in enumerate(flow.writes):
-        if len(writes) < 2:
-            continue
-        for position, value in enumerate(writes[1:], 1):
-            if producer_list[value] == op:
-                positions[value] = position
-    hashes = _hash_labels(labels[producers] + np.uint64(3) * positions)
-    roles: Hashes = np.where(producers >= 0, hashes, np.uint64(0))
+    hashes = _hash_labels(labels[flow.producers] + np.uint64(3) * positions)
+    roles: Hashes = np.where(flow.producers >= 0, hashes, np.uint64(0))
     return roles
 
 
 def _group_by_role(roles: Hashes, wanted_roles: set[int]) -> dict[int, list[int]]:
     """Return wanted role -> its classes in order."""
     members: dict[int, list[int]] = defaultdict(list)
-    for value, role in enumerate(roles.tolist()):
-        if role in wanted_roles:
-            members[role].append(value)
+    is_wanted = np.isin(roles, np.array(list(wanted_roles), dtype=np.uint64))
+    for value in np.flatnonzero(is_wanted).tolist():
+        members[int(roles[value])].append(value)
     return members

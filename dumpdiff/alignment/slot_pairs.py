@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..graph import Flow, Gradients
+from ..model.arrays import Flags
+from ..model.int_lists import IntLists
 from ..model.trace import FORWARD
 from .matches import Matching
 
@@ -56,7 +58,7 @@ def find_slot_pairs(
     calls_r = reference.trace.ops["forward"].tolist()
     has_one_framework = target.trace.source.framework == reference.trace.source.framework
     slot_pairs = []
-    for op_t, op_r in _iterate_op_pairs(matching):
+    for op_t, op_r in _list_contradicting_ops(matching):
         slots = [("input", target.reads[op_t], reference.reads[op_r])]
         if calls_t[op_t] < 0 or has_one_framework:
             slots.append(("output", target.writes[op_t], reference.writes[op_r]))
@@ -261,18 +263,43 @@ def _differ_in_repeats(
     return counts[0] != counts[1]
 
 
-def _iterate_op_pairs(matching: Matching) -> Iterator[tuple[int, int]]:
-    """Yield the paired ops of one kind whose slots have one meaning.
+def _list_contradicting_ops(matching: Matching) -> list[tuple[int, int]]:
+    """Return the paired ops of one kind that do not read, or write, partners in the same order.
 
-    A backward record has gradients in its slots, whatever the kind of its forward call.
+    Their slots have one meaning: a backward record has gradients in its slots, whatever the kind
+    of its forward call.
     """
-    calls_t = matching.target.trace.ops["forward"].tolist()
-    calls_r = matching.reference.trace.ops["forward"].tolist()
-    for op_t, op_r in enumerate(matching.ops_t.tolist()):
-        if op_r < 0 or matching.kinds_t[op_t] != matching.kinds_r[op_r]:
-            continue
-        if (calls_t[op_t] >= 0) == (calls_r[op_r] >= 0):
-            yield op_t, op_r
+    target, reference = matching.target, matching.reference
+    ops_t = np.flatnonzero(matching.ops_t >= 0)
+    ops_r = matching.ops_t[ops_t]
+    is_record_t = target.trace.ops["forward"].to_numpy()[ops_t] >= 0
+    is_record_r = reference.trace.ops["forward"].to_numpy()[ops_r] >= 0
+    codes_t, names_t = matching.kind_codes_t
+    codes_r, names_r = matching.kind_codes_r
+    numbers_t = {name: number for number, name in enumerate(names_t)}
+    numbers_r = np.array([numbers_t.get(name, -1) for name in names_r], dtype=np.int64)
+    is_chosen = (codes_t[ops_t] == numbers_r[codes_r[ops_r]]) & (is_record_t == is_record_r)
+    ops_t, ops_r = ops_t[is_chosen], ops_r[is_chosen]
+    is_different = np.zeros(len(ops_t), dtype=bool)
+    for lists_t, lists_r in (
+        (target.read_lists.take(ops_t), reference.read_lists.take(ops_r)),
+        (target.write_lists.take(ops_t), reference.write_lists.take(ops_r)),
+    ):
+        is_different |= ~_flag_equal_lists(
+            IntLists(lists_t.starts, matching.classes_t[lists_t.values]), lists_r
+        )
+    pairs = zip(ops_t[is_different].tolist(), ops_r[is_different].tolist(), strict=True)
+    return list(pairs)
+
+
+def _flag_equal_lists(lists: IntLists, other_lists: IntLists) -> Flags:
+    """Return (rows,) whether the two lists of a row are equal."""
+    is_equal: Flags = lists.counts == other_lists.counts
+    common_rows = np.flatnonzero(is_equal)
+    lists, other_lists = lists.take(common_rows), other_lists.take(common_rows)
+    differing_rows = lists.rows[lists.values != other_lists.values]
+    is_equal[common_rows[differing_rows]] = False
+    return is_equal
 
 
 def _is_orphan(flow: Flow, value: int, slot_kind: str) -> bool:

@@ -67,15 +67,15 @@ def pair_idle_ops(matching: Matching) -> None:
 
 
 def _pair_backward_records(matching: Matching) -> None:
-    calls_t = matching.target.trace.ops["forward"].tolist()
-    calls_r = matching.reference.trace.ops["forward"].tolist()
-    record_of_call = {call: op for op, call in enumerate(calls_r) if call >= 0}
-    for op, call in enumerate(calls_t):
-        if call < 0 or matching.ops_t[call] < 0:
-            continue
-        partner = record_of_call.get(int(matching.ops_t[call]))
-        if partner is not None:
-            matching.pair_ops(op, partner)
+    calls_t = matching.target.trace.ops["forward"].to_numpy()
+    calls_r = matching.reference.trace.ops["forward"].to_numpy()
+    records_r = np.flatnonzero(calls_r >= 0)
+    record_of_call = np.full(len(calls_r) + 1, -1)  # the last one: no call
+    record_of_call[calls_r[records_r]] = records_r
+    records_t = np.flatnonzero(calls_t >= 0)
+    partners = record_of_call[matching.ops_t[calls_t[records_t]]]
+    has_partner = partners >= 0
+    matching.pair_all_ops(records_t[has_partner], partners[has_partner])
 
 
 def find_equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
@@ -91,7 +91,7 @@ def find_equivalent_kinds(matching: Matching) -> tuple[list[int], list[int]]:
         (matching.target, matching.kind_codes_t),
         (matching.reference, matching.kind_codes_r),
     ):
-        is_forward = (flow.trace.ops["phase"] == FORWARD).to_numpy()
+        is_forward = flow.flag_phase(FORWARD)
         in_forward = np.array([forward_numbers[kind] for kind in kinds], dtype=int)
         elsewhere = np.array([other_numbers[kind] for kind in kinds], dtype=int)
         numbers_of_sides.append(np.where(is_forward, in_forward[codes], elsewhere[codes]).tolist())
@@ -131,12 +131,13 @@ def _rank_kind_pair(item: tuple[tuple[str, str], int]) -> tuple[int, list[str]]:
 
 def _pair_producers(matching: Matching) -> None:
     """Pair the producers of paired values: those of equal kind first, then the others."""
-    producer_pairs: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
-    for producer_t, producer_r in matching.list_open_producers():
-        is_same_kind = matching.kinds_t[producer_t] == matching.kinds_r[producer_r]
-        producer_pairs[is_same_kind].append((producer_t, producer_r))
-    for op_t, op_r in producer_pairs[True] + producer_pairs[False]:
-        matching.pair_ops(op_t, op_r)
+    ops_t, ops_r = matching.list_open_producers()
+    numbers = {name: number for number, name in enumerate(matching.kind_codes_t[1])}
+    numbers_r = np.array([numbers.get(name, -1) for name in matching.kind_codes_r[1]], dtype=int)
+    kinds_t, kinds_r = matching.kind_codes_t[0][ops_t], matching.kind_codes_r[0][ops_r]
+    is_same_kind = kinds_t == numbers_r[kinds_r] if len(ops_t) else np.zeros(0, dtype=bool)
+    for is_chosen in (is_same_kind, ~is_same_kind):
+        matching.pair_all_ops(ops_t[is_chosen], ops_r[is_chosen])
 
 
 class _Closure:
@@ -152,6 +153,7 @@ class _Closure:
         self.calls = tuple(flow.trace.ops["forward"].tolist() for flow in self.flows)
         self.phases = tuple(flow.trace.ops["phase"].tolist() for flow in self.flows)
         self.classes = (matching.partners_t, matching.partners_r)
+        self.sizes = (matching.prints_t.size.data, matching.prints_r.size.data)
         self.ops = (matching.op_partners_t, matching.op_partners_r)
         self.is_informative = (
             (matching.prints_t.evidence > 0).data,
@@ -161,9 +163,14 @@ class _Closure:
             lambda: (set(), set())
         )
         self.dirty_ops: tuple[set[int], set[int]] = (set(), set())
-        self._mark_half_known_ops()
+        self._mark_half_known_ops(complete=True)
         has_open_inputs = matching.target.flag_readers(matching.classes_t < 0)
-        for t, r in matching.list_op_pairs(has_open_inputs):
+        paired_ops = np.flatnonzero(matching.ops_t >= 0)
+        has_open_partner = np.zeros(len(matching.ops_t), dtype=bool)
+        has_open_partner[paired_ops] = matching.reference.flag_readers(matching.classes_r < 0)[
+            matching.ops_t[paired_ops]
+        ]
+        for t, r in matching.list_op_pairs(has_open_inputs & has_open_partner):
             self._pair_remaining_inputs(t, r)
 
     def run(self, complete: bool) -> bool:
@@ -174,7 +181,7 @@ class _Closure:
         """
         progress = False
         if not complete:
-            self._mark_half_known_ops()
+            self._mark_half_known_ops(complete=False)
         while self.dirty_ops[0] or self.dirty_ops[1]:
             for signature in sorted(self._fill_buckets(complete), key=self._rank_signature):
                 progress |= self._resolve(signature, complete)
@@ -186,7 +193,7 @@ class _Closure:
         """Return what signatures are sorted by; it does not depend on which side is the target."""
         kind, phase, known_inputs, n_unknown = signature
         matching = self.matching
-        places = [matching.compute_place(t, int(matching.classes_t[t])) for t in known_inputs]
+        places = [matching.compute_place(t, matching.partners_t[t]) for t in known_inputs]
         return kind, phase, sorted(places), n_unknown
 
     def _fill_buckets(self, complete: bool) -> set[Signature]:
@@ -194,8 +201,10 @@ class _Closure:
         signatures: set[Signature] = set()
         for side in (0, 1):
             for op in self.dirty_ops[side]:
+                if self.ops[side][op] >= 0:
+                    continue
                 signature = self._compute_signature(side, op, complete)
-                if signature is not None and self.ops[side][op] < 0:
+                if signature is not None:
                     self.buckets[signature][side].add(op)
                     signatures.add(signature)
             self.dirty_ops[side].clear()
@@ -203,18 +212,21 @@ class _Closure:
 
     def _list_open_ops(self, side: int, signature: Signature, complete: bool) -> list[int]:
         """Return the unpaired ops of a bucket that still have its signature, in order."""
-        return sorted(
-            op
-            for op in self.buckets[signature][side]
-            if self.ops[side][op] < 0 and self._compute_signature(side, op, complete) == signature
-        )
+        ops = [op for op in self.buckets[signature][side] if self.ops[side][op] < 0]
+        if signature[3]:  # where all inputs are known, the signature does not change any more
+            ops = [op for op in ops if self._compute_signature(side, op, complete) == signature]
+        return sorted(ops)
 
-    def _mark_half_known_ops(self) -> None:
-        """Mark the unpaired ops that read at least one paired value."""
+    def _mark_half_known_ops(self, complete: bool) -> None:
+        """Mark the unpaired ops that have a signature by now, see :meth:`_compute_signature`."""
         for side, flow in enumerate(self.flows):
-            has_known_inputs = flow.flag_readers(np.asarray(self.classes[side]) >= 0)
+            is_known = np.asarray(self.classes[side]) >= 0
+            has_signature = flow.flag_readers(is_known & np.asarray(self.is_informative[side]))
+            has_signature &= flow.write_lists.counts > 0
+            if complete:
+                has_signature &= ~flow.flag_readers(~is_known)
             is_open = np.asarray(self.ops[side]) < 0
-            self.dirty_ops[side].update(np.flatnonzero(is_open & has_known_inputs).tolist())
+            self.dirty_ops[side].update(np.flatnonzero(is_open & has_signature).tolist())
 
     def _compute_signature(self, side: int, op: int, complete: bool) -> Signature | None:
         """Return the signature of an op, None if its known inputs carry no information."""
@@ -311,7 +323,7 @@ class _Closure:
         if self._has_other_gradient(t, r) or self._has_other_call(t, r):
             return False
         for output_t, output_r in zip(outputs_t, outputs_r, strict=False):
-            if matching.prints_t.size[output_t] != matching.prints_r.size[output_r]:
+            if self.sizes[0][output_t] != self.sizes[1][output_r]:
                 return False
             if self.classes[0][output_t] not in (-1, output_r):
                 return False
@@ -322,7 +334,8 @@ class _Closure:
         for output_t, output_r in zip(outputs_t, outputs_r, strict=False):
             if matching.pair(output_t, output_r, "structure", level):
                 self._mark_consumers(output_t, output_r)
-        self._pair_remaining_inputs(t, r)
+        if level != confidence.COMPLETE_INPUTS:  # else none remains
+            self._pair_remaining_inputs(t, r)
         return True
 
     def _has_other_call(self, t: int, r: int) -> bool:
@@ -331,7 +344,7 @@ class _Closure:
         Two gradients may be multiplied by the same value: that of a factor and that of what was
         computed from it, if one side passes the gradient on as it is.
         """
-        call_t, call_r = (calls[op] for calls, op in zip(self.calls, (t, r), strict=True))
+        call_t, call_r = self.calls[0][t], self.calls[1][r]
         if call_t < 0 or call_r < 0:
             return False
         return self.ops[0][call_t] not in (-1, call_r) or self.ops[1][call_r] not in (-1, call_t)

@@ -8,6 +8,8 @@ power of the gradient times a number, so the shape of its distribution identifie
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -29,26 +31,84 @@ def pair_by_gradient(matching: Matching, target: Gradients, reference: Gradients
     Not if one side computes such a value more often than the other: what flows back to each of the
     equal results is a share of the gradient. Returns whether any pair was added.
     """
-    value_pairs, edge_pairs = [], []
-    for value, gradient in target.by_value.items():
-        other_value = int(matching.partners_t[value])
-        partner = reference.by_value.get(other_value)
-        is_equal = target.repeats.get(value) == reference.repeats.get(other_value)
-        if partner is not None and is_equal:
-            value_pairs.append((gradient, partner))
-    for (output, value, has_detour), gradient in target.by_edge.items():
-        other_output = int(matching.partners_t[output])
-        edge = (other_output, int(matching.partners_t[value]), has_detour)
-        partner = reference.by_edge.get(edge)
-        is_equal = target.repeats.get(output) == reference.repeats.get(other_output)
-        if partner is not None and is_equal:
-            edge_pairs.append((gradient, partner))
+    columns_t = _GradientColumns.from_gradients(target, len(matching.classes_t))
+    columns_r = _GradientColumns.from_gradients(reference, len(matching.classes_r))
+    value_pairs = _list_open_pairs(matching, *_join_values(matching, columns_t, columns_r))
+    edge_pairs = _list_open_pairs(matching, *_join_edges(matching, columns_t, columns_r))
     progress = False
     for t, r in matching.sort_pairs(value_pairs):
         progress |= matching.pair(t, r, "gradient", confidence.GRADIENT_OF_VALUE)
     for t, r in matching.sort_pairs(edge_pairs):
         progress |= matching.pair(t, r, "gradient", confidence.GRADIENT_OF_EDGE)
     return progress
+
+
+@dataclass(frozen=True)
+class _GradientColumns:
+    """The gradients of one side as columns. ``repeats`` ends with the 0 of class -1."""
+
+    values: Ints  #: (gradients by value,)
+    gradients: Ints
+    outputs: Ints  #: (gradients by edge,)
+    inputs: Ints
+    has_detour: Ints
+    edge_gradients: Ints
+    repeats: Ints  #: (classes + 1,) how often a value was computed, 0 for once
+
+    @staticmethod
+    def from_gradients(gradients: Gradients, n_classes: int) -> _GradientColumns:
+        """Return the gradients of a side with so many classes."""
+        edges = np.fromiter(chain.from_iterable(gradients.by_edge), np.int64).reshape(-1, 3)
+        outputs, inputs, has_detour = edges.T
+        repeats = np.zeros(n_classes + 1, dtype=np.int64)
+        repeats[list(gradients.repeats)] = list(gradients.repeats.values())
+        return _GradientColumns(
+            np.array(list(gradients.by_value), dtype=np.int64),
+            np.array(list(gradients.by_value.values()), dtype=np.int64),
+            outputs,
+            inputs,
+            has_detour,
+            np.array(list(gradients.by_edge.values()), dtype=np.int64),
+            repeats,
+        )
+
+
+def _join_values(
+    matching: Matching, target: _GradientColumns, reference: _GradientColumns
+) -> tuple[Ints, Ints]:
+    """Return the gradients of paired values, of the target and of the reference."""
+    gradient_of = np.full(len(matching.classes_r) + 1, -1)
+    gradient_of[reference.values] = reference.gradients
+    other_values = matching.classes_t[target.values]
+    partners = gradient_of[other_values]
+    is_joined = target.repeats[target.values] == reference.repeats[other_values]
+    is_joined &= partners >= 0
+    return target.gradients[is_joined], partners[is_joined]
+
+
+def _join_edges(
+    matching: Matching, target: _GradientColumns, reference: _GradientColumns
+) -> tuple[Ints, Ints]:
+    """Return the gradients of edges between paired values, of the target and of the reference."""
+    n_values = len(matching.classes_r) + 1
+
+    def number_edges(outputs: Ints, inputs: Ints, has_detour: Ints) -> Ints:
+        return ((outputs + 1) * n_values + inputs + 1) * 2 + has_detour
+
+    other_outputs = matching.classes_t[target.outputs]
+    edges = number_edges(other_outputs, matching.classes_t[target.inputs], target.has_detour)
+    other_edges = number_edges(reference.outputs, reference.inputs, reference.has_detour)
+    by_number = np.argsort(other_edges)
+    is_known = np.isin(edges, other_edges)
+    is_known &= target.repeats[target.outputs] == reference.repeats[other_outputs]
+    places = np.searchsorted(other_edges, edges[is_known], sorter=by_number)
+    return target.edge_gradients[is_known], reference.edge_gradients[by_number[places]]
+
+
+def _list_open_pairs(matching: Matching, targets: Ints, references: Ints) -> list[tuple[int, int]]:
+    """Return the pairs of classes that both have no partner."""
+    is_open = (matching.classes_t[targets] < 0) & (matching.classes_r[references] < 0)
+    return list(zip(targets[is_open].tolist(), references[is_open].tolist(), strict=True))
 
 
 def pair_remaining_gradients(matching: Matching, target: Gradients, reference: Gradients) -> bool:

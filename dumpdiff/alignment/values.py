@@ -21,6 +21,8 @@ _SIZE_STEP = 4000.0
 _WINDOW_TOLERANCES = 2.0
 #: Relative precision of the sorted code.
 _CODE_PRECISION = 1e-15
+#: Relative rounding of a product with a scale.
+_SCALE_MARGIN = 1e-9
 #: Larger extreme over root mean square where no norm was recorded: 4 for 1,000 elements of normal
 #: distribution, more for most activations.
 _EXTREME_RATIO = 10.0
@@ -175,11 +177,36 @@ def find_candidates(
         for keys_t, keys_r in key_pairs
     ]
     rows_t, rows_r = np.concatenate(windows, axis=1)
+    may_be_near = _flag_possibly_near(target, rows_t, reference, rows_r, tolerance)
+    rows_t, rows_r = rows_t[may_be_near], rows_r[may_be_near]
     distances = compute_distances(target, rows_t, reference, rows_r)
     is_near = distances <= tolerance
     rows_t, rows_r, distances = rows_t[is_near], rows_r[is_near], distances[is_near]
     order = np.lexsort((distances, rows_t))
     return Candidates(rows_t[order], rows_r[order], distances[order])
+
+
+def _flag_possibly_near(
+    target: Fingerprints, rows_t: Ints, reference: Fingerprints, rows_r: Ints, tolerance: float
+) -> Flags:
+    """Return false for pairs whose distance is certainly larger than the tolerance.
+
+    The scale of a difference is at most the largest of extremes and root mean square of both sides.
+    This leaves a quarter of the pairs in the windows, before distances are computed.
+    """
+    limit = tolerance * (1 + _SCALE_MARGIN)
+    with np.errstate(all="ignore"):
+        scales = [
+            np.fmax(np.fmax(np.abs(side.high), np.abs(side.low)), side.norm / np.sqrt(side.size))
+            for side in (target, reference)
+        ]
+        scale = np.fmax(scales[0][rows_t], scales[1][rows_r])
+        norm_t, norm_r = np.abs(target.norm[rows_t]), np.abs(reference.norm[rows_r])
+        is_far = np.abs(target.high[rows_t] - reference.high[rows_r]) > limit * scale
+        is_far |= np.abs(target.low[rows_t] - reference.low[rows_r]) > limit * scale
+        is_far |= np.abs(norm_t - norm_r) > limit * np.maximum(norm_t, norm_r)
+    flags: Flags = ~is_far
+    return flags
 
 
 def find_second_smallest(ids: Ints, distances: Floats, count: int) -> Floats:
@@ -200,6 +227,8 @@ def _find_window_pairs(
     Keys are natural logarithms; rows with key NaN take no part.
     """
     rows_t, rows_r = np.flatnonzero(np.isfinite(keys_t)), np.flatnonzero(np.isfinite(keys_r))
+    if not len(rows_t) or not len(rows_r):
+        return np.empty((2, 0), dtype=np.int64)
     sizes = np.unique(np.concatenate([sizes_t[rows_t], sizes_r[rows_r]]))
     # one number that sorts by size, then by key
     codes_r = np.searchsorted(sizes, sizes_r[rows_r]) * _SIZE_STEP + keys_r[rows_r]

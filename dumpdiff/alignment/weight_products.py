@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..graph import Flow
+from ..model.arrays import Flags
 from ..model.trace import FORWARD
 from . import confidence
 from .matches import Matching
@@ -36,8 +39,12 @@ def pair_weight_products(matching: Matching) -> bool:
 
     Returns whether any pair was added.
     """
-    products_t = find_weight_products(matching.target, matching.kinds_t)
-    products_r = find_weight_products(matching.reference, matching.kinds_r)
+    weights_t = _flag_open_weights(matching)
+    weights_r = np.zeros(len(matching.classes_r), dtype=bool)
+    partners = matching.classes_t[weights_t]
+    weights_r[partners[partners >= 0]] = True
+    products_t = find_weight_products(matching.target, matching.kinds_t, weights_t)
+    products_r = find_weight_products(matching.reference, matching.kinds_r, weights_r)
     output_pairs, input_pairs = [], []
     for weight_t, product_t in products_t.items():
         product_r = products_r.get(int(matching.classes_t[weight_t]))
@@ -54,6 +61,24 @@ def pair_weight_products(matching: Matching) -> bool:
     return progress
 
 
+def _flag_open_weights(matching: Matching) -> Flags:
+    """Return (target classes,) those read where a value without a partner is read or computed.
+
+    What is paired around the products with other weights stays as it is.
+    """
+    flow, is_open = matching.target, matching.classes_t < 0
+    reads, writes = flow.read_lists, flow.write_lists
+    writes_open = np.zeros(len(writes), dtype=bool)
+    writes_open[writes.rows[is_open[writes.values]]] = True
+    leads_to_open = is_open.copy()  # by the op of the value or by one that reads it
+    leads_to_open[reads.values[writes_open[reads.rows]]] = True
+    is_concerned = flow.flag_readers(is_open)
+    is_concerned[writes.rows[leads_to_open[writes.values]]] = True
+    is_weight = np.zeros(len(is_open), dtype=bool)
+    is_weight[reads.values[is_concerned[reads.rows]]] = True
+    return is_weight & (flow.producers < 0)
+
+
 def _have_paired_biases(
     matching: Matching, product_t: WeightProduct, product_r: WeightProduct
 ) -> bool:
@@ -62,12 +87,20 @@ def _have_paired_biases(
     return bool(matching.classes_t[product_t.bias] == product_r.bias)
 
 
-def find_weight_products(flow: Flow, kinds: Sequence[str]) -> dict[int, WeightProduct]:
-    """Return weight -> its product, for weights with one product in the forward pass."""
+def find_weight_products(
+    flow: Flow, kinds: Sequence[str], is_weight: Flags | None = None
+) -> dict[int, WeightProduct]:
+    """Return weight -> its product, for weights with one product in the forward pass.
+
+    With ``is_weight`` (classes,) only of these.
+    """
     products: dict[int, WeightProduct] = {}
     ambiguous_weights = set()
-    for op, kind in enumerate(kinds):
-        if kind not in _PRODUCT_KINDS or flow.phases[op] != FORWARD:
+    is_searched = flow.flag_phase(FORWARD)
+    if is_weight is not None:
+        is_searched = is_searched & flow.flag_readers(is_weight)
+    for op in np.flatnonzero(is_searched).tolist():
+        if kinds[op] not in _PRODUCT_KINDS:
             continue
         product = _read_product(flow, kinds, op)
         if product is None:
@@ -76,7 +109,9 @@ def find_weight_products(flow: Flow, kinds: Sequence[str]) -> dict[int, WeightPr
         if products.setdefault(product.weight, product) != product:
             ambiguous_weights.add(product.weight)
     return {
-        weight: product for weight, product in products.items() if weight not in ambiguous_weights
+        weight: product
+        for weight, product in products.items()
+        if weight not in ambiguous_weights and (is_weight is None or is_weight[weight])
     }
 
 

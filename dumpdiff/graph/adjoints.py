@@ -14,8 +14,9 @@ from itertools import groupby
 
 import numpy as np
 
-from ..model.arrays import Flags
+from ..model.arrays import Flags, Ints
 from ..model.dtypes import is_floating
+from ..model.int_lists import IntLists
 from ..model.trace import BACKWARD, FORWARD, flag_words
 from .dataflow import Flow
 from .repeated_values import count_repeats
@@ -67,7 +68,7 @@ class Gradients:
 
 def find_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
     """Return the gradients of one side; ``kinds`` are the canonical operator kinds of its ops."""
-    if any(call >= 0 for call in flow.calls):
+    if (flow.trace.ops["forward"] >= 0).any():
         gradients = collect_recorded_gradients(flow)
     else:
         gradients = _infer_gradients(flow, kinds)
@@ -103,46 +104,92 @@ def collect_recorded_gradients(flow: Flow) -> Gradients:
     Such a record has the gradients of the call's arguments in order, but not of all arguments.
     """
     gradient_of = dict(flow.recorded_gradients)
-    by_edge: dict[tuple[int, int], int] = {}
-    # value -> gradient that flows back to it -> the calls it flows back through
-    calls_of: defaultdict[int, defaultdict[int, list[int]]]
-    calls_of = defaultdict(lambda: defaultdict(list))
     is_argument = _flag_arguments(flow)
-    inputs_of = _collect_arguments(flow, is_argument, ("input", "parameter"))
-    outputs_of = _collect_arguments(flow, is_argument, ("output",))
-    is_cross_entropy = [kind.endswith(".cross_entropy") for kind in flow.trace.ops["kind"].tolist()]
-    for record, call in enumerate(flow.calls):
-        if call < 0 or not flow.writes[record] or not outputs_of[call]:
-            continue
-        inputs = [value for value in inputs_of[call] if value >= 0]
-        for value, gradient in _match_inputs_to_gradients(flow, inputs, outputs_of[record]):
-            if is_cross_entropy[call] and _is_of_log_probabilities(flow, gradient):
-                continue
-            if gradient in flow.writes[record]:
-                by_edge.setdefault((outputs_of[call][0], value), gradient)
-                calls_of[value][gradient].append(call)
-    for value, gradient_calls in calls_of.items():
+    inputs_of = _collect_arguments(flow, is_argument & ~flow.is_output)
+    outputs_of = _collect_arguments(flow, is_argument & flow.is_output)
+    returned = _find_recorded_returns(flow, inputs_of, outputs_of)
+    for value, gradient_calls in _index_split_gradients(returned).items():
         own_gradient = gradient_of.get(value)
         if own_gradient is None or own_gradient not in gradient_calls:
             continue
         if _is_share(flow, gradient_calls, own_gradient):
             del gradient_of[value]
     parameters = {name: value for value, name in enumerate(flow.list_column("parameter")) if name}
-    for gradient, name in enumerate(flow.list_column("gradient_of")):
+    has_several_readers = _count_forward_readers(flow) > 1
+    for name, gradient in _iterate_named_gradients(flow):
         value = parameters.get(name, -1)
-        if value >= 0 and _is_read_repeatedly(flow, value):
+        if value >= 0 and has_several_readers[value]:
             gradient_of[value] = gradient  # any other one is that of one reader
         elif value >= 0:
             gradient_of.setdefault(value, gradient)
     for value, gradient in find_returned_gradients(flow).items():
         gradient_of.setdefault(value, gradient)
-    return Gradients(gradient_of, _flag_detours(flow, by_edge))
+    first_outputs = outputs_of.values[outputs_of.starts[returned.calls]]
+    return Gradients(gradient_of, _index_by_edge(flow, first_outputs, returned))
 
 
-def _is_read_repeatedly(flow: Flow, value: int) -> bool:
-    """Return whether several ops of the forward pass read a value."""
-    readers = [op for op in flow.consumers[value] if flow.levels[op] == "op"]
-    return sum(flow.phases[op] == FORWARD for op in readers) > 1
+@dataclass(frozen=True)
+class _Returns:
+    """Gradients that backward records return for arguments of their forward calls, in order."""
+
+    calls: Ints  #: (returns,) forward call
+    values: Ints  #: (returns,) class of the argument
+    gradients: Ints  #: (returns,) class of its gradient
+
+
+def _find_recorded_returns(flow: Flow, inputs_of: IntLists, outputs_of: IntLists) -> _Returns:
+    """Return what the backward records return; the arguments are lists by op."""
+    calls = flow.trace.ops["forward"].to_numpy()
+    records = np.flatnonzero((calls >= 0) & (flow.write_lists.counts > 0))
+    records = records[outputs_of.counts[calls[records]] > 0]
+    has_class = inputs_of.values >= 0
+    inputs_of = IntLists.from_pairs(
+        len(inputs_of), inputs_of.rows[has_class], inputs_of.values[has_class]
+    )
+    matches, values, gradients = _match_inputs_to_gradients(
+        flow, inputs_of.take(calls[records]), outputs_of.take(records)
+    )
+    records = records[matches]
+    n_classes = len(flow.classes)
+    written_places = flow.write_lists.rows * n_classes + flow.write_lists.values
+    is_kept = (gradients >= 0) & np.isin(records * n_classes + gradients, written_places)
+    is_cross_entropy = flag_words(
+        flow.trace.ops["kind"], lambda kind: kind.endswith(".cross_entropy")
+    )
+    for position in np.flatnonzero(is_kept & is_cross_entropy[calls[records]]).tolist():
+        is_kept[position] = not _is_of_log_probabilities(flow, int(gradients[position]))
+    return _Returns(calls[records[is_kept]], values[is_kept], gradients[is_kept])
+
+
+def _index_split_gradients(returned: _Returns) -> dict[int, dict[int, list[int]]]:
+    """Return value -> gradient -> the calls it flows back through, where a value has several."""
+    if not len(returned.values):
+        return {}
+    places = returned.values * (int(returned.gradients.max()) + 1) + returned.gradients
+    first = np.unique(places, return_index=True)[1]
+    values, n_gradients = np.unique(returned.values[first], return_counts=True)
+    is_split = np.isin(returned.values, values[n_gradients > 1])
+    columns = (returned.values, returned.gradients, returned.calls)
+    calls_of: defaultdict[int, defaultdict[int, list[int]]]
+    calls_of = defaultdict(lambda: defaultdict(list))
+    for value, gradient, call in zip(*(c[is_split].tolist() for c in columns), strict=True):
+        calls_of[value][gradient].append(call)
+    return {value: dict(gradient_calls) for value, gradient_calls in calls_of.items()}
+
+
+def _count_forward_readers(flow: Flow) -> Ints:
+    """Return (classes,) how many ops of the forward pass read a value, without module calls."""
+    is_reader = flow.flag_phase(FORWARD) & ~flow.is_module
+    lists = flow.read_lists
+    return np.bincount(lists.values[is_reader[lists.rows]], minlength=len(flow.classes))
+
+
+def _iterate_named_gradients(flow: Flow) -> Iterator[tuple[str, int]]:
+    """Yield (name of a parameter, its gradient) as the record names them."""
+    names = flow.list_column("gradient_of")
+    for gradient, name in enumerate(names):
+        if name:
+            yield name, gradient
 
 
 def _is_of_log_probabilities(flow: Flow, gradient: int) -> bool:
@@ -161,39 +208,55 @@ def find_returned_gradients(flow: Flow) -> dict[int, int]:
     So a bias is added later. The backward record of the module has the gradients of its outputs.
     """
     is_parameter = (flow.classes["parameter"] != "").to_numpy()
-    is_output = (flow.tensors["slot_kind"].to_numpy() == "output") & (flow.tensor_class >= 0)
-    output_rows = np.flatnonzero(is_output)
+    output_rows = np.flatnonzero(flow.is_output & (flow.tensor_class >= 0))
     returned_rows = output_rows[is_parameter[flow.tensor_class[output_rows]]]
-    if set(flow.tensors["op"].to_numpy()[returned_rows].tolist()).isdisjoint(flow.calls):
+    forward_calls = flow.trace.ops["forward"].to_numpy()
+    if not np.isin(flow.tensors["op"].to_numpy()[returned_rows], forward_calls).any():
         return {}
-    parameters = set(np.flatnonzero(is_parameter).tolist())
     is_argument = _flag_arguments(flow)
-    outputs_of = _collect_arguments(flow, is_argument, ("output",))
-    inputs_of = _collect_arguments(flow, is_argument, ("input",))
-    gradient_of: dict[int, int] = {}
-    for record, call in enumerate(flow.trace.ops["forward"].tolist()):
-        if call < 0 or parameters.isdisjoint(outputs_of[call]):
-            continue
-        gradients = [value for value in inputs_of[record] if value >= 0]
-        pairs = _match_inputs_to_gradients(flow, outputs_of[call], gradients)
-        gradient_of |= {value: gradient for value, gradient in pairs if value in parameters}
-    return gradient_of
+    is_input = flow.tensors["slot_kind"].to_numpy() == "input"
+    outputs_of = _collect_arguments(flow, is_argument & flow.is_output)
+    inputs_of = _collect_arguments(flow, is_argument & is_input)
+    has_class = inputs_of.values >= 0
+    gradients_of = IntLists.from_pairs(
+        len(inputs_of), inputs_of.rows[has_class], inputs_of.values[has_class]
+    )
+    records = np.flatnonzero(forward_calls >= 0)
+    calls = forward_calls[records]
+    is_returned = (outputs_of.values >= 0) & is_parameter[outputs_of.values]
+    returns_parameter = np.zeros(len(outputs_of), dtype=bool)
+    returns_parameter[outputs_of.rows[is_returned]] = True
+    records, calls = records[returns_parameter[calls]], calls[returns_parameter[calls]]
+    _, values, gradients = _match_inputs_to_gradients(
+        flow, outputs_of.take(calls), gradients_of.take(records)
+    )
+    is_kept = (values >= 0) & is_parameter[values]
+    return dict(zip(values[is_kept].tolist(), gradients[is_kept].tolist(), strict=True))
 
 
 def _match_inputs_to_gradients(
-    flow: Flow, inputs: Sequence[int], gradients: Sequence[int]
-) -> Iterator[tuple[int, int]]:
-    """Yield (input, gradient) of equal size: by position if the counts are equal, else by size."""
-    sizes = flow.list_column("size")
-    has_equal_counts = len(inputs) == len(gradients)
-    for position, gradient in enumerate(gradients):
-        candidates = inputs
-        if has_equal_counts:
-            candidates = inputs[position : position + 1]
-        size = sizes[gradient]
-        fitting_inputs = [value for value in candidates if sizes[value] == size]
-        if len(fitting_inputs) == 1:
-            yield fitting_inputs[0], gradient
+    flow: Flow, inputs_of: IntLists, gradients_of: IntLists
+) -> tuple[Ints, Ints, Ints]:
+    """Return (row, input, gradient) of equal size as columns, in the order of the gradients.
+
+    ``inputs_of`` and ``gradients_of`` have a list for each row. Where the lists are equally long,
+    the positions say which input it is, elsewhere the size, if only one input has it.
+    """
+    n_inputs = inputs_of.counts
+    has_equal_counts = n_inputs == gradients_of.counts
+    rows = gradients_of.rows
+    positions = np.arange(len(rows)) - gradients_of.starts[rows]
+    # the inputs that each gradient may be of: the one at its position, or all
+    first = inputs_of.starts[rows] + np.where(has_equal_counts[rows], positions, 0)
+    counts = np.where(has_equal_counts[rows], 1, n_inputs[rows])
+    owners = np.repeat(np.arange(len(rows)), counts)
+    offsets = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    candidates = inputs_of.values[first[owners] + offsets]
+    is_fitting = flow.sizes[candidates] == flow.sizes[gradients_of.values[owners]]
+    owners, candidates = owners[is_fitting], candidates[is_fitting]
+    is_only = np.bincount(owners, minlength=len(rows))[owners] == 1
+    owners, candidates = owners[is_only], candidates[is_only]
+    return rows[owners], candidates, gradients_of.values[owners]
 
 
 def _is_share(flow: Flow, gradient_calls: Mapping[int, Sequence[int]], gradient: int) -> bool:
@@ -226,31 +289,53 @@ def _flag_arguments(flow: Flow) -> Flags:
     return is_argument
 
 
-def _collect_arguments(
-    flow: Flow, is_argument: Flags, slot_kinds: tuple[str, ...]
-) -> list[list[int]]:
-    """Return per op the classes of its arguments of these kinds of slot.
+def _collect_arguments(flow: Flow, is_argument: Flags) -> IntLists:
+    """Return per op the classes of these tensors of it, -1 for unknown ones.
 
     Those of which it reads only the shape are left out: no gradient flows back to them.
     """
-    tensors = flow.tensors
-    rows = np.flatnonzero(is_argument & tensors["slot_kind"].isin(slot_kinds).to_numpy())
-    arguments: list[list[int]] = [[] for _ in range(len(flow.trace.ops))]
-    ops, values = tensors["op"].to_numpy()[rows].tolist(), flow.tensor_class[rows].tolist()
-    for op, value in zip(ops, values, strict=True):
-        if (op, value) not in flow.shape_reads:
-            arguments[op].append(value)
-    return arguments
+    rows = np.flatnonzero(is_argument)
+    ops, values = flow.tensors["op"].to_numpy()[rows], flow.tensor_class[rows]
+    if flow.shape_reads:
+        shape_ops, shape_values = np.array(sorted(flow.shape_reads), dtype=np.int64).T
+        n_values = len(flow.classes) + 1
+        is_shape = np.isin(ops * n_values + values + 1, shape_ops * n_values + shape_values + 1)
+        ops, values = ops[~is_shape], values[~is_shape]
+    return IntLists.from_pairs(len(flow.trace.ops), ops, values)
 
 
-def _flag_detours(
-    flow: Flow, by_edge: Mapping[tuple[int, int], int]
+def _index_by_edge(
+    flow: Flow, outputs: Ints, returned: _Returns
 ) -> dict[tuple[int, int, bool], int]:
-    """Return the gradients by edge, with the key completed as in :class:`Gradients`."""
-    return {
-        (output, value, _has_detour(flow, output, value)): gradient
-        for (output, value), gradient in by_edge.items()
-    }
+    """Return the gradients by edge, the first of each; keys as in :class:`Gradients`.
+
+    ``outputs`` (returns,) are the first outputs of the calls.
+    """
+    places = (outputs + 1) * len(flow.classes) + returned.values
+    first = np.sort(np.unique(places, return_index=True)[1])
+    outputs, values = outputs[first], returned.values[first]
+    has_detour = _flag_detours(flow, outputs, values)
+    keys = zip(outputs.tolist(), values.tolist(), has_detour.tolist(), strict=True)
+    return dict(zip(keys, returned.gradients[first].tolist(), strict=True))
+
+
+def _flag_detours(flow: Flow, outputs: Ints, values: Ints) -> Flags:
+    """Return (edges,) what :func:`_has_detour` says of each edge.
+
+    Only a value that several ops read can have one, to an op that also reads another computed
+    value; few do.
+    """
+    flags = np.zeros(len(outputs), dtype=bool)
+    n_users = np.bincount(flow.operand_lists.values, minlength=len(flow.classes))
+    edges = np.flatnonzero((outputs >= 0) & (n_users[values] > 1))
+    edges = edges[flow.producers[outputs[edges]] >= 0]
+    operands_of = flow.operand_lists.take(flow.producers[outputs[edges]])
+    operands, edges = operands_of.values, edges[operands_of.rows]
+    is_other = (operands != values[edges]) & (flow.producers[operands] >= 0)
+    flags[edges[is_other]] = True
+    edge_list = zip(outputs[flags].tolist(), values[flags].tolist(), strict=True)
+    flags[flags] = [_has_detour(flow, output, value) for output, value in edge_list]
+    return flags
 
 
 def _has_detour(flow: Flow, output: int, value: int) -> bool:
@@ -610,4 +695,12 @@ def _infer_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
         is_computing = bool(flow.reads[op] and flow.writes[op])
         if phase == BACKWARD and is_computing:
             sweep.label_outputs(op)
-    return Gradients(sweep.gradient_of, _flag_detours(flow, sweep.by_edge))
+    edges = np.array(list(sweep.by_edge), dtype=np.int64).reshape(-1, 2)
+    has_detour = _flag_detours(flow, edges[:, 0], edges[:, 1]).tolist()
+    by_edge = {
+        (output, value, is_detour): gradient
+        for ((output, value), gradient), is_detour in zip(
+            sweep.by_edge.items(), has_detour, strict=True
+        )
+    }
+    return Gradients(sweep.gradient_of, by_edge)

@@ -6,17 +6,26 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints
-from ..model.dtypes import get_unit_roundoff
+from ..model.dtypes import get_unit_roundoff, is_discrete
 from ..model.int_lists import IntLists
-from ..model.trace import BACKWARD, FORWARD, OPTIMIZER, Problem, Trace, build_digraph
+from ..model.trace import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    Problem,
+    Trace,
+    build_digraph,
+    flag_words,
+)
 from .partitions import find_partitions
+from .passing_values import flag_passing_values
 from .scaled_gradients import find_scaled_gradients
 from .value_classes import flag_doubtful_files
 
@@ -58,8 +67,8 @@ class Flow:
     classes: pd.DataFrame  #: see CLASS_COLUMNS
     tensor_class: Ints  #: (tensors,) class of each tensor, -1 for immediates and untrusted tensors
     is_computed: Flags  #: (tensors,) true for outputs that an op computed
-    reads: tuple[tuple[int, ...], ...]  #: per op: classes it reads, in slot order, without repeats
-    writes: tuple[tuple[int, ...], ...]  #: per op: classes it writes and does not read
+    read_lists: IntLists  #: per op: classes it reads, in slot order, without repeats
+    write_lists: IntLists  #: per op: classes it writes and does not read
     problems: tuple[Problem, ...] = ()
     counters: frozenset[int] = frozenset()  #: classes that are counts of steps
     #: (op, class) where an op reads only the shape of a value, see :func:`mark_shape_reads`
@@ -75,13 +84,34 @@ class Flow:
         )
 
     @cached_property
+    def reads(self) -> tuple[tuple[int, ...], ...]:
+        """Per op: the classes that it reads; for loops, else see ``read_lists``."""
+        return tuple(self.read_lists)
+
+    @cached_property
+    def writes(self) -> tuple[tuple[int, ...], ...]:
+        """Per op: the classes that it writes and does not read; for loops."""
+        return tuple(self.write_lists)
+
+    @cached_property
+    def consumer_lists(self) -> IntLists:
+        """Per class: the ops that read it, in order, as arrays."""
+        return self.read_lists.invert(len(self.classes))
+
+    @cached_property
     def consumers(self) -> list[list[int]]:
         """Per class: the ops that read it, in order."""
-        consumers: list[list[int]] = [[] for _ in range(len(self.classes))]
-        for op, values in enumerate(self.reads):
-            for value in values:
-                consumers[value].append(op)
-        return consumers
+        ops = self.consumer_lists.values.tolist()
+        return [ops[start:end] for start, end in pairwise(self.consumer_lists.starts.tolist())]
+
+    @cached_property
+    def first_consumers(self) -> Ints:
+        """(classes,) the first op that reads each class, -1 if no op does."""
+        lists = self.consumer_lists
+        first_consumers = np.full(len(lists), -1)
+        is_read = lists.counts > 0
+        first_consumers[is_read] = lists.values[lists.starts[:-1][is_read]]
+        return first_consumers
 
     def list_reads(self, ops: Ints) -> tuple[Ints, Ints]:
         """Return (class, position in ``ops``) of all that some ops read, in slot order."""
@@ -90,14 +120,96 @@ class Flow:
 
     def flag_readers(self, is_chosen: Flags) -> Flags:
         """Return (ops,) whether each op reads at least one of the chosen classes."""
-        flags = np.zeros(len(self.reads), dtype=bool)
+        flags = np.zeros(len(self.read_lists), dtype=bool)
         flags[self.read_lists.rows[is_chosen[self.read_lists.values]]] = True
         return flags
 
+    def flag_phase(self, phase: str) -> Flags:
+        """Return (ops,) whether each op is of a phase."""
+        if phase not in self._flags_of_phases:
+            self._flags_of_phases[phase] = (self.trace.ops["phase"] == phase).to_numpy()
+        return self._flags_of_phases[phase]
+
     @cached_property
-    def read_lists(self) -> IntLists:
-        """Per op: the classes that it reads, as arrays."""
-        return IntLists.from_lists(self.reads)
+    def _flags_of_phases(self) -> dict[str, Flags]:
+        return {}
+
+    @cached_property
+    def is_output(self) -> Flags:
+        """(tensors,) true for what an op returns, false for what it is given."""
+        flags: Flags = self.tensors["slot_kind"].to_numpy() == "output"
+        return flags
+
+    @cached_property
+    def phase_numbers(self) -> Ints:
+        """(ops,) a number for the phase of each op."""
+        return pd.factorize(self.trace.ops["phase"])[0]
+
+    @cached_property
+    def may_lack_producer(self) -> Flags:
+        """(classes,) false where no op can be missing that produced a value.
+
+        So it is with what an op produced, and with parameters, masks and what carries no
+        information, unless it is known to come from other values.
+        """
+        is_anonymous = (self.classes["parameter"] == "").to_numpy()
+        flags: Flags = is_anonymous & ~flag_words(self.classes["dtype"], is_discrete)
+        flags &= self.classes["evidence"].to_numpy() > 0
+        flags |= self.has_known_sources
+        return flags & (self.producers < 0) & (self.first_consumers >= 0)
+
+    @cached_property
+    def has_known_sources(self) -> Flags:
+        """(classes,) true for :attr:`partitions` and :attr:`scaled_gradients`."""
+        flags = np.zeros(len(self.classes), dtype=bool)
+        flags[[*self.partitions, *self.scaled_gradients]] = True
+        return flags
+
+    @cached_property
+    def may_have_parts(self) -> Flags:
+        """(classes,) false where recorded values certainly are no parts of a value, nor it of one.
+
+        It may be joined from others, or its elements may be numbers that one kind of op wrote.
+        """
+        n_numbers = max((len(values) for _, values in self.written_numbers.values()), default=0)
+        is_stack: Flags = (self.sizes > 1) & (self.sizes <= n_numbers)
+        return is_stack | self.may_be_joined | self.has_known_sources
+
+    @cached_property
+    def has_few_axes(self) -> Flags:
+        """(classes,) true for vectors and matrices, as weights are, and for single numbers."""
+        counts = [3 if shape is None else len(shape) for shape in self.shapes]
+        flags: Flags = np.array(counts, dtype=np.int64) <= 2
+        return flags
+
+    @cached_property
+    def is_passing(self) -> Flags:
+        """(classes,) true for values that are only passed on, see :mod:`.passing_values`."""
+        has_results = self.write_lists.counts > 0
+        return flag_passing_values(self.consumer_lists, self.phase_numbers, has_results)
+
+    @cached_property
+    def is_module(self) -> Flags:
+        """(ops,) true for the call of a module, which contains other ops."""
+        return (self.trace.ops["level"] == "module").to_numpy()
+
+    @cached_property
+    def is_shape_read(self) -> Flags:
+        """(reads,) true where an op reads only the shape of a value; as ``read_lists.values``."""
+        lists = self.read_lists
+        if not self.shape_reads:
+            return np.zeros(len(lists.values), dtype=bool)
+        ops, values = np.array(sorted(self.shape_reads), dtype=np.int64).T
+        n_classes = len(self.classes)
+        return np.isin(lists.rows * n_classes + lists.values, ops * n_classes + values)
+
+    @cached_property
+    def operand_lists(self) -> IntLists:
+        """Per op: the classes that it computes with, see ``operands``, as arrays."""
+        if not self.shape_reads:
+            return self.read_lists
+        lists, is_operand = self.read_lists, ~self.is_shape_read
+        return IntLists.from_pairs(len(lists), lists.rows[is_operand], lists.values[is_operand])
 
     @cached_property
     def operands(self) -> tuple[tuple[int, ...], ...]:
@@ -109,7 +221,7 @@ class Flow:
             return self.reads
         operands = list(self.reads)
         for op in {op for op, _ in self.shape_reads}:
-            operands[op] = tuple(v for v in self.reads[op] if (op, v) not in self.shape_reads)
+            operands[op] = self.operand_lists[op]
         return tuple(operands)
 
     @cached_property
@@ -151,13 +263,10 @@ class Flow:
         Of one op, the results come before what it reads. Gradients that a backward record was given
         are computed, too.
         """
-        values_of_ops = [
-            written + read for written, read in zip(self.writes, self.reads, strict=True)
-        ]
-        values_of_ops.reverse()
-        counts = np.fromiter(map(len, values_of_ops), dtype=np.int64, count=len(values_of_ops))
-        ops = np.repeat(np.arange(len(counts))[::-1], counts)
-        values = np.fromiter(chain.from_iterable(values_of_ops), np.int64, count=len(ops))
+        ops = np.concatenate([self.write_lists.rows, self.read_lists.rows])
+        values = np.concatenate([self.write_lists.values, self.read_lists.values])
+        order = np.argsort(-ops, kind="stable")
+        ops, values = ops[order], values[order]
         is_computed = (self.producers >= 0) | (self.classes["phase"] != FORWARD).to_numpy()
         is_kept = is_computed[values]
         return ops[is_kept], values[is_kept]
@@ -187,21 +296,24 @@ class Flow:
         """
         ops = self.tensors["op"].to_numpy()
         calls = self.trace.ops["forward"].to_numpy()[ops]
-        slot_kinds = self.tensors["slot_kind"].to_numpy()
         has_class = self.tensor_class >= 0
-        output_rows = np.flatnonzero(has_class & (slot_kinds == "output"))
-        gradient_rows = np.flatnonzero(has_class & (slot_kinds == "input") & (calls >= 0))
-        outputs = self._index_by_position(output_rows, ops)
-        gradients = self._index_by_position(gradient_rows, calls)
-        n_ops, producers = len(self.trace.ops), self.list_column("producer")
-        of_producers: dict[int, int] = {}
-        of_others: dict[int, int] = {}
-        for place, gradient in gradients.items():
-            if place in outputs:
-                value = outputs[place]
-                is_producer = place % n_ops == producers[value]
-                (of_producers if is_producer else of_others).setdefault(value, gradient)
-        return {**of_others, **of_producers}
+        output_rows = np.flatnonzero(has_class & self.is_output)
+        given_rows = np.flatnonzero(has_class & ~self.is_output & (calls >= 0))
+        gradient_rows = given_rows[self.tensors["slot_kind"].to_numpy()[given_rows] == "input"]
+        output_places, outputs = self._index_by_position(output_rows, ops)
+        gradient_places, gradients = self._index_by_position(gradient_rows, calls)
+        has_output = np.isin(gradient_places, output_places)
+        places, gradients = gradient_places[has_output], gradients[has_output]
+        by_place = np.argsort(output_places)
+        values = outputs[by_place[np.searchsorted(output_places, places, sorter=by_place)]]
+        is_producer = places % max(1, len(self.trace.ops)) == self.producers[values]
+        gradient_of: dict[int, int] = {}
+        for is_chosen in (~is_producer, is_producer):
+            chosen_values, first = np.unique(values[is_chosen], return_index=True)
+            order = np.argsort(first)
+            gradient_list = gradients[is_chosen][first[order]].tolist()
+            gradient_of.update(zip(chosen_values[order].tolist(), gradient_list, strict=True))
+        return gradient_of
 
     @cached_property
     def gradients_of_parameters(self) -> dict[str, int]:
@@ -216,8 +328,7 @@ class Flow:
         Parameters of equal numbers, and tied ones, have one class.
         """
         names = self.tensors["parameter"].to_numpy()
-        is_forward = np.array([phase == FORWARD for phase in self.phases], dtype=bool)
-        is_read = is_forward[self.tensors["op"].to_numpy()]
+        is_read = self.flag_phase(FORWARD)[self.tensors["op"].to_numpy()]
         is_read &= (names != "") & (self.tensor_class >= 0)
         return dict(zip(names[is_read].tolist(), self.tensor_class[is_read].tolist(), strict=True))
 
@@ -225,8 +336,8 @@ class Flow:
         """Return whether an op of the optimizer reads a class."""
         return any(self.phases[op] == OPTIMIZER for op in self.consumers[value])
 
-    def _index_by_position(self, rows: Ints, ops: Ints) -> dict[int, int]:
-        """Return place -> class of some tensor rows, of several at a place the first.
+    def _index_by_position(self, rows: Ints, ops: Ints) -> tuple[Ints, Ints]:
+        """Return the places of some tensor rows, and the class at each, of several the first.
 
         A place is an op and a position among its inputs or outputs, as one number. ``ops`` has the
         op of every tensor. A slot without a number is position 0.
@@ -234,8 +345,7 @@ class Flow:
         places = self._slot_positions[rows] * len(self.trace.ops) + ops[rows]
         first_places, first_rows = np.unique(places, return_index=True)
         order = np.argsort(first_rows)
-        values = self.tensor_class[rows[first_rows[order]]]
-        return dict(zip(first_places[order].tolist(), values.tolist(), strict=True))
+        return first_places[order], self.tensor_class[rows[first_rows[order]]]
 
     @cached_property
     def _slot_positions(self) -> Ints:
@@ -318,8 +428,8 @@ class Flow:
     @cached_property
     def positions(self) -> Floats:
         """(classes,) place in the run, 0 to 1: that of the producer, else of the first consumer."""
-        first_consumers = [consumers[0] if consumers else 0 for consumers in self.consumers]
-        ops = np.where(self.producers >= 0, self.producers, np.array(first_consumers, dtype=int))
+        first_consumers = np.maximum(self.first_consumers, 0)
+        ops = np.where(self.producers >= 0, self.producers, first_consumers)
         positions: Floats = ops / max(1, len(self.trace.ops))
         return positions
 
@@ -379,14 +489,14 @@ class Flow:
     def written_numbers(self) -> dict[str, tuple[list[int], list[int]]]:
         """Per kind of op: (op, class) of each single number that such ops wrote, in order."""
         kinds = self.trace.ops["kind"].tolist()
-        is_number = (self.sizes == 1).tolist()
+        lists = self.write_lists
+        is_number = self.sizes[lists.values] == 1
+        results = zip(lists.rows[is_number].tolist(), lists.values[is_number].tolist(), strict=True)
         numbers: dict[str, tuple[list[int], list[int]]] = {}
-        for op, results in enumerate(self.writes):
-            for result in results:
-                if is_number[result]:
-                    ops, values = numbers.setdefault(kinds[op], ([], []))
-                    ops.append(op)
-                    values.append(result)
+        for op, result in results:
+            ops, values = numbers.setdefault(kinds[op], ([], []))
+            ops.append(op)
+            values.append(result)
         return numbers
 
     def list_column(self, name: str) -> list[Any]:
@@ -413,20 +523,35 @@ class Flow:
         return [value for value in values[start:end].tolist() if phases[value] == phase]
 
     @cached_property
+    def may_be_joined(self) -> Flags:
+        """(classes,) true for values that no op produced, but that may be joined from others.
+
+        :meth:`list_values_of_extreme` has other values for their maximum and their minimum.
+        """
+        flags = self.producers < 0
+        for name in ("max", "min"):
+            numbers, values = self._values_by_extreme[name]
+            leaves = np.flatnonzero(flags)
+            own_numbers = self.classes[name].to_numpy()[leaves]
+            n_values = np.searchsorted(numbers, own_numbers, "right")
+            n_values -= np.searchsorted(numbers, own_numbers, "left")
+            n_values -= np.isin(leaves, values)
+            flags[leaves] = (n_values > 0) & ~np.isnan(own_numbers)
+        return flags
+
+    @cached_property
     def _values_by_extreme(self) -> dict[str, tuple[Floats, Ints]]:
         """'max' or 'min' -> (this number of all computed values sorted, the values).
 
         With them are gradients that no op wrote: autograd adds up what flows back from the readers
         of a value, and no recorder shows it.
         """
-        phases = self.list_column("phase")
-        unwritten_gradients = [
-            value
-            for value in np.flatnonzero(self.producers < 0).tolist()
-            if phases[value] == BACKWARD and self.consumers[value]
-        ]
-        all_values = [*self._computed_values, *unwritten_gradients]
-        values = np.array(sorted(all_values, key=self.get_first_op), dtype=np.int64)
+        is_unwritten = (self.producers < 0) & (self.classes["phase"] == BACKWARD).to_numpy()
+        unwritten_gradients = np.flatnonzero(is_unwritten & (self.first_consumers >= 0))
+        all_values = np.concatenate([self._computed_values, unwritten_gradients])
+        producers = self.producers[all_values]
+        first_ops = np.where(producers >= 0, producers, self.first_consumers[all_values])
+        values = all_values[np.argsort(first_ops, kind="stable")]
         sorted_columns = {}
         for name in ("max", "min"):
             numbers = self.classes[name].to_numpy()[values]
@@ -442,10 +567,10 @@ class Flow:
     @cached_property
     def values_by_size(self) -> dict[tuple[str, int], list[int]]:
         """(phase, number of elements) -> the computed values that have it, in order."""
-        phases = self.list_column("phase")
+        phases, sizes = self.list_column("phase"), self.list_column("size")
         values_of: dict[tuple[str, int], list[int]] = {}
-        for value in self._computed_values:
-            values_of.setdefault((phases[value], int(self.sizes[value])), []).append(value)
+        for value in self._computed_values.tolist():
+            values_of.setdefault((phases[value], sizes[value]), []).append(value)
         return values_of
 
     @cached_property
@@ -454,7 +579,7 @@ class Flow:
         phases = self.list_column("phase")
         return [
             value
-            for value in self._computed_values
+            for value in self._computed_values.tolist()
             if phases[value] == FORWARD
             and value in self.recorded_gradients
             and not self.consumers[value]
@@ -467,11 +592,10 @@ class Flow:
         return [op for op, kind in enumerate(kinds) if kind.endswith("__setitem__")]
 
     @cached_property
-    def _computed_values(self) -> list[int]:
+    def _computed_values(self) -> Ints:
         """The values that a recorded op produced, in the order of the run."""
         values = np.flatnonzero(self.producers >= 0)
-        order = np.argsort(self.producers[values], kind="stable")
-        computed_values: list[int] = values[order].tolist()
+        computed_values: Ints = values[np.argsort(self.producers[values], kind="stable")]
         return computed_values
 
     @cached_property
@@ -493,6 +617,5 @@ class Flow:
     @cached_property
     def is_layout(self) -> Flags:
         """(ops,) true where an op reads, but writes no new value: a reshape, transpose or copy."""
-        has_inputs = np.array([bool(values) for values in self.reads], dtype=bool)
-        has_outputs = np.array([bool(values) for values in self.writes], dtype=bool)
-        return has_inputs & ~has_outputs
+        is_layout: Flags = (self.read_lists.counts > 0) & (self.write_lists.counts == 0)
+        return is_layout

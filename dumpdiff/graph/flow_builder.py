@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ..model.arrays import Flags, Ints
+from ..model.int_lists import IntLists
 from ..model.trace import FORWARD, OPTIMIZER, Trace, flag_words
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
@@ -25,14 +26,17 @@ def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) ->
     counters = updates & _flag_counters(trace, tensors)
     low_precision = trace.source.low_precision_statistics
     contents = compute_content_checksums(trace, tensors)
-    tensors = tensors.assign(content=contents)
+    tensors = tensors.copy(deep=False)  # a column is replaced, none is written to
+    tensors["content"] = contents
     tensor_class = assign_classes(tensors, low_precision, updates, counters, contents)
     is_computed = _flag_computed(trace, tensors)
     read_class = _find_overwritten_values(tensors, tensor_class)
-    reads, writes = _collect_values_of_ops(
-        len(trace.ops), tensors, tensor_class, read_class, is_computed
-    )
-    classes = _build_class_table(trace, tensors, tensor_class, reads, is_computed)
+    reads = _collect_reads(len(trace.ops), tensors, read_class)
+    is_new = is_computed & (tensor_class >= 0)
+    is_new[is_new] = ~_flag_reread(tensors["op"].to_numpy()[is_new], tensor_class[is_new], reads)
+    new_ops = tensors["op"].to_numpy()[is_new]
+    writes = IntLists.from_pairs(len(trace.ops), new_ops, tensor_class[is_new]).remove_repeats()
+    classes = _build_class_table(trace, tensors, tensor_class, is_new)
     counter_classes = frozenset(tensor_class[counters].tolist()) - {-1}
     return Flow(
         trace, tensors, classes, tensor_class, is_computed, reads, writes, problems, counter_classes
@@ -107,67 +111,55 @@ def _find_overwritten_values(tensors: pd.DataFrame, tensor_class: Ints) -> Ints:
     return read_class
 
 
-def _collect_values_of_ops(
-    n_ops: int, tensors: pd.DataFrame, tensor_class: Ints, read_class: Ints, is_computed: Flags
-) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Return per op the classes that it reads, and those that it writes and does not read."""
-    reads: list[dict[int, None]] = [{} for _ in range(n_ops)]
-    writes: list[dict[int, None]] = [{} for _ in range(n_ops)]
-    is_input = tensors["slot_kind"].to_numpy() != "output"
-    value_of_row = np.where(is_input, read_class, tensor_class)
-    rows = np.flatnonzero((value_of_row >= 0) & (is_computed | is_input))
-    ops, values = tensors["op"].to_numpy()[rows].tolist(), value_of_row[rows].tolist()
-    for op, value, is_output in zip(ops, values, is_computed[rows].tolist(), strict=True):
-        if is_output:
-            writes[op][value] = None
-        else:
-            reads[op][value] = None
-    new_values = []
-    for read_values, written_values in zip(reads, writes, strict=True):
-        if written_values.keys().isdisjoint(read_values):
-            new_values.append(tuple(written_values))
-        else:
-            new_values.append(tuple(v for v in written_values if v not in read_values))
-    return tuple(map(tuple, reads)), tuple(new_values)
+def _collect_reads(n_ops: int, tensors: pd.DataFrame, read_class: Ints) -> IntLists:
+    """Return per op the classes that it reads, in slot order, without repeats."""
+    is_read = (tensors["slot_kind"].to_numpy() != "output") & (read_class >= 0)
+    ops = tensors["op"].to_numpy()[is_read]
+    return IntLists.from_pairs(n_ops, ops, read_class[is_read]).remove_repeats()
+
+
+def _flag_reread(ops: Ints, values: Ints, reads: IntLists) -> Flags:
+    """Return whether each op also reads the class that it is given with."""
+    n_classes = int(max(values.max(initial=-1), reads.values.max(initial=-1))) + 1
+    flags: Flags = np.isin(ops * n_classes + values, reads.rows * n_classes + reads.values)
+    return flags
 
 
 def _build_class_table(
     trace: Trace,
     tensors: pd.DataFrame,
     tensor_class: Ints,
-    reads: tuple[tuple[int, ...], ...],
-    is_computed: Flags,
+    is_new: Flags,
 ) -> pd.DataFrame:
-    """Return the table described by CLASS_COLUMNS."""
+    """Return the table described by CLASS_COLUMNS.
+
+    ``is_new`` marks what an op computes and does not read.
+    """
     count = int(tensor_class.max(initial=-1)) + 1
     ops = tensors["op"].to_numpy()
     is_module = trace.ops["level"].to_numpy() == "module"
     rows = np.flatnonzero(tensor_class >= 0)
-    is_new = np.zeros(len(tensors), dtype=bool)
-    computed_rows = rows[is_computed[rows]]
-    values, producing_ops = tensor_class[computed_rows].tolist(), ops[computed_rows].tolist()
-    is_new[computed_rows] = [
-        value not in reads[op] for value, op in zip(values, producing_ops, strict=True)
-    ]
     # a module call repeats what an op inside it produced: prefer the op, then the earliest
     new_rows = np.flatnonzero(is_new)
     new_rows = new_rows[np.lexsort((ops[new_rows], is_module[ops[new_rows]]))][::-1]
     producers = np.full(count, -1)
     producers[tensor_class[new_rows]] = ops[new_rows]
-    is_new[new_rows] = ops[new_rows] == producers[tensor_class[new_rows]]
+    is_produced = np.zeros(len(tensors), dtype=bool)
+    is_produced[new_rows] = ops[new_rows] == producers[tensor_class[new_rows]]
     # the last assignment wins: sort the producer's output, then tensors with a file, to the end
     lacks_file = tensors["file"].to_numpy() == ""
     lacks_file = lacks_file ^ flag_doubtful_files(
         trace.ops, tensors, tensor_class, producers, lacks_file
     )
-    best_last = rows[np.lexsort((rows, lacks_file[rows], ~is_new[rows]))][::-1]
+    best_last = rows[np.lexsort((rows, lacks_file[rows], ~is_produced[rows]))][::-1]
     representatives = np.full(count, -1)
     representatives[tensor_class[best_last]] = best_last
     first_rows = np.full(count, -1)
     first_rows[tensor_class[rows[::-1]]] = rows[::-1]
-    columns = ["size", "max", "min", "mean", "norm", "nonfinite", "dtype"]
-    table = tensors.iloc[representatives][columns].reset_index(drop=True)
-    table.insert(0, "tensor", representatives)
+    columns = {"tensor": representatives}
+    for name in ("size", "max", "min", "mean", "norm", "nonfinite", "dtype"):
+        columns[name] = tensors[name].to_numpy()[representatives]
+    table = pd.DataFrame(columns)
     table["evidence"] = count_evidence(table)
     table["producer"] = producers
     phases = trace.ops["phase"].to_numpy()

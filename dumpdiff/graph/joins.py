@@ -50,6 +50,8 @@ def find_joined_parts(flow: Flow, value: int) -> tuple[int, ...]:
         return ()
     if flow.list_column("evidence")[value] < _MIN_EVIDENCE:
         return ()
+    if not flow.may_be_joined[value]:
+        return ()
     highest = _list_earlier_values(flow, "max", value)
     lowest = _list_earlier_values(flow, "min", value)
     if not highest or not lowest or not np.isfinite(_get_sums(flow, [value])).all():

@@ -12,16 +12,15 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ..model.dtypes import is_discrete
+from ..model.arrays import Flags, Ints
 from ..model.trace import FORWARD
 from .dataflow import Bridge, Flow
 from .joins import find_joined_parts, find_unread_parts
-from .recent_values import SUMMATION_ERROR, WINDOW, find_recent_sources
+from .passing_values import WINDOW
+from .recent_values import SUMMATION_ERROR, find_recent_sources
 
 #: Numbers that are stacked; a single one would be the value itself.
 _MIN_STACK_SIZE = 2
-#: Share of the run. A value that is read over a longer stretch is a buffer, not a missing edge.
-_MAX_SPAN = 0.25
 #: Names that APIs give sums and products of two values, element by element, without underscores.
 _ELEMENTWISE_NAMES = {"add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul",
                       "div", "truediv", "rtruediv", "itruediv", "multiply", "subtract", "divide",
@@ -39,25 +38,25 @@ def has_missing_producer(flow: Flow, value: int) -> bool:
 
 
 def _lacks_producer(flow: Flow, value: int) -> bool:
-    consumers = flow.consumers[value]
-    if flow.producers[value] >= 0 or not consumers:
+    if not flow.may_lack_producer[value]:
         return False
     if value in flow.partitions or value in flow.scaled_gradients:
         return True
-    is_named = bool(flow.list_column("parameter")[value])
-    is_mask = is_discrete(str(flow.list_column("dtype")[value]))
-    is_informative = bool(flow.list_column("evidence")[value])
-    if is_named or is_mask or not is_informative:
-        return False
     if _is_parameter_like(flow, value):
         return bool(find_unread_parts(flow, value))  # an assignment reads what it stores last
-    first = consumers[0]
-    first_phase = flow.phases[first]
-    last = max(op for op in consumers if flow.phases[op] == first_phase)
-    span = (last - first) / max(1, len(flow.phases))
-    preceding_ops = range(max(0, first - WINDOW), first)
-    is_preceded = any(flow.writes[op] for op in preceding_ops)
-    return is_preceded and span < _MAX_SPAN
+    return bool(flow.is_passing[value])
+
+
+def flag_missing_producers(flow: Flow, values: Ints) -> Flags:
+    """Return (values,) what :func:`has_missing_producer` says of each."""
+    may_lack = flow.may_lack_producer[values]
+    flags: Flags = may_lack & (flow.has_known_sources[values] | flow.is_passing[values])
+    # only what has the axes of a weight is looked at closely
+    is_open = may_lack & flow.has_few_axes[values] & ~flow.has_known_sources[values]
+    distinct_values, numbers = np.unique(values[is_open], return_inverse=True)
+    answers = [has_missing_producer(flow, value) for value in distinct_values.tolist()]
+    flags[is_open] = np.array(answers, dtype=bool)[numbers]
+    return flags
 
 
 def is_graph_input(flow: Flow, value: int) -> bool:
@@ -91,11 +90,12 @@ def find_bridge(flow: Flow, value: int) -> Bridge | None:
 def find_bridges(flow: Flow, values: Iterable[int]) -> dict[int, Bridge]:
     """Return the bridges of the values that have one, see :func:`find_bridge`."""
     bridges: dict[int, Bridge] = {}
+    all_values = np.fromiter(values, dtype=np.int64)
+    all_values = all_values[flag_missing_producers(flow, all_values)]
+    may_have_parts = flow.may_have_parts[all_values].tolist()
     other_values = []
-    for value in values:
-        if not has_missing_producer(flow, value):
-            continue
-        bridge = _find_parts(flow, value)
+    for value, is_tried in zip(all_values.tolist(), may_have_parts, strict=True):
+        bridge = _find_parts(flow, value) if is_tried else None
         if bridge is None:
             other_values.append(value)
         else:

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+import pandas as pd
+
+from ..model.int_lists import IntLists
 from ..model.trace import BACKWARD, FORWARD
 from ..rulebook import Rules
 from ..rulebook.names import split_segments
@@ -31,7 +35,7 @@ def locate_ops(flow: Flow, rules: Rules) -> list[str]:
     it reads.
     """
     scopes = _read_recorded_scopes(flow)
-    names = [*flow.list_column("parameter"), *flow.list_column("gradient_of")]
+    names = {*flow.list_column("parameter"), *flow.list_column("gradient_of")}
     scope_paths, modules = rules.resolve_modules(scopes, names)
     known_paths = [scope_paths[scope] for scope in scopes]
     parameter_paths = _find_parameter_paths(flow, modules)
@@ -104,30 +108,37 @@ def _read_plain_path(scope: str) -> str:
 
 def _find_parameter_paths(flow: Flow, modules: Mapping[str, str]) -> list[str]:
     """Return per op the module of the parameter that it reads or whose gradient it produces."""
-    read_modules = [modules[name] for name in flow.list_column("parameter")]
-    gradient_modules = [modules[name] for name in flow.list_column("gradient_of")]
-    parameters = {value for value, module in enumerate(read_modules) if module}
-    gradients = {value for value, module in enumerate(gradient_modules) if module}
-    paths = []
-    for reads, writes in zip(flow.reads, flow.writes, strict=True):
-        if not parameters.isdisjoint(reads):
-            op_modules = {read_modules[value] for value in reads}
-        elif not gradients.isdisjoint(writes):
-            op_modules = {gradient_modules[value] for value in writes}
-        else:
-            paths.append("")
-            continue
-        paths.append(find_common_path(sorted(op_modules - {""})))
-    return paths
+    paths = np.full(len(flow.trace.ops), "", dtype=object)
+    is_open = np.ones(len(paths), dtype=bool)
+    for column, lists in (("parameter", flow.read_lists), ("gradient_of", flow.write_lists)):
+        codes, names = pd.factorize(flow.classes[column])
+        path_of_name = np.array([modules[name] for name in names], dtype=object)
+        # numbered in the order of the paths; 0 for no module
+        known_paths, numbers = np.unique(path_of_name.astype(str), return_inverse=True)
+        if not len(known_paths) or known_paths[0] != "":
+            known_paths, numbers = np.append("", known_paths), numbers + 1
+        path_numbers = numbers[codes][lists.values]
+        has_path = (path_numbers > 0) & is_open[lists.rows]
+        paths_of = IntLists.from_pairs(len(lists), lists.rows[has_path], path_numbers[has_path])
+        is_open[lists.rows[has_path]] = False
+        first_numbers = paths_of.values[paths_of.starts[:-1][paths_of.counts > 0]]
+        own_paths = np.array([find_common_path([path]) for path in known_paths], dtype=object)
+        ops = np.flatnonzero(paths_of.counts)
+        paths[ops] = own_paths[first_numbers]
+        for op in np.flatnonzero(paths_of.counts > 1).tolist():
+            op_paths = sorted({str(known_paths[number]) for number in paths_of[op]})
+            paths[op] = find_common_path(op_paths)
+    path_list: list[str] = paths.tolist()
+    return path_list
 
 
 def _find_norms(flow: Flow, modules: Mapping[str, str]) -> set[str]:
     """Return the modules all of whose parameters are vectors."""
     is_norm: dict[str, bool] = {}
-    for name, shape in zip(flow.list_column("parameter"), flow.shapes, strict=True):
+    for value, name in enumerate(flow.list_column("parameter")):
         if not name:
             continue
-        module = modules[name]
+        module, shape = modules[name], flow.shapes[value]
         is_vector = shape is not None and len(shape) == 1
         is_norm[module] = is_norm.get(module, True) and is_vector
     return {module for module in is_norm if is_norm[module]}
@@ -141,10 +152,7 @@ def _find_nearest_modules(
     With ``forwards`` these are the modules above each op, else those below it. Of ops whose place
     is known (``is_placed``), they are only given where others are placed by them.
     """
-    is_included = [
-        phase == FORWARD and level == "op"
-        for phase, level in zip(flow.phases, flow.levels, strict=True)
-    ]
+    is_included = (flow.flag_phase(FORWARD) & ~flow.is_module).tolist()
     find_neighbors = _build_neighbor_function(flow, is_included, forwards=forwards)
     ops = _collect_searched_ops(flow, is_included, is_placed, parameter_paths, find_neighbors)
     nearest_modules: list[frozenset[str]] = [frozenset()] * len(parameter_paths)
@@ -196,12 +204,12 @@ def _collect_searched_ops(
     These are the ops that have no place, those that they read from, and what lies between them
     and the next ops that read parameters.
     """
-    open_ops = [
-        op for op, phase in enumerate(flow.phases) if phase == FORWARD and not is_placed[op]
-    ]
+    is_open = flow.flag_phase(FORWARD) & ~np.array(is_placed, dtype=bool)
+    open_ops: list[int] = np.flatnonzero(is_open).tolist()
     stack = list(open_ops)
+    producers = flow.list_column("producer")
     for op in open_ops:
-        stack += [int(flow.producers[value]) for value in flow.reads[op]]
+        stack += [producers[value] for value in flow.reads[op]]
     searched_ops: set[int] = set()
     while stack:
         op = stack.pop()

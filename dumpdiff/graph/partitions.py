@@ -14,7 +14,7 @@ import pandas as pd
 
 from ..model.arrays import Ints
 from ..model.dtypes import is_floating
-from ..model.trace import FORWARD
+from ..model.trace import FORWARD, flag_words
 
 #: Relative difference of the sum of squares of the same numbers, summed in another order.
 _SUMMATION_ERROR = 4e-6
@@ -38,19 +38,34 @@ def find_partitions(
         return {}
     highs, lows, norms = (classes[name].to_numpy(dtype=float) for name in ("max", "min", "norm"))
     sizes, producers = classes["size"].to_numpy(), classes["producer"].to_numpy()
-    computed = np.flatnonzero(producers >= 0)
-    computed = computed[np.lexsort((producers[computed], sizes[computed]))]
-    sorted_sizes = sizes[computed]
+    all_parts = np.concatenate(groups)
+    starts = np.append(0, np.cumsum([len(parts) for parts in groups])[:-1])
+    # what a whole has to have: the number of elements of its parts, and their extremes
+    group_keys = [
+        np.add.reduceat(sizes[all_parts], starts),
+        np.maximum.reduceat(highs[all_parts], starts),
+        np.minimum.reduceat(lows[all_parts], starts),
+    ]
+    is_possible = producers >= 0
+    for column, wanted_numbers in zip((sizes, highs, lows), group_keys, strict=True):
+        is_possible &= np.isin(column, wanted_numbers)
+    wholes = np.flatnonzero(is_possible)
+    wholes = wholes[np.argsort(producers[wholes], kind="stable")]
+    wholes_of: defaultdict[tuple[int, float, float], list[int]] = defaultdict(list)
+    whole_keys = zip(*(column[wholes].tolist() for column in (sizes, highs, lows)), strict=True)
+    for key, whole in zip(whole_keys, wholes.tolist(), strict=True):
+        wholes_of[key].append(whole)
     whole_of: dict[int, int] = {}
-    for parts in groups:
+    keys = zip(*(key.tolist() for key in group_keys), strict=True)
+    for parts, key in zip(groups, keys, strict=True):
+        candidates: Ints = np.array(wholes_of.get(key, ()), dtype=np.int64)
+        if not len(candidates):
+            continue
         square_sum = float(np.sum(norms[parts] ** 2))
-        begin, end = np.searchsorted(sorted_sizes, sizes[parts].sum() + np.array([0, 1]))
-        wholes: Ints = computed[begin:end]
-        is_whole = producers[wholes] < consumers[parts[0]][0]
-        is_whole &= (highs[wholes] == highs[parts].max()) & (lows[wholes] == lows[parts].min())
-        is_whole &= np.abs(norms[wholes] ** 2 - square_sum) <= _SUMMATION_ERROR * square_sum
+        is_whole = producers[candidates] < consumers[parts[0]][0]
+        is_whole &= np.abs(norms[candidates] ** 2 - square_sum) <= _SUMMATION_ERROR * square_sum
         if square_sum > 0 and is_whole.any():
-            whole_of.update(dict.fromkeys(parts, int(wholes[is_whole][-1])))
+            whole_of.update(dict.fromkeys(parts, int(candidates[is_whole][-1])))
     return whole_of
 
 
@@ -62,11 +77,11 @@ def _group_leaves(
 ) -> list[list[int]]:
     """Return the unnamed values that nothing recorded produced, by what reads them."""
     is_leaf = (classes["producer"] < 0) & (classes["parameter"] == "")
-    dtypes = classes["dtype"].tolist()
+    is_chosen = is_leaf.to_numpy() & flag_words(classes["dtype"], is_floating)
     kinds, parents, phases = (ops[name].tolist() for name in ("kind", "parent", "phase"))
     groups: defaultdict[tuple[str, int, str], list[int]] = defaultdict(list)
-    for value in np.flatnonzero(is_leaf.to_numpy()).tolist():
-        if len(consumers[value]) != 1 or not is_floating(dtypes[value]):
+    for value in np.flatnonzero(is_chosen).tolist():
+        if len(consumers[value]) != 1:
             continue
         op = consumers[value][0]
         if phases[op] == FORWARD and parents[op] >= 0:

@@ -14,9 +14,8 @@ import pandas as pd
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import get_unit_roundoff
 from .dataflow import Flow
+from .passing_values import WINDOW
 
-#: Ops before the first consumer that are searched: a decoder layer or two.
-WINDOW = 48
 #: Relative difference of the norms of the same numbers, summed in another order.
 SUMMATION_ERROR = 2e-6
 #: Roundoffs of the narrower type by which the statistics of a cast may differ.
@@ -90,8 +89,8 @@ def _keep_first(
 def _pair_with_recent_values(flow: Flow, values: Ints) -> tuple[Ints, Ints]:
     """Return (row of ``values``, recent value) pairs, for each value the latest first."""
     ops, recorded_values = flow.latest_records
-    phases = pd.factorize(np.array(flow.phases, dtype=object))[0]
-    consumers = np.array([flow.consumers[value][0] for value in values.tolist()], dtype=int)
+    phases = flow.phase_numbers
+    consumers = flow.first_consumers[values]
     # the ops are in descending order
     start = np.searchsorted(-ops, -(consumers - 1))
     counts = np.searchsorted(-ops, -(consumers - WINDOW)) - start

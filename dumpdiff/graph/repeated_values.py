@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..model.arrays import Ints
+from ..model.int_lists import IntLists
 from ..model.trace import FORWARD
 from .dataflow import Flow
 
@@ -19,48 +20,60 @@ def count_repeats(flow: Flow) -> dict[int, int]:
     backward pass. A call and the one inside it have one gradient; without a record of gradients,
     they read the same.
     """
-    producers: defaultdict[int, list[int]] = defaultdict(list)
-    recomputed = flow.trace.ops["recomputed"].tolist()
-    for op, values in enumerate(flow.writes):
-        if flow.phases[op] != FORWARD or recomputed[op]:
-            continue
-        for value in values:
-            producers[value].append(op)
-    gradients_of_call = {
-        call: flow.reads[record] for record, call in enumerate(flow.calls) if call >= 0
-    }
+    lists = flow.write_lists
+    is_counted = flow.flag_phase(FORWARD) & ~flow.trace.ops["recomputed"].to_numpy()
+    is_kept = is_counted[lists.rows]
+    writers = IntLists.from_pairs(len(flow.classes), lists.values[is_kept], lists.rows[is_kept])
+    repeated_values = np.flatnonzero(writers.counts > 1).tolist()
+    calls = flow.trace.ops["forward"].to_numpy()
+    records = np.flatnonzero(calls >= 0)
+    record_of_call = np.full(len(calls), -1)
+    record_of_call[calls[records]] = records
     repeats = {}
-    for value, ops in producers.items():
-        if len(ops) == 1:
-            continue
+    for value in repeated_values:
+        ops = writers[value]
         enclosing_ops = {call for op in ops for call in flow.iterate_enclosing_calls(op)}
         own_ops = [op for op in ops if op not in enclosing_ops]
-        origins = {gradients_of_call.get(op, flow.operands[op]) for op in own_ops}
+        origins = set()
+        for op in own_ops:
+            record = int(record_of_call[op])
+            origins.add(flow.reads[record] if record >= 0 else flow.operands[op])
         if len(origins) > 1:
             repeats[value] = len(origins)
-    return _count_equal_calls(flow, producers) | repeats
+    return _count_equal_calls(flow, writers) | repeats
 
 
-def _count_equal_calls(flow: Flow, producers: Mapping[int, Sequence[int]]) -> dict[int, int]:
+def _count_equal_calls(flow: Flow, writers: IntLists) -> dict[int, int]:
     """Return value -> number of values that ops of one kind compute of the same operands alike.
 
-    Single numbers are no one class, even if they are equal.
+    Single numbers are no one class, even if they are equal. ``writers`` are the ops of each class.
     """
-    kinds = flow.trace.ops["kind"].tolist()
-    columns = flow.classes[["size", "max", "min", "norm"]]
+    values = _list_values_of_equal_norm(flow)
+    columns = flow.classes.loc[values, ["size", "max", "min", "norm"]]
+    groups = np.full(len(flow.classes), -1)
     # -1 where a number is missing or NaN: such values are not known to be equal
-    groups = columns.groupby(list(columns), sort=False).ngroup().to_numpy()
+    groups[values] = columns.groupby(list(columns), sort=False).ngroup().to_numpy()
     # negative, so that it is the number of no class
     is_number = (flow.sizes == 1) & (groups >= 0)
     operand_ids = np.where(is_number, -2 - groups, np.arange(len(groups)))
+    is_equal = columns.duplicated(keep=False).to_numpy()
+    kinds = flow.trace.ops["kind"].tolist()
     equal_values: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
-    for value in np.flatnonzero(columns.duplicated(keep=False) & (groups >= 0)).tolist():
-        op = producers[value][0] if value in producers else -1
-        if op >= 0 and flow.operands[op] and flow.levels[op] == "op":
+    for value in values[is_equal & (groups[values] >= 0) & (writers.counts[values] > 0)].tolist():
+        op = int(writers.values[writers.starts[value]])
+        if flow.operands[op] and flow.levels[op] == "op":
             operands = tuple(operand_ids[list(flow.operands[op])].tolist())
             equal_values[kinds[op], operands, int(groups[value])].append(value)
     repeats = {}
-    for values in equal_values.values():
-        if len(values) > 1:
-            repeats.update(dict.fromkeys(values, len(values)))
+    for equal_results in equal_values.values():
+        if len(equal_results) > 1:
+            repeats.update(dict.fromkeys(equal_results, len(equal_results)))
     return repeats
+
+
+def _list_values_of_equal_norm(flow: Flow) -> Ints:
+    """Return the values whose norm another value has, too, in order. None has NaN."""
+    order = np.argsort(flow.norms)
+    is_equal = flow.norms[order[1:]] == flow.norms[order[:-1]]
+    values: Ints = np.unique(np.concatenate([order[1:][is_equal], order[:-1][is_equal]]))
+    return values

@@ -6,6 +6,8 @@ frameworks with different layout operators have the same classes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -151,7 +153,7 @@ def assign_classes(
     """
     n_rows = len(tensors)
     is_usable = tensors["trusted"].to_numpy() & ~flag_immediates(tensors)
-    is_complex = tensors["dtype"].str.startswith("complex").to_numpy(dtype=bool)
+    is_complex = flag_words(tensors["dtype"], lambda dtype: dtype.startswith("complex"))
     is_informative = (count_evidence(tensors) >= _MIN_EVIDENCE) & ~is_complex
     is_exact = np.zeros(n_rows, dtype=bool) if updates is None else updates
     contents = np.full(n_rows, -1) if contents is None else contents
@@ -209,14 +211,20 @@ def _find_equal_statistics(
 ) -> Ints:
     """Return (2, n) chosen rows of equal size and extremes whose mean and norm agree."""
     rows = np.flatnonzero(is_chosen)
-    table = tensors.iloc[rows]
-    names = ("size", "max", "min", "mean", "norm")
-    size, high, low, mean, norm = (table[name].to_numpy(dtype=float) for name in names)
-    errors = np.full(len(rows), _SUMMATION_ERROR)
+    errors = np.full(len(tensors), _SUMMATION_ERROR)
     if low_precision:
-        dtype_errors = table["dtype"].map(_LOW_PRECISION_ERRORS).fillna(0.0)
+        dtype_errors = tensors["dtype"].map(_LOW_PRECISION_ERRORS).fillna(0.0)
         errors = np.maximum(errors, dtype_errors.to_numpy(dtype=float))
-    errors[is_exact[rows]] = 0.0
+    errors[is_exact] = 0.0
+    names = ("size", "max", "min", "mean", "norm")
+    columns = [tensors[name].to_numpy(dtype=float)[rows] for name in names]
+    first_rows = rows
+    if len(np.unique(errors[rows])) == 1:  # then equal rows are neighbors of the same rows
+        first_rows = rows[_find_first_equals([*columns, contents[rows].astype(float)])]
+    copies = rows[first_rows != rows], first_rows[first_rows != rows]
+    rows = rows[first_rows == rows]
+    size, high, low, mean, norm = (tensors[name].to_numpy(dtype=float)[rows] for name in names)
+    errors, content = errors[rows], contents[rows]
     with np.errstate(all="ignore"):
         magnitude = np.maximum(np.abs(high), np.abs(low))
         order = np.lexsort((*map(np.nan_to_num, (norm, low, high)), size))
@@ -230,14 +238,35 @@ def _find_equal_statistics(
         # tensor with these extremes, such as a rotated one. So neighbors are those by the mean.
         clusters = np.empty(len(rows), dtype=np.int64)
         clusters[order] = np.cumsum(np.concatenate([[True], ~is_near]))[: len(rows)]
-        content = contents[rows]
         order = np.lexsort((np.nan_to_num(norm), np.nan_to_num(mean), content, clusters))
         a, b = order[:-1], order[1:]
         slack = _compute_slack(errors, a, b)
         is_equal = (clusters[a] == clusters[b]) & ((content[a] == content[b]) | (content[a] < 0))
         is_equal &= _flag_compatible(norm, a, b, slack * np.abs(norm[a]))
         is_equal &= _flag_compatible(mean, a, b, slack * magnitude[a])
-    return np.stack([rows[a[is_equal]], rows[b[is_equal]]])
+    return np.concatenate([np.stack(copies), np.stack([rows[a[is_equal]], rows[b[is_equal]]])], 1)
+
+
+def _find_first_equals(columns: Sequence[Floats]) -> Ints:
+    """Return (rows,) the first row with the same bits in all columns.
+
+    Most tensors are recorded where they are written and again where they are read. A row that has
+    the hash of another one, but not its numbers, is a first one itself.
+    """
+    bits = [np.ascontiguousarray(column, dtype=np.float64).view(np.uint64) for column in columns]
+    hashes = np.zeros(len(bits[0]), dtype=np.uint64)
+    for column in bits:
+        hashes = (hashes ^ column) * np.uint64(0x9E3779B97F4A7C15)
+        hashes ^= hashes >> np.uint64(32)
+    codes, _ = pd.factorize(hashes)
+    positions = np.arange(len(codes))
+    first_positions = np.empty(codes.max(initial=-1) + 1, dtype=np.int64)
+    first_positions[codes[::-1]] = positions[::-1]  # the last assignment, that of the first, counts
+    first_equals = first_positions[codes]
+    is_equal = np.ones(len(codes), dtype=bool)
+    for column in bits:
+        is_equal &= column == column[first_equals]
+    return np.where(is_equal, first_equals, positions)
 
 
 def _compute_slack(errors: Floats, a: Ints, b: Ints) -> Floats:
@@ -291,9 +320,8 @@ def _find_latest_outputs(tensors: pd.DataFrame, is_chosen: Flags, contents: Ints
     """Return (2, n) chosen inputs without producer, and the latest output that looks the same."""
     has_numbers = tensors["max"].notna() | (tensors["nonfinite"] == 1)
     rows = np.flatnonzero(is_chosen & has_numbers.to_numpy())
-    table = tensors.iloc[rows]
     keys = [
-        np.nan_to_num(table[name].to_numpy(dtype=float), nan=_NAN_KEY)
+        np.nan_to_num(tensors[name].to_numpy(dtype=float)[rows], nan=_NAN_KEY)
         for name in ("size", "max", "min", "norm")
     ]
     keys.append(contents[rows])
@@ -303,8 +331,8 @@ def _find_latest_outputs(tensors: pd.DataFrame, is_chosen: Flags, contents: Ints
         is_repeat[1:] &= key[order[1:]] == key[order[:-1]]
     is_repeat[:1] = False
     groups = np.cumsum(~is_repeat)
-    is_output = table["slot_kind"].to_numpy()[order] == "output"
-    has_producer = table["source_tensor"].to_numpy()[order] >= 0
+    is_output = tensors["slot_kind"].to_numpy()[rows[order]] == "output"
+    has_producer = tensors["source_tensor"].to_numpy()[rows[order]] >= 0
     # position of the latest output at or before each row of a group, -1 if there is none
     positions = np.where(is_output, np.arange(len(rows)), -1)
     offsets = groups * (len(rows) + 1)

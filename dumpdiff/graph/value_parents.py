@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
+from ..model.arrays import Ints
 from ..model.int_lists import IntLists
 from ..model.trace import FORWARD, OPTIMIZER
 from .dataflow import Flow
-from .missing_edges import find_enclosing_inputs, has_missing_producer
+from .missing_edges import find_enclosing_inputs, flag_missing_producers
 
 #: Values that are searched for the next recorded gradient; a longer search leaves the layer.
 _MAX_SEARCHED_VALUES = 64
@@ -20,33 +21,87 @@ def collect_parents(flow: Flow) -> IntLists:
 
     The gradient that a backward record was given comes from the gradients of what its value feeds.
     """
-    parents: list[list[int]] = [[] for _ in range(len(flow.classes))]
-    for value, producer in enumerate(flow.list_column("producer")):
-        if producer >= 0:
-            parents[value] = list(flow.operands[producer])
-    for value, gradient in flow.recorded_gradients.items():
-        if flow.producers[gradient] < 0:
-            parents[gradient] += _find_next_gradients(flow, value, gradient)
-    for parameter, gradient in _iterate_parameter_gradients(flow):
-        if not parents[gradient]:
-            parents[gradient] += _find_next_gradients(flow, parameter, gradient)
-    for zero, total in _iterate_zero_terms(flow):
-        if zero not in parents[total]:
-            parents[total].append(zero)
-    for gradient, total in _iterate_contributions(flow):
-        if gradient != total and gradient not in parents[total]:
-            parents[total].append(gradient)
-    return IntLists.from_lists(parents)
+    n_classes = len(flow.classes)
+    is_computed = flow.producers >= 0
+    computed_values = np.flatnonzero(is_computed)
+    operands_of = flow.operand_lists.take(flow.producers[computed_values])
+    children = computed_values[operands_of.rows]
+    has_parents = np.zeros(n_classes, dtype=bool)
+    has_parents[children] = True
+    value_list = np.array(list(flow.recorded_gradients), dtype=np.int64)
+    gradients = np.array(list(flow.recorded_gradients.values()), dtype=np.int64)
+    is_given = ~is_computed[gradients]
+    given_edges = _list_next_gradients(flow, value_list[is_given], gradients[is_given])
+    has_parents[given_edges[0]] = True
+    parameters, gradients = _list_parameter_gradients_by_name(flow)
+    is_open = ~has_parents[gradients]
+    named_edges = _list_next_gradients(flow, parameters[is_open], gradients[is_open])
+    further_children, further_parents = np.append(given_edges, named_edges, axis=1)
+    children = np.concatenate([children, further_children])
+    parents_of = np.concatenate([operands_of.values, further_parents])
+    terms, sums = np.array(list(_iterate_zero_terms(flow)), dtype=np.int64).reshape(-1, 2).T
+    contributions, totals = _collect_contributions(flow)
+    new_children, new_parents = np.append(sums, totals), np.append(terms, contributions)
+    places = new_children * n_classes + new_parents
+    first = np.sort(np.unique(places, return_index=True)[1])
+    first = first[~np.isin(places[first], children * n_classes + parents_of)]
+    return IntLists.from_pairs(
+        n_classes,
+        np.append(children, new_children[first]),
+        np.append(parents_of, new_parents[first]),
+    )
 
 
-def _iterate_parameter_gradients(flow: Flow) -> Iterator[tuple[int, int]]:
-    """Yield (parameter, gradient) as the record names them."""
+def _list_parameter_gradients_by_name(flow: Flow) -> tuple[Ints, Ints]:
+    """Return parameters, and for each the gradient that the record names after it."""
     names = flow.list_column("parameter")
     parameters = {name: value for value, name in enumerate(names) if name}
-    parameter_names = flow.list_column("gradient_of")
-    for gradient, name in enumerate(parameter_names):
-        if name in parameters:
-            yield parameters[name], gradient
+    pairs = [
+        (parameters[name], gradient)
+        for gradient, name in enumerate(flow.list_column("gradient_of"))
+        if name in parameters
+    ]
+    columns = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return columns[0], columns[1]
+
+
+def _list_next_gradients(flow: Flow, values: Ints, gradients: Ints) -> Ints:
+    """Return (2, n) gradients, and what each was computed from, see :func:`_find_next_gradients`.
+
+    ``gradients`` are those of ``values``. Most follow from the results of the next ops.
+    """
+    users_of = flow.operand_lists.invert(len(flow.classes)).take(values)
+    is_forward = flow.flag_phase(FORWARD)[users_of.values]
+    users, rows = users_of.values[is_forward], users_of.rows[is_forward]
+    outputs_of = flow.write_lists.take(users)
+    outputs, rows = outputs_of.values, rows[outputs_of.rows]
+    gradient_of = _index_recorded_gradients(flow)
+    is_far = np.zeros(len(values), dtype=bool)  # a result has no recorded gradient
+    is_far[rows[gradient_of[outputs] < 0]] = True
+    is_near = ~is_far[rows]
+    rows, parents = rows[is_near], gradient_of[outputs[is_near]]
+    is_other = parents != gradients[rows]
+    near_lists = IntLists.from_pairs(len(values), rows[is_other], parents[is_other])
+    lists = [near_lists.remove_repeats()]
+    far_rows = np.flatnonzero(is_far)
+    far_lists = [
+        _find_next_gradients(flow, value, gradient)
+        for value, gradient in zip(
+            values[far_rows].tolist(), gradients[far_rows].tolist(), strict=True
+        )
+    ]
+    lists.append(IntLists.from_lists(far_lists))
+    all_rows = np.append(lists[0].rows, far_rows[lists[1].rows])
+    all_parents = np.append(lists[0].values, lists[1].values)
+    order = np.argsort(all_rows, kind="stable")
+    return np.stack([gradients[all_rows[order]], all_parents[order]])
+
+
+def _index_recorded_gradients(flow: Flow) -> Ints:
+    """Return (classes,) the recorded gradient of each class, -1 if there is none."""
+    gradient_of = np.full(len(flow.classes), -1)
+    gradient_of[list(flow.recorded_gradients)] = list(flow.recorded_gradients.values())
+    return gradient_of
 
 
 def _iterate_zero_terms(flow: Flow) -> Iterator[tuple[int, int]]:
@@ -69,55 +124,78 @@ def _iterate_zero_terms(flow: Flow) -> Iterator[tuple[int, int]]:
                 yield term, total
 
 
-def _iterate_contributions(flow: Flow) -> Iterator[tuple[int, int]]:
-    """Yield (gradient that no recorded op reads, gradient that it was added to).
+def _collect_contributions(flow: Flow) -> tuple[Ints, Ints]:
+    """Return gradients that no recorded op reads, and for each a gradient it was added to.
 
     The latter is the gradient of what the forward call read, or of what that was cut from. The
     gradient of a parameter is not added to another.
     """
-    calls, parameter_names = flow.trace.ops["forward"].tolist(), flow.list_column("gradient_of")
-    for op, call in enumerate(calls):
-        if call < 0 or flow.phases[op] == FORWARD:
-            continue
-        unread_gradients = [
-            value
-            for value in flow.writes[op]
-            if not flow.consumers[value] and not parameter_names[value]
-        ]
-        if not unread_gradients:
-            continue
-        yield from _iterate_partial_gradients(flow, unread_gradients, call)
-        for source in _find_gradient_sources(flow, call):
-            total = flow.recorded_gradients[source]
-            yield from ((gradient, total) for gradient in unread_gradients)
+    is_named = (flow.classes["gradient_of"] != "").to_numpy()
+    calls = flow.trace.ops["forward"].to_numpy()
+    is_record = (calls >= 0) & ~flow.flag_phase(FORWARD)
+    lists = flow.write_lists
+    is_unread = is_record[lists.rows] & (flow.first_consumers[lists.values] < 0)
+    is_unread &= ~is_named[lists.values]
+    unread_of = IntLists.from_pairs(len(lists), lists.rows[is_unread], lists.values[is_unread])
+    records = np.flatnonzero(unread_of.counts)
+    positions, values = _list_parameter_gradients(flow, calls[records])
+    gradients, totals, rows = _cross(unread_of.take(records), positions, values)
+    is_part = flow.sizes[gradients] == flow.sizes[totals]
+    parts = (gradients[is_part], totals[is_part], rows[is_part])
+    positions, values = _find_gradient_sources(flow, calls[records])
+    contributions = _cross(unread_of.take(records), positions, values)
+    gradients, totals, rows = (
+        np.append(*columns) for columns in zip(parts, contributions, strict=True)
+    )
+    order = np.argsort(rows, kind="stable")
+    is_other = gradients[order] != totals[order]
+    return gradients[order][is_other], totals[order][is_other]
 
 
-def _iterate_partial_gradients(
-    flow: Flow, unread_gradients: Sequence[int], call: int
-) -> Iterator[tuple[int, int]]:
-    """Yield (unread result of a backward record, named gradient of a parameter that it adds to).
+def _cross(lists: IntLists, rows: Ints, values: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return (element, value, row): each value with each element of the list of its row."""
+    elements_of = lists.take(rows)
+    pairs = elements_of.rows
+    return elements_of.values, values[pairs], rows[pairs]
+
+
+def _list_parameter_gradients(flow: Flow, calls: Ints) -> tuple[Ints, Ints]:
+    """Return (position in ``calls``, named gradient of a parameter that the call reads).
 
     A parameter that several calls read, as the steps of a recurrence, has a part from each. The
     gradient of one parameter is no part of that of another.
     """
-    for parameter in flow.operands[call]:
-        total = flow.gradients_of_parameters.get(flow.list_column("parameter")[parameter], -1)
-        for value in unread_gradients:
-            if total >= 0 and flow.sizes[value] == flow.sizes[total]:
-                yield value, total
+    gradient_of = np.full(len(flow.classes), -1)
+    for parameter, name in enumerate(flow.list_column("parameter")):
+        if name:
+            gradient_of[parameter] = flow.gradients_of_parameters.get(name, -1)
+    operands_of = flow.operand_lists.take(calls)
+    gradients = gradient_of[operands_of.values]
+    return operands_of.rows[gradients >= 0], gradients[gradients >= 0]
 
 
-def _find_gradient_sources(flow: Flow, call: int) -> set[int]:
-    """Return the values with a recorded gradient that a call read, or that its inputs come from."""
-    with_gradient = flow.recorded_gradients.keys()
-    inputs = flow.operands[call]
-    sources = with_gradient & inputs
-    for value in inputs:
-        if value in sources:
-            continue
-        if has_missing_producer(flow, value):
-            sources.update(find_enclosing_inputs(flow, call, value))
-    return sources & with_gradient
+def _find_gradient_sources(flow: Flow, calls: Ints) -> tuple[Ints, Ints]:
+    """Return (position in ``calls``, recorded gradient of what the call, or its module, read).
+
+    The inputs of its module count where the record lacks what an input of the call was cut from.
+    """
+    gradient_of = _index_recorded_gradients(flow)
+    operands_of = flow.operand_lists.take(calls)
+    positions, gradients = operands_of.rows, gradient_of[operands_of.values]
+    is_open = (gradients < 0) & flow.may_lack_producer[operands_of.values]
+    is_open &= flow.trace.ops["parent"].to_numpy()[calls[positions]] >= 0
+    open_values, open_positions = operands_of.values[is_open], positions[is_open]
+    lacks_producer = flag_missing_producers(flow, open_values)
+    further_positions, further_gradients = [], []
+    for value, position in zip(
+        open_values[lacks_producer].tolist(), open_positions[lacks_producer].tolist(), strict=True
+    ):
+        for source in find_enclosing_inputs(flow, int(calls[position]), value):
+            further_positions.append(position)
+            further_gradients.append(int(gradient_of[source]))
+    positions = np.append(positions, np.array(further_positions, dtype=np.int64))
+    gradients = np.append(gradients, np.array(further_gradients, dtype=np.int64))
+    return positions[gradients >= 0], gradients[gradients >= 0]
 
 
 def _find_next_gradients(flow: Flow, value: int, gradient: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from .arguments import ArgumentRules
 from .decompositions import DecompositionRules, Sequences
@@ -125,6 +126,9 @@ class Rules:
             name: (reading.path or name).rpartition(".")[0]
             for name, reading in readings_of_parameters.items()
         }
+        all_readings = chain(readings_of_scopes.values(), readings_of_parameters.values())
+        if len({reading.front for reading in all_readings if reading.path}) <= 1:
+            return scope_paths, parameter_paths
         fronts_of_path: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
         for readings, paths in (
             (readings_of_scopes, scope_paths),

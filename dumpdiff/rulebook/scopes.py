@@ -7,7 +7,8 @@ is kept: ``layers.0.self_attn.something`` becomes ``layers.0.attention.something
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .document import Entry, Place
@@ -15,6 +16,11 @@ from .names import split_segments
 from .patterns import PatternTable, Rule, find_first_match
 
 _MAX_REWRITES = 8  #: of one path; a shipped rule needs at most three
+#: A number that is a whole segment of a name: that of a layer, an expert, a call.
+_NUMBER = re.compile(r"(?<![^./])(\d{1,9})(?![^./-])")
+_DIGITS = re.compile(r"\d+")
+#: Stands for the first number of a name that is read for all numbers; longer than any of these.
+_FIRST_PLACEHOLDER = 10**12
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,50 @@ class Reading:
     rules: tuple[Rule, ...] = ()
     #: segments of the name that the path leaves out: wrappers of the whole model, or a tower
     front: tuple[str, ...] = ()
+
+
+class _NumberlessReader:
+    """Reads each name once, and of names that differ only in their numbers one for all.
+
+    The layers of a model have the same names up to a number, and rules capture any number. Numbers
+    that a rule names itself are read as they are.
+    """
+
+    def __init__(self, read: Callable[[str], Reading]) -> None:
+        self._read = read
+        self._readings: dict[str, Reading] = {}
+        self._templates: dict[tuple[str, ...], Reading] = {}  # by what is around the numbers
+        self._literal_numbers: set[str] = set()
+
+    def keep_numbers_of(self, texts: Iterable[str]) -> None:
+        """Read names with a number of one of these texts, patterns or words, as they are."""
+        for text in texts:
+            self._literal_numbers.update(_DIGITS.findall(text))
+
+    def read(self, name: str) -> Reading:
+        """Return the reading of a name."""
+        if name not in self._readings:
+            self._readings[name] = self._read_template(name)
+        return self._readings[name]
+
+    def _read_template(self, name: str) -> Reading:
+        """Read a name with placeholders for its numbers, and put the numbers in their places."""
+        parts = _NUMBER.split(name)  # every other part is a number
+        numbers = parts[1::2]
+        if not numbers or not self._literal_numbers.isdisjoint(numbers):
+            return self._read(name)
+        key = tuple(parts[::2])
+        template = self._templates.get(key)
+        if template is None:
+            parts[1::2] = [str(_FIRST_PLACEHOLDER + index) for index in range(len(numbers))]
+            template = self._templates[key] = self._read("".join(parts))
+        path, front = template.path, template.front
+        for placeholder, number in enumerate(numbers, start=_FIRST_PLACEHOLDER):
+            word = str(placeholder)
+            path = path.replace(word, number)
+            if word in front:
+                front = tuple(number if segment == word else segment for segment in front)
+        return Reading(path, template.rules, front)
 
 
 @dataclass(frozen=True)
@@ -53,8 +103,8 @@ class ScopeRules:
         self._prefixes: dict[str, str] = {}
         self._leaves: dict[str, str] = {}
         self._rewritten_paths: dict[tuple[str, ...], _BlockPath] = {}
-        self._readings_of_scopes: dict[str, Reading] = {}
-        self._readings_of_parameters: dict[str, Reading] = {}
+        self._scope_reader = _NumberlessReader(self._read_scope)
+        self._parameter_reader = _NumberlessReader(self._read_parameter)
         tables = [self._read_tables(source) for source in sources]
         tables.reverse()
         self._layers = [table.layers for table in tables]
@@ -62,6 +112,10 @@ class ScopeRules:
         self._block_parameters = [table.block_parameters for table in tables]
         self._model_modules = [table.model_modules for table in tables]
         self._model_parameters = [table.model_parameters for table in tables]
+        texts = [text for rule in self.rules for text in (rule.pattern, rule.path)]
+        texts += [*self._wrappers, *self._prefixes, *self._leaves]
+        for reader in (self._scope_reader, self._parameter_reader):
+            reader.keep_numbers_of(texts)
 
     @property
     def rules(self) -> list[Rule]:
@@ -77,18 +131,14 @@ class ScopeRules:
 
         It is computed once per name: both sides of a comparison have most names in common.
         """
-        if name not in self._readings_of_scopes:
-            self._readings_of_scopes[name] = self._read_scope(name)
-        return self._readings_of_scopes[name]
+        return self._scope_reader.read(name)
 
     def resolve_parameter(self, name: str) -> Reading:
         """Return the canonical name of a parameter, of its gradient or of its optimizer state.
 
         It is computed once per name.
         """
-        if name not in self._readings_of_parameters:
-            self._readings_of_parameters[name] = self._read_parameter(name)
-        return self._readings_of_parameters[name]
+        return self._parameter_reader.read(name)
 
     def _read_scope(self, name: str) -> Reading:
         path = self._split_without_wrappers(name)

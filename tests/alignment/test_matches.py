@@ -1,5 +1,6 @@
 """The matching: what can be paired with what, and what the pairs teach."""
 
+import numpy as np
 import pytest
 from traces import find_op, find_value, start_matching
 
@@ -59,6 +60,20 @@ class TestOps:
     def test_an_op_can_be_paired_again_with_the_same_op(self, matching):
         assert matching.pair_ops(4, 4)
         assert matching.pair_ops(4, 4)
+
+
+def test_pairs_of_ops_are_made_one_after_the_other(trace):
+    """A pair that an earlier one excludes excludes no later one."""
+    pairs = [(1, 1), (1, 2), (3, 2), (4, 4), (5, 4), (5, 6), (7, 7), (7, 7)]
+    matchings = [start_matching(trace("pt_none"), trace("pt_none")) for _ in range(2)]
+    for t, r in pairs:
+        matchings[0].pair_ops(t, r)
+    matchings[1].pair_all_ops(*np.array(pairs).T)
+    for matching in matchings:
+        paired = np.flatnonzero(matching.ops_t >= 0)
+        assert dict(zip(paired.tolist(), matching.ops_t[paired].tolist(), strict=True)) == {
+            1: 1, 3: 2, 4: 4, 5: 6, 7: 7
+        }  # fmt: skip
 
 
 def test_pairs_by_value_teach_equivalent_kinds(trace):

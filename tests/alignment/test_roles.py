@@ -18,7 +18,8 @@ def labeled_flow(trace):
     """Labels of the ops of the second model, by radius."""
     matching = start_matching(trace("pt_none"), trace("pt_none"))
     names, _ = roles._collect_leaf_names(matching)
-    return roles._compute_labels(matching.target, matching.kinds_t, names), matching.target
+    labels = roles._compute_labels(matching.target, matching.kinds_t, names, {})
+    return labels, matching.target
 
 
 class TestLabels:
@@ -97,7 +98,9 @@ class TestTransfer:
         for output, partner in zip(projections, partners, strict=True):
             assert matching.pair(output, output, "value", 0.9)
             roles_t[output], roles_r[output] = 5, partner
-        assert roles._learn_roles(matching, roles_t, roles_r, ({5}, {7, 8}), 1) == partner_roles
+        open_roles = np.array([5], dtype=np.uint64), np.array([7, 8], dtype=np.uint64)
+        learned_roles = roles._learn_roles(matching, roles_t, roles_r, open_roles, 1)
+        assert learned_roles == partner_roles
 
     def test_when_all_is_paired_nothing_is_left_to_transfer(self, trace):
         clean_trace = trace("pt_none")

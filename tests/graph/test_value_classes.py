@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dumpdiff.graph.statistics import compute_statistics
 from dumpdiff.graph.value_classes import (
+    _find_first_equals,
     assign_classes,
     count_evidence,
     flag_doubtful_files,
@@ -210,3 +211,10 @@ class TestDoubtfulFiles:
 
     def test_the_backward_call_of_that_module_has_another_phase(self):
         assert self.flag([1, -1], phases=("forward", "backward")) == [True, True]
+
+
+def test_each_row_has_the_first_row_with_its_numbers():
+    sizes = np.array([4.0, 4.0, 4.0, 8.0, 4.0])
+    norms = np.array([1.0, np.nan, 1.0, 1.0, np.nan])
+    assert _find_first_equals([sizes, norms]).tolist() == [0, 1, 0, 3, 1]
+    assert _find_first_equals([np.empty(0), np.empty(0)]).tolist() == []

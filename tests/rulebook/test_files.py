@@ -182,3 +182,13 @@ def test_explain_shows_the_most_similar_rules(rules: Rules) -> None:
     assert any(
         "layer_norm" in line for line in rules.explain_name("Functional.layernrm")[2].closest
     )
+
+
+def test_a_number_that_a_rule_names_is_no_other_number(tmp_path: Path) -> None:
+    """Names that differ only in numbers are read once for all numbers that no rule names."""
+    text = "scopes:\n  model:\n    modules:\n      first_expert: [experts.0]\n"
+    rules = load_rules([write_rules(tmp_path, text)])
+    assert rules.resolve_scope("experts.0") == "first_expert"
+    assert rules.resolve_scope("experts.7") == ""
+    assert rules.resolve_scope("model.layers.0.self_attn") == "layers.0.attention"
+    assert rules.resolve_scope("model.layers.7.self_attn") == "layers.7.attention"

@@ -363,6 +363,13 @@ def test_a_canonical_parameter_maps_to_itself(rules: Rules, path: str) -> None:
     assert rules.resolve_parameter(path) == path
 
 
+def test_each_number_of_a_name_stays_in_its_place(rules: Rules) -> None:
+    for layer, expert in ((3, 3), (3, 12), (12, 3), (1000000000001, 4)):
+        name = f"model.layers.{layer}.mlp.experts.{expert}.unknown_{layer}.weight"
+        path = rules.resolve_parameter(name)
+        assert re.findall(r"\d+", path) == [str(layer), str(expert), str(layer)]
+
+
 class TestTowers:
     def test_layers_of_an_encoder_and_a_decoder_keep_what_tells_them_apart(self):
         names = [
