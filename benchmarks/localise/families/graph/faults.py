@@ -112,7 +112,6 @@ FAULTS: Mapping[str, Fault] = {
         "the attention's output is normed before it is added to the nodes, not their sum",
         "layer-order",
         change_model(is_norm_first=True),
-        held_out=True,
         equivalents=("residual-order", "input-source", "skip-source"),
     ),
     "value_transposed": Fault(
@@ -120,7 +119,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-transposed",
         change_weight("attention.value.weight", lambda weight: weight.T),
         lambda *_: [Anywhere("transposed")],
-        held_out=True,
     ),
 }
 

@@ -188,7 +188,6 @@ FAULTS: Mapping[str, Fault] = {
         "bias-doubled",
         _load_sum_twice,
         _claim("bias"),
-        held_out=True,
         equivalents=("weight-swapped", "weight-scaled", "constant-offset"),
     ),
     "decay": Fault(
@@ -196,7 +195,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-decay",
         change_optimizer(weight_decay=0.01),
         lambda faulty, clean: [Values(faulty.optimizer.weight_decay, clean.optimizer.weight_decay)],
-        held_out=True,
         optimizer=True,
         equivalents=("update-rule",),
     ),

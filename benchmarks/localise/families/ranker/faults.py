@@ -127,14 +127,12 @@ FAULTS: Mapping[str, Fault] = {
         "loss-reduction",
         change_model(loss_reduction="sum"),
         lambda *_: [Ratio(BATCH)],
-        held_out=True,
         equivalents=("constant-factor", "scale", "pooling", "argument"),
     ),
     "variance_unbiased": Fault(
         "batch norms written by hand divide the variance by one element less, the default of var",
         "biased-variance",
         change_model(is_variance_unbiased=True),
-        held_out=True,
         equivalents=("argument", "constant-factor"),
     ),
 }

@@ -133,14 +133,12 @@ FAULTS: Mapping[str, Fault] = {
         "resize-mode",
         change_model(upsampling="nearest"),
         lambda *_: [Anywhere("nearest|linear")],
-        held_out=True,
         equivalents=("align-corners", "argument"),
     ),
     "image_untransposed": Fault(
         "tokens are reshaped to the image of the reducing convolution without being transposed",
         "axes-swapped",
         change_model(is_attention_image_transposed=False),
-        held_out=True,
         equivalents=("missing-step", "input-source"),
     ),
 }

@@ -91,7 +91,6 @@ FAULTS: Mapping[str, Fault] = {
         "gelu by tanh, the default of MindSpore's cell, not the exact one",
         "gelu-variant",
         change_model(is_gelu_approximate=True),
-        held_out=True,
         equivalents=("activation-kind", "argument"),
     ),
     "scale_of_channels": Fault(
@@ -99,7 +98,6 @@ FAULTS: Mapping[str, Fault] = {
         "scale",
         change_model(is_scale_of_channels=True),
         lambda *_: [Ratio(HEADS[0] ** -0.5)],
-        held_out=True,
         equivalents=("constant-factor", "argument"),
     ),
 }

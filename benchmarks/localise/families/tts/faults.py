@@ -127,14 +127,12 @@ FAULTS: Mapping[str, Fault] = {
         "bias-missing",
         change_model(has_predictor_bias=False),
         lambda *_: [Anywhere("bias")],
-        held_out=True,
         equivalents=("missing-term", "missing-step"),
     ),
     "postnet_alone": Fault(
         "the refined mels are the postnet's output, without the mels that it reads",
         "skip-missing",
         change_model(is_postnet_added=False),
-        held_out=True,
         equivalents=("missing-term", "missing-step"),
     ),
 }
