@@ -65,6 +65,8 @@ class Model:
     are_frequencies_half: bool = False  #: those of time steps are rounded to bfloat16
     mlp_activation: str = "gelu_tanh"  #: of the last block; or 'gelu_erf'
     loss_target: str = "velocity"  #: or 'noise'
+    are_sines_first: bool = False  #: in the embedding of time steps
+    latent_scale: float = LATENT_SCALE
     is_caption_stopped: bool = False  #: no gradient to the projection of the caption
     is_class_gradient_averaged: bool = False  #: a row's gradient is divided by its occurrences
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(weight_decay=0.03, clip=0.1))

@@ -100,6 +100,22 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("update-rule",),
     ),
+    "sines_first": Fault(
+        "sines before cosines in the embedding of time steps, another library's default",
+        "time-embedding-order",
+        change_model(are_sines_first=True),
+        lambda *_: [Anywhere(r"(?i)\b(co)?sine?s?\b|order|exchang|swap")],
+        held_out=True,
+        equivalents=("input-order", "input-source", "split-order", "channel-order"),
+    ),
+    "latent_scale": Fault(
+        "latents have the scale of another autoencoder, 0.13025, that of SDXL",
+        "constant-factor",
+        change_model(latent_scale=0.13025),
+        lambda faulty, clean: [Ratio(faulty.latent_scale / clean.latent_scale)],
+        held_out=True,
+        equivalents=("scale", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -117,6 +133,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("class_gradient", "pytorch"),
     ("decay_in_gradient", "pytorch"),
     ("bias_correction", "mindspore"),
+    ("sines_first", "mindspore"),
+    ("latent_scale", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -18,7 +18,6 @@ from families.dit.architecture import (
     HEADS,
     HIDDEN,
     IMAGE,
-    LATENT_SCALE,
     LAYERS,
     MASKED,
     MAX_RATIO,
@@ -118,12 +117,15 @@ class TimestepEmbedder(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.freqs = Tensor(model.frequencies())
+        self.are_sines_first = model.are_sines_first
         self.mlp = nn.SequentialCell(
             build_linear(model, "time.1"), build_silu(model), build_linear(model, "time.2")
         )
 
     def construct(self, steps):
         angles = steps.astype(ms.float32).expand_dims(-1) * self.freqs
+        if self.are_sines_first:
+            return self.mlp(ops.concat((ops.sin(angles), ops.cos(angles)), -1))
         return self.mlp(ops.concat((ops.cos(angles), ops.sin(angles)), -1))
 
 
@@ -360,12 +362,13 @@ class DiffusionLoss(nn.Cell):
         self.sqrt_alphas_cumprod, self.sqrt_one_minus_alphas_cumprod = (
             Tensor(values) for values in model.schedule()
         )
+        self.latent_scale = model.latent_scale
         self.ratio_offset = model.ratio_offset
         self.is_target_noise = model.loss_target == "noise"
         self.is_written = model.variant == "written"
 
     def construct(self, latents, noise, steps, classes, is_dropped, captions, mask):
-        latents = latents * LATENT_SCALE
+        latents = latents * self.latent_scale
         alpha = self.sqrt_alphas_cumprod[steps]
         sigma = self.sqrt_one_minus_alphas_cumprod[steps]
         image_share, noise_share = alpha.reshape(-1, 1, 1, 1), sigma.reshape(-1, 1, 1, 1)

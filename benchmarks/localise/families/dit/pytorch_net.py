@@ -22,7 +22,6 @@ from families.dit.architecture import (
     HEADS,
     HIDDEN,
     IMAGE,
-    LATENT_SCALE,
     LAYERS,
     MAX_RATIO,
     PARTS,
@@ -98,12 +97,15 @@ class TimestepEmbedder(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.register_buffer("freqs", torch.from_numpy(model.frequencies()))
+        self.are_sines_first = model.are_sines_first
         self.mlp = nn.Sequential(
             load_linear(model, "time.1"), nn.SiLU(), load_linear(model, "time.2")
         )
 
     def forward(self, steps: Tensor) -> Tensor:
         args = steps[:, None].float() * self.freqs[None]
+        if self.are_sines_first:
+            return self.mlp(torch.cat([torch.sin(args), torch.cos(args)], dim=-1))
         return self.mlp(torch.cat([torch.cos(args), torch.sin(args)], dim=-1))
 
 
@@ -339,7 +341,7 @@ class DiffusionLoss(nn.Module):
         captions: Tensor,
         mask: Tensor,
     ) -> Tensor:
-        latents = latents * LATENT_SCALE
+        latents = latents * self.model.latent_scale
         alpha, sigma = self.alphas[steps], self.sigmas[steps]
         image_share, noise_share = alpha[:, None, None, None], sigma[:, None, None, None]
         noisy = image_share * latents + noise_share * noise

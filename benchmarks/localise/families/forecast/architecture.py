@@ -66,6 +66,8 @@ class Model:
     is_head_by_patch: bool = False  #: the head reads patch by patch, not number by number
     is_error_negated: bool = False  #: prediction minus target
     calendar_divisor: float = LAST_HOUR  #: of the hours
+    is_gate_first: bool = False  #: of the rows of a gated network's gate layer, the first ones gate
+    is_local_centered: bool = False  #: the local convolutions are padded on both sides
     is_selection_stopped: bool = False  #: no gradient through the weights of the selection
     context_gradient: float = 1.0  #: the gradient of the static context is multiplied by it
     optimizer: Optimizer = field(

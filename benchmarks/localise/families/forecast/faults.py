@@ -101,6 +101,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_head_by_patch=True),
         equivalents=("missing-step", "split-order", "input-order", "channel-order"),
     ),
+    "gate_first": Fault(
+        "gated networks take the first half as the gate, as another port writes them",
+        "split-order",
+        change_model(is_gate_first=True),
+        held_out=True,
+        equivalents=("gate-order", "gate-up-swapped", "input-order", "input-source", "weight-rows"),
+    ),
+    "local_centered": Fault(
+        "the local convolutions are padded on both sides, pad_mode same, not causally",
+        "causal-shift",
+        change_model(is_local_centered=True),
+        held_out=True,
+        equivalents=("padding-mode", "row-shift", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -118,6 +132,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("weight_decay", "pytorch"),
     ("deviation_unbiased", "pytorch"),
     ("head_by_patch", "mindspore"),
+    ("gate_first", "pytorch"),
+    ("local_centered", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

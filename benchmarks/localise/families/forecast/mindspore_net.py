@@ -233,13 +233,17 @@ class GatedResidualNetwork(nn.Cell):
         self.layer_norm = build_layer_norm(model, f"{path}.norm")
         self.elu = nn.ELU()
         self.is_written = model.variant == "written"
+        self.is_gate_first = model.is_gate_first
 
     def construct(self, x, context=None):
         y = self.fc1(x)
         if self.has_context:
             y = y + self.context_fc(context)
         y = self.glu_fc(self.fc2(self.elu(y)))
-        if self.is_written:
+        if self.is_gate_first:
+            gates, values = ops.chunk(y, 2, axis=-1)
+            y = values * ops.sigmoid(gates)
+        elif self.is_written:
             values, gates = ops.chunk(y, 2, axis=-1)
             y = values * ops.sigmoid(gates)
         else:
@@ -283,8 +287,12 @@ class TemporalBlock(nn.Cell):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
+        self.is_centered = model.is_local_centered
         self.pad1, self.pad2 = (
-            nn.ConstantPad1d(((KERNEL - 1) * dilation, 0), 0.0) for dilation in DILATIONS
+            nn.Identity()
+            if self.is_centered
+            else nn.ConstantPad1d(((KERNEL - 1) * dilation, 0), 0.0)
+            for dilation in DILATIONS
         )
         self.conv1 = self.build_convolution(model, "local.0", DILATIONS[0])
         self.conv2 = self.build_convolution(model, "local.1", DILATIONS[1])
@@ -297,7 +305,7 @@ class TemporalBlock(nn.Cell):
             n_in,
             n_out,
             kernel,
-            pad_mode="valid",
+            pad_mode="same" if self.is_centered else "valid",
             dilation=dilation,
             has_bias=True,
             weight_init=Tensor(weight),

@@ -190,6 +190,7 @@ class GatedResidualNetwork(nn.Module):
             self.lin_c = load_linear(model, f"{path}.context")
         if f"{path}.skip.weight" in model.weights:
             self.out_proj = load_linear(model, f"{path}.skip")
+        self.is_gate_first = model.is_gate_first
         n_out = len(model.weights[f"{path}.norm.weight"])
         self.layer_norm = load(nn.LayerNorm(n_out, eps=EPS), model, f"{path}.norm")
 
@@ -198,7 +199,11 @@ class GatedResidualNetwork(nn.Module):
         if context is not None and self.lin_c is not None:
             y = y + self.lin_c(context)
         y = self.lin_i(F.elu(y))
-        y = F.glu(self.gate(y), dim=-1)
+        if self.is_gate_first:
+            gates, values = self.gate(y).chunk(2, dim=-1)
+            y = torch.sigmoid(gates) * values
+        else:
+            y = F.glu(self.gate(y), dim=-1)
         return self.layer_norm(y + (x if self.out_proj is None else self.out_proj(x)))
 
 
@@ -252,10 +257,16 @@ class TemporalBlock(nn.Module):
         )
         self.downsample = load_conv(model, "local.shortcut")
         self.relu = nn.ReLU()
+        self.is_centered = model.is_local_centered
+
+    def pad(self, x: Tensor, dilation: int) -> Tensor:
+        n_steps = (KERNEL - 1) * dilation
+        behind = n_steps // 2 if self.is_centered else 0
+        return F.pad(x, (n_steps - behind, behind))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.relu(self.conv1(F.pad(x, ((KERNEL - 1) * DILATIONS[0], 0))))
-        y = self.relu(self.conv2(F.pad(y, ((KERNEL - 1) * DILATIONS[1], 0))))
+        y = self.relu(self.conv1(self.pad(x, DILATIONS[0])))
+        y = self.relu(self.conv2(self.pad(y, DILATIONS[1])))
         return self.relu(y + self.downsample(x))
 
 

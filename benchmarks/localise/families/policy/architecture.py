@@ -59,6 +59,8 @@ class Model:
     last_activation: str = "tanh"  #: of the trunk; or 'elu'
     has_state_bias: bool = True  #: bias_hh is added to what the memory reads of its state
     value_loss: str = "squares"  #: half of them; or 'smooth': smooth L1
+    is_norm_late: bool = False  #: of the trunk: behind the first tanh, not before it
+    are_values_clipped: bool = True  #: in their loss
     #: AdamW without decay: MindSpore's own Adam has another place for eps, which is not small here
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(eps=ADAM_EPS, weight_decay=0.0, clip=MAX_NORM)

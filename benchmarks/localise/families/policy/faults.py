@@ -120,6 +120,20 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"(?i)smooth|huber|l1")],
         equivalents=("loss-threshold", "clamp", "missing-step"),
     ),
+    "norm_late": Fault(
+        "the trunk's norm is behind the first tanh, not before it",
+        "layer-order",
+        change_model(is_norm_late=True),
+        held_out=True,
+        equivalents=("input-source", "input-order"),
+    ),
+    "values_unclipped": Fault(
+        "the loss of values has no clipped term, as in the paper",
+        "missing-step",
+        change_model(are_values_clipped=False),
+        held_out=True,
+        equivalents=("clamp", "loss-threshold", "loss-kind", "missing-term", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -140,6 +154,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("elu", "pytorch"),
     ("state_bias", "mindspore"),
     ("smooth_values", "pytorch"),
+    ("norm_late", "mindspore"),
+    ("values_unclipped", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -37,6 +37,7 @@ def build_loss(model: Model) -> nn.Cell:
         or model.is_entropy_added
         or model.value_target != "returns"
         or model.is_critic_stopped
+        or not model.are_values_clipped
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")
@@ -79,10 +80,13 @@ class Trunk(nn.Cell):
         else:
             self.norm = nn.LayerNorm((HIDDEN,), gamma_init=weight, beta_init=bias, epsilon=EPS)
         self.tanh = nn.Tanh()
+        self.is_norm_late = model.is_norm_late
         self.last_activation = nn.ELU() if model.last_activation == "elu" else nn.Tanh()
 
     def construct(self, x):
-        return self.last_activation(self.dense2(self.tanh(self.norm(self.dense1(x)))))
+        x = self.dense1(x)
+        x = self.norm(self.tanh(x)) if self.is_norm_late else self.tanh(self.norm(x))
+        return self.last_activation(self.dense2(x))
 
 
 class GRUCell(nn.Cell):

@@ -40,6 +40,7 @@ def build_loss(model: Model) -> nn.Module:
         or model.action_reduction != "sum"
         or model.clip_range != CLIP_RANGE
         or not model.is_baseline_stopped
+        or model.is_norm_late
     )
     if is_changed:
         raise SystemExit("a fault of the MindSpore net")
@@ -147,8 +148,12 @@ class PPO(nn.Module):
         policy_loss = -torch.min(ratio * normalized, clipped_ratio * normalized).mean()
 
         targets = returns if model.value_target == "returns" else advantages
-        clipped_values = old_values + torch.clamp(values - old_values, -CLIP_RANGE, CLIP_RANGE)
-        if model.value_loss == "smooth":
+        if model.are_values_clipped:
+            changes = torch.clamp(values - old_values, -CLIP_RANGE, CLIP_RANGE)
+            clipped_values = old_values + changes
+        if not model.are_values_clipped:
+            value_loss = 0.5 * ((values - targets) ** 2).mean()
+        elif model.value_loss == "smooth":
             losses = F.smooth_l1_loss(values, targets, reduction="none")
             clipped_losses = F.smooth_l1_loss(clipped_values, targets, reduction="none")
             value_loss = torch.max(losses, clipped_losses).mean()
