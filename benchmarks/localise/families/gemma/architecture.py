@@ -61,6 +61,8 @@ class Model:
     is_statistic_stopped: bool = False  #: no gradient through the root in the last norm
     query_scalar: int = QUERY_SCALAR  #: scores are divided by its root
     is_sum_normed: bool = False  #: the norm behind the feed-forward layer is behind the sum
+    activation: str = "gelu_tanh"  #: of the feed-forward layers; or 'gelu_erf'
+    is_turned_first: bool = False  #: queries and keys are turned, then normed
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=5e-3, beta2=0.95, weight_decay=0.1)
     )

@@ -128,6 +128,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_sum_normed=True),
         equivalents=("residual-order", "input-source", "skip-source"),
     ),
+    "gelu_erf": Fault(
+        "gelu in its exact form, an operator's default, not in the tanh form",
+        "gelu-variant",
+        change_model(activation="gelu_erf"),
+        lambda *_: [Anywhere("(?i)gelu")],
+        equivalents=("activation-kind", "argument"),
+        held_out=True,
+    ),
+    "turned_first": Fault(
+        "queries and keys are normed behind the rotation, not before it",
+        "layer-order",
+        change_model(is_turned_first=True),
+        equivalents=("input-source",),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -145,6 +160,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("default_decay", "pytorch"),
     ("query_scalar", "pytorch"),
     ("sum_normed", "mindspore"),
+    ("gelu_erf", "mindspore"),
+    ("turned_first", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

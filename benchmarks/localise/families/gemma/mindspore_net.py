@@ -74,6 +74,7 @@ class Attention(nn.Cell):
         self.k_norm = RMSNorm(model, f"{path}.k_norm")
         self.scale = model.query_scalar**-0.5
         self.are_keys_tiled = model.are_keys_tiled
+        self.is_turned_first = model.is_turned_first
         self.is_grouped = model.variant == "grouped"
 
     def rotate(self, x, cos, sin):
@@ -89,10 +90,14 @@ class Attention(nn.Cell):
         return x.reshape(BATCH, HEADS, SEQ, HEAD_DIM)
 
     def construct(self, x, cos, sin, mask):
-        q = self.q_norm(self.wq(x).reshape(BATCH, SEQ, HEADS, HEAD_DIM)).transpose(0, 2, 1, 3)
-        k = self.k_norm(self.wk(x).reshape(BATCH, SEQ, KV_HEADS, HEAD_DIM)).transpose(0, 2, 1, 3)
+        q = self.wq(x).reshape(BATCH, SEQ, HEADS, HEAD_DIM)
+        q = (q if self.is_turned_first else self.q_norm(q)).transpose(0, 2, 1, 3)
+        k = self.wk(x).reshape(BATCH, SEQ, KV_HEADS, HEAD_DIM)
+        k = (k if self.is_turned_first else self.k_norm(k)).transpose(0, 2, 1, 3)
         v = self.wv(x).reshape(BATCH, SEQ, KV_HEADS, HEAD_DIM).transpose(0, 2, 1, 3)
         q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
+        if self.is_turned_first:
+            q, k = self.q_norm(q), self.k_norm(k)
         if self.is_grouped:
             q = (q * self.scale).reshape(BATCH, KV_HEADS, GROUP, SEQ, HEAD_DIM)
             scores = ops.matmul(q, k.expand_dims(2).swapaxes(-1, -2)) + mask
@@ -113,6 +118,7 @@ class FeedForward(nn.Cell):
         self.w1 = build_dense(model, f"{path}.gate")
         self.w3 = build_dense(model, f"{path}.up")
         self.w2 = build_dense(model, f"{path}.down")
+        self.approximate = "tanh" if model.activation == "gelu_tanh" else "none"
         self.is_written_out = model.variant == "grouped"
 
     def activate(self, x):
@@ -120,7 +126,7 @@ class FeedForward(nn.Cell):
         if self.is_written_out:
             inner = math.sqrt(2 / math.pi) * (x + 0.044715 * ops.pow(x, 3))
             return 0.5 * x * (1 + ops.tanh(inner))
-        return ops.gelu(x, approximate="tanh")
+        return ops.gelu(x, approximate=self.approximate)
 
     def construct(self, x):
         return self.w2(self.activate(self.w1(x)) * self.w3(x))

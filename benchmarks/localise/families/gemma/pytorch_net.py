@@ -101,6 +101,7 @@ class Gemma3Attention(nn.Module):
         self.q_norm, self.k_norm = (Gemma3RMSNorm(model, f"{path}.{name}_norm") for name in "qk")
         self.scaling = model.query_scalar**-0.5
         self.are_keys_tiled = model.are_keys_tiled
+        self.is_turned_first = model.is_turned_first
 
     def project(self, x: Tensor) -> Sequence[Tensor]:
         """Return queries, keys and values, (batch, heads, seq, HEAD_DIM)."""
@@ -124,9 +125,12 @@ class Gemma3Attention(nn.Module):
     def forward(self, x: Tensor, surroundings: Surroundings) -> Tensor:
         cos, sin, is_masked = surroundings
         query, key, value = self.project(x)
-        query, key = self.q_norm(query), self.k_norm(key)
+        if not self.is_turned_first:
+            query, key = self.q_norm(query), self.k_norm(key)
         query = (query * cos) + (rotate_half(query) * sin)
         key = (key * cos) + (rotate_half(key) * sin)
+        if self.is_turned_first:
+            query, key = self.q_norm(query), self.k_norm(key)
         if self.is_fused:
             output = F.scaled_dot_product_attention(
                 query, key, value, attn_mask=~is_masked, scale=self.scaling, enable_gqa=True
@@ -151,13 +155,14 @@ class Gemma3MLP(nn.Module):
             self.gate_proj = load_linear(model, f"{path}.gate")
             self.up_proj = load_linear(model, f"{path}.up")
         self.down_proj = load_linear(model, f"{path}.down")
+        self.approximate = "tanh" if model.activation == "gelu_tanh" else "none"
 
     def forward(self, x: Tensor) -> Tensor:
         if self.is_fused:
             gate, up = self.gate_up_proj(x).split(FFN, dim=-1)
         else:
             gate, up = self.gate_proj(x), self.up_proj(x)
-        return self.down_proj(F.gelu(gate, approximate="tanh") * up)
+        return self.down_proj(F.gelu(gate, approximate=self.approximate) * up)
 
 
 class Gemma3DecoderLayer(nn.Module):

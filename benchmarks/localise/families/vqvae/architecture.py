@@ -75,6 +75,7 @@ class Model:
     is_straight_through: bool = True  #: else the decoder reads the rows of the codebook
     groups: int = GROUPS  #: of all group norms
     resize_mode: str = "nearest"  #: or 'bilinear', of the decoder's upsampling
+    pixel_variance: float = VARIANCE  #: the squared error of the pixels is divided by it
     optimizer: Optimizer = field(default_factory=CodebookOptimizer)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from architecture import round_bfloat16
 from claims import Anywhere, Ratio, Values, Words
 
@@ -107,6 +108,20 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Words("bilinear|linear", "nearest")],
         equivalents=("argument", "align-corners"),
     ),
+    "variance_missing": Fault(
+        "the squared error of the pixels is not divided by their variance",
+        "loss-weight",
+        change_model(pixel_variance=1.0),
+        lambda faulty, clean: [Ratio(clean.pixel_variance / faulty.pixel_variance)],
+        equivalents=("constant-factor", "scale", "missing-step", "loss-reduction"),
+        held_out=True,
+    ),
+    "kernel_flipped": Fault(
+        "the kernel of the transposed convolution is turned, as a convolution would need it",
+        "kernel-flipped",
+        change_weight("decoder.up.weight", lambda kernel: np.flip(kernel, axis=(2, 3))),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -124,6 +139,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("bias_correction", "mindspore"),
     ("group_count", "mindspore"),
     ("bilinear", "pytorch"),
+    ("variance_missing", "pytorch"),
+    ("kernel_flipped", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -16,7 +16,6 @@ from families.vqvae.architecture import (
     EMBED,
     EPS,
     STEM,
-    VARIANCE,
     Model,
 )
 
@@ -261,9 +260,13 @@ class AutoencoderLoss(nn.Cell):
         self.network = Autoencoder(model)
         self.mse = nn.MSELoss()
         self.is_target_raw = model.is_target_raw
+        self.pixel_variance = model.pixel_variance
 
     def construct(self, images):
         x = images * 2 - 1
         decoded, quantizer_loss = self.network(x)
         target = images if self.is_target_raw else x
-        return self.mse(decoded, target) / VARIANCE + quantizer_loss
+        pixel_loss = self.mse(decoded, target)
+        if self.pixel_variance != 1:
+            pixel_loss = pixel_loss / self.pixel_variance
+        return pixel_loss + quantizer_loss

@@ -19,7 +19,6 @@ from families.vqvae.architecture import (
     EMBED,
     EPS,
     STEM,
-    VARIANCE,
     Model,
 )
 
@@ -243,10 +242,14 @@ class VQModel(nn.Module):
         self.post_quant_conv = load_conv(model, "decoder.conv_in")
         self.decoder = Decoder(model)
         self.is_target_raw = model.is_target_raw
+        self.pixel_variance = model.pixel_variance
 
     def forward(self, images: Tensor) -> Tensor:
         x = 2.0 * images - 1.0
         quantized, quantizer_loss = self.quantize(self.quant_conv(self.encoder(x)))
         decoded = self.decoder(self.post_quant_conv(quantized))
         target = images if self.is_target_raw else x
-        return F.mse_loss(decoded, target) / VARIANCE + quantizer_loss
+        pixel_loss = F.mse_loss(decoded, target)
+        if self.pixel_variance != 1:
+            pixel_loss = pixel_loss / self.pixel_variance
+        return pixel_loss + quantizer_loss

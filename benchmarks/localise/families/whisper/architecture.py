@@ -63,6 +63,8 @@ class Model:
     smoothing_classes: int = VOCAB  #: that share SMOOTHING; one less: all but the label
     is_head_stopped: bool = False  #: no gradient from the head to the table of tokens
     position_gradient: float = 1.0  #: the gradient of the learned positions is multiplied by it
+    log_base: float = 10.0  #: of the powers' logarithms; or e
+    first_position: int = 0  #: row of the learned positions that the first token has
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             learning_rate=1.5e-3, weight_decay=0.1, beta2=0.98, clip=1.0

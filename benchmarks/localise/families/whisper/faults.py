@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from claims import Anywhere, Ratio, Values, Words
@@ -91,6 +92,22 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("update-rule",),
     ),
+    "natural_logarithm": Fault(
+        "natural logarithms of the powers, not decimal ones",
+        "constant-factor",
+        change_model(log_base=math.e),
+        lambda faulty, clean: [Ratio(math.log(clean.log_base) / math.log(faulty.log_base))],
+        equivalents=("scale", "missing-step", "argument"),
+        held_out=True,
+    ),
+    "reserved_positions": Fault(
+        "the decoder's positions begin behind two reserved rows, as Bart's do",
+        "position-offset",
+        change_model(first_position=2),
+        lambda *_: [Anywhere(r"shift|offset|added|row|position|-?\b2\b")],
+        equivalents=("row-shift", "weight-rows", "input-source", "argument"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -106,6 +123,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("position_gradient", "mindspore"),
     ("decay_in_gradient", "mindspore"),
     ("groups_lost", "pytorch"),
+    ("natural_logarithm", "mindspore"),
+    ("reserved_positions", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

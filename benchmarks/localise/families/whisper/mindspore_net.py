@@ -189,9 +189,12 @@ class LogMel(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.is_peak_of_batch = model.peak == "batch"
+        self.is_decimal = model.log_base == 10
 
     def construct(self, powers):
-        log_spec = ops.log(ops.maximum(powers, SMALLEST_POWER)) / LOG_OF_TEN
+        log_spec = ops.log(ops.maximum(powers, SMALLEST_POWER))
+        if self.is_decimal:
+            log_spec = log_spec / LOG_OF_TEN
         axes = None if self.is_peak_of_batch else (1, 2)
         peak = log_spec.max(axis=axes, keepdims=True)
         return (ops.maximum(log_spec, peak - FLOOR) + 4.0) / 4.0
@@ -234,13 +237,19 @@ class WhisperDecoder(nn.Cell):
         self.layer_norm = build_norm(model, "decoder.norm")
         self.mask = Tensor(np.triu(np.full((TARGET, TARGET), MASKED, dtype=np.float32), 1))
         self.is_head_stopped = model.is_head_stopped
+        self.first_position = model.first_position
         self.scaled_gradient = None
         if model.position_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.position_gradient)
         self.proj_out = ops.MatMul(transpose_b=True)
 
     def construct(self, tokens, source):
-        positions = self.embed_positions[: tokens.shape[1]]
+        length = tokens.shape[1]
+        if self.first_position > 0:
+            last = self.first_position + length
+            positions = self.embed_positions[self.first_position : last]
+        else:
+            positions = self.embed_positions[:length]
         if self.scaled_gradient is not None:
             positions = self.scaled_gradient(positions)
         x = self.embed_tokens(tokens) + positions

@@ -192,12 +192,14 @@ class TextDecoder(nn.Module):
         self.ln = load_norm(model, "decoder.norm")
         mask = torch.full((POSITIONS, POSITIONS), -math.inf).triu_(1)
         self.register_buffer("mask", mask, persistent=False)
+        self.first_position = model.first_position
         self.position_gradient = model.position_gradient
         self.is_head_stopped = model.is_head_stopped
         self.is_einsum = model.variant == "fused"
 
     def forward(self, tokens: Tensor, source: Tensor) -> Tensor:
-        positions = self.positional_embedding[: tokens.shape[-1]]
+        last = self.first_position + tokens.shape[-1]
+        positions = self.positional_embedding[self.first_position : last]
         if self.position_gradient != 1:
             positions = scaled_gradient(positions, self.position_gradient)
         x = self.token_embedding(tokens) + positions
@@ -220,10 +222,12 @@ class Whisper(nn.Module):
         self.encoder = AudioEncoder(model)
         self.decoder = TextDecoder(model)
         self.is_peak_of_batch = model.peak == "batch"
+        self.is_decimal = model.log_base == 10
 
     def compute_log_mel(self, powers: Tensor) -> Tensor:
         """Return the logarithms of powers, limited from below."""
-        log_spec = torch.clamp(powers, min=SMALLEST_POWER).log10()
+        log_spec = torch.clamp(powers, min=SMALLEST_POWER)
+        log_spec = log_spec.log10() if self.is_decimal else log_spec.log()
         peak = log_spec.max() if self.is_peak_of_batch else log_spec.amax(dim=(1, 2), keepdim=True)
         return (torch.maximum(log_spec, peak - FLOOR) + 4.0) / 4.0
 
