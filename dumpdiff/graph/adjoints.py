@@ -703,4 +703,26 @@ def _infer_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
             sweep.by_edge.items(), has_detour, strict=True
         )
     }
-    return Gradients(sweep.gradient_of, by_edge)
+    kept_parameters = _list_kept_parameters(flow)
+    by_value = {v: g for v, g in sweep.gradient_of.items() if v not in kept_parameters}
+    return Gradients(by_value, by_edge)
+
+
+def _list_kept_parameters(flow: Flow) -> frozenset[int]:
+    """Return the parameters that a forward op of several operands returns as they are.
+
+    A triangular weight times the mask of its triangle is the same value, and has another gradient:
+    which of the two is meant is not known.
+    """
+    reads, n_classes = flow.read_lists, len(flow.classes)
+    rows = np.flatnonzero(flow.is_output & (flow.tensor_class >= 0))
+    returned_places = flow.tensors["op"].to_numpy()[rows] * n_classes + flow.tensor_class[rows]
+    kept_places = np.intersect1d(reads.rows * n_classes + reads.values, returned_places)
+    ops, values = np.divmod(kept_places, n_classes)
+    is_parameter = (flow.classes["parameter"] != "").to_numpy()
+    is_kept = flow.flag_phase(FORWARD)[ops] & ~flow.is_module[ops] & is_parameter[values]
+    return frozenset(
+        value
+        for op, value in zip(ops[is_kept].tolist(), values[is_kept].tolist(), strict=True)
+        if len(set(flow.reads[op])) > 1
+    )

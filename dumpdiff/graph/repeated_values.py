@@ -52,7 +52,7 @@ def _count_equal_calls(flow: Flow, writers: IntLists) -> dict[int, int]:
     columns = flow.classes.loc[values, ["size", "max", "min", "norm"]]
     groups = np.full(len(flow.classes), -1)
     # -1 where a number is missing or NaN: such values are not known to be equal
-    groups[values] = columns.groupby(list(columns), sort=False).ngroup().to_numpy()
+    groups[values] = columns.groupby(list(columns), sort=False).ngroup().fillna(-1).to_numpy()
     # negative, so that it is the number of no class
     is_number = (flow.sizes == 1) & (groups >= 0)
     operand_ids = np.where(is_number, -2 - groups, np.arange(len(groups)))

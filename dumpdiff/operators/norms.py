@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -59,24 +59,62 @@ def compute_grouped_norm(call: Call) -> Interpretations:
 
     The inputs are x, then weight and bias of the channels; eps by position or by name.
     """
+    x, vectors = call.tensors[0], _list_channel_vectors(call)
+    weight = vectors[0] if vectors else 1.0
+    bias = vectors[1] if len(vectors) > 1 else 0.0
+    for name, shape in _iterate_groupings(call):
+        normalized, _ = _normalize(x.reshape(shape), _read_eps(call))
+        yield name, normalized.reshape(x.shape) * weight + bias
+
+
+def compute_norm_gradients(call: Call, gradient: AnyArray) -> Interpretations:
+    """Compute the gradient of x of a layer norm or of a grouped norm from that of its output."""
+    x = call.tensors[0]
+    if call.kind == "layer_norm":
+        vectors = [array for array in call.tensors[1:] if array.shape == x.shape[-1:]]
+        groupings = iter([("", (-1, 1, x.shape[-1]))])
+    else:
+        vectors = _list_channel_vectors(call)
+        groupings = _iterate_groupings(call)
+    weighted = gradient.reshape(x.shape) * (vectors[0] if vectors else 1.0)
+    for name, shape in groupings:
+        normalized, scale = _normalize(x.reshape(shape), _read_eps(call))
+        grouped = weighted.reshape(shape)
+        mean_product = np.mean(grouped * normalized, axis=-1, keepdims=True)
+        mean_gradient = grouped.mean(axis=-1, keepdims=True)
+        result = scale * (grouped - mean_gradient - normalized * mean_product)
+        yield name, result.reshape(x.shape)
+
+
+def _list_channel_vectors(call: Call) -> list[AnyArray]:
+    """Return the weight and the bias of the channels of x, shaped to be broadcast to it."""
     x, *extra_tensors = call.tensors
+    if x.ndim < 2:
+        return []
+    trailing_ones = [1] * (x.ndim - 2)
+    return [
+        array.reshape(-1, *trailing_ones) for array in extra_tensors if array.shape == (x.shape[1],)
+    ]
+
+
+def _iterate_groupings(call: Call) -> Iterator[tuple[str, tuple[int, int, int]]]:
+    """Yield (name, shape of x in (samples, groups, elements)) with every number of groups."""
+    x = call.tensors[0]
     if x.ndim < (2 if call.kind == "group_norm" else 3):
         return
-    vectors = [array for array in extra_tensors if array.shape == (x.shape[1],)]
-    trailing_ones = [1] * (x.ndim - 2)
-    weight = vectors[0].reshape(-1, *trailing_ones) if vectors else 1.0
-    bias = vectors[1].reshape(-1, *trailing_ones) if len(vectors) > 1 else 0.0
-    eps = _read_eps(call)
     group_counts = [n for n in range(1, x.shape[1] + 1) if x.shape[1] % n == 0]
     recorded_counts = [int(n) for n in call.numbers if n in group_counts]
     if call.kind == "instance_norm":
         recorded_counts = [x.shape[1]]
     for n_groups in dict.fromkeys((*recorded_counts, *group_counts)):
-        grouped = x.reshape(x.shape[0], n_groups, -1)
-        centered = grouped - grouped.mean(axis=-1, keepdims=True)
-        variance = np.mean(centered * centered, axis=-1, keepdims=True)
-        normalized = (centered / np.sqrt(variance + eps)).reshape(x.shape)
-        yield f"{n_groups} groups", normalized * weight + bias
+        yield f"{n_groups} groups", (x.shape[0], n_groups, -1)
+
+
+def _normalize(grouped: AnyArray, eps: float) -> tuple[Floats, Floats]:
+    """Return what is normalized over the last axis, and 1 / sqrt(var + eps)."""
+    centered = grouped - grouped.mean(axis=-1, keepdims=True)
+    scale = 1 / np.sqrt(np.mean(centered * centered, axis=-1, keepdims=True) + eps)
+    return centered * scale, scale
 
 
 def compute_layer_norm_outputs(call: Call) -> OutputSets:
@@ -181,3 +219,5 @@ FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
     "instance_norm": compute_grouped_norm,
     "batch_norm": compute_batch_norm,
 }
+#: Kinds whose gradient of x follows from that of their output and from what they read.
+DIFFERENTIABLE_KINDS = frozenset({"layer_norm", "group_norm", "instance_norm"})

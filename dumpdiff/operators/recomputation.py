@@ -103,11 +103,14 @@ def compute_gradients(
     keywords: Mapping[str, AnyArray | float] | None = None,
     relative_step: float = _STEP,
 ) -> Interpretations:
-    """Yield (name, gradient of the first input) of every interpretation of a function of numbers.
+    """Yield (name, gradient of the first input) of every interpretation of a call.
 
-    ``inputs`` are the gradient of the output, then what the function read. The step of the
-    difference quotient is relative to numbers beyond 1.
+    This is done for functions of numbers and for norms. ``inputs`` are the gradient of the output,
+    then what the call read. The step of the difference quotient is relative to numbers beyond 1.
     """
+    if kind in norms.DIFFERENTIABLE_KINDS:
+        yield from _differentiate_norm(kind, inputs, keywords)
+        return
     if kind not in _FUNCTIONS_OF_FEW_NUMBERS or len(inputs) < 2:
         return
     gradient, x = (np.asarray(values, dtype=np.float64) for values in inputs[:2])
@@ -120,6 +123,18 @@ def compute_gradients(
     )
     for (name, high), (_, low) in zip(above, below, strict=True):
         yield name, gradient * (high - low) / (2 * step)
+
+
+def _differentiate_norm(
+    kind: str,
+    inputs: Sequence[AnyArray | float],
+    keywords: Mapping[str, AnyArray | float] | None,
+) -> Interpretations:
+    gradient, x = (np.asarray(values, dtype=np.float64) for values in inputs[:2])
+    if gradient.size == x.size and x.ndim:
+        with np.errstate(all="ignore"):
+            call = make_call(kind, inputs[1:], keywords, x.shape)
+            yield from norms.compute_norm_gradients(call, gradient)
 
 
 def compute_interpretations(
