@@ -176,3 +176,48 @@ def test_a_bias_that_a_module_returns_has_the_gradient_of_its_backward_record():
     bias, gradient = side.tensor_class[2], side.tensor_class[4]
     assert find_returned_gradients(side) == {bias: gradient}
     assert find_gradients(side, ["linear", "linear"]).by_value[bias] == gradient
+
+
+def test_a_parameter_that_a_mask_leaves_as_it_is_has_no_inferred_gradient():
+    """The numbers before the mask and after it are the same, and their gradients are not."""
+    weight, masked, x, y, dy = 3.0, 3.0, 2.0, 5.0, 0.7
+    calls = [
+        ("Mul", FORWARD, [weight, 1.0], masked),
+        ("MatMul", FORWARD, [x, masked], y),
+        ("MatMul", BACKWARD, [x, dy], 0.4),
+        ("Mul", BACKWARD, [0.4, 1.0], 0.3),
+    ]
+    ops = build_op_table(
+        {
+            "name": [f"op{number}" for number in range(len(calls))],
+            "kind": [kind for kind, *_ in calls],
+            "level": ["op"] * len(calls),
+            "phase": [phase for _, phase, *_ in calls],
+        }
+    )
+    rows = [
+        (op, slot, kind, number)
+        for op, (_, _, inputs, output) in enumerate(calls)
+        for kind, numbers in (("input", inputs), ("output", [output]))
+        for slot, number in ((f"{kind}.{n}", number) for n, number in enumerate(numbers))
+    ]
+    op_column, slots, slot_kinds, numbers = map(list, zip(*rows, strict=True))
+    tensors = build_tensor_table(
+        {
+            "op": op_column,
+            "slot": slots,
+            "slot_kind": slot_kinds,
+            "dtype": ["float32"] * len(rows),
+            "shape": [(8, 8)] * len(rows),
+            "size": [64] * len(rows),
+            "parameter": ["w"] + [""] * (len(rows) - 1),
+            "max": [1.011 * number for number in numbers],
+            "min": [-1.013 * number for number in numbers],
+            "mean": [0.1017 * number for number in numbers],
+            "norm": [2.519 * number for number in numbers],
+        }
+    )
+    side = build_flow(Trace(Source("/dump", "statistics", "", "mindspore"), ops, tensors))
+    assert side.tensor_class[0] == side.tensor_class[2], "one value before the mask and after it"
+    gradients = find_gradients(side, ["mul", "matmul", "matmul", "mul"])
+    assert side.tensor_class[0] not in gradients.by_value

@@ -198,5 +198,23 @@ def test_the_gradient_of_a_function_is_that_of_autograd(
     assert min(compute_relative_distance(output, x.grad.numpy()) for output in candidates) < 1e-9
 
 
+@pytest.mark.parametrize(("kind", "vectors", "keywords", "function"), [
+    ("layer_norm", [V], {"eps": 1e-3}, lambda x, v: F.layer_norm(x, (8,), v, eps=1e-3)),
+    ("group_norm", [3.0, V[:3]], {"eps": 1e-3}, lambda x, _, v: F.group_norm(x, 3, v, eps=1e-3)),
+    ("instance_norm", [], {}, F.instance_norm),
+])  # fmt: skip
+def test_the_gradient_of_a_norm_is_that_of_autograd(
+    kind: str,
+    vectors: list[object],
+    keywords: dict[str, float],
+    function: Callable[..., torch.Tensor],
+) -> None:
+    x = torch.tensor(X, requires_grad=True)
+    gradient = np.sin(X)
+    function(x, *map(torch.as_tensor, vectors)).backward(torch.tensor(gradient))
+    name, output = next(iter(compute_gradients(kind, (gradient, X, *vectors), keywords)))
+    assert compute_relative_distance(output, x.grad.numpy()) < 1e-9, name
+
+
 def test_a_sum_has_no_gradient_of_single_numbers() -> None:
     assert not list(compute_gradients("sum", (X, X)))
