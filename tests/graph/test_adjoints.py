@@ -180,24 +180,22 @@ def test_a_bias_that_a_module_returns_has_the_gradient_of_its_backward_record():
 
 def test_a_parameter_that_a_mask_leaves_as_it_is_has_no_inferred_gradient():
     """The numbers before the mask and after it are the same, and their gradients are not."""
-    weight, masked, x, y, dy = 3.0, 3.0, 2.0, 5.0, 0.7
+    weight, masked, x, y = 3.0, 3.0, 2.0, 5.0
     calls = [
-        ("Mul", FORWARD, [weight, 1.0], masked),
-        ("MatMul", FORWARD, [x, masked], y),
-        ("MatMul", BACKWARD, [x, dy], 0.4),
-        ("Mul", BACKWARD, [0.4, 1.0], 0.3),
+        ("Mul", [weight, 1.0], masked),
+        ("MatMul", [x, masked], y),
     ]
     ops = build_op_table(
         {
             "name": [f"op{number}" for number in range(len(calls))],
             "kind": [kind for kind, *_ in calls],
             "level": ["op"] * len(calls),
-            "phase": [phase for _, phase, *_ in calls],
+            "phase": [FORWARD] * len(calls),
         }
     )
     rows = [
         (op, slot, kind, number)
-        for op, (_, _, inputs, output) in enumerate(calls)
+        for op, (_, inputs, output) in enumerate(calls)
         for kind, numbers in (("input", inputs), ("output", [output]))
         for slot, number in ((f"{kind}.{n}", number) for n, number in enumerate(numbers))
     ]
@@ -219,5 +217,4 @@ def test_a_parameter_that_a_mask_leaves_as_it_is_has_no_inferred_gradient():
     )
     side = build_flow(Trace(Source("/dump", "statistics", "", "mindspore"), ops, tensors))
     assert side.tensor_class[0] == side.tensor_class[2], "one value before the mask and after it"
-    gradients = find_gradients(side, ["mul", "matmul", "matmul", "mul"])
-    assert side.tensor_class[0] not in gradients.by_value
+    assert adjoints._list_kept_parameters(side) == {side.tensor_class[0]}
