@@ -150,9 +150,20 @@ def _may_depend_on_weights(flow: Flow, value: int) -> bool:
 
 
 def is_forward_end(flow: Flow, value: int) -> bool:
-    """Return whether a forward op computes the value and no forward op reads it."""
+    """Return whether a forward op computes the value and no forward op computes with it.
+
+    A check of a loss, whether it is finite, gives no number.
+    """
     producer = int(flow.producers[value])
     if producer < 0 or flow.phases[producer] != FORWARD:
         return False
-    consumer_phases = {flow.phases[op] for op in flow.users[value]}
-    return FORWARD not in consumer_phases
+    return not any(
+        flow.phases[op] == FORWARD and _gives_number(flow, op) for op in flow.users[value]
+    )
+
+
+def _gives_number(flow: Flow, op: int) -> bool:
+    """Return whether an op has a floating result, or none that is recorded."""
+    rows = flow.get_tensor_ids(op)
+    dtypes = flow.tensors["dtype"].to_numpy()[rows[flow.is_output[rows]]]
+    return not len(dtypes) or any(is_floating(str(dtype)) for dtype in dtypes)

@@ -16,6 +16,7 @@ from traces import (
     start_matching,
 )
 
+from dumpdiff import read
 from dumpdiff.alignment.anchors import pair_losses
 from dumpdiff.alignment.losses import find_loss, find_unscaled_losses
 from dumpdiff.graph import build_flow
@@ -62,6 +63,11 @@ def find_losses(trace):
 def test_the_loss_is_the_only_scalar_that_no_forward_op_reads(trace, name_of_dump, name):
     flow = build_flow(trace(name_of_dump))
     assert find_loss(flow) == find_value(flow, name, "output.0")
+
+
+def test_a_loss_that_is_asked_whether_it_is_finite_is_one(dump):
+    flow = build_flow(read(dump("pt_scalings") / "scalings_checked"))
+    assert find_value(flow, "Torch.isfinite.0.forward", "input.0") == find_loss(flow)
 
 
 def test_a_loss_with_a_second_term_is_no_multiple(smoothed_pair, scaled_pair):
