@@ -126,7 +126,7 @@ def _find_highest(values: Floats, owners: Ints, n_ops: int) -> Floats:
     highest = np.full(n_ops, np.nan)
     if len(values):
         starts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
-        highest[owners[starts]] = np.maximum.reduceat(values, starts)
+        highest[owners[starts]] = np.fmax.reduceat(values, starts)  # NaN is no value
     return highest
 
 
