@@ -13,6 +13,7 @@ import numpy as np
 from ..model.arrays import AnyArray, Floats
 from .activations import erf, sigmoid
 from .call import Call, Interpretations, OutputSets
+from .norms import differentiate_norm
 
 #: Epsilons of norms that record none; 0 where the recorded deviation contains it.
 _EPSILONS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3)
@@ -101,7 +102,7 @@ def compute_layer_norm_gradient(call: Call) -> OutputSets:
     leading_axes = tuple(range(x.ndim - 1))
     for name, scale in _list_scales(deviation.reshape(shape)):
         normalized = (x - mean.reshape(shape)) * scale
-        outputs = _differentiate_norm(gradient, normalized, weight, scale, (-1,))
+        outputs = differentiate_norm(gradient * weight, normalized, scale, (-1,))
         yield (
             name,
             (
@@ -128,7 +129,7 @@ def compute_batch_norm_gradient(call: Call) -> OutputSets:
         normalized = (x - mean.reshape(shape)) * scale
         weight_gradient = np.sum(gradient * normalized, axis=axes)
         bias_gradient = np.sum(gradient, axis=axes)
-        in_training = _differentiate_norm(gradient, normalized, weight.reshape(shape), scale, axes)
+        in_training = differentiate_norm(gradient * weight.reshape(shape), normalized, scale, axes)
         yield name, (in_training, weight_gradient, bias_gradient)
         in_inference = gradient * weight.reshape(shape) * scale
         yield f"{name}, inference", (in_inference, weight_gradient, bias_gradient)
@@ -159,21 +160,6 @@ def _list_scales(
     for epsilon in recorded_epsilons or _EPSILONS:
         yield f"variance + {epsilon:g}", 1 / np.sqrt(deviation + epsilon)
     yield "1 / std", deviation
-
-
-def _differentiate_norm(
-    gradient: AnyArray,
-    normalized: AnyArray,
-    weight: AnyArray,
-    scale: AnyArray,
-    axes: tuple[int, ...],
-) -> Floats:
-    """Return the gradient of x for y = weight (x - mean) scale, with statistics over ``axes``."""
-    weighted = gradient * weight
-    mean_gradient = np.mean(weighted, axis=axes, keepdims=True)
-    mean_product = np.mean(weighted * normalized, axis=axes, keepdims=True)
-    result: Floats = scale * (weighted - mean_gradient - normalized * mean_product)
-    return result
 
 
 FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {

@@ -28,9 +28,8 @@ def layer_norm(x: AnyArray, weight: AnyArray | float, bias: AnyArray | float, ep
 
     Ba et al., arXiv:1607.06450.
     """
-    centered = x - x.mean(axis=-1, keepdims=True)
-    variance = np.mean(centered * centered, axis=-1, keepdims=True)
-    result: Floats = centered / np.sqrt(variance + eps) * weight + bias
+    normalized, _ = _normalize(x, eps)
+    result: Floats = normalized * weight + bias
     return result
 
 
@@ -79,11 +78,21 @@ def compute_norm_gradients(call: Call, gradient: AnyArray) -> Interpretations:
     weighted = gradient.reshape(x.shape) * (vectors[0] if vectors else 1.0)
     for name, shape in groupings:
         normalized, scale = _normalize(x.reshape(shape), _read_eps(call))
-        grouped = weighted.reshape(shape)
-        mean_product = np.mean(grouped * normalized, axis=-1, keepdims=True)
-        mean_gradient = grouped.mean(axis=-1, keepdims=True)
-        result = scale * (grouped - mean_gradient - normalized * mean_product)
+        result = differentiate_norm(weighted.reshape(shape), normalized, scale, (-1,))
         yield name, result.reshape(x.shape)
+
+
+def differentiate_norm(
+    weighted: AnyArray, normalized: AnyArray, scale: AnyArray, axes: tuple[int, ...]
+) -> Floats:
+    """Return the gradient of x for y = weight normalized, normalized = (x - mean) scale.
+
+    ``weighted`` is that of y times the weight; mean and scale are those over ``axes``.
+    """
+    mean_gradient = np.mean(weighted, axis=axes, keepdims=True)
+    mean_product = np.mean(weighted * normalized, axis=axes, keepdims=True)
+    result: Floats = scale * (weighted - mean_gradient - normalized * mean_product)
+    return result
 
 
 def _list_channel_vectors(call: Call) -> list[AnyArray]:
