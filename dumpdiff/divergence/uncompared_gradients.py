@@ -31,12 +31,12 @@ def find_gradient_gaps(graph: JointGraph, states: States) -> list[str]:
         return []
     partners = graph.comparison.alignment.partners
     paired_values = set(partners), set(partners.values())
-    records_calls = [any(call >= 0 for call in side.flow.calls) for side in graph.sides]
     gaps = []
     for position, name in enumerate(("target", "reference")):
-        if records_calls[1 - position]:
+        side, other_side = graph.sides[position], graph.sides[1 - position]
+        if other_side.flow.records_calls:
             continue
-        side, paired = graph.sides[position], paired_values[position]
+        paired = paired_values[position]
         parameters = side.flow.parameter_values
         names = [
             parameter

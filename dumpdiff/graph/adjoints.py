@@ -68,7 +68,7 @@ class Gradients:
 
 def find_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
     """Return the gradients of one side; ``kinds`` are the canonical operator kinds of its ops."""
-    if (flow.trace.ops["forward"] >= 0).any():
+    if flow.records_calls:
         gradients = collect_recorded_gradients(flow)
     else:
         gradients = _infer_gradients(flow, kinds)
@@ -114,13 +114,11 @@ def collect_recorded_gradients(flow: Flow) -> Gradients:
             continue
         if _is_share(flow, gradient_calls, own_gradient):
             del gradient_of[value]
-    parameters = {name: value for value, name in enumerate(flow.list_column("parameter")) if name}
     has_several_readers = _count_forward_readers(flow) > 1
-    for name, gradient in _iterate_named_gradients(flow):
-        value = parameters.get(name, -1)
-        if value >= 0 and has_several_readers[value]:
+    for value, gradient in np.stack(flow.named_gradients, axis=1).tolist():
+        if has_several_readers[value]:
             gradient_of[value] = gradient  # any other one is that of one reader
-        elif value >= 0:
+        else:
             gradient_of.setdefault(value, gradient)
     for value, gradient in find_returned_gradients(flow).items():
         gradient_of.setdefault(value, gradient)
@@ -150,9 +148,7 @@ def _find_recorded_returns(flow: Flow, inputs_of: IntLists, outputs_of: IntLists
         flow, inputs_of.take(calls[records]), outputs_of.take(records)
     )
     records = records[matches]
-    n_classes = len(flow.classes)
-    written_places = flow.write_lists.rows * n_classes + flow.write_lists.values
-    is_kept = (gradients >= 0) & np.isin(records * n_classes + gradients, written_places)
+    is_kept = (gradients >= 0) & flow.write_lists.flag_members(records, gradients)
     is_cross_entropy = flag_words(
         flow.trace.ops["kind"], lambda kind: kind.endswith(".cross_entropy")
     )
@@ -182,14 +178,6 @@ def _count_forward_readers(flow: Flow) -> Ints:
     is_reader = flow.flag_phase(FORWARD) & ~flow.is_module
     lists = flow.read_lists
     return np.bincount(lists.values[is_reader[lists.rows]], minlength=len(flow.classes))
-
-
-def _iterate_named_gradients(flow: Flow) -> Iterator[tuple[str, int]]:
-    """Yield (name of a parameter, its gradient) as the record names them."""
-    names = flow.list_column("gradient_of")
-    for gradient, name in enumerate(names):
-        if name:
-            yield name, gradient
 
 
 def _is_of_log_probabilities(flow: Flow, gradient: int) -> bool:
@@ -296,12 +284,8 @@ def _collect_arguments(flow: Flow, is_argument: Flags) -> IntLists:
     """
     rows = np.flatnonzero(is_argument)
     ops, values = flow.tensors["op"].to_numpy()[rows], flow.tensor_class[rows]
-    if flow.shape_reads:
-        shape_ops, shape_values = np.array(sorted(flow.shape_reads), dtype=np.int64).T
-        n_values = len(flow.classes) + 1
-        is_shape = np.isin(ops * n_values + values + 1, shape_ops * n_values + shape_values + 1)
-        ops, values = ops[~is_shape], values[~is_shape]
-    return IntLists.from_pairs(len(flow.trace.ops), ops, values)
+    reads_elements = ~flow.flag_shape_reads(ops, values)
+    return IntLists.from_pairs(len(flow.trace.ops), ops[reads_elements], values[reads_elements])
 
 
 def _index_by_edge(
@@ -714,15 +698,9 @@ def _list_kept_parameters(flow: Flow) -> frozenset[int]:
     A triangular weight times the mask of its triangle is the same value, and has another gradient:
     which of the two is meant is not known.
     """
-    reads, n_classes = flow.read_lists, len(flow.classes)
-    rows = np.flatnonzero(flow.is_output & (flow.tensor_class >= 0))
-    returned_places = flow.tensors["op"].to_numpy()[rows] * n_classes + flow.tensor_class[rows]
-    kept_places = np.intersect1d(reads.rows * n_classes + reads.values, returned_places)
-    ops, values = np.divmod(kept_places, n_classes)
     is_parameter = (flow.classes["parameter"] != "").to_numpy()
+    rows = np.flatnonzero(flow.is_output & (flow.tensor_class >= 0))
+    ops, values = flow.tensors["op"].to_numpy()[rows], flow.tensor_class[rows]
     is_kept = flow.flag_phase(FORWARD)[ops] & ~flow.is_module[ops] & is_parameter[values]
-    return frozenset(
-        value
-        for op, value in zip(ops[is_kept].tolist(), values[is_kept].tolist(), strict=True)
-        if len(set(flow.reads[op])) > 1
-    )
+    is_kept &= flow.read_lists.flag_members(ops, values) & (flow.read_lists.counts[ops] > 1)
+    return frozenset(values[is_kept].tolist())

@@ -196,12 +196,13 @@ class Flow:
     @cached_property
     def is_shape_read(self) -> Flags:
         """(reads,) true where an op reads only the shape of a value; as ``read_lists.values``."""
-        lists = self.read_lists
-        if not self.shape_reads:
-            return np.zeros(len(lists.values), dtype=bool)
-        ops, values = np.array(sorted(self.shape_reads), dtype=np.int64).T
-        n_classes = len(self.classes)
-        return np.isin(lists.rows * n_classes + lists.values, ops * n_classes + values)
+        return self.flag_shape_reads(self.read_lists.rows, self.read_lists.values)
+
+    def flag_shape_reads(self, ops: Ints, values: Ints) -> Flags:
+        """Return whether each op reads only the shape of the value, which may be -1."""
+        shape_ops, shape_values = np.array(sorted(self.shape_reads), np.int64).reshape(-1, 2).T
+        lists = IntLists.from_pairs(len(self.trace.ops), shape_ops, shape_values)
+        return lists.flag_members(ops, values)
 
     @cached_property
     def operand_lists(self) -> IntLists:
@@ -314,6 +315,24 @@ class Flow:
             gradient_list = gradients[is_chosen][first[order]].tolist()
             gradient_of.update(zip(chosen_values[order].tolist(), gradient_list, strict=True))
         return gradient_of
+
+    @cached_property
+    def records_calls(self) -> bool:
+        """Whether backward records name their forward calls, as those of PyTorch do."""
+        return bool((self.trace.ops["forward"] >= 0).any())
+
+    @cached_property
+    def named_gradients(self) -> tuple[Ints, Ints]:
+        """Parameters, and for each the gradient that the record names after it, by class."""
+        names = self.list_column("parameter")
+        parameters = {name: value for value, name in enumerate(names) if name}
+        pairs = [
+            (parameters[name], gradient)
+            for gradient, name in enumerate(self.list_column("gradient_of"))
+            if name in parameters
+        ]
+        columns = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        return columns[0], columns[1]
 
     @cached_property
     def gradients_of_parameters(self) -> dict[str, int]:

@@ -33,7 +33,7 @@ def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) ->
     read_class = _find_overwritten_values(tensors, tensor_class)
     reads = _collect_reads(len(trace.ops), tensors, read_class)
     is_new = is_computed & (tensor_class >= 0)
-    is_new[is_new] = ~_flag_reread(tensors["op"].to_numpy()[is_new], tensor_class[is_new], reads)
+    is_new[is_new] = ~reads.flag_members(tensors["op"].to_numpy()[is_new], tensor_class[is_new])
     new_ops = tensors["op"].to_numpy()[is_new]
     writes = IntLists.from_pairs(len(trace.ops), new_ops, tensor_class[is_new]).remove_repeats()
     classes = _build_class_table(trace, tensors, tensor_class, is_new)
@@ -116,13 +116,6 @@ def _collect_reads(n_ops: int, tensors: pd.DataFrame, read_class: Ints) -> IntLi
     is_read = (tensors["slot_kind"].to_numpy() != "output") & (read_class >= 0)
     ops = tensors["op"].to_numpy()[is_read]
     return IntLists.from_pairs(n_ops, ops, read_class[is_read]).remove_repeats()
-
-
-def _flag_reread(ops: Ints, values: Ints, reads: IntLists) -> Flags:
-    """Return whether each op also reads the class that it is given with."""
-    n_classes = int(max(values.max(initial=-1), reads.values.max(initial=-1))) + 1
-    flags: Flags = np.isin(ops * n_classes + values, reads.rows * n_classes + reads.values)
-    return flags
 
 
 def _build_class_table(

@@ -33,7 +33,7 @@ def collect_parents(flow: Flow) -> IntLists:
     is_given = ~is_computed[gradients]
     given_edges = _list_next_gradients(flow, value_list[is_given], gradients[is_given])
     has_parents[given_edges[0]] = True
-    parameters, gradients = _list_parameter_gradients_by_name(flow)
+    parameters, gradients = flow.named_gradients
     is_open = ~has_parents[gradients]
     named_edges = _list_next_gradients(flow, parameters[is_open], gradients[is_open])
     further_children, further_parents = np.append(given_edges, named_edges, axis=1)
@@ -50,19 +50,6 @@ def collect_parents(flow: Flow) -> IntLists:
         np.append(children, new_children[first]),
         np.append(parents_of, new_parents[first]),
     )
-
-
-def _list_parameter_gradients_by_name(flow: Flow) -> tuple[Ints, Ints]:
-    """Return parameters, and for each the gradient that the record names after it."""
-    names = flow.list_column("parameter")
-    parameters = {name: value for value, name in enumerate(names) if name}
-    pairs = [
-        (parameters[name], gradient)
-        for gradient, name in enumerate(flow.list_column("gradient_of"))
-        if name in parameters
-    ]
-    columns = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    return columns[0], columns[1]
 
 
 def _list_next_gradients(flow: Flow, values: Ints, gradients: Ints) -> Ints:

@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from .arrays import Ints
+from .arrays import Flags, Ints
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,13 @@ class IntLists:
         pairs = rows * (int(self.values.max()) + 1) + self.values
         first = np.sort(np.unique(pairs, return_index=True)[1])
         return IntLists.from_pairs(len(self), rows[first], self.values[first])
+
+    def flag_members(self, rows: Ints, values: Ints) -> Flags:
+        """Return (values,) whether the list of each row holds the value, which may be -1."""
+        n_values = int(max(self.values.max(initial=-1), values.max(initial=-1))) + 2
+        own_places = self.rows * n_values + self.values + 1
+        flags: Flags = np.isin(rows * n_values + values + 1, own_places)
+        return flags
 
     def invert(self, n_values: int) -> IntLists:
         """Return for each value below ``n_values`` the rows that have it, in order."""

@@ -225,7 +225,7 @@ def _sum_recorded_gradients(
     Such are the gradients of gathered keys and values, and of a weight that is used twice.
     """
     flow = siblings.flows[siblings.base]
-    if not (flow.trace.ops["forward"] >= 0).any():
+    if not flow.records_calls:
         return
     values = flow.tensor_class[siblings.rows[:, siblings.base]]
     relation_of: dict[int, Relation] = {}

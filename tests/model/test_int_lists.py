@@ -27,6 +27,12 @@ class TestIntLists:
             (0,), (3, 1, 3), (), (0,),
         ]  # fmt: skip
 
+    def test_a_value_is_a_member_of_the_lists_that_hold_it(self):
+        lists = IntLists.from_lists([(3, -1), (), (0,)])
+        rows, values = np.array([0, 0, 0, 1, 2, 2]), np.array([3, -1, 0, 3, 0, -1])
+        assert lists.flag_members(rows, values).tolist() == [True, True, False, False, True, False]
+        assert not IntLists.from_lists([(), ()]).flag_members(rows[:0], values[:0]).any()
+
     def test_inverted_lists_have_the_rows_of_each_value(self):
         assert list(IntLists.from_lists(LISTS).invert(5)) == [(2,), (0,), (), (0, 0), ()]
 
