@@ -107,7 +107,7 @@ class Ancestries:
         if known_ancestry is not None:
             return known_ancestry.cancellation
         cancellation = 1.0
-        for parent in self._graph.list_parents(node):
+        for parent in self._graph.parents[node]:
             beyond = self._find_beyond(parent, node)
             if beyond is not None:
                 parent_cancellation = max(self._cancellations[parent], beyond.cancellation)
@@ -139,7 +139,7 @@ class Ancestries:
 
     def _collect(self, node: int) -> Ancestry:
         """Return the ancestry of a node; an incomparable parent is replaced by its own ancestry."""
-        parents = self._graph.list_parents(node)
+        parents = self._graph.parents[node]
         if not parents:
             return _NO_ANCESTRY
         state, ranks = self._state, self._graph.ranks

@@ -204,7 +204,7 @@ def _bound_extremes(graph: JointGraph, node: int) -> float:
     errors of normal distribution, see ``comparison.statistics``. Those of a function such as tanh
     are large in few elements, which no statistic of the function shows.
     """
-    if not _is_difference_of_extreme(graph, node):
+    if not _have_equal_sums(graph, node):
         return 0.0
     side = graph.sides[0]
     size = float(side.flow.sizes[int(side.classes[node])])
@@ -212,7 +212,7 @@ def _bound_extremes(graph: JointGraph, node: int) -> float:
     return tolerance * math.sqrt(size) / float(compute_extreme_factors(np.array([size]))[0])
 
 
-def _is_difference_of_extreme(graph: JointGraph, node: int) -> bool:
+def _have_equal_sums(graph: JointGraph, node: int) -> bool:
     """Return whether mean and norm differ by no more than the tolerance."""
     scales: list[float] = []
     means: list[float] = []
@@ -266,7 +266,7 @@ def _apply_to_extremes(graph: JointGraph, node: int, root: int) -> float:
     The root of numbers near zero differs by far more than they do. 0 if another statistic decides,
     or if mean or norm differ by more than the tolerance.
     """
-    if not _is_difference_of_extreme(graph, node):
+    if not _have_equal_sums(graph, node):
         return 0.0
     pairs = graph.comparison.pairs
     column = str(pairs["statistic"].iat[node])

@@ -152,24 +152,6 @@ class JointGraph:
         """(parents, children) of all edges, those of one child next to each other."""
         return self.parents.values, self.parents.rows
 
-    def list_parents(self, node: int) -> list[int]:
-        """Return the parents of a node; in loops ``parents`` is several times slower."""
-        starts, parents = self._parent_lists
-        return parents[starts[node] : starts[node + 1]]
-
-    @cached_property
-    def _parent_lists(self) -> tuple[list[int], list[int]]:
-        return self.parents.starts.tolist(), self.parents.values.tolist()
-
-    def list_children(self, node: int) -> list[int]:
-        """Return the children of a node; in loops ``children`` is several times slower."""
-        starts, children = self._child_lists
-        return children[starts[node] : starts[node + 1]]
-
-    @cached_property
-    def _child_lists(self) -> tuple[list[int], list[int]]:
-        return self.children.starts.tolist(), self.children.values.tolist()
-
     @cached_property
     def children(self) -> IntLists:
         """Per node: the nodes that are computed from it, by either record."""

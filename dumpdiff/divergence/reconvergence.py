@@ -134,8 +134,8 @@ def _list_ends(
     comes of it. Then x is the end, in place of x / 2.
     """
     ends: dict[int, None] = {}
-    for child in graph.list_children(node):
-        if state[child] not in UNKNOWN or graph.list_children(child):
+    for child in graph.children[node]:
+        if state[child] not in UNKNOWN or graph.children[child]:
             ends[child] = None
         elif child in returned_nodes:
             ends.update(dict.fromkeys(sorted(returned_nodes[child] - {node})))
@@ -152,7 +152,7 @@ def _select_forward_ends(graph: JointGraph, state: Sequence[str], ends: list[int
     """
     forward_ends = [end for end in ends if graph.phase[end] == FORWARD]
     unknown_ends = [end for end in forward_ends if state[end] in UNKNOWN]
-    lost_ends = [end for end in unknown_ends if not graph.list_children(end)]
+    lost_ends = [end for end in unknown_ends if not graph.children[end]]
     if len({bool(graph.target_classes[end] >= 0) for end in lost_ends}) == 1:
         forward_ends = [end for end in forward_ends if end not in lost_ends] or forward_ends
     return forward_ends or ends
@@ -185,7 +185,7 @@ def _mark_compared_at_ends(
     open_nodes = graph.sort_nodes(~is_compared)[::-1]
     for is_second_pass in (False, True):
         for node in open_nodes:
-            ends = graph.list_children(node)
+            ends: Sequence[int] = graph.children[node]
             if is_second_pass and node in returned_nodes:
                 ends = [*ends, *returned_nodes[node]]
             touches_difference[node] |= any(touches_difference[end] for end in ends)
@@ -206,7 +206,7 @@ def _find_rearranged_nodes(
         node
         for node in np.flatnonzero(flag_different_tensors(graph)).tolist()
         if state[node] == INTRODUCED
-        and any(is_covered[end] for end in graph.list_children(node))
+        and any(is_covered[end] for end in graph.children[node])
         and is_rearranged(graph, node)
     }
 
@@ -235,7 +235,7 @@ def _find_uncompared_gradients(
         missing_sizes = {sizes[node] for node in named_nodes}
         uncompared_nodes.update(named_nodes)
         for node in range(n_pairs, graph.n_nodes):
-            is_result = other_classes[node] >= 0 and not graph.list_children(node)
+            is_result = other_classes[node] >= 0 and not graph.children[node]
             if is_result and graph.phase[node] == BACKWARD and sizes[node] in missing_sizes:
                 uncompared_nodes.add(node)
     return {node for node in uncompared_nodes if state[node] in UNKNOWN}
@@ -284,7 +284,7 @@ def _find_removing_results(
     sizes = _measure_sizes(graph).tolist()
     results: dict[int, list[int]] = {}
     for node, returned in returned_nodes.items():
-        if state[node] not in DIVERGED or graph.list_children(node):
+        if state[node] not in DIVERGED or graph.children[node]:
             continue
         results[node] = sorted(end for end in returned if sizes[end] == sizes[node])
     return results
@@ -503,7 +503,7 @@ def _has_other_readers(graph: JointGraph, node: int) -> bool:
     that is doubled until it is clipped goes through the same operators on both sides.
     """
     n_pairs = len(graph.comparison.pairs)
-    for reader in graph.list_children(node):
+    for reader in graph.children[node]:
         if reader < n_pairs and graph.phase[reader] == graph.phase[node]:
             kind_t, kind_r = _get_producer_kinds(graph, reader)
             if kind_t == kind_r and not _is_compensated(graph, node, reader):

@@ -231,7 +231,7 @@ def _has_unexplained_gradients(graph: JointGraph, state: list[str]) -> bool:
         return False
     explained_nodes: set[int] = set()
     for node in graph.order:
-        has_explained_parent = not explained_nodes.isdisjoint(graph.list_parents(node))
+        has_explained_parent = not explained_nodes.isdisjoint(graph.parents[node])
         if has_explained_parent or node in introduced_nodes:
             explained_nodes.add(node)
         elif state[node] in (PROPAGATED, AMPLIFIED):
@@ -250,7 +250,7 @@ def _demote_consequences(graph: JointGraph, state: list[str], errors: Floats) ->
     is_statistical = (graph.comparison.pairs["metric"] == "statistics").to_numpy()
     largest_before = [0.0] * graph.n_nodes
     for node in graph.order:
-        parents = graph.list_parents(node)
+        parents = graph.parents[node]
         if parents:
             largest_before[node] = max(largest_before[parent] for parent in parents)
         if state[node] != INTRODUCED:

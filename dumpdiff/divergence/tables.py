@@ -218,7 +218,7 @@ def _flag_open_ends(graph: JointGraph, states: States) -> Flags:
     is_reconverged = (states.state == RECONVERGED).tolist()
     for node in reversed(graph.sort_nodes(states.state != AGREEING)):
         if not is_reconverged[node] or has_open_end[node]:
-            for parent in graph.list_parents(node):
+            for parent in graph.parents[node]:
                 has_open_end[parent] = True
     is_end: Flags = graph.children.counts == 0
     return np.array(has_open_end, dtype=bool) | is_end

@@ -42,7 +42,7 @@ def find_unread_gradients(
     sums_of = {
         node: _find_sums(graph, state, gradients_of, node, sorted(values))
         for node, values in values_of.items()
-        if graph.phase[node] == BACKWARD and unused_nodes >= set(graph.list_children(node))
+        if graph.phase[node] == BACKWARD and unused_nodes >= set(graph.children[node])
     }
     return {
         node: {end: _compute_share(graph, node, end) for end in sums}
@@ -82,12 +82,12 @@ def _find_sums(
     n_pairs = len(graph.comparison.pairs)
     sums: set[int] = set()
     guessed_sums: set[int] = set()
-    if not all(graph.list_parents(value) for value in values):
+    if not all(graph.parents[value] for value in values):
         return []  # the gradient of a parameter is an end
     pending = [
         (operand, value in graph.guessed_nodes)
         for value in values
-        for operand in graph.list_parents(value)
+        for operand in graph.parents[value]
     ]
     seen = {*values, *(operand for operand, _ in pending)}
     for value, follows_guess in pending:  # grows on the way
@@ -96,7 +96,7 @@ def _find_sums(
         if _is_given(graph, value):  # of a parameter without a name both sides have the gradient
             other_gradients = {other for other in other_gradients if other < n_pairs}
         elif not other_gradients:
-            operands = graph.list_parents(value)
+            operands = list(graph.parents[value])
             if not operands or len(seen) > _MAX_VALUES:
                 return []
             if is_guessed:  # what has a gradient is more than a guess

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, pairwise
 
 import numpy as np
@@ -36,7 +37,13 @@ class IntLists:
         return len(self.starts) - 1
 
     def __getitem__(self, row: int) -> tuple[int, ...]:
-        return tuple(self.values[self.starts[row] : self.starts[row + 1]].tolist())
+        starts, values = self._python_lists
+        return tuple(values[starts[row] : starts[row + 1]])
+
+    @cached_property
+    def _python_lists(self) -> tuple[list[int], list[int]]:
+        """``starts`` and ``values``; a part of an array takes several times as long in a loop."""
+        return self.starts.tolist(), self.values.tolist()
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         values = self.values.tolist()

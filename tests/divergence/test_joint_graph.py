@@ -158,9 +158,10 @@ def test_the_dataflow_is_joined_again_only_if_other_pairs_agree(trace):
 
 def test_lists_of_parents_and_children_are_those_of_the_edges(trace):
     graph = build_graph(trace("pt_none"), trace("pt_none"))
+    parents, children = graph.edges
     for node in range(graph.n_nodes):
-        assert graph.list_parents(node) == list(graph.parents[node])
-        assert graph.list_children(node) == list(graph.children[node])
+        assert list(graph.parents[node]) == parents[children == node].tolist()
+        assert list(graph.children[node]) == children[parents == node].tolist()
 
 
 def test_chosen_nodes_are_sorted_parents_first(trace):
