@@ -107,11 +107,7 @@ class Flow:
     @cached_property
     def first_consumers(self) -> Ints:
         """(classes,) the first op that reads each class, -1 if no op does."""
-        lists = self.consumer_lists
-        first_consumers = np.full(len(lists), -1)
-        is_read = lists.counts > 0
-        first_consumers[is_read] = lists.values[lists.starts[:-1][is_read]]
-        return first_consumers
+        return self.consumer_lists.first_values
 
     def list_reads(self, ops: Ints) -> tuple[Ints, Ints]:
         """Return (class, position in ``ops``) of all that some ops read, in slot order."""

@@ -121,10 +121,9 @@ def _find_parameter_paths(flow: Flow, modules: Mapping[str, str]) -> list[str]:
         has_path = (path_numbers > 0) & is_open[lists.rows]
         paths_of = IntLists.from_pairs(len(lists), lists.rows[has_path], path_numbers[has_path])
         is_open[lists.rows[has_path]] = False
-        first_numbers = paths_of.values[paths_of.starts[:-1][paths_of.counts > 0]]
         own_paths = np.array([find_common_path([path]) for path in known_paths], dtype=object)
         ops = np.flatnonzero(paths_of.counts)
-        paths[ops] = own_paths[first_numbers]
+        paths[ops] = own_paths[paths_of.first_values[ops]]
         for op in np.flatnonzero(paths_of.counts > 1).tolist():
             op_paths = sorted({str(known_paths[number]) for number in paths_of[op]})
             paths[op] = find_common_path(op_paths)

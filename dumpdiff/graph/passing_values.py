@@ -23,9 +23,8 @@ def flag_passing_values(consumers: IntLists, phases: Ints, has_results: Flags) -
     ``has_results`` (ops,) whether an op writes something. Only the reads in the phase of the first
     one count.
     """
-    is_read = consumers.counts > 0
-    first_ops = np.full(len(consumers), -1)
-    first_ops[is_read] = consumers.values[consumers.starts[:-1][is_read]]
+    first_ops = consumers.first_values
+    is_read = first_ops >= 0
     rows, ops = consumers.rows, consumers.values
     is_in_phase = phases[ops] == phases[first_ops[rows]]
     last_ops = first_ops.copy()

@@ -41,14 +41,15 @@ def collect_parents(flow: Flow) -> IntLists:
     parents_of = np.concatenate([operands_of.values, further_parents])
     terms, sums = np.array(list(_iterate_zero_terms(flow)), dtype=np.int64).reshape(-1, 2).T
     contributions, totals = _collect_contributions(flow)
-    new_children, new_parents = np.append(sums, totals), np.append(terms, contributions)
-    places = new_children * n_classes + new_parents
-    first = np.sort(np.unique(places, return_index=True)[1])
-    first = first[~np.isin(places[first], children * n_classes + parents_of)]
+    known_parents = IntLists.from_pairs(n_classes, children, parents_of)
+    further = IntLists.from_pairs(
+        n_classes, np.append(sums, totals), np.append(terms, contributions)
+    ).remove_repeats()
+    is_new = ~known_parents.flag_members(further.rows, further.values)
     return IntLists.from_pairs(
         n_classes,
-        np.append(children, new_children[first]),
-        np.append(parents_of, new_parents[first]),
+        np.append(children, further.rows[is_new]),
+        np.append(parents_of, further.values[is_new]),
     )
 
 

@@ -60,6 +60,14 @@ class IntLists:
         """(values,) the row of each value."""
         return np.repeat(np.arange(len(self)), self.counts)
 
+    @property
+    def first_values(self) -> Ints:
+        """(rows,) the first value of each list, -1 for an empty one."""
+        first_values = np.full(len(self), -1)
+        is_filled = self.counts > 0
+        first_values[is_filled] = self.values[self.starts[:-1][is_filled]]
+        return first_values
+
     def take(self, rows: Ints) -> IntLists:
         """Return the lists of these rows."""
         counts = self.counts[rows]

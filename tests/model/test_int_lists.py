@@ -27,6 +27,9 @@ class TestIntLists:
             (0,), (3, 1, 3), (), (0,),
         ]  # fmt: skip
 
+    def test_the_first_value_of_an_empty_list_is_minus_one(self):
+        assert IntLists.from_lists(LISTS).first_values.tolist() == [3, -1, 0]
+
     def test_a_value_is_a_member_of_the_lists_that_hold_it(self):
         lists = IntLists.from_lists([(3, -1), (), (0,)])
         rows, values = np.array([0, 0, 0, 1, 2, 2]), np.array([3, -1, 0, 3, 0, -1])
