@@ -105,7 +105,6 @@ FAULTS: Mapping[str, Fault] = {
         "time-embedding-order",
         change_model(are_sines_first=True),
         lambda *_: [Anywhere(r"(?i)\b(co)?sine?s?\b|order|exchang|swap")],
-        held_out=True,
         equivalents=("input-order", "input-source", "split-order", "channel-order"),
     ),
     "latent_scale": Fault(
@@ -113,7 +112,6 @@ FAULTS: Mapping[str, Fault] = {
         "constant-factor",
         change_model(latent_scale=0.13025),
         lambda faulty, clean: [Ratio(faulty.latent_scale / clean.latent_scale)],
-        held_out=True,
         equivalents=("scale", "argument"),
     ),
 }

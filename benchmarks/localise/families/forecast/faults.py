@@ -105,14 +105,12 @@ FAULTS: Mapping[str, Fault] = {
         "gated networks take the first half as the gate, as another port writes them",
         "split-order",
         change_model(is_gate_first=True),
-        held_out=True,
         equivalents=("gate-order", "gate-up-swapped", "input-order", "input-source", "weight-rows"),
     ),
     "local_centered": Fault(
         "the local convolutions are padded on both sides, pad_mode same, not causally",
         "causal-shift",
         change_model(is_local_centered=True),
-        held_out=True,
         equivalents=("padding-mode", "row-shift", "argument"),
     ),
 }

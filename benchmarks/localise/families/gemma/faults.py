@@ -134,14 +134,12 @@ FAULTS: Mapping[str, Fault] = {
         change_model(activation="gelu_erf"),
         lambda *_: [Anywhere("(?i)gelu")],
         equivalents=("activation-kind", "argument"),
-        held_out=True,
     ),
     "turned_first": Fault(
         "queries and keys are normed behind the rotation, not before it",
         "layer-order",
         change_model(is_turned_first=True),
         equivalents=("input-source",),
-        held_out=True,
     ),
 }
 

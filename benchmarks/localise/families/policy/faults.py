@@ -124,14 +124,12 @@ FAULTS: Mapping[str, Fault] = {
         "the trunk's norm is behind the first tanh, not before it",
         "layer-order",
         change_model(is_norm_late=True),
-        held_out=True,
         equivalents=("input-source", "input-order"),
     ),
     "values_unclipped": Fault(
         "the loss of values has no clipped term, as in the paper",
         "missing-step",
         change_model(are_values_clipped=False),
-        held_out=True,
         equivalents=("clamp", "loss-threshold", "loss-kind", "missing-term", "input-source"),
     ),
 }

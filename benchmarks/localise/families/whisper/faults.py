@@ -98,7 +98,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(log_base=math.e),
         lambda faulty, clean: [Ratio(math.log(clean.log_base) / math.log(faulty.log_base))],
         equivalents=("scale", "missing-step", "argument"),
-        held_out=True,
     ),
     "reserved_positions": Fault(
         "the decoder's positions begin behind two reserved rows, as Bart's do",
@@ -106,7 +105,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(first_position=2),
         lambda *_: [Anywhere(r"shift|offset|added|row|position|-?\b2\b")],
         equivalents=("row-shift", "weight-rows", "input-source", "argument"),
-        held_out=True,
     ),
 }
 
