@@ -1,7 +1,8 @@
 """The match between two sides while it grows: which value class and which op is which, and why.
 
-This is the one mutable object of the package. The stages of the alignment add pairs and never
-remove any. Names that end in ``_t`` belong to the target, those in ``_r`` to the reference.
+This is the one mutable object of the package. The stages of the alignment add pairs; only
+:mod:`.partial_sums` removes some. Names that end in ``_t`` belong to the target, those in ``_r``
+to the reference.
 """
 
 from __future__ import annotations
@@ -205,6 +206,14 @@ class Matching:
         if self.classes_t[t] == r:
             self.states.append(t)
         return is_added
+
+    def unpair(self, t: int, r: int) -> None:
+        """Separate two paired classes, and their producers if these are a pair."""
+        self.partners_t[t], self.partners_r[r] = -1, -1
+        del self.evidence[t], self.confidence[t]
+        op_t, op_r = self.producer_t[t], self.producer_r[r]
+        if op_t >= 0 and op_r >= 0 and self.op_partners_t[op_t] == op_r:
+            self.op_partners_t[op_t], self.op_partners_r[op_r] = -1, -1
 
     def _add_pair(self, t: int, r: int, evidence: str, confidence: float) -> None:
         self.partners_t[t], self.partners_r[r] = r, t

@@ -17,6 +17,7 @@ from .lineage import pair_by_lineage
 from .losses import pair_mistakable_losses
 from .matches import Matching, NewWeight
 from .noise import find_agreeing_classes
+from .partial_sums import separate_partial_sums
 from .roles import pair_by_role
 from .sides import PreparedSide, prepare_side
 from .slot_pairs import SlotPair, find_slot_pairs
@@ -135,6 +136,7 @@ def align_sides(target: PreparedSide, reference: PreparedSide, rules: Rules) -> 
     anchors.pair_twins(matching)
     anchors.pair_losses(matching)
     pair_idle_ops(matching)
+    separate_partial_sums(matching)
     groups = find_fused_groups(
         matching, rules, (updates_t, updates_r), (gradients_t.by_value, gradients_r.by_value)
     )

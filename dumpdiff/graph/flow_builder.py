@@ -28,7 +28,9 @@ def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) ->
     contents = compute_content_checksums(trace, tensors)
     tensors = tensors.copy(deep=False)  # a column is replaced, none is written to
     tensors["content"] = contents
-    tensor_class = assign_classes(tensors, low_precision, updates, counters, contents)
+    tensor_class = assign_classes(
+        tensors, low_precision, updates, counters, contents, ops=trace.ops
+    )
     is_computed = _flag_computed(trace, tensors)
     read_class = _find_overwritten_values(tensors, tensor_class)
     reads = _collect_reads(len(trace.ops), tensors, read_class)

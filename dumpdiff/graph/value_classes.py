@@ -136,6 +136,7 @@ def assign_classes(
     updates: Flags | None = None,
     counters: Flags | None = None,
     contents: Ints | None = None,
+    ops: pd.DataFrame | None = None,
 ) -> Ints:
     """Return the value class of each tensor, 0..n-1 by first appearance.
 
@@ -143,13 +144,15 @@ def assign_classes(
     means that mean and norm were computed in the tensor's dtype. ``updates`` (rows,) marks what
     optimizers read and write. ``counters`` (rows,) marks counts of steps: an optimizer that keeps
     one for each weight has one value of it. ``contents`` (rows,) are checksums of what was read of
-    tensors, -1 for nothing; those of other contents are not equal.
+    tensors, -1 for nothing; those of other contents are not equal. ``ops`` tells which ops ran in
+    a call of a module.
 
     Two tensors are one class if a recorded edge joins them, if their checksums are equal, or if
     element count, max and min are identical and mean and norm agree to summation order (exactly,
     for updates, because a step may change less). Tensors without information (all ones, zeros) are
-    only joined to the latest output that looks the same. So are complex ones: what is recorded of
-    them are magnitudes, which a rotation leaves as they are.
+    only joined to the latest output that looks the same, and so is what a module returns, if an op
+    inside it computed that. So are complex ones: what is recorded of them are magnitudes, which a
+    rotation leaves as they are.
     """
     n_rows = len(tensors)
     is_usable = tensors["trusted"].to_numpy() & ~flag_immediates(tensors)
@@ -163,7 +166,7 @@ def assign_classes(
         _find_equal_statistics(tensors, is_chosen, low_precision, is_exact, contents),
         _find_equal_checksums(tensors, tensors["hash"].to_numpy(), is_usable, ""),
         _find_equal_checksums(tensors, _select_given_contents(tensors, contents), is_usable, -1),
-        _find_latest_outputs(tensors, is_usable & ~is_informative, contents),
+        _find_latest_outputs(tensors, is_usable & ~is_informative, contents, ops),
     ]
     if counters is not None:
         joins.append(_find_equal_numbers(tensors, is_usable & counters))
@@ -316,8 +319,13 @@ def _find_equal_checksums(
     return np.stack([rows[order[:-1]][is_equal], rows[order[1:]][is_equal]])
 
 
-def _find_latest_outputs(tensors: pd.DataFrame, is_chosen: Flags, contents: Ints) -> Ints:
-    """Return (2, n) chosen inputs without producer, and the latest output that looks the same."""
+def _find_latest_outputs(
+    tensors: pd.DataFrame, is_chosen: Flags, contents: Ints, ops: pd.DataFrame | None
+) -> Ints:
+    """Return (2, n) chosen inputs without producer, and the latest output that looks the same.
+
+    So are outputs of modules, and the output of an op inside.
+    """
     has_numbers = tensors["max"].notna() | (tensors["nonfinite"] == 1)
     rows = np.flatnonzero(is_chosen & has_numbers.to_numpy())
     keys = [
@@ -330,12 +338,34 @@ def _find_latest_outputs(tensors: pd.DataFrame, is_chosen: Flags, contents: Ints
     for key in keys:
         is_repeat[1:] &= key[order[1:]] == key[order[:-1]]
     is_repeat[:1] = False
-    groups = np.cumsum(~is_repeat)
-    is_output = tensors["slot_kind"].to_numpy()[rows[order]] == "output"
-    has_producer = tensors["source_tensor"].to_numpy()[rows[order]] >= 0
-    # position of the latest output at or before each row of a group, -1 if there is none
-    positions = np.where(is_output, np.arange(len(rows)), -1)
-    offsets = groups * (len(rows) + 1)
-    latest = np.maximum.accumulate(positions + offsets) - offsets
-    is_linked = ~is_output & ~has_producer & (latest >= 0)
-    return np.stack([rows[order[is_linked]], rows[order[latest[is_linked]]]])
+    groups: Ints = np.cumsum(~is_repeat)
+    rows = rows[order]
+    is_output = tensors["slot_kind"].to_numpy()[rows] == "output"
+    if ops is not None:
+        is_module = (ops["level"].to_numpy() == "module")[tensors["op"].to_numpy()[rows]]
+        positions = _find_latest(groups, is_output & ~is_module)
+        returned = np.flatnonzero(is_output & is_module & (positions >= 0))
+        calls, inner_ops = tensors["op"].to_numpy()[rows[[returned, positions[returned]]]]
+        is_output[returned[_flag_inside(ops, inner_ops, calls)]] = False
+    has_producer = tensors["source_tensor"].to_numpy()[rows] >= 0
+    positions = _find_latest(groups, is_output)
+    is_linked = ~is_output & ~has_producer & (positions >= 0)
+    return np.stack([rows[is_linked], rows[positions[is_linked]]])
+
+
+def _find_latest(groups: Ints, is_chosen: Flags) -> Ints:
+    """Return the latest chosen position at or before each one of its group, -1 if none is."""
+    positions = np.where(is_chosen, np.arange(len(groups)), -1)
+    offsets = groups * (len(groups) + 1)
+    latest: Ints = np.maximum.accumulate(positions + offsets) - offsets
+    return latest
+
+
+def _flag_inside(ops: pd.DataFrame, inner_ops: Ints, calls: Ints) -> Flags:
+    """Return whether each op ran in the call of a module."""
+    parents = np.append(ops["parent"].to_numpy(), -1)
+    outer, is_inside = parents[inner_ops], np.zeros(len(calls), dtype=bool)
+    while (outer >= 0).any():
+        is_inside |= outer == calls
+        outer = parents[outer]
+    return is_inside
