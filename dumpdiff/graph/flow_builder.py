@@ -36,6 +36,7 @@ def build_flow(trace: Trace, progress: Callable[[float], None] | None = None) ->
     reads = _collect_reads(len(trace.ops), tensors, read_class)
     is_new = is_computed & (tensor_class >= 0)
     is_new[is_new] = ~reads.flag_members(tensors["op"].to_numpy()[is_new], tensor_class[is_new])
+    is_new &= ~_flag_passed_on(trace, tensors, tensor_class, reads)
     new_ops = tensors["op"].to_numpy()[is_new]
     writes = IntLists.from_pairs(len(trace.ops), new_ops, tensor_class[is_new]).remove_repeats()
     classes = _build_class_table(trace, tensors, tensor_class, is_new)
@@ -118,6 +119,24 @@ def _collect_reads(n_ops: int, tensors: pd.DataFrame, read_class: Ints) -> IntLi
     is_read = (tensors["slot_kind"].to_numpy() != "output") & (read_class >= 0)
     ops = tensors["op"].to_numpy()[is_read]
     return IntLists.from_pairs(n_ops, ops, read_class[is_read]).remove_repeats()
+
+
+def _flag_passed_on(
+    trace: Trace, tensors: pd.DataFrame, tensor_class: Ints, reads: IntLists
+) -> Flags:
+    """Return (tensors,) what a forward call of a module returns and an op before its end has read.
+
+    The module did not compute that: it passes on what it was given, or what an op inside cut from
+    it without a record, such as ``chunk``.
+    """
+    first_readers = reads.invert(int(tensor_class.max(initial=-1)) + 1).first_values
+    ops = tensors["op"].to_numpy()
+    is_module = ((trace.ops["level"] == "module") & (trace.ops["phase"] == FORWARD)).to_numpy()[ops]
+    rows = np.flatnonzero(is_module & (tensor_class >= 0))
+    readers = first_readers[tensor_class[rows]]
+    flags = np.zeros(len(tensors), dtype=bool)
+    flags[rows] = (readers >= 0) & (readers < ops[rows])
+    return flags
 
 
 def _build_class_table(

@@ -19,13 +19,20 @@ _MAX_SEARCHED_VALUES = 64
 def collect_parents(flow: Flow) -> IntLists:
     """Return per class the classes it was computed from: the operands of its producer.
 
-    The gradient that a backward record was given comes from the gradients of what its value feeds.
+    What a module returns and no recorded op computed, such as the ``cat`` at its end, comes from
+    the results inside that no op reads, and from those operands that are no smaller. The gradient
+    that a backward record was given comes from the gradients of what its value feeds.
     """
     n_classes = len(flow.classes)
     is_computed = flow.producers >= 0
     computed_values = np.flatnonzero(is_computed)
     operands_of = flow.operand_lists.take(flow.producers[computed_values])
     children = computed_values[operands_of.rows]
+    inner_children, inner_results = _list_inner_results(flow)
+    is_operand = ~np.isin(children, inner_children)
+    is_operand |= flow.sizes[operands_of.values] >= flow.sizes[children]
+    children = np.append(children[is_operand], inner_children)
+    operands = np.append(operands_of.values[is_operand], inner_results)
     has_parents = np.zeros(n_classes, dtype=bool)
     has_parents[children] = True
     value_list = np.array(list(flow.recorded_gradients), dtype=np.int64)
@@ -38,7 +45,7 @@ def collect_parents(flow: Flow) -> IntLists:
     named_edges = _list_next_gradients(flow, parameters[is_open], gradients[is_open])
     further_children, further_parents = np.append(given_edges, named_edges, axis=1)
     children = np.concatenate([children, further_children])
-    parents_of = np.concatenate([operands_of.values, further_parents])
+    parents_of = np.concatenate([operands, further_parents])
     terms, sums = np.array(list(_iterate_zero_terms(flow)), dtype=np.int64).reshape(-1, 2).T
     contributions, totals = _collect_contributions(flow)
     known_parents = IntLists.from_pairs(n_classes, children, parents_of)
@@ -51,6 +58,22 @@ def collect_parents(flow: Flow) -> IntLists:
         np.append(children, further.rows[is_new]),
         np.append(parents_of, further.values[is_new]),
     )
+
+
+def _list_inner_results(flow: Flow) -> tuple[Ints, Ints]:
+    """Return values that modules computed, and for each a result inside that no op reads."""
+    lists, parents = flow.write_lists, flow.trace.ops["parent"].to_numpy()
+    is_forward = flow.flag_phase(FORWARD)[lists.rows] & (flow.sizes[lists.values] > 1)
+    is_module = flow.is_module[lists.rows]
+    is_returned = is_forward & is_module & (flow.producers[lists.values] == lists.rows)
+    values_of = IntLists.from_pairs(len(lists), lists.rows[is_returned], lists.values[is_returned])
+    is_unread = is_forward & ~is_module & (flow.first_consumers[lists.values] < 0)
+    calls, results = parents[lists.rows[is_unread]], lists.values[is_unread]
+    is_open = calls >= 0
+    calls, results = calls[is_open], results[is_open]
+    values, positions = values_of.take(calls).values, values_of.take(calls).rows
+    is_part = flow.sizes[results[positions]] <= flow.sizes[values]
+    return values[is_part], results[positions][is_part]
 
 
 def _list_next_gradients(flow: Flow, values: Ints, gradients: Ints) -> Ints:
