@@ -73,8 +73,8 @@ class Model:
     projector_gelu: str = "erf"  #: or 'tanh'
     are_images_scaled: bool = False  #: multiplied by the root of HIDDEN, too
     are_placeholders_counted: bool = False  #: they are labels, too
-    are_images_bidirectional: bool = False  #: vectors of an image see each other
-    is_tower_stopped: bool = False  #: no gradient to what is in front of the projector
+    are_images_bidirectional: bool = False  #: the mask compares times, not places in a sequence
+    is_cache_detached: bool = False  #: no gradient to keys and values of the last layer
     are_angles_half: bool = False  #: positions times frequencies in bfloat16
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=2e-3, beta2=0.95, weight_decay=0.1)

@@ -55,7 +55,7 @@ def build_loss(model: Model) -> nn.Cell:
         model.are_sections_interleaved
         or model.are_heads_normed_together
         or model.are_images_scaled
-        or model.is_tower_stopped
+        or model.are_images_bidirectional
         or model.are_angles_half
     ):
         raise SystemExit("the fault is one of the PyTorch net")
@@ -171,17 +171,15 @@ class VisionSdpa(nn.Cell):
         return self.out_proj(mint.permute(context, (0, 2, 1, 3)).reshape(BATCH, PATCHES, VISION))
 
 
-class Gelu(nn.Cell):
-    """Gelu, in the tanh form or exact."""
+class WrittenGelu(nn.Cell):
+    """Gelu in plain arithmetic, in the tanh form or exact."""
 
-    def __init__(self, approximate: str, *, is_written_out: bool) -> None:
+    def __init__(self, *, approximate: bool) -> None:
         super().__init__()
-        self.approximate, self.is_written_out = approximate, is_written_out
+        self.approximate = approximate
 
     def construct(self, x):
-        if not self.is_written_out:
-            return ops.gelu(x, approximate=self.approximate)
-        if self.approximate == "tanh":
+        if self.approximate:
             inner = math.sqrt(2 / math.pi) * x * (1 + 0.044715 * x * x)
             return x * 0.5 * (1 + ops.tanh(inner))
         return x * 0.5 * (1 + ops.erf(x / math.sqrt(2)))
@@ -197,7 +195,8 @@ class VisionEncoderLayer(nn.Cell):
         self.self_attn = VisionSdpa(model, path)
         self.layer_norm2 = LayerNorm(model, f"{path}.norm2")
         self.fc1 = build_dense(model, f"{path}.up")
-        self.gelu = Gelu("tanh", is_written_out=model.variant == "sequence_first")
+        gelu = WrittenGelu if model.variant == "sequence_first" else nn.GELU
+        self.gelu = gelu(approximate=True)
         self.fc2 = build_dense(model, f"{path}.down")
 
     def construct(self, x, cos, sin):
@@ -229,16 +228,22 @@ class Projector(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.dense1 = build_dense(model, "projector.up")
-        approximate = "none" if model.projector_gelu == "erf" else "tanh"
-        self.act = Gelu(approximate, is_written_out=model.variant == "sequence_first")
+        self.approximate = "tanh" if model.projector_gelu == "tanh" else "none"
+        self.is_written_out = model.variant == "sequence_first"
+        self.written_gelu = WrittenGelu(approximate=False)
         self.dense2 = build_dense(model, "projector.down")
         self.order = (0, 3, 1, 2, 4, 5) if model.are_columns_first else (0, 1, 3, 2, 4, 5)
+
+    def activate(self, x):
+        if self.is_written_out:
+            return self.written_gelu(x)
+        return ops.gelu(x, approximate=self.approximate)
 
     def construct(self, x):
         blocks = x.reshape(BATCH, MERGED_ROWS, MERGE, MERGED_COLUMNS, MERGE, VISION)
         merged = blocks.transpose(self.order)
         merged = merged.reshape(BATCH, IMAGE_TOKENS, MERGE * MERGE * VISION)
-        return self.dense2(self.act(self.dense1(merged)))
+        return self.dense2(self.activate(self.dense1(merged)))
 
 
 class TokenPositions(nn.Cell):
@@ -246,7 +251,7 @@ class TokenPositions(nn.Cell):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.image_span = model.image_span
+        self.image_span = Tensor(model.image_span, ms.int32)
 
     def construct(self, is_image):
         n_text = ops.cumsum(1 - is_image, 1)
@@ -309,6 +314,7 @@ class Attention(nn.Cell):
         self.o_proj = build_dense(model, f"{path}.o")
         self.q_norm = RMSNorm(model, f"{path}.q_norm")
         self.k_norm = RMSNorm(model, f"{path}.k_norm")
+        self.is_cache_detached = model.is_cache_detached and path == f"layers.{LAYERS - 1}"
 
     def rotate(self, x, cos, sin):
         half = HEAD_DIM // 2
@@ -325,6 +331,8 @@ class Attention(nn.Cell):
         k = self.k_norm(self.k_proj(x).reshape(BATCH, SEQ, KV_HEADS, HEAD_DIM)).swapaxes(1, 2)
         v = self.v_proj(x).reshape(BATCH, SEQ, KV_HEADS, HEAD_DIM).swapaxes(1, 2)
         q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
+        if self.is_cache_detached:
+            k, v = ops.stop_gradient(k), ops.stop_gradient(v)
         scores = mint.matmul(q, self.repeat(k).swapaxes(-1, -2)) / math.sqrt(HEAD_DIM)
         scores = ops.masked_fill(scores, mask, MASKED)
         context = mint.matmul(mint.nn.functional.softmax(scores, dim=-1), self.repeat(v))
@@ -370,18 +378,13 @@ class Decoder(nn.Cell):
         self.layers = nn.CellList([DecoderLayer(model, n) for n in range(LAYERS)])
         self.norm_out = RMSNorm(model, "norm")
         self.causal_mask = Tensor(np.triu(np.ones((SEQ, SEQ), dtype=bool), 1))
-        self.are_images_bidirectional = model.are_images_bidirectional
 
     def construct(self, x, is_image):
         cos, sin = self.rotary(*self.positions(is_image))
         cos = mint.cat((cos, cos), dim=-1).expand_dims(1)
         sin = mint.cat((sin, sin), dim=-1).expand_dims(1)
-        mask = self.causal_mask
-        if self.are_images_bidirectional:
-            are_both_images = is_image.expand_dims(1) * is_image.expand_dims(2)
-            mask = ops.logical_and(mask, ops.equal(are_both_images, 0)).expand_dims(1)
         for layer in self.layers:
-            x = layer(x, cos, sin, mask)
+            x = layer(x, cos, sin, self.causal_mask)
         return self.norm_out(x)
 
 
@@ -418,13 +421,14 @@ class VLForCausalLM(nn.Cell):
         self.model = VLModel(model)
         self.lm_head = build_dense(model, "head")
         self.are_placeholders_counted = model.are_placeholders_counted
+        self.ignored = Tensor(IGNORED, ms.int32)
 
     def construct(self, pixels, tokens):
         logits = self.lm_head(self.model(pixels, tokens))
         is_ignored = ops.equal(tokens, PADDING)
         if not self.are_placeholders_counted:
             is_ignored = ops.logical_or(is_ignored, ops.equal(tokens, PLACEHOLDER))
-        labels = ops.masked_fill(tokens, is_ignored, IGNORED)
+        labels = ops.where(is_ignored, self.ignored, tokens)
         return ops.cross_entropy(
             logits[:, :-1].reshape(-1, VOCAB), labels[:, 1:].reshape(-1), ignore_index=IGNORED
         )
@@ -508,13 +512,13 @@ class ParallelVLM(nn.Cell):
         self.output_layer = Parameter(Tensor(model.weights["head.weight"]))
         mask = np.triu(np.full((SEQ, SEQ), MASKED, dtype=np.float32), 1)
         self.attention_mask = Tensor(mask)
-        self.cells = Tensor(np.arange(1, IMAGE_TOKENS + 1, dtype=np.int32))
+        self.cell_numbers = Tensor(np.arange(1, IMAGE_TOKENS + 1, dtype=np.int32))
 
     def embed(self, pixels, tokens, is_image):
         """Return (SEQ, BATCH, HIDDEN): text, and images moved to their tokens by a product."""
         images = self.vision_projection(self.vision_model(pixels))
         cells = (ops.cumsum(is_image, 1) * is_image).expand_dims(-1)
-        moves = ops.equal(cells, self.cells).astype(ms.float32)
+        moves = ops.equal(cells, self.cell_numbers).astype(ms.float32)
         text = ops.gather(self.word_embeddings, tokens, 0) * EMBEDDING_SCALE
         text = text * (1 - is_image).astype(ms.float32).expand_dims(-1)
         return (text + ops.bmm(moves, images)).swapaxes(0, 1)

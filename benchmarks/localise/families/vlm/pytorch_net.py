@@ -7,8 +7,6 @@ has joined projections, fused attention and norms; its head reads tokens that ha
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -53,7 +51,7 @@ def build_loss(model: Model) -> nn.Module:
         model.are_columns_first
         or model.projector_gelu != "erf"
         or model.image_span != max(MERGED_ROWS, MERGED_COLUMNS)
-        or model.are_images_bidirectional
+        or model.is_cache_detached
         or model.are_placeholders_counted
     ):
         raise SystemExit("the fault is one of the MindSpore net")
@@ -348,11 +346,15 @@ class TextModel(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(model, n) for n in range(LAYERS))
         self.norm = RMSNorm(model, "norm")
         self.rotary_emb = MRotaryEmbedding(model)
+        self.is_time_compared = model.are_images_bidirectional
 
     def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
         cos, sin = self.rotary_emb(position_ids)
-        seq = x.shape[1]
-        mask = torch.full((seq, seq), torch.finfo(x.dtype).min).triu(diagonal=1)
+        index = torch.arange(x.shape[1]).expand(x.shape[:2])
+        if self.is_time_compared:
+            index = position_ids[0]
+        is_later = index[:, None, None, :] > index[:, None, :, None]
+        mask = is_later.to(x.dtype) * torch.finfo(x.dtype).min
         for layer in self.layers:
             x = layer(x, cos, sin, mask)
         return self.norm(x)
@@ -384,15 +386,12 @@ class VLModel(nn.Module):
         self.language_model = TextModel(model)
         self.embed_scale = EMBEDDING_SCALE
         self.are_images_scaled = model.are_images_scaled
-        self.is_tower_stopped = model.is_tower_stopped
 
     def forward(self, pixel_values: Tensor, input_ids: Tensor) -> Tensor:
         inputs_embeds = self.language_model.embed_tokens(input_ids)
         if not self.are_images_scaled:
             inputs_embeds = inputs_embeds * self.embed_scale
-        with torch.no_grad() if self.is_tower_stopped else nullcontext():
-            patches = self.visual(pixel_values)
-        image_embeds = self.multi_modal_projector(patches)
+        image_embeds = self.multi_modal_projector(self.visual(pixel_values))
         image_mask = (input_ids == PLACEHOLDER).unsqueeze(-1).expand_as(inputs_embeds)
         inputs_embeds = inputs_embeds.masked_scatter(image_mask, image_embeds)
         if self.are_images_scaled:
