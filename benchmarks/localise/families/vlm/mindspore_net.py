@@ -53,8 +53,8 @@ def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
     if (
         model.are_sections_interleaved
-        or model.are_heads_normed_together
-        or model.are_images_scaled
+        or model.is_cache_detached
+        or model.projector_gelu != "erf"
         or model.are_images_bidirectional
         or model.are_angles_half
     ):
@@ -228,22 +228,16 @@ class Projector(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.dense1 = build_dense(model, "projector.up")
-        self.approximate = "tanh" if model.projector_gelu == "tanh" else "none"
-        self.is_written_out = model.variant == "sequence_first"
-        self.written_gelu = WrittenGelu(approximate=False)
+        gelu = WrittenGelu if model.variant == "sequence_first" else nn.GELU
+        self.act = gelu(approximate=False)
         self.dense2 = build_dense(model, "projector.down")
         self.order = (0, 3, 1, 2, 4, 5) if model.are_columns_first else (0, 1, 3, 2, 4, 5)
-
-    def activate(self, x):
-        if self.is_written_out:
-            return self.written_gelu(x)
-        return ops.gelu(x, approximate=self.approximate)
 
     def construct(self, x):
         blocks = x.reshape(BATCH, MERGED_ROWS, MERGE, MERGED_COLUMNS, MERGE, VISION)
         merged = blocks.transpose(self.order)
         merged = merged.reshape(BATCH, IMAGE_TOKENS, MERGE * MERGE * VISION)
-        return self.dense2(self.activate(self.dense1(merged)))
+        return self.dense2(self.act(self.dense1(merged)))
 
 
 class TokenPositions(nn.Cell):
@@ -295,11 +289,13 @@ class RMSNorm(nn.Cell):
         super().__init__()
         self.weight = Parameter(Tensor(model.weights[f"{path}.weight"]))
         self.is_root_divided = model.variant == "sequence_first"
+        are_heads_normed = path.endswith(("q_norm", "k_norm"))
+        self.axes = (-2, -1) if are_heads_normed and model.are_heads_normed_together else -1
 
     def construct(self, x):
         if self.is_root_divided:
             return x / ops.sqrt((x * x).mean(-1, keep_dims=True) + EPS) * self.weight
-        variance = mint.mean(mint.square(x), dim=-1, keepdim=True)
+        variance = mint.mean(mint.square(x), dim=self.axes, keepdim=True)
         return x * mint.rsqrt(variance + EPS) * self.weight
 
 
@@ -314,7 +310,6 @@ class Attention(nn.Cell):
         self.o_proj = build_dense(model, f"{path}.o")
         self.q_norm = RMSNorm(model, f"{path}.q_norm")
         self.k_norm = RMSNorm(model, f"{path}.k_norm")
-        self.is_cache_detached = model.is_cache_detached and path == f"layers.{LAYERS - 1}"
 
     def rotate(self, x, cos, sin):
         half = HEAD_DIM // 2
@@ -331,8 +326,6 @@ class Attention(nn.Cell):
         k = self.k_norm(self.k_proj(x).reshape(BATCH, SEQ, KV_HEADS, HEAD_DIM)).swapaxes(1, 2)
         v = self.v_proj(x).reshape(BATCH, SEQ, KV_HEADS, HEAD_DIM).swapaxes(1, 2)
         q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
-        if self.is_cache_detached:
-            k, v = ops.stop_gradient(k), ops.stop_gradient(v)
         scores = mint.matmul(q, self.repeat(k).swapaxes(-1, -2)) / math.sqrt(HEAD_DIM)
         scores = ops.masked_fill(scores, mask, MASKED)
         context = mint.matmul(mint.nn.functional.softmax(scores, dim=-1), self.repeat(v))
@@ -398,6 +391,7 @@ class VLModel(nn.Cell):
         table = Tensor(model.weights["embedding.weight"])
         self.embed_tokens = nn.Embedding(VOCAB, HIDDEN, embedding_table=table)
         self.decoder = Decoder(model)
+        self.are_images_scaled = model.are_images_scaled
 
     def insert(self, x, images, is_image):
         """Return embedded tokens with the vectors of an image in place of its placeholders."""
@@ -407,10 +401,15 @@ class VLModel(nn.Cell):
         return ops.where(is_image.expand_dims(-1).astype(ms.bool_), spread, x)
 
     def construct(self, pixels, tokens):
-        x = self.embed_tokens(tokens) * EMBEDDING_SCALE
+        x = self.embed_tokens(tokens)
+        if not self.are_images_scaled:
+            x = x * EMBEDDING_SCALE
         images = self.projector(self.vision_tower(pixels))
         is_image = ops.equal(tokens, PLACEHOLDER).astype(ms.int32)
-        return self.decoder(self.insert(x, images, is_image), is_image)
+        x = self.insert(x, images, is_image)
+        if self.are_images_scaled:
+            x = x * EMBEDDING_SCALE
+        return self.decoder(x, is_image)
 
 
 class VLForCausalLM(nn.Cell):

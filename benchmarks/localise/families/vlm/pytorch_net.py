@@ -49,9 +49,9 @@ def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
     if (
         model.are_columns_first
-        or model.projector_gelu != "erf"
+        or model.are_heads_normed_together
+        or model.are_images_scaled
         or model.image_span != max(MERGED_ROWS, MERGED_COLUMNS)
-        or model.is_cache_detached
         or model.are_placeholders_counted
     ):
         raise SystemExit("the fault is one of the MindSpore net")
@@ -211,7 +211,7 @@ class MultiModalProjector(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.linear_1 = load_linear(model, "projector.up", bias=True)
-        self.act = nn.GELU()
+        self.act = nn.GELU(approximate="tanh" if model.projector_gelu == "tanh" else "none")
         self.linear_2 = load_linear(model, "projector.down", bias=True)
 
     def pixel_shuffle(self, x: Tensor) -> Tensor:
@@ -233,12 +233,9 @@ class RMSNorm(nn.Module):
     def __init__(self, model: Model, path: str) -> None:
         super().__init__()
         self.weight = nn.Parameter(copy_values(model, f"{path}.weight"))
-        are_heads_normed = path.endswith(("q_norm", "k_norm"))
-        is_joint = are_heads_normed and model.are_heads_normed_together
-        self.axes = (-2, -1) if is_joint else (-1,)
 
     def forward(self, x: Tensor) -> Tensor:
-        variance = x.pow(2).mean(self.axes, keepdim=True)
+        variance = x.pow(2).mean(-1, keepdim=True)
         return self.weight * (x * torch.rsqrt(variance + EPS))
 
 
@@ -291,6 +288,7 @@ class Attention(nn.Module):
         )
         self.q_norm, self.k_norm = (RMSNorm(model, f"{path}.{name}_norm") for name in "qk")
         self.scaling = HEAD_DIM**-0.5
+        self.is_cache_detached = model.is_cache_detached and path == f"layers.{LAYERS - 1}"
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         shape = (*x.shape[:-1], -1, HEAD_DIM)
@@ -299,6 +297,8 @@ class Attention(nn.Module):
         value = self.v_proj(x).view(shape).transpose(1, 2)
         query = (query * cos) + (rotate_half(query) * sin)
         key = (key * cos) + (rotate_half(key) * sin)
+        if self.is_cache_detached:
+            key, value = key.detach(), value.detach()
         key, value = repeat_kv(key), repeat_kv(value)
         weights = torch.matmul(query, key.transpose(2, 3)) * self.scaling
         weights = F.softmax(weights + mask, dim=-1)
@@ -385,17 +385,12 @@ class VLModel(nn.Module):
         self.multi_modal_projector = MultiModalProjector(model)
         self.language_model = TextModel(model)
         self.embed_scale = EMBEDDING_SCALE
-        self.are_images_scaled = model.are_images_scaled
 
     def forward(self, pixel_values: Tensor, input_ids: Tensor) -> Tensor:
-        inputs_embeds = self.language_model.embed_tokens(input_ids)
-        if not self.are_images_scaled:
-            inputs_embeds = inputs_embeds * self.embed_scale
+        inputs_embeds = self.language_model.embed_tokens(input_ids) * self.embed_scale
         image_embeds = self.multi_modal_projector(self.visual(pixel_values))
         image_mask = (input_ids == PLACEHOLDER).unsqueeze(-1).expand_as(inputs_embeds)
         inputs_embeds = inputs_embeds.masked_scatter(image_mask, image_embeds)
-        if self.are_images_scaled:
-            inputs_embeds = inputs_embeds * self.embed_scale
         return self.language_model(inputs_embeds, get_rope_index(input_ids))
 
 
