@@ -1,0 +1,1 @@
+"""A small speech encoder that learns from waveforms: masked frames, quantized targets."""
