@@ -53,6 +53,7 @@ class Model:
     is_last_down_grouped: bool = False  #: the last norm between stages is over pixels, too
     has_depthwise_bias: bool = True
     is_residual_filtered: bool = False  #: a block joins the result of its depthwise convolution
+    gelu: str = "none"  #: approximation of a block's gelu; or 'tanh'
     mlp_dtype: str = "float32"  #: of the linear layers of a block; or 'float16'
     scale_gradient: float = 1.0  #: the gradient of a block's layer scale is multiplied by it
     is_scale_spatial: bool = False  #: layer scales have the shape (channels, 1, 1)
@@ -70,6 +71,7 @@ class Model:
             self,
             has_depthwise_bias=True,
             is_residual_filtered=False,
+            gelu="none",
             mlp_dtype="float32",
             scale_gradient=1.0,
         )

@@ -25,6 +25,12 @@ def _load_norm_as_scale(model: Model) -> Model:
     return change_model(weights=weights)(model)
 
 
+def _divide_decay_by_rate(model: Model) -> Model:
+    """Make the decay of a step what it is without the learning rate as a factor."""
+    decay = model.optimizer.weight_decay / model.optimizer.learning_rate
+    return change_optimizer(weight_decay=decay)(model)
+
+
 FAULTS: Mapping[str, Fault] = {
     "inception_pixels": Fault(
         "pixels have mean and deviation 0.5, as Inception's, not ImageNet's",
@@ -105,6 +111,23 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("update-rule",),
     ),
+    "gelu_default": Fault(
+        "the gelu of a block is the tanh form, the default of nn.GELU in MindSpore",
+        "gelu-variant",
+        change_model(gelu="tanh"),
+        lambda *_: [Words("tanh", "erf|exact|none")],
+        held_out=True,
+        equivalents=("activation-kind", "argument"),
+    ),
+    "decay_plain": Fault(
+        "weight decay is not multiplied by the learning rate, as AdamW's paper writes it",
+        "weight-decay",
+        _divide_decay_by_rate,
+        lambda faulty, clean: [Values(faulty.optimizer.weight_decay, clean.optimizer.weight_decay)],
+        held_out=True,
+        optimizer=True,
+        equivalents=("update-rule",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -120,6 +143,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("scale_averaged", "pytorch"),
     ("scale_decayed", "pytorch"),
     ("uncorrected", "mindspore"),
+    ("gelu_default", "mindspore"),
+    ("decay_plain", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

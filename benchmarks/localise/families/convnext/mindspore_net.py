@@ -133,7 +133,7 @@ class Block(nn.Cell):
         )
         self.norm = build_norm(model, f"{path}.norm")
         self.pwconv1 = build_linear(model, f"{path}.up")
-        self.act = nn.GELU(approximate=False)
+        self.act = nn.GELU(approximate=model.gelu == "tanh")
         self.pwconv2 = build_linear(model, f"{path}.down")
         scale = weights[f"{path}.scale"]
         if model.is_scale_spatial:

@@ -82,7 +82,7 @@ class Mlp(nn.Module):
             fc1, fc2 = nn.Conv2d(channels, wide, 1), nn.Conv2d(wide, channels, 1)
         else:
             fc1, fc2 = nn.Linear(channels, wide), nn.Linear(wide, channels)
-        self.fc1, self.act = load(fc1, model, f"{path}.up"), nn.GELU()
+        self.fc1, self.act = load(fc1, model, f"{path}.up"), nn.GELU(model.gelu)
         self.fc2 = load(fc2, model, f"{path}.down")
         self.is_autocast = model.mlp_dtype == "float16"
 

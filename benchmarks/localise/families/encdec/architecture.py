@@ -64,6 +64,8 @@ class Model:
     #: factor of the squared logarithm of the partition function in the loss, as Mesh TensorFlow's
     z_loss: float = 0.0
     are_labels_shifted: bool = False  #: in the loss, too, as for a model of a decoder only
+    is_encoder_causal: bool = False  #: a token of the encoder does not see later ones
+    is_shared_bias_stopped: bool = False  #: only the encoder's first layer trains its position bias
 
     @property
     def head_dim(self) -> int:

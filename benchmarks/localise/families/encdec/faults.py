@@ -170,6 +170,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_labels_shifted=True),
         equivalents=("loss-target", "row-shift", "input-source", "missing-step"),
     ),
+    "encoder_causal": Fault(
+        "the encoder has a causal mask: its configuration is a copy of the decoder's",
+        "mask-kind",
+        change_model(is_encoder_causal=True),
+        lambda *_: [Anywhere("(?i)mask|causal|fill|later|diagonal")],
+        held_out=True,
+        equivalents=("mask-missing", "mask-shifted", "missing-term", "missing-step"),
+    ),
+    "shared_bias_stopped": Fault(
+        "the position bias gets a gradient from the encoder's first layer only",
+        "gradient-stopped",
+        change_model(is_shared_bias_stopped=True),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -199,6 +213,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("source_gradient", "pytorch"),
     ("z_loss", "mindspore"),
     ("labels_shifted", "pytorch"),
+    ("encoder_causal", "mindspore"),
+    ("shared_bias_stopped", "pytorch"),
 )
 
 #: Other module names in PyTorch; norm and loss written out in MindSpore, fused attention and a loss

@@ -178,14 +178,22 @@ class Encoder(nn.Cell):
         self.position_bias = PositionBias(model, "encoder")
         self.layers = nn.CellList([EncoderLayer(model, n) for n in range(model.n_layers)])
         self.norm = Norm(model, "encoder.norm")
-        self.is_masked = model.is_encoder_masked
+        self.is_masked, self.is_causal = model.is_encoder_masked, model.is_encoder_causal
+        length = max(model.source_lengths)
+        fill = np.full((length, length), MASKED, dtype=np.float32)
+        self.causal_bias = Tensor(np.triu(fill, 1))
+        self.is_shared_bias_stopped = model.is_shared_bias_stopped
 
     def construct(self, x, mask_bias):
         bias = self.position_bias()
         if self.is_masked:
             bias = bias + mask_bias
-        for layer in self.layers:
-            x = layer(x, bias)
+        if self.is_causal:
+            bias = bias + self.causal_bias
+        for n in range(len(self.layers)):
+            if n == 1 and self.is_shared_bias_stopped:
+                bias = ops.stop_gradient(bias)
+            x = self.layers[n](x, bias)
         return self.norm(x)
 
 

@@ -294,13 +294,18 @@ class Encoder(nn.Module):
         super().__init__()
         self.block = nn.ModuleList(EncoderBlock(model, n) for n in range(model.n_layers))
         self.final_layer_norm = Norm(model, "encoder.norm") if model.has_encoder_norm else None
-        self.is_masked = model.is_encoder_masked
+        self.is_masked, self.is_causal = model.is_encoder_masked, model.is_encoder_causal
+        self.is_shared_bias_stopped = model.is_shared_bias_stopped
 
     def forward(self, x: Tensor, mask_bias: Tensor) -> Tensor:
         bias = self.block[0].self_attention.attention.compute_bias(x.shape[1])
         if self.is_masked:
             bias = bias + mask_bias
-        for block in self.block:
+        if self.is_causal:
+            bias = bias + torch.full(bias.shape[-2:], torch.finfo(x.dtype).min).triu(1)
+        for n, block in enumerate(self.block):
+            if n == 1 and self.is_shared_bias_stopped:
+                bias = bias.detach()
             x = block(x, bias)
         return x if self.final_layer_norm is None else self.final_layer_norm(x)
 

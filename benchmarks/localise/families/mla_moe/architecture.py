@@ -73,6 +73,7 @@ class Model:
     is_router_unnormed: bool = False  #: the router reads the hidden state from before the norm
     mask_diagonal: int = 1  #: the first one of the masked scores, in all blocks
     is_router_half: bool = False  #: the router's logits are computed in float16
+    group_top_k: int = 2  #: a group's score is the sum of so many of its best experts' scores
 
     def block(self, n: int) -> Model:
         """Return the model for the attention of block n: only the last one has the knobs."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from claims import Anywhere, Claim, Ratio, Values, Words
 
-from families.fault import Fault, change_model
-from families.mla_moe.architecture import NOPE_DIM, Model
+from families.fault import Fault, change_model, change_weight
+from families.mla_moe.architecture import LAYERS, NOPE_DIM, Model
 
 EXCHANGED = (1, 4)  #: experts
 
@@ -186,6 +186,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_router_half=True),
         lambda *_: [Words("float16|half")],
     ),
+    "group_best": Fault(
+        "a group's score is that of its best expert, as in DeepSeek-V2, not of its best two",
+        "router-groups",
+        change_model(group_top_k=1),
+        lambda *_: [Anywhere("group")],
+        held_out=True,
+        equivalents=("router-top-k", "missing-step", "input-source", "argument"),
+    ),
+    "float8_halved": Fault(
+        "the float8 numbers of a weight are read as e4m3fnuz, whose numbers are half of e4m3fn's",
+        "weight-scaled",
+        change_weight(f"layers.{LAYERS - 1}.attention.kv_b.weight", lambda weight: weight / 2),
+        lambda *_: [Ratio(0.5)],
+        held_out=True,
+        equivalents=("constant-factor", "scale"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -219,6 +235,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("residual_after", "mindspore"),
     ("mask_shifted", "pytorch"),
     ("router_half", "mindspore"),
+    ("group_best", "mindspore"),
+    ("float8_halved", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

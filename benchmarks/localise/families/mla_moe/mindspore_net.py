@@ -186,11 +186,12 @@ class Router(nn.Cell):
         self.is_bias_in_weights, self.is_grouped = model.is_bias_in_weights, model.is_grouped
         self.is_normalized, self.routed_scale = model.is_normalized, model.routed_scale
         self.is_detached, self.top_k = model.is_router_detached, model.top_k
+        self.group_top_k = model.group_top_k
 
     def hide_groups(self, choice):
         """Set the scores of all experts outside the best groups to the mask's fill."""
         grouped = choice.reshape(-1, GROUPS, EXPERTS // GROUPS)
-        group_scores = ops.topk(grouped, 2)[0].sum(-1)
+        group_scores = ops.topk(grouped, self.group_top_k)[0].sum(-1)
         _, groups = ops.topk(group_scores, CHOSEN_GROUPS)
         is_chosen = ops.one_hot(groups, GROUPS, 1.0, 0.0).sum(1)
         hidden = (1 - is_chosen).expand_dims(-1) * MASKED

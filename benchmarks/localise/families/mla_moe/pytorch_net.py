@@ -157,7 +157,8 @@ class Router(nn.Module):
         biased = scores + self.e_score_correction_bias
         choice = biased.detach()
         if model.is_grouped:
-            group_scores = choice.view(-1, GROUPS, EXPERTS // GROUPS).topk(2, dim=-1)[0].sum(-1)
+            grouped = choice.view(-1, GROUPS, EXPERTS // GROUPS)
+            group_scores = grouped.topk(model.group_top_k, dim=-1)[0].sum(-1)
             groups = torch.topk(group_scores, k=CHOSEN_GROUPS, dim=-1, sorted=False)[1]
             group_mask = torch.zeros_like(group_scores).scatter_(1, groups, 1)
             expert_mask = group_mask.unsqueeze(-1).expand(-1, GROUPS, EXPERTS // GROUPS)

@@ -58,6 +58,8 @@ class Model:
     is_shift_cyclic: bool = False  #: channel mixing, all blocks: before the first token is the last
     loss_reduction: str = "answers"  #: the sum of losses is divided by their number; or by 'all'
     is_shift_stopped: bool = False  #: of a block: time mixing has no gradient to the token before
+    head_divisor: float = 1.0  #: of a block: outputs of the recurrence are divided by it
+    is_first_repeated: bool = False  #: of a block: in time mixing, a first token is before itself
     decay_gradient: float = 1.0  #: the gradient of all decays is multiplied by it
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
@@ -74,6 +76,8 @@ class Model:
             is_state_late=False,
             is_relu_squared=True,
             is_shift_stopped=False,
+            head_divisor=1.0,
+            is_first_repeated=False,
         )
 
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

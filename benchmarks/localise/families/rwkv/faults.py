@@ -111,6 +111,21 @@ FAULTS: Mapping[str, Fault] = {
         equivalents=("constant-factor",),
         optimizer=True,
     ),
+    "outputs_divided": Fault(
+        "outputs are divided by 8 before the norm of the heads, though its eps has the factor",
+        "constant-factor",
+        change_model(head_divisor=8.0),
+        lambda faulty, clean: [Ratio(clean.head_divisor / faulty.head_divisor)],
+        held_out=True,
+        equivalents=("scale", "missing-step"),
+    ),
+    "first_repeated": Fault(
+        "time mixing gathers the token before, and -1 is clamped to 0: the first one gets itself",
+        "padding-mode",
+        change_model(is_first_repeated=True),
+        held_out=True,
+        equivalents=("row-shift", "causal-shift", "missing-step", "input-source", "clamp"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -126,6 +141,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("decay_gradient", "pytorch"),
     ("bias_correction", "mindspore"),
     ("vector_rate", "pytorch"),
+    ("outputs_divided", "pytorch"),
+    ("first_repeated", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -43,11 +43,14 @@ def build_norm(model: Model, path: str) -> nn.LayerNorm:
 class TokenShift(nn.Cell):
     """The token before each token of (batch, seq, HIDDEN); zeros before the first one."""
 
-    def __init__(self, *, is_cyclic: bool = False) -> None:
+    def __init__(self, *, is_cyclic: bool = False, is_first_repeated: bool = False) -> None:
         super().__init__()
-        self.is_cyclic = is_cyclic
+        self.is_cyclic, self.is_first_repeated = is_cyclic, is_first_repeated
+        self.steps_before = Tensor(np.maximum(np.arange(SEQ) - 1, 0), ms.int32)
 
     def construct(self, x):
+        if self.is_first_repeated:
+            return ops.gather(x, self.steps_before, 1)
         first = x[:, -1:] if self.is_cyclic else ops.zeros_like(x[:, :1])
         return ops.concat((first, x[:, :-1]), 1)
 
@@ -88,7 +91,7 @@ class TimeMix(nn.Cell):
 
     def __init__(self, model: Model, path: str) -> None:
         super().__init__()
-        self.time_shift = TokenShift()
+        self.time_shift = TokenShift(is_first_repeated=model.is_first_repeated)
         self.time_mix_r, self.time_mix_k, self.time_mix_v, self.time_mix_g = (
             Parameter(Tensor(model.weights[f"{path}.mix_{name}"])) for name in "rkvg"
         )
@@ -104,6 +107,7 @@ class TimeMix(nn.Cell):
         self.ln_x = norm_class(model, f"{path}.norm")
         self.are_mixtures_exchanged = model.are_mixtures_exchanged
         self.is_state_late, self.is_shift_stopped = model.is_state_late, model.is_shift_stopped
+        self.head_divisor = model.head_divisor
         self.decay_shape = (HEADS, HEAD_DIM, 1)
         if model.is_decay_of_values:
             self.decay_shape = (HEADS, 1, HEAD_DIM)
@@ -161,6 +165,8 @@ class TimeMix(nn.Cell):
         if self.decay_gradient is not None:
             decay = self.decay_gradient(decay)
         y = self.run_at_once(r, k, v, decay) if self.is_matrix else self.run_loop(r, k, v, decay)
+        if self.head_divisor != 1:
+            y = y / self.head_divisor
         y = self.ln_x(y.transpose(0, 2, 1, 3).reshape(-1, HIDDEN)).reshape(x.shape)
         return self.output(y * g)
 

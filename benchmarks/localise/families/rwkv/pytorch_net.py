@@ -124,7 +124,11 @@ class RwkvSelfAttention(Mixture):
         return torch.stack(outputs, dim=1).flatten(2)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        shifted = self.time_shift(hidden)
+        if self.model.is_first_repeated:
+            steps_before = (torch.arange(hidden.shape[1]) - 1).clamp(min=0)
+            shifted = hidden.index_select(1, steps_before)
+        else:
+            shifted = self.time_shift(hidden)
         if self.model.is_shift_stopped:
             shifted = shifted.detach()
         k = self.key(self.mix(hidden, shifted, self.time_mix_key))
@@ -132,7 +136,10 @@ class RwkvSelfAttention(Mixture):
         r = self.receptance(self.mix(hidden, shifted, self.time_mix_receptance))
         gate = F.silu(self.gate(self.mix(hidden, shifted, self.time_mix_gate)))
         attend = self.attend_by_vectors if self.model.variant == "written" else self.attend
-        y = self.ln_x(attend(r, k, v).view(-1, HIDDEN)).view(hidden.shape)
+        y = attend(r, k, v)
+        if self.model.head_divisor != 1:
+            y = y / self.model.head_divisor
+        y = self.ln_x(y.view(-1, HIDDEN)).view(hidden.shape)
         return self.output(y * gate)
 
 

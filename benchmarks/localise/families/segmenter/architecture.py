@@ -72,6 +72,8 @@ class Model:
     pooling_gradient: float = 1.0  #: the gradient of the image pooling is multiplied by it
     upsampling: str = "bilinear"  #: of the logits of both heads; or 'nearest'
     is_attention_image_transposed: bool = True  #: channels come first in what the reduction reads
+    is_shortcut_pooled: bool = False  #: 2x2 cells are averaged in front of a strided shortcut
+    is_gate_late: bool = False  #: of the last block: behind the sum with the shortcut
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="momentum", weight_decay=5e-4, clip=1.0, group="vectors", group_rate=2.0

@@ -141,6 +141,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_attention_image_transposed=False),
         equivalents=("missing-step", "input-source"),
     ),
+    "shortcut_pooled": Fault(
+        "a strided shortcut has the mean of four cells, as ResNet-D, not the first of them",
+        "pooling",
+        change_model(is_shortcut_pooled=True),
+        held_out=True,
+        equivalents=("resize-mode", "missing-step", "input-source", "argument", "layer-order"),
+    ),
+    "gate_late": Fault(
+        "squeeze and excitation of the last block is behind the sum with the shortcut",
+        "layer-order",
+        change_model(is_gate_late=True),
+        held_out=True,
+        equivalents=("input-source", "residual-order", "skip-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -162,6 +176,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("pooling_first", "mindspore"),
     ("nearest_logits", "mindspore"),
     ("image_untransposed", "pytorch"),
+    ("shortcut_pooled", "mindspore"),
+    ("gate_late", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -187,17 +187,24 @@ class ResidualBlock(nn.Cell):
         self.se, self.down_sample = None, None
         if f"{path}.gate.reduce.weight" in model.weights:
             self.se = SqueezeExcite(model, f"{path}.gate")
+        self.pool = None
+        if stride > 1 and model.is_shortcut_pooled:
+            self.pool = nn.AvgPool2d(stride, stride)
+        self.is_gate_late = model.is_gate_late and n == len(BLOCKS) - 1
         if f"{path}.shortcut.weight" in model.weights:
             self.down_sample = nn.SequentialCell([
-                build_conv(model, f"{path}.shortcut", stride),
+                build_conv(model, f"{path}.shortcut", stride if self.pool is None else 1),
                 build_norm(model, f"{path}.shortcut.norm"),
             ])  # fmt: skip
 
     def construct(self, x):
         y = self.conv2(self.conv1(x))
-        if self.se is not None:
+        if self.se is not None and not self.is_gate_late:
             y = self.se(y)
-        return y + (x if self.down_sample is None else self.down_sample(x))
+        if self.pool is not None:
+            x = self.pool(x)
+        y = y + (x if self.down_sample is None else self.down_sample(x))
+        return self.se(y) if self.is_gate_late else y
 
 
 class EfficientAttention(nn.Cell):

@@ -143,15 +143,23 @@ class Block(nn.Module):
         self.se, self.downsample = None, None
         if f"{path}.gate.reduce.weight" in model.weights:
             self.se = SqueezeExcitation(model, f"{path}.gate")
+        self.is_gate_late = model.is_gate_late and n == len(BLOCKS) - 1
+        self.pool = None
+        if stride > 1 and model.is_shortcut_pooled:
+            self.pool, stride = nn.AvgPool2d(stride), 1
         if f"{path}.shortcut.weight" in model.weights:
             conv = load_conv(model, f"{path}.shortcut", stride)
             self.downsample = nn.Sequential(conv, load_norm(model, f"{path}.shortcut.norm"))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         out = self.sepconv2(F.relu(self.sepconv1(x)))
-        if self.se is not None:
+        if self.se is not None and not self.is_gate_late:
             out = self.se(out)
+        if self.pool is not None:
+            x = self.pool(x)
         out = out + (x if self.downsample is None else self.downsample(x))
+        if self.is_gate_late:
+            out = self.se(out)
         return F.relu(out), out
 
 

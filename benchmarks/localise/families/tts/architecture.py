@@ -73,6 +73,8 @@ class Model:
     embedding_scale: float = 1.0  #: of what the positions are added to
     has_predictor_bias: bool = True  #: of the convolutions of the predictors
     is_postnet_added: bool = True  #: to the mels that it reads
+    first_position: int = 0  #: of phonemes and of frames
+    min_duration: int = 0  #: targets are log(max(d, it)) if it is positive, not log(d + 1)
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="adam",
@@ -87,7 +89,7 @@ class Model:
     def positions(self) -> np.ndarray:
         """Return the table of positions, float32 (1, MAX_POSITIONS, HIDDEN)."""
         frequencies = 10000.0 ** (-np.arange(0, HIDDEN, 2) / HIDDEN)
-        angles = np.outer(np.arange(MAX_POSITIONS), frequencies)
+        angles = np.outer(self.first_position + np.arange(MAX_POSITIONS), frequencies)
         parts = np.sin(angles), np.cos(angles)
         if self.are_sines_first:
             table = np.concatenate(parts, axis=1)

@@ -135,6 +135,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_postnet_added=False),
         equivalents=("missing-term", "missing-step"),
     ),
+    "first_position": Fault(
+        "positions are counted from 1, as in the first FastSpeech, where 0 is padding's",
+        "position-offset",
+        change_model(first_position=1),
+        lambda *_: [Anywhere(r"shift|offset|added|row|position|-?\b1\b")],
+        held_out=True,
+        equivalents=("row-shift", "constant-offset", "argument", "input-source"),
+    ),
+    "durations_plain": Fault(
+        "the duration predictor learns the logarithm of the frames, not of one more",
+        "loss-target",
+        change_model(min_duration=1),
+        lambda *_: [Anywhere(r"(?i)log|clamp|clip|max|add|offset|constant|target|label|\b1\b")],
+        held_out=True,
+        equivalents=("constant-offset", "missing-term", "missing-step", "clamp", "position-offset"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -154,6 +170,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("embedding_scale", "pytorch"),
     ("predictor_bias", "mindspore"),
     ("postnet_alone", "pytorch"),
+    ("first_position", "mindspore"),
+    ("durations_plain", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

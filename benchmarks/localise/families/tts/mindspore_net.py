@@ -380,6 +380,7 @@ class FastSpeech2Loss(nn.Cell):
         self.network = FastSpeech2(model)
         self.is_mel_squared = model.mel_loss == "mse"
         self.are_padded_frames_counted = model.are_padded_frames_counted
+        self.min_duration = model.min_duration
 
     def compute_mel_loss(self, predicted, mels, keep):
         errors = predicted - mels
@@ -392,6 +393,11 @@ class FastSpeech2Loss(nn.Cell):
     def compute_variance_loss(self, predicted, values, keep):
         return (ops.square(predicted - values) * keep).sum() / keep.sum()
 
+    def compute_log_targets(self, durations):
+        if self.min_duration > 0:
+            return ops.log(ops.clamp(durations.astype(ms.float32), min=self.min_duration))
+        return ops.log(durations.astype(ms.float32) + 1)
+
     def construct(self, tokens, speakers, durations, pitch, energy, mels):
         is_padding = ops.equal(tokens, PADDING)
         frames = ops.arange(mels.shape[1]).astype(ms.int32).expand_dims(0)
@@ -403,7 +409,7 @@ class FastSpeech2Loss(nn.Cell):
         keep_frame = ops.logical_not(is_frame_padding).astype(ms.float32)
         mel_loss = self.compute_mel_loss(predicted, mels, keep_frame)
         postnet_loss = self.compute_mel_loss(refined, mels, keep_frame)
-        log_targets = ops.log(durations.astype(ms.float32) + 1)
+        log_targets = self.compute_log_targets(durations)
         duration_loss = self.compute_variance_loss(log_durations, log_targets, keep)
         pitch_loss = self.compute_variance_loss(pitch_prediction, pitch, keep)
         energy_loss = self.compute_variance_loss(energy_prediction, energy, keep)

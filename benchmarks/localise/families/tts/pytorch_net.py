@@ -309,6 +309,7 @@ class FastSpeech2Loss(nn.Module):
         self.tts = FastSpeech2(model)
         self.mel_criterion = nn.MSELoss() if model.mel_loss == "mse" else nn.L1Loss()
         self.are_padded_frames_counted = model.are_padded_frames_counted
+        self.min_duration = model.min_duration
         self.is_summed = model.variant == "aligned"
 
     def compute_mel_loss(self, outs: Tensor, mels: Tensor, keep: Tensor) -> Tensor:
@@ -341,7 +342,10 @@ class FastSpeech2Loss(nn.Module):
         )
         l1_loss = self.compute_mel_loss(before_outs, mels, keep_frame)
         l1_loss = l1_loss + self.compute_mel_loss(after_outs, mels, keep_frame)
-        log_targets = torch.log(durations.float() + 1.0)
+        if self.min_duration:
+            log_targets = torch.log(durations.float().clamp(min=self.min_duration))
+        else:
+            log_targets = torch.log(durations.float() + 1.0)
         duration_loss = self.compute_variance_loss(log_durations, log_targets, keep)
         pitch_loss = self.compute_variance_loss(pitch_outs, pitch, keep)
         energy_loss = self.compute_variance_loss(energy_outs, energy, keep)
