@@ -14,6 +14,7 @@ import numpy as np
 from ..comparison.statistics import compute_extreme_factors
 from ..graph import Flow
 from ..model.arrays import AnyArray, Flags, Floats, Ints
+from ..model.dtypes import MASK_MAGNITUDE
 from ..rulebook import Rules
 from .joint_graph import GraphSide, JointGraph
 
@@ -560,11 +561,14 @@ def build_carried_share_function(graph: JointGraph) -> Callable[[int, int], floa
 
     In a sum it is the node's share. A part of a tensor may have all of its error: the errors of
     elements are those of the whole, which are divided by the norm of the part. Nothing else is
-    enlarged here.
+    enlarged here. The error of a value with masking constants is relative to its other elements,
+    whose norm no record has: they are taken to be as large as those of the part.
     """
     compute_share = build_share_function(graph)
     norms = _average_class_column(graph, lambda flow: np.asarray(flow.norms, dtype=float)).tolist()
     sizes = _average_class_column(graph, lambda flow: flow.sizes).tolist()
+    lowest = _average_class_column(graph, lambda flow: flow.classes["min"].to_numpy(dtype=float))
+    is_masked = (lowest < -MASK_MAGNITUDE).tolist()
 
     def compute_carried_share(node: int, child: int) -> float:
         share = compute_share(node, child)
@@ -575,6 +579,8 @@ def build_carried_share_function(graph: JointGraph) -> Callable[[int, int], floa
             for side in graph.sides
             if side.classes[child] >= 0 and side.classes[node] >= 0
         )
+        if is_part and is_masked[node] and not is_masked[child]:
+            return math.sqrt(sizes[node] / sizes[child])
         return norms[node] / norms[child] if is_part else share
 
     return compute_carried_share

@@ -224,11 +224,21 @@ def _find_last_numbers(flow: Flow, consumer: int, count: int) -> list[int]:
 
 
 def _find_call_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
-    """Return the inputs of the module call around the consumer, none if the value is one."""
+    """Return the inputs of the module call around the consumer, none if the value is one.
+
+    With them are the results inside the call, shortly before the consumer, that no op reads.
+    """
     call = flow.parents[consumer]
-    if call < 0 or value in flow.reads[call]:
+    if call < 0 or value in flow.reads[call] or not flow.reads[call]:
         return ()
-    return flow.reads[call]
+    unread_results = [
+        result
+        for op in range(max(0, consumer - WINDOW), consumer)
+        if flow.parents[op] == call and not flow.is_module[op]
+        for result in flow.writes[op]
+        if not flow.consumers[result] and flow.sizes[result] > 1
+    ]
+    return *flow.reads[call], *unread_results
 
 
 def _is_parameter_like(flow: Flow, value: int) -> bool:
