@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import permutations
 
@@ -131,13 +132,29 @@ def suggest_transposed(case: FaultCase) -> Iterator[Candidate]:
     elif faithful.ndim == 3 and "convolution" in case.consumer_kinds | set(case.kinds):
         flipped = np.flip(faithful, 2)
         yield Candidate(flipped, "the kernel flipped", unchanged=faithful, cause="kernel-flipped")
-    if faithful.ndim > 2:
-        for axes in permutations(range(faithful.ndim)):
-            view = faithful.transpose(axes)
-            if view.shape == faithful.shape and list(axes) != sorted(axes):
-                yield Candidate(
-                    view.copy(), f"the kernel with its axes in the order {axes}", unchanged=faithful
-                )
+    if faithful.ndim > 2 and have_same_elements(faithful, case.faulty):
+        yield from _reorder_axes(faithful)
+
+
+def _reorder_axes(kernel: AnyArray) -> Iterator[Candidate]:
+    """Yield a kernel with its axes in another order, or read from memory or stored in one.
+
+    If the output channels stay where they are, the weight is not the transposed one.
+    """
+    shape = kernel.shape
+    for axes in permutations(range(kernel.ndim)):
+        if list(axes) == sorted(axes):
+            continue
+        cause = "kernel-axes" if axes[0] == 0 else ""
+        stored = kernel.transpose(axes)
+        text = f"the kernel with its axes in the order {axes}"
+        if stored.shape != shape:
+            text += ", read as if they were not"
+        yield Candidate(stored.reshape(shape), text, unchanged=kernel, cause=cause)
+        if stored.shape != shape:
+            read = kernel.reshape(stored.shape).transpose(np.argsort(axes))
+            text = f"the kernel read as if its axes were in the order {axes}"
+            yield Candidate(read, text, unchanged=kernel, cause=cause)
 
 
 def _change_kernel_axes(kernel: AnyArray) -> Iterator[Candidate]:
@@ -497,22 +514,48 @@ def suggest_wrong_rows(case: FaultCase) -> Iterator[Candidate]:
         return
     predicted = rows.copy()
     predicted[wrong_rows] = faulty_rows[wrong_rows]
-    numbers = ", ".join(str(row) for row in wrong_rows[:_MAX_LISTED_ROWS].tolist())
-    if n_wrong > _MAX_LISTED_ROWS:
-        numbers += ", ..."
-    description = f"wrong rows ({n_wrong} of {len(rows)}: {numbers})"
-    factor = fit_factor(rows[wrong_rows], predicted[wrong_rows])
-    residual = np.linalg.norm(factor * rows[wrong_rows] - predicted[wrong_rows])
-    is_scaled = residual <= case.limit * np.linalg.norm(predicted[wrong_rows])
-    if np.isfinite(factor) and is_scaled:
-        description += f", {factor:.6g} times the {case.faithful_side}'s"
+    cause, description, contrast = _describe_rows(case, rows, faulty_rows, wrong_rows)
     yield Candidate(
         predicted,
         description,
+        contrast,
         parameters={"rows": float(n_wrong)},
         unchanged=case.faithful,
-        cause="weight-rows",
+        cause=cause,
     )
+
+
+def _describe_rows(
+    case: FaultCase, rows: AnyArray, faulty_rows: AnyArray, wrong_rows: Ints
+) -> tuple[str, str, str]:
+    """Return the cause, what is said of wrong rows, and what is said of the faithful side."""
+    numbers = ", ".join(str(row) for row in wrong_rows[:_MAX_LISTED_ROWS].tolist())
+    if len(wrong_rows) > _MAX_LISTED_ROWS:
+        numbers += ", ..."
+    faithful, faulty = rows[wrong_rows], faulty_rows[wrong_rows]
+    is_border = not case.finding.is_given and _are_border_rows(case.faithful.shape, wrong_rows)
+    if is_border and not faulty.any():
+        place = f"zeros in the rows at one end of each sequence ({numbers})"
+        return "padding-mode", place, "has other numbers there"
+    if is_border and not faithful.any():
+        place = f"no zeros in the rows at one end of each sequence ({numbers})"
+        return "padding-mode", place, "has zeros there"
+    description = f"wrong rows ({len(wrong_rows)} of {len(rows)}: {numbers})"
+    factor = fit_factor(faithful, faulty)
+    residual = np.linalg.norm(factor * faithful - faulty)
+    if np.isfinite(factor) and residual <= case.limit * np.linalg.norm(faulty):
+        description += f", {factor:.6g} times the {case.faithful_side}'s"
+    return "weight-rows", description, ""
+
+
+def _are_border_rows(shape: tuple[int, ...], rows: Ints) -> bool:
+    """Return whether rows are the first or the last ones of all sequences (..., length, size)."""
+    if len(shape) < 3:
+        return False
+    length, n_sequences = shape[-2], math.prod(shape[:-2])
+    places = np.unique(rows % length)
+    is_at_end = places[-1] == len(places) - 1 or places[0] == length - len(places)
+    return bool(is_at_end and len(rows) == len(places) * n_sequences < n_sequences * length)
 
 
 def suggest_rounded(case: FaultCase) -> Iterator[Candidate]:
