@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,10 +16,13 @@ from .region import Step
 #: Norms of each vector; a number that stands for no epsilon.
 _VECTOR_NORMS = {"rms_norm", "layer_norm"}
 _TINY_EPSILON = 1e-30
+#: What a pooling of all elements of a channel is.
+_GLOBAL_POOLINGS = {"max_pool": "max", "avg_pool": "mean"}
 
 
 def interpret_step(step: Step, max_distance: float) -> Step | None:
     """Return the step with the interpretation that gives its recorded output; None if none does."""
+    step = _read_global_pooling(step)
     if step.kind in POOLING_KINDS:
         settings = _find_pooling_settings(step)
         return None if settings is None else replace(step, pooling=settings)
@@ -48,6 +52,14 @@ def interpret_step(step: Step, max_distance: float) -> Step | None:
     if places is None:
         return None
     return replace(step, places=places)
+
+
+def _read_global_pooling(step: Step) -> Step:
+    """Return a pooling with one window for all of a channel as the reduction that it is."""
+    shape = step.inputs[0].array.shape if step.inputs else ()
+    if step.kind not in POOLING_KINDS or step.output.size != math.prod(shape[:2]):
+        return step
+    return replace(step, kind=_GLOBAL_POOLINGS[step.kind], inputs=step.inputs[:1])
 
 
 def _add_epsilon(step: Step) -> Step:
