@@ -158,6 +158,24 @@ def _find_window(source: AnyArray, array: AnyArray) -> Ints | None:
     return None
 
 
+def find_selection(inputs: Sequence[AnyArray], output: AnyArray) -> Ints | None:
+    """Return the places of what a mask among the inputs selects of the first one: ``x[mask]``.
+
+    None if no mask gives the output.
+    """
+    if not inputs:
+        return None
+    places = np.arange(inputs[0].size).reshape(inputs[0].shape)
+    for mask in inputs[1:]:
+        is_mask = mask.dtype.kind == "b" and 0 < mask.ndim <= places.ndim
+        if not is_mask or mask.shape != places.shape[: mask.ndim]:
+            continue
+        selected: Ints = places[mask].reshape(-1)
+        if np.array_equal(inputs[0].reshape(-1)[selected], output.reshape(-1)):
+            return selected
+    return None
+
+
 def find_padding(source: AnyArray, output: AnyArray) -> Ints | None:
     """Return the places of a tensor that is padded, in any mode; None if it is not.
 

@@ -7,15 +7,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..model.arrays import AnyArray
+from ..model.arrays import AnyArray, Ints
 from ..operators import compute_relative_distance
 from ..operators.pooling import POOLING_KINDS, PoolingSettings, find_pooling_settings
-from .element_places import CAST_DISTANCE, find_join, find_padding, find_places, find_window
+from .element_places import (
+    CAST_DISTANCE,
+    find_join,
+    find_padding,
+    find_places,
+    find_selection,
+    find_window,
+)
 from .region import Step
 
 #: Norms of each vector; a number that stands for no epsilon.
 _VECTOR_NORMS = {"rms_norm", "layer_norm"}
 _TINY_EPSILON = 1e-30
+#: Kinds that may select elements by a mask.
+_SELECTING_KINDS = {"gather_nd", "slice"}
 #: What a pooling of all elements of a channel is.
 _GLOBAL_POOLINGS = {"max_pool": "max", "avg_pool": "mean"}
 
@@ -42,16 +51,25 @@ def interpret_step(step: Step, max_distance: float) -> Step | None:
     kept = _find_kept_elements(step) if step.kind == "dropout" else None
     if kept is not None:
         return replace(step, kept=kept)
-    places = find_places(step.list_arrays(), step.output)
-    if places is None and step.kind == "concat":
-        places = find_join(step.list_arrays(), step.output)
-    if places is None and step.kind == "pad" and step.inputs:
-        places = find_padding(step.inputs[0].array, step.output)
-    if places is None and step.kind == "slice" and step.inputs:
-        places = find_window(step.inputs[0].array, step.output)
-    if places is None:
-        return None
-    return replace(step, places=places)
+    places = _find_places(step)
+    return None if places is None else replace(step, places=places)
+
+
+def _find_places(step: Step) -> Ints | None:
+    """Return where the elements of the output are among those of the inputs; None if unclear."""
+    arrays = step.list_arrays()
+    places = find_places(arrays, step.output)
+    if places is not None or not arrays:
+        return places
+    if step.kind == "concat":
+        return find_join(arrays, step.output)
+    if step.kind == "pad":
+        return find_padding(arrays[0], step.output)
+    if step.kind in _SELECTING_KINDS:
+        places = find_selection(arrays, step.output)
+    if places is None and step.kind == "slice":
+        return find_window(arrays[0], step.output)
+    return places
 
 
 def _read_global_pooling(step: Step) -> Step:
