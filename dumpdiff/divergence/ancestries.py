@@ -30,7 +30,8 @@ class Ancestry(NamedTuple):
 
     worst_agreeing_error: float = np.nan  #: largest error of the ancestors that agree
     worst_diverged_error: float = np.nan  #: largest error of those that do not
-    #: largest error of those that agree, times their share of a sum, or as one of a part of them
+    #: largest error of those that agree, times their share of a sum, or as one of a part of them;
+    #: or of those that hold nothing but rounding errors, which are looked through otherwise
     carried_error: float = np.nan
     #: the same of the values that agree behind those that differ: what is left where a difference
     #: is undone. It is looked through like a value without comparison
@@ -71,6 +72,7 @@ class Ancestries:
         self._noisy_nodes = noisy_nodes  #: those that agree if the differences before them do
         self._errors = errors
         self._cancellations = cancellations
+        self._rounding_nodes: set[int] = set()  #: those that hold nothing but rounding errors
         self._compute_share = build_carried_share_function(graph)
         self._known: dict[int, Ancestry] = {}
         self._replaced: dict[int, Ancestry] = {}  #: what others look through is not replaced
@@ -84,12 +86,17 @@ class Ancestries:
         self._known[node] = ancestry = self._collect(node)
         return ancestry
 
+    def mark_rounding(self, node: int, *, is_first: bool) -> None:
+        """Mark a node that holds nothing but rounding errors: the first one, or what follows."""
+        if is_first or not self._rounding_nodes.isdisjoint(self._graph.parents[node]):
+            self._rounding_nodes.add(node)
+
     def replace_nodes(self, nodes: Collection[int], others: Ancestries) -> Ancestries:
         """Return the ancestries with those of some nodes taken from other ones."""
         replaced = Ancestries(
             self._graph, self._state, self._noisy_nodes, self._errors, self._cancellations
         )
-        replaced._known = self._known
+        replaced._known, replaced._rounding_nodes = self._known, self._rounding_nodes
         replaced._replaced = {node: others[node] for node in nodes}
         return replaced
 
@@ -156,6 +163,8 @@ class Ancestries:
                 agreeing_errors.append(beyond.worst_agreeing_error)
                 diverged_errors.append(beyond.worst_diverged_error)
                 carried_errors.append(share * beyond.carried_error)
+                if parent in self._rounding_nodes:
+                    carried_errors.append(share * self._errors[parent])
                 noises.append(share * beyond.noise)
                 parent_cancellation = max(self._cancellations[parent], beyond.cancellation)
                 cancellation = max(cancellation, share * parent_cancellation)

@@ -361,7 +361,9 @@ def _add_terms(graph: JointGraph, side: GraphSide) -> Floats:
     is_sum = is_named_gradient | is_vector_gradient | _flag_kinds(side, {"sum"})[producers]
     terms, owners = _list_terms(graph, side, is_named_gradient, is_canceling | is_vector_gradient)
     rms, sizes = side.rms, np.maximum(1.0, flow.sizes)
-    n_repetitions = np.where(is_sum[owners], sizes[terms] / sizes[side.classes[owners]], 1.0)
+    # the gradient of an addend that was broadcast is a sum, too
+    is_repeating = is_sum | _flag_kinds(side, _SUM_KINDS)[producers]
+    n_repetitions = np.where(is_repeating[owners], sizes[terms] / sizes[side.classes[owners]], 1.0)
     magnitudes = rms[terms] * np.maximum(1.0, n_repetitions)
     totals = np.full(graph.n_nodes, np.nan)
     largest_terms = np.zeros(graph.n_nodes)

@@ -75,6 +75,10 @@ class _Bounds:
         inherited_cancellation = min(self.max_cancellations[node], inherited_cancellation)
         return self.tolerances[node] * max(self.cancellations[node], inherited_cancellation)
 
+    def is_rounding(self, node: int) -> bool:
+        """Return whether a pair is a sum of terms that cancel but for their rounding errors."""
+        return self.tolerances[node] * self.cancellations[node] >= NO_INFORMATION
+
     def allow_cancellations(self, inherited_cancellations: Floats) -> Floats:
         """Return (pairs,) the same of all pairs."""
         own_cancellations = np.array(self.cancellations[: len(self.tolerances)])
@@ -109,11 +113,11 @@ def walk_forwards(
     """
     pairs = graph.comparison.pairs
     bounds = _build_bounds(graph, rules, cancellation)
-    errors, tolerances, factors = bounds.errors, bounds.tolerances, bounds.factors
+    errors, factors = bounds.errors, bounds.factors
     can_be_judged, has_mismatch, is_settled = _flag_pairs(pairs, errors, excused_nodes)
     is_comparable, is_broken = can_be_judged.tolist(), has_mismatch.tolist()
     state = _list_first_states(graph, is_settled)
-    allowed_errors = list(tolerances)
+    allowed_errors = list(bounds.tolerances)
     new_weight_rows = frozenset(find_new_weight_rows(graph.comparison.alignment))
     recomputations: dict[int, Recomputation] = {}
     noise_limits: dict[int, float] = {}
@@ -124,17 +128,16 @@ def walk_forwards(
         own_ancestry = ancestries.keep(node)
         if node >= len(pairs) or not is_comparable[node]:
             continue
-        error, tolerance, is_forward = errors[node], tolerances[node], graph.phase[node] == FORWARD
+        error, tolerance = errors[node], bounds.tolerances[node]
+        is_forward = graph.phase[node] == FORWARD
         allowed_error = bounds.allow_cancellation(node, own_ancestry.cancellation)
         has_cause = own_ancestry.has_diverged or (forward_has_diverged and not is_forward)
         if error > allowed_error and not is_broken[node] and not has_cause:
-            has_time = len(recomputations) < _MAX_RECOMPUTATIONS
-            recomputation = recompute_op(graph, node) if has_time else None
-            if recomputation is not None:
-                recomputations[node] = recomputation
-                if recomputation.is_explained(tolerance, own_ancestry.worst_agreeing_error):
-                    state[node], allowed_errors[node] = AGREEING, error
-                    continue
+            recomputation = _recompute_op(graph, node, recomputations)
+            worst_error = own_ancestry.worst_agreeing_error
+            if recomputation is not None and recomputation.is_explained(tolerance, worst_error):
+                state[node], allowed_errors[node] = AGREEING, error
+                continue
             if node not in new_weight_rows:  # its tolerance includes what the gradient's error does
                 input_error = _find_input_error(
                     graph, node, state, causal_errors, own_ancestry.carried_error
@@ -150,21 +153,34 @@ def walk_forwards(
         if error <= allowed_error and not is_broken[node]:
             is_informative = allowed_error < NO_INFORMATION or error <= tolerance
             state[node] = AGREEING if is_informative else INCOMPARABLE
+            ancestries.mark_rounding(node, is_first=bounds.is_rounding(node))
+            continue
+        if not has_cause:
+            state[node] = INTRODUCED
+            forward_has_diverged |= bool(is_forward)
             continue
         noise = math.nan if node in new_weight_rows else own_ancestry.noise
         noise_limit = _extend_allowed_error(allowed_error, factors[node] * noise, noise, None)
         growth_limit = _AMPLIFICATION * factors[node] * own_ancestry.worst_diverged_error
-        if has_cause and error <= noise_limit < NO_INFORMATION and not is_broken[node]:
+        state[node] = AMPLIFIED if error > growth_limit else PROPAGATED
+        if error <= noise_limit < NO_INFORMATION and not is_broken[node]:
             state[node], noise_limits[node] = PROPAGATED, noise_limit
-        elif has_cause:
-            state[node] = AMPLIFIED if error > growth_limit else PROPAGATED
-        else:
-            state[node] = INTRODUCED
-            forward_has_diverged |= bool(is_forward)
     cancellations = ancestries.measure_cancellations(np.flatnonzero(is_settled))
-    allowed_by_rules = bounds.allow_cancellations(cancellations)
-    allowed_errors = np.where(is_settled, allowed_by_rules, allowed_errors).tolist()
-    return Walk(state, noise_limits, allowed_errors, ancestries, recomputations)
+    settled_limits = bounds.allow_cancellations(cancellations)
+    limits = np.where(is_settled, settled_limits, allowed_errors).tolist()
+    return Walk(state, noise_limits, limits, ancestries, recomputations)
+
+
+def _recompute_op(
+    graph: JointGraph, node: int, recomputations: dict[int, Recomputation]
+) -> Recomputation | None:
+    """Run the op of a pair again and keep what it gives, unless that was done often enough."""
+    if len(recomputations) >= _MAX_RECOMPUTATIONS:
+        return None
+    recomputation = recompute_op(graph, node)
+    if recomputation is not None:
+        recomputations[node] = recomputation
+    return recomputation
 
 
 def _flag_pairs(

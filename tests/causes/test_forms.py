@@ -19,6 +19,7 @@ ARCHIVES = {
     "order": "pt_forms", "groups": "pt_forms", "latent": "pt_key_forms", "window": "pt_key_forms",
     "quantize": "pt_axis_forms", "direction": "pt_axis_forms",
     "modulate": "pt_attention_forms", "masked": "pt_attention_forms",
+    "couple": "pt_coupling_forms", "gate": "pt_coupling_forms",
 }  # fmt: skip
 
 
@@ -154,3 +155,34 @@ class TestFusedForms:
         for name, text in explain_both_ways(align_forms, faulty, clean):
             assert name == cause
             assert sentence in text
+
+
+class TestCouplings:
+    """Modules cut and join their channels unseen, and each side adds up its terms in an order."""
+
+    @pytest.mark.parametrize("is_mirrored", [False, True])
+    def test_partial_sums_in_another_order_are_no_difference(
+        self, align_forms: Align, is_mirrored: bool
+    ) -> None:
+        names = sorted(["couple_chained", "couple_summed"], reverse=is_mirrored)
+        assert align_forms(*names).verdict == "aligned"
+
+    @pytest.mark.parametrize("clean", ["couple_chained", "couple_summed"])
+    def test_what_a_module_joins_unseen_comes_from_the_results_inside(
+        self, align_forms: Align, clean: str
+    ) -> None:
+        for name, text in explain_both_ways(align_forms, "couple_late", clean):
+            assert name == "layer-order"
+            assert "add applied later" in text
+
+    def test_a_gate_behind_the_sum_reads_the_mean_of_the_sum(self, align_forms: Align) -> None:
+        for name, text in explain_both_ways(align_forms, "gate_outer", "gate_inner"):
+            assert name == "layer-order"
+            assert "add applied later" in text
+
+    def test_a_kernel_read_with_its_axes_in_another_order_is_named(
+        self, align_forms: Align
+    ) -> None:
+        for name, text in explain_both_ways(align_forms, "gate_flat", "gate_inner"):
+            assert name == "kernel-axes"
+            assert "axes" in text
