@@ -3,9 +3,11 @@
 import networkx as nx
 import numpy as np
 import pytest
-from traces import edit_tensors, find_op, find_outputs, find_tensor, remove_ops
+from traces import edit_tensors, find_op, find_outputs, find_tensor, find_value, remove_ops
 
+from dumpdiff import read
 from dumpdiff.graph import build_flow, mark_shape_reads
+from dumpdiff.graph.value_parents import collect_parents
 from dumpdiff.rulebook import load_rules
 
 NAMES = ["pt_none", "ms_mf_none", "ms_graph", "v6.0_api_stack_summary", "edge_v6.0_all_filterOFF"]
@@ -80,6 +82,28 @@ class TestModuleCalls:
         flow = build_flow(remove_ops(trace("pt_none"), self.INSIDE))
         (value,) = list_written(flow, self.CALL)
         assert flow.producers[value] == find_op(flow.trace, self.CALL)
+
+
+class TestUnseenOps:
+    """A coupling that cuts its channels in two and joins them again, without a record of either."""
+
+    @pytest.fixture
+    def flow(self, dump):
+        return build_flow(read(dump("pt_coupling_forms") / "couple_chained"))
+
+    def test_what_a_module_cut_and_passes_on_was_not_computed_by_it(self, flow):
+        linear = find_op(flow.trace, "Functional.linear.0.forward")
+        kept = next(value for value in flow.reads[linear] if flow.sizes[value] == 2 * 6 * 8)
+        assert flow.producers[kept] == -1
+
+    def test_what_a_module_joined_comes_from_what_no_op_inside_reads(self, flow):
+        call = find_op(flow.trace, "Module.body.couplings.0.Coupling.forward.0")
+        changed = find_value(flow, "Tensor.__mul__.1.forward", "output.0")
+        total = find_value(flow, "Tensor.__add__.3.forward", "output.0")
+        joined = next(value for value in flow.writes[call] if flow.sizes[value] == 2 * 6 * 16)
+        assert not flow.consumers[changed]
+        assert changed in collect_parents(flow)[joined]
+        assert total not in collect_parents(flow)[joined]
 
 
 class TestParameters:

@@ -114,6 +114,20 @@ class TestSameValues:
         assert assign_classes(rows, False).tolist() == [0, 0]
 
 
+class TestModuleResults:
+    """A tensor of one repeated number carries no information."""
+
+    REPEATED = np.full((4,), 3.25, np.float32)
+
+    @pytest.mark.parametrize(("parent", "expected"), [(1, [0, 0]), (-1, [0, 1])])
+    def test_what_an_op_inside_computed_is_what_the_module_returns(self, parent, expected):
+        outputs = [self.REPEATED] * 2
+        tensors = build_table(outputs, op=[0, 1], slot_kind=["output"] * 2)
+        ops = build_op_table({"name": ["add", "block"], "level": ["op", "module"],
+                              "parent": [parent, -1]})  # fmt: skip
+        assert assign_classes(tensors, False, ops=ops).tolist() == expected
+
+
 class TestTensorsThatSayNothing:
     """All ones, zeros, masks: equal by chance, not because one is the other."""
 
