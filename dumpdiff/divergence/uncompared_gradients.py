@@ -7,6 +7,7 @@ import numpy as np
 from ..model.formatting import format_names
 from ..model.trace import BACKWARD
 from ..model.verdict import UNPAIRED
+from .error_bounds import compute_cancellation
 from .joint_graph import GraphSide, JointGraph
 from .states import States
 
@@ -14,6 +15,9 @@ from .states import States
 _MAX_NAMES = 3
 #: What is equal of two gradients that are one value, and how exactly statistics show it.
 _NUMBERS, _SAME_NUMBER = ["size", "max", "min", "norm"], 1e-5
+#: Cancellation from which on a float32 sum is nothing but rounding: a tenth of 1 / 2^-24, as the
+#: errors of hundreds of terms add up.
+_ONLY_ROUNDING = 0.1 * 2**24
 
 
 def find_gradient_gaps(graph: JointGraph, states: States) -> list[str]:
@@ -25,7 +29,8 @@ def find_gradient_gaps(graph: JointGraph, states: States) -> list[str]:
     gradient; it is enough that one of them was compared. The other side must be one that records
     every op of the backward pass: recorders of calls leave gradients out. A backward pass of one
     side alone is not needed. In a coarse dtype, different values look equal, and few are paired by
-    their numbers: there only the share of compared ops is judged.
+    their numbers: there only the share of compared ops is judged. A gradient that is nothing but
+    rounding, as that of a bias before a norm, says nothing.
     """
     if not graph.is_precise or not all(BACKWARD in side.flow.phases for side in graph.sides):
         return []
@@ -40,7 +45,7 @@ def find_gradient_gaps(graph: JointGraph, states: States) -> list[str]:
         parameters = side.flow.parameter_values
         names = [
             parameter
-            for parameter in _list_uncompared_names(side, states)
+            for parameter in _list_uncompared_names(graph, side, states)
             if parameters.get(parameter, -1) in paired
         ]
         if names:
@@ -51,7 +56,7 @@ def find_gradient_gaps(graph: JointGraph, states: States) -> list[str]:
     return gaps
 
 
-def _list_uncompared_names(side: GraphSide, states: States) -> list[str]:
+def _list_uncompared_names(graph: JointGraph, side: GraphSide, states: States) -> list[str]:
     """Return the parameters whose gradients the record names, and none that is equal has a pair."""
     flow = side.flow
     is_named = (flow.tensors["gradient_of"] != "").to_numpy() & (flow.tensor_class >= 0)
@@ -59,6 +64,8 @@ def _list_uncompared_names(side: GraphSide, states: States) -> list[str]:
     values = flow.tensor_class[is_named]
     numbers = flow.classes[_NUMBERS].to_numpy(dtype=float)[values]
     is_compared = states.state[side.nodes[values]] != UNPAIRED
+    if not is_compared.all():
+        is_compared |= compute_cancellation(graph)[side.nodes[values]] >= _ONLY_ROUNDING
     return [
         names[row]
         for row in np.flatnonzero(~is_compared).tolist()
