@@ -116,7 +116,6 @@ FAULTS: Mapping[str, Fault] = {
         "gelu-variant",
         change_model(gelu="tanh"),
         lambda *_: [Words("tanh", "erf|exact|none")],
-        held_out=True,
         equivalents=("activation-kind", "argument"),
     ),
     "decay_plain": Fault(
@@ -124,7 +123,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-decay",
         _divide_decay_by_rate,
         lambda faulty, clean: [Values(faulty.optimizer.weight_decay, clean.optimizer.weight_decay)],
-        held_out=True,
         optimizer=True,
         equivalents=("update-rule",),
     ),

@@ -175,14 +175,12 @@ FAULTS: Mapping[str, Fault] = {
         "mask-kind",
         change_model(is_encoder_causal=True),
         lambda *_: [Anywhere("(?i)mask|causal|fill|later|diagonal")],
-        held_out=True,
         equivalents=("mask-missing", "mask-shifted", "missing-term", "missing-step"),
     ),
     "shared_bias_stopped": Fault(
         "the position bias gets a gradient from the encoder's first layer only",
         "gradient-stopped",
         change_model(is_shared_bias_stopped=True),
-        held_out=True,
     ),
 }
 

@@ -191,7 +191,6 @@ FAULTS: Mapping[str, Fault] = {
         "router-groups",
         change_model(group_top_k=1),
         lambda *_: [Anywhere("group")],
-        held_out=True,
         equivalents=("router-top-k", "missing-step", "input-source", "argument"),
     ),
     "float8_halved": Fault(
@@ -199,7 +198,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-scaled",
         change_weight(f"layers.{LAYERS - 1}.attention.kv_b.weight", lambda weight: weight / 2),
         lambda *_: [Ratio(0.5)],
-        held_out=True,
         equivalents=("constant-factor", "scale"),
     ),
 }

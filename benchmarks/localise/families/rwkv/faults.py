@@ -116,14 +116,12 @@ FAULTS: Mapping[str, Fault] = {
         "constant-factor",
         change_model(head_divisor=8.0),
         lambda faulty, clean: [Ratio(clean.head_divisor / faulty.head_divisor)],
-        held_out=True,
         equivalents=("scale", "missing-step"),
     ),
     "first_repeated": Fault(
         "time mixing gathers the token before, and -1 is clamped to 0: the first one gets itself",
         "padding-mode",
         change_model(is_first_repeated=True),
-        held_out=True,
         equivalents=("row-shift", "causal-shift", "missing-step", "input-source", "clamp"),
     ),
 }

@@ -145,14 +145,12 @@ FAULTS: Mapping[str, Fault] = {
         "a strided shortcut has the mean of four cells, as ResNet-D, not the first of them",
         "pooling",
         change_model(is_shortcut_pooled=True),
-        held_out=True,
         equivalents=("resize-mode", "missing-step", "input-source", "argument", "layer-order"),
     ),
     "gate_late": Fault(
         "squeeze and excitation of the last block is behind the sum with the shortcut",
         "layer-order",
         change_model(is_gate_late=True),
-        held_out=True,
         equivalents=("input-source", "residual-order", "skip-source"),
     ),
 }

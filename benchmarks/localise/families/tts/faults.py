@@ -140,7 +140,6 @@ FAULTS: Mapping[str, Fault] = {
         "position-offset",
         change_model(first_position=1),
         lambda *_: [Anywhere(r"shift|offset|added|row|position|-?\b1\b")],
-        held_out=True,
         equivalents=("row-shift", "constant-offset", "argument", "input-source"),
     ),
     "durations_plain": Fault(
@@ -148,7 +147,6 @@ FAULTS: Mapping[str, Fault] = {
         "loss-target",
         change_model(min_duration=1),
         lambda *_: [Anywhere(r"(?i)log|clamp|clip|max|add|offset|constant|target|label|\b1\b")],
-        held_out=True,
         equivalents=("constant-offset", "missing-term", "missing-step", "clamp", "position-offset"),
     ),
 }
