@@ -8,6 +8,7 @@ rate that is wrong on one side must not widen what is allowed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,6 +38,8 @@ _NOISE_MARGIN = 8
 _EPSILON = 1e-8
 #: Largest relative difference of two steps of one element: one goes up and one goes down.
 _MAX_ELEMENT_ERROR = 2.0
+#: Chance that a sound gradient has so small an element, below which it is no chance.
+_MAX_CHANCE = 0.1
 #: Share of the step by which the statistics of two correct new weights may differ.
 _STATISTICS_SHARE = 1e-2
 #: Tolerances by which a step must change a weight before an error within the tolerance says that
@@ -77,6 +80,9 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
                 error[row] = _compare_adam_statistics(alignment, new_weight)
                 is_judged[row] = True
             tolerance[row] = max(tolerance[row], _STATISTICS_SHARE * size)
+            if _follows_noise(alignment, new_weight):
+                tolerance[row] = max(tolerance[row], _MAX_ELEMENT_ERROR * size)
+                hidden_reason = NOISE_STEP
         else:
             continue
         is_small = size < _MIN_STEP_TOLERANCES * tolerance[row]
@@ -128,7 +134,8 @@ def _measure_fused_step(
 ) -> tuple[float, float] | None:
     """Return the size of the step of several weights, and what noise makes of it.
 
-    Both are relative to the new weights. None if a tensor is missing, or the rule is not Adam's.
+    Both are relative to the new weights. None if the rule is not Adam's. Where tensors are missing,
+    statistics stand for them.
     """
     updates = {update.new_weight: (weight, update) for weight, update in side.updates.items()}
     if any(value not in updates for value in new_values):
@@ -143,7 +150,7 @@ def _measure_fused_step(
             _load_values(side.flow, value) for value in (old_value, new_value, second_moment)
         )
         if old is None or new is None or moment is None or old.shape != new.shape:
-            return None
+            return _measure_fused_statistics(side, prints, new_values, noise)
         steps.append(np.ravel(new - old))
         weights.append(np.ravel(new))
         moments.append(np.ravel(moment))
@@ -152,6 +159,41 @@ def _measure_fused_step(
         return None
     size = float(np.linalg.norm(np.concatenate(steps))) / norm
     return size, size * compute_adam_error(np.concatenate(moments), noise)
+
+
+def _measure_fused_statistics(
+    side: PreparedSide, prints: Fingerprints, new_values: Sequence[int], noise: float
+) -> tuple[float, float]:
+    """Return the same from statistics: the largest step, all of it if one of them is noise."""
+    size, is_noise = 0.0, False
+    for old_value, update in side.updates.items():
+        if update.new_weight in new_values:
+            size = max(size, _measure_change(prints, update.new_weight, old_value))
+            is_noise |= _holds_noise(side.flow, find_second_moment(prints, update), noise)
+    return size, _MAX_ELEMENT_ERROR * size * is_noise
+
+
+def _follows_noise(alignment: Alignment, new_weight: NewWeight) -> bool:
+    """Return whether the gradient of some element is nothing but noise, by Adam's moments."""
+    flows = (alignment.target, alignment.reference)
+    return any(
+        moment >= 0 and _holds_noise(flow, moment, alignment.tolerance)
+        for flow, moment in zip(flows, new_weight.second_moments, strict=True)
+    )
+
+
+def _holds_noise(flow: Flow, second_moment: int, noise: float) -> bool:
+    """Return whether the smallest second moment is that of noise, and not the smallest by chance.
+
+    Of n elements of a normal gradient, one is within a n-th of its root mean square. See
+    :func:`compute_adam_error` for what noise is.
+    """
+    lowest, mean = (float(flow.list_column(name)[second_moment]) for name in ("min", "mean"))
+    if not mean > 0:
+        return False
+    share = noise + _EPSILON / math.sqrt(mean)
+    is_small = math.sqrt(max(lowest, 0.0) / mean) < share
+    return is_small and share * float(flow.sizes[second_moment]) < _MAX_CHANCE
 
 
 def find_new_weight_rows(alignment: Alignment) -> list[int]:
@@ -243,9 +285,14 @@ def _measure_step_by_statistics(alignment: Alignment, new_weight: NewWeight) -> 
         (prints_t, new_weight.target, new_weight.old_target),
         (prints_r, new_weight.reference, new_weight.old_reference),
     ):
-        new, old = np.array([new_value]), np.array([old_value])
-        sizes.append(float(measure_differences(prints, new, prints, old).get_largest()[0]))
+        sizes.append(_measure_change(prints, new_value, old_value))
     return min(sizes)
+
+
+def _measure_change(prints: Fingerprints, new_value: int, old_value: int) -> float:
+    """Return how far the statistics of two values of one side are apart."""
+    new, old = np.array([new_value]), np.array([old_value])
+    return float(measure_differences(prints, new, prints, old).get_largest()[0])
 
 
 def _compare_adam_statistics(alignment: Alignment, new_weight: NewWeight) -> float:
