@@ -56,6 +56,9 @@ class Matching:
     #: classes that are paired as new weights of paired weights and in no other way
     reserved_t: frozenset[int] = frozenset()
     reserved_r: frozenset[int] = frozenset()
+    #: the weight that each value of the optimizer updates, -1 for other values; () if unknown
+    updated_t: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    updated_r: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     new_weights: list[NewWeight] = field(default_factory=list)
     states: list[int] = field(default_factory=list)  #: target classes of paired optimizer states
 
@@ -147,7 +150,8 @@ class Matching:
         """Return whether both are unpaired, of equal size and, if computed, of the same phase.
 
         The gradient of a parameter is no term of a sum: that sum is the other side's gradient, and
-        if it differs one side lacks a term.
+        if it differs one side lacks a term. What updates a weight is no partner of what updates
+        another one.
         """
         is_paired = self.partners_t[t] >= 0 or self.partners_r[r] >= 0
         if is_paired or self._sizes_t[t] != self._sizes_r[r]:
@@ -156,9 +160,21 @@ class Matching:
             self._is_named_t[t] and self._is_term_r[r]
         ):
             return False
+        if not self._update_one_weight(t, r):
+            return False
         is_leaf = min(self.producer_t[t], self.producer_r[r]) < 0
         is_same_phase = self._phase_t[t] == self._phase_r[r]
         return bool(is_leaf or is_same_phase)
+
+    def _update_one_weight(self, t: int, r: int) -> bool:
+        """Return whether two values update one weight, or one of them none that is known."""
+        if not len(self.updated_t) or not len(self.updated_r):
+            return True
+        weight_t, weight_r = self.updated_t.data[t], self.updated_r.data[r]
+        if weight_t < 0 or weight_r < 0:
+            return True
+        partners = (self.partners_t[weight_t], self.partners_r[weight_r])
+        return partners in ((-1, -1), (weight_r, weight_t))
 
     def flag_pairable(self, targets: Ints, references: Ints) -> Flags:
         """Return (pairs,) what :meth:`can_pair` says of many pairs."""
@@ -172,6 +188,14 @@ class Matching:
         is_leaf = self.target.producers[targets] < 0
         is_leaf |= self.reference.producers[references] < 0
         flags: Flags = is_pairable & (is_leaf | (phases_t == phases_r))
+        if len(self.updated_t) and len(self.updated_r):
+            weights_t, weights_r = self.updated_t[targets], self.updated_r[references]
+            partners_t, partners_r = self.classes_t[weights_t], self.classes_r[weights_r]
+            flags &= (
+                (np.minimum(weights_t, weights_r) < 0)
+                | (np.maximum(partners_t, partners_r) < 0)
+                | (partners_t == weights_r)
+            )
         return flags
 
     def pair_all(self, targets: Ints, references: Ints, evidence: str, confidences: Floats) -> None:

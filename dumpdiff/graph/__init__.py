@@ -13,7 +13,13 @@ from .adjoints import (
 from .dataflow import Flow
 from .flow_builder import build_flow, mark_shape_reads
 from .precision import find_common_dtype
-from .updates import Update, find_updates, is_used_by_update, list_kept_values
+from .updates import (
+    Update,
+    find_updated_weights,
+    find_updates,
+    is_used_by_update,
+    list_kept_values,
+)
 
 __all__ = [
     "Flow",
@@ -24,6 +30,7 @@ __all__ = [
     "find_common_dtype",
     "find_gradients",
     "find_returned_gradients",
+    "find_updated_weights",
     "find_updates",
     "is_used_by_update",
     "list_kept_values",

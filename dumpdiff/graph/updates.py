@@ -6,6 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from ..model.arrays import Ints
 from ..model.trace import COMMUNICATION, OPTIMIZER
 from ..readers.call_records import is_in_place
 from .dataflow import Flow
@@ -80,6 +83,31 @@ def find_updates(flow: Flow, gradient_of: Mapping[int, int]) -> dict[int, Update
         if update.new_weight >= 0 or update.states:
             updates[weight] = update
     return updates
+
+
+def find_updated_weights(
+    flow: Flow, gradient_of: Mapping[int, int], updates: Mapping[int, Update]
+) -> Ints:
+    """Return (classes,) the weight that each value of the optimizer updates, -1 if unclear.
+
+    It is the one whose gradient or states the value follows from, through values of its size. Two
+    weights may share a gradient.
+    """
+    weights_of: defaultdict[int, set[int]] = defaultdict(set)
+    for weight, update in updates.items():
+        for value in (weight, gradient_of.get(weight, weight), *list_kept_values(update)):
+            weights_of[value].add(weight)
+    sizes = flow.sizes.tolist()
+    for op in np.flatnonzero(flow.flag_phase(OPTIMIZER)).tolist():
+        for result in flow.writes[op]:
+            if result not in weights_of:
+                operands = (x for x in flow.operands[op] if sizes[x] == sizes[result])
+                weights_of[result] = set().union(*(weights_of[operand] for operand in operands))
+    updated_weights = np.full(len(sizes), -1)
+    for value, weights in weights_of.items():
+        if len(weights) == 1:
+            updated_weights[value] = weights.pop()
+    return updated_weights
 
 
 def _find_named_updates(flow: Flow, names: list[str]) -> dict[int, Update]:
