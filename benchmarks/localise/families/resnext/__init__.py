@@ -1,0 +1,1 @@
+"""An image classifier of bottlenecks with grouped convolutions and a pooled shortcut."""
