@@ -48,15 +48,18 @@ class Embedder(nn.Module):
     def __init__(self, model: Model, multires: int) -> None:
         super().__init__()
         self.freq_bands = [model.frequency_factor * 2.0**n for n in range(multires)]
-        if model.are_sines_grouped:
-            self.fns = [(fn, freq) for fn in (torch.sin, torch.cos) for freq in self.freq_bands]
-        else:
-            self.fns = [(fn, freq) for freq in self.freq_bands for fn in (torch.sin, torch.cos)]
+        self.are_sines_grouped = model.are_sines_grouped
 
     def forward(self, inputs: Tensor) -> Tensor:
+        sines, cosines = [], []
+        for freq in self.freq_bands:
+            sines.append(torch.sin(inputs * freq))
+            cosines.append(torch.cos(inputs * freq))
+        if self.are_sines_grouped:
+            return torch.cat([inputs, *sines, *cosines], -1)
         outputs = [inputs]
-        for periodic_fn, freq in self.fns:
-            outputs.append(periodic_fn(inputs * freq))
+        for pair in zip(sines, cosines, strict=True):
+            outputs.extend(pair)
         return torch.cat(outputs, -1)
 
 
