@@ -1,0 +1,1 @@
+"""A neural radiance field with a coarse and a fine network, rendered along rays."""
