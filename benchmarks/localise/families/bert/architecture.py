@@ -60,6 +60,7 @@ class Model:
     position_gradient: float = 1.0  #: the gradient of the positions is multiplied by it
     pooled_tokens: str = "first"  #: what the pooler reads: the state of the 'first', or the 'mean'
     are_empty_slots_counted: bool = False  #: the first loss is the mean of all slots
+    is_feed_forward_half: bool = False  #: the feed-forward layers in bfloat16
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(eps=1e-6))
 
     def batch(self) -> tuple[np.ndarray, ...]:

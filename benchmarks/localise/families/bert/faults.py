@@ -135,6 +135,22 @@ FAULTS: Mapping[str, Fault] = {
         row="32",
         optimizer=True,
     ),
+    "bias_correction": Fault(
+        "AdamW without the correction of its first steps, as in the first code of the model",
+        "bias-correction",
+        change_optimizer(bias_correction=False),
+        row="32",
+        held_out=True,
+        optimizer=True,
+        equivalents=("update-rule", "learning-rate"),
+    ),
+    "feed_forward_half": Fault(
+        "the feed-forward layers in bfloat16",
+        "low-precision",
+        change_model(is_feed_forward_half=True),
+        lambda *_: [Words("bfloat16")],
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -152,6 +168,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("empty_slots", "mindspore"),
     ("decay_all", "mindspore"),
     ("adam_eps", "pytorch"),
+    ("bias_correction", "mindspore"),
+    ("feed_forward_half", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -30,6 +30,8 @@ MASKED = -10000.0
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
+    if model.is_feed_forward_half:
+        raise SystemExit("is_feed_forward_half is a knob of the PyTorch net")
     return BertNetworkWithLoss(model)
 
 

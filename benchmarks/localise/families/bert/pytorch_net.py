@@ -77,6 +77,11 @@ class Gelu(nn.Module):
         return F.gelu(x, approximate=self.approximation)
 
 
+def project_half(linear: nn.Linear, x: Tensor) -> Tensor:
+    """Return what a linear layer computes in bfloat16."""
+    return F.linear(x.bfloat16(), linear.weight.bfloat16(), linear.bias.bfloat16())
+
+
 class AlbertEmbeddings(nn.Module):
     """Words, segments and positions added up, and their norm."""
 
@@ -167,9 +172,11 @@ class AlbertLayer(nn.Module):
         self.activation = Gelu(model, model.activation)
         self.ffn_output = load_linear(model, f"{path}.down")
         self.full_layer_layer_norm = load_norm(model, f"{path}.norm2")
-        self.is_norm_first = model.is_norm_first
+        self.is_norm_first, self.is_half = model.is_norm_first, model.is_feed_forward_half
 
     def feed_forward(self, x: Tensor) -> Tensor:
+        if self.is_half:
+            return project_half(self.ffn_output, self.activation(project_half(self.ffn, x))).float()
         return self.ffn_output(self.activation(self.ffn(x)))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

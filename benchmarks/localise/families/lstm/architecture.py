@@ -53,6 +53,9 @@ class Model:
     embedding_gradient: float = 1.0  #: the gradient of the embedded tokens is multiplied by it
     are_states_exchanged: bool = False  #: hidden and cell state of the previous batch
     is_cell_activated: bool = True  #: tanh of the cell state, in the last layer
+    cell_limit: float = (
+        0.0  #: > 0: largest cell state, and its negative the least, in the last layer
+    )
     loss_reduction: str = "tokens"  #: the sum is divided by all tokens, or by all 'sequences'
     ignored_label: int = -1  #: >= 0: label that has no loss
     label_smoothing: float = 0.0

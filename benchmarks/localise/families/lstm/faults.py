@@ -29,6 +29,11 @@ def _load_sum_twice(model: Model) -> Model:
     return replace(model, weights={**model.weights, **dict.fromkeys(names, total)})
 
 
+def _transpose_gates(weight: np.ndarray) -> np.ndarray:
+    """Transpose the square block of each gate."""
+    return weight.reshape(4, WIDTH, WIDTH).swapaxes(1, 2).reshape(4 * WIDTH, WIDTH)
+
+
 def _draw_added_rows(table: np.ndarray) -> np.ndarray:
     """Draw the rows of the last ADDED tokens again."""
     rng = np.random.default_rng(SEED + 2)
@@ -198,6 +203,23 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("update-rule",),
     ),
+    "cell_clip": Fault(
+        "the cell state of the last layer is clipped at 0.5, as by the option of TensorFlow's cell",
+        "clamp",
+        change_model(cell_limit=0.5),
+        _claim(r"clamp|clip|limit|\b0\.5\b"),
+        held_out=True,
+        equivalents=("missing-step", "missing-term", "cell-form"),
+    ),
+    "gates_transposed": Fault(
+        "the recurrent kernel of the last layer, stored for x times it, is split into gates and "
+        "loaded as it is",
+        "weight-transposed",
+        change_weight(f"layers.{LAST}.weight_hh", _transpose_gates),
+        _claim("transposed|axes|weight_hh"),
+        held_out=True,
+        equivalents=("axes-swapped", "weight-swapped"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -228,6 +250,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("label_smoothing", "pytorch"),
     ("summed_biases", "pytorch"),
     ("decay", "mindspore"),
+    ("cell_clip", "mindspore"),
+    ("gates_transposed", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -27,6 +27,7 @@ class LSTMCell(nn.Cell):
         self.forget_bias = model.forget_bias
         self.is_hard = model.gate_activation == "hard"
         self.is_cell_activated = model.is_cell_activated or n < LAYERS - 1
+        self.cell_limit = model.cell_limit if n == LAYERS - 1 else 0.0
 
     def gate(self, x):
         if self.is_hard:
@@ -45,6 +46,8 @@ class LSTMCell(nn.Cell):
         if self.forget_bias != 0:
             forget = forget + self.forget_bias
         cell = self.gate(forget) * cell + self.gate(parts[self.i]) * ops.tanh(parts[self.g])
+        if self.cell_limit:
+            cell = ops.clamp(cell, -self.cell_limit, self.cell_limit)
         activated = ops.tanh(cell) if self.is_cell_activated else cell
         hidden = self.gate(parts[self.o]) * activated
         return hidden, cell

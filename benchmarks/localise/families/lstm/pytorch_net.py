@@ -152,6 +152,8 @@ def build_loss(model: Model) -> nn.Module:
         raise SystemExit("is_head_half is a knob of the MindSpore net")
     if model.embedding_scale != 1 or not model.is_cell_activated:
         raise SystemExit("embedding_scale and is_cell_activated are knobs of the MindSpore net")
+    if model.cell_limit:
+        raise SystemExit("cell_limit is a knob of the MindSpore net")
     if model.dropout not in (0.0, DROPOUT):
         raise SystemExit(f"dropout is off or {DROPOUT}")
     loss = TokenLoss(model)

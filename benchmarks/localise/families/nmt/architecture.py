@@ -61,6 +61,8 @@ class Model:
     label_smoothing: float = 0.0
     is_padding_counted: bool = False  #: labels of padding have a loss, too
     energy_scale: float = 1.0  #: of the energies before their softmax
+    is_mask_late: bool = False  #: padding's weights are set to zero behind the softmax
+    bridged_state: str = "last"  #: of the backward direction, for the decoder; or their 'mean'
 
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return source (batch, SOURCE), tokens of the decoder and labels (batch, TARGET), int32.

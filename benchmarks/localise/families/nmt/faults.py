@@ -144,6 +144,30 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"row|zero|filled with 0|\b0\b")],
         equivalents=("zeroed",),
     ),
+    "mask_late": Fault(
+        "the mask sets weights of padding to zero behind the softmax: the others do not sum to 1",
+        "mask-kind",
+        change_model(is_mask_late=True),
+        lambda *_: [Anywhere("(?i)mask|padding|fill|softmax|normali[sz]|sum")],
+        held_out=True,
+        equivalents=(
+            "mask-missing",
+            "cross-mask",
+            "mask-fill",
+            "layer-order",
+            "missing-step",
+            "missing-term",
+            "input-source",
+        ),
+    ),
+    "bridge_mean": Fault(
+        "the decoder begins with the mean of the backward states, not with the last one",
+        "pooling",
+        change_model(bridged_state="mean"),
+        lambda *_: [Anywhere("(?i)mean|average|last|first|element|slice|select|pool|row")],
+        held_out=True,
+        equivalents=("input-source", "reduction-axis", "missing-step", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -165,6 +189,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("padding_counted", "pytorch"),
     ("energy_scale", "mindspore"),
     ("padding_row", "pytorch"),
+    ("mask_late", "mindspore"),
+    ("bridge_mean", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

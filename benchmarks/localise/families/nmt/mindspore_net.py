@@ -117,6 +117,7 @@ class Encoder(nn.Cell):
         self.reverse_cell = build_cell(model, "encoder.backward")
         self.is_projected_at_once = model.variant == "projected"
         self.is_backward_restored = model.is_backward_restored
+        self.is_mean_bridged = model.bridged_state == "mean"
 
     def run_at_once(self, x):
         """Return the states of both directions, and the last one of the backward cell."""
@@ -151,7 +152,7 @@ class Encoder(nn.Cell):
             else:
                 reverse_outputs = (*reverse_outputs, hidden)
         states = ops.concat((ops.stack(outputs, 1), ops.stack(reverse_outputs, 1)), -1)
-        return states, hidden
+        return states, states[..., HIDDEN:].mean(1) if self.is_mean_bridged else hidden
 
 
 class BahdanauAttention(nn.Cell):
@@ -163,7 +164,7 @@ class BahdanauAttention(nn.Cell):
         self.key = load_dense(model, "attention.key")
         self.energy = load_dense(model, "attention.energy", has_bias=False)
         self.is_half, self.is_stopped = model.are_energies_half, model.is_alignment_stopped
-        self.energy_scale = model.energy_scale
+        self.energy_scale, self.is_mask_late = model.energy_scale, model.is_mask_late
         if self.is_half:
             self.energy.to_float(ms.float16)
 
@@ -176,7 +177,10 @@ class BahdanauAttention(nn.Cell):
             energies = energies.astype(ms.float32)
         if self.energy_scale != 1:
             energies = energies * self.energy_scale
-        weights = ops.softmax(energies + mask_bias, -1)
+        if self.is_mask_late:
+            weights = ops.softmax(energies, -1) * ops.equal(mask_bias, 0).astype(ms.float32)
+        else:
+            weights = ops.softmax(energies + mask_bias, -1)
         if self.is_stopped:
             weights = ops.stop_gradient(weights)
         return ops.bmm(weights.expand_dims(1), states).squeeze(1)

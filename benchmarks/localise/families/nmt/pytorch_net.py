@@ -118,6 +118,7 @@ class Encoder(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.embedding = load_table(model, "source.embedding")
+        self.is_mean_bridged = model.bridged_state == "mean"
         if model.variant == "written":
             self.recurrence = WrittenRecurrence(model)
             return
@@ -132,6 +133,8 @@ class Encoder(nn.Module):
         if hasattr(self, "recurrence"):
             return self.recurrence(embedded)
         states, last_states = self.rnn(embedded)
+        if self.is_mean_bridged:
+            return states, states[..., HIDDEN:].mean(dim=1)
         return states, last_states[1]
 
 
@@ -144,7 +147,7 @@ class AdditiveAttention(nn.Module):
         self.key_proj = load_linear(model, "attention.key")
         self.score = load_linear(model, "attention.energy")
         self.is_masked, self.is_activated = model.is_source_masked, model.is_energy_activated
-        self.energy_scale = model.energy_scale
+        self.energy_scale, self.is_mask_late = model.energy_scale, model.is_mask_late
 
     def prepare(self, states: Tensor) -> Tensor:
         """Return what all steps read of the source."""
@@ -157,9 +160,11 @@ class AdditiveAttention(nn.Module):
         scores = self.score(energies)[..., 0]
         if self.energy_scale != 1:
             scores = scores * self.energy_scale
-        if self.is_masked:
+        if self.is_masked and not self.is_mask_late:
             scores = scores.masked_fill(is_padding, MASKED)
         weights = F.softmax(scores, dim=-1)
+        if self.is_mask_late:
+            weights = weights.masked_fill(is_padding, 0.0)
         return torch.bmm(weights[:, None], states)[:, 0]
 
 

@@ -64,6 +64,8 @@ class Model:
     has_running_statistics: bool = False  #: the last batch norm normalizes by them
     loss_reduction: str = "mean"  #: or 'sum'
     is_variance_unbiased: bool = False  #: the batch norms divide it by one element less
+    slope: float = 0.0  #: of negative values, in the rectifiers of the deep network
+    last_norm: str = "batch"  #: of the deep network; or 'layer', over the channels of an example
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return counts, float32 (batch, COUNTS), fields, int32 (batch, FIELDS), a history of

@@ -135,6 +135,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_variance_unbiased=True),
         equivalents=("argument", "constant-factor"),
     ),
+    "slope": Fault(
+        "leaky rectifiers with a framework's default slope, 0.2, in the deep network",
+        "activation-kind",
+        change_model(slope=0.2),
+        lambda *_: [Anywhere(r"(?i)leaky|slope|\b0\.2\b")],
+        held_out=True,
+        equivalents=("argument",),
+    ),
+    "layer_norm": Fault(
+        "layer norm for batch norm behind the last deep layer",
+        "norm-kind",
+        change_model(last_norm="layer"),
+        lambda *_: [Anywhere(r"(?i)norm|ax[ei]s|mean|variance")],
+        held_out=True,
+        equivalents=("reduction-axis", "norm-groups"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -158,6 +174,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("items_shifted", "mindspore"),
     ("loss_sum", "mindspore"),
     ("variance_unbiased", "pytorch"),
+    ("slope", "mindspore"),
+    ("layer_norm", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -82,6 +82,13 @@ def build_norm(model: Model, path: str) -> nn.Cell:
     """Return the batch norm at ``path``."""
     weight, bias = (model.weights[f"{path}.{name}"] for name in ("weight", "bias"))
     is_frozen = model.has_running_statistics and path == f"deep.{len(DEEP) - 1}.norm"
+    if model.last_norm == "layer" and path == f"deep.{len(DEEP) - 1}.norm":
+        return nn.LayerNorm(
+            (len(weight),),
+            gamma_init=Tensor(weight),
+            beta_init=Tensor(bias),
+            epsilon=model.norm_eps,
+        )
     if model.variant == "gram" or model.is_variance_unbiased:
         return BatchNorm(model, weight, bias)
     return nn.BatchNorm1d(
@@ -139,9 +146,11 @@ class DeepLayer(nn.Cell):
         super().__init__()
         self.dense = build_dense(model, f"deep.{n}")
         self.norm = build_norm(model, f"deep.{n}.norm")
+        self.slope = model.slope
 
     def construct(self, x):
-        return ops.relu(self.norm(self.dense(x)))
+        x = self.norm(self.dense(x))
+        return ops.leaky_relu(x, self.slope) if self.slope else ops.relu(x)
 
 
 class FactorizationMachine(nn.Cell):

@@ -37,6 +37,7 @@ def build_loss(model: Model) -> nn.Module:
         or model.field_gradient != 1
         or model.click_weight != 1
         or model.is_crossed_with_itself
+        or model.slope
     )
     if is_changed:
         raise SystemExit("a fault of the MindSpore net")
@@ -133,10 +134,14 @@ class BatchNorm(nn.BatchNorm1d):
         load(self, model, path)
         self.is_written_out = model.variant == "written" or model.is_variance_unbiased
         self.correction = 1 if model.is_variance_unbiased else 0
-        if model.has_running_statistics and path == f"deep.{len(DEEP) - 1}.norm":
+        is_last = path == f"deep.{len(DEEP) - 1}.norm"
+        self.is_layer_norm = is_last and model.last_norm == "layer"
+        if is_last and model.has_running_statistics:
             self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.is_layer_norm:
+            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
         if not self.is_written_out:
             return super().forward(x)
         variance, mean = torch.var_mean(x, dim=0, correction=self.correction)

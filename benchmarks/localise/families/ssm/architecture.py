@@ -43,7 +43,9 @@ class Model:
     is_kernel_flipped: bool = False
     activation: str = "silu"  #: of the branch: 'silu', or 'gelu' in the form with erf
     has_dt_bias: bool = True
-    discretization: str = "euler"  #: dt * B; 'hold': (exp(dt * A) - 1) / A * B
+    #: 'euler': dt * B; 'hold': (exp(dt * A) - 1) / A * B; 'bilinear': dt / (1 - dt * A / 2) * B and
+    #: the decay (1 + dt * A / 2) / (1 - dt * A / 2)
+    discretization: str = "euler"
     is_decay_exponential: bool = True  #: A is -exp(A_log), else -A_log
     are_b_c_swapped: bool = False
     has_skip: bool = True  #: D * x is added to the output of the scan
@@ -53,6 +55,7 @@ class Model:
     chunk: int = SEQ  #: steps after which the state is set to zeros
     residual: str = "before"  #: 'after': the output is added to the normed hidden state
     norm_kind: str = "rms"  #: or 'layer', without bias
+    is_decay_stopped: bool = False  #: no gradient through the decay of the steps
     is_decay_half: bool = False  #: the decay of each step is computed in float16
     gate_gradient: float = 1.0  #: the gradient of the gate is multiplied by it
     has_softplus: bool = True  #: of the step sizes

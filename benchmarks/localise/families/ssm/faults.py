@@ -159,6 +159,19 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_labels_shifted_twice=True),
         equivalents=("input-source", "loss-target", "row-shift", "missing-step"),
     ),
+    "decay_stopped": Fault(
+        "no gradient flows through the decay of the steps, kept as a constant",
+        "gradient-stopped",
+        change_model(is_decay_stopped=True),
+        held_out=True,
+    ),
+    "bilinear": Fault(
+        "steps discretized by the bilinear rule, as in an earlier model",
+        "discretization",
+        change_model(discretization="bilinear"),
+        held_out=True,
+        equivalents=("decay-exponent", "missing-step", "missing-term"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -188,6 +201,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("skip_early", "pytorch"),
     ("final_norm_missing", "mindspore"),
     ("labels_twice", "pytorch"),
+    ("decay_stopped", "mindspore"),
+    ("bilinear", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -111,6 +111,8 @@ class SelectiveScan(nn.Cell):
         self.is_output_product = model.variant == "operators"
         self.is_decay_exponential = model.is_decay_exponential
         self.is_euler = model.discretization == "euler"
+        self.is_bilinear = model.discretization == "bilinear"
+        self.is_decay_stopped = model.is_decay_stopped
         self.is_reversed, self.is_stopped = model.is_reversed, model.is_state_stopped
         self.chunk = model.chunk
         # (later step, earlier step): 1 where the earlier one comes after it or is the same
@@ -129,7 +131,12 @@ class SelectiveScan(nn.Cell):
         a = -ops.exp(self.A_log) if self.is_decay_exponential else -self.A_log
         exponents = dt.expand_dims(-1) * a
         decay = ops.exp(exponents)
-        if self.is_euler:
+        if self.is_decay_stopped:
+            decay = ops.stop_gradient(decay)
+        if self.is_bilinear:
+            decay = (1 + exponents / 2) / (1 - exponents / 2)
+            entering = (dt * x).expand_dims(-1) / (1 - exponents / 2) * b.expand_dims(2)
+        elif self.is_euler:
             entering = (dt * x).expand_dims(-1) * b.expand_dims(2)
         else:
             entering = (decay - 1) / a * b.expand_dims(2) * x.expand_dims(-1)

@@ -126,7 +126,13 @@ class Mixer(nn.Module):
         decay = torch.exp(exponents)
         if model.is_decay_half:
             decay = decay.float()
-        if model.discretization == "euler":
+        if model.is_decay_stopped:
+            decay = decay.detach()
+        if model.discretization == "bilinear":
+            divisor = 1 - exponents / 2
+            decay = (1 + exponents / 2) / divisor
+            entering = dt[..., None] / divisor * b[:, :, None, :] * x[..., None]
+        elif model.discretization == "euler":
             entering = dt[..., None] * b[:, :, None, :] * x[..., None]
         else:
             entering = (decay - 1) / a * b[:, :, None, :] * x[..., None]

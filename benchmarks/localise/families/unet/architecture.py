@@ -75,6 +75,8 @@ class Model:
     is_time_activated: bool = True  #: silu of the time embedding, in each block
     are_heads_interleaved: bool = False  #: in middle.attention, a head has every heads-th channel
     are_angles_half: bool = False  #: time steps times frequencies in float16
+    first_padding: str = "zeros"  #: of conv_in; or 'reflect'
+    snr_limit: float = 0.0  #: > 0: a loss counts min(ratio, limit) / ratio of signal to noise
 
     def schedule(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the shares of image and noise (N_STEPS,), float32, by time step."""

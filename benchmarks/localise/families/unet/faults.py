@@ -189,6 +189,28 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("transposed")],
         equivalents=("axes-swapped",),
     ),
+    "snr_weight": Fault(
+        "losses are weighted by the ratio of signal to noise, limited to 5, as in later recipes",
+        "loss-weight",
+        change_model(snr_limit=5.0),
+        held_out=True,
+        equivalents=(
+            "loss-reduction",
+            "loss-kind",
+            "constant-factor",
+            "scale",
+            "missing-step",
+            "missing-term",
+        ),
+    ),
+    "padding_reflected": Fault(
+        "the first convolution reflects the image at its edges, not zeros around it",
+        "padding-mode",
+        change_model(first_padding="reflect"),
+        lambda *_: [Anywhere("(?i)pad|reflect|mirror|edge")],
+        held_out=True,
+        equivalents=("argument", "missing-step", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -219,6 +241,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("heads_interleaved", "pytorch"),
     ("angles_half", "mindspore"),
     ("output_transposed", "pytorch"),
+    ("snr_weight", "mindspore"),
+    ("padding_reflected", "pytorch"),
 )
 
 #: Other module names in PyTorch; group norm, attention and loss written out in MindSpore, and other

@@ -16,6 +16,8 @@ def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
     if not model.has_middle_skip or model.time_gradient != 1 or model.step_scale != 1:
         raise SystemExit("a fault of the PyTorch net")
+    if model.first_padding != "zeros":
+        raise SystemExit("first_padding is a knob of the PyTorch net")
     return DiffusionLoss(model)
 
 
@@ -289,6 +291,7 @@ class DiffusionLoss(nn.Cell):
         self.is_target_images = model.loss_target == "images"
         self.is_written_out = model.variant == "decomposition"
         self.schedule_offset = model.schedule_offset
+        self.snr_limit = model.snr_limit
 
     def construct(self, images, noise, steps):
         rows = steps + self.schedule_offset if self.schedule_offset else steps
@@ -296,6 +299,10 @@ class DiffusionLoss(nn.Cell):
         noise_share = self.noise_share[rows].reshape(-1, 1, 1, 1)
         predicted = self.unet(image_share * images + noise_share * noise, steps)
         target = images if self.is_target_images else noise
+        if self.snr_limit:
+            ratio = ops.square(image_share / noise_share)
+            weights = ops.clamp(ratio, max=self.snr_limit) / ratio
+            return ops.mean(weights * ops.square(predicted - target))
         if self.is_loss_absolute:
             return ops.l1_loss(predicted, target)
         if self.is_written_out:

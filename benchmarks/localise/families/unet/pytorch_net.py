@@ -118,7 +118,9 @@ def build_convolution(model: Model, path: str, stride: int = 1, padding: int = 1
     n_out, n_in, kernel, _ = model.weights[f"{path}.weight"].shape
     if model.variant == "unfolded":
         return load(UnfoldedConvolution(n_in, n_out, kernel, stride, padding), model, path)
-    return load(nn.Conv2d(n_in, n_out, kernel, stride, padding), model, path)
+    mode = model.first_padding if path == "conv_in" else "zeros"
+    convolution = nn.Conv2d(n_in, n_out, kernel, stride, padding, padding_mode=mode)
+    return load(convolution, model, path)
 
 
 def build_norm(model: Model, path: str, groups: int, eps: float = 1e-5) -> nn.Module:
@@ -320,6 +322,10 @@ class DiffusionLoss(nn.Module):
         noise_share = self.noise_share[rows][:, None, None, None]
         predicted = self.predict(image_share * images + noise_share * noise, steps)
         target = images if self.model.loss_target == "images" else noise
+        if self.model.snr_limit:
+            ratio = (image_share / noise_share).pow(2)
+            weights = ratio.clamp(max=self.model.snr_limit) / ratio
+            return (weights * (predicted - target).pow(2)).mean()
         if self.model.loss_kind == "l1":
             return F.l1_loss(predicted, target)
         if self.model.variant == "expanded":
