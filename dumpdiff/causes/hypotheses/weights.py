@@ -127,6 +127,7 @@ def suggest_transposed(case: FaultCase) -> Iterator[Candidate]:
     elif faithful.ndim == 2:
         predicted = faithful.T.reshape(faithful.shape)
         yield Candidate(predicted, "the weight transposed in memory", unchanged=faithful)
+        yield from _transpose_blocks(faithful)
     elif faithful.ndim == 4:
         yield from _change_kernel_axes(faithful)
     elif faithful.ndim == 3 and "convolution" in case.consumer_kinds | set(case.kinds):
@@ -134,6 +135,21 @@ def suggest_transposed(case: FaultCase) -> Iterator[Candidate]:
         yield Candidate(flipped, "the kernel flipped", unchanged=faithful, cause="kernel-flipped")
     if faithful.ndim > 2 and have_same_elements(faithful, case.faulty):
         yield from _reorder_axes(faithful)
+
+
+def _transpose_blocks(weight: AnyArray) -> Iterator[Candidate]:
+    """Yield a matrix of square blocks, such as those of gates, with each block transposed."""
+    n_blocks, remainder = divmod(max(weight.shape), min(weight.shape))
+    if remainder or min(weight.shape) < 2:
+        return
+    is_tall = len(weight) == max(weight.shape)
+    tall = weight if is_tall else weight.T
+    blocks = tall.reshape(n_blocks, *[tall.shape[1]] * 2).transpose(0, 2, 1).reshape(tall.shape)
+    yield Candidate(
+        blocks if is_tall else blocks.T,
+        f"each of the {n_blocks} square blocks of the weight transposed",
+        unchanged=weight,
+    )
 
 
 def _reorder_axes(kernel: AnyArray) -> Iterator[Candidate]:
