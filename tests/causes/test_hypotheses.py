@@ -319,6 +319,15 @@ def test_changed_parameters_are_explained(
     assert cause == cause_name
 
 
+def test_transposed_blocks_of_gates_are_named() -> None:
+    weight = np.random.default_rng(6).standard_normal((24, 6))
+    faulty = weight.reshape(4, 6, 6).swapaxes(1, 2).reshape(24, 6)
+    for predicted, faithful in ((faulty, weight), (faulty.T, weight.T)):
+        cause = explain_fault_case(make_fault_case(predicted, faithful, {}, kind="parameter"))[0]
+        assert cause.name == "weight-transposed"
+        assert "each of the 4 square blocks of the weight transposed" in cause.text
+
+
 def test_residual_branches_and_dropout_are_recognized() -> None:
     assert find_first_cause(X + 0.9 * Y, X + Y, {"x": X, "y": Y}) == "residual-scale"
     is_kept = RNG.random(Y.shape) < 0.9
@@ -468,6 +477,11 @@ def test_a_moment_before_its_first_update_is_no_stopped_gradient() -> None:
             lambda k: k.swapaxes(0, 1),
             "weight-transposed",
             "the kernel with its axes in the order (1, 0, 2, 3)",
+        ),
+        (
+            lambda k: k.reshape(4, 3, 3, 4).transpose(0, 3, 1, 2),
+            "kernel-axes",
+            "the kernel read as if its axes were in the order (0, 2, 3, 1)",
         ),
     ],
 )
