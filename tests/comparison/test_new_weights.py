@@ -1,6 +1,7 @@
 """New weights are judged by the step, states by the rounding of 1 - beta."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from dumpdiff.comparison.new_weights import (
     HIDDEN_STEP,
     NOISE_STEP,
     STATE_ROUNDING,
+    _holds_noise,
     compute_adam_error,
 )
 from dumpdiff.graph import build_flow
@@ -67,6 +69,17 @@ def test_a_second_moment_may_be_off_by_the_rounding_of_one_minus_beta(trace):
     # 1 - float32(0.999) is 1.3e-5 less than 0.001
     assert (second_moments["error"] > 1.2e-5).sum() >= 5
     assert (second_moments["tolerance"] == STATE_ROUNDING).all()
+
+
+@pytest.mark.parametrize(
+    ("lowest", "size", "is_noise"),
+    [(1e-22, 40, True), (1e-9, 40, False), (1e-22, 10_000_000, False)],
+    ids=["far below the others", "as small as others", "one of so many"],
+)
+def test_statistics_show_an_element_of_noise_if_chance_makes_none_so_small(lowest, size, is_noise):
+    columns = {"min": [lowest], "mean": [6e-8]}
+    flow = SimpleNamespace(list_column=columns.__getitem__, sizes=[size])
+    assert _holds_noise(flow, 0, 1e-6) == is_noise
 
 
 def test_adams_step_after_a_gradient_of_rounding_noise_is_not_compared(trace):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dumpdiff import read
-from dumpdiff.graph import build_flow, find_gradients, find_updates
+from dumpdiff.graph import build_flow, find_gradients, find_updated_weights, find_updates
 from dumpdiff.graph.missing_edges import find_bridge
 from dumpdiff.rulebook import load_rules
 
@@ -40,6 +40,21 @@ def test_every_weight_has_a_new_value_and_the_states_of_its_rule(
     for update in updates.values():
         assert update.new_weight >= 0
         assert len(update.states) == n_states
+
+
+def test_what_a_step_computes_belongs_to_the_weight_whose_moments_it_reads(trace):
+    flow = build_flow(trace("pt_update_adam"))
+    kinds = [load_rules().resolve_kind(kind) for kind in flow.trace.ops["kind"]]
+    gradient_of = find_gradients(flow, kinds).by_value
+    updates = find_updates(flow, gradient_of)
+    weights = find_updated_weights(flow, gradient_of, updates)
+    moments = {state: weight for weight, update in updates.items() for state in update.states}
+    n_roots = 0
+    for op in np.flatnonzero(flow.trace.ops["kind"] == "Tensor.sqrt").tolist():
+        for value in set(flow.reads[op]) & set(moments):
+            n_roots += 1
+            assert [weights[root] for root in flow.writes[op]] == [moments[value]]
+    assert n_roots == len(updates)
 
 
 @pytest.mark.parametrize(
