@@ -1,8 +1,8 @@
 """Sums of several terms that the two sides add up in another order.
 
 ``(a + b) + c`` and ``a + (b + c)`` have one total, and their partial sums have no partners: those
-that the structure around them suggests differ without an error. So do the log-determinants of a
-flow that one side adds up per block, or the terms of a loss.
+that the structure around them suggests differ without an error. Such sums are the log-determinants
+of a flow that one side adds up per block, or the terms of a loss.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from ..model.int_lists import IntLists
 from . import confidence
 from .matches import Matching
 
+#: Kinds that add up two values.
 _SUM_KINDS = ("add", "sub")
+#: In place of the next sum: of a sum that is no term of another one, and of what is no sum.
+_TOTAL, _NO_SUM = -1, -2
+#: In place of the class of a term that is a number in the code, and recorded as no value.
+_CONSTANT = -3
 
 
 def separate_partial_sums(matching: Matching) -> None:
@@ -26,34 +31,33 @@ def separate_partial_sums(matching: Matching) -> None:
     Sums have other terms if the total of one side has a term, but its partial sum lacks it, and the
     partner of this term is in the other partial sum. Pairs by value agree, so they stay.
     """
-    target = _find_next_sums(matching.target, matching.kinds_t)
-    reference = _find_next_sums(matching.reference, matching.kinds_r)
+    sums_t = _find_next_sums(matching.target, matching.kinds_t)
+    sums_r = _find_next_sums(matching.reference, matching.kinds_r)
     targets = np.flatnonzero(matching.classes_t >= 0)
     references = matching.classes_t[targets]
-    is_partial = (target[targets] >= 0) | (reference[references] >= 0)
+    is_partial = (sums_t[targets] >= 0) | (sums_r[references] >= 0)
     pairs = zip(targets[is_partial].tolist(), references[is_partial].tolist(), strict=True)
     pairs_of_sums = [
         (t, r)
         for t, r in matching.sort_pairs(pairs)
-        if matching.evidence[t] != "value" and target[t] != _NO_SUM and reference[r] != _NO_SUM
+        if matching.evidence[t] != "value" and sums_t[t] != _NO_SUM and sums_r[r] != _NO_SUM
     ]
     totals = []
     for t, r in pairs_of_sums:
-        terms_t, later_terms_t = _list_terms(matching.target, target, t)
-        terms_r, later_terms_r = _list_terms(matching.reference, reference, r)
-        partners_t = {matching.partners_t[term] if term >= 0 else term for term in terms_t}
-        partners_r = {matching.partners_r[term] if term >= 0 else term for term in terms_r}
+        terms_t, later_terms_t = _list_terms(matching.target, sums_t, t)
+        terms_r, later_terms_r = _list_terms(matching.reference, sums_r, r)
+        partners_t = {_find_partner(matching.partners_t, term) for term in terms_t}
+        partners_r = {_find_partner(matching.partners_r, term) for term in terms_r}
         if partners_t & later_terms_r or partners_r & later_terms_t:
             matching.unpair(t, r)
-            totals.append((_find_total(target, t), _find_total(reference, r)))
+            totals.append((_find_total(sums_t, t), _find_total(sums_r, r)))
     for t, r in totals:
         matching.pair(t, r, "structure", confidence.PARTIAL_INPUTS)
 
 
-#: In place of the next sum: of a sum that is no term of another one, and of what is no sum.
-_TOTAL, _NO_SUM = -1, -2
-#: In place of the class of a term that is a number in the code, and recorded as no value.
-_CONSTANT = -3
+def _find_partner(partners: Sequence[int] | memoryview, term: int) -> int:
+    """Return the partner of a term; of a constant, any of the other side."""
+    return term if term == _CONSTANT else int(partners[term])
 
 
 def _find_next_sums(flow: Flow, kinds: Sequence[str]) -> Ints:
