@@ -8,9 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..graph import Flow, Gradients, Update, find_gradients, find_updates, mark_shape_reads
+from ..graph import (
+    Flow,
+    Gradients,
+    Update,
+    find_gradients,
+    find_updated_weights,
+    find_updates,
+    mark_shape_reads,
+)
 from ..graph.module_paths import locate_ops
 from ..graph.value_parents import collect_parents
+from ..model.arrays import Ints
 from ..model.int_lists import IntLists
 from ..rulebook import Rules
 from .mapping_evidence import canonicalize_kinds
@@ -25,6 +34,7 @@ class PreparedSide:
     scopes: list[str]  #: canonical module path of each op, '' if unknown
     gradients: Gradients
     updates: Mapping[int, Update]  #: by weight
+    updated_weights: Ints  #: (classes,) the weight that each value updates, -1 if none is known
     parents: IntLists  #: per class: the classes that it was computed from
 
 
@@ -34,5 +44,6 @@ def prepare_side(flow: Flow, rules: Rules, *, is_target: bool) -> PreparedSide:
     kinds = canonicalize_kinds(flow, rules, target=is_target)
     gradients = find_gradients(flow, kinds)
     updates = find_updates(flow, gradients.by_value)
-    scopes = locate_ops(flow, rules)
-    return PreparedSide(flow, kinds, scopes, gradients, updates, collect_parents(flow))
+    updated_weights = find_updated_weights(flow, gradients.by_value, updates)
+    scopes, parents = locate_ops(flow, rules), collect_parents(flow)
+    return PreparedSide(flow, kinds, scopes, gradients, updates, updated_weights, parents)

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ..graph import Flow, Gradients, find_updated_weights
+from ..graph import Flow, Gradients
 from ..rulebook import Rules
 from . import anchors, mapping_evidence
 from .fused_groups import FusedGroup, find_fused_groups
@@ -104,10 +104,8 @@ def align_sides(target: PreparedSide, reference: PreparedSide, rules: Rules) -> 
     if updates_t and updates_r:
         matching.reserved_t = collect_new_weights(updates_t)
         matching.reserved_r = collect_new_weights(updates_r)
-        matching.updated_t, matching.updated_r = (
-            find_updated_weights(side.flow, side.gradients.by_value, side.updates)
-            for side in (target, reference)
-        )
+        matching.updated_t = target.updated_weights
+        matching.updated_r = reference.updated_weights
     pair_mistakable_losses(matching)
     candidates = anchors.pair_by_value(matching, candidates)
     anchors.pair_by_checksum(matching)
