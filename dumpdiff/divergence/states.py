@@ -64,6 +64,7 @@ class States:
     allowed_errors: Floats  #: (pairs,) the error up to which the pair would have agreed
     ancestry: Ancestries
     recomputations: Mapping[int, Recomputation]  #: node -> its operator, run again
+    cancellations: Floats  #: (nodes,) sum|x| / |sum x| of the sum that produced each value
 
 
 def classify(graph: JointGraph, rules: Rules) -> States:
@@ -121,6 +122,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
         np.array(walk.allowed_errors),
         walk.ancestry,
         walk.recomputations,
+        cancellation,
     )
 
 

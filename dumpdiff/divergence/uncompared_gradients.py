@@ -7,7 +7,6 @@ import numpy as np
 from ..model.formatting import format_names
 from ..model.trace import BACKWARD
 from ..model.verdict import UNPAIRED
-from .error_bounds import compute_cancellation
 from .joint_graph import GraphSide, JointGraph
 from .states import States
 
@@ -45,7 +44,7 @@ def find_gradient_gaps(graph: JointGraph, states: States) -> list[str]:
         parameters = side.flow.parameter_values
         names = [
             parameter
-            for parameter in _list_uncompared_names(graph, side, states)
+            for parameter in _list_uncompared_names(side, states)
             if parameters.get(parameter, -1) in paired
         ]
         if names:
@@ -56,16 +55,16 @@ def find_gradient_gaps(graph: JointGraph, states: States) -> list[str]:
     return gaps
 
 
-def _list_uncompared_names(graph: JointGraph, side: GraphSide, states: States) -> list[str]:
+def _list_uncompared_names(side: GraphSide, states: States) -> list[str]:
     """Return the parameters whose gradients the record names, and none that is equal has a pair."""
     flow = side.flow
     is_named = (flow.tensors["gradient_of"] != "").to_numpy() & (flow.tensor_class >= 0)
     names: list[str] = flow.tensors["gradient_of"][is_named].tolist()
     values = flow.tensor_class[is_named]
     numbers = flow.classes[_NUMBERS].to_numpy(dtype=float)[values]
-    is_compared = states.state[side.nodes[values]] != UNPAIRED
-    if not is_compared.all():
-        is_compared |= compute_cancellation(graph)[side.nodes[values]] >= _ONLY_ROUNDING
+    nodes = side.nodes[values]
+    is_compared = states.state[nodes] != UNPAIRED
+    is_compared |= states.cancellations[nodes] >= _ONLY_ROUNDING
     return [
         names[row]
         for row in np.flatnonzero(~is_compared).tolist()
