@@ -601,6 +601,18 @@ class Flow:
         ]
 
     @cached_property
+    def unread_inner_results(self) -> IntLists:
+        """Per op, which is the call of a module: what ops inside it compute and no op reads.
+
+        Results of modules inside, and single numbers, are left out.
+        """
+        lists = self.write_lists
+        calls = self.trace.ops["parent"].to_numpy()[lists.rows]
+        is_unread = (calls >= 0) & ~self.is_module[lists.rows]
+        is_unread &= (self.first_consumers[lists.values] < 0) & (self.sizes[lists.values] > 1)
+        return IntLists.from_pairs(len(lists), calls[is_unread], lists.values[is_unread])
+
+    @cached_property
     def assignments(self) -> list[int]:
         """The ops of an API dump that write into a part of a tensor, in order."""
         kinds = self.trace.ops["kind"].tolist()

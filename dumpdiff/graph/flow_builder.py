@@ -129,7 +129,8 @@ def _flag_passed_on(
     The module did not compute that: it passes on what it was given, or what an op inside cut from
     it without a record, such as ``chunk``.
     """
-    first_readers = reads.invert(int(tensor_class.max(initial=-1)) + 1).first_values
+    first_readers = np.full(int(tensor_class.max(initial=-1)) + 1, -1)
+    first_readers[reads.values[::-1]] = reads.rows[::-1]  # the last assignment, that of the first
     ops = tensors["op"].to_numpy()
     is_module = ((trace.ops["level"] == "module") & (trace.ops["phase"] == FORWARD)).to_numpy()[ops]
     rows = np.flatnonzero(is_module & (tensor_class >= 0))

@@ -233,10 +233,8 @@ def _find_call_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
         return ()
     unread_results = [
         result
-        for op in range(max(0, consumer - WINDOW), consumer)
-        if flow.parents[op] == call and not flow.is_module[op]
-        for result in flow.writes[op]
-        if not flow.consumers[result] and flow.sizes[result] > 1
+        for result in flow.unread_inner_results[call]
+        if consumer - WINDOW <= flow.producers[result] < consumer
     ]
     return *flow.reads[call], *unread_results
 

@@ -62,18 +62,14 @@ def collect_parents(flow: Flow) -> IntLists:
 
 def _list_inner_results(flow: Flow) -> tuple[Ints, Ints]:
     """Return values that modules computed, and for each a result inside that no op reads."""
-    lists, parents = flow.write_lists, flow.trace.ops["parent"].to_numpy()
-    is_forward = flow.flag_phase(FORWARD)[lists.rows] & (flow.sizes[lists.values] > 1)
-    is_module = flow.is_module[lists.rows]
-    is_returned = is_forward & is_module & (flow.producers[lists.values] == lists.rows)
+    lists, is_forward = flow.write_lists, flow.flag_phase(FORWARD)
+    is_returned = flow.is_module[lists.rows] & is_forward[lists.rows]
+    is_returned &= (flow.producers[lists.values] == lists.rows) & (flow.sizes[lists.values] > 1)
     values_of = IntLists.from_pairs(len(lists), lists.rows[is_returned], lists.values[is_returned])
-    is_unread = is_forward & ~is_module & (flow.first_consumers[lists.values] < 0)
-    calls, results = parents[lists.rows[is_unread]], lists.values[is_unread]
-    is_open = calls >= 0
-    calls, results = calls[is_open], results[is_open]
-    values, positions = values_of.take(calls).values, values_of.take(calls).rows
-    is_part = flow.sizes[results[positions]] <= flow.sizes[values]
-    return values[is_part], results[positions][is_part]
+    unread_of = flow.unread_inner_results
+    values, results, _ = _cross(values_of, unread_of.rows, unread_of.values)
+    is_part = is_forward[flow.producers[results]] & (flow.sizes[results] <= flow.sizes[values])
+    return values[is_part], results[is_part]
 
 
 def _list_next_gradients(flow: Flow, values: Ints, gradients: Ints) -> Ints:
