@@ -121,6 +121,8 @@ def _judge_fused_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
         if len(sizes_and_errors) < len(steps):
             continue
         sizes, adam_errors = zip(*sizes_and_errors, strict=True)
+        if not max(adam_errors) > 0:
+            continue
         tolerance[row] = max(tolerance[row], rounding + min(sizes) * noise + max(adam_errors))
         if error[row] <= tolerance[row]:
             noisy_rows.append(row)
@@ -177,7 +179,7 @@ def _follows_noise(alignment: Alignment, new_weight: NewWeight) -> bool:
     """Return whether the gradient of some element is nothing but noise, by Adam's moments."""
     flows = (alignment.target, alignment.reference)
     return any(
-        moment >= 0 and _holds_noise(flow, moment, alignment.tolerance)
+        _holds_noise(flow, moment, alignment.tolerance)
         for flow, moment in zip(flows, new_weight.second_moments, strict=True)
     )
 
@@ -185,11 +187,11 @@ def _follows_noise(alignment: Alignment, new_weight: NewWeight) -> bool:
 def _holds_noise(flow: Flow, second_moment: int, noise: float) -> bool:
     """Return whether the smallest second moment is that of noise, and not the smallest by chance.
 
-    Of n elements of a normal gradient, one is within a n-th of its root mean square. See
-    :func:`compute_adam_error` for what noise is.
+    False if there is no second moment, which is -1. Of n elements of a normal gradient, one is
+    within a n-th of its root mean square. See :func:`compute_adam_error` for what noise is.
     """
     lowest, mean = (float(flow.list_column(name)[second_moment]) for name in ("min", "mean"))
-    if not mean > 0:
+    if second_moment < 0 or not mean > 0:
         return False
     share = noise + _EPSILON / math.sqrt(mean)
     is_small = math.sqrt(max(lowest, 0.0) / mean) < share

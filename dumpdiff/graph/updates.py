@@ -102,7 +102,7 @@ def find_updated_weights(
         for result in flow.writes[op]:
             if result not in weights_of:
                 operands = (x for x in flow.operands[op] if sizes[x] == sizes[result])
-                weights_of[result] = set().union(*(weights_of[operand] for operand in operands))
+                weights_of[result] = set().union(*(weights_of.get(x, ()) for x in operands))
     updated_weights = np.full(len(sizes), -1)
     for value, weights in weights_of.items():
         if len(weights) == 1:

@@ -80,6 +80,7 @@ def test_statistics_show_an_element_of_noise_if_chance_makes_none_so_small(lowes
     columns = {"min": [lowest], "mean": [6e-8]}
     flow = SimpleNamespace(list_column=columns.__getitem__, sizes=[size])
     assert _holds_noise(flow, 0, 1e-6) == is_noise
+    assert not _holds_noise(flow, -1, 1e-6)
 
 
 def test_adams_step_after_a_gradient_of_rounding_noise_is_not_compared(trace):
