@@ -140,7 +140,6 @@ FAULTS: Mapping[str, Fault] = {
         "bias-correction",
         change_optimizer(bias_correction=False),
         row="32",
-        held_out=True,
         optimizer=True,
         equivalents=("update-rule", "learning-rate"),
     ),
@@ -149,7 +148,6 @@ FAULTS: Mapping[str, Fault] = {
         "low-precision",
         change_model(is_feed_forward_half=True),
         lambda *_: [Words("bfloat16")],
-        held_out=True,
     ),
 }
 

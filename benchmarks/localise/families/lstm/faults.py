@@ -208,7 +208,6 @@ FAULTS: Mapping[str, Fault] = {
         "clamp",
         change_model(cell_limit=0.5),
         _claim(r"clamp|clip|limit|\b0\.5\b"),
-        held_out=True,
         equivalents=("missing-step", "missing-term", "cell-form"),
     ),
     "gates_transposed": Fault(
@@ -217,7 +216,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-transposed",
         change_weight(f"layers.{LAST}.weight_hh", _transpose_gates),
         _claim("transposed|axes|weight_hh"),
-        held_out=True,
         equivalents=("axes-swapped", "weight-swapped"),
     ),
 }

@@ -149,7 +149,6 @@ FAULTS: Mapping[str, Fault] = {
         "mask-kind",
         change_model(is_mask_late=True),
         lambda *_: [Anywhere("(?i)mask|padding|fill|softmax|normali[sz]|sum")],
-        held_out=True,
         equivalents=(
             "mask-missing",
             "cross-mask",
@@ -165,7 +164,6 @@ FAULTS: Mapping[str, Fault] = {
         "pooling",
         change_model(bridged_state="mean"),
         lambda *_: [Anywhere("(?i)mean|average|last|first|element|slice|select|pool|row")],
-        held_out=True,
         equivalents=("input-source", "reduction-axis", "missing-step", "argument"),
     ),
 }

@@ -140,7 +140,6 @@ FAULTS: Mapping[str, Fault] = {
         "activation-kind",
         change_model(slope=0.2),
         lambda *_: [Anywhere(r"(?i)leaky|slope|\b0\.2\b")],
-        held_out=True,
         equivalents=("argument",),
     ),
     "layer_norm": Fault(
@@ -148,7 +147,6 @@ FAULTS: Mapping[str, Fault] = {
         "norm-kind",
         change_model(last_norm="layer"),
         lambda *_: [Anywhere(r"(?i)norm|ax[ei]s|mean|variance")],
-        held_out=True,
         equivalents=("reduction-axis", "norm-groups"),
     ),
 }

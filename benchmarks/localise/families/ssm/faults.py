@@ -163,13 +163,11 @@ FAULTS: Mapping[str, Fault] = {
         "no gradient flows through the decay of the steps, kept as a constant",
         "gradient-stopped",
         change_model(is_decay_stopped=True),
-        held_out=True,
     ),
     "bilinear": Fault(
         "steps discretized by the bilinear rule, as in an earlier model",
         "discretization",
         change_model(discretization="bilinear"),
-        held_out=True,
         equivalents=("decay-exponent", "missing-step", "missing-term"),
     ),
 }

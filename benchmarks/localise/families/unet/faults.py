@@ -193,7 +193,6 @@ FAULTS: Mapping[str, Fault] = {
         "losses are weighted by the ratio of signal to noise, limited to 5, as in later recipes",
         "loss-weight",
         change_model(snr_limit=5.0),
-        held_out=True,
         equivalents=(
             "loss-reduction",
             "loss-kind",
@@ -208,7 +207,6 @@ FAULTS: Mapping[str, Fault] = {
         "padding-mode",
         change_model(first_padding="reflect"),
         lambda *_: [Anywhere("(?i)pad|reflect|mirror|edge")],
-        held_out=True,
         equivalents=("argument", "missing-step", "input-source"),
     ),
 }
