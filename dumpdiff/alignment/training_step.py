@@ -229,11 +229,13 @@ def pair_by_update(
 
 
 def find_second_moment(prints: Fingerprints, update: Update) -> int:
-    """Return the second moment among the states of one side, -1 if there is none."""
-    for state in update.states:
-        if _is_second_moment(prints, state):
-            return state
-    return -1
+    """Return the second moment among the states of one side, -1 if there is none.
+
+    A first moment of few elements may have no negative one, either. It is larger than the second
+    one while the gradients are below 100.
+    """
+    states = [state for state in update.states if _is_second_moment(prints, state)]
+    return min(states, key=lambda state: float(prints.high[state]), default=-1)
 
 
 def _is_second_moment(prints: Fingerprints, state: int) -> bool:

@@ -23,6 +23,8 @@ from ..graph import Flow
 from ..model.arrays import AnyArray
 from ..model.dtypes import get_unit_roundoff
 from ..model.recorded_shapes import load_readable_tensor
+from .epsilon_places import estimate_effect, find_common_epsilon, measure_remainder
+from .scalars import OpScalars
 from .statistics import measure_differences
 
 #: Roundings of a weight in a step: decay, step and subtraction, on either side half a unit each.
@@ -52,11 +54,15 @@ HIDDEN_STEP = "the step changes the weight by less than the tolerance"
 NOISE_STEP = "Adam's step follows a gradient that is only rounding noise"
 
 
-def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
+def judge_new_weights(
+    alignment: Alignment, scalars: Sequence[OpScalars], pairs: pd.DataFrame
+) -> None:
     """Set tolerance, error and ``comparable`` of the pairs of new weights and states.
 
-    Where the step is too small to show, the pair is not comparable and ``reason`` says so.
+    ``scalars`` are those of each side, see :func:`.scalars.collect_scalars`. Where the step is too
+    small to show, the pair is not comparable and ``reason`` says so.
     """
+    epsilon = find_common_epsilon(alignment, scalars) if alignment.new_weights else 0.0
     tolerance = pairs["tolerance"].to_numpy(copy=True)
     error = pairs["error"].to_numpy(copy=True)
     comparable = pairs["comparable"].to_numpy(copy=True)
@@ -71,15 +77,18 @@ def judge_new_weights(alignment: Alignment, pairs: pd.DataFrame) -> None:
             continue
         step, hidden_reason = None, HIDDEN_STEP
         if metric[row] == "relative_l2":
-            step = _measure_step(alignment, new_weight, error[row])
+            step = _measure_step(alignment, new_weight, error[row], epsilon)
         if step is not None:
-            size, tolerance[row], hidden_reason = step
+            size, error[row], tolerance[row], hidden_reason = step
         elif metric[row] == "statistics":
-            size = _measure_step_by_statistics(alignment, new_weight)
+            size, larger_size = _measure_steps_by_statistics(alignment, new_weight)
             if max(new_weight.second_moments) >= 0:
                 error[row] = _compare_adam_statistics(alignment, new_weight)
                 is_judged[row] = True
-            tolerance[row] = max(tolerance[row], _STATISTICS_SHARE * size)
+            epsilon_effect = _estimate_epsilon_effect(alignment, new_weight, epsilon)
+            tolerance[row] = max(
+                tolerance[row], _STATISTICS_SHARE * size, epsilon_effect * larger_size
+            )
             if _follows_noise(alignment, new_weight):
                 tolerance[row] = max(tolerance[row], _MAX_ELEMENT_ERROR * size)
                 hidden_reason = NOISE_STEP
@@ -212,18 +221,18 @@ def _index_rows(alignment: Alignment) -> dict[int, int]:
 
 
 def _measure_step(
-    alignment: Alignment, new_weight: NewWeight, error: float
-) -> tuple[float, float, str] | None:
-    """Return size of the smaller step and tolerance, both relative to the new weight.
+    alignment: Alignment, new_weight: NewWeight, error: float, epsilon: float
+) -> tuple[float, float, float, str] | None:
+    """Return size of the smaller step, error and tolerance, all relative to the new weight.
 
-    The third is why a step that is smaller than the tolerance does not show. None if a tensor of
-    one side cannot be read.
+    The error is without what the places of the common ``epsilon`` explain. The last is why a step
+    that is smaller than the tolerance does not show. None if a tensor of one side cannot be read.
     """
     sides = (
         (alignment.target, new_weight.old_target, new_weight.target),
         (alignment.reference, new_weight.old_reference, new_weight.reference),
     )
-    sizes, roundings = [], []
+    steps, sizes, roundings = [], [], []
     for flow, old_value, new_value in sides:
         old = _load_values(flow, old_value)
         new = _load_values(flow, new_value)
@@ -232,17 +241,31 @@ def _measure_step(
         norm = float(np.linalg.norm(new))
         if not norm > 0:
             return None
+        steps.append(new - old)
         sizes.append(float(np.linalg.norm(new - old)) / norm)
         dtype = str(flow.list_column("dtype")[new_value])
         roundings.append(_ROUNDINGS * get_unit_roundoff(dtype))
     size, rounding = min(sizes), max(roundings)
     noise = STATE_ROUNDING + _NOISE_MARGIN * alignment.tolerance
     tolerance = rounding + size * noise
+    moment = _load_values(alignment.reference, new_weight.second_moments[1])
+    has_moment = moment is not None and moment.size == steps[0].size == steps[1].size
+    if error > tolerance and epsilon > 0 and moment is not None and has_moment:
+        remainder = measure_remainder((steps[0], steps[1]), moment, epsilon) / norm
+        error = remainder if remainder <= tolerance else error
     if error > tolerance:
         adam_error = _find_adam_error(alignment, new_weight, (sizes[0], sizes[1]))
         if adam_error is not None:
-            return size, tolerance + adam_error, NOISE_STEP
-    return size, tolerance, HIDDEN_STEP
+            return size, error, tolerance + adam_error, NOISE_STEP
+    return size, error, tolerance, HIDDEN_STEP
+
+
+def _estimate_epsilon_effect(alignment: Alignment, new_weight: NewWeight, epsilon: float) -> float:
+    """Return the share of the larger step that the places of the common ``epsilon`` may change."""
+    moment = new_weight.second_moments[1]
+    if moment < 0:
+        return 0.0
+    return estimate_effect(float(alignment.reference.list_column("mean")[moment]), epsilon)
 
 
 def _find_adam_error(
@@ -257,7 +280,7 @@ def _find_adam_error(
     for flow, moment, size in zip(
         (alignment.target, alignment.reference), new_weight.second_moments, sizes, strict=True
     ):
-        second_moment = _load_values(flow, moment) if moment >= 0 else None
+        second_moment = _load_values(flow, moment)
         if second_moment is not None:
             adam_errors.append(size * compute_adam_error(second_moment, alignment.tolerance))
     return max(adam_errors, default=None)
@@ -279,8 +302,10 @@ def compute_adam_error(second_moment: AnyArray, noise: float) -> float:
     return float(np.sqrt(np.mean(element_errors**2)))
 
 
-def _measure_step_by_statistics(alignment: Alignment, new_weight: NewWeight) -> float:
-    """Return how far the statistics of new and old weight are apart, on the side of less."""
+def _measure_steps_by_statistics(
+    alignment: Alignment, new_weight: NewWeight
+) -> tuple[float, float]:
+    """Return how far the statistics of new and old weight are apart, the side of less first."""
     prints_t, prints_r = alignment.fingerprints
     sizes = []
     for prints, new_value, old_value in (
@@ -288,7 +313,7 @@ def _measure_step_by_statistics(alignment: Alignment, new_weight: NewWeight) -> 
         (prints_r, new_weight.reference, new_weight.old_reference),
     ):
         sizes.append(_measure_change(prints, new_value, old_value))
-    return min(sizes)
+    return min(sizes), max(sizes)
 
 
 def _measure_change(prints: Fingerprints, new_value: int, old_value: int) -> float:
@@ -313,6 +338,8 @@ def _compare_adam_statistics(alignment: Alignment, new_weight: NewWeight) -> flo
 
 
 def _load_values(flow: Flow, value: int) -> AnyArray | None:
-    """Return the whole tensor of a class in float64, None if there is none."""
+    """Return the whole tensor of a class in float64, None if there is none or no class (-1)."""
+    if value < 0:
+        return None
     array = load_readable_tensor(flow.trace, int(flow.list_column("tensor")[value]))
     return None if array is None else array.astype(np.float64)

@@ -32,7 +32,7 @@ from .metrics import Metrics, compute_metrics
 from .new_weights import judge_new_weights
 from .noise import measure_noise, measure_statistic_noise
 from .permuted_rows import accept_permuted_rows
-from .scalars import find_scalar_differences
+from .scalars import collect_scalars, find_scalar_differences
 from .sketched_tensors import add_estimates
 from .statistics import (
     StatisticErrors,
@@ -169,10 +169,10 @@ def compare_pairs(
     _compare_nonfinite(target, reference, pairs)
     has_mismatch = pairs["nonfinite_mismatch"] > 0
     is_measured = (pairs["metric"] == "relative_l2") & pairs["error"].notna()
-    has_error = np.isfinite(pairs["error"]) | is_measured
-    pairs["comparable"] = has_mismatch | has_error
+    pairs["comparable"] = has_mismatch | np.isfinite(pairs["error"]) | is_measured
     pairs["reason"] = pd.Series([""] * len(pairs), dtype=object)
-    judge_new_weights(alignment, pairs)
+    scalars = [collect_scalars(flow, rules) for flow in (target, reference)]
+    judge_new_weights(alignment, scalars, pairs)
     allow_inherited_errors(alignment, pairs, inheritance)
     pairs["spread"] = np.nan
     if spread is not None:
@@ -181,7 +181,7 @@ def compare_pairs(
     return Comparison(
         alignment,
         pairs,
-        find_scalar_differences(alignment, rules),
+        find_scalar_differences(alignment, scalars),
         problems,
         None if spread is None else spread.baseline,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -33,14 +33,18 @@ class Scalar:
         return self.slot if is_same_call else self.argument
 
 
-def find_scalar_differences(alignment: Alignment, rules: Rules) -> pd.DataFrame:
+#: Op -> its scalar arguments, of one side.
+OpScalars = Mapping[int, Sequence[Scalar]]
+
+
+def find_scalar_differences(alignment: Alignment, scalars: Sequence[OpScalars]) -> pd.DataFrame:
     """Return the floating scalars that differ between paired ops of one kind.
 
+    ``scalars`` are those of the target and of the reference, see :func:`collect_scalars`.
     Columns: target_op, reference_op, argument ('' if unknown), target, reference (the values).
     Frameworks write shapes, axes and flags too differently, so these are not compared.
     """
-    target_scalars = collect_scalars(alignment.target, rules)
-    reference_scalars = collect_scalars(alignment.reference, rules)
+    target_scalars, reference_scalars = scalars
     kinds_t = alignment.target.trace.ops["kind"].tolist()
     kinds_r = alignment.reference.trace.ops["kind"].tolist()
     rows = []

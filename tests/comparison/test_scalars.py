@@ -21,11 +21,10 @@ def with_scalar(trace, name, slot, number):
 
 
 def find_differences(target, reference):
-    return list(
-        find_scalar_differences(align_traces(target, reference), load_shipped_rules()).itertuples(
-            index=False, name=None
-        )
-    )
+    alignment = align_traces(target, reference)
+    rules = load_shipped_rules()
+    scalars = [collect_scalars(flow, rules) for flow in (alignment.target, alignment.reference)]
+    return list(find_scalar_differences(alignment, scalars).itertuples(index=False, name=None))
 
 
 def test_two_equal_runs_have_no_difference(trace):
@@ -74,15 +73,18 @@ def test_the_batch_norms_of_both_frameworks_have_named_arguments(trace):
     """Graph mode records (.., is_training, epsilon, momentum), PyTorch (.., momentum, eps)."""
     alignment = align_traces(trace("ms_update_assign_sub"), trace("pt_update_sgd_momentum"))
     rules = load_shipped_rules()
+    scalars_of_sides = [
+        collect_scalars(flow, rules) for flow in (alignment.target, alignment.reference)
+    ]
     named = []
-    for flow in (alignment.target, alignment.reference):
-        (scalars,) = [
-            scalars for scalars in collect_scalars(flow, rules).values() if len(scalars) == 2
-        ]
+    for scalars_of_op in scalars_of_sides:
+        (scalars,) = [scalars for scalars in scalars_of_op.values() if len(scalars) == 2]
         named.append({scalar.argument: pytest.approx(scalar.number) for scalar in scalars})
     assert named == [{"epsilon": 1e-5, "momentum": 0.1}, {"epsilon": 1e-5, "momentum": 0.9}]
     (difference,) = [
-        row for row in find_scalar_differences(alignment, rules).itertuples() if row.argument
+        row
+        for row in find_scalar_differences(alignment, scalars_of_sides).itertuples()
+        if row.argument
     ]
     assert difference.argument == "momentum"
     assert (difference.target, difference.reference) == (pytest.approx(0.1), pytest.approx(0.9))

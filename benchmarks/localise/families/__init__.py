@@ -15,8 +15,9 @@ of the same arithmetic. Only the nets import a framework. The recording scripts 
 are those of all families.
 
 What was held out was opened for tuning on 26 November 2026, three times on 27 November, eleven
-times on 28 November and once on 29 November. The faults and families that are held out now were written after that by
-people who had seen neither what dumpdiff answers to them nor the code that finds causes.
+times on 28 November and once on 29 November. The faults and families that are held out now were
+written after that by people who had seen neither what dumpdiff answers to them nor the code that
+finds causes.
 """
 
 from __future__ import annotations
