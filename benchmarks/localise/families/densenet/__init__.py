@@ -1,0 +1,1 @@
+"""A reader of radiographs: densely connected convolutions, findings, landmarks along the rows."""
