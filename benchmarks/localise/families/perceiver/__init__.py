@@ -1,0 +1,1 @@
+"""Latents that read an array, work on it with relative positions, and answer queries."""
