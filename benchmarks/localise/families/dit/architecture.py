@@ -69,6 +69,8 @@ class Model:
     latent_scale: float = LATENT_SCALE
     is_caption_stopped: bool = False  #: no gradient to the projection of the caption
     is_class_gradient_averaged: bool = False  #: a row's gradient is divided by its occurrences
+    is_condition_activated: bool = False  #: by silu, before the blocks, which do so too
+    are_weights_broadcast: bool = False  #: each sample's error has the weights of all samples
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(weight_decay=0.03, clip=0.1))
 
     def schedule(self) -> tuple[np.ndarray, np.ndarray]:

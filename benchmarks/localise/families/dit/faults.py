@@ -114,6 +114,29 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Ratio(faulty.latent_scale / clean.latent_scale)],
         equivalents=("scale", "argument"),
     ),
+    "condition_activated": Fault(
+        "silu of the condition where it is added up, too, not in the modulations only",
+        "missing-step",
+        change_model(is_condition_activated=True),
+        lambda *_: [Anywhere(r"(?i)silu|swish|sigmoid|activat")],
+        held_out=True,
+        equivalents=("activation-kind", "layer-order", "input-source"),
+    ),
+    "weights_broadcast": Fault(
+        "weights of the losses keep an axis: (batch, 1) by (batch,) gives each error all weights",
+        "loss-weight",
+        change_model(are_weights_broadcast=True),
+        held_out=True,
+        equivalents=(
+            "loss-reduction",
+            "axes-swapped",
+            "pooling",
+            "reduction-axis",
+            "missing-step",
+            "input-source",
+            "argument",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -133,6 +156,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("bias_correction", "mindspore"),
     ("sines_first", "mindspore"),
     ("latent_scale", "pytorch"),
+    ("condition_activated", "mindspore"),
+    ("weights_broadcast", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

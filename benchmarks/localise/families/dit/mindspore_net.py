@@ -328,6 +328,7 @@ class DiT(nn.Cell):
         self.are_channels_first = model.are_channels_first
         self.is_caption_masked = model.is_caption_masked
         self.is_caption_stopped = model.is_caption_stopped
+        self.activation = build_silu(model) if model.is_condition_activated else None
 
     def unpatchify(self, x):
         """Return images (batch, CHANNELS, IMAGE, IMAGE)."""
@@ -341,6 +342,8 @@ class DiT(nn.Cell):
     def construct(self, x, steps, classes, is_dropped, captions, mask):
         x = self.x_embedder(x) + self.pos_embed
         c = self.t_embedder(steps) + self.y_embedder(classes, is_dropped)
+        if self.activation is not None:
+            c = self.activation(c)
         tokens = self.caption_embedder(captions)
         if self.is_caption_stopped:
             tokens = ops.stop_gradient(tokens)
@@ -365,6 +368,7 @@ class DiffusionLoss(nn.Cell):
         self.latent_scale = model.latent_scale
         self.ratio_offset = model.ratio_offset
         self.is_target_noise = model.loss_target == "noise"
+        self.are_weights_broadcast = model.are_weights_broadcast
         self.is_written = model.variant == "written"
 
     def construct(self, latents, noise, steps, classes, is_dropped, captions, mask):
@@ -384,4 +388,6 @@ class DiffusionLoss(nn.Cell):
             errors = ops.square(predicted - target) * weights.reshape(-1, 1, 1, 1)
             return errors.mean()
         errors = ops.mse_loss(predicted, target, reduction="none").mean((1, 2, 3))
+        if self.are_weights_broadcast:
+            weights = weights.expand_dims(1)
         return (errors * weights).mean()

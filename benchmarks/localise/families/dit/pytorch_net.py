@@ -304,6 +304,8 @@ class DiT(nn.Module):
     ) -> Tensor:
         x = self.x_embedder(x) + self.pos_table
         c = self.t_embedder(steps) + self.y_embedder(classes, is_dropped)
+        if self.model.is_condition_activated:
+            c = F.silu(c)
         tokens = self.y_proj(captions)
         if self.model.is_caption_stopped:
             tokens = tokens.detach()
@@ -350,4 +352,7 @@ class DiffusionLoss(nn.Module):
             target = image_share * noise - noise_share * latents
         predicted = self.transformer(noisy, steps, classes, is_dropped, captions, mask)
         losses = F.mse_loss(predicted, target, reduction="none").flatten(1).mean(dim=1)
-        return (losses * self.compute_weights(alpha, sigma)).mean()
+        weights = self.compute_weights(alpha, sigma)
+        if self.model.are_weights_broadcast:
+            weights = weights[:, None]
+        return (losses * weights).mean()

@@ -70,6 +70,7 @@ class Model:
     is_local_centered: bool = False  #: the local convolutions are padded on both sides
     is_selection_stopped: bool = False  #: no gradient through the weights of the selection
     context_gradient: float = 1.0  #: the gradient of the static context is multiplied by it
+    is_mean_weighted: bool = False  #: the loss is divided by the weights of what counts
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="momentum", weight_decay=5e-3, decay_all=True, clip=1.0

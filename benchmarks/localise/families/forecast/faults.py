@@ -113,6 +113,29 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_local_centered=True),
         equivalents=("padding-mode", "row-shift", "argument"),
     ),
+    "mean_weighted": Fault(
+        "the loss is divided by the sum of the weights of observed targets, not by their number",
+        "loss-reduction",
+        change_model(is_mean_weighted=True),
+        held_out=True,
+        equivalents=(
+            "loss-weight",
+            "constant-factor",
+            "scale",
+            "pooling",
+            "missing-step",
+            "input-source",
+        ),
+    ),
+    "biases_undecayed": Fault(
+        "biases and norms are not decayed, as a model zoo has it, where PyTorch's SGD decays all",
+        "weight-decay",
+        change_optimizer(decay_all=False),
+        lambda _, clean: [Values(0.0, clean.optimizer.weight_decay)],
+        held_out=True,
+        optimizer=True,
+        equivalents=("update-rule",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -132,6 +155,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("head_by_patch", "mindspore"),
     ("gate_first", "pytorch"),
     ("local_centered", "mindspore"),
+    ("mean_weighted", "pytorch"),
+    ("biases_undecayed", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -375,6 +375,7 @@ class QuantileLoss(nn.Cell):
         self.quantiles = Tensor(np.array(QUANTILES, dtype=np.float32))
         self.horizon_weights = Tensor(model.horizon_weights())
         self.is_error_negated = model.is_error_negated
+        self.is_mean_weighted = model.is_mean_weighted
 
     def construct(self, history, observed, category, reals, hours, targets, target_mask):
         forecast = self.network(history, observed, category, reals, hours)
@@ -382,4 +383,5 @@ class QuantileLoss(nn.Cell):
         errors = forecast - targets if self.is_error_negated else targets - forecast
         losses = ops.maximum(self.quantiles * errors, (self.quantiles - 1) * errors).sum(-1)
         mask = target_mask.transpose(0, 2, 1)
-        return (losses * self.horizon_weights * mask).sum() / mask.sum()
+        divisor = mask * self.horizon_weights if self.is_mean_weighted else mask
+        return (losses * self.horizon_weights * mask).sum() / divisor.sum()

@@ -354,4 +354,6 @@ class Forecaster(nn.Module):
         forecast = self.forecast(history, observed, category, reals, hours)
         errors = forecast - targets if self.model.is_error_negated else targets - forecast
         losses = self.compute_losses(errors) * target_mask * self.horizon_weights[:, None]
+        if self.model.is_mean_weighted:
+            target_mask = target_mask * self.horizon_weights[:, None]
         return losses.sum() / target_mask.sum()

@@ -33,6 +33,7 @@ QUERY_SCALAR = HIDDEN // HEADS  #: as the largest Gemma has it, not HEAD_DIM
 WINDOW = 4  #: tokens that a sliding layer sees, the own one included
 LOCAL_BASE, GLOBAL_BASE = 1e4, 1e6
 LOGIT_CAP = 8.0
+SCORE_CAP = 50.0  #: of the attention of Gemma 2, which Gemma 3 does not have
 PADDING = 0
 LENGTHS = (14, 11, 8)
 BATCH, SEQ = len(LENGTHS), max(LENGTHS)
@@ -63,6 +64,8 @@ class Model:
     is_sum_normed: bool = False  #: the norm behind the feed-forward layer is behind the sum
     activation: str = "gelu_tanh"  #: of the feed-forward layers; or 'gelu_erf'
     is_turned_first: bool = False  #: queries and keys are turned, then normed
+    are_scores_capped: bool = False  #: as logits are, by SCORE_CAP
+    group_gradient: float = 1.0  #: the gradient of keys and values is multiplied by it
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=5e-3, beta2=0.95, weight_decay=0.1)
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from claims import Anywhere, Ratio, Values
 
 from families.fault import Fault, change_model, change_optimizer
-from families.gemma.architecture import GLOBAL_BASE, HEAD_DIM, LAYERS, WINDOW, Model
+from families.gemma.architecture import GLOBAL_BASE, GROUP, HEAD_DIM, LAYERS, WINDOW, Model
 
 
 def _exchange_norms(model: Model) -> Model:
@@ -141,6 +141,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_turned_first=True),
         equivalents=("input-source",),
     ),
+    "scores_capped": Fault(
+        "scores are capped at 50, as Gemma 2's are, where Gemma 3 norms queries and keys instead",
+        "soft-cap",
+        change_model(are_scores_capped=True),
+        lambda *_: [Anywhere(r"(?i)tanh|\bcap|\b50\b")],
+        held_out=True,
+        equivalents=("missing-step", "clamp", "activation-kind"),
+    ),
+    "group_gradient": Fault(
+        "the gradient of a key and a value is the mean over the queries that share it, not the sum",
+        "gradient-scaled",
+        change_model(group_gradient=1 / GROUP),
+        lambda faulty, clean: [Ratio(faulty.group_gradient / clean.group_gradient)],
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -160,6 +175,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("sum_normed", "mindspore"),
     ("gelu_erf", "mindspore"),
     ("turned_first", "pytorch"),
+    ("scores_capped", "pytorch"),
+    ("group_gradient", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -10,6 +10,7 @@ import math
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.gemma.architecture import (
     BATCH,
@@ -22,6 +23,7 @@ from families.gemma.architecture import (
     LAYERS,
     LOGIT_CAP,
     PADDING,
+    SCORE_CAP,
     SEQ,
     VOCAB,
     Model,
@@ -76,6 +78,10 @@ class Attention(nn.Cell):
         self.are_keys_tiled = model.are_keys_tiled
         self.is_turned_first = model.is_turned_first
         self.is_grouped = model.variant == "grouped"
+        self.are_scores_capped = model.are_scores_capped
+        self.scaled_gradient = None
+        if model.group_gradient != 1:
+            self.scaled_gradient = ScaledGradient(model.group_gradient)
 
     def rotate(self, x, cos, sin):
         half = HEAD_DIM // 2
@@ -104,9 +110,13 @@ class Attention(nn.Cell):
             context = ops.matmul(ops.softmax(scores, -1), v.expand_dims(2))
             context = context.reshape(BATCH, HEADS, SEQ, HEAD_DIM)
         else:
+            if self.scaled_gradient is not None:
+                k, v = self.scaled_gradient(k), self.scaled_gradient(v)
             k, v = self.repeat(k), self.repeat(v)
-            scores = ops.matmul(q, k.transpose(0, 1, 3, 2)) * self.scale + mask
-            context = ops.matmul(ops.softmax(scores, -1), v)
+            scores = ops.matmul(q, k.transpose(0, 1, 3, 2)) * self.scale
+            if self.are_scores_capped:
+                scores = ops.tanh(scores / SCORE_CAP) * SCORE_CAP
+            context = ops.matmul(ops.softmax(scores + mask, -1), v)
         return self.wo(context.transpose(0, 2, 1, 3).reshape(BATCH, SEQ, HEADS * HEAD_DIM))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pytorch.gradient import scaled_gradient
 from torch import Tensor, nn
 
 from families.gemma.architecture import (
@@ -24,6 +25,7 @@ from families.gemma.architecture import (
     LAYERS,
     LOGIT_CAP,
     PADDING,
+    SCORE_CAP,
     VOCAB,
     Model,
     is_sliding,
@@ -102,6 +104,8 @@ class Gemma3Attention(nn.Module):
         self.scaling = model.query_scalar**-0.5
         self.are_keys_tiled = model.are_keys_tiled
         self.is_turned_first = model.is_turned_first
+        self.are_scores_capped = model.are_scores_capped
+        self.group_gradient = model.group_gradient
 
     def project(self, x: Tensor) -> Sequence[Tensor]:
         """Return queries, keys and values, (batch, heads, seq, HEAD_DIM)."""
@@ -136,8 +140,12 @@ class Gemma3Attention(nn.Module):
                 query, key, value, attn_mask=~is_masked, scale=self.scaling, enable_gqa=True
             )
         else:
+            if self.group_gradient != 1:
+                key, value = (scaled_gradient(x, self.group_gradient) for x in (key, value))
             key, value = self.repeat_kv(key), self.repeat_kv(value)
             scores = torch.matmul(query, key.transpose(2, 3)) * self.scaling
+            if self.are_scores_capped:
+                scores = torch.tanh(scores / SCORE_CAP) * SCORE_CAP
             scores = scores.masked_fill(is_masked, torch.finfo(scores.dtype).min)
             output = torch.matmul(F.softmax(scores, dim=-1), value)
         return self.o_proj(output.transpose(1, 2).reshape(*x.shape[:-1], -1))

@@ -30,6 +30,8 @@ NOPE_DIM, ROPE_DIM = 8, 4
 FFN, EXPERT_FFN = 56, 20
 EXPERTS, GROUPS, CHOSEN_GROUPS, TOP_K = 6, 3, 2, 3
 ROUTED_SCALE = 2.5
+BALANCE = 1e-2  #: weight of a loss that balances the experts, if there is one
+LOADS = (0.7, 1.4, 1.1, 0.5, 1.6, 0.7)  #: of the experts in all batches of a step; 1 on average
 EPS = 1e-6
 ROPE_THETA = 10000.0
 
@@ -75,6 +77,10 @@ class Model:
     is_router_half: bool = False  #: the router's logits are computed in float16
     group_top_k: int = 2  #: a group's score is the sum of so many of its best experts' scores
 
+    #: the router's scores get the gradient of a loss that balances the experts
+    #: (https://arxiv.org/abs/2101.03961, section 2.2), which is in no value
+    has_balance_gradient: bool = False
+
     def block(self, n: int) -> Model:
         """Return the model for the attention of block n: only the last one has the knobs."""
         if n == LAYERS - 1:
@@ -97,6 +103,10 @@ class Model:
         frequencies = ROPE_THETA ** (-np.arange(half) / half)
         angles = np.outer(np.arange(SEQ) * self.position_scale, frequencies)
         return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+    def balance_gradient(self) -> np.ndarray:
+        """Return the gradient of the balancing loss to a token's scores, float32 (EXPERTS,)."""
+        return (BALANCE / (BATCH * SEQ) * np.array(LOADS)).astype(np.float32)
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return tokens and labels, int32 (batch, seq)."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from claims import Anywhere, Claim, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_weight
@@ -25,6 +26,18 @@ def _exchange_experts(model: Model) -> Model:
     for part in ("gate", "up", "down"):
         names = [f"{path}.{part}.weight" for path in (first, second)]
         weights[names[0]], weights[names[1]] = model.weights[names[1]], model.weights[names[0]]
+    return replace(model, weights=weights)
+
+
+def _join_ranks(model: Model) -> Model:
+    """Join the rows of gate and up of two tensor-parallel ranks, (gate, up, gate, up), as they are.
+
+    What is read as gate has the gate and the up of the first rank.
+    """
+    path = "layers.0.mlp"
+    gate, up = (np.split(model.weights[f"{path}.{part}.weight"], 2) for part in ("gate", "up"))
+    first, second = (np.concatenate(parts) for parts in zip(gate, up, strict=True))
+    weights = {**model.weights, f"{path}.gate.weight": first, f"{path}.up.weight": second}
     return replace(model, weights=weights)
 
 
@@ -200,6 +213,28 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Ratio(0.5)],
         equivalents=("constant-factor", "scale"),
     ),
+    "balance_gradient": Fault(
+        "the router gets the gradient of a loss that balances the experts, which the loss has not: "
+        "Megatron-LM adds it in the backward pass",
+        "missing-term",
+        change_model(has_balance_gradient=True),
+        held_out=True,
+        equivalents=("missing-step", "constant-offset", "skip-missing", "z-loss", "loss-weight"),
+    ),
+    "ranks_joined": Fault(
+        "gate and up of two tensor-parallel ranks joined rank by rank: half of each is the other's",
+        "weight-rows",
+        _join_ranks,
+        lambda *_: [Anywhere(r"(?i)\brows?\b|gate|\bup\b|w1|w3|order")],
+        held_out=True,
+        equivalents=(
+            "gate-up-swapped",
+            "weight-swapped",
+            "heads-permuted",
+            "split-order",
+            "row-shift",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -235,6 +270,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("router_half", "mindspore"),
     ("group_best", "mindspore"),
     ("float8_halved", "pytorch"),
+    ("balance_gradient", "mindspore"),
+    ("ranks_joined", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -171,6 +171,20 @@ class StackedExperts(nn.Cell):
         return ops.bmm(ops.silu(ops.bmm(tokens, self.w1)) * ops.bmm(tokens, self.w3), self.w2)
 
 
+class BalancedScores(nn.Cell):
+    """Scores as they are; the gradient of the balancing loss is added to theirs."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.balance_gradient = Tensor(model.balance_gradient())
+
+    def construct(self, scores):
+        return ops.identity(scores)
+
+    def bprop(self, scores, out, gradient):
+        return (gradient + self.balance_gradient,)
+
+
 class Router(nn.Cell):
     """The weight of each expert for each token, (tokens, EXPERTS), 0 where it was not chosen."""
 
@@ -187,6 +201,7 @@ class Router(nn.Cell):
         self.is_normalized, self.routed_scale = model.is_normalized, model.routed_scale
         self.is_detached, self.top_k = model.is_router_detached, model.top_k
         self.group_top_k = model.group_top_k
+        self.balanced = BalancedScores(model) if model.has_balance_gradient else None
 
     def hide_groups(self, choice):
         """Set the scores of all experts outside the best groups to the mask's fill."""
@@ -210,6 +225,8 @@ class Router(nn.Cell):
             choice = self.hide_groups(choice)
         _, experts = ops.topk(choice, self.top_k)
         chosen = ops.one_hot(experts, EXPERTS, 1.0, 0.0).sum(1)
+        if self.balanced is not None:
+            scores = self.balanced(scores)
         weights = (biased if self.is_bias_in_weights else scores) * chosen
         if self.is_normalized:
             weights = weights / (weights.sum(-1, keepdims=True) + 1e-20)

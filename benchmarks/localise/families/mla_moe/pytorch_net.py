@@ -135,6 +135,20 @@ class MLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+class BalancedScores(torch.autograd.Function):
+    """Scores as they are; the gradient of the balancing loss is added to theirs."""
+
+    @staticmethod
+    def forward(context, scores: Tensor, balance_gradient: Tensor) -> Tensor:
+        context.save_for_backward(balance_gradient)
+        return scores.view_as(scores)
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+        (balance_gradient,) = context.saved_tensors
+        return gradient + balance_gradient, None
+
+
 class Router(nn.Module):
     """Numbers and weights of each token's experts, (tokens, top k) each."""
 
@@ -144,6 +158,8 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.from_numpy(np.array(model.weights[f"{prefix}.weight"])))
         bias = torch.from_numpy(np.array(model.weights[f"{prefix}.bias"]))
         self.register_buffer("e_score_correction_bias", bias)
+        if model.has_balance_gradient:
+            self.register_buffer("balance_gradient", torch.from_numpy(model.balance_gradient()))
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         model = self.model
@@ -164,6 +180,8 @@ class Router(nn.Module):
             expert_mask = group_mask.unsqueeze(-1).expand(-1, GROUPS, EXPERTS // GROUPS)
             choice = choice.masked_fill(~expert_mask.reshape(-1, EXPERTS).bool(), float("-inf"))
         experts = torch.topk(choice, k=model.top_k, dim=-1, sorted=False)[1]
+        if model.has_balance_gradient:
+            scores = BalancedScores.apply(scores, self.balance_gradient)
         weights = (biased if model.is_bias_in_weights else scores).gather(1, experts)
         if model.is_normalized:
             weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)

@@ -80,11 +80,13 @@ class Model:
     are_tables_stopped: bool = False  #: no gradient to the tables of relative positions
     is_gelu_approximate: bool = False  #: the form with tanh
     is_scale_of_channels: bool = False  #: scores are scaled for all channels, not for a head's
+    indexing: str = "ij"  #: of the grid of a window's positions; or 'xy'
+    is_mask_shared: bool = False  #: both branches of a block are kept by the first one's mask
     optimizer: Optimizer = field(default_factory=TableOptimizer)
 
     def relative_index(self) -> np.ndarray:
         """Return the rows of the flattened table, int32 (TOKENS, TOKENS), of queries and keys."""
-        axes = np.meshgrid(np.arange(WINDOW), np.arange(WINDOW), indexing="ij")
+        axes = np.meshgrid(np.arange(WINDOW), np.arange(WINDOW), indexing=self.indexing)
         positions = np.stack(axes).reshape(2, -1)
         distances = positions[:, :, None] - positions[:, None, :]
         if self.is_relation_reversed:

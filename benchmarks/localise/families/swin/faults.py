@@ -100,6 +100,28 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Ratio(HEADS[0] ** -0.5)],
         equivalents=("constant-factor", "argument"),
     ),
+    "indexing": Fault(
+        "positions in a window from a grid with the columns first, the default of MindSpore's "
+        "meshgrid: its table of relative positions is read by column and row",
+        "relative-bias",
+        change_model(indexing="xy"),
+        held_out=True,
+        equivalents=(
+            "axes-swapped",
+            "weight-transposed",
+            "position-offset",
+            "input-order",
+            "input-source",
+            "argument",
+        ),
+    ),
+    "mask_shared": Fault(
+        "drop path draws one mask for both branches of a block, which are dropped together",
+        "input-source",
+        change_model(is_mask_shared=True),
+        held_out=True,
+        equivalents=("dropout", "residual-scale", "batch", "mask-kind"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -117,6 +139,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("decay_in_gradient", "mindspore"),
     ("gelu_approximate", "mindspore"),
     ("scale_of_channels", "pytorch"),
+    ("indexing", "mindspore"),
+    ("mask_shared", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

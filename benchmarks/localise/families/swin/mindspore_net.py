@@ -291,13 +291,14 @@ class SwinTransformer(nn.Cell):
         self.norm = load_norm(model, "norm")
         self.classifier = load_dense(model, "head")
         self.is_pooled_first = model.is_pooled_first
+        self.mlp_mask = 0 if model.is_mask_shared else 1
 
     def construct(self, images, is_kept):
         x = self.patch_embed(images)
         for n in range(STAGES * BLOCKS):
             if n == BLOCKS:
                 x = self.merging(x)
-            x = self.layers[n](x, is_kept[n, 0], is_kept[n, 1])
+            x = self.layers[n](x, is_kept[n, 0], is_kept[n, self.mlp_mask])
         pooled = self.norm(ops.mean(x, 1)) if self.is_pooled_first else ops.mean(self.norm(x), 1)
         return self.classifier(pooled)
 

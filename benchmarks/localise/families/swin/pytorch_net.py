@@ -152,6 +152,7 @@ class SwinTransformerBlock(nn.Module):
         self.mlp = Mlp(model, f"{path}.mlp")
         self.gamma_2 = copy_parameter(model.weights[f"{path}.gamma2"])
         self.drop_path = DropPath(model)
+        self.mlp_mask = 0 if model.is_mask_shared else 1
         mask = torch.from_numpy(model.mask(stage)) if self.shift else None
         self.register_buffer("attn_mask", mask)
         self.shift_back = -self.shift if model.is_shift_repeated else self.shift
@@ -181,7 +182,7 @@ class SwinTransformerBlock(nn.Module):
 
     def forward(self, x: Tensor, is_kept: Tensor) -> Tensor:
         x = x + self.drop_path(self.gamma_1 * self.attend(self.norm1(x)), is_kept[0])
-        return x + self.drop_path(self.gamma_2 * self.mlp(self.norm2(x)), is_kept[1])
+        return x + self.drop_path(self.gamma_2 * self.mlp(self.norm2(x)), is_kept[self.mlp_mask])
 
 
 class PatchMerging(nn.Module):

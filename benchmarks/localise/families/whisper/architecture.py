@@ -65,6 +65,7 @@ class Model:
     position_gradient: float = 1.0  #: the gradient of the learned positions is multiplied by it
     log_base: float = 10.0  #: of the powers' logarithms; or e
     first_position: int = 0  #: row of the learned positions that the first token has
+    padding_feature: str = "silence"  #: of frames behind a recording; or 'zero'
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             learning_rate=1.5e-3, weight_decay=0.1, beta2=0.98, clip=1.0
@@ -81,6 +82,11 @@ class Model:
         frequencies = BASE ** (-np.arange(HIDDEN // 2) / self.frequency_divisor)
         angles = np.outer(np.arange(SOURCE), frequencies)
         return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+
+    def frames(self) -> np.ndarray:
+        """Return float32 (BATCH, 1, FRAMES), 0 for those behind a recording."""
+        is_frame = np.arange(FRAMES) < np.reshape(FRAME_LENGTHS, (BATCH, 1, 1))
+        return is_frame.astype(np.float32)
 
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return powers, float32 (batch, MELS, FRAMES), tokens of the decoder and labels, int32

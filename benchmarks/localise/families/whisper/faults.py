@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from claims import Anywhere, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_optimizer
-from families.whisper.architecture import BATCH, HEAD_DIM, HIDDEN, VOCAB
+from families.whisper.architecture import BATCH, HEAD_DIM, HIDDEN, LAYERS, VOCAB, Model
+
+
+def _exchange_attentions(model: Model) -> Model:
+    """Give the decoder's self attentions the weights of its cross attentions and the other way."""
+    weights = dict(model.weights)
+    for n in range(LAYERS):
+        own, cross = f"decoder.{n}.attention.", f"decoder.{n}.cross."
+        for name in [name for name in model.weights if name.startswith(own)]:
+            other = cross + name.removeprefix(own)
+            weights[name], weights[other] = model.weights[other], model.weights[name]
+    return replace(model, weights=weights)
+
 
 FAULTS: Mapping[str, Fault] = {
     "batch_peak": Fault(
@@ -106,6 +119,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"shift|offset|added|row|position|-?\b2\b")],
         equivalents=("row-shift", "weight-rows", "input-source", "argument"),
     ),
+    "padding_zero": Fault(
+        "features are padded with zeros behind a recording, not its samples, which makes silence",
+        "padding-mode",
+        change_model(padding_feature="zero"),
+        held_out=True,
+        equivalents=("mask-missing", "mask-kind", "missing-step", "clamp", "input-source"),
+    ),
+    "attentions_exchanged": Fault(
+        "weights loaded by their order, from a checkpoint whose decoder layers have their cross "
+        "attention before their self attention",
+        "weight-swapped",
+        _exchange_attentions,
+        held_out=True,
+        equivalents=("input-source",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -123,6 +151,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("groups_lost", "pytorch"),
     ("natural_logarithm", "mindspore"),
     ("reserved_positions", "pytorch"),
+    ("padding_zero", "pytorch"),
+    ("attentions_exchanged", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

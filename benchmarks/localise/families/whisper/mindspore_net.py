@@ -190,6 +190,9 @@ class LogMel(nn.Cell):
         super().__init__()
         self.is_peak_of_batch = model.peak == "batch"
         self.is_decimal = model.log_base == 10
+        self.is_padding_zero = model.padding_feature == "zero"
+        if self.is_padding_zero:
+            self.frames = Tensor(model.frames())
 
     def construct(self, powers):
         log_spec = ops.log(ops.maximum(powers, SMALLEST_POWER))
@@ -197,7 +200,10 @@ class LogMel(nn.Cell):
             log_spec = log_spec / LOG_OF_TEN
         axes = None if self.is_peak_of_batch else (1, 2)
         peak = log_spec.max(axis=axes, keepdims=True)
-        return (ops.maximum(log_spec, peak - FLOOR) + 4.0) / 4.0
+        features = (ops.maximum(log_spec, peak - FLOOR) + 4.0) / 4.0
+        if self.is_padding_zero:
+            features = features * self.frames
+        return features
 
 
 class WhisperEncoder(nn.Cell):

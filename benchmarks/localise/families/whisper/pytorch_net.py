@@ -223,13 +223,19 @@ class Whisper(nn.Module):
         self.decoder = TextDecoder(model)
         self.is_peak_of_batch = model.peak == "batch"
         self.is_decimal = model.log_base == 10
+        self.is_padding_zero = model.padding_feature == "zero"
+        if self.is_padding_zero:
+            self.register_buffer("frames", copy_tensor(model.frames()))
 
     def compute_log_mel(self, powers: Tensor) -> Tensor:
         """Return the logarithms of powers, limited from below."""
         log_spec = torch.clamp(powers, min=SMALLEST_POWER)
         log_spec = log_spec.log10() if self.is_decimal else log_spec.log()
         peak = log_spec.max() if self.is_peak_of_batch else log_spec.amax(dim=(1, 2), keepdim=True)
-        return (torch.maximum(log_spec, peak - FLOOR) + 4.0) / 4.0
+        features = (torch.maximum(log_spec, peak - FLOOR) + 4.0) / 4.0
+        if self.is_padding_zero:
+            features = features * self.frames
+        return features
 
     def forward(self, powers: Tensor, tokens: Tensor) -> Tensor:
         return self.decoder(tokens, self.encoder(self.compute_log_mel(powers)))
