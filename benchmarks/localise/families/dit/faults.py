@@ -119,14 +119,12 @@ FAULTS: Mapping[str, Fault] = {
         "missing-step",
         change_model(is_condition_activated=True),
         lambda *_: [Anywhere(r"(?i)silu|swish|sigmoid|activat")],
-        held_out=True,
         equivalents=("activation-kind", "layer-order", "input-source"),
     ),
     "weights_broadcast": Fault(
         "weights of the losses keep an axis: (batch, 1) by (batch,) gives each error all weights",
         "loss-weight",
         change_model(are_weights_broadcast=True),
-        held_out=True,
         equivalents=(
             "loss-reduction",
             "axes-swapped",

@@ -117,7 +117,6 @@ FAULTS: Mapping[str, Fault] = {
         "the loss is divided by the sum of the weights of observed targets, not by their number",
         "loss-reduction",
         change_model(is_mean_weighted=True),
-        held_out=True,
         equivalents=(
             "loss-weight",
             "constant-factor",
@@ -132,7 +131,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-decay",
         change_optimizer(decay_all=False),
         lambda _, clean: [Values(0.0, clean.optimizer.weight_decay)],
-        held_out=True,
         optimizer=True,
         equivalents=("update-rule",),
     ),

@@ -146,7 +146,6 @@ FAULTS: Mapping[str, Fault] = {
         "soft-cap",
         change_model(are_scores_capped=True),
         lambda *_: [Anywhere(r"(?i)tanh|\bcap|\b50\b")],
-        held_out=True,
         equivalents=("missing-step", "clamp", "activation-kind"),
     ),
     "group_gradient": Fault(
@@ -154,7 +153,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(group_gradient=1 / GROUP),
         lambda faulty, clean: [Ratio(faulty.group_gradient / clean.group_gradient)],
-        held_out=True,
     ),
 }
 

@@ -218,7 +218,6 @@ FAULTS: Mapping[str, Fault] = {
         "Megatron-LM adds it in the backward pass",
         "missing-term",
         change_model(has_balance_gradient=True),
-        held_out=True,
         equivalents=("missing-step", "constant-offset", "skip-missing", "z-loss", "loss-weight"),
     ),
     "ranks_joined": Fault(
@@ -226,7 +225,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-rows",
         _join_ranks,
         lambda *_: [Anywhere(r"(?i)\brows?\b|gate|\bup\b|w1|w3|order")],
-        held_out=True,
         equivalents=(
             "gate-up-swapped",
             "weight-swapped",

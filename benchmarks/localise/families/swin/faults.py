@@ -105,7 +105,6 @@ FAULTS: Mapping[str, Fault] = {
         "meshgrid: its table of relative positions is read by column and row",
         "relative-bias",
         change_model(indexing="xy"),
-        held_out=True,
         equivalents=(
             "axes-swapped",
             "weight-transposed",
@@ -119,7 +118,6 @@ FAULTS: Mapping[str, Fault] = {
         "drop path draws one mask for both branches of a block, which are dropped together",
         "input-source",
         change_model(is_mask_shared=True),
-        held_out=True,
         equivalents=("dropout", "residual-scale", "batch", "mask-kind"),
     ),
 }

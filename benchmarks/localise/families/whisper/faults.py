@@ -123,7 +123,6 @@ FAULTS: Mapping[str, Fault] = {
         "features are padded with zeros behind a recording, not its samples, which makes silence",
         "padding-mode",
         change_model(padding_feature="zero"),
-        held_out=True,
         equivalents=("mask-missing", "mask-kind", "missing-step", "clamp", "input-source"),
     ),
     "attentions_exchanged": Fault(
@@ -131,7 +130,6 @@ FAULTS: Mapping[str, Fault] = {
         "attention before their self attention",
         "weight-swapped",
         _exchange_attentions,
-        held_out=True,
         equivalents=("input-source",),
     ),
 }
