@@ -63,3 +63,6 @@ PER_ROLE_HOP = 0.05
 TRUSTED = 0.7
 #: From here on two leaves are the same tensor even if their values differ: names and unique values.
 CERTAIN = 0.9
+
+#: Evidence that says nothing of the numbers. Pairs by value agree; names and updates are facts.
+GUESSES = frozenset({"structure", "role", "lineage"})

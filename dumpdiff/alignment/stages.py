@@ -11,6 +11,7 @@ import pandas as pd
 from ..graph import Flow, Gradients
 from ..rulebook import Rules
 from . import anchors, mapping_evidence
+from .circles import separate_circles
 from .fused_groups import FusedGroup, find_fused_groups
 from .joint_dataflow import JointDataflow, join_dataflows
 from .lineage import pair_by_lineage
@@ -139,6 +140,7 @@ def align_sides(target: PreparedSide, reference: PreparedSide, rules: Rules) -> 
     anchors.pair_losses(matching)
     pair_idle_ops(matching)
     separate_partial_sums(matching)
+    separate_circles(matching)
     groups = find_fused_groups(
         matching, rules, (updates_t, updates_r), (gradients_t.by_value, gradients_r.by_value)
     )

@@ -19,7 +19,9 @@ from ..rulebook import Rules
 from .joint_graph import GraphSide, JointGraph
 
 #: Kinds whose terms can cancel.
-_CANCELING_KINDS = frozenset({"add", "sub", "sum", "mean", "matmul"})
+_CANCELING_KINDS = frozenset({"add", "sub", "sum", "mean", "matmul", "convolution"})
+#: Those of them that add up products.
+_PRODUCT_KINDS = frozenset({"matmul", "convolution"})
 #: Kinds that add up elements of one tensor. A record of the gradient of one names it as well: that
 #: has more elements than what is read, each of them one element of it, divided by a number.
 _REDUCING_KINDS = frozenset({"sum", "mean"})
@@ -372,10 +374,14 @@ def _add_terms(graph: JointGraph, side: GraphSide) -> Floats:
     is_repeated &= largest_terms < sizes[side.classes]
     is_added = (is_sum | is_canceling) & ~is_repeated
     totals[is_added] = np.bincount(owners, magnitudes, graph.n_nodes)[is_added]
-    is_product = _flag_kinds(side, {"matmul"})[producers]
-    nodes, first_factors, last_factors = _find_ends(terms, owners, is_product)
-    n_products = sizes[first_factors] * sizes[last_factors] / sizes[side.classes[nodes]]
-    totals[nodes] = np.sqrt(np.sqrt(n_products)) * rms[first_factors] * rms[last_factors]
+    is_product = _flag_kinds(side, _PRODUCT_KINDS)[producers] & ~is_vector_gradient
+    totals[is_product] = np.nan
+    nodes, larger_factors, factors = _find_factors(side, terms, owners, is_product)
+    n_products = sizes[larger_factors] * sizes[factors] / sizes[side.classes[nodes]]
+    biases = np.bincount(owners, rms[terms], graph.n_nodes)[nodes]
+    biases = np.maximum(0.0, biases - rms[larger_factors] - rms[factors])
+    products = np.sqrt(np.sqrt(n_products)) * rms[larger_factors] * rms[factors]
+    totals[nodes] = products + biases
     for node in np.flatnonzero(_flag_kinds(side, _REDUCTIONS)[producers]).tolist():
         totals[node] = _add_addends(side, int(side.classes[node]), int(producers[node]))
     is_product = _flag_kinds(side, {_PRODUCT, _QUOTIENT})[producers] & ~is_vector_gradient
@@ -436,12 +442,41 @@ def _list_terms(
     return terms[is_known], owners[is_known]
 
 
-def _find_ends(terms: Ints, owners: Ints, is_chosen: Flags) -> tuple[Ints, Ints, Ints]:
-    """Return the chosen nodes that have terms, with the first and the last term of each."""
-    chosen_terms, chosen_owners = terms[is_chosen[owners]], owners[is_chosen[owners]]
-    is_last = np.append(chosen_owners[1:] != chosen_owners[:-1], True)[: len(chosen_owners)]
-    is_first = np.append(True, is_last[:-1])[: len(chosen_owners)]
-    return chosen_owners[is_last], chosen_terms[is_first], chosen_terms[is_last]
+def _find_factors(
+    side: GraphSide, terms: Ints, owners: Ints, is_product: Flags
+) -> tuple[Ints, Ints, Ints]:
+    """Return the nodes that are products, with the larger and the smaller factor of each.
+
+    They are the two largest values that the producer reads: a bias is smaller. A record of a
+    gradient reads the given gradient only; the other factor is the other operand of its call.
+    """
+    flow = side.flow
+    is_chosen = is_product[owners]
+    factors, nodes = terms[is_chosen], owners[is_chosen]
+    records = np.flatnonzero(is_product & _flag_records(side)[side.producers])
+    gradients = side.classes[records].tolist()
+    other_factors = np.array([_find_other_operand(flow, x) for x in gradients], dtype=np.int64)
+    factors, nodes = np.append(factors, other_factors), np.append(nodes, records)
+    is_known = np.isfinite(side.rms[factors]) & (factors >= 0)
+    factors, nodes = factors[is_known], nodes[is_known]
+    order = np.lexsort((-flow.sizes[factors], nodes))
+    factors, nodes = factors[order], nodes[order]
+    firsts = np.flatnonzero(np.diff(nodes, prepend=-1))
+    firsts = firsts[nodes[(firsts + 1).clip(max=len(nodes) - 1)] == nodes[firsts]]
+    firsts = firsts[firsts + 1 < len(nodes)]
+    return nodes[firsts], factors[firsts], factors[firsts + 1]
+
+
+def _find_other_operand(flow: Flow, gradient: int) -> int:
+    """Return what a call multiplied the value by whose gradient its backward record gives, or -1.
+
+    A value has the size of its gradient.
+    """
+    call = int(flow.calls[flow.producers[gradient]])
+    operands = sorted(flow.operands[call], key=flow.sizes.__getitem__)[-2:] if call >= 0 else []
+    if len(operands) < 2:
+        return operands[0] if operands else -1
+    return operands[0] if flow.sizes[operands[1]] == flow.sizes[gradient] else operands[1]
 
 
 def _flag_vector_gradients(side: GraphSide) -> Flags:

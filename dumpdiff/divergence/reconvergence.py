@@ -9,6 +9,7 @@ from itertools import product
 
 import numpy as np
 
+from ..alignment.confidence import GUESSES
 from ..comparison.metrics import compute_metrics
 from ..comparison.whole_tensors import load_pair
 from ..model.arrays import Flags, Ints
@@ -90,10 +91,13 @@ def find_reconverged(
     leads_to_agreement: list[bool] = agrees.tolist()
     ranks = graph.ranks
     for node in reversed(graph.sort_nodes(~agrees)):
+        if _leads_nowhere(graph, node, state, unused_nodes):
+            unused_nodes.add(node)
         sums = unread_sums.get(node, {})
         ends = _list_ends(graph, node, state, returned_nodes, unused_nodes)
         if is_precise and graph.phase[node] == FORWARD and state[node] != AGREEING:
             ends = _select_forward_ends(graph, state, ends)
+        ends = [end for end in ends if not _is_wrong_guess(graph, state, node, end)]
         ends = ends or removing_results.get(node, []) or list(sums)
         agreeing_ends = [
             end
@@ -129,19 +133,43 @@ def _list_ends(
 ) -> list[int]:
     """Return what is computed from a node and has consequences.
 
-    A child from which nothing new is computed has none if it has no partner and is unused, or if
-    ops compute from it what was there before: of x / 2, where(x == y, x / 2, x) shows that nothing
-    comes of it. Then x is the end, in place of x / 2.
+    A child without a partner has none if it leads back to the node only, as a copy does that has
+    its numbers. One from which nothing new is computed has none if it has no partner and is unused,
+    or if ops compute from it what was there before: of x / 2, where(x == y, x / 2, x) shows that
+    nothing comes of it. Then x is the end, in place of x / 2.
     """
     ends: dict[int, None] = {}
     for child in graph.children[node]:
+        only_leads_back = set(graph.children[child]) == {node}
+        if state[child] in UNKNOWN and (child in unused_nodes or only_leads_back):
+            continue
         if state[child] not in UNKNOWN or graph.children[child]:
             ends[child] = None
         elif child in returned_nodes:
             ends.update(dict.fromkeys(sorted(returned_nodes[child] - {node})))
-        elif child not in unused_nodes:
+        else:
             ends[child] = None
     return list(ends)
+
+
+def _is_wrong_guess(graph: JointGraph, state: Sequence[str], node: int, end: int) -> bool:
+    """Return whether only the order of execution says that an agreeing end follows from a node.
+
+    It was there before the node, as its rank says. So a constant of zeros that no recorded op made
+    is taken for the result of the op before it.
+    """
+    is_guess = end in graph.guessed_nodes and state[end] == AGREEING
+    return is_guess and bool(graph.ranks[end] <= graph.ranks[node])
+
+
+def _leads_nowhere(
+    graph: JointGraph, node: int, state: Sequence[str], unused_nodes: Collection[int]
+) -> bool:
+    """Return whether nothing follows from a gradient but gradients that no parameter needs."""
+    if state[node] not in UNKNOWN or graph.phase[node] != BACKWARD:
+        return False
+    children = graph.children[node]
+    return bool(children) and all(child in unused_nodes for child in children)
 
 
 def _select_forward_ends(graph: JointGraph, state: Sequence[str], ends: list[int]) -> list[int]:
@@ -364,8 +392,9 @@ def _has_same_operation(
     """Return whether no record shows that the sides compute a pair in different ways.
 
     Equal numbers in another order, which no layout explains, show one. So do inputs whose axes are
-    in another order, other scalar arguments before other operators, a - b before b - a, and the
-    gradient of a maximum.
+    in another order, other scalar arguments before other operators, a - b before b - a, the
+    gradient of a maximum, and an operator of one side only, if no number says that its result is
+    the other side's value.
     """
     if is_rearranged(graph, node) or _has_exchanged_axes(graph, node):
         return False
@@ -378,7 +407,8 @@ def _has_same_operation(
         return False
     kind_t, kind_r = _get_producer_kinds(graph, node)
     if not kind_t or not kind_r:
-        return True
+        is_unrecorded = bool(kind_t or kind_r)
+        return not (is_unrecorded and graph.comparison.pairs["evidence"].iat[node] in GUESSES)
     is_equivalent = kind_t == kind_r or (kind_t, kind_r, graph.phase[node]) in equivalent_kinds
     return is_equivalent and _has_same_inputs(graph, node, walk.state)
 

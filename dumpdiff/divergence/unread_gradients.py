@@ -11,9 +11,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
 
 from ..graph.missing_edges import is_graph_input
-from ..model.trace import BACKWARD
+from ..model.arrays import Flags
+from ..model.trace import BACKWARD, FORWARD
 from ..model.verdict import AGREEING
 from .joint_graph import JointGraph
 
@@ -52,23 +55,43 @@ def find_unread_gradients(
 
 
 def find_gradients_of_inputs(graph: JointGraph) -> set[int]:
-    """Return the gradients of what the runs were given: no parameter follows from them."""
+    """Return the gradients of what the runs were given, and of what follows from that alone.
+
+    No parameter follows from them: labels and masks made of labels need no gradient.
+    """
     # of what the record says how it was computed, nothing is given
     may_be_given = graph.parents.counts == 0
     may_be_given[list(graph.guessed_nodes)] = True
-    gradients_of: defaultdict[int, set[int]] = defaultdict(set)
+    may_be_given &= np.array(graph.phase, dtype=object) == FORWARD
+    is_given = np.zeros(graph.n_nodes, dtype=bool)
+    candidates = np.flatnonzero(may_be_given)
+    is_given[candidates] = [_is_given(graph, node) for node in candidates.tolist()]
+    needs_gradient = _flag_descendants(graph, may_be_given & ~is_given, is_given)
+    gradient_nodes: list[int] = []
     for side, gradients in zip(
         graph.sides, graph.comparison.alignment.gradients or (), strict=False
     ):
         edges = [(value, gradient) for (_, value, _), gradient in gradients.by_edge.items()]
         table = np.array([*gradients.by_value.items(), *edges], dtype=np.int64).reshape(-1, 2)
-        nodes, gradient_nodes = side.nodes[table[:, 0]], side.nodes[table[:, 1]]
-        rows = np.flatnonzero(may_be_given[nodes])
-        node_pairs = zip(nodes[rows].tolist(), gradient_nodes[rows].tolist(), strict=True)
-        for node, gradient_node in node_pairs:
-            gradients_of[node].add(gradient_node)
-    given_nodes = [node for node in gradients_of if _is_given(graph, node)]
-    return set().union(*(gradients_of[node] for node in given_nodes))
+        is_unused = ~needs_gradient[side.nodes[table[:, 0]]]
+        gradient_nodes += side.nodes[table[is_unused, 1]].tolist()
+    return set(gradient_nodes)
+
+
+def _flag_descendants(graph: JointGraph, is_source: Flags, is_barrier: Flags) -> Flags:
+    """Return (nodes,) whether a node is a source or follows from one, not through a barrier."""
+    n_nodes = graph.n_nodes
+    parents, children = graph.edges
+    is_edge = ~is_barrier[children]
+    sources = np.flatnonzero(is_source)
+    starts = np.append(parents[is_edge], np.full(len(sources), n_nodes))
+    ends = np.append(children[is_edge], sources)
+    shape = (n_nodes + 1, n_nodes + 1)
+    edges = csr_array((np.ones(len(starts), dtype=np.int8), (starts, ends)), shape=shape)
+    reached = breadth_first_order(edges, n_nodes, return_predecessors=False)
+    flags = np.zeros(n_nodes + 1, dtype=bool)
+    flags[reached] = True
+    return flags[:n_nodes]
 
 
 def _find_sums(

@@ -125,6 +125,23 @@ class TestCancellation:
         assert factors.pop("key") > 1e6
         assert max(factors.values()) < 10
 
+    def test_the_gradient_of_a_kernel_is_a_sum_of_products(self, dump):
+        """Its record reads the given gradient only; the other factor is the input of the call."""
+        call, record = "Functional.conv1d.0.forward", "Functional.conv1d.0.backward"
+        net = read(dump("pt_coupling_forms") / "gate_inner")
+        rows = find_tensors_like(net, record, "output.1")
+        close = edit_tensors(net, rows, norm=1e-3 * net.tensors["norm"].iat[rows[0]])
+        graph, _ = classify_traces(close, close)
+        flow = graph.comparison.alignment.target
+        x, kernel = (find_value(flow, call, f"input.{i}") for i in (0, 1))
+        given_gradient = find_value(flow, record, "input.0")
+        kernel_gradient = find_value(flow, record, "output.1")
+        n_products = np.sqrt(flow.sizes[x] * flow.sizes[given_gradient] / flow.sizes[kernel])
+        terms = np.sqrt(n_products) * flow.rms[x] * flow.rms[given_gradient]
+        factor = compute_cancellation(graph)[graph.target_nodes[kernel_gradient]]
+        assert factor == pytest.approx(terms / flow.rms[kernel_gradient])
+        assert factor > 100
+
     def test_only_sums_cancel(self, trace):
         graph, _ = classify_traces(trace("pt_none"), trace("pt_none"))
         factors = compute_cancellation(graph)

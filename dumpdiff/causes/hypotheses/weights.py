@@ -222,6 +222,46 @@ def suggest_other_parameter(case: FaultCase) -> Iterator[Candidate]:
             )
 
 
+def suggest_mixed_rows(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest rows of two parameters that were joined, and cut in another way.
+
+    Keys and values are joined one after the other, or head by head; gate and up by ranks.
+    """
+    if not _is_floating_parameter(case) or case.faithful.ndim != 2:
+        return
+    n_rows = len(case.faithful)
+    for operand in case.parameters:
+        if operand.shape != case.faithful.shape or np.array_equal(operand.array, case.faithful):
+            continue
+        joined = np.concatenate([case.faithful, operand.array])
+        places = _find_rows(joined, case.faulty)
+        n_others = int((places >= n_rows).sum())
+        if (places >= 0).all() and 0 < n_others < n_rows:
+            yield Candidate(
+                joined[places],
+                f"{n_others} of {n_rows} rows are those of {operand.parameter}, as if both were "
+                f"joined and cut in another way",
+                unchanged=case.faithful,
+                parameters={"rows": float(n_others)},
+                cause="split-order",
+            )
+
+
+def _find_rows(table: AnyArray, rows: AnyArray) -> Ints:
+    """Return the place of each row in a table, -1 if it is not there; by a random projection."""
+    direction = np.random.default_rng(_PROJECTION_SEED).standard_normal(table.shape[1])
+    projections, wanted = table @ direction, rows.reshape(-1, table.shape[1]) @ direction
+    order = np.argsort(projections, kind="stable")
+    sorted_projections = projections[order]
+    after = np.searchsorted(sorted_projections, wanted).clip(1, len(table) - 1)
+    is_before = wanted - sorted_projections[after - 1] < sorted_projections[after] - wanted
+    nearest = np.where(is_before, after - 1, after)
+    max_difference = _MAX_PROJECTION_DIFFERENCE * float(np.abs(projections).max())
+    is_found = np.abs(sorted_projections[nearest] - wanted) <= max_difference
+    places: Ints = np.where(is_found, order[nearest], -1)
+    return places
+
+
 def _choose_swap_cause(scope: str, name: str, other_name: str) -> str:
     """Return the cause if the parameter ``other_name`` is in the place of ``name``."""
     has_expert_name = any(word in other_name for word in _EXPERT_WORDS)
@@ -591,6 +631,7 @@ HYPOTHESES = (
     Hypothesis("low-precision", suggest_rounded),
     Hypothesis("weight-transposed", suggest_transposed),
     Hypothesis("weight-swapped", suggest_other_parameter),
+    Hypothesis("split-order", suggest_mixed_rows),
     Hypothesis("heads-permuted", suggest_permuted_rows),
     Hypothesis("weight-rows", suggest_wrong_rows),
 )

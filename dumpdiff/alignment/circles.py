@@ -1,0 +1,77 @@
+"""Pairs that the dataflow excludes: a value would follow from itself.
+
+If c follows from a on one side, and on the other side the partner of a follows from the partner of
+c, one of the two pairs is wrong. Two decompositions of one formula have values of equal shape and
+kind, which the structure around them pairs crosswise.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from ..graph import Flow
+from ..model.arrays import Ints
+from .confidence import GUESSES
+from .matches import Matching
+from .values import compute_distances
+
+
+def separate_circles(matching: Matching) -> None:
+    """Unpair values that differ and would follow from themselves, the least certain ones first."""
+    edges_t = _list_edges(matching.target)
+    edges_r = _list_edges(matching.reference)
+    while True:
+        circles = _number_circles(matching, edges_t, edges_r)
+        chosen_pairs = _choose_pairs(matching, circles)
+        if not chosen_pairs:
+            return
+        for t, r in chosen_pairs:
+            matching.unpair(t, r)
+
+
+def _list_edges(flow: Flow) -> tuple[Ints, Ints]:
+    """Return (operand, result) of all ops that computed the result after the operand."""
+    operands, ops = flow.operand_lists.values, flow.operand_lists.rows
+    results, result_ops = flow.write_lists.values, flow.write_lists.rows
+    is_first = (flow.producers[results] == result_ops) & ~flow.is_module[result_ops]
+    results, result_ops = results[is_first], result_ops[is_first]
+    first_places = np.searchsorted(result_ops, ops, side="left")
+    counts = np.searchsorted(result_ops, ops, side="right") - first_places
+    offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    parents = np.repeat(operands, counts)
+    children = results[np.repeat(first_places, counts) + offsets]
+    is_later = flow.producers[parents] < flow.producers[children]
+    return parents[is_later], children[is_later]
+
+
+def _number_circles(
+    matching: Matching, edges_t: tuple[Ints, Ints], edges_r: tuple[Ints, Ints]
+) -> Ints:
+    """Return (target classes,) the circle that each pair is in, -1 for none."""
+    n_t, n_r = len(matching.classes_t), len(matching.classes_r)
+    nodes_r = np.where(matching.classes_r >= 0, matching.classes_r, n_t + np.arange(n_r))
+    parents = np.concatenate([edges_t[0], nodes_r[edges_r[0]]])
+    children = np.concatenate([edges_t[1], nodes_r[edges_r[1]]])
+    graph = coo_array(
+        (np.ones(len(parents), dtype=np.int8), (parents, children)), shape=(n_t + n_r,) * 2
+    )
+    _, components = connected_components(graph, directed=True, connection="strong")
+    is_circle = np.bincount(components) > 1
+    numbers: Ints = np.where(is_circle[components], components, -1)[:n_t]
+    return numbers
+
+
+def _choose_pairs(matching: Matching, circles: Ints) -> list[tuple[int, int]]:
+    """Return the least certain pair that differs of each circle, of equals the farthest apart."""
+    targets = np.flatnonzero((circles >= 0) & (matching.classes_t >= 0))
+    targets = targets[[matching.evidence[t] in GUESSES for t in targets.tolist()]]
+    references = matching.classes_t[targets]
+    distances = compute_distances(matching.prints_t, targets, matching.prints_r, references)
+    confidences = np.array([matching.confidence[t] for t in targets.tolist()], dtype=float)
+    order = np.lexsort((-distances, confidences))
+    order = order[distances[order] > matching.tolerance]
+    _, firsts = np.unique(circles[targets[order]], return_index=True)
+    rows = order[firsts]
+    return list(zip(targets[rows].tolist(), references[rows].tolist(), strict=True))
