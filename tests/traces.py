@@ -21,7 +21,7 @@ from dumpdiff.graph.statistics import STATISTICS
 from dumpdiff.model.arrays import AnyArray
 from dumpdiff.model.defaults import MIN_COVERAGE
 from dumpdiff.model.result import Result
-from dumpdiff.model.trace import Trace
+from dumpdiff.model.trace import Source, Trace, build_op_table, build_tensor_table
 from dumpdiff.rulebook import Rules, load_rules
 
 _NUMBERS = list(STATISTICS)
@@ -250,3 +250,21 @@ def _list_slots(flow: Flow) -> list[set[str]]:
         name = names[int(flow.tensors["op"].iat[row])]
         slots[flow.tensor_class[row]].add(f"{name} {flow.tensors['slot'].iat[row]}")
     return slots
+
+
+def record_calls(*calls: tuple[str, Sequence[AnyArray], AnyArray]) -> Trace:
+    """A trace of calls (kind, inputs, output), with the statistics of arrays."""
+    rows = [
+        {"op": op, "slot": slot, "slot_kind": slot.partition(".")[0], "size": array.size,
+         "shape": array.shape, "dtype": "float32", "max": array.max(), "min": array.min(),
+         "mean": array.mean(), "norm": np.linalg.norm(array), "nonfinite": 0}
+        for op, (_, inputs, output) in enumerate(calls)
+        for slot, array in {
+            **{f"input.{i}": x for i, x in enumerate(inputs)}, "output.0": output
+        }.items()
+    ]  # fmt: skip
+    ops = build_op_table(
+        {"name": [f"call.{op}" for op in range(len(calls))], "kind": [kind for kind, *_ in calls]}
+    )
+    tensors = build_tensor_table({name: [row[name] for row in rows] for name in rows[0]})
+    return Trace(Source("/dump", "msprobe", "", "pytorch"), ops, tensors)

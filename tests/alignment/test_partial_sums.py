@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from traces import align_traces, find_op
+from traces import align_traces, find_op, record_calls
 
 from dumpdiff import read
 from dumpdiff.alignment.partial_sums import _find_next_sums, _find_totals
 from dumpdiff.graph import build_flow
-from dumpdiff.model.trace import Source, Trace, build_op_table, build_tensor_table
 
 
 @pytest.fixture(scope="module")
@@ -35,24 +34,6 @@ def test_a_sum_with_the_terms_of_the_layer_before_is_not_that_of_one_layer(align
 def test_terms_and_totals_are_partners(alignment):
     assert list_partners(alignment, "Tensor.sum.3.forward") == ["Tensor.sum.3.forward"]
     assert list_partners(alignment, "Tensor.__add__.7.forward") == ["Tensor.__add__.7.forward"]
-
-
-def record_calls(*calls):
-    """A trace of calls (kind, inputs, output), with the statistics of arrays."""
-    rows = [
-        {"op": op, "slot": slot, "slot_kind": slot.partition(".")[0], "size": array.size,
-         "shape": array.shape, "dtype": "float32", "max": array.max(), "min": array.min(),
-         "mean": array.mean(), "norm": np.linalg.norm(array), "nonfinite": 0}
-        for op, (_, inputs, output) in enumerate(calls)
-        for slot, array in {
-            **{f"input.{i}": x for i, x in enumerate(inputs)}, "output.0": output
-        }.items()
-    ]  # fmt: skip
-    ops = build_op_table(
-        {"name": [f"call.{op}" for op in range(len(calls))], "kind": [kind for kind, *_ in calls]}
-    )
-    tensors = build_tensor_table({name: [row[name] for row in rows] for name in rows[0]})
-    return Trace(Source("/dump", "msprobe", "", "pytorch"), ops, tensors)
 
 
 def test_a_sum_that_gives_back_a_value_of_before_is_no_total_of_it():
