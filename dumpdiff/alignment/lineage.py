@@ -43,11 +43,9 @@ def pair_by_lineage(matching: Matching) -> bool:
     common_forms = open_t.keys() & open_r.keys()
     pairs: list[tuple[int, int]] = []
     for form in common_forms:
-        lineages_t = {
-            t: _find_lineage(matching.target, matching.classes_t, t) for t in open_t[form]
-        }
+        lineages_t = {t: find_lineage(matching.target, matching.classes_t, t) for t in open_t[form]}
         lineages_r = {
-            r: _find_lineage(matching.reference, matching.classes_r, r) for r in open_r[form]
+            r: find_lineage(matching.reference, matching.classes_r, r) for r in open_r[form]
         }
         partners = {
             t: frozenset(int(matching.classes_t[value]) for value in lineage)
@@ -77,7 +75,7 @@ def _group_open_results(flow: Flow, kinds: list[str], partners: Ints) -> dict[_F
     return open_results
 
 
-def _find_lineage(flow: Flow, partners: Ints, value: int) -> frozenset[int]:
+def find_lineage(flow: Flow, partners: Ints, value: int) -> frozenset[int]:
     """Return the nearest paired tensors from which a value follows; none if they are far away.
 
     Parameters and whole numbers are left out: they are the same in each call.

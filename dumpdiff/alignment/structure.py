@@ -15,6 +15,7 @@ from ..model.dtypes import is_discrete
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from . import confidence
 from .assignment import solve_assignment
+from .lineage import find_lineage
 from .matches import Matching
 
 #: (kind, phase, known inputs as target classes, number of unknown inputs) of an op.
@@ -257,11 +258,33 @@ class _Closure:
         if not complete and self._has_op(0, ops_t) and self._has_op(1, ops_r):
             ops_t, ops_r = self._leave_out_modules(0, ops_t), self._leave_out_modules(1, ops_r)
         if len(ops_t) == len(ops_r) == 1:
+            if not complete and self._have_other_lineages(ops_t[0], ops_r[0]):
+                return False
             level = confidence.COMPLETE_INPUTS if complete else confidence.PARTIAL_INPUTS
             return self._accept(ops_t[0], ops_r[0], level)
         if not complete or not ops_t or not ops_r:
             return False
         return self._assign(ops_t, ops_r)
+
+    def _have_other_lineages(self, t: int, r: int) -> bool:
+        """Return whether one op reads a value and what follows from it, the other one does not.
+
+        A gelu that is written out multiplies x by what follows from x. The product behind it has
+        the same kind, but multiplies its result by another value. The unknown inputs of the two ops
+        follow from no common value then.
+        """
+        reads_both, lineages = [], []
+        for side, op in enumerate((t, r)):
+            flow, partners = self.flows[side], np.asarray(self.classes[side])
+            lineage: set[int] = set()
+            for value in flow.reads[op]:
+                if partners[value] < 0:
+                    lineage |= find_lineage(flow, partners, value)
+            reads_both.append(not lineage.isdisjoint(flow.reads[op]))
+            lineages.append({value if side == 0 else int(partners[value]) for value in lineage})
+        has_lineages = bool(lineages[0]) and bool(lineages[1])
+        is_disjoint = lineages[0].isdisjoint(lineages[1])
+        return has_lineages and is_disjoint and reads_both[0] != reads_both[1]
 
     def _has_op(self, side: int, ops: list[int]) -> bool:
         """Return whether one of the records is that of an op, not of a module."""

@@ -29,7 +29,7 @@ _MAX_ELEMENTS = 1 << 22
 #: float32 sums: up to 3e-6 was measured.
 _NORM_ERROR = 1e-4
 #: Kinds of ops that cut a value into parts.
-_CUTTING_KINDS = {"slice", "split", "unbind"}
+CUTTING_KINDS = {"slice", "split", "unbind"}
 #: Kinds of ops that combine two values element by element.
 _ELEMENT_KINDS = {"add", "sub", "mul", "div", "maximum", "minimum"}
 #: Beginning of the layouts with exchanged axes, and values in a row that may have one.
@@ -175,7 +175,7 @@ def find_misread_parts(
             other, other_ops = graph.sides[1 - i], ops[1 - i]
             value, other_value = int(side.classes[node]), int(other.classes[node])
             producer = side.find_producer(node)
-            if other_value < 0 or producer < 0 or side.kinds[producer] not in _CUTTING_KINDS:
+            if other_value < 0 or producer < 0 or side.kinds[producer] not in CUTTING_KINDS:
                 continue
             is_read = any(value in side.flow.reads[op] for op in ops[i])
             other_readers = [

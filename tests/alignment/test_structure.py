@@ -9,6 +9,7 @@ from traces import (
     find_tensor,
     find_tensors_like,
     find_value,
+    record_calls,
     remove_ops,
     scale_result,
     select_ops,
@@ -191,6 +192,21 @@ class TestIdleOps:
         )
         assert len(layouts) == 162
         assert (kinds[matching.ops_t[layouts]] == kinds[layouts]).all()
+
+
+def test_a_product_inside_a_gelu_is_not_the_one_that_it_gates():
+    """x f(x) and x f(y) have one kind and read x, and another value that only one side has."""
+    s, x, y = np.random.default_rng(4).standard_normal((3, 6, 5))
+    factors = ("linear", [s], x), ("linear", [s], y)
+    half, gate, other_gate = np.tanh(x / 2), 1 + np.tanh(x / 2), y * np.tanh(y)
+    own = record_calls(
+        *factors, ("tanh", [x], half), ("add", [half], gate), ("mul", [x, gate], x * gate)
+    )
+    gated = record_calls(
+        *factors, ("gelu", [y], other_gate), ("mul", [x, other_gate], x * other_gate)
+    )
+    assert close_matching(own, gated).ops_t[find_op(own, "call.4")] < 0
+    assert close_matching(gated, own).ops_t[find_op(gated, "call.3")] < 0
 
 
 def test_nothing_follows_from_nothing(trace):

@@ -28,6 +28,7 @@ from dumpdiff.model.arrays import AnyArray
         ("exchanged", "weight-swapped", "norms.1.weight in its place"),
         ("interleaved", "heads-permuted", "cut to (size, heads), not to (heads, size)"),
         ("unweighted", "loss-weight", "all weights of the loss 1"),
+        ("halves", "gate-up-swapped", "gate and up swapped"),
     ],
 )
 def test_the_difference_is_named(
@@ -40,7 +41,7 @@ def test_the_difference_is_named(
     assert first_cause.name == cause
     assert sentence in first_cause.text
     assert first_cause.residual < 1e-6
-    is_symmetric = form in ("exchanged", "interleaved")
+    is_symmetric = form in ("exchanged", "interleaved", "halves")
     assert is_symmetric or ("of the reference behaves" in first_cause.text) == is_mirrored
 
 
@@ -52,6 +53,20 @@ def test_a_place_with_exchanged_weights_begins_where_they_are_read(
     assert result.findings[0].target_ops == (
         "Tensor.__radd__.0.forward",
         "Tensor.__mul__.1.forward",
+    )
+
+
+def test_exchanged_halves_of_a_layer_begin_where_the_other_side_has_two_layers(
+    dump: Callable[[str], Path],
+) -> None:
+    folder = dump("pt_paths")
+    sound, faulty, plain = (folder / f"paths_{form}" for form in ("joined", "halves", "plain"))
+    assert dumpdiff.align(sound, plain).verdict == "aligned"
+    finding = dumpdiff.align(faulty, plain).findings[0]
+    assert finding.target_ops[0] == "Functional.linear.3.forward"
+    assert finding.reference_ops[:2] == (
+        "Functional.linear.3.forward",
+        "Functional.linear.4.forward",
     )
 
 

@@ -398,6 +398,37 @@ class TestDamage:
         assert trace.source.details["npy_matched"] == (320, 320)
 
 
+class TestViews:
+    """Of each view of a part, the numbers at the start of its memory are dumped."""
+
+    @pytest.fixture
+    def recording(self, dump: Callable[[str], Path]) -> Trace:
+        return read_trace(dump("ms_views"))
+
+    def test_a_part_has_no_numbers_but_its_edges(self, recording: Trace):
+        rows = recording.tensors
+        kinds = recording.ops["kind"].to_numpy()[rows["op"]]
+        is_part = np.isin(kinds, ["ChunkView", "UnstackExtView", "NarrowView"])
+        parts = rows[is_part & (rows["slot_kind"] == "output").to_numpy()]
+        assert len(parts) == 8
+        assert (parts["file"] == "").all()
+        products = rows[(kinds == "Mul") & (rows["slot"] == "input.0").to_numpy()]
+        read_parts = products[products["source_tensor"].isin(parts.index)]
+        assert len(read_parts) == 4
+        assert (read_parts["file"] == "").all()
+
+    def test_the_records_left_out_are_counted(self, recording: Trace):
+        (problem,) = recording.problems
+        assert "start of its memory" in problem.message
+        assert (problem.count, problem.weakens) == (18, False)
+
+    def test_a_view_of_all_of_a_tensor_is_kept(self, recording: Trace):
+        of_part = select_slots(recording, "Default/TransposeView-op0").loc["output.0"]
+        of_whole = select_slots(recording, "Default/TransposeView-op1").loc["output.0"]
+        assert of_part["file"] == ""
+        assert of_whole["file"] != ""
+
+
 @pytest.mark.record
 class TestRecordedNow:
     """Hard cases, recorded by the real framework by fixtures/record_mindspore_edges.py."""

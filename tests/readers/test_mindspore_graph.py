@@ -11,11 +11,16 @@ import pytest
 from dumpdiff.model.errors import DumpError
 from dumpdiff.readers.mindspore.communications import build_communications
 from dumpdiff.readers.mindspore.file_names import encode_op_name
-from dumpdiff.readers.mindspore.graph import Dataflow, find_overwritten_outputs, read_dataflow
+from dumpdiff.readers.mindspore.graph import (
+    Dataflow,
+    find_overwritten_outputs,
+    find_partial_views,
+    read_dataflow,
+)
 from dumpdiff.readers.mindspore.ir import read_ir
 from dumpdiff.readers.mindspore.join import count_verified_edges, join_records
 from dumpdiff.readers.mindspore.nodes import CONSTANT, Output, parse_user_frames
-from dumpdiff.readers.mindspore.op_types import find_unwritten_outputs
+from dumpdiff.readers.mindspore.op_types import dumps_start_of_views, find_unwritten_outputs
 from dumpdiff.readers.mindspore.pb import read_pb, read_pb_names
 from dumpdiff.readers.mindspore.records import Records, read_records
 
@@ -214,6 +219,27 @@ class TestJoin:
             name == encode_op_name(op.name) for name, op in zip(join.names, flow.ops, strict=True)
         )
         assert n_correct == len(flow.ops)
+
+
+def test_views_of_parts_are_found_by_their_size(dump: Callable[[str], Path]) -> None:
+    dataflow, _ = read_dataflow(dump("ms_views") / "rank_0" / "graphs", 0)
+    assert dataflow is not None
+    views = {
+        f"{dataflow.ops[op].name.rpartition('/')[2]}:{output}"
+        for op, output in find_partial_views(dataflow)
+    }
+    assert views == {
+        *("ChunkView-op0:0", "ChunkView-op0:1", "ChunkView-op1:0", "ChunkView-op1:1"),
+        "TransposeView-op0:0",
+        *("UnstackExtView-op0:0", "UnstackExtView-op0:1", "UnstackExtView-op0:2"),
+        "NarrowView-op0:0",
+    }
+
+
+def test_only_on_the_cpu_views_are_known_to_be_dumped_as_their_memory() -> None:
+    assert dumps_start_of_views("CPU")
+    assert not dumps_start_of_views("Ascend")
+    assert not dumps_start_of_views("")
 
 
 def test_only_the_cpu_kernel_of_batch_norm_leaves_outputs_unwritten() -> None:

@@ -6,6 +6,7 @@ numbers at run time, and tuples are unfolded.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ from .nodes import (
     Parameter,
     parse_user_frames,
 )
-from .op_types import find_running_statistics, find_updated_inputs, is_in_place
+from .op_types import find_running_statistics, find_updated_inputs, is_in_place, is_view
 from .pb import read_pb, read_pb_names
 
 _FILE = re.compile(r"ms_output_trace_code_graph_(\d{1,9})\.(pb|ir)")
@@ -114,6 +115,42 @@ def find_overwritten_outputs(flow: Dataflow) -> frozenset[tuple[int, int]]:
             if slot is not None and slot.is_op_output and index in updated_inputs:
                 overwritten.add((slot.op, slot.output))
     return frozenset(overwritten)
+
+
+def find_partial_views(flow: Dataflow) -> frozenset[tuple[int, int]]:
+    """Return the (op, output) pairs that are views of a part of their memory.
+
+    A chunk or a slice may be one, and so is each view of it.
+    """
+    partial_views: set[tuple[int, int]] = set()
+    for number, op in enumerate(flow.ops):
+        viewed = op.inputs[0] if op.inputs else None
+        if viewed is None or not is_view(op.kind):
+            continue
+        is_part = (viewed.op, viewed.output) in partial_views
+        viewed_size = _count_elements(get_slot_type(flow, viewed))
+        for index, output in enumerate(op.outputs):
+            if is_part or 0 <= _count_elements(output) < viewed_size:
+                partial_views.add((number, index))
+    return frozenset(partial_views)
+
+
+def get_slot_type(flow: Dataflow, slot: Slot) -> Output | None:
+    """Return dtype and shape of the tensor in a slot, as the graph gives them."""
+    if slot.is_op_output:
+        outputs = flow.ops[slot.op].outputs
+        return outputs[slot.output] if slot.output < len(outputs) else None
+    parameter = flow.parameters.get(slot.parameter)
+    if parameter is not None:
+        return Output(parameter.dtype, parameter.shape)
+    if slot.constant is not None:
+        return Output(slot.constant.dtype, slot.constant.shape)
+    return None
+
+
+def _count_elements(output: Output | None) -> int:
+    """Return the number of elements, -1 if the shape is unknown."""
+    return -1 if output is None or output.shape is None else math.prod(output.shape)
 
 
 def find_updates(op: GraphOp) -> tuple[int, ...]:

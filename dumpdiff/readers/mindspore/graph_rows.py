@@ -7,9 +7,16 @@ from collections.abc import Sequence
 from ...model.dtypes import is_floating
 from ...model.trace import BACKWARD, OPTIMIZER
 from . import op_types
-from .graph import Dataflow, GraphOp, Slot, find_overwritten_outputs, find_updates
+from .graph import (
+    Dataflow,
+    GraphOp,
+    Slot,
+    find_overwritten_outputs,
+    find_partial_views,
+    find_updates,
+    get_slot_type,
+)
 from .join import Join
-from .nodes import Output
 from .record import Record
 from .rows import OpRow, Rows, TensorRow, may_be_weight
 from .unlinked_rows import format_op_name
@@ -23,6 +30,9 @@ class GraphRows:
     An op that overwrites its inputs (Adam, Assign, a batch norm's running statistics) is dumped
     after it ran: the file of such an input holds the new value. It is added as an output of the op.
     The op's recorded outputs are stale memory and are left out, unless it computes others, too.
+
+    What is dumped of a view of a part of its memory may be another part. Such a record is left out;
+    the slot remains, because the dataflow leads through it.
     """
 
     def __init__(
@@ -33,6 +43,10 @@ class GraphRows:
         self.overwritten = find_overwritten_outputs(flow)
         #: (op, output) with a consumer in the graph
         self.consumed = {(slot.op, slot.output) for op in flow.ops for slot in op.op_inputs}
+        #: (op, output) whose records are those of other numbers
+        self.misread_views = (
+            find_partial_views(flow) if op_types.dumps_start_of_views(device) else frozenset()
+        )
         self.n_runs = dict.fromkeys(join.names, 1)  #: how often an op was recorded, at least once
         for name, occurrence in rows.pending:
             if name in self.n_runs:
@@ -77,7 +91,8 @@ class GraphRows:
             if slot is None and record is None:
                 continue
             slot = slot or Slot()
-            tensor = rows.make_tensor("input", index, record, self._get_type(slot))
+            record = self._drop_misread_view(record, slot.op, slot.output)
+            tensor = rows.make_tensor("input", index, record, get_slot_type(self.flow, slot))
             constant = slot.constant
             tensor = tensor._replace(
                 parameter=slot.parameter if self._is_weight(slot.parameter) else "",
@@ -106,6 +121,13 @@ class GraphRows:
         kind = self.flow.ops[slot.op].kind
         return slot.output in op_types.find_unwritten_outputs(kind, self.device)
 
+    def _drop_misread_view(self, record: Record | None, op: int, output: int) -> Record | None:
+        """Return the record of an op's output, None if it holds other numbers of its memory."""
+        if record is None or (op, output) not in self.misread_views:
+            return record
+        self.rows.n_misread_views += 1
+        return None
+
     def _add_outputs(
         self, number: int, op: GraphOp, occurrence: int, slot_records: _SlotRecords
     ) -> None:
@@ -122,7 +144,8 @@ class GraphRows:
         for index in _list_slots(n_computed, "output", slot_records):
             self.output_tensors[number, occurrence, index] = len(rows.tensors)
             output = op.outputs[index] if index < len(op.outputs) else None
-            tensor = rows.make_tensor("output", index, slot_records.get(("output", index)), output)
+            record = self._drop_misread_view(slot_records.get(("output", index)), number, index)
+            tensor = rows.make_tensor("output", index, record, output)
             is_unread_half = tensor.dtype == "float16" and (number, index) not in self.consumed
             if is_unread_half and self._computes_in_float32(op, first_output):
                 tensor = tensor._replace(trusted=False)
@@ -149,7 +172,9 @@ class GraphRows:
             record = rows.final_records.get(slot.parameter)
         if parameter:
             rows.updates[parameter] = len(rows.tensors)
-        rows.tensors.append(rows.make_tensor("output", index, record, self._get_type(slot)))
+        rows.tensors.append(
+            rows.make_tensor("output", index, record, get_slot_type(self.flow, slot))
+        )
 
     def _computes_in_float32(self, op: GraphOp, first_output: int) -> bool:
         """Whether the op added last computes in float32.
@@ -167,18 +192,6 @@ class GraphRows:
             if tensor.op == last_op and is_floating(tensor.dtype):
                 floating_dtypes.add(tensor.dtype)
         return floating_dtypes == {"float32"}
-
-    def _get_type(self, slot: Slot) -> Output | None:
-        """Return dtype and shape of the tensor in a slot, as the graph gives them."""
-        if slot.is_op_output:
-            outputs = self.flow.ops[slot.op].outputs
-            return outputs[slot.output] if slot.output < len(outputs) else None
-        parameter = self.flow.parameters.get(slot.parameter)
-        if parameter is not None:
-            return Output(parameter.dtype, parameter.shape)
-        if slot.constant is not None:
-            return Output(slot.constant.dtype, slot.constant.shape)
-        return None
 
     def _find_producer(self, slot: Slot, occurrence: int) -> int:
         if not slot.is_op_output:
@@ -223,7 +236,7 @@ class GraphRows:
         It is the only output of the backward pass of that shape that the value is computed from;
         the value itself if there is no such output, or several.
         """
-        value_type = self._get_type(slot)
+        value_type = get_slot_type(self.flow, slot)
         if value_type is None:
             return slot
         results, visited, todo = set(), {slot}, [slot]
@@ -235,7 +248,7 @@ class GraphRows:
             if phase != OPTIMIZER:  # a decay that is computed from the weight alone is forward
                 continue
             for source in self.flow.ops[current.op].op_inputs:
-                source_type = self._get_type(source)
+                source_type = get_slot_type(self.flow, source)
                 has_shape = source_type is not None and source_type.shape == value_type.shape
                 if has_shape and source not in visited:
                     visited.add(source)

@@ -71,6 +71,7 @@ class Rows:
         self.communications: list[tuple[int, tuple[tuple[str, str], ...]]] = []
         self.n_typed = 0  #: records whose type the graph gives
         self.mistyped: list[Problem] = []  #: one for each record of another type
+        self.n_misread_views = 0  #: records left out: they hold another part of their memory
         self.updates: dict[str, int] = {}  #: parameter -> tensor id of its value after the step
         #: parameter -> what was recorded of it at the end of the step
         self.final_records: dict[str, Record] = {}
@@ -153,12 +154,20 @@ class Rows:
         return TensorRow(op, slot, io, dtype, shape, size, record.file, record.row, content=content)
 
     def list_problems(self) -> list[Problem]:
-        """Return the records that are not of the type that the graph gives."""
+        """Return what is wrong with records: of another type than in the graph, or misread."""
+        problems = self.mistyped
         n_mistyped = len(self.mistyped)
-        if n_mistyped <= max(1, _MAX_MISTYPED_SHARE * self.n_typed):
-            return self.mistyped
-        message = "another shape or dtype than in the graph: a format of the device, or another run"
-        return [Problem("graphs", message, count=n_mistyped)]
+        if n_mistyped > max(1, _MAX_MISTYPED_SHARE * self.n_typed):
+            message = (
+                "another shape or dtype than in the graph: a format of the device, or another run"
+            )
+            problems = [Problem("graphs", message, count=n_mistyped)]
+        if self.n_misread_views:
+            message = (
+                "a view of a part of a tensor is dumped as the start of its memory, and not used"
+            )
+            problems = [*problems, Problem("graphs", message, count=self.n_misread_views)]
+        return problems
 
     def build_op_table(self) -> pd.DataFrame:
         """Return the op table, described by ``OP_COLUMNS``."""
