@@ -136,12 +136,14 @@ def join_dataflows(
         for nodes, side, side_edges in zip(nodes_of_sides, sides, fused_edges, strict=True)
     ]
     has_parents_t, has_parents_r = (edges.flag_children(n_nodes) for edges in recorded_edges)
+    is_given_t = _flag_given(target, classes_t)
+    is_given_r = _flag_given(reference, classes_r)
     bridges: Counter[str] = Counter()
     bridges_t = _bridge_missing_edges(
-        target, classes_t, nodes_t, has_parents_t, has_parents_r, bridges
+        target, classes_t, nodes_t, has_parents_t, has_parents_r, is_given_r, bridges
     )
     bridges_r = _bridge_missing_edges(
-        reference, classes_r, nodes_r, has_parents_r, has_parents_t, bridges
+        reference, classes_r, nodes_r, has_parents_r, has_parents_t, is_given_t, bridges
     )
     bridged_nodes = {**bridges_t.evidence, **bridges_r.evidence}
     phases_t, phases_r = target.classes["phase"].to_numpy(), reference.classes["phase"].to_numpy()
@@ -162,6 +164,12 @@ def join_dataflows(
         frozenset(node for node, evidence in bridged_nodes.items() if evidence == "joined"),
         frozenset(node for node, evidence in bridged_nodes.items() if evidence == "order"),
     )
+
+
+def _flag_given(flow: Flow, classes: Ints) -> Flags:
+    """Return (nodes,) whether one side's record says that its graph is given the value."""
+    flags: Flags = (classes >= 0) & flow.is_given[np.maximum(classes, 0)]
+    return flags
 
 
 def _list_paired(classes: Ints, further_classes: list[int]) -> Ints:
@@ -280,11 +288,14 @@ def _bridge_missing_edges(
     nodes: Ints,
     has_parents: Flags,
     other_has_parents: Flags,
+    is_given: Flags,
     bridges: Counter[str],
 ) -> _Bridges:
     """Return parents for the nodes of one side with a missing producer, and count the evidence.
 
     Where the record of the other side has the edge, only the parts of a joined tensor are added.
+    What the other side's graph is given, see ``is_given``, no op before it computed: then the order
+    of execution is no evidence.
     """
     is_leaf = (classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0) & ~has_parents
     open_leaves = np.flatnonzero(is_leaf)
@@ -304,7 +315,7 @@ def _bridge_missing_edges(
                 evidence_of[node] = "joined"
         else:
             bridge = bridge_of.get(value)
-            if bridge is None:
+            if bridge is None or (bridge.evidence == "order" and is_given[node]):
                 continue
             parent_nodes = [node_of[parent] for parent in bridge.parents]
             parents = [parent for parent in parent_nodes if parent != node]

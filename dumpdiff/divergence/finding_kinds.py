@@ -47,12 +47,15 @@ def count_missing_kinds(location: Location) -> Counter[str]:
 
 
 def count_computing_kinds(side: SideLocation) -> Counter[str]:
-    """Count the kinds of one side's ops that are no layout ops and no records of module calls."""
+    """Count the kinds of one side's ops that are no layout ops and no records of module calls.
+
+    What lies before the last agreement, an op that may lack a factor, does not count.
+    """
     levels = side.flow.trace.ops["level"]
     return Counter(
         kind
         for op, kind in zip(side.ops, side.kinds, strict=True)
-        if not side.flow.is_layout[op] and levels.iat[op] == "op"
+        if not side.flow.is_layout[op] and levels.iat[op] == "op" and op not in side.factor_ops
     )
 
 

@@ -147,10 +147,12 @@ def describe_evidence(
     if location.unpaired_nodes:
         facts.append(_count_unpaired_values(graph, location))
     facts += _describe_unread_parameters(location)
-    if location.possible_rearrangement:
-        facts.append(location.possible_rearrangement)
-    if location.uncertain_agreement:
-        facts.append(location.uncertain_agreement)
+    doubts = (
+        location.possible_rearrangement,
+        location.uncertain_agreement,
+        location.missing_factor,
+    )
+    facts += filter(None, doubts)
     norm_ratio = compute_norm_ratio(location)
     if abs(norm_ratio - 1) > _NORM_DIFFERENCE:
         facts.append(f"norm is {norm_ratio:.6g} times the reference's")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
 
@@ -10,13 +10,15 @@ import numpy as np
 
 from ..alignment.slot_pairs import SlotPair
 from ..graph import Flow
-from ..graph.missing_edges import find_bridge, is_graph_input
+from ..graph.missing_edges import find_bridge, has_missing_producer, is_graph_input
 from ..graph.module_paths import find_common_path
+from ..graph.passing_values import WINDOW
 from ..model.dtypes import MASK_MAGNITUDE
 from ..model.trace import COMMUNICATION, FORWARD
 from ..model.verdict import AGREEING, UNPAIRED
 from ..rulebook.names import split_segments
 from .joint_graph import GraphSide, JointGraph
+from .missing_factors import find_ops_without_factor
 from .omitted_gradients import find_omitting_ops
 from .rearrangements import (
     CUTTING_KINDS,
@@ -44,7 +46,8 @@ class SideLocation:
     ops: tuple[int, ...]
     is_graph_input: bool  #: nothing computed it: a parameter, the batch, a buffer
     kinds: tuple[str, ...]  #: canonical kinds of ``ops``
-    scopes: tuple[str, ...]  #: canonical scopes of ``ops``
+    #: canonical scopes of ``ops``, '' for ``factor_ops``: they are where the sides still agree
+    scopes: tuple[str, ...]
     #: names of the parameters that only the other side's ops read here
     unread_parameters: tuple[str, ...] = ()
     #: classes that together are the other side's one tensor, () if it is one of both sides
@@ -55,6 +58,8 @@ class SideLocation:
     source_ops: tuple[int, ...] = ()
     #: those of ``ops`` that repeat parts or hide scores, which statistics do not tell apart
     uncertain_ops: tuple[int, ...] = ()
+    #: those of ``ops`` that may lack a factor which the other side applies later: they agree
+    factor_ops: tuple[int, ...] = ()
 
     @property
     def parameter(self) -> str:
@@ -180,6 +185,17 @@ class Location:
         )
 
     @property
+    def missing_factor(self) -> str:
+        """A sentence on the ops that may lack a factor, '' without any."""
+        names = self._join_names(self.target.factor_ops, self.reference.factor_ops)
+        if not names:
+            return ""
+        return (
+            f"a factor may be missing in {names}: both sides agree before only one of them "
+            "applies it"
+        )
+
+    @property
     def rearrangement(self) -> str:
         """A clause on the ops that put the numbers of an input in another order, '' without any."""
         names = self._join_names(self.target.rearranging_ops, self.reference.rearranging_ops)
@@ -226,10 +242,13 @@ def build_location(
         cutting_ops = find_misread_parts(graph, ancestors, own_ops)
     omitting_ops = find_omitting_ops(graph, states, node, unpaired_nodes)
     weight_ops = _find_exchanged_weight_ops(graph, own_ops)
+    factor_ops = find_ops_without_factor(graph, states, unpaired_nodes, own_ops)
     uncertain_ops = _find_uncertain_ops(graph, node, own_ops)
     moved_nodes = _find_values_before_move(graph, unpaired_nodes, computing_ops)
-    source_producers = [-1 if source is None else own.find_producer(source) for own in graph.sides]
-    source_ops = [(producer,) if producer >= 0 else () for producer in source_producers]
+    source_ops = [
+        _list_source_ops(own, source, ops)
+        for own, ops in zip(graph.sides, computing_ops, strict=True)
+    ]
     for side, own in enumerate(graph.sides):
         ops = sorted(
             {
@@ -237,6 +256,7 @@ def build_location(
                 *cutting_ops[side],
                 *omitting_ops[side],
                 *weight_ops[side],
+                *factor_ops[side],
                 *uncertain_ops[side],
                 *source_ops[side],
                 *computing_ops[side],
@@ -259,16 +279,26 @@ def build_location(
                 tuple(ops),
                 value >= 0 and is_graph_input(own.flow, value),
                 tuple(own.kinds[op] for op in ops),
-                tuple(scopes[side][op] for op in ops),
+                tuple("" if op in factor_ops[side] else scopes[side][op] for op in ops),
                 unread_parameters,
                 parts[side] if len(parts[side]) > 1 else (),
                 tuple(rearranging_ops[side]) if slot_ops is None else (),
                 source_ops[side] if slot_ops is None else (),
                 tuple(uncertain_ops[side]) if slot_ops is None else (),
+                tuple(factor_ops[side]) if slot_ops is None else (),
             )
         )
     phase = str(graph.phase[node])
     return Location(node, phase, sides[0], sides[1], unpaired_nodes, omitting_module)
+
+
+def _list_source_ops(side: GraphSide, source: int | None, ops: Sequence[int]) -> tuple[int, ...]:
+    """Return the op of one side that computed a source, if it ran before the last of some ops.
+
+    Only one side may read the source here. The other one may compute it later, for something else.
+    """
+    producer = -1 if source is None else side.find_producer(source)
+    return (producer,) if 0 <= producer < max(ops, default=-1) else ()
 
 
 def _list_ops(
@@ -284,7 +314,8 @@ def _list_ops(
     collective that gives back what it reads, as in a run that was merged from its ranks. ``parts``
     are the values of the node where they are several: the parts of a fused tensor. Before a module
     that returns what no recorded op computed come the ops in it whose results do not agree, and
-    which no recorded op reads: it was computed from these.
+    which no recorded op reads: it was computed from these. Before a value that an op without a
+    record joined come the ops of its parts, where these have no partner.
     """
     flow, classes = side.flow, side.classes
     own_values = [value for value in parts or (int(classes[node]),) if value >= 0]
@@ -301,7 +332,10 @@ def _list_ops(
     levels = flow.trace.ops["level"]
     modules = {op for op in ops if levels.iat[op] == "module" and flow.phases[op] == FORWARD}
     if modules:
-        ops |= _list_unread_ops(side, states, modules)
+        ops |= _list_unread_ops(side, states, flow.list_ops_inside(modules))
+    for value in own_values:
+        if flow.producers[value] < 0 and has_missing_producer(flow, value):
+            ops |= _list_ops_of_parts(side, states, value)
     return sorted(ops)
 
 
@@ -477,13 +511,49 @@ def _find_whole(side: GraphSide, value: int) -> int:
     return operands[0] if side.kinds[producer] in CUTTING_KINDS and len(operands) == 1 else -1
 
 
-def _list_unread_ops(side: GraphSide, states: States, modules: set[int]) -> set[int]:
-    """Return the ops in some modules whose results do not agree and that no op reads.
+def _list_ops_of_parts(side: GraphSide, states: States, value: int) -> set[int]:
+    """Return the ops whose results are most likely parts of a value that no recorded op computed.
 
-    With the ops of the same modules from whose uncompared results these are computed.
+    They ran shortly before, in the module call that computed the value, their results fit into it
+    and have no partner, and no recorded op reads them: such as sines that are joined to the input.
+    With them are the ops of the same call from whose unpaired results these are computed.
     """
-    flow = side.flow
-    inner_ops = set(flow.list_ops_inside(modules))
+    flow, shape = side.flow, side.flow.shapes[value]
+    consumer, first_read = flow.consumers[value][0], int(flow.first_reads[value])
+    if flow.phases[consumer] != FORWARD or shape is None:
+        return set()
+    calls = flow.iterate_enclosing_calls(consumer)
+    call = next((call for call in calls if value not in flow.reads[call]), -1)
+    recent_ops = range(max(0, first_read - WINDOW), first_read)
+    inner_ops = [op for op in recent_ops if flow.parents[op] == call and flow.levels[op] == "op"]
+    return _list_unread_ops(
+        side,
+        states,
+        inner_ops,
+        lambda part: states.state[side.nodes[part]] == UNPAIRED
+        and _fits_into(flow.shapes[part], shape),
+    )
+
+
+def _fits_into(part: tuple[int, ...] | None, whole: tuple[int, ...]) -> bool:
+    """Return whether a tensor, repeated along missing axes, may be a part of a larger one."""
+    if not part or len(part) > len(whole):
+        return False
+    lengths = zip(reversed(part), reversed(whole), strict=False)
+    return all(length <= whole_length for length, whole_length in lengths)
+
+
+def _list_unread_ops(
+    side: GraphSide,
+    states: States,
+    ops: Sequence[int],
+    is_part: Callable[[int], bool] = lambda _: True,
+) -> set[int]:
+    """Return those of some ops whose results do not agree and that no op reads.
+
+    With those from whose uncompared results these are computed. ``is_part`` chooses results.
+    """
+    flow, inner_ops = side.flow, set(ops)
     unread_ops = {
         op
         for op in inner_ops
@@ -491,6 +561,7 @@ def _list_unread_ops(side: GraphSide, states: States, modules: set[int]) -> set[
         if flow.phases[op] == FORWARD
         and not flow.consumers[value]
         and states.state[side.nodes[value]] != AGREEING
+        and is_part(value)
     }
     todo = list(unread_ops)
     while todo:

@@ -142,13 +142,41 @@ class Flow:
         return pd.factorize(self.trace.ops["phase"])[0]
 
     @cached_property
+    def first_reads(self) -> Ints:
+        """(classes,) the op before which each class is read first, -1 if no op reads it.
+
+        A module call is recorded when it returns, but its inputs are there before the ops inside.
+        """
+        starts = np.arange(len(self.parents))
+        for op, parent in enumerate(self.parents):
+            if parent > op:
+                starts[parent] = min(starts[parent], starts[op])
+        first_reads = self.first_consumers.copy()
+        lists = self.consumer_lists
+        np.minimum.at(first_reads, lists.rows, starts[lists.values])
+        return first_reads
+
+    @cached_property
+    def is_given(self) -> Flags:
+        """(classes,) true for what the record names as a parameter or constant of the graph.
+
+        Parameters are weights and the batch.
+        """
+        is_given = np.zeros(len(self.classes), dtype=bool)
+        is_record = (self.trace.ops["kind"] == "Parameter").to_numpy()
+        rows = is_record[self.tensors["op"].to_numpy()] | self.tensors["constant"].to_numpy()
+        rows &= self.tensor_class >= 0
+        is_given[self.tensor_class[rows]] = True
+        return is_given & (self.producers < 0)
+
+    @cached_property
     def may_lack_producer(self) -> Flags:
         """(classes,) false where no op can be missing that produced a value.
 
-        So it is with what an op produced, and with parameters, masks and what carries no
-        information, unless it is known to come from other values.
+        So it is with what an op produced or the graph was given, and with parameters, masks and
+        what carries no information, unless it is known to come from other values.
         """
-        is_anonymous = (self.classes["parameter"] == "").to_numpy()
+        is_anonymous = (self.classes["parameter"] == "").to_numpy() & ~self.is_given
         flags: Flags = is_anonymous & ~flag_words(self.classes["dtype"], is_discrete)
         flags &= self.classes["evidence"].to_numpy() > 0
         flags |= self.has_known_sources
@@ -182,7 +210,9 @@ class Flow:
     def is_passing(self) -> Flags:
         """(classes,) true for values that are only passed on, see :mod:`.passing_values`."""
         has_results = self.write_lists.counts > 0
-        return flag_passing_values(self.consumer_lists, self.phase_numbers, has_results)
+        return flag_passing_values(
+            self.consumer_lists, self.first_reads, self.phase_numbers, has_results
+        )
 
     @cached_property
     def is_module(self) -> Flags:

@@ -231,10 +231,11 @@ def _find_call_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
     call = flow.parents[consumer]
     if call < 0 or value in flow.reads[call] or not flow.reads[call]:
         return ()
+    first_read = int(flow.first_reads[value])
     unread_results = [
         result
         for result in flow.unread_inner_results[call]
-        if consumer - WINDOW <= flow.producers[result] < consumer
+        if first_read - WINDOW <= flow.producers[result] < first_read
     ]
     return *flow.reads[call], *unread_results
 

@@ -16,14 +16,15 @@ WINDOW = 48
 _MAX_SPAN = 0.25
 
 
-def flag_passing_values(consumers: IntLists, phases: Ints, has_results: Flags) -> Flags:
+def flag_passing_values(
+    consumers: IntLists, first_ops: Ints, phases: Ints, has_results: Flags
+) -> Flags:
     """Return (classes,) whether a value is read in a short part of the run, after results.
 
-    ``consumers`` are the ops that read each class, ``phases`` (ops,) numbers of their phases, and
-    ``has_results`` (ops,) whether an op writes something. Only the reads in the phase of the first
-    one count.
+    ``consumers`` are the ops that read each class, ``first_ops`` (classes,) those before which it
+    is read first, ``phases`` (ops,) numbers of the phases of ops, and ``has_results`` (ops,)
+    whether an op writes something. Only the reads in the phase of the first one count.
     """
-    first_ops = consumers.first_values
     is_read = first_ops >= 0
     rows, ops = consumers.rows, consumers.values
     is_in_phase = phases[ops] == phases[first_ops[rows]]

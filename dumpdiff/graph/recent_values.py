@@ -90,7 +90,7 @@ def _pair_with_recent_values(flow: Flow, values: Ints) -> tuple[Ints, Ints]:
     """Return (row of ``values``, recent value) pairs, for each value the latest first."""
     ops, recorded_values = flow.latest_records
     phases = flow.phase_numbers
-    consumers = flow.first_consumers[values]
+    consumers = flow.first_reads[values]
     # the ops are in descending order
     start = np.searchsorted(-ops, -(consumers - 1))
     counts = np.searchsorted(-ops, -(consumers - WINDOW)) - start

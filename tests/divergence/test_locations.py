@@ -4,11 +4,16 @@ from dataclasses import replace
 
 import pytest
 from traces import (
+    edit_tensors,
     find_dependents,
     find_op,
+    find_tensors_like,
     locate_divergence,
+    remove_ops,
+    rename_kind,
     scale_arrays,
     scale_result,
+    scale_tensors,
     select_ops,
     skip_op,
 )
@@ -60,6 +65,34 @@ def test_a_sum_with_what_is_no_parameter_is_named_on_its_own_side_alone(trace):
     )
     finding = locate_divergence(skip_op(diverged_trace, MASKED), clean_trace).findings[0]
     assert (finding.target_ops, finding.reference_ops) == ((SOFTMAX,), (MASKED, SOFTMAX))
+
+
+class TestPartsOfAJoinedValue:
+    """An op without a record reads what another op computes, a value without a partner."""
+
+    DIVIDED, PRODUCT = "Tensor.__truediv__.1.forward", "Torch.matmul.2.forward"
+
+    def make_sides(self, trace):
+        """Return a side that computes other scores by other ops, without the sum, and a clean one.
+
+        No record of a gradient shows that the loss depends on the scores: they are constants.
+        """
+        clean_trace = remove_ops(trace("pt_none"), "Tensor.__truediv__.1.backward")
+        other_trace = rename_kind(clean_trace, self.DIVIDED, "Tensor.sin")
+        other_trace = scale_tensors(other_trace, find_dependents(other_trace, self.DIVIDED), 1.3)
+        return remove_ops(other_trace, MASKED), clean_trace
+
+    def test_the_ops_of_the_parts_are_named(self, trace):
+        finding = locate_divergence(*self.make_sides(trace)).findings[0]
+        assert finding.target_ops == (self.DIVIDED, SOFTMAX)
+        assert finding.reference_ops == (self.DIVIDED, MASKED)
+
+    def test_a_result_that_does_not_fit_is_no_part(self, trace):
+        target, reference = self.make_sides(trace)
+        rows = find_tensors_like(target, self.DIVIDED, "output.0")
+        target = edit_tensors(target, rows, shape=(2, 4, 32, 33))
+        finding = locate_divergence(target, reference).findings[0]
+        assert finding.target_ops == (SOFTMAX,)
 
 
 class TestARegionOfManyOps:

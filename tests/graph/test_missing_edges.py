@@ -76,6 +76,49 @@ class TestNoMissingProducer:
         assert find_bridge(flow, int(weight)) is None
 
 
+class TestInputsOfModuleCalls:
+    """A module call is recorded when it returns, but its inputs are there before the ops inside."""
+
+    @staticmethod
+    def replace_input(trace, call):
+        """Return (flow, value): another tensor as the input of a call, which no op inside reads."""
+        clean_trace = trace("pt_none")
+        row = find_tensor(clean_trace, call, "input.0")
+        statistics = {"max": 2.5, "min": -2.25, "mean": 0.01, "norm": 61.5}
+        columns = {"shape": (2, 32, 64), "size": 4096, "dtype": "float32", **statistics}
+        flow = build_flow(edit_tensors(clean_trace, row, **columns))
+        return flow, find_value(flow, call, "input.0")
+
+    def test_what_the_model_is_given_lacks_no_producer(self, trace):
+        flow, value = self.replace_input(trace, "Module.model.LlamaModel.forward.0")
+        assert flow.first_reads[value] == 0
+        assert flow.consumers[value] == [find_op(flow.trace, "Module.model.LlamaModel.forward.0")]
+        assert not has_missing_producer(flow, value)
+
+    def test_what_a_layer_is_given_was_not_computed_inside(self, trace):
+        call = "Module.model.layers.1.self_attn.LlamaAttention.forward.0"
+        flow, value = self.replace_input(trace, call)
+        assert flow.first_reads[value] == find_op(flow.trace, "Functional.linear.7.forward")
+        producers = [flow.producers[parent] for parent in find_bridge(flow, value).parents]
+        assert max(producers) < flow.first_reads[value]
+
+
+def test_what_a_graph_names_as_its_parameter_lacks_no_producer(trace):
+    """The batch, or a table: it has no name of a weight, and an op reads it late in the run."""
+    clean_trace = trace("ms_graph")
+    name = "n.n.layers.1.attention.wq.weight"
+    rows = np.flatnonzero(clean_trace.tensors["parameter"] == name).tolist()
+    anonymous_trace = edit_tensors(clean_trace, rows, parameter="", shape=(2, 32, 64))
+    flow = build_flow(anonymous_trace)
+    value = int(flow.tensor_class[rows[0]])
+    assert flow.is_given[value]
+    assert not has_missing_producer(flow, value)
+    flow = build_flow(remove_tensors(anonymous_trace, rows[:1]))
+    value = int(flow.tensor_class[rows[1] - 1])
+    assert not flow.is_given[value]
+    assert has_missing_producer(flow, value)
+
+
 @pytest.mark.parametrize("name", LAYER)
 def test_a_result_that_was_not_recorded_has_a_missing_producer(trace, name):
     flow, value = remove_result(trace("pt_none"), name)

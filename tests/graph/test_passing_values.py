@@ -14,7 +14,8 @@ def is_passing(readers, *, phases=None, writers=(10,)):
     has_results = np.zeros(N_OPS, dtype=bool)
     has_results[list(writers)] = True
     phases = np.zeros(N_OPS, dtype=int) if phases is None else phases
-    (flag,) = flag_passing_values(IntLists.from_lists([readers]), phases, has_results).tolist()
+    consumers = IntLists.from_lists([readers])
+    (flag,) = flag_passing_values(consumers, consumers.first_values, phases, has_results).tolist()
     return flag
 
 
