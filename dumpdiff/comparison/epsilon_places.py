@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from ..alignment import Alignment
 from ..graph import Flow
@@ -79,6 +78,8 @@ def measure_remainder(
 
     One step is the other one times (sqrt(v) + c epsilon) / (sqrt(v) + epsilon); c is fitted.
     """
+    from scipy.optimize import minimize_scalar  # takes 0.2 s to import, and few dumps need it
+
     root = np.sqrt(np.abs(np.ravel(second_moment)))
     first, second = np.ravel(steps[0]), np.ravel(steps[1])
 
