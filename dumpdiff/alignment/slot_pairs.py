@@ -83,6 +83,7 @@ def find_slot_pairs(
                     SlotPair(value_t, value_r, op_t, op_r, tensor_t, tensor_r, slot_kind)
                 )
     slot_pairs += _iterate_gradient_pairs(matching, gradients)
+    slot_pairs += _iterate_unchanged_results(matching)
     return tuple(slot_pairs)
 
 
@@ -136,6 +137,45 @@ def _list_users(flow: Flow, call: int) -> set[int]:
         for user in flow.users[value]
         if flow.phases[user] == FORWARD and levels.iat[user] == "op"
     }
+
+
+def _iterate_unchanged_results(matching: Matching) -> Iterator[SlotPair]:
+    """Yield the results of paired ops that read partners, where only one gives back what it read.
+
+    Such as a sum with a margin on one side and with 0 on the other. What is given back has the
+    partner of what was read, and the result of the other op may have none.
+    """
+    target, reference = matching.target, matching.reference
+    results_t, results_r = target.write_lists.counts, reference.write_lists.counts
+    ops_t = np.flatnonzero(matching.ops_t >= 0)
+    ops_r = matching.ops_t[ops_t]
+    is_chosen = results_t[ops_t] + results_r[ops_r] == 1
+    is_chosen &= ~target.is_module[ops_t] & ~reference.is_module[ops_r]
+    for op_t, op_r in zip(ops_t[is_chosen].tolist(), ops_r[is_chosen].tolist(), strict=True):
+        reads_t, reads_r = target.operands[op_t], reference.operands[op_r]
+        partners = tuple(int(matching.classes_t[value]) for value in reads_t)
+        if len(reads_t) != 1 or partners != reads_r:
+            continue
+        is_one_kind = matching.kinds_t[op_t] == matching.kinds_r[op_r]
+        if not is_one_kind or target.phases[op_t] != FORWARD:
+            continue
+        value_t, value_r = (
+            writes[0] if writes else reads[0]
+            for writes, reads in (
+                (target.writes[op_t], reads_t),
+                (reference.writes[op_r], reads_r),
+            )
+        )
+        if target.sizes[value_t] == reference.sizes[value_r]:
+            yield SlotPair(
+                value_t,
+                value_r,
+                op_t,
+                op_r,
+                _find_tensor(target, op_t, value_t, "output"),
+                _find_tensor(reference, op_r, value_r, "output"),
+                "output",
+            )
 
 
 def _iterate_gradient_pairs(

@@ -19,6 +19,7 @@ from ..model.trace import FORWARD, OPTIMIZER
 from .cause_search import format_cause_text
 from .comparison_index import ComparisonIndex, ValuePair
 from .hypotheses.factors import choose_factor_cause, describe_factor
+from .hypotheses.norms import is_offset
 from .hypotheses.optimizers import describe_decay
 from .scaling_search import find_scalings
 from .scalings import describe_scalings, select_scalings
@@ -179,15 +180,16 @@ def _find_other_argument(
         return None
     if not is_epsilon or not _has_effect_of_epsilon(pair, kind, target, reference):
         return None
-    cause = _make_cause(
-        finding,
-        "epsilon",
-        0,
-        f"epsilon = {target:.2g}",
-        f"uses {reference:.2g}",
-        {"epsilon": target},
-    )
-    return "target", cause
+    name, description, contrast = "epsilon", f"epsilon = {target:.2g}", f"uses {reference:.2g}"
+    parameters = {"epsilon": target}
+    if kind == "add" and is_offset(target, reference):
+        name, description, contrast = (
+            "constant-offset",
+            f"a sum with {target:g}",
+            f"adds {reference:g}",
+        )
+        parameters = {"offset": target - reference}
+    return "target", _make_cause(finding, name, 0, description, contrast, parameters)
 
 
 def _find_other_group_count(

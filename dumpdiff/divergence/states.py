@@ -28,7 +28,7 @@ from ..model.verdict import (
 )
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
-from .ancestries import Ancestries
+from .ancestries import UNKNOWN, Ancestries
 from .error_bounds import compute_cancellation
 from .forward_walk import (
     DIVERGED,
@@ -342,7 +342,8 @@ def _judge_slot_pairs(
     A value may differ from any other by what it may differ from its own partner. A larger
     difference is isolated, or introduced if it is that of a parameter's gradient, unless the
     results of the ops differ, too, or the values differ from their own partners, or what they are
-    computed from does: then a finding there explains it, or another decomposition.
+    computed from does: then a finding there explains it, or another decomposition. A result that
+    one op changes and the other one does not is introduced if what follows from it differs.
     """
     alignment, pairs = graph.comparison.alignment, graph.comparison.pairs
     agrees, is_comparable = pairs["agrees"].tolist(), pairs["comparable"].tolist()
@@ -372,6 +373,11 @@ def _judge_slot_pairs(
         if any(walk.state[related] in DIVERGED for related in related_nodes):
             state[node] = PROPAGATED
             continue
+        changed_nodes = [n for n in related_nodes if state[n] in UNKNOWN and graph.children[n]]
+        if pair.slot_kind == "output" and changed_nodes:
+            has_consequence = _leads_to_difference(graph, state, changed_nodes)
+            state[node] = INTRODUCED if has_consequence else RECONVERGED
+            continue
         if pair.slot_kind == "input" and _is_applied_again(graph, pair):
             state[node] = RECONVERGED
             continue
@@ -384,6 +390,19 @@ def _judge_slot_pairs(
             state[node] = PROPAGATED
         elif not (differing_ancestors and state[node] == RECONVERGED):
             state[node] = INTRODUCED if _is_final_gradient(graph, pair) else ISOLATED
+
+
+def _leads_to_difference(graph: JointGraph, state: list[str], nodes: list[int]) -> bool:
+    """Return whether a compared value differs that follows from nodes without a comparison."""
+    open_nodes, seen_nodes = list(nodes), set(nodes)
+    while open_nodes:
+        for child in graph.children[open_nodes.pop()]:
+            if state[child] in DIVERGED:
+                return True
+            if state[child] in (*UNKNOWN, RECONVERGED) and child not in seen_nodes:
+                seen_nodes.add(child)
+                open_nodes.append(child)
+    return False
 
 
 def _is_final_gradient(graph: JointGraph, pair: SlotPair) -> bool:

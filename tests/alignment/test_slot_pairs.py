@@ -7,6 +7,8 @@ from traces import (
     edit_tensors,
     find_op,
     find_tensor,
+    locate_divergence,
+    record_calls,
     scale_tensors,
 )
 
@@ -119,3 +121,29 @@ def test_parameters_of_equal_numbers_share_no_gradient(trace):
     alignment = align_traces(*sides)
     assert [slot_kind for *_, slot_kind in describe(alignment)] == ["input"]
     assert len(alignment.target.parameter_values) == 36
+
+
+def record_margin(margin):
+    """The sum of logarithms of a sum with a number."""
+    x, y = np.random.default_rng(4).uniform(1, 2, (2, 4, 5))
+    logarithms = np.log(x + margin)
+    return record_calls(
+        ("Sigmoid", (y,), x),
+        ("Add", (x,), x + margin),
+        ("Log", (x + margin,), logarithms),
+        ("Sum", (logarithms,), logarithms.sum()),
+    )
+
+
+@pytest.mark.parametrize("margins", [(0.5, 0.0), (0.0, 0.5)])
+def test_a_sum_that_changes_nothing_on_one_side_is_where_the_sides_diverge(margins):
+    """What it gives back has the partner of what it read, and agrees."""
+    traces = [record_margin(margin) for margin in margins]
+    assert describe(align_traces(*traces)) == [("call.1", "call.1", "output")]
+    first = locate_divergence(*traces).findings[0]
+    assert "call.1" in first.target_ops
+    assert "call.1" in first.reference_ops
+
+
+def test_sums_that_change_nothing_on_both_sides_agree():
+    assert align_traces(record_margin(0.0), record_margin(0.0)).slot_pairs == ()

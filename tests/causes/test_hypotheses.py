@@ -233,6 +233,17 @@ def test_an_epsilon_of_two_numbers_is_the_recorded_one() -> None:
     assert "epsilon = 0.1; the reference uses 1e-06" in cause.text
 
 
+def test_a_number_that_only_one_side_adds_is_no_epsilon() -> None:
+    mean = np.array([[0.5], [0.7]])
+    rounded_mean = mean * (1 + 2e-7)
+    case = make_fault_case(
+        mean + 0.05, rounded_mean, {"mean": mean}, consumer_kinds=frozenset({"div"})
+    )
+    cause = explain_fault_case(case)[0]
+    assert cause.name == "constant-offset"
+    assert "a sum with 0.05; the reference adds 0" in cause.text
+
+
 def test_one_number_that_is_zero_has_no_cause() -> None:
     one_number = make_fault_case(np.zeros(()), np.array(0.7), {})
     three_numbers = make_fault_case(np.zeros(3), np.array([0.7, 0.1, 0.2]), {})

@@ -18,6 +18,10 @@ _ROOT_KINDS = {"div", "addcdiv", "rsqrt", "sqrt", "pow", "reciprocal"}
 #: Epsilons beyond this are something else; while one is solved for, ten times as much may appear.
 _MAX_EPS = 1.0
 _MAX_SOLVED_EPS = 10 * _MAX_EPS
+#: A larger number that only one side adds is no epsilon: people write 1e-3 at most.
+_MAX_LONE_EPS = 1e-3
+#: A smaller number is rounding: that side adds nothing.
+_NO_EPS = 1e-6
 #: Fewest values of a tensor: any single number is some epsilon away from any other, and two that
 #: are equally far away are no chance.
 _MIN_VALUES = 2
@@ -48,6 +52,12 @@ def suggest_epsilon_in_sum(case: FaultCase) -> Iterator[Candidate]:
         if np.min(variance) >= 0:
             predicted, unchanged = variance + faulty_eps, variance + faithful_eps
             yield _make_epsilon_candidate(case, predicted, faulty_eps, unchanged, faithful_eps)
+
+
+def is_offset(number: float, other_number: float) -> bool:
+    """Return whether one side adds a number that is no epsilon, and the other one nothing."""
+    low, high = sorted((abs(number), abs(other_number)))
+    return low < _NO_EPS and high > _MAX_LONE_EPS
 
 
 def suggest_epsilon_in_root(case: FaultCase) -> Iterator[Candidate]:
@@ -309,6 +319,16 @@ def _make_epsilon_candidate(
     """Return the candidate; recorded numbers near the solved ones are reported in their place."""
     faithful_eps = _find_recorded_eps(case.numbers, faithful_eps)
     faulty_eps = _find_recorded_eps(case.faulty_numbers, faulty_eps)
+    if is_offset(faulty_eps, faithful_eps):
+        addends = [eps if abs(eps) >= _NO_EPS else 0.0 for eps in (faulty_eps, faithful_eps)]
+        return Candidate(
+            predicted,
+            f"a sum with {addends[0]:.4g}",
+            f"adds {addends[1]:.4g}",
+            parameters={"offset": addends[0] - addends[1]},
+            unchanged=unchanged,
+            cause="constant-offset",
+        )
     return Candidate(
         predicted,
         f"epsilon = {faulty_eps:.2g}",
