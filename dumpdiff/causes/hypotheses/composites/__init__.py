@@ -17,6 +17,7 @@ from .fitted_numbers import (
 )
 from .gates import list_swapped_gates
 from .joined_parts import list_foreign_joins, list_other_joins
+from .late_masks import list_late_masks
 from .loss_terms import list_other_denominators, list_other_loss_functions
 from .missing_inputs import (
     list_bypassed_steps,
@@ -85,6 +86,7 @@ HYPOTHESES = (
     Hypothesis("loss-kind", make_search(list_other_loss_functions)),
     Hypothesis("loss-reduction", make_search(list_other_denominators)),
     Hypothesis("softmax-axis", make_search(list_softmax_axes)),
+    Hypothesis("mask-kind", make_search(list_late_masks)),
     Hypothesis("loss-target", make_search(list_other_targets)),
     Hypothesis("label-shift", make_search(list_other_numbers)),
     Hypothesis("input-order", make_search(list_exchanged_numbers)),
