@@ -77,7 +77,7 @@ class JointDataflow:
 
     sides: tuple[JoinedSide, JoinedSide]
     parents: IntLists  #: per node: nodes it was computed from, by either record
-    order: tuple[int, ...]  #: nodes, parents first
+    order: Ints  #: nodes, parents first
     phase: Objects  #: (nodes,) of the target's class, else of the reference's
     bridges: Counter[str]  #: evidence -> number of missing edges bridged by it
     joined_nodes: frozenset[int]  #: whose parts were recorded, but not the op that joined them
@@ -171,7 +171,7 @@ def _list_paired(classes: Ints, further_classes: list[int]) -> Ints:
 
 def _order_nodes(
     sides: tuple[JoinedSide, JoinedSide], phase: Objects, agrees: Flags
-) -> tuple[IntLists, tuple[int, ...]]:
+) -> tuple[IntLists, Ints]:
     """Return the parents of all nodes by either record, and the nodes with parents first."""
     edges_t, edges_r = (side.edges.append(_bridge_unread_values(side, agrees)) for side in sides)
     edges = edges_t.append(edges_r)
@@ -339,9 +339,7 @@ def _bridge_unread_values(side: JoinedSide, agrees: Flags) -> Edges:
     return Edges.from_pairs(edges)
 
 
-def _sort_topologically(
-    parents: IntLists, positions_t: Floats, positions_r: Floats
-) -> tuple[int, ...]:
+def _sort_topologically(parents: IntLists, positions_t: Floats, positions_r: Floats) -> Ints:
     """Return the nodes with parents first, ties by their positions in the two runs.
 
     The earlier one counts, then the later one, whichever side is the target. Where wrong pairs make
@@ -371,10 +369,11 @@ def _sort_topologically(
                     is_ready = n_waiting[child] == 0 and not is_done[child]
                     if is_ready and (child < first or breaks_cycles):  # else its turn will come
                         heappush(ready, child)
-    return tuple(by_position[order].tolist())
+    sorted_nodes: Ints = by_position[order]
+    return sorted_nodes
 
 
-def _move_forward_first(order: Sequence[int], parents: IntLists, phase: Objects) -> tuple[int, ...]:
+def _move_forward_first(order: Ints, parents: IntLists, phase: Objects) -> Ints:
     """Return the nodes with those first that only the forward pass leads to, else in order.
 
     Every gradient depends on the forward pass, but the first gradients have no parents. Where a
@@ -384,11 +383,10 @@ def _move_forward_first(order: Sequence[int], parents: IntLists, phase: Objects)
     is_later = ~is_forward
     if np.any(is_later[parents.values] & is_forward[parents.rows]):
         is_later[:] = False
-        for node in order:
+        for node in order.tolist():
             is_later[node] = not is_forward[node] or any(is_later[list(parents[node])])
-    ordered_nodes = np.array(order, dtype=np.int64)
-    is_later = is_later[ordered_nodes]
-    return (*ordered_nodes[~is_later].tolist(), *ordered_nodes[is_later].tolist())
+    is_later = is_later[order]
+    return np.concatenate([order[~is_later], order[is_later]])
 
 
 def _compute_positions(flow: Flow, classes: Ints) -> Floats:

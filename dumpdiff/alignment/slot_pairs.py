@@ -282,8 +282,8 @@ def _list_contradicting_ops(matching: Matching) -> list[tuple[int, int]]:
     ops_t, ops_r = ops_t[is_chosen], ops_r[is_chosen]
     is_different = np.zeros(len(ops_t), dtype=bool)
     for lists_t, lists_r in (
-        (target.read_lists.take(ops_t), reference.read_lists.take(ops_r)),
-        (target.write_lists.take(ops_t), reference.write_lists.take(ops_r)),
+        (target.reads.take(ops_t), reference.reads.take(ops_r)),
+        (target.writes.take(ops_t), reference.writes.take(ops_r)),
     ):
         is_different |= ~_flag_equal_lists(
             IntLists(lists_t.starts, matching.classes_t[lists_t.values]), lists_r
