@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from itertools import repeat
 
 import numpy as np
 import pandas as pd
@@ -292,7 +293,8 @@ def _bridge_missing_edges(
     has_edge = other_has_parents[open_leaves]
     bridge_of = find_bridges(flow, values[~has_edge].tolist())
     node_of = nodes.tolist()
-    edges: list[tuple[int, int]] = []
+    child_nodes: list[int] = []
+    parent_nodes: list[int] = []
     evidence_of: dict[int, str] = {}
     columns = (open_leaves.tolist(), values.tolist(), has_edge.tolist())
     for node, value, is_recorded in zip(*columns, strict=True):
@@ -306,12 +308,14 @@ def _bridge_missing_edges(
             bridge = bridge_of.get(value)
             if bridge is None:
                 continue
-            parent_nodes = [node_of[parent] for parent in bridge.parents]
-            parents = [parent for parent in parent_nodes if parent != node]
+            parents = [node_of[parent] for parent in bridge.parents]
+            parents = [parent for parent in parents if parent != node]
             bridges[bridge.evidence] += 1
             evidence_of[node] = bridge.evidence
-        edges += [(node, parent) for parent in parents]
-    return _Bridges(Edges.from_pairs(edges), evidence_of)
+        child_nodes += repeat(node, len(parents))
+        parent_nodes += parents
+    edges = Edges(np.array(child_nodes, dtype=np.int64), np.array(parent_nodes, dtype=np.int64))
+    return _Bridges(edges, evidence_of)
 
 
 def _bridge_unread_values(side: JoinedSide, agrees: Flags) -> Edges:
