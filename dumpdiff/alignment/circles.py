@@ -33,8 +33,8 @@ def separate_circles(matching: Matching) -> None:
 
 def _list_edges(flow: Flow) -> tuple[Ints, Ints]:
     """Return (operand, result) of all ops that computed the result after the operand."""
-    operands, ops = flow.operand_lists.values, flow.operand_lists.rows
-    results, result_ops = flow.write_lists.values, flow.write_lists.rows
+    operands, ops = flow.operands.values, flow.operands.rows
+    results, result_ops = flow.writes.values, flow.writes.rows
     is_first = (flow.producers[results] == result_ops) & ~flow.is_module[result_ops]
     results, result_ops = results[is_first], result_ops[is_first]
     first_places = np.searchsorted(result_ops, ops, side="left")

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from itertools import repeat
 
 import numpy as np
 import pandas as pd
@@ -77,7 +78,7 @@ class JointDataflow:
 
     sides: tuple[JoinedSide, JoinedSide]
     parents: IntLists  #: per node: nodes it was computed from, by either record
-    order: tuple[int, ...]  #: nodes, parents first
+    order: Ints  #: nodes, parents first
     phase: Objects  #: (nodes,) of the target's class, else of the reference's
     bridges: Counter[str]  #: evidence -> number of missing edges bridged by it
     joined_nodes: frozenset[int]  #: whose parts were recorded, but not the op that joined them
@@ -179,7 +180,7 @@ def _list_paired(classes: Ints, further_classes: list[int]) -> Ints:
 
 def _order_nodes(
     sides: tuple[JoinedSide, JoinedSide], phase: Objects, agrees: Flags
-) -> tuple[IntLists, tuple[int, ...]]:
+) -> tuple[IntLists, Ints]:
     """Return the parents of all nodes by either record, and the nodes with parents first."""
     edges_t, edges_r = (side.edges.append(_bridge_unread_values(side, agrees)) for side in sides)
     edges = edges_t.append(edges_r)
@@ -303,7 +304,8 @@ def _bridge_missing_edges(
     has_edge = other_has_parents[open_leaves]
     bridge_of = find_bridges(flow, values[~has_edge].tolist())
     node_of = nodes.tolist()
-    edges: list[tuple[int, int]] = []
+    child_nodes: list[int] = []
+    parent_nodes: list[int] = []
     evidence_of: dict[int, str] = {}
     columns = (open_leaves.tolist(), values.tolist(), has_edge.tolist())
     for node, value, is_recorded in zip(*columns, strict=True):
@@ -317,12 +319,14 @@ def _bridge_missing_edges(
             bridge = bridge_of.get(value)
             if bridge is None or (bridge.evidence == "order" and is_given[node]):
                 continue
-            parent_nodes = [node_of[parent] for parent in bridge.parents]
-            parents = [parent for parent in parent_nodes if parent != node]
+            parents = [node_of[parent] for parent in bridge.parents]
+            parents = [parent for parent in parents if parent != node]
             bridges[bridge.evidence] += 1
             evidence_of[node] = bridge.evidence
-        edges += [(node, parent) for parent in parents]
-    return _Bridges(Edges.from_pairs(edges), evidence_of)
+        child_nodes += repeat(node, len(parents))
+        parent_nodes += parents
+    edges = Edges(np.array(child_nodes, dtype=np.int64), np.array(parent_nodes, dtype=np.int64))
+    return _Bridges(edges, evidence_of)
 
 
 def _bridge_unread_values(side: JoinedSide, agrees: Flags) -> Edges:
@@ -350,9 +354,7 @@ def _bridge_unread_values(side: JoinedSide, agrees: Flags) -> Edges:
     return Edges.from_pairs(edges)
 
 
-def _sort_topologically(
-    parents: IntLists, positions_t: Floats, positions_r: Floats
-) -> tuple[int, ...]:
+def _sort_topologically(parents: IntLists, positions_t: Floats, positions_r: Floats) -> Ints:
     """Return the nodes with parents first, ties by their positions in the two runs.
 
     The earlier one counts, then the later one, whichever side is the target. Where wrong pairs make
@@ -382,10 +384,11 @@ def _sort_topologically(
                     is_ready = n_waiting[child] == 0 and not is_done[child]
                     if is_ready and (child < first or breaks_cycles):  # else its turn will come
                         heappush(ready, child)
-    return tuple(by_position[order].tolist())
+    sorted_nodes: Ints = by_position[order]
+    return sorted_nodes
 
 
-def _move_forward_first(order: Sequence[int], parents: IntLists, phase: Objects) -> tuple[int, ...]:
+def _move_forward_first(order: Ints, parents: IntLists, phase: Objects) -> Ints:
     """Return the nodes with those first that only the forward pass leads to, else in order.
 
     Every gradient depends on the forward pass, but the first gradients have no parents. Where a
@@ -395,11 +398,10 @@ def _move_forward_first(order: Sequence[int], parents: IntLists, phase: Objects)
     is_later = ~is_forward
     if np.any(is_later[parents.values] & is_forward[parents.rows]):
         is_later[:] = False
-        for node in order:
+        for node in order.tolist():
             is_later[node] = not is_forward[node] or any(is_later[list(parents[node])])
-    ordered_nodes = np.array(order, dtype=np.int64)
-    is_later = is_later[ordered_nodes]
-    return (*ordered_nodes[~is_later].tolist(), *ordered_nodes[is_later].tolist())
+    is_later = is_later[order]
+    return np.concatenate([order[~is_later], order[is_later]])
 
 
 def _compute_positions(flow: Flow, classes: Ints) -> Floats:

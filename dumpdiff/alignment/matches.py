@@ -74,8 +74,8 @@ class Matching:
         self.prints_r = Fingerprints.from_table(self.reference.classes)
         self._sizes_t = self.prints_t.size.data
         self._sizes_r = self.prints_r.size.data
-        self.producer_t: list[int] = self.target.list_column("producer")
-        self.producer_r: list[int] = self.reference.list_column("producer")
+        self.producer_t: Sequence[int] = self.target.list_column("producer")
+        self.producer_r: Sequence[int] = self.reference.list_column("producer")
         self._positions_t = self.target.positions
         self._positions_r = self.reference.positions
         self._places_t, self._places_r = self._positions_t.data, self._positions_r.data

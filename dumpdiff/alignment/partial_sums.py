@@ -72,10 +72,10 @@ def _find_next_sums(flow: Flow, kinds: Sequence[str]) -> Ints:
     x + (q - x) gives back a value that was there before.
     """
     is_sum = np.array([kind in _SUM_KINDS for kind in kinds], dtype=bool)
-    is_sum &= flow.write_lists.counts == 1
-    producers, results = flow.producers, flow.write_lists.first_values
+    is_sum &= flow.writes.counts == 1
+    producers, results = flow.producers, flow.writes.first_values
     next_sums = np.where((producers >= 0) & is_sum[producers], _TOTAL, _NO_SUM)
-    values, ops = flow.operand_lists.values, flow.operand_lists.rows
+    values, ops = flow.operands.values, flow.operands.rows
     phases = flow.phase_numbers
     is_counted = (next_sums[values] == _TOTAL) & ~flow.is_module[ops] & ~flow.is_layout[ops]
     is_counted &= phases[ops] == phases[producers[values]]

@@ -147,7 +147,7 @@ def _compute_labels(
     The multiset of a neighborhood is hashed as the sum of its members' hashes. So a whole graph is
     relabeled at once. ``numbers`` has the first labels of both sides, and grows.
     """
-    lists, sizes = flow.read_lists, flow.list_column("size")
+    lists, sizes = flow.reads, flow.list_column("size")
     producers = flow.producers[lists.values]
     is_leaf = producers < 0
     leaves_of: defaultdict[int, list[str]] = defaultdict(list)
@@ -183,7 +183,7 @@ def _hash_labels(labels: Hashes) -> Hashes:
 
 def _number_outputs(flow: Flow) -> Hashes:
     """Return (classes,) the position of each class among the outputs of its producer."""
-    lists = flow.write_lists
+    lists = flow.writes
     rows = lists.rows
     positions = np.arange(len(rows)) - lists.starts[rows]
     is_produced = flow.producers[lists.values] == rows

@@ -146,7 +146,7 @@ def _iterate_unchanged_results(matching: Matching) -> Iterator[SlotPair]:
     partner of what was read, and the result of the other op may have none.
     """
     target, reference = matching.target, matching.reference
-    results_t, results_r = target.write_lists.counts, reference.write_lists.counts
+    results_t, results_r = target.writes.counts, reference.writes.counts
     ops_t = np.flatnonzero(matching.ops_t >= 0)
     ops_r = matching.ops_t[ops_t]
     is_chosen = results_t[ops_t] + results_r[ops_r] == 1
@@ -322,8 +322,8 @@ def _list_contradicting_ops(matching: Matching) -> list[tuple[int, int]]:
     ops_t, ops_r = ops_t[is_chosen], ops_r[is_chosen]
     is_different = np.zeros(len(ops_t), dtype=bool)
     for lists_t, lists_r in (
-        (target.read_lists.take(ops_t), reference.read_lists.take(ops_r)),
-        (target.write_lists.take(ops_t), reference.write_lists.take(ops_r)),
+        (target.reads.take(ops_t), reference.reads.take(ops_r)),
+        (target.writes.take(ops_t), reference.writes.take(ops_r)),
     ):
         is_different |= ~_flag_equal_lists(
             IntLists(lists_t.starts, matching.classes_t[lists_t.values]), lists_r

@@ -223,7 +223,7 @@ class _Closure:
         for side, flow in enumerate(self.flows):
             is_known = np.asarray(self.classes[side]) >= 0
             has_signature = flow.flag_readers(is_known & np.asarray(self.is_informative[side]))
-            has_signature &= flow.write_lists.counts > 0
+            has_signature &= flow.writes.counts > 0
             if complete:
                 has_signature &= ~flow.flag_readers(~is_known)
             is_open = np.asarray(self.ops[side]) < 0

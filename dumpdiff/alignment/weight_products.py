@@ -67,7 +67,7 @@ def _flag_open_weights(matching: Matching) -> Flags:
     What is paired around the products with other weights stays as it is.
     """
     flow, is_open = matching.target, matching.classes_t < 0
-    reads, writes = flow.read_lists, flow.write_lists
+    reads, writes = flow.reads, flow.writes
     writes_open = np.zeros(len(writes), dtype=bool)
     writes_open[writes.rows[is_open[writes.values]]] = True
     leads_to_open = is_open.copy()  # by the op of the value or by one that reads it

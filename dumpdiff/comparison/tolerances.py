@@ -257,7 +257,7 @@ def _compute_sum_lengths(flow: Flow, producers: Ints, values: Ints, is_product_o
     a product, too: of that gradient and the other factor, which the forward call read.
     """
     sizes = flow.sizes
-    reads = flow.read_lists.take(producers)
+    reads = flow.reads.take(producers)
     counts = reads.counts
     input_sizes = np.zeros((len(values), 2), dtype=np.int64)
     for position in (0, 1):

@@ -136,12 +136,25 @@ class Ancestries:
 
         The others have no unpaired nodes in between, and a cancellation of 1.
         """
+        return self._flag_children(np.ones(self._graph.n_nodes, dtype=bool))
+
+    def flag_ops_between(self) -> Flags:
+        """Return (nodes,) false where no op computed what is between a node and its ancestors."""
+        target, reference = self._graph.sides
+        is_computed = (target.producers >= 0) | (reference.producers >= 0)
+        has_producer = is_computed.tolist()
+        for node, ancestry in self._known.items():
+            is_computed[node] |= any(has_producer[other] for other in ancestry.unpaired_nodes)
+        return self._flag_children(is_computed)
+
+    def _flag_children(self, is_chosen: Flags) -> Flags:
+        """Return (nodes,) whether one of the chosen nodes is a parent that was not compared."""
         parents, children = self._graph.edges
         ranks = np.array(self._graph.ranks)
         is_unknown = np.array([name in UNKNOWN for name in self._state], dtype=bool)
         is_unknown_edge = is_unknown[parents] | (ranks[parents] > ranks[children])
         flags = np.zeros(self._graph.n_nodes, dtype=bool)
-        flags[children[is_unknown_edge]] = True
+        flags[children[is_unknown_edge & is_chosen[parents]]] = True
         return flags
 
     def _collect(self, node: int) -> Ancestry:

@@ -28,8 +28,8 @@ def learn_equivalences(graph: JointGraph, states: States) -> tuple[Equivalence, 
     alignment = graph.comparison.alignment
     counts: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
     n_pairs = len(graph.comparison.pairs)
-    is_distant = states.ancestry.flag_distant()[:n_pairs]
-    is_instructive = is_distant | _flag_different_kinds(graph)
+    has_ops_between = states.ancestry.flag_ops_between()[:n_pairs]
+    is_instructive = has_ops_between | _flag_different_kinds(graph)
     is_instructive &= states.state[:n_pairs] == AGREEING
     for node in np.flatnonzero(is_instructive).tolist():
         ancestry = states.ancestry[node]

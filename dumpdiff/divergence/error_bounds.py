@@ -293,7 +293,7 @@ def _apply_to_extremes(graph: JointGraph, node: int, root: int) -> float:
 def _flag_monotonic(side: GraphSide) -> Flags:
     """Return (ops,) whether each op applies a monotonic function to the one value it reads."""
     is_monotonic = side.op_kinds.flag(_MONOTONIC_FUNCTIONS.__contains__)
-    flags: Flags = is_monotonic & (side.flow.read_lists.counts == 1)
+    flags: Flags = is_monotonic & (side.flow.reads.counts == 1)
     return flags
 
 
@@ -305,7 +305,7 @@ def _flag_squares(side: GraphSide) -> Flags:
     n_inputs = np.bincount(table["op"].to_numpy()[is_read], minlength=len(side.kinds))
     is_own_product = side.op_kinds.flag(lambda kind: kind == _PRODUCT) & (n_inputs > 1)
     is_square = side.op_kinds.flag(_SQUARE_KINDS.__contains__) | is_own_product
-    flags: Flags = is_square & (flow.read_lists.counts == 1)
+    flags: Flags = is_square & (flow.reads.counts == 1)
     return flags
 
 
@@ -402,7 +402,7 @@ def _add_terms_of_sums(totals: Floats, graph: JointGraph, side: GraphSide, is_su
     is_addition = _flag_kinds(side, _SUM_KINDS)[side.producers] & ~is_sum
     is_sum = is_sum & np.isfinite(totals)
     additions = graph.sort_nodes(is_addition)
-    terms_of_additions = side.flow.read_lists.take(side.producers[additions])
+    terms_of_additions = side.flow.reads.take(side.producers[additions])
     nodes_of_terms = side.nodes[terms_of_additions.values].tolist()
     starts = terms_of_additions.starts.tolist()
     is_known_sum = is_sum.tolist()
@@ -502,7 +502,7 @@ def _flag_broadcast_gradients(side: GraphSide) -> Flags:
     flow = side.flow
     flags = _flag_records(side)[side.producers]
     nodes = np.flatnonzero(flags)
-    reads = flow.read_lists.take(side.producers[nodes])
+    reads = flow.reads.take(side.producers[nodes])
     has_gradient = reads.counts > 0
     nodes, starts = nodes[has_gradient], reads.starts[:-1][has_gradient]
     flags[:] = False
@@ -529,7 +529,7 @@ def _add_broadcast_terms(side: GraphSide, value: int, record: int) -> float:
     if call < 0 or not flow.reads[record]:
         return math.nan
     given_gradient = flow.reads[record][0]
-    sizes: list[int] = flow.list_column("size")
+    sizes: Sequence[int] = flow.list_column("size")
     n_terms = sizes[given_gradient] // max(1, sizes[value])
     operands = list(flow.operands[call])
     others = [operand for operand in operands if sizes[operand] > sizes[value]]

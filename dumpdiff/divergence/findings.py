@@ -59,7 +59,7 @@ def build_findings(
         build_location(graph, states, node, scopes_t, scopes_r, sources.get(node))
         for node in np.flatnonzero(is_place).tolist()
     ]
-    position = {node: index for index, node in enumerate(graph.order)}
+    position = {node: index for index, node in enumerate(graph.order.tolist())}
     drafts = []
     for location in locations:
         is_isolated = pair_states[location.node] == ISOLATED

@@ -13,7 +13,7 @@ from ..comparison import NO_INFORMATION
 from ..comparison.new_weights import find_new_weight_rows
 from ..graph import find_common_dtype
 from ..graph.adjoints import VALUE_DEPENDENT_KINDS
-from ..model.arrays import Flags, Floats, Objects
+from ..model.arrays import Flags, Floats, Objects, wrap_object
 from ..model.dtypes import MASK_MAGNITUDE, get_unit_roundoff
 from ..model.trace import FORWARD, OPTIMIZER
 from ..model.verdict import (
@@ -199,8 +199,10 @@ def _flag_pairs(
 
 def _list_first_states(graph: JointGraph, is_settled: Flags) -> list[str]:
     """Return the states of the nodes before the walk."""
-    state = np.full(graph.n_nodes, UNPAIRED, dtype=object)
-    state[: len(is_settled)] = np.where(is_settled, AGREEING, INCOMPARABLE)
+    state = np.full(graph.n_nodes, wrap_object(UNPAIRED))
+    state[: len(is_settled)] = np.where(
+        is_settled, wrap_object(AGREEING), wrap_object(INCOMPARABLE)
+    )
     state_list: list[str] = state.tolist()
     return state_list
 

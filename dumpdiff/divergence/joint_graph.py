@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -12,7 +13,7 @@ import numpy as np
 from ..comparison import Comparison
 from ..comparison.op_kinds import OpKinds
 from ..graph import Flow, find_common_dtype, list_kept_values
-from ..model.arrays import Flags, Floats, Ints, Objects
+from ..model.arrays import Flags, Floats, Ints, Objects, view_numbers
 from ..model.int_lists import IntLists
 from ..model.trace import FORWARD
 
@@ -68,7 +69,7 @@ class JointGraph:
     target_classes: Ints  #: (nodes,) target class or -1
     reference_classes: Ints
     parents: IntLists  #: per node: nodes it was computed from, by either record
-    order: tuple[int, ...]  #: nodes, parents first
+    order: Ints  #: nodes, parents first
     phase: Objects  #: (nodes,) of the target's class, else of the reference's
     bridges: Counter[str]  #: evidence -> number of missing edges bridged by it
     joined_nodes: frozenset[int]  #: whose parts were recorded, but not the op that joined them
@@ -132,19 +133,13 @@ class JointGraph:
         )
 
     @cached_property
-    def ordered_nodes(self) -> Ints:
-        """(nodes,) the nodes, parents first."""
-        return np.array(self.order, dtype=np.int64)
-
-    @cached_property
-    def ranks(self) -> list[int]:
+    def ranks(self) -> Sequence[int]:
         """Per node: its place in the order."""
-        ranks: list[int] = np.argsort(self.ordered_nodes).tolist()
-        return ranks
+        return view_numbers(np.argsort(self.order))
 
     def sort_nodes(self, is_chosen: Flags) -> list[int]:
         """Return the chosen nodes, parents first."""
-        nodes: list[int] = self.ordered_nodes[is_chosen[self.ordered_nodes]].tolist()
+        nodes: list[int] = self.order[is_chosen[self.order]].tolist()
         return nodes
 
     @cached_property

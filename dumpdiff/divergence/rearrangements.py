@@ -210,7 +210,7 @@ def find_common_sources(
             is_computed = source < len(pairs) and is_statistical[source]
             if is_computed and all(side.find_producer(source) >= 0 for side in graph.sides):
                 nodes_of_source[source].append(node)
-    places = {node: place for place, node in enumerate(graph.order)}
+    places = {node: place for place, node in enumerate(graph.order.tolist())}
     source_of: dict[int, int] = {}
     for source in sorted(nodes_of_source, key=places.__getitem__):
         if len(nodes_of_source[source]) > 1:

@@ -119,6 +119,8 @@ def _collect_momenta(graph: JointGraph, rules: Rules) -> list[_Momenta]:
     alignment = graph.comparison.alignment
     momenta_t = _find_momenta(alignment.target, alignment.target_kinds, rules)
     momenta_r = _find_momenta(alignment.reference, alignment.reference_kinds, rules)
+    if not momenta_t or not momenta_r:
+        return []
     partners = alignment.op_partners
     return [
         _Momenta(op_t, partners[op_t], momentum, momenta_r[partners[op_t]])

@@ -121,7 +121,7 @@ def _collect_region(graph: JointGraph, states: States, node: int) -> list[int]:
             if not is_compared and parent not in region:
                 region.add(parent)
                 todo.append(parent)
-    return [n for n in graph.order if n in region]
+    return [n for n in graph.order.tolist() if n in region]
 
 
 def _has_agreeing_result(graph: JointGraph, states: States, node: int) -> bool:

@@ -232,7 +232,7 @@ def _has_unexplained_gradients(graph: JointGraph, state: list[str]) -> bool:
     if any(graph.phase[node] == FORWARD for node in introduced_nodes):
         return False
     explained_nodes: set[int] = set()
-    for node in graph.order:
+    for node in graph.order.tolist():
         has_explained_parent = not explained_nodes.isdisjoint(graph.parents[node])
         if has_explained_parent or node in introduced_nodes:
             explained_nodes.add(node)
@@ -251,7 +251,7 @@ def _demote_consequences(graph: JointGraph, state: list[str], errors: Floats) ->
         return
     is_statistical = (graph.comparison.pairs["metric"] == "statistics").to_numpy()
     largest_before = [0.0] * graph.n_nodes
-    for node in graph.order:
+    for node in graph.order.tolist():
         parents = graph.parents[node]
         if parents:
             largest_before[node] = max(largest_before[parent] for parent in parents)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ..graph import Flow
-from ..model.arrays import AnyArray, Flags, Ints
+from ..model.arrays import AnyArray, Flags, Ints, Objects, wrap_object
 from ..model.result import PAIR_COLUMNS, UNCOMPARED_COLUMNS, UNMATCHED_COLUMNS
 from ..model.verdict import AGREEING, INCOMPARABLE, RECONVERGED
 from .coverage import flag_compared_nodes, flag_compared_ops
@@ -165,7 +165,6 @@ def build_uncompared_table(
     ):
         values = np.flatnonzero(~flag_compared_nodes(graph, states)[nodes])
         value_states = states.state[nodes[values]]
-        no_comparison = [no_comparison_reasons[node] for node in nodes[values].tolist()]
         has_size = np.isin(flow.sizes[values], list(sizes[side]))
         reasons = np.select(
             [
@@ -177,14 +176,14 @@ def build_uncompared_table(
                 ~flow.is_written[values],
             ],
             [
-                ENDS_REASON,
-                RECONVERGED_REASON,
-                no_comparison,
-                REGION_REASON,
-                NO_SIZE_REASON,
-                NO_WRITER_REASON,
+                wrap_object(ENDS_REASON),
+                wrap_object(RECONVERGED_REASON),
+                no_comparison_reasons[nodes[values]],
+                wrap_object(REGION_REASON),
+                wrap_object(NO_SIZE_REASON),
+                wrap_object(NO_WRITER_REASON),
             ],
-            NO_PARTNER_REASON,
+            wrap_object(NO_PARTNER_REASON),
         )
         untrusted = np.flatnonzero(~flow.tensors["trusted"].to_numpy())
         tensors = np.append(flow.classes["tensor"].to_numpy()[values], untrusted).astype(np.int64)
@@ -195,21 +194,24 @@ def build_uncompared_table(
             "slot": flow.tensors["slot"].to_numpy()[tensors],
             "phase": flow.trace.ops["phase"].to_numpy()[ops],
             "scope": pd.Series([scopes[op] for op in ops.tolist()], dtype=object),
-            "state": np.append(value_states, np.full(len(untrusted), INCOMPARABLE, dtype=object)),
-            "reason": np.append(reasons, np.full(len(untrusted), UNTRUSTED_REASON, dtype=object)),
+            "state": np.append(value_states, np.full(len(untrusted), wrap_object(INCOMPARABLE))),
+            "reason": np.append(reasons, np.full(len(untrusted), wrap_object(UNTRUSTED_REASON))),
         }
         tables.append(pd.DataFrame(columns).astype(object))
     return pd.concat(tables, ignore_index=True)[list(UNCOMPARED_COLUMNS)]
 
 
-def _explain_no_comparison(graph: JointGraph) -> list[str]:
+def _explain_no_comparison(graph: JointGraph) -> Objects:
     """Return (nodes,) why the values of a pair could not be compared; '' for other nodes."""
     pairs = graph.comparison.pairs
     has_numbers = np.isfinite(pairs["error"].to_numpy())
-    reasons = np.where(has_numbers, NO_INFORMATION_REASON, NO_NUMBERS_REASON).astype(object)
-    is_explained = (pairs["reason"] != "").to_numpy()
-    reasons[is_explained] = pairs["reason"].to_numpy()[is_explained]
-    return [*reasons.tolist(), *[""] * (graph.n_nodes - len(pairs))]
+    reasons = np.full(graph.n_nodes, "", dtype=object)
+    reasons[: len(pairs)] = np.where(
+        has_numbers, wrap_object(NO_INFORMATION_REASON), wrap_object(NO_NUMBERS_REASON)
+    )
+    explained = np.flatnonzero(pairs["reason"] != "")
+    reasons[explained] = pairs["reason"].to_numpy()[explained]
+    return reasons
 
 
 def _flag_open_ends(graph: JointGraph, states: States) -> Flags:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..divergence.joint_graph import JointGraph
 from ..graph import Flow
-from ..model.arrays import Floats, Objects
+from ..model.arrays import Floats, Objects, wrap_object
 from ..model.result import Result
 from ..model.verdict import VALUE_STATES
 
@@ -40,7 +40,7 @@ def read_value_states(graph: JointGraph, result: Result) -> tuple[ValueStates, V
     """Return the states of every value of the target and of the reference, from the tables."""
     comparison = graph.comparison
     n_pairs = len(comparison.pairs)
-    states = np.full(n_pairs, UNPAIRED, dtype=object)
+    states = np.full(n_pairs, wrap_object(UNPAIRED))
     tensors = result.pairs["reference"].to_numpy(dtype=np.int64)
     nodes = graph.reference_nodes[comparison.alignment.reference.tensor_class[tensors]]
     is_slot_pair = (result.pairs["evidence"] == "slot").to_numpy()
@@ -72,7 +72,7 @@ def _read_uncompared_states(flow: Flow, result: Result, side: str) -> Objects:
     tensors = flow.classes["tensor"].to_numpy(dtype=np.int64)
     ops = flow.trace.ops["name"].to_numpy()[flow.tensors["op"].to_numpy()[tensors]]
     slots = flow.tensors["slot"].to_numpy()[tensors]
-    states = np.full(len(tensors), UNPAIRED, dtype=object)
+    states = np.full(len(tensors), wrap_object(UNPAIRED))
     for value, place in enumerate(zip(ops.tolist(), slots.tolist(), strict=True)):
         states[value] = state_of_place.get(place, UNPAIRED)
     return states

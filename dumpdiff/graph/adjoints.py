@@ -138,7 +138,7 @@ class _Returns:
 def _find_recorded_returns(flow: Flow, inputs_of: IntLists, outputs_of: IntLists) -> _Returns:
     """Return what the backward records return; the arguments are lists by op."""
     calls = flow.trace.ops["forward"].to_numpy()
-    records = np.flatnonzero((calls >= 0) & (flow.write_lists.counts > 0))
+    records = np.flatnonzero((calls >= 0) & (flow.writes.counts > 0))
     records = records[outputs_of.counts[calls[records]] > 0]
     has_class = inputs_of.values >= 0
     inputs_of = IntLists.from_pairs(
@@ -148,7 +148,7 @@ def _find_recorded_returns(flow: Flow, inputs_of: IntLists, outputs_of: IntLists
         flow, inputs_of.take(calls[records]), outputs_of.take(records)
     )
     records = records[matches]
-    is_kept = (gradients >= 0) & flow.write_lists.flag_members(records, gradients)
+    is_kept = (gradients >= 0) & flow.writes.flag_members(records, gradients)
     is_cross_entropy = flag_words(
         flow.trace.ops["kind"], lambda kind: kind.endswith(".cross_entropy")
     )
@@ -176,7 +176,7 @@ def _index_split_gradients(returned: _Returns) -> dict[int, dict[int, list[int]]
 def _count_forward_readers(flow: Flow) -> Ints:
     """Return (classes,) how many ops of the forward pass read a value, without module calls."""
     is_reader = flow.flag_phase(FORWARD) & ~flow.is_module
-    lists = flow.read_lists
+    lists = flow.reads
     return np.bincount(lists.values[is_reader[lists.rows]], minlength=len(flow.classes))
 
 
@@ -310,10 +310,10 @@ def _flag_detours(flow: Flow, outputs: Ints, values: Ints) -> Flags:
     value; few do.
     """
     flags = np.zeros(len(outputs), dtype=bool)
-    n_users = np.bincount(flow.operand_lists.values, minlength=len(flow.classes))
+    n_users = np.bincount(flow.operands.values, minlength=len(flow.classes))
     edges = np.flatnonzero((outputs >= 0) & (n_users[values] > 1))
     edges = edges[flow.producers[outputs[edges]] >= 0]
-    operands_of = flow.operand_lists.take(flow.producers[outputs[edges]])
+    operands_of = flow.operands.take(flow.producers[outputs[edges]])
     operands, edges = operands_of.values, edges[operands_of.rows]
     is_other = (operands != values[edges]) & (flow.producers[operands] >= 0)
     flags[edges[is_other]] = True
@@ -702,5 +702,5 @@ def _list_kept_parameters(flow: Flow) -> frozenset[int]:
     rows = np.flatnonzero(flow.is_output & (flow.tensor_class >= 0))
     ops, values = flow.tensors["op"].to_numpy()[rows], flow.tensor_class[rows]
     is_kept = flow.flag_phase(FORWARD)[ops] & ~flow.is_module[ops] & is_parameter[values]
-    is_kept &= flow.read_lists.flag_members(ops, values) & (flow.read_lists.counts[ops] > 1)
+    is_kept &= flow.reads.flag_members(ops, values) & (flow.reads.counts[ops] > 1)
     return frozenset(values[is_kept].tolist())

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from ..model.arrays import Flags, Floats, Ints
+from ..model.arrays import Flags, Floats, Ints, Objects, view_numbers
 from ..model.dtypes import get_unit_roundoff, is_discrete
 from ..model.int_lists import IntLists
 from ..model.trace import (
@@ -67,8 +66,8 @@ class Flow:
     classes: pd.DataFrame  #: see CLASS_COLUMNS
     tensor_class: Ints  #: (tensors,) class of each tensor, -1 for immediates and untrusted tensors
     is_computed: Flags  #: (tensors,) true for outputs that an op computed
-    read_lists: IntLists  #: per op: classes it reads, in slot order, without repeats
-    write_lists: IntLists  #: per op: classes it writes and does not read
+    reads: IntLists  #: per op: classes it reads, in slot order, without repeats
+    writes: IntLists  #: per op: classes it writes and does not read
     problems: tuple[Problem, ...] = ()
     counters: frozenset[int] = frozenset()  #: classes that are counts of steps
     #: (op, class) where an op reads only the shape of a value, see :func:`mark_shape_reads`
@@ -84,40 +83,24 @@ class Flow:
         )
 
     @cached_property
-    def reads(self) -> tuple[tuple[int, ...], ...]:
-        """Per op: the classes that it reads; for loops, else see ``read_lists``."""
-        return tuple(self.read_lists)
-
-    @cached_property
-    def writes(self) -> tuple[tuple[int, ...], ...]:
-        """Per op: the classes that it writes and does not read; for loops."""
-        return tuple(self.write_lists)
-
-    @cached_property
-    def consumer_lists(self) -> IntLists:
-        """Per class: the ops that read it, in order, as arrays."""
-        return self.read_lists.invert(len(self.classes))
-
-    @cached_property
-    def consumers(self) -> list[list[int]]:
+    def consumers(self) -> IntLists:
         """Per class: the ops that read it, in order."""
-        ops = self.consumer_lists.values.tolist()
-        return [ops[start:end] for start, end in pairwise(self.consumer_lists.starts.tolist())]
+        return self.reads.invert(len(self.classes))
 
     @cached_property
     def first_consumers(self) -> Ints:
         """(classes,) the first op that reads each class, -1 if no op does."""
-        return self.consumer_lists.first_values
+        return self.consumers.first_values
 
     def list_reads(self, ops: Ints) -> tuple[Ints, Ints]:
         """Return (class, position in ``ops``) of all that some ops read, in slot order."""
-        lists = self.read_lists.take(ops)
+        lists = self.reads.take(ops)
         return lists.values, lists.rows
 
     def flag_readers(self, is_chosen: Flags) -> Flags:
         """Return (ops,) whether each op reads at least one of the chosen classes."""
-        flags = np.zeros(len(self.read_lists), dtype=bool)
-        flags[self.read_lists.rows[is_chosen[self.read_lists.values]]] = True
+        flags = np.zeros(len(self.reads), dtype=bool)
+        flags[self.reads.rows[is_chosen[self.reads.values]]] = True
         return flags
 
     def flag_phase(self, phase: str) -> Flags:
@@ -152,7 +135,7 @@ class Flow:
             if parent > op:
                 starts[parent] = min(starts[parent], starts[op])
         first_reads = self.first_consumers.copy()
-        lists = self.consumer_lists
+        lists = self.consumers
         np.minimum.at(first_reads, lists.rows, starts[lists.values])
         return first_reads
 
@@ -209,9 +192,9 @@ class Flow:
     @cached_property
     def is_passing(self) -> Flags:
         """(classes,) true for values that are only passed on, see :mod:`.passing_values`."""
-        has_results = self.write_lists.counts > 0
+        has_results = self.writes.counts > 0
         return flag_passing_values(
-            self.consumer_lists, self.first_reads, self.phase_numbers, has_results
+            self.consumers, self.first_reads, self.phase_numbers, has_results
         )
 
     @cached_property
@@ -221,8 +204,8 @@ class Flow:
 
     @cached_property
     def is_shape_read(self) -> Flags:
-        """(reads,) true where an op reads only the shape of a value; as ``read_lists.values``."""
-        return self.flag_shape_reads(self.read_lists.rows, self.read_lists.values)
+        """(reads,) true where an op reads only the shape of a value; as ``reads.values``."""
+        return self.flag_shape_reads(self.reads.rows, self.reads.values)
 
     def flag_shape_reads(self, ops: Ints, values: Ints) -> Flags:
         """Return whether each op reads only the shape of the value, which may be -1."""
@@ -231,35 +214,20 @@ class Flow:
         return lists.flag_members(ops, values)
 
     @cached_property
-    def operand_lists(self) -> IntLists:
-        """Per op: the classes that it computes with, see ``operands``, as arrays."""
-        if not self.shape_reads:
-            return self.read_lists
-        lists, is_operand = self.read_lists, ~self.is_shape_read
-        return IntLists.from_pairs(len(lists), lists.rows[is_operand], lists.values[is_operand])
-
-    @cached_property
-    def operands(self) -> tuple[tuple[int, ...], ...]:
+    def operands(self) -> IntLists:
         """Per op: the classes that it computes with, which are those that it reads the numbers of.
 
         No value flows from ``zeros_like(x)``'s x to its result.
         """
         if not self.shape_reads:
             return self.reads
-        operands = list(self.reads)
-        for op in {op for op, _ in self.shape_reads}:
-            operands[op] = self.operand_lists[op]
-        return tuple(operands)
+        lists, is_operand = self.reads, ~self.is_shape_read
+        return IntLists.from_pairs(len(lists), lists.rows[is_operand], lists.values[is_operand])
 
     @cached_property
-    def users(self) -> list[list[int]]:
+    def users(self) -> IntLists:
         """Per class: the ops that compute with it, in order."""
-        if not self.shape_reads:
-            return self.consumers
-        users = list(self.consumers)
-        for value in {value for _, value in self.shape_reads}:
-            users[value] = [op for op in users[value] if (op, value) not in self.shape_reads]
-        return users
+        return self.operands.invert(len(self.classes)) if self.shape_reads else self.consumers
 
     @cached_property
     def coarsest_dtype(self) -> str:
@@ -290,8 +258,8 @@ class Flow:
         Of one op, the results come before what it reads. Gradients that a backward record was given
         are computed, too.
         """
-        ops = np.concatenate([self.write_lists.rows, self.read_lists.rows])
-        values = np.concatenate([self.write_lists.values, self.read_lists.values])
+        ops = np.concatenate([self.writes.rows, self.reads.rows])
+        values = np.concatenate([self.writes.values, self.reads.values])
         order = np.argsort(-ops, kind="stable")
         ops, values = ops[order], values[order]
         is_computed = (self.producers >= 0) | (self.classes["phase"] != FORWARD).to_numpy()
@@ -453,13 +421,13 @@ class Flow:
     @cached_property
     def partitions(self) -> dict[int, int]:
         """Class that no recorded op produced -> the class that it is an indexed part of."""
-        slots = self.tensors["slot"].to_numpy()[self.classes["tensor"]].tolist()
+        slots = self.slots[self.classes["tensor"]].tolist()
         return find_partitions(self.classes, self.consumers, self.trace.ops, slots)
 
     @cached_property
     def scaled_gradients(self) -> dict[int, tuple[int, ...]]:
         """Class that the update reads and no recorded op produced -> (gradient, coefficient)."""
-        slots = self.tensors["slot"].to_numpy()[self.classes["tensor"]].tolist()
+        slots = self.slots[self.classes["tensor"]].tolist()
         return find_scaled_gradients(self.classes, self.consumers, self.trace.ops, slots)
 
     @cached_property
@@ -494,10 +462,9 @@ class Flow:
         return is_result
 
     @cached_property
-    def slots(self) -> list[str]:
-        """Per tensor its slot."""
-        slots: list[str] = self.tensors["slot"].tolist()
-        return slots
+    def slots(self) -> Objects:
+        """(tensors,) the slot of each."""
+        return self.tensors["slot"].to_numpy()
 
     @cached_property
     def phases(self) -> list[str]:
@@ -506,16 +473,14 @@ class Flow:
         return phases
 
     @cached_property
-    def calls(self) -> list[int]:
+    def calls(self) -> Sequence[int]:
         """Per op: the forward call whose gradient it computes, -1 if the record names none."""
-        calls: list[int] = self.trace.ops["forward"].tolist()
-        return calls
+        return view_numbers(self.trace.ops["forward"].to_numpy())
 
     @cached_property
-    def parents(self) -> list[int]:
+    def parents(self) -> Sequence[int]:
         """Per op: the module call that it ran in, -1 if unknown."""
-        parents: list[int] = self.trace.ops["parent"].tolist()
-        return parents
+        return view_numbers(self.trace.ops["parent"].to_numpy())
 
     @cached_property
     def levels(self) -> list[str]:
@@ -534,7 +499,7 @@ class Flow:
     def written_numbers(self) -> dict[str, tuple[list[int], list[int]]]:
         """Per kind of op: (op, class) of each single number that such ops wrote, in order."""
         kinds = self.trace.ops["kind"].tolist()
-        lists = self.write_lists
+        lists = self.writes
         is_number = self.sizes[lists.values] == 1
         results = zip(lists.rows[is_number].tolist(), lists.values[is_number].tolist(), strict=True)
         numbers: dict[str, tuple[list[int], list[int]]] = {}
@@ -544,14 +509,16 @@ class Flow:
             values.append(result)
         return numbers
 
-    def list_column(self, name: str) -> list[Any]:
-        """Return a column of ``classes`` as a list; in loops a frame is a hundred times slower."""
+    def list_column(self, name: str) -> Sequence[Any]:
+        """Return a column of ``classes`` for loops, in which a frame is a hundred times slower."""
         if name not in self._columns:
-            self._columns[name] = self.classes[name].tolist()
+            column = self.classes[name].to_numpy()
+            is_object = column.dtype == object
+            self._columns[name] = column.tolist() if is_object else view_numbers(column)
         return self._columns[name]
 
     @cached_property
-    def _columns(self) -> dict[str, list[Any]]:
+    def _columns(self) -> dict[str, Sequence[Any]]:
         return {}
 
     def list_values_of_extreme(self, name: str, phase: str, number: float) -> list[int]:
@@ -636,7 +603,7 @@ class Flow:
 
         Results of modules inside, and single numbers, are left out.
         """
-        lists = self.write_lists
+        lists = self.writes
         calls = self.trace.ops["parent"].to_numpy()[lists.rows]
         is_unread = (calls >= 0) & ~self.is_module[lists.rows]
         is_unread &= (self.first_consumers[lists.values] < 0) & (self.sizes[lists.values] > 1)
@@ -661,10 +628,9 @@ class Flow:
         return self.classes["size"].to_numpy()
 
     @cached_property
-    def rms(self) -> list[float]:
+    def rms(self) -> Sequence[float]:
         """Per class the root mean square of its elements, NaN if unknown."""
-        values: list[float] = (self.norms / np.sqrt(np.maximum(self.sizes, 1))).tolist()
-        return values
+        return view_numbers(self.norms / np.sqrt(np.maximum(self.sizes, 1)))
 
     @cached_property
     def norms(self) -> Floats:
@@ -674,5 +640,5 @@ class Flow:
     @cached_property
     def is_layout(self) -> Flags:
         """(ops,) true where an op reads, but writes no new value: a reshape, transpose or copy."""
-        is_layout: Flags = (self.read_lists.counts > 0) & (self.write_lists.counts == 0)
+        is_layout: Flags = (self.reads.counts > 0) & (self.writes.counts == 0)
         return is_layout

@@ -103,11 +103,12 @@ def find_bridges(flow: Flow, values: Iterable[int]) -> dict[int, Bridge]:
     by_statistics, by_order = find_recent_sources(flow, other_values)
     for value in other_values:
         source = by_statistics.get(value)
-        call_inputs = _find_call_inputs(flow, flow.consumers[value][0], value)
-        if source is None and call_inputs:
-            bridges[value] = Bridge(call_inputs, "module call")
-            continue
-        source = source or by_order.get(value)
+        if source is None:
+            call_inputs = _find_call_inputs(flow, flow.consumers[value][0], value)
+            if call_inputs:
+                bridges[value] = Bridge(call_inputs, "module call")
+                continue
+            source = by_order.get(value)
         if source is not None:
             bridges[value] = Bridge((source.value,), source.evidence)
     return bridges
@@ -229,7 +230,8 @@ def _find_call_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
     With them are the results inside the call, shortly before the consumer, that no op reads.
     """
     call = flow.parents[consumer]
-    if call < 0 or value in flow.reads[call] or not flow.reads[call]:
+    inputs = flow.reads[call] if call >= 0 else ()
+    if not inputs or value in inputs:
         return ()
     first_read = int(flow.first_reads[value])
     unread_results = [
@@ -237,7 +239,7 @@ def _find_call_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
         for result in flow.unread_inner_results[call]
         if first_read - WINDOW <= flow.producers[result] < first_read
     ]
-    return *flow.reads[call], *unread_results
+    return *inputs, *unread_results
 
 
 def _is_parameter_like(flow: Flow, value: int) -> bool:

@@ -110,7 +110,7 @@ def _find_parameter_paths(flow: Flow, modules: Mapping[str, str]) -> list[str]:
     """Return per op the module of the parameter that it reads or whose gradient it produces."""
     paths = np.full(len(flow.trace.ops), "", dtype=object)
     is_open = np.ones(len(paths), dtype=bool)
-    for column, lists in (("parameter", flow.read_lists), ("gradient_of", flow.write_lists)):
+    for column, lists in (("parameter", flow.reads), ("gradient_of", flow.writes)):
         codes, names = pd.factorize(flow.classes[column])
         path_of_name = np.array([modules[name] for name in names], dtype=object)
         # numbered in the order of the paths; 0 for no module

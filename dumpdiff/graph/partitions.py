@@ -14,6 +14,7 @@ import pandas as pd
 
 from ..model.arrays import Ints
 from ..model.dtypes import is_floating
+from ..model.int_lists import IntLists
 from ..model.trace import FORWARD, flag_words
 
 #: Relative difference of the sum of squares of the same numbers, summed in another order.
@@ -23,7 +24,7 @@ _MIN_PARTS = 2
 
 def find_partitions(
     classes: pd.DataFrame,
-    consumers: Sequence[Sequence[int]],
+    consumers: IntLists,
     ops: pd.DataFrame,
     slots: Sequence[str],
 ) -> dict[int, int]:
@@ -71,7 +72,7 @@ def find_partitions(
 
 def _group_leaves(
     classes: pd.DataFrame,
-    consumers: Sequence[Sequence[int]],
+    consumers: IntLists,
     ops: pd.DataFrame,
     slots: Sequence[str],
 ) -> list[list[int]]:

@@ -20,7 +20,7 @@ def count_repeats(flow: Flow) -> dict[int, int]:
     backward pass. A call and the one inside it have one gradient; without a record of gradients,
     they read the same.
     """
-    lists = flow.write_lists
+    lists = flow.writes
     is_counted = flow.flag_phase(FORWARD) & ~flow.trace.ops["recomputed"].to_numpy()
     is_kept = is_counted[lists.rows]
     writers = IntLists.from_pairs(len(flow.classes), lists.values[is_kept], lists.rows[is_kept])

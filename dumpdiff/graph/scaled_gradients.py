@@ -15,6 +15,7 @@ import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints
 from ..model.dtypes import is_floating
+from ..model.int_lists import IntLists
 from ..model.trace import BACKWARD, COMMUNICATION, OPTIMIZER
 
 #: Relative difference of norms of the same numbers, summed in another order: float32 statistics.
@@ -29,7 +30,7 @@ _TINY = 1e-300
 
 def find_scaled_gradients(
     classes: pd.DataFrame,
-    consumers: Sequence[Sequence[int]],
+    consumers: IntLists,
     ops: pd.DataFrame,
     slots: Sequence[str],
 ) -> dict[int, tuple[int, ...]]:
@@ -101,7 +102,7 @@ def _find_means(
 
 
 def _list_unwritten_gradients(
-    classes: pd.DataFrame, consumers: Sequence[Sequence[int]], ops: pd.DataFrame
+    classes: pd.DataFrame, consumers: IntLists, ops: pd.DataFrame
 ) -> list[int]:
     """Return the floating values that only the update reads and nothing recorded wrote."""
     is_leaf = (classes["producer"] < 0) & (classes["parameter"] == "")
@@ -114,7 +115,7 @@ def _list_unwritten_gradients(
     ]
 
 
-def _list_coefficients(classes: pd.DataFrame, consumers: Sequence[Sequence[int]]) -> Ints:
+def _list_coefficients(classes: pd.DataFrame, consumers: IntLists) -> Ints:
     """Return the positive numbers that the update computed and no op reads, in order of size."""
     is_number = (classes["producer"] >= 0) & (classes["size"] == 1)
     is_number &= (classes["phase"] == OPTIMIZER) & (classes["max"] > 0)

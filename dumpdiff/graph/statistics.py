@@ -77,7 +77,9 @@ def _complete_nonfinite(tensors: pd.DataFrame) -> pd.DataFrame:
         return tensors
     is_infinite = ~(np.isfinite(highs) & np.isfinite(lows))
     completed = np.where(is_open, is_infinite, nonfinite).astype(np.int8)
-    return tensors.assign(nonfinite=completed)
+    tensors = tensors.copy(deep=False)
+    tensors["nonfinite"] = completed
+    return tensors
 
 
 def _find_copies(tensors: pd.DataFrame, is_missing: Flags) -> Ints:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,7 +110,7 @@ def find_updated_weights(
     return updated_weights
 
 
-def _find_named_updates(flow: Flow, names: list[str]) -> dict[int, Update]:
+def _find_named_updates(flow: Flow, names: Sequence[str]) -> dict[int, Update]:
     """Return the updates of a dump that names the parameters it updates.
 
     MindSpore calls the state of the weight W ``moment1.W``, ``exp_avg.W`` and so on.

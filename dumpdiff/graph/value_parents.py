@@ -26,7 +26,7 @@ def collect_parents(flow: Flow) -> IntLists:
     n_classes = len(flow.classes)
     is_computed = flow.producers >= 0
     computed_values = np.flatnonzero(is_computed)
-    operands_of = flow.operand_lists.take(flow.producers[computed_values])
+    operands_of = flow.operands.take(flow.producers[computed_values])
     children = computed_values[operands_of.rows]
     inner_children, inner_results = _list_inner_results(flow)
     is_operand = ~np.isin(children, inner_children)
@@ -62,7 +62,7 @@ def collect_parents(flow: Flow) -> IntLists:
 
 def _list_inner_results(flow: Flow) -> tuple[Ints, Ints]:
     """Return values that modules computed, and for each a result inside that no op reads."""
-    lists, is_forward = flow.write_lists, flow.flag_phase(FORWARD)
+    lists, is_forward = flow.writes, flow.flag_phase(FORWARD)
     is_returned = flow.is_module[lists.rows] & is_forward[lists.rows]
     is_returned &= (flow.producers[lists.values] == lists.rows) & (flow.sizes[lists.values] > 1)
     values_of = IntLists.from_pairs(len(lists), lists.rows[is_returned], lists.values[is_returned])
@@ -77,10 +77,10 @@ def _list_next_gradients(flow: Flow, values: Ints, gradients: Ints) -> Ints:
 
     ``gradients`` are those of ``values``. Most follow from the results of the next ops.
     """
-    users_of = flow.operand_lists.invert(len(flow.classes)).take(values)
+    users_of = flow.users.take(values)
     is_forward = flow.flag_phase(FORWARD)[users_of.values]
     users, rows = users_of.values[is_forward], users_of.rows[is_forward]
-    outputs_of = flow.write_lists.take(users)
+    outputs_of = flow.writes.take(users)
     outputs, rows = outputs_of.values, rows[outputs_of.rows]
     gradient_of = _index_recorded_gradients(flow)
     is_far = np.zeros(len(values), dtype=bool)  # a result has no recorded gradient
@@ -140,7 +140,7 @@ def _collect_contributions(flow: Flow) -> tuple[Ints, Ints]:
     is_named = (flow.classes["gradient_of"] != "").to_numpy()
     calls = flow.trace.ops["forward"].to_numpy()
     is_record = (calls >= 0) & ~flow.flag_phase(FORWARD)
-    lists = flow.write_lists
+    lists = flow.writes
     is_unread = is_record[lists.rows] & (flow.first_consumers[lists.values] < 0)
     is_unread &= ~is_named[lists.values]
     unread_of = IntLists.from_pairs(len(lists), lists.rows[is_unread], lists.values[is_unread])
@@ -176,7 +176,7 @@ def _list_parameter_gradients(flow: Flow, calls: Ints) -> tuple[Ints, Ints]:
     for parameter, name in enumerate(flow.list_column("parameter")):
         if name:
             gradient_of[parameter] = flow.gradients_of_parameters.get(name, -1)
-    operands_of = flow.operand_lists.take(calls)
+    operands_of = flow.operands.take(calls)
     gradients = gradient_of[operands_of.values]
     return operands_of.rows[gradients >= 0], gradients[gradients >= 0]
 
@@ -187,7 +187,7 @@ def _find_gradient_sources(flow: Flow, calls: Ints) -> tuple[Ints, Ints]:
     The inputs of its module count where the record lacks what an input of the call was cut from.
     """
     gradient_of = _index_recorded_gradients(flow)
-    operands_of = flow.operand_lists.take(calls)
+    operands_of = flow.operands.take(calls)
     positions, gradients = operands_of.rows, gradient_of[operands_of.values]
     is_open = (gradients < 0) & flow.may_lack_producer[operands_of.values]
     is_open &= flow.trace.ops["parent"].to_numpy()[calls[positions]] >= 0

@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from .arrays import Flags, Ints
+from .arrays import Flags, Ints, view_numbers
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class IntLists:
         return len(self.starts) - 1
 
     def __getitem__(self, row: int) -> tuple[int, ...]:
-        starts, values = self._python_lists
+        starts, values = self._views
         return tuple(values[starts[row] : starts[row + 1]])
 
     @cached_property
-    def _python_lists(self) -> tuple[list[int], list[int]]:
-        """``starts`` and ``values``; a part of an array takes several times as long in a loop."""
-        return self.starts.tolist(), self.values.tolist()
+    def _views(self) -> tuple[memoryview, memoryview]:
+        """``starts`` and ``values`` for loops."""
+        return view_numbers(self.starts), view_numbers(self.values)
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         values = self.values.tolist()

@@ -77,9 +77,13 @@ def _dump(value: Any, add_buffer: Callable[[pickle.PickleBuffer], None]) -> byte
 
 
 class _Pickler(pickle.Pickler):
-    """Encodes arrays of objects."""
+    """Encodes arrays of objects, and arrays that repeat a single element."""
 
     def reducer_override(self, value: Any) -> Any:
+        if type(value) is memoryview:
+            return memoryview, (np.asarray(value),)
+        if type(value) is np.ndarray and value.size > 1 and not any(value.strides):
+            return np.broadcast_to, (value[(slice(1),) * value.ndim], value.shape)
         is_encoded = (
             type(value) is np.ndarray
             and value.dtype == object

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from .arrays import AnyArray, Flags
+from .arrays import AnyArray, Flags, Objects
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -273,18 +273,33 @@ def _build_table(
     data: dict[str, Any] = {}
     for name, (dtype, _) in schema.items():
         if name not in columns:
-            value = neutral.get(name, _NEUTRAL[dtype])
-            column = np.full(rows, value, dtype=dtype)
-            data[name] = pd.Series(column, dtype=object) if dtype == "object" else column
+            neutral_value = np.array(neutral.get(name, _NEUTRAL[dtype]), dtype=dtype)
+            column = np.broadcast_to(neutral_value, rows)
         elif dtype == "object":
-            data[name] = _build_object_column(columns[name])
+            column = _share_repeated(_copy_objects(columns[name]))
         else:
-            data[name] = np.asarray(columns[name], dtype=dtype)
-    return pd.DataFrame(data, columns=list(schema))
+            column = _share_repeated(np.array(columns[name], dtype=dtype))
+        data[name] = pd.Series(column, dtype=column.dtype)  # pandas 3 guesses a type for objects
+    return pd.DataFrame(data, columns=list(schema), copy=False)
 
 
-def _build_object_column(values: Sequence[Any] | AnyArray) -> pd.Series[Any]:
-    """Return a column of Python objects, also of tuples; strings stay Python strings."""
+def _copy_objects(values: Sequence[Any] | AnyArray) -> Objects:
+    """Return an array of Python objects, also of tuples; strings stay Python strings."""
     if isinstance(values, np.ndarray) and values.dtype == object:
-        return pd.Series(values, dtype=object)  # the table copies it
-    return pd.Series(np.fromiter(values, dtype=object, count=len(values)), dtype=object)
+        return values.copy()
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+def _share_repeated(column: AnyArray) -> AnyArray:
+    """Return a column; one that repeats a text or a number only as a view of that element.
+
+    A dump without checksums, files and L1 norms has a dozen such columns.
+    """
+    if not len(column):
+        return column
+    first, last = column[:1].copy(), column[-1]
+    if column.dtype == object:
+        is_repeated = type(last) is str and last == first[0] and bool((column == first).all())
+    else:
+        is_repeated = np.array_equal(column, np.broadcast_to(first, len(column)), equal_nan=True)
+    return np.broadcast_to(first, len(column)) if is_repeated else column

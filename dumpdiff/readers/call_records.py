@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..model.arrays import AnyArray, Flags, Floats, Ints, Objects
+from ..model.arrays import AnyArray, Flags, Floats, Ints, Objects, wrap_object
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, Problem
 from ..tensor_files.npy import validate_shape
 from .stack_frames import Site
@@ -307,7 +307,7 @@ def assign_phases(
     in_update = in_optimizer | ((calls > last_gradient) & ~is_module_call)
     # the gradient of the loss with respect to itself, created by autograd
     is_first_gradient = is_ones_like & np.append(is_gradient[1:], False)
-    phases: Objects = np.full(n_calls, FORWARD, dtype=object)
+    phases = np.full(n_calls, wrap_object(FORWARD))
     phases[is_first_gradient] = BACKWARD
     phases[in_update] = OPTIMIZER
     phases[is_gradient] = BACKWARD

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dumpdiff.model.arrays import view_numbers
 from dumpdiff.model.shared_memory import create_shared_memory, read_value, write_value
 
 NAMES = [f"layer.{number}" for number in range(300)]
@@ -46,6 +47,12 @@ def test_objects_keep_their_places_however_they_lie_in_memory(columns: slice, or
     copy = hand_over(array)
     assert copy.shape == array.shape
     assert copy.tolist() == array.tolist()
+
+
+def test_a_view_for_loops_stays_one():
+    copy = hand_over(view_numbers(np.arange(5.0)[::2]))
+    assert isinstance(copy, memoryview)
+    assert list(copy) == [0.0, 2.0, 4.0]
 
 
 def test_one_string_stays_one_string():

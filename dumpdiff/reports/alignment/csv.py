@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, repeat
 from typing import IO, Any
@@ -11,11 +13,12 @@ import orjson
 import pandas as pd
 
 from ...model.arrays import AnyArray, Floats
-from ...model.background import Background
+from ...model.background import Background, can_fork
 from ...model.result import PAIR_COLUMNS, Result
+from ...model.shared_memory import create_shared_memory
 from ..formats.csv import encode_lines, format_cell, format_rows, format_texts
 
-_ROWS_PER_BLOCK = 10_000  #: rows that are formatted and written at once
+_ROWS_PER_BLOCK = 4_000  #: rows that are formatted and written at once
 #: Rows from which on two processes format them: 20,000 take 0.15 s, which is ten times as long as
 #: to copy a process.
 _MIN_SHARED_ROWS = 20_000
@@ -30,20 +33,29 @@ def write(result: Result, stream: IO[bytes]) -> None:
     """
     names = list_columns(result.pairs)
     stream.write(format_rows([names]))
-    own_rows, pending_rows = result.pairs, None
-    if len(result.pairs) >= _MIN_SHARED_ROWS:
-        middle = len(result.pairs) // 2
-        own_rows = result.pairs.iloc[:middle]
-        pending_rows = Background(_encode_rows, result.pairs.iloc[middle:], names)
-    for lines in format_blocks(own_rows, names):
+    if len(result.pairs) < _MIN_SHARED_ROWS or not can_fork():
+        _write_rows(result.pairs, names, stream)
+        return
+    middle = len(result.pairs) // 2
+    with os.fdopen(create_shared_memory(), "w+b") as later_lines:
+        pending = Background(_write_later_rows, result.pairs.iloc[middle:], names, later_lines)
+        _write_rows(result.pairs.iloc[:middle], names, stream)
+        pending.get_reply()
+        later_lines.seek(0)
+        shutil.copyfileobj(later_lines, stream)
+
+
+def _write_rows(pairs: pd.DataFrame, names: Sequence[str], stream: IO[bytes]) -> None:
+    for lines in format_blocks(pairs, names):
         stream.write(encode_lines(lines))
-    if pending_rows is not None:
-        stream.write(pending_rows.get_reply())
 
 
-def _encode_rows(pairs: pd.DataFrame, names: Sequence[str]) -> bytes:
-    """Return rows as finished lines."""
-    return b"".join(map(encode_lines, format_blocks(pairs, names)))
+def _write_later_rows(pairs: pd.DataFrame, names: Sequence[str], stream: IO[bytes]) -> None:
+    """Write rows into a file of their own, which an attempt that failed may have begun."""
+    stream.seek(0)
+    stream.truncate()
+    _write_rows(pairs, names, stream)
+    stream.flush()  # in a copy of the process, nothing else does it
 
 
 def list_columns(pairs: pd.DataFrame) -> list[str]:
