@@ -92,7 +92,7 @@ class TestInputsOfModuleCalls:
     def test_what_the_model_is_given_lacks_no_producer(self, trace):
         flow, value = self.replace_input(trace, "Module.model.LlamaModel.forward.0")
         assert flow.first_reads[value] == 0
-        assert flow.consumers[value] == [find_op(flow.trace, "Module.model.LlamaModel.forward.0")]
+        assert flow.consumers[value] == (find_op(flow.trace, "Module.model.LlamaModel.forward.0"),)
         assert not has_missing_producer(flow, value)
 
     def test_what_a_layer_is_given_was_not_computed_inside(self, trace):
