@@ -1,0 +1,1 @@
+"""Recommendation: low-rank cross network, attention over a history, two towers."""
