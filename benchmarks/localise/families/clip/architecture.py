@@ -55,6 +55,8 @@ class Model:
     text_pooling: str = "end"  #: token that stands for a text: that of the end, or 'last' of all
     normalized_axis: int = -1  #: of the features of images and texts
     is_scale_exponential: bool = True  #: similarities are multiplied by exp(logit_scale)
+    text_length: int = 2  #: order of the norm that features of texts are divided by
+    is_text_scaled: bool = True  #: the similarities of the texts' loss are multiplied, too
     are_similarities_half: bool = False  #: similarities in float16
     are_gathered_detached: bool = False  #: no gradient to the images that texts are compared with
     loss_share: float = 0.5  #: of the losses of images and of texts in their sum

@@ -146,6 +146,20 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("bias")],
         equivalents=("missing-term", "missing-step"),
     ),
+    "text_length": Fault(
+        "features of texts are divided by the sum of absolute values: the 1 of an axis is an order",
+        "norm-kind",
+        change_model(text_length=1),
+        held_out=True,
+        equivalents=("argument", "missing-step"),
+    ),
+    "text_unscaled": Fault(
+        "similarities are multiplied by their factor in the loss of images only, not in the other",
+        "missing-step",
+        change_model(is_text_scaled=False),
+        held_out=True,
+        equivalents=("constant-factor", "scale", "input-source", "loss-weight"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -171,6 +185,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("residual_normed", "mindspore"),
     ("query_scaled_twice", "pytorch"),
     ("output_bias", "mindspore"),
+    ("text_length", "mindspore"),
+    ("text_unscaled", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

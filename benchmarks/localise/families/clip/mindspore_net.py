@@ -281,10 +281,15 @@ class CLIP(nn.Cell):
         else:
             self.normalize = ops.L2Normalize(axis=model.normalized_axis, epsilon=1e-12)
         self.is_scale_exponential = model.is_scale_exponential
+        self.text_length = model.text_length
 
     def construct(self, images, tokens):
         image_features = self.normalize(self.visual(images))
-        text_features = self.normalize(self.transformer(tokens))
+        text_features = self.transformer(tokens)
+        if self.text_length == 1:
+            text_features = text_features / ops.abs(text_features).sum(-1, keepdims=True)
+        else:
+            text_features = self.normalize(text_features)
         scale = ops.exp(self.logit_scale) if self.is_scale_exponential else self.logit_scale
         return image_features, text_features, scale
 
@@ -303,6 +308,7 @@ class ContrastiveLoss(nn.Cell):
         self.are_gathered_detached = model.are_gathered_detached
         self.loss_share = model.loss_share
         self.is_text_loss_transposed = model.is_text_loss_transposed
+        self.is_text_scaled = model.is_text_scaled
 
     def compare(self, features, other_features):
         if self.are_similarities_half:
@@ -320,7 +326,9 @@ class ContrastiveLoss(nn.Cell):
         if self.are_gathered_detached:
             image_features = ops.stop_gradient(image_features)
         if self.is_text_loss_transposed:
-            logits_per_text = scale * self.compare(text_features, image_features)
+            logits_per_text = self.compare(text_features, image_features)
+            if self.is_text_scaled:
+                logits_per_text = scale * logits_per_text
         else:
             logits_per_text = logits_per_image
         image_loss = ops.cross_entropy(logits_per_image, self.labels)

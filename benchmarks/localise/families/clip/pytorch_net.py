@@ -280,7 +280,11 @@ class CLIP(nn.Module):
         image_features = self.image_tower(images)
         if self.model.are_images_normalized:
             image_features = self.normalize(image_features)
-        text_features = self.normalize(self.text_tower(tokens))
+        text_features = self.text_tower(tokens)
+        if self.model.text_length == 1:
+            text_features = text_features / text_features.norm(1, -1, keepdim=True)
+        else:
+            text_features = self.normalize(text_features)
         if self.model.text_gradient != 1:
             text_features = scaled_gradient(text_features, self.model.text_gradient)
         is_exponential = self.model.is_scale_exponential
@@ -288,6 +292,8 @@ class CLIP(nn.Module):
         logits_per_image = scale * self.compare(image_features, text_features)
         if self.model.are_gathered_detached:
             logits_per_text = scale * self.compare(image_features.detach(), text_features).T
+        elif not self.model.is_text_scaled:
+            logits_per_text = self.compare(text_features, image_features)
         else:
             logits_per_text = logits_per_image.T
         labels = torch.arange(len(images))

@@ -65,6 +65,8 @@ class Model:
     is_convolution_masked: bool = True  #: padding is zero before the depthwise convolution
     are_lengths_floored: bool = False  #: positions of the CTC loss are rounded down
     are_scores_shifted: bool = True  #: scores of relative positions are moved to their keys
+    is_past_flipped: bool = True  #: in relative positions the largest distance to the past is first
+    blank: int = BLANK  #: label of the CTC loss
     are_sines_first: bool = False  #: in relative positions all sines come before all cosines
     conv_norm: str = "batch"  #: of the convolution module; or 'layer', over the channels
 
@@ -92,6 +94,8 @@ class Model:
         Sines and cosines alternate, if ``are_sines_first`` does not say otherwise.
         """
         distances = np.arange(SEQ - 1, -SEQ, -1) + self.position_offset
+        if not self.is_past_flipped:
+            distances[:SEQ] = distances[:SEQ][::-1].copy()
         frequencies = np.exp(-np.log(10000.0) * np.arange(0, HIDDEN, 2) / HIDDEN)
         angles = np.outer(distances, frequencies)
         axis = 1 if self.are_sines_first else -1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from claims import Anywhere, Ratio, Shift, Words
+from claims import Anywhere, Ratio, Shift, Values, Words
 
-from families.conformer.architecture import HIDDEN, KERNEL, LAYERS, Model
+from families.conformer.architecture import HIDDEN, KERNEL, LAYERS, VOCAB, Model
 from families.fault import Fault, change_model, change_weight
 
 LAST = f"layers.{LAYERS - 1}"
@@ -142,6 +142,28 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("(?i)norm|mean|variance")],
         equivalents=("reduction-axis", "norm-groups"),
     ),
+    "blank_last": Fault(
+        "the blank of the loss is the last label, as in another toolkit, not the first one",
+        "argument",
+        change_model(blank=VOCAB - 1),
+        lambda faulty, clean: [Values(faulty.blank, clean.blank)],
+        held_out=True,
+        equivalents=("label-shift", "constant-offset", "input-source"),
+    ),
+    "flip_missing": Fault(
+        "the positions of the past are not flipped before those of the future are joined to them",
+        "missing-step",
+        change_model(is_past_flipped=False),
+        held_out=True,
+        equivalents=(
+            "weight-rows",
+            "position-offset",
+            "relative-bias",
+            "input-order",
+            "input-source",
+            "scan-direction",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -165,6 +187,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("biases_swapped", "mindspore"),
     ("sines_first", "mindspore"),
     ("layer_normed", "pytorch"),
+    ("blank_last", "mindspore"),
+    ("flip_missing", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -10,7 +10,6 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore_nets.gradient import ScaledGradient
 
 from families.conformer.architecture import (
-    BLANK,
     CHANNELS,
     EPS,
     FRAMES,
@@ -274,7 +273,7 @@ class CTCLoss(nn.Cell):
         self.network = ConformerEncoder(model)
         self.is_mean_of_sequences = model.loss_reduction == "sequences"
         reduction = "none" if self.is_mean_of_sequences else "mean"
-        self.loss = nn.CTCLoss(blank=BLANK, reduction=reduction)
+        self.loss = nn.CTCLoss(blank=model.blank, reduction=reduction)
 
     def construct(self, features, lengths, labels, label_lengths):
         logits = self.network(features, lengths)

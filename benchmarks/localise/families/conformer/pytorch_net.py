@@ -17,7 +17,6 @@ from pytorch.naming import rename
 from torch import Tensor, nn
 
 from families.conformer.architecture import (
-    BLANK,
     CHANNELS,
     EPS,
     FRAMES,
@@ -297,8 +296,8 @@ class CTCModel(nn.Module):
         else:
             seq_lengths = (lengths + STRIDE - 1) // STRIDE
         if self.model.loss_reduction == "labels":
-            return F.ctc_loss(log_probs, labels, seq_lengths, label_lengths, blank=BLANK)
+            return F.ctc_loss(log_probs, labels, seq_lengths, label_lengths, blank=self.model.blank)
         losses = F.ctc_loss(
-            log_probs, labels, seq_lengths, label_lengths, blank=BLANK, reduction="none"
+            log_probs, labels, seq_lengths, label_lengths, blank=self.model.blank, reduction="none"
         )
         return losses.mean()

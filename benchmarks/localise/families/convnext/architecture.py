@@ -57,6 +57,7 @@ class Model:
     mlp_dtype: str = "float32"  #: of the linear layers of a block; or 'float16'
     scale_gradient: float = 1.0  #: the gradient of a block's layer scale is multiplied by it
     is_scale_spatial: bool = False  #: layer scales have the shape (channels, 1, 1)
+    path_scale: float = 1.0  #: of what a block adds to its input
     is_pooled_last: bool = False  #: the head's norm is of each pixel, the mean comes after it
     smoothed_classes: str = "all"  #: which share the smoothing; or 'wrong', without the label's own
     optimizer: Optimizer = field(
@@ -74,6 +75,7 @@ class Model:
             gelu="none",
             mlp_dtype="float32",
             scale_gradient=1.0,
+            path_scale=1.0,
         )
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from claims import Anywhere, Ratio, Values, Words
 
 from families.convnext.architecture import (
@@ -16,6 +17,7 @@ from families.convnext.architecture import (
 )
 from families.fault import Fault, change_model, change_optimizer
 
+HEAD_SCALE = 0.001
 LAST = f"stages.{LAST_STAGE}.{DEPTHS[LAST_STAGE] - 1}"
 
 
@@ -29,6 +31,13 @@ def _divide_decay_by_rate(model: Model) -> Model:
     """Make the decay of a step what it is without the learning rate as a factor."""
     decay = model.optimizer.weight_decay / model.optimizer.learning_rate
     return change_optimizer(weight_decay=decay)(model)
+
+
+def _scale_head(model: Model) -> Model:
+    """Multiply weight and bias of the head, as the constructor of the released code does."""
+    scale = np.float32(HEAD_SCALE)
+    scaled = {name: scale * model.weights[name] for name in ("head.weight", "head.bias")}
+    return change_model(weights={**model.weights, **scaled})(model)
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -126,6 +135,22 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("update-rule",),
     ),
+    "head_scaled": Fault(
+        "the head is multiplied by its initial scale after a checkpoint is loaded, not before",
+        "weight-scaled",
+        _scale_head,
+        lambda *_: [Ratio(HEAD_SCALE)],
+        held_out=True,
+        equivalents=("constant-factor", "scale"),
+    ),
+    "path_kept": Fault(
+        "the last block's path is divided by its probability to be kept, though none is dropped",
+        "residual-scale",
+        change_model(path_scale=1 / 0.8),
+        lambda faulty, clean: [Ratio(faulty.path_scale / clean.path_scale)],
+        held_out=True,
+        equivalents=("constant-factor", "scale", "dropout", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -143,6 +168,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("uncorrected", "mindspore"),
     ("gelu_default", "mindspore"),
     ("decay_plain", "pytorch"),
+    ("head_scaled", "mindspore"),
+    ("path_kept", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -142,6 +142,7 @@ class Block(nn.Cell):
         self.is_scale_spatial = model.is_scale_spatial
         self.is_gelu_written = model.variant == "unfolded"
         self.is_residual_filtered = model.is_residual_filtered
+        self.path_scale = model.path_scale
         self.is_mlp_half = model.mlp_dtype == "float16"
         if self.is_mlp_half:
             self.pwconv1.to_float(ms.float16)
@@ -174,7 +175,10 @@ class Block(nn.Cell):
         x = self.pwconv2(self.activate(self.pwconv1(x)))
         if self.is_mlp_half:
             x = x.astype(ms.float32)
-        return shortcut + self.scale(x)
+        x = self.scale(x)
+        if self.path_scale != 1:
+            x = x * self.path_scale
+        return shortcut + x
 
 
 class ConvNeXt(nn.Cell):

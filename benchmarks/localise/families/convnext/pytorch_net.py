@@ -118,6 +118,7 @@ class ConvNeXtBlock(nn.Module):
         self.gamma = nn.Parameter(gamma[:, None, None] if model.is_scale_spatial else gamma)
         self.scale_gradient = model.scale_gradient
         self.is_residual_filtered = model.is_residual_filtered
+        self.path_scale = model.path_scale
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x
@@ -131,7 +132,10 @@ class ConvNeXtBlock(nn.Module):
         gamma = self.gamma
         if self.scale_gradient != 1:
             gamma = scaled_gradient(gamma, self.scale_gradient)
-        return x.mul(gamma.reshape(1, -1, 1, 1)) + shortcut
+        x = x.mul(gamma.reshape(1, -1, 1, 1))
+        if self.path_scale != 1:
+            x = x * self.path_scale
+        return x + shortcut
 
 
 class ConvNeXtStage(nn.Module):

@@ -57,6 +57,8 @@ class Model:
     has_judge_sigmoid: bool = False  #: at the end of the discriminator
     real_label: float = 1.0  #: of real images in the discriminator's loss
     first_feature: int = 0  #: the first layer whose activations are compared
+    are_features_raw: bool = False  #: those compared are taken before their activation
+    beta1: float = BETA1  #: of the optimizer
     is_image_first: bool = False  #: the discriminator reads the image, then the source
     is_fake_detached: bool = True  #: generated images, in the discriminator's loss
     trunk_gradient: float = 1.0  #: the gradient of the residual blocks' output is multiplied by it

@@ -94,6 +94,21 @@ FAULTS: Mapping[str, Fault] = {
         ],
         optimizer=True,
     ),
+    "features_raw": Fault(
+        "feature matching compares what the discriminator's layers return before their activation",
+        "input-source",
+        change_model(are_features_raw=True),
+        held_out=True,
+        equivalents=("layer-order", "missing-step", "activation-kind"),
+    ),
+    "default_beta": Fault(
+        "Adam has the framework's default beta1, 0.9, not 0.5",
+        "beta",
+        change_model(beta1=0.9),
+        lambda faulty, clean: [Values(faulty.beta1, clean.beta1)],
+        held_out=True,
+        optimizer=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -109,6 +124,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("trunk_gradient", "pytorch"),
     ("uncorrected", "mindspore"),
     ("default_rate", "pytorch"),
+    ("features_raw", "mindspore"),
+    ("default_beta", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -13,7 +13,6 @@ from mindspore_nets.gradient import ScaledGradient
 
 from families.gan.architecture import (
     BATCH,
-    BETA1,
     BLOCKS,
     EPS,
     FACTOR,
@@ -26,7 +25,7 @@ from families.gan.architecture import (
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
-    mindspore_nets.optimizer.BETA1 = BETA1  # of the step that this process records
+    mindspore_nets.optimizer.BETA1 = model.beta1  # of the step that this process records
     return TranslationLoss(model)
 
 
@@ -203,12 +202,17 @@ class PatchDiscriminator(nn.Cell):
         self.act = MaximumLeakyReLU(model.slope) if is_maximum else nn.LeakyReLU(model.slope)
         self.has_sigmoid = model.has_judge_sigmoid
         self.is_image_first = model.is_image_first
+        self.are_features_raw = model.are_features_raw
 
     def construct(self, source, image):
         parts = (image, source) if self.is_image_first else (source, image)
-        first = self.act(self.conv1(ops.concat(parts, 1)))
-        second = self.act(self.norm2(self.conv2(first)))
+        raw_first = self.conv1(ops.concat(parts, 1))
+        first = self.act(raw_first)
+        raw_second = self.norm2(self.conv2(first))
+        second = self.act(raw_second)
         scores = self.conv3(second)
+        if self.are_features_raw:
+            first, second = raw_first, raw_second
         return first, second, ops.sigmoid(scores) if self.has_sigmoid else scores
 
 

@@ -13,7 +13,6 @@ from pytorch.gradient import scaled_gradient
 from torch import Tensor, nn
 
 from families.gan.architecture import (
-    BETA1,
     BLOCKS,
     EPS,
     FACTOR,
@@ -26,7 +25,7 @@ from families.gan.architecture import (
 
 def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
-    pytorch.optimizer.BETA1 = BETA1  # of the step that this process records
+    pytorch.optimizer.BETA1 = model.beta1  # of the step that this process records
     return Pix2Pix(model)
 
 
@@ -155,12 +154,18 @@ class NLayerDiscriminator(nn.Module):
             nn.LeakyReLU(model.slope),
         )
         self.model2 = nn.Sequential(build_convolution(model, "judge.2", padding=1))
+        self.are_features_raw = model.are_features_raw
         if model.has_judge_sigmoid:
             self.model2.append(nn.Sigmoid())
 
     def forward(self, x: Tensor) -> list[Tensor]:
         results = []
         for stage in (self.model0, self.model1, self.model2):
+            if self.are_features_raw and stage is not self.model2:
+                raw = stage[:-1](x)
+                x = stage[-1](raw)
+                results.append(raw)
+                continue
             x = stage(x)
             results.append(x)
         return results

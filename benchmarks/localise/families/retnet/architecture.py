@@ -67,6 +67,7 @@ class Model:
     #: the smoothed share belongs to the other classes only, not to the label
     are_others_smoothed: bool = False
     loss_reduction: str = "tokens"  #: or 'sequences': the mean of the means of sequences
+    loss_base: float = math.e  #: of the logarithms in the loss
     are_scores_stopped: bool = False  #: no gradient through the normalized scores
     embedding_gradient: float = 1.0  #: of the embedded tokens is multiplied by it
     optimizer: Optimizer = field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -30,6 +31,13 @@ def _reorder_projections(model: Model) -> Model:
     names = [f"layers.{n}.retention.{name}.weight" for n in range(LAYERS) for name in "qk"]
     reordered = {name: _reorder_for_halves(model.weights[name]) for name in names}
     return replace(model, weights={**model.weights, **reordered})
+
+
+def _exchange_gate_and_up(model: Model) -> Model:
+    """Exchange the weights of the last feed-forward's gate and of what it multiplies."""
+    gate, up = (f"layers.{LAYERS - 1}.mlp.{name}.weight" for name in ("gate", "up"))
+    weights = model.weights
+    return replace(model, weights={**weights, gate: weights[up], up: weights[gate]})
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -114,6 +122,21 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("update-rule",),
     ),
+    "loss_bits": Fault(
+        "the loss is divided by the logarithm of two, as fairseq logs it",
+        "constant-factor",
+        change_model(loss_base=2.0),
+        lambda *_: [Ratio(1 / math.log(2))],
+        held_out=True,
+        equivalents=("scale", "loss-weight", "loss-reduction", "missing-step"),
+    ),
+    "gate_by_name": Fault(
+        "a checkpoint of TorchScale loaded by its names: what it calls gate is not activated",
+        "gate-up-swapped",
+        _exchange_gate_and_up,
+        held_out=True,
+        equivalents=("weight-swapped", "input-order", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -129,6 +152,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("embedding_gradient", "mindspore"),
     ("cosine_rate", "pytorch"),
     ("decay_all", "mindspore"),
+    ("loss_bits", "pytorch"),
+    ("gate_by_name", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -6,6 +6,8 @@ rotation exchanged by a product.
 
 from __future__ import annotations
 
+import math
+
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -253,6 +255,7 @@ class SmoothedLoss(nn.Cell):
         self.network = RetNet(model)
         self.are_sequences_averaged = model.loss_reduction == "sequences"
         self.are_others_smoothed = model.are_others_smoothed
+        self.log_base = math.log(model.loss_base)
         self.is_written = model.variant == "written"
         share = SMOOTHING / (VOCAB - 1) if model.are_others_smoothed else SMOOTHING / VOCAB
         label_share = 1 - SMOOTHING
@@ -277,4 +280,5 @@ class SmoothedLoss(nn.Cell):
         losses = losses.reshape(BATCH, SEQ) * mask
         if self.are_sequences_averaged:
             return (losses.sum(-1) / mask.sum(-1)).mean()
-        return losses.sum() / mask.sum()
+        loss = losses.sum() / mask.sum()
+        return loss / self.log_base if self.log_base != 1 else loss

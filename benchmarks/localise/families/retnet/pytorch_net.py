@@ -7,6 +7,8 @@ losses weighted by a mask.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -255,6 +257,7 @@ class RetNetForCausalLM(nn.Module):
         self.decoder = RetNetDecoder(model)
         self.are_sequences_averaged = model.loss_reduction == "sequences"
         self.are_others_smoothed = model.are_others_smoothed
+        self.log_base = math.log(model.loss_base)
         self.is_weighted = model.variant == "fused"
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
@@ -268,12 +271,13 @@ class RetNetForCausalLM(nn.Module):
                 logits.transpose(1, 2), labels, reduction="none", label_smoothing=SMOOTHING
             )
             return (losses.sum(dim=1) / (labels != IGNORED).sum(dim=1)).mean()
-        return F.cross_entropy(
+        loss = F.cross_entropy(
             logits.view(-1, VOCAB),
             labels.view(-1),
             ignore_index=IGNORED,
             label_smoothing=SMOOTHING,
         )
+        return loss / self.log_base if self.log_base != 1 else loss
 
     def compute_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the losses (batch, SEQ) of all tokens."""

@@ -69,6 +69,8 @@ class Model:
     is_channel_read_first: bool = False  #: encodings are cut into rows without moving the channels
     is_residual_activated: bool = False  #: residual blocks add their activated input
     is_scaled_by_cells: bool = False  #: scores divided by the root of the cells, not the channels
+    are_weights_transposed: bool = True  #: the attention's, before they multiply (channels, cells)
+    is_commitment_detached: bool = True  #: no gradient of the commitment loss to the codebook
     quantizer_reduction: str = "elements"  #: or 'cells': squared distances, averaged over cells
     is_target_raw: bool = False  #: the decoder is compared with pixels in [0, 1]
     is_beta_exchanged: bool = False  #: beta weighs the codebook loss, not the commitment

@@ -120,6 +120,20 @@ FAULTS: Mapping[str, Fault] = {
         "kernel-flipped",
         change_weight("decoder.up.weight", lambda kernel: np.flip(kernel, axis=(2, 3))),
     ),
+    "commitment_attached": Fault(
+        "the commitment loss has no stop_gradient: the codebook gets its gradient, too",
+        "gradient-stopped",
+        change_model(is_commitment_detached=False),
+        held_out=True,
+        equivalents=("gradient-scaled",),
+    ),
+    "weights_untransposed": Fault(
+        "values, channels before cells, are multiplied by weights that are not transposed",
+        "axes-swapped",
+        change_model(are_weights_transposed=False),
+        held_out=True,
+        equivalents=("missing-step", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -139,6 +153,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("bilinear", "pytorch"),
     ("variance_missing", "pytorch"),
     ("kernel_flipped", "mindspore"),
+    ("commitment_attached", "mindspore"),
+    ("weights_untransposed", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

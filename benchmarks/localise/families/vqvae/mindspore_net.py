@@ -106,6 +106,7 @@ class SpatialAttention(nn.Cell):
         self.to_out = build_conv(model, f"{path}.o")
         self.scale = model.score_scale
         self.is_written_out = model.variant == "written"
+        self.are_weights_transposed = model.are_weights_transposed
 
     def flatten(self, x):
         """Return (batch, cells, channels)."""
@@ -121,6 +122,8 @@ class SpatialAttention(nn.Cell):
             weights = exponentials / exponentials.sum(-1, keepdims=True)
         else:
             weights = ops.softmax(ops.matmul(q, k.swapaxes(1, 2)) * self.scale, -1)
+        if not self.are_weights_transposed:
+            weights = weights.swapaxes(1, 2)
         attended = ops.matmul(weights, v).transpose(0, 2, 1).reshape(x.shape)
         return x + self.to_out(attended)
 
@@ -160,6 +163,7 @@ class Codebook(nn.Cell):
         self.is_averaged_over_cells = model.quantizer_reduction == "cells"
         self.is_beta_exchanged = model.is_beta_exchanged
         self.is_straight_through = model.is_straight_through
+        self.is_commitment_detached = model.is_commitment_detached
 
     def find_nearest(self, rows):
         """Return the index of the nearest row of the codebook, for each row."""
@@ -182,7 +186,8 @@ class Codebook(nn.Cell):
             quantized = self.embedding(indices)
         quantized = quantized.reshape(z.shape)
         codebook_loss = self.compute_distance(quantized, ops.stop_gradient(z))
-        commitment_loss = self.compute_distance(z, ops.stop_gradient(quantized))
+        goal = ops.stop_gradient(quantized) if self.is_commitment_detached else quantized
+        commitment_loss = self.compute_distance(z, goal)
         if self.is_beta_exchanged:
             loss = BETA * codebook_loss + commitment_loss
         else:

@@ -75,6 +75,7 @@ class AttnBlock(nn.Module):
             load_conv(model, f"{path}.{name}") for name in "qkvo"
         )
         self.scale = model.score_scale
+        self.are_weights_transposed = model.are_weights_transposed
 
     def forward(self, x: Tensor) -> Tensor:
         b, c, height, width = x.shape
@@ -83,7 +84,9 @@ class AttnBlock(nn.Module):
         k = self.k(h).reshape(b, c, height * width)
         v = self.v(h).reshape(b, c, height * width)
         scores = torch.bmm(q, k) * self.scale  # (batch, queries, keys)
-        weights = F.softmax(scores, dim=2).permute(0, 2, 1)
+        weights = F.softmax(scores, dim=2)
+        if self.are_weights_transposed:
+            weights = weights.permute(0, 2, 1)
         h = torch.bmm(v, weights).reshape(b, c, height, width)
         return x + self.proj_out(h)
 
@@ -148,6 +151,7 @@ class VectorQuantizer(nn.Module):
         self.is_averaged_over_cells = model.quantizer_reduction == "cells"
         self.is_beta_exchanged = model.is_beta_exchanged
         self.is_straight_through = model.is_straight_through
+        self.is_commitment_detached = model.is_commitment_detached
 
     def find_nearest(self, rows: Tensor) -> Tensor:
         """Return the index of the nearest row of the codebook, for each row."""
@@ -179,7 +183,8 @@ class VectorQuantizer(nn.Module):
         if not self.is_channel_read_first:
             z = z.permute(0, 2, 3, 1).contiguous()
         quantized = self.look_up(self.find_nearest(z.view(-1, EMBED))).view(z.shape)
-        commitment = self.compute_distance(quantized.detach(), z)
+        goal = quantized.detach() if self.is_commitment_detached else quantized
+        commitment = self.compute_distance(goal, z)
         codebook = self.compute_distance(quantized, z.detach())
         if self.is_beta_exchanged:
             loss = commitment + BETA * codebook
