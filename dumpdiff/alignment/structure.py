@@ -24,6 +24,8 @@ Signature = tuple[int, str, tuple[int, ...], int]
 #: Ops of one signature on a side that are still assigned to each other. With more of them, what
 #: they read does not tell them apart.
 _MAX_CANDIDATES = 64
+#: Relative error of the exponentials of a probability's logarithms, by rounding and print.
+_MAX_EXPONENTIAL_ERROR = 1e-4
 #: How often two kinds must produce the same value before they count as equivalent.
 _MIN_LEARNED = 2
 #: Cost of pairing two ops whose outputs cannot be the same ...
@@ -413,7 +415,8 @@ class _Closure:
     def _is_other_quantity(self, t: int, r: int) -> bool:
         """Return whether one value is a mask or a count, and the other one has other numbers.
 
-        A flag that hides a score is not the number that is added to hide it.
+        A flag that hides a score is not the number that is added to hide it. Nor is a probability
+        its logarithm.
         """
         dtypes = [
             str(flow.list_column("dtype")[value])
@@ -422,6 +425,8 @@ class _Closure:
         prints_t, prints_r = self.matching.prints_t, self.matching.prints_r
         extremes_t = prints_t.low[t], prints_t.high[t]
         extremes_r = prints_r.low[r], prints_r.high[r]
+        if _are_exponentials(extremes_t, extremes_r) or _are_exponentials(extremes_r, extremes_t):
+            return True
         return is_discrete(dtypes[0]) != is_discrete(dtypes[1]) and extremes_t != extremes_r
 
     def _has_other_gradient(self, t: int, r: int) -> bool:
@@ -473,3 +478,11 @@ class _Closure:
             partners = self.ops[side]
             consumers = self.flows[side].consumers[value]
             self.dirty_ops[side].update(op for op in consumers if partners[op] < 0)
+
+
+def _are_exponentials(extremes: tuple[float, float], logarithms: tuple[float, float]) -> bool:
+    """Return whether the extremes of one value are the exponentials of those of another one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        exponentials = np.exp(np.array(logarithms, dtype=float))
+    is_equal = np.abs(exponentials - extremes) <= _MAX_EXPONENTIAL_ERROR * np.abs(extremes)
+    return bool(is_equal.all()) and extremes[0] > 0

@@ -27,19 +27,22 @@ _GATE_NAME = re.compile(r"\b(?:gate|up)\b")
 def find_shape_mismatches(alignment: Alignment, rules: Rules) -> tuple[Finding, ...]:
     """Return one finding per parameter of equal canonical name but different size.
 
-    Fused parameters are left out.
+    Fused parameters are left out. So is a name that each side gives to another thing: there both
+    parameters hold what parameters of other names hold on the other side.
     """
     target, reference = alignment.target, alignment.reference
     parameters_t = _index_parameters(target, rules)
     parameters_r = _index_parameters(reference, rules)
     fused_t = {value for group in alignment.groups for value in group.target}
     fused_r = {value for group in alignment.groups for value in group.reference}
+    partners_r = set(alignment.partners.values())
     findings: list[Finding] = []
     for name in sorted(parameters_r, key=lambda name: reference.consumers[parameters_r[name]][:1]):
         t, r = parameters_t.get(name), parameters_r[name]
         if t is None or t in fused_t or r in fused_r:
             continue
-        if target.sizes[t] == reference.sizes[r]:
+        is_name_of_others = t in alignment.partners and r in partners_r
+        if target.sizes[t] == reference.sizes[r] or is_name_of_others:
             continue
         shape_t, shape_r = _get_shape(target, t), _get_shape(reference, r)
         if shape_t is None or shape_r is None:

@@ -150,14 +150,12 @@ FAULTS: Mapping[str, Fault] = {
         "features of texts are divided by the sum of absolute values: the 1 of an axis is an order",
         "norm-kind",
         change_model(text_length=1),
-        held_out=True,
         equivalents=("argument", "missing-step"),
     ),
     "text_unscaled": Fault(
         "similarities are multiplied by their factor in the loss of images only, not in the other",
         "missing-step",
         change_model(is_text_scaled=False),
-        held_out=True,
         equivalents=("constant-factor", "scale", "input-source", "loss-weight"),
     ),
 }

@@ -147,14 +147,12 @@ FAULTS: Mapping[str, Fault] = {
         "argument",
         change_model(blank=VOCAB - 1),
         lambda faulty, clean: [Values(faulty.blank, clean.blank)],
-        held_out=True,
         equivalents=("label-shift", "constant-offset", "input-source"),
     ),
     "flip_missing": Fault(
         "the positions of the past are not flipped before those of the future are joined to them",
         "missing-step",
         change_model(is_past_flipped=False),
-        held_out=True,
         equivalents=(
             "weight-rows",
             "position-offset",

@@ -140,7 +140,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-scaled",
         _scale_head,
         lambda *_: [Ratio(HEAD_SCALE)],
-        held_out=True,
         equivalents=("constant-factor", "scale"),
     ),
     "path_kept": Fault(
@@ -148,7 +147,6 @@ FAULTS: Mapping[str, Fault] = {
         "residual-scale",
         change_model(path_scale=1 / 0.8),
         lambda faulty, clean: [Ratio(faulty.path_scale / clean.path_scale)],
-        held_out=True,
         equivalents=("constant-factor", "scale", "dropout", "missing-step"),
     ),
 }

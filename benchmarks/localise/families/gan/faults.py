@@ -98,7 +98,6 @@ FAULTS: Mapping[str, Fault] = {
         "feature matching compares what the discriminator's layers return before their activation",
         "input-source",
         change_model(are_features_raw=True),
-        held_out=True,
         equivalents=("layer-order", "missing-step", "activation-kind"),
     ),
     "default_beta": Fault(
@@ -106,7 +105,6 @@ FAULTS: Mapping[str, Fault] = {
         "beta",
         change_model(beta1=0.9),
         lambda faulty, clean: [Values(faulty.beta1, clean.beta1)],
-        held_out=True,
         optimizer=True,
     ),
 }

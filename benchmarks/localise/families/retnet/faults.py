@@ -127,14 +127,12 @@ FAULTS: Mapping[str, Fault] = {
         "constant-factor",
         change_model(loss_base=2.0),
         lambda *_: [Ratio(1 / math.log(2))],
-        held_out=True,
         equivalents=("scale", "loss-weight", "loss-reduction", "missing-step"),
     ),
     "gate_by_name": Fault(
         "a checkpoint of TorchScale loaded by its names: what it calls gate is not activated",
         "gate-up-swapped",
         _exchange_gate_and_up,
-        held_out=True,
         equivalents=("weight-swapped", "input-order", "input-source"),
     ),
 }

@@ -124,14 +124,12 @@ FAULTS: Mapping[str, Fault] = {
         "the commitment loss has no stop_gradient: the codebook gets its gradient, too",
         "gradient-stopped",
         change_model(is_commitment_detached=False),
-        held_out=True,
         equivalents=("gradient-scaled",),
     ),
     "weights_untransposed": Fault(
         "values, channels before cells, are multiplied by weights that are not transposed",
         "axes-swapped",
         change_model(are_weights_transposed=False),
-        held_out=True,
         equivalents=("missing-step", "input-source"),
     ),
 }
