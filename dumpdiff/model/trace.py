@@ -279,7 +279,8 @@ def _build_table(
             column = _share_repeated(_copy_objects(columns[name]))
         else:
             column = _share_repeated(np.array(columns[name], dtype=dtype))
-        data[name] = pd.Series(column, dtype=column.dtype)  # pandas 3 guesses a type for objects
+        # pandas 3 guesses another type for objects
+        data[name] = pd.Series(column, dtype=column.dtype, copy=False)
     return pd.DataFrame(data, columns=list(schema), copy=False)
 
 

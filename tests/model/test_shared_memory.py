@@ -55,6 +55,13 @@ def test_a_view_for_loops_stays_one():
     assert list(copy) == [0.0, 2.0, 4.0]
 
 
+@pytest.mark.parametrize("element", [7.5, "same", None])
+def test_a_repeated_element_is_sent_once(element: Any):
+    copy = hand_over(np.broadcast_to(np.array(element, dtype=object), (1, 1000)))
+    assert copy.strides == (0, 0)
+    assert copy.tolist() == [[element] * 1000]
+
+
 def test_one_string_stays_one_string():
     names = np.array(NAMES, dtype=object)
     first, second = hand_over([names, np.tile(names, 2)])

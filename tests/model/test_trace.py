@@ -76,3 +76,23 @@ def test_the_number_of_a_trace_is_its_rank_or_process() -> None:
     assert SOURCE.number is None
     assert Source("", "", "", "", process=57).number == 57
     assert Source("", "", "", "", rank=0, process=57).number == 0
+
+
+def test_a_column_of_one_text_or_number_takes_the_place_of_one_element():
+    columns = {"op": [0, 0, 1], "slot": ["input.0", "output.0", "input.0"], "hash": [""] * 3}
+    nothing = [float("nan")] * 3
+    tensors = build_tensor_table({**columns, "max": [1.0, 2.0, 1.0], "mean": nothing})
+    repeated = [name for name in columns if not any(tensors[name].to_numpy().strides)]
+    assert repeated == ["hash"]
+    assert not any(tensors["mean"].to_numpy().strides)
+    assert tensors["slot"].tolist() == columns["slot"]
+    assert tensors["hash"].tolist() == columns["hash"]
+    assert tensors["max"].tolist() == [1.0, 2.0, 1.0]
+    assert tensors["mean"].isna().all()
+
+
+def test_the_table_keeps_what_a_reader_changes_later():
+    names = np.array(["a", "b"], dtype=object)
+    ops = build_op_table({"name": names})
+    names[0] = "c"
+    assert ops["name"].tolist() == ["a", "b"]
