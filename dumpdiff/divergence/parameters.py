@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -27,8 +28,8 @@ _GATE_NAME = re.compile(r"\b(?:gate|up)\b")
 def find_shape_mismatches(alignment: Alignment, rules: Rules) -> tuple[Finding, ...]:
     """Return one finding per parameter of equal canonical name but different size.
 
-    Fused parameters are left out. So is a name that each side gives to another thing: there both
-    parameters hold what parameters of other names hold on the other side.
+    Fused parameters are left out. So is a name that each side gives to another thing: there one
+    parameter holds, under this name only, what the other side has under another one.
     """
     target, reference = alignment.target, alignment.reference
     parameters_t = _index_parameters(target, rules)
@@ -36,12 +37,15 @@ def find_shape_mismatches(alignment: Alignment, rules: Rules) -> tuple[Finding, 
     fused_t = {value for group in alignment.groups for value in group.target}
     fused_r = {value for group in alignment.groups for value in group.reference}
     partners_r = set(alignment.partners.values())
+    n_names_t, n_names_r = (Counter(flow.parameter_values.values()) for flow in (target, reference))
     findings: list[Finding] = []
     for name in sorted(parameters_r, key=lambda name: reference.consumers[parameters_r[name]][:1]):
         t, r = parameters_t.get(name), parameters_r[name]
         if t is None or t in fused_t or r in fused_r:
             continue
-        is_name_of_others = t in alignment.partners and r in partners_r
+        is_name_of_others = (t in alignment.partners and n_names_t[t] == 1) or (
+            r in partners_r and n_names_r[r] == 1
+        )
         if target.sizes[t] == reference.sizes[r] or is_name_of_others:
             continue
         shape_t, shape_r = _get_shape(target, t), _get_shape(reference, r)

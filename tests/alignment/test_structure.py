@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from traces import (
     edit_tensors,
     find_op,
@@ -207,6 +208,21 @@ def test_a_product_inside_a_gelu_is_not_the_one_that_it_gates():
     )
     assert close_matching(own, gated).ops_t[find_op(own, "call.4")] < 0
     assert close_matching(gated, own).ops_t[find_op(gated, "call.3")] < 0
+
+
+@pytest.mark.parametrize(
+    ("values", "logarithms", "are_exponentials"),
+    [
+        ((0.1, 0.6), (np.log(0.1), np.log(0.6)), True),
+        ((0.1, 0.6), (np.log(0.1), np.log(0.5)), False),
+        ((0.0, 0.0), (-np.inf, -np.inf), False),
+    ],
+)
+def test_probabilities_are_known_by_the_extremes_of_their_logarithms(
+    values, logarithms, are_exponentials
+):
+    """kl_div takes the one or the other: what two such ops read besides is no pair."""
+    assert structure._are_exponentials(values, logarithms) == are_exponentials
 
 
 def test_nothing_follows_from_nothing(trace):

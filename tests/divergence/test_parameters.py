@@ -80,6 +80,14 @@ def test_right_names_are_no_finding(clean_trace):
     assert [f.kind for f in findings] == ["introduced"]
 
 
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_a_name_that_each_side_gives_to_another_parameter_is_no_finding(clean_trace, is_mirrored):
+    """As ``head.weight``, of the attention on one side and of the last layer on the other."""
+    renamed = exchange_names(clean_trace, (Q, "model.layers.1.input_layernorm.weight"))
+    pair = (clean_trace, renamed) if is_mirrored else (renamed, clean_trace)
+    assert locate_divergence(*pair).findings == ()
+
+
 class TestExchangedProducts:
     """Two weights changed places that have other names in the reference."""
 
