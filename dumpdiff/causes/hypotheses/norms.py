@@ -51,7 +51,21 @@ def suggest_epsilon_in_sum(case: FaultCase) -> Iterator[Candidate]:
             continue
         if np.min(variance) >= 0:
             predicted, unchanged = variance + faulty_eps, variance + faithful_eps
-            yield _make_epsilon_candidate(case, predicted, faulty_eps, unchanged, faithful_eps)
+            candidate = _make_epsilon_candidate(
+                case, predicted, faulty_eps, unchanged, faithful_eps
+            )
+            if is_offset(faulty_eps, faithful_eps):
+                addends = [
+                    eps if abs(eps) >= _NO_EPS else 0.0 for eps in (faulty_eps, faithful_eps)
+                ]
+                candidate = replace(
+                    candidate,
+                    description=f"a sum with {addends[0]:.4g}",
+                    contrast=f"adds {addends[1]:.4g}",
+                    parameters={"offset": addends[0] - addends[1]},
+                    cause="constant-offset",
+                )
+            yield candidate
 
 
 def is_offset(number: float, other_number: float) -> bool:
@@ -319,16 +333,6 @@ def _make_epsilon_candidate(
     """Return the candidate; recorded numbers near the solved ones are reported in their place."""
     faithful_eps = _find_recorded_eps(case.numbers, faithful_eps)
     faulty_eps = _find_recorded_eps(case.faulty_numbers, faulty_eps)
-    if is_offset(faulty_eps, faithful_eps):
-        addends = [eps if abs(eps) >= _NO_EPS else 0.0 for eps in (faulty_eps, faithful_eps)]
-        return Candidate(
-            predicted,
-            f"a sum with {addends[0]:.4g}",
-            f"adds {addends[1]:.4g}",
-            parameters={"offset": addends[0] - addends[1]},
-            unchanged=unchanged,
-            cause="constant-offset",
-        )
     return Candidate(
         predicted,
         f"epsilon = {faulty_eps:.2g}",
