@@ -159,23 +159,22 @@ def _iterate_unchanged_results(matching: Matching) -> Iterator[SlotPair]:
         is_one_kind = matching.kinds_t[op_t] == matching.kinds_r[op_r]
         if not is_one_kind or target.phases[op_t] != FORWARD:
             continue
-        value_t, value_r = (
-            writes[0] if writes else reads[0]
-            for writes, reads in (
-                (target.writes[op_t], reads_t),
-                (reference.writes[op_r], reads_r),
-            )
-        )
-        if target.sizes[value_t] == reference.sizes[value_r]:
-            yield SlotPair(
-                value_t,
-                value_r,
-                op_t,
-                op_r,
-                _find_tensor(target, op_t, value_t, "output"),
-                _find_tensor(reference, op_r, value_r, "output"),
-                "output",
-            )
+        tensor_t, tensor_r = _find_output(target, op_t), _find_output(reference, op_r)
+        if tensor_t < 0 or tensor_r < 0:
+            continue
+        value_t, value_r = int(target.tensor_class[tensor_t]), int(reference.tensor_class[tensor_r])
+        is_unchanged = value_t in reads_t or value_r in reads_r
+        if is_unchanged and target.sizes[value_t] == reference.sizes[value_r]:
+            yield SlotPair(value_t, value_r, op_t, op_r, tensor_t, tensor_r, "output")
+
+
+def _find_output(flow: Flow, op: int) -> int:
+    """Return the only output tensor of an op that has a value, -1 if none or several have."""
+    rows = flow.get_tensor_ids(op)
+    is_output = (flow.tensors["slot_kind"].to_numpy()[rows] == "output") & (
+        flow.tensor_class[rows] >= 0
+    )
+    return int(rows[is_output][0]) if is_output.sum() == 1 else -1
 
 
 def _iterate_gradient_pairs(

@@ -37,7 +37,7 @@ def build_table(arrays, **columns):
             **numbers,
             **columns,
         }
-    )
+    ).copy()  # columns that repeat one number are read-only
 
 
 def draw_array(seed, shape=(4, 6, 8)):
