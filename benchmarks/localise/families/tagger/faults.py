@@ -70,10 +70,10 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Ratio(BATCH / sum(LENGTHS))],
         equivalents=("constant-factor", "loss-weight"),
     ),
-    "chars_detached": Fault(
-        "features of the characters are detached from the graph",
+    "gate_detached": Fault(
+        "the highway's gate is computed from a detached input",
         "gradient-stopped",
-        change_model(are_chars_detached=True),
+        change_model(are_gate_detached=True),
     ),
     "lengths_ignored": Fault(
         "the GRU is not given the lengths: the backward direction begins in the padding",
@@ -101,7 +101,7 @@ CASES: tuple[tuple[str, str], ...] = (
     ("end_column", "pytorch"),
     ("transitions_transposed", "pytorch"),
     ("loss_tokens", "pytorch"),
-    ("chars_detached", "pytorch"),
+    ("gate_detached", "pytorch"),
     ("lengths_ignored", "pytorch"),
     ("vector_rate", "pytorch"),
 )

@@ -44,13 +44,14 @@ class CharEncoder(nn.Module):
 class Highway(nn.Module):
     """A layer that may be bypassed."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
+        self.is_gate_detached = model.is_gate_detached
         self.transform = nn.Linear(WIDTH, WIDTH)
         self.gate = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate = torch.sigmoid(self.gate(x))
+        gate = torch.sigmoid(self.gate(x.detach() if self.is_gate_detached else x))
         return gate * F.relu(self.transform(x)) + (1 - gate) * x
 
 
@@ -161,7 +162,7 @@ class Tagger(nn.Module):
         super().__init__()
         self.char_encoder = CharEncoder()
         self.word_embedding = nn.Embedding(WORDS, WORD_WIDTH)
-        self.highway = Highway()
+        self.highway = Highway(model)
         is_packed = model.variant == ""
         self.encoder = (
             PackedGRU(model.is_packed) if is_packed else SteppedGRU(model.variant == "written")
@@ -169,7 +170,7 @@ class Tagger(nn.Module):
         self.hidden2tag = nn.Linear(2 * HIDDEN, TAGS)
         self.lm_head = nn.Linear(2 * HIDDEN, WORDS)
         self.crf = CRF(model)
-        self.are_chars_detached = model.are_chars_detached
+        self.are_gate_detached = model.is_gate_detached
         self.is_divided_by_tokens = model.loss_reduction == "tokens"
 
     def forward(
@@ -177,7 +178,7 @@ class Tagger(nn.Module):
     ) -> Tensor:
         mask = (torch.arange(SEQ) < lengths.unsqueeze(1)).float()
         features = self.char_encoder(chars)
-        if self.are_chars_detached:
+        if self.are_gate_detached:
             features = features.detach()
         x = self.highway(torch.cat((features, self.word_embedding(words)), dim=-1))
         states = self.encoder(x, lengths, mask)
