@@ -51,7 +51,7 @@ class Model:
     is_end_last: bool = False  #: the end score of the tag in the last column; PyTorch only
     is_packed: bool = True  #: the GRU knows the lengths; PyTorch only
     loss_reduction: str = "sentences"  #: or 'tokens'; PyTorch only
-    are_gate_detached: bool = False  #: PyTorch only
+    is_gate_detached: bool = False  #: PyTorch only
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(weight_decay=0.0, clip=5.0))
 
     def batch(self) -> tuple[np.ndarray, ...]:

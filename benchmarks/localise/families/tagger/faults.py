@@ -73,7 +73,7 @@ FAULTS: Mapping[str, Fault] = {
     "gate_detached": Fault(
         "the highway's gate is computed from a detached input",
         "gradient-stopped",
-        change_model(are_gate_detached=True),
+        change_model(is_gate_detached=True),
     ),
     "lengths_ignored": Fault(
         "the GRU is not given the lengths: the backward direction begins in the padding",

@@ -227,8 +227,8 @@ class Tagger(nn.Cell):
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the loss with the weights and knobs of the model."""
-    if model.is_end_last or not model.is_packed or model.are_gate_detached:
-        raise SystemExit("is_end_last, is_packed, are_gate_detached: knobs of the PyTorch net")
+    if model.is_end_last or not model.is_packed or model.is_gate_detached:
+        raise SystemExit("is_end_last, is_packed, is_gate_detached: knobs of the PyTorch net")
     if model.loss_reduction != "sentences":
         raise SystemExit("loss_reduction is a knob of the PyTorch net")
     return Tagger(model)

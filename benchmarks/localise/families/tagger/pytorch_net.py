@@ -170,7 +170,6 @@ class Tagger(nn.Module):
         self.hidden2tag = nn.Linear(2 * HIDDEN, TAGS)
         self.lm_head = nn.Linear(2 * HIDDEN, WORDS)
         self.crf = CRF(model)
-        self.are_gate_detached = model.is_gate_detached
         self.is_divided_by_tokens = model.loss_reduction == "tokens"
 
     def forward(
@@ -178,8 +177,6 @@ class Tagger(nn.Module):
     ) -> Tensor:
         mask = (torch.arange(SEQ) < lengths.unsqueeze(1)).float()
         features = self.char_encoder(chars)
-        if self.are_gate_detached:
-            features = features.detach()
         x = self.highway(torch.cat((features, self.word_embedding(words)), dim=-1))
         states = self.encoder(x, lengths, mask)
         losses = self.crf(self.hidden2tag(states), tags, lengths, mask)
