@@ -1,0 +1,1 @@
+"""A sequence tagger: characters, words, a highway layer, a bidirectional GRU and a CRF."""
