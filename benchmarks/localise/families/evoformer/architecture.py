@@ -64,6 +64,7 @@ class Model:
     are_breaks_squared: bool = True  #: as the distances are with which they are compared
     is_bias_stopped: bool = False  #: no gradient through the bias of the pairs along the rows
     outer_gradient: float = 1.0  #: the gradient of the outer product mean is multiplied by it
+    is_triangle_gate_raw: bool = False  #: output gates of multiplications read pairs without norm
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=5e-3, eps=1e-6, weight_decay=0.1, clip=0.1)
     )

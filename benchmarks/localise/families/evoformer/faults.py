@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from claims import Ratio, Values
+from claims import Anywhere, Ratio, Values
 
+from families.evoformer.architecture import BLOCKS, Model
 from families.fault import Fault, change_model, change_optimizer
+
+
+def _swap_outer_sides(model: Model) -> Model:
+    """Give the projections of the last outer product each other's weight and bias."""
+    weights = dict(model.weights)
+    left, right = (f"blocks.{BLOCKS - 1}.outer.{side}" for side in ("left", "right"))
+    for kind in ("weight", "bias"):
+        weights[f"{left}.{kind}"] = model.weights[f"{right}.{kind}"]
+        weights[f"{right}.{kind}"] = model.weights[f"{left}.{kind}"]
+    return replace(model, weights=weights)
+
 
 FAULTS: Mapping[str, Fault] = {
     "offset_reversed": Fault(
@@ -111,6 +124,21 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("update-rule", "argument"),
     ),
+    "outer_sides_swapped": Fault(
+        "the two projections of the last outer product exchanged by the table of names",
+        "weight-swapped",
+        _swap_outer_sides,
+        lambda *_: [Anywhere("outer|projection|linear|parameter|weight|left|right")],
+        held_out=True,
+        equivalents=("input-order", "axes-swapped", "split-order"),
+    ),
+    "triangle_gate_raw": Fault(
+        "the output gates of multiplications of triangles read the pairs in front of the norm",
+        "input-source",
+        change_model(is_triangle_gate_raw=True),
+        held_out=True,
+        equivalents=("layer-order", "norm-missing", "missing-step", "skip-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -126,6 +154,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("outer_gradient", "pytorch"),
     ("default_eps", "mindspore"),
     ("decay_all", "pytorch"),
+    ("outer_sides_swapped", "mindspore"),
+    ("triangle_gate_raw", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -227,6 +227,7 @@ class TriangleMultiplication(nn.Cell):
         self.gating_linear = build_dense(model, f"{path}.gate")
         self.is_outgoing = path.endswith("outgoing") or model.is_incoming_outgoing
         self.is_gate_swapped = model.is_triangle_gate_swapped
+        self.is_gate_raw = model.is_triangle_gate_raw
         self.is_written_out = model.variant == "written"
 
     def multiply(self, left, right):
@@ -243,7 +244,10 @@ class TriangleMultiplication(nn.Cell):
         return product.transpose(1, 2, 0)
 
     def construct(self, pair_act, mask):
+        gated = pair_act
         pair_act, mask = self.layer_norm_input(pair_act), mask.expand_dims(-1)
+        if not self.is_gate_raw:
+            gated = pair_act
         left, left_gate = self.left_projection(pair_act), self.left_gate(pair_act)
         right, right_gate = self.right_projection(pair_act), self.right_gate(pair_act)
         if self.is_gate_swapped:
@@ -251,7 +255,7 @@ class TriangleMultiplication(nn.Cell):
         left = left * mask * ops.sigmoid(left_gate)
         right = right * mask * ops.sigmoid(right_gate)
         act = self.output_projection(self.center_layer_norm(self.multiply(left, right)))
-        return act * ops.sigmoid(self.gating_linear(pair_act))
+        return act * ops.sigmoid(self.gating_linear(gated))
 
 
 class TriangleAttention(nn.Cell):

@@ -216,6 +216,7 @@ class TriangleMultiplicativeUpdate(nn.Module):
         self.linear_z = load_linear(model, f"{path}.out")
         self.is_outgoing = path.endswith("outgoing") or model.is_incoming_outgoing
         self.is_gate_swapped = model.is_triangle_gate_swapped
+        self.is_gate_raw = model.is_triangle_gate_raw
 
     def gate(self, projected: Tensor, gate: Tensor) -> Tensor:
         """Return the gated projection."""
@@ -224,7 +225,10 @@ class TriangleMultiplicativeUpdate(nn.Module):
         return projected * torch.sigmoid(gate)
 
     def forward(self, z: Tensor, mask: Tensor) -> Tensor:
+        gated = z
         z = self.layer_norm_in(z)
+        if not self.is_gate_raw:
+            gated = z
         mask = mask[..., None]
         if self.is_fused:
             ab = mask * torch.sigmoid(self.linear_ab_g(z)) * self.linear_ab_p(z)
@@ -237,7 +241,7 @@ class TriangleMultiplicativeUpdate(nn.Module):
             equation = "ikc,jkc->ijc" if self.is_outgoing else "kic,kjc->ijc"
             x = torch.einsum(equation, a, b)
         x = self.linear_z(self.layer_norm_out(x))
-        return x * torch.sigmoid(self.linear_g(z))
+        return x * torch.sigmoid(self.linear_g(gated))
 
 
 class TriangleAttention(nn.Module):

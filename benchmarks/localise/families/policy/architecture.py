@@ -61,6 +61,8 @@ class Model:
     value_loss: str = "squares"  #: half of them; or 'smooth': smooth L1
     is_norm_late: bool = False  #: of the trunk: behind the first tanh, not before it
     are_values_clipped: bool = True  #: in their loss
+    is_memory_truncated: bool = False  #: no gradient from a step of the memory to the one before
+    is_advantage_centered: bool = True  #: when it is normalized
     #: AdamW without decay: MindSpore's own Adam has another place for eps, which is not small here
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(eps=ADAM_EPS, weight_decay=0.0, clip=MAX_NORM)

@@ -132,6 +132,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_values_clipped=False),
         equivalents=("clamp", "loss-threshold", "loss-kind", "missing-term", "input-source"),
     ),
+    "memory_truncated": Fault(
+        "the state of the memory is detached at each step: no gradient goes back in time",
+        "gradient-stopped",
+        change_model(is_memory_truncated=True),
+        held_out=True,
+        equivalents=("missing-term",),
+    ),
+    "advantages_uncentered": Fault(
+        "advantages are divided by their deviation only, their mean is not subtracted",
+        "missing-term",
+        change_model(is_advantage_centered=False),
+        held_out=True,
+        equivalents=("missing-step", "constant-offset", "input-source", "norm-kind"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -154,6 +168,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("smooth_values", "pytorch"),
     ("norm_late", "mindspore"),
     ("values_unclipped", "pytorch"),
+    ("memory_truncated", "pytorch"),
+    ("advantages_uncentered", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

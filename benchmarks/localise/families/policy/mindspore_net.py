@@ -156,6 +156,7 @@ class ActorCritic(nn.Cell):
             self.actor, self.critic = load_dense(model, "actor"), load_dense(model, "critic")
         self.log_std = Parameter(Tensor(model.weights["log_deviation"]))
         self.is_state_reset = model.is_state_reset
+        self.is_memory_truncated = model.is_memory_truncated
 
     def construct(self, observations, starts, state):
         features = self.trunk(observations)
@@ -166,6 +167,8 @@ class ActorCritic(nn.Cell):
         for step in range(STEPS + 1):
             if self.is_state_reset:
                 state = state * (1 - starts[step]).expand_dims(-1)
+            if self.is_memory_truncated:
+                state = ops.stop_gradient(state)
             projected = features[step] if self.is_merged else self.rnn.project(features[step])
             state = self.rnn(projected, state)
             states = (*states, state)
@@ -218,6 +221,7 @@ class PPOLoss(nn.Cell):
         self.low, self.high = 1 - model.clip_range, 1 + model.clip_range
         self.is_summed = model.action_reduction == "sum"
         self.is_baseline_stopped = model.is_baseline_stopped
+        self.is_advantage_centered = model.is_advantage_centered
         self.is_merged = model.variant == "merged"
         self.is_value_loss_smooth = model.value_loss == "smooth"
 
@@ -225,6 +229,8 @@ class PPOLoss(nn.Cell):
         """Return advantages with a mean of 0 and a deviation of 1."""
         centered = advantages - advantages.mean()
         variance = ops.square(centered).sum() / (STEPS * ENVIRONMENTS - 1)
+        if not self.is_advantage_centered:
+            centered = advantages
         return centered / (ops.sqrt(variance) + TINY)
 
     def construct(

@@ -77,6 +77,7 @@ class ActorCritic(nn.Module):
         self.critic = load(nn.Linear(HIDDEN, 1), model, "critic")
         self.log_std = nn.Parameter(torch.from_numpy(model.weights["log_deviation"].copy()))
         self.is_critic_stopped = model.is_critic_stopped
+        self.is_memory_truncated = model.is_memory_truncated
         self.is_chosen = model.variant == "distributions"
 
     def forward(self, observations: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,6 +88,8 @@ class ActorCritic(nn.Module):
                 state = torch.where(step_starts.bool()[:, None], 0.0, state)
             else:
                 state = (1.0 - step_starts).unsqueeze(-1) * state
+            if self.is_memory_truncated:
+                state = state.detach()
             state = self.gru(step_features, state)
             states.append(state)
         hidden = torch.stack(states)
@@ -140,7 +143,10 @@ class PPO(nn.Module):
         values = all_values[:-1]
         returns = advantages + values.detach()
         deviation = advantages.std(correction=0) if model.is_deviation_biased else advantages.std()
-        normalized = (advantages - advantages.mean()) / (deviation + TINY)
+        centered = advantages
+        if model.is_advantage_centered:
+            centered = advantages - advantages.mean()
+        normalized = centered / (deviation + TINY)
 
         log_likelihoods, entropy = self.evaluate(mean, actions)
         ratio = torch.exp(log_likelihoods - old_log_likelihoods)

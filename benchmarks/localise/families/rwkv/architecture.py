@@ -61,6 +61,8 @@ class Model:
     head_divisor: float = 1.0  #: of a block: outputs of the recurrence are divided by it
     is_first_repeated: bool = False  #: of a block: in time mixing, a first token is before itself
     decay_gradient: float = 1.0  #: the gradient of all decays is multiplied by it
+    is_decay_softplus: bool = False  #: the decay is exp(-softplus(decay)), in all blocks
+    is_answer_late: bool = False  #: the mask of answers is moved by one: it is that of their tokens
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             learning_rate=3e-3, weight_decay=0.1, clip=1.0, group="vectors", group_rate=2.0

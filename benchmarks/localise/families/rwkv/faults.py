@@ -124,6 +124,28 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_first_repeated=True),
         equivalents=("row-shift", "causal-shift", "missing-step", "input-source", "clamp"),
     ),
+    "decay_softplus": Fault(
+        "the decay is exp(-softplus(decay)), as Mamba's, not exp(-exp(decay))",
+        "activation-kind",
+        change_model(is_decay_softplus=True),
+        lambda *_: [Anywhere(r"(?i)softplus|exp|log")],
+        held_out=True,
+        equivalents=("decay-exponent", "missing-step", "discretization"),
+    ),
+    "answer_late": Fault(
+        "the mask of answers is that of the tokens that are read, one step behind the labels",
+        "mask-shifted",
+        change_model(is_answer_late=True),
+        held_out=True,
+        equivalents=(
+            "row-shift",
+            "label-shift",
+            "causal-shift",
+            "mask-kind",
+            "loss-target",
+            "input-source",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -141,6 +163,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("vector_rate", "pytorch"),
     ("outputs_divided", "pytorch"),
     ("first_repeated", "mindspore"),
+    ("decay_softplus", "mindspore"),
+    ("answer_late", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -108,6 +108,7 @@ class TimeMix(nn.Cell):
         self.are_mixtures_exchanged = model.are_mixtures_exchanged
         self.is_state_late, self.is_shift_stopped = model.is_state_late, model.is_shift_stopped
         self.head_divisor = model.head_divisor
+        self.is_decay_softplus = model.is_decay_softplus
         self.decay_shape = (HEADS, HEAD_DIM, 1)
         if model.is_decay_of_values:
             self.decay_shape = (HEADS, 1, HEAD_DIM)
@@ -131,7 +132,8 @@ class TimeMix(nn.Cell):
 
     def run_loop(self, r, k, v, decay):
         """Return the outputs (batch, HEADS, SEQ, HEAD_DIM) step by step."""
-        w = ops.exp(-ops.exp(decay)).reshape(self.decay_shape)
+        rate = ops.softplus(decay) if self.is_decay_softplus else ops.exp(decay)
+        w = ops.exp(-rate).reshape(self.decay_shape)
         u = self.time_faaaa.reshape(HEADS, HEAD_DIM, 1)
         k = k.transpose(0, 1, 3, 2)
         state = ops.zeros((r.shape[0], HEADS, HEAD_DIM, HEAD_DIM), ms.float32)
@@ -243,10 +245,13 @@ class AnswerLoss(nn.Cell):
         super().__init__(auto_prefix=False)
         self.network = RWKV(model)
         self.are_all_counted = model.loss_reduction == "all"
+        self.is_answer_late = model.is_answer_late
 
     def construct(self, tokens, labels, is_answer):
         logits = self.network(tokens).reshape(-1, VOCAB)
         losses = ops.cross_entropy(logits, labels.reshape(-1), reduction="none")
+        if self.is_answer_late:
+            is_answer = ops.concat((ops.zeros_like(is_answer[:, :1]), is_answer[:, :-1]), 1)
         mask = is_answer.reshape(-1)
         if self.are_all_counted:
             return (losses * mask).mean()

@@ -92,7 +92,10 @@ class RwkvSelfAttention(Mixture):
         log_decay = self.time_decay
         if self.model.decay_gradient != 1:
             log_decay = scaled_gradient(log_decay, self.model.decay_gradient)
-        decay = torch.exp(-torch.exp(log_decay))
+        if self.model.is_decay_softplus:
+            decay = torch.exp(-F.softplus(log_decay))
+        else:
+            decay = torch.exp(-torch.exp(log_decay))
         if self.model.is_decay_of_values:
             decay = decay.view(HEADS, 1, HEAD_DIM)
         else:
@@ -211,9 +214,12 @@ class RwkvForCausalLM(nn.Module):
         self.head = load_linear(model, "head")
         self.is_written_out = model.variant == "written"
         self.are_all_counted = model.loss_reduction == "all"
+        self.is_answer_late = model.is_answer_late
 
     def forward(self, tokens: Tensor, labels: Tensor, is_answer: Tensor) -> Tensor:
         logits = self.head(self.rwkv(tokens)).view(-1, VOCAB)
+        if self.is_answer_late:
+            is_answer = F.pad(is_answer, (1, -1))
         labels, mask = labels.view(-1), is_answer.view(-1)
         if self.is_written_out:
             picked = logits.gather(1, labels[:, None])[:, 0]

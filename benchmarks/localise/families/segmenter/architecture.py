@@ -74,6 +74,7 @@ class Model:
     is_attention_image_transposed: bool = True  #: channels come first in what the reduction reads
     is_shortcut_pooled: bool = False  #: 2x2 cells are averaged in front of a strided shortcut
     is_gate_late: bool = False  #: of the last block: behind the sum with the shortcut
+    auxiliary_weight: float = AUXILIARY_WEIGHT  #: of the loss of the second head
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="momentum", weight_decay=5e-4, clip=1.0, group="vectors", group_rate=2.0

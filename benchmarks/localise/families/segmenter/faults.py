@@ -153,6 +153,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_gate_late=True),
         equivalents=("input-source", "residual-order", "skip-source"),
     ),
+    "auxiliary_weight": Fault(
+        "the loss of the second head counts as much as that of the first one, not 0.4 of it",
+        "loss-weight",
+        change_model(auxiliary_weight=1.0),
+        lambda faulty, clean: [Ratio(faulty.auxiliary_weight / clean.auxiliary_weight)],
+        held_out=True,
+        equivalents=("constant-factor", "scale", "missing-step"),
+    ),
+    "decay_all": Fault(
+        "biases and norms decay, too: the groups were built without the second decay",
+        "weight-decay",
+        change_optimizer(decay_all=True),
+        held_out=True,
+        optimizer=True,
+        equivalents=("update-rule", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -176,6 +192,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("image_untransposed", "pytorch"),
     ("shortcut_pooled", "mindspore"),
     ("gate_late", "pytorch"),
+    ("auxiliary_weight", "pytorch"),
+    ("decay_all", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

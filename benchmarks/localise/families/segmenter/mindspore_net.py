@@ -11,7 +11,6 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore_nets.gradient import ScaledGradient
 
 from families.segmenter.architecture import (
-    AUXILIARY_WEIGHT,
     BATCH,
     BLOCKS,
     CLASS_WEIGHTS,
@@ -422,9 +421,10 @@ class SegmentationLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__(auto_prefix=False)
         self.network = Segmenter(model)
+        self.auxiliary_weight = model.auxiliary_weight
         self.ce_loss, self.dice_loss = CrossEntropyLoss(model), DiceLoss(model)
 
     def construct(self, images, labels):
         logits, aux_logits = self.network(images)
         loss = self.ce_loss(logits, labels) + DICE_WEIGHT * self.dice_loss(logits, labels)
-        return loss + AUXILIARY_WEIGHT * self.ce_loss(aux_logits, labels)
+        return loss + self.auxiliary_weight * self.ce_loss(aux_logits, labels)

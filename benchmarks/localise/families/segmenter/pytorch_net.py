@@ -13,7 +13,6 @@ from pytorch.gradient import scaled_gradient
 from torch import Tensor, nn
 
 from families.segmenter.architecture import (
-    AUXILIARY_WEIGHT,
     BLOCKS,
     CLASS_WEIGHTS,
     CLASSES,
@@ -348,6 +347,7 @@ class SegmentationLoss(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.net = DeepLabV3Plus(model)
+        self.auxiliary_weight = model.auxiliary_weight
         self.register_buffer("class_weights", torch.tensor(CLASS_WEIGHTS))
         self.is_divided_by_pixels = model.loss_divisor == "pixels"
         self.is_dice_masked = model.is_dice_masked
@@ -389,4 +389,4 @@ class SegmentationLoss(nn.Module):
         logits, auxiliary_logits = self.net(images)
         loss = self.compute_cross_entropy(logits, labels)
         loss = loss + DICE_WEIGHT * self.compute_dice_loss(logits, labels)
-        return loss + AUXILIARY_WEIGHT * self.compute_cross_entropy(auxiliary_logits, labels)
+        return loss + self.auxiliary_weight * self.compute_cross_entropy(auxiliary_logits, labels)

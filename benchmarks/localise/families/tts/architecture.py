@@ -75,6 +75,8 @@ class Model:
     is_postnet_added: bool = True  #: to the mels that it reads
     first_position: int = 0  #: of phonemes and of frames
     min_duration: int = 0  #: targets are log(max(d, it)) if it is positive, not log(d + 1)
+    is_speaker_late: bool = False  #: added behind the predictors, in front of the frames
+    postnet_eps: float = EPS  #: of its batch norms
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="adam",

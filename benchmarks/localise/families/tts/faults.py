@@ -149,6 +149,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"(?i)log|clamp|clip|max|add|offset|constant|target|label|\b1\b")],
         equivalents=("constant-offset", "missing-term", "missing-step", "clamp", "position-offset"),
     ),
+    "speaker_late": Fault(
+        "the speaker is added behind pitch and energy: their predictors do not know it",
+        "layer-order",
+        change_model(is_speaker_late=True),
+        held_out=True,
+        equivalents=("input-source", "missing-term", "missing-step", "skip-source", "skip-missing"),
+    ),
+    "postnet_eps": Fault(
+        "the batch norms of the postnet have the eps of Keras, 1e-3",
+        "epsilon",
+        change_model(postnet_eps=1e-3),
+        lambda faulty, clean: [Values(faulty.postnet_eps, clean.postnet_eps)],
+        held_out=True,
+        equivalents=("argument",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -170,6 +185,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("postnet_alone", "pytorch"),
     ("first_position", "mindspore"),
     ("durations_plain", "pytorch"),
+    ("speaker_late", "pytorch"),
+    ("postnet_eps", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -266,6 +266,7 @@ class VarianceAdaptor(nn.Cell):
         self.bins = Tensor(model.boundaries())
         self.is_counted = model.variant == "written"
         self.first_bin, self.is_energy_early = model.first_bin, model.is_energy_early
+        self.is_speaker_late = model.is_speaker_late
         self.scaled_gradient = None
         if model.duration_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.duration_gradient)
@@ -278,7 +279,7 @@ class VarianceAdaptor(nn.Cell):
             rows = ops.searchsorted(self.bins, values)
         return rows + self.first_bin if self.first_bin != 0 else rows
 
-    def construct(self, x, is_padding, durations, pitch, energy, n_frames):
+    def construct(self, x, speaker, is_padding, durations, pitch, energy, n_frames):
         read = x if self.scaled_gradient is None else self.scaled_gradient(x)
         log_durations = self.duration_predictor(read, is_padding)
         pitch_prediction = self.pitch_predictor(x, is_padding)
@@ -287,6 +288,8 @@ class VarianceAdaptor(nn.Cell):
         read = before_pitch if self.is_energy_early else x
         energy_prediction = self.energy_predictor(read, is_padding)
         x = x + self.energy_embedding(self.quantize(energy))
+        if self.is_speaker_late:
+            x = x + speaker
         frames = self.length_regulator(x, durations, n_frames)
         return frames, log_durations, pitch_prediction, energy_prediction
 
@@ -298,11 +301,12 @@ class WrittenBatchNorm(nn.Cell):
         super().__init__()
         self.gamma = Parameter(Tensor(model.weights[f"{path}.weight"]))
         self.beta = Parameter(Tensor(model.weights[f"{path}.bias"]))
+        self.eps = model.postnet_eps
 
     def construct(self, x):
         centered = x - x.mean((0, 2), keep_dims=True)
         variance = ops.square(centered).mean((0, 2), keep_dims=True)
-        normalized = centered * ops.rsqrt(variance + EPS)
+        normalized = centered * ops.rsqrt(variance + self.eps)
         return normalized * self.gamma.reshape(1, -1, 1) + self.beta.reshape(1, -1, 1)
 
 
@@ -313,7 +317,11 @@ class BatchNorm(nn.Cell):
         super().__init__()
         weight, bias = (Tensor(model.weights[f"{path}.{name}"]) for name in ("weight", "bias"))
         self.bn2d = nn.BatchNorm2d(
-            len(weight), eps=EPS, momentum=1 - MOMENTUM, gamma_init=weight, beta_init=bias
+            len(weight),
+            eps=model.postnet_eps,
+            momentum=1 - MOMENTUM,
+            gamma_init=weight,
+            beta_init=bias,
         )
 
     def construct(self, x):
@@ -355,12 +363,15 @@ class FastSpeech2(nn.Cell):
             self.mel_linear.to_float(ms.float16)
         self.is_postnet_stopped = model.is_postnet_stopped
         self.is_postnet_added = model.is_postnet_added
+        self.is_speaker_late = model.is_speaker_late
 
     def construct(self, tokens, speakers, durations, pitch, energy, is_padding, is_frame_padding):
         x = self.encoder(tokens, is_padding)
-        x = x + self.speaker_emb(speakers).expand_dims(1)
+        speaker = self.speaker_emb(speakers).expand_dims(1)
+        if not self.is_speaker_late:
+            x = x + speaker
         x, log_durations, pitch_prediction, energy_prediction = self.variance_adaptor(
-            x, is_padding, durations, pitch, energy, is_frame_padding.shape[1]
+            x, speaker, is_padding, durations, pitch, energy, is_frame_padding.shape[1]
         )
         mels = self.mel_linear(self.decoder(x, is_frame_padding))
         if self.is_projection_half:

@@ -224,7 +224,7 @@ class Postnet(nn.Module):
         self.postnet = nn.ModuleList()
         for n in range(POSTNET_LAYERS):
             conv = load_conv(model, f"postnet.{n}")
-            norm = nn.BatchNorm1d(conv.out_channels, eps=EPS, momentum=MOMENTUM)
+            norm = nn.BatchNorm1d(conv.out_channels, eps=model.postnet_eps, momentum=MOMENTUM)
             layers = [conv, load(norm, model, f"postnet.{n}.norm")]
             if n < POSTNET_LAYERS - 1 or model.is_last_squashed:
                 layers.append(nn.Tanh())
@@ -281,7 +281,9 @@ class FastSpeech2(nn.Module):
         is_frame_padding: Tensor,
     ) -> tuple[Tensor, ...]:
         hs = self.encoder(tokens, is_padding)
-        hs = hs + self.sid_emb(speakers).unsqueeze(1)
+        speaker = self.sid_emb(speakers).unsqueeze(1)
+        if not self.model.is_speaker_late:
+            hs = hs + speaker
         duration_input = hs
         if self.model.duration_gradient != 1:
             duration_input = scaled_gradient(hs, self.model.duration_gradient)
@@ -291,6 +293,8 @@ class FastSpeech2(nn.Module):
         energy_input = hs if self.model.is_energy_early else with_pitch
         energy_outs = self.energy_predictor(energy_input, is_padding)
         hs = with_pitch + self.energy_embed(self.quantize(energy))
+        if self.model.is_speaker_late:
+            hs = hs + speaker
         zs = self.decoder(self.length_regulator(hs, durations), is_frame_padding)
         before_outs = self.project(zs)
         postnet_input = before_outs

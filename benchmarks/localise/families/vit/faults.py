@@ -177,6 +177,22 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("gradient-norm", "gradient-scaled", "constant-factor", "missing-step"),
     ),
+    "loss_summed": Fault(
+        "the losses of the images are summed, not averaged",
+        "loss-reduction",
+        change_model(loss_reduction="sum"),
+        lambda faulty, clean: [Ratio(clean.batch_size)],
+        held_out=True,
+        equivalents=("constant-factor", "scale", "pooling", "loss-weight"),
+    ),
+    "output_transposed": Fault(
+        "the square weight of the first attention's output is not transposed on load from Flax",
+        "weight-transposed",
+        change_weight("layers.0.attention.o.weight", lambda matrix: matrix.T),
+        lambda *_: [Anywhere("transpos|axes")],
+        held_out=True,
+        equivalents=("axes-swapped",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -205,6 +221,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("norm_shared", "mindspore"),
     ("quick_gelu", "mindspore"),
     ("unclipped", "pytorch"),
+    ("loss_summed", "mindspore"),
+    ("output_transposed", "pytorch"),
 )
 
 #: Separate projections under other names in PyTorch; norm, softmax and loss written out in

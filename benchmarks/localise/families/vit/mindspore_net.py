@@ -234,6 +234,7 @@ class ClassificationLoss(nn.Cell):
         self.network = ViT(model)
         self.smoothing, self.classes = model.label_smoothing, model.classes
         self.is_written_out = model.variant == "decomposition"
+        self.reduction = model.loss_reduction
         self.one_hot = nn.OneHot(depth=model.classes)
 
     def construct(self, images, labels):
@@ -241,4 +242,6 @@ class ClassificationLoss(nn.Cell):
         if self.is_written_out:
             smoothed = self.one_hot(labels) * (1 - self.smoothing) + self.smoothing / self.classes
             return -(smoothed * ops.log_softmax(logits, -1)).sum(-1).mean()
-        return ops.cross_entropy(logits, labels, label_smoothing=self.smoothing)
+        return ops.cross_entropy(
+            logits, labels, reduction=self.reduction, label_smoothing=self.smoothing
+        )

@@ -245,7 +245,8 @@ class ViT(nn.Module):
             smoothed = F.one_hot(labels, self.model.classes) * (1 - smoothing)
             smoothed = smoothed + smoothing / self.model.classes
             return -torch.einsum("bc,bc->b", smoothed, log_probabilities).mean()
-        return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+        reduction = self.model.loss_reduction
+        return F.cross_entropy(logits, labels, reduction=reduction, label_smoothing=smoothing)
 
     def embed_patches(self, images: Tensor) -> Tensor:
         if self.model.variant == "decomposition":
