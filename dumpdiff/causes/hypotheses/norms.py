@@ -18,10 +18,10 @@ _ROOT_KINDS = {"div", "addcdiv", "rsqrt", "sqrt", "pow", "reciprocal"}
 #: Epsilons beyond this are something else; while one is solved for, ten times as much may appear.
 _MAX_EPS = 1.0
 _MAX_SOLVED_EPS = 10 * _MAX_EPS
-#: A larger number that only one side adds is no epsilon: people write 1e-3 at most.
-_MAX_LONE_EPS = 1e-3
+#: A larger number that only one side adds is no epsilon: people write 1e-2 at most.
+_MAX_LONE_EPS = 2e-2
 #: A smaller number is rounding: that side adds nothing.
-_NO_EPS = 1e-6
+_NO_EPS = 5e-7
 #: Fewest values of a tensor: any single number is some epsilon away from any other, and two that
 #: are equally far away are no chance.
 _MIN_VALUES = 2
