@@ -33,17 +33,12 @@ def separate_circles(matching: Matching) -> None:
 
 def _list_edges(flow: Flow) -> tuple[Ints, Ints]:
     """Return (operand, result) of all ops that computed the result after the operand."""
-    operands, ops = flow.operands.values, flow.operands.rows
-    results, result_ops = flow.writes.values, flow.writes.rows
-    is_first = (flow.producers[results] == result_ops) & ~flow.is_module[result_ops]
-    results, result_ops = results[is_first], result_ops[is_first]
-    first_places = np.searchsorted(result_ops, ops, side="left")
-    counts = np.searchsorted(result_ops, ops, side="right") - first_places
-    offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    parents = np.repeat(operands, counts)
-    children = results[np.repeat(first_places, counts) + offsets]
-    is_later = flow.producers[parents] < flow.producers[children]
-    return parents[is_later], children[is_later]
+    results_of = flow.writes.take(flow.operands.rows)
+    parents, children = flow.operands.values[results_of.rows], results_of.values
+    ops = flow.operands.rows[results_of.rows]
+    is_edge = (flow.producers[children] == ops) & ~flow.is_module[ops]
+    is_edge &= flow.producers[parents] < ops
+    return parents[is_edge], children[is_edge]
 
 
 def _number_circles(

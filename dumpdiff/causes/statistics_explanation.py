@@ -19,7 +19,7 @@ from ..model.trace import FORWARD, OPTIMIZER
 from .cause_search import format_cause_text
 from .comparison_index import ComparisonIndex, ValuePair
 from .hypotheses.factors import choose_factor_cause, describe_factor
-from .hypotheses.norms import is_offset
+from .hypotheses.norms import describe_offset, is_offset
 from .hypotheses.optimizers import describe_decay
 from .scaling_search import find_scalings
 from .scalings import describe_scalings, select_scalings
@@ -183,11 +183,7 @@ def _find_other_argument(
     name, description, contrast = "epsilon", f"epsilon = {target:.2g}", f"uses {reference:.2g}"
     parameters = {"epsilon": target}
     if kind == "add" and is_offset(target, reference):
-        name, description, contrast = (
-            "constant-offset",
-            f"a sum with {target:g}",
-            f"adds {reference:g}",
-        )
+        name, (description, contrast) = "constant-offset", describe_offset(target, reference)
         parameters = {"offset": target - reference}
     return "target", _make_cause(finding, name, 0, description, contrast, parameters)
 

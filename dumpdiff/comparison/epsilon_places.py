@@ -15,13 +15,11 @@ from ..alignment import Alignment
 from ..graph import Flow
 from ..model.arrays import AnyArray
 from ..model.trace import OPTIMIZER
-from .scalars import OpScalars
+from .scalars import MAX_DIFFERENCE, OpScalars
 
 _NAMES = ("eps", "epsilon")
 #: A larger number that is added to elements is no epsilon.
 _MAX_EPSILON = 1e-3
-#: Relative difference within which two sides record one epsilon: graph text prints six digits.
-_MAX_DIFFERENCE = 6e-6
 #: Smallest bias correction: the first step with beta2 = 0.9999.
 _MIN_CORRECTION = 1e-2
 
@@ -40,7 +38,7 @@ def find_common_epsilon(alignment: Alignment, scalars: Sequence[OpScalars]) -> f
     if not any(named):
         return 0.0
     low, high = sorted(name or add for name, add in zip(named, added, strict=True))
-    return high if high - low <= _MAX_DIFFERENCE * high else 0.0
+    return high if high - low <= MAX_DIFFERENCE * high else 0.0
 
 
 def _collect_named(flow: Flow, scalars: OpScalars) -> set[float]:

@@ -248,11 +248,11 @@ def _measure_step(
     size, rounding = min(sizes), max(roundings)
     noise = STATE_ROUNDING + _NOISE_MARGIN * alignment.tolerance
     tolerance = rounding + size * noise
-    moment = _load_values(alignment.reference, new_weight.second_moments[1])
-    has_moment = moment is not None and moment.size == steps[0].size == steps[1].size
-    if error > tolerance and epsilon > 0 and moment is not None and has_moment:
-        remainder = measure_remainder((steps[0], steps[1]), moment, epsilon) / norm
-        error = remainder if remainder <= tolerance else error
+    if error > tolerance and epsilon > 0:
+        moment = _load_values(alignment.reference, new_weight.second_moments[1])
+        if moment is not None and moment.size == steps[0].size == steps[1].size:
+            remainder = measure_remainder((steps[0], steps[1]), moment, epsilon) / norm
+            error = remainder if remainder <= tolerance else error
     if error > tolerance:
         adam_error = _find_adam_error(alignment, new_weight, (sizes[0], sizes[1]))
         if adam_error is not None:

@@ -17,7 +17,7 @@ from ..rulebook import Rules
 
 #: Relative difference within which two scalars are equal: the graph text prints six digits, which
 #: are off by up to 5e-6.
-_MAX_DIFFERENCE = 6e-6
+MAX_DIFFERENCE = 6e-6
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _are_names(keys: Sequence[str]) -> bool:
 
 
 def _are_equal(a: Scalar, b: Scalar) -> bool:
-    return abs(a.number - b.number) <= _MAX_DIFFERENCE * max(abs(a.number), abs(b.number))
+    return abs(a.number - b.number) <= MAX_DIFFERENCE * max(abs(a.number), abs(b.number))
 
 
 def collect_scalars(flow: Flow, rules: Rules) -> dict[int, tuple[Scalar, ...]]:

@@ -15,6 +15,7 @@ from ..comparison.statistics import compute_extreme_factors
 from ..graph import Flow
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import MASK_MAGNITUDE
+from ..model.int_lists import IntLists
 from ..rulebook import Rules
 from .joint_graph import GraphSide, JointGraph
 
@@ -459,12 +460,11 @@ def _find_factors(
     factors, nodes = np.append(factors, other_factors), np.append(nodes, records)
     is_known = np.isfinite(side.rms[factors]) & (factors >= 0)
     factors, nodes = factors[is_known], nodes[is_known]
-    order = np.lexsort((-flow.sizes[factors], nodes))
-    factors, nodes = factors[order], nodes[order]
-    firsts = np.flatnonzero(np.diff(nodes, prepend=-1))
-    firsts = firsts[nodes[(firsts + 1).clip(max=len(nodes) - 1)] == nodes[firsts]]
-    firsts = firsts[firsts + 1 < len(nodes)]
-    return nodes[firsts], factors[firsts], factors[firsts + 1]
+    order = np.argsort(-flow.sizes[factors], kind="stable")
+    factors_of = IntLists.from_pairs(len(is_product), nodes[order], factors[order])
+    products = np.flatnonzero(factors_of.counts > 1)
+    places = factors_of.starts[products]
+    return products, factors_of.values[places], factors_of.values[places + 1]
 
 
 def _find_other_operand(flow: Flow, gradient: int) -> int:

@@ -62,7 +62,7 @@ def find_gradients_of_inputs(graph: JointGraph) -> set[int]:
     # of what the record says how it was computed, nothing is given
     may_be_given = graph.parents.counts == 0
     may_be_given[list(graph.guessed_nodes)] = True
-    may_be_given &= np.array(graph.phase, dtype=object) == FORWARD
+    may_be_given &= graph.phase == FORWARD
     is_given = np.zeros(graph.n_nodes, dtype=bool)
     candidates = np.flatnonzero(may_be_given)
     is_given[candidates] = [_is_given(graph, node) for node in candidates.tolist()]

@@ -55,14 +55,12 @@ def suggest_epsilon_in_sum(case: FaultCase) -> Iterator[Candidate]:
                 case, predicted, faulty_eps, unchanged, faithful_eps
             )
             if is_offset(faulty_eps, faithful_eps):
-                addends = [
-                    eps if abs(eps) >= _NO_EPS else 0.0 for eps in (faulty_eps, faithful_eps)
-                ]
+                description, contrast = describe_offset(faulty_eps, faithful_eps)
                 candidate = replace(
                     candidate,
-                    description=f"a sum with {addends[0]:.4g}",
-                    contrast=f"adds {addends[1]:.4g}",
-                    parameters={"offset": addends[0] - addends[1]},
+                    description=description,
+                    contrast=contrast,
+                    parameters={"offset": faulty_eps - faithful_eps},
                     cause="constant-offset",
                 )
             yield candidate
@@ -72,6 +70,12 @@ def is_offset(number: float, other_number: float) -> bool:
     """Return whether one side adds a number that is no epsilon, and the other one nothing."""
     low, high = sorted((abs(number), abs(other_number)))
     return low < _NO_EPS and high > _MAX_LONE_EPS
+
+
+def describe_offset(number: float, other_number: float) -> tuple[str, str]:
+    """Return what a side does that adds a number, and what the other one does."""
+    addend, other_addend = (x if abs(x) >= _NO_EPS else 0.0 for x in (number, other_number))
+    return f"a sum with {addend:.4g}", f"adds {other_addend:.4g}"
 
 
 def suggest_epsilon_in_root(case: FaultCase) -> Iterator[Candidate]:
