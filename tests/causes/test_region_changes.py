@@ -55,10 +55,15 @@ def test_a_mask_of_truth_values_is_one_too() -> None:
     assert explain_region(region, np.tanh(X)) == ("mask-missing", "no mask (kept in mul_0)")
 
 
-def test_a_mask_behind_the_softmax_leaves_rows_that_do_not_add_up_to_one() -> None:
-    mask = np.where(RNG.random(X.shape) < 0.3, -1e9, 0.0)
-    region = make_region([("add", [("x", X), ("mask", mask)]), ("softmax", [("last", 0)])])
-    assert explain_region(region, softmax(X) * (mask == 0)) == (
+@pytest.mark.parametrize("kind", ["add", "where"])
+def test_a_mask_behind_the_softmax_leaves_rows_that_do_not_add_up_to_one(kind: str) -> None:
+    is_kept = RNG.random(X.shape) > 0.3
+    inputs = {
+        "add": [("x", X), ("mask", np.where(is_kept, 0.0, -1e9))],
+        "where": [("kept", is_kept), ("x", X), ("fill", np.full(X.shape, -1e9))],
+    }
+    region = make_region([(kind, inputs[kind]), ("softmax", [("last", 0)])])
+    assert explain_region(region, softmax(X) * is_kept) == (
         "mask-kind",
         "the mask applied behind softmax_1 (softmax), whose rows no longer add up to 1; "
         "the reference masks the scores before it",

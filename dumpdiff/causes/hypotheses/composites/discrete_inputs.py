@@ -16,7 +16,7 @@ from ....model.arrays import AnyArray
 from ....model.formatting import format_first_numbers
 from ...fault_case import FaultCase
 from ...region import Region, Step, StepInput
-from .change import Change
+from .change import FILL_KINDS, Change
 
 #: Kinds of ops whose whole numbers follow from floating values: noise, or the fault itself, changes
 #: them, and they are no cause.
@@ -29,7 +29,7 @@ _LOSS_KINDS = {"cross_entropy", "nll_loss", "bce_loss", "ctc_loss", "one_hot"}
 _LOOKUP_KINDS = {"gather_rows", "gather_elements", "gather_nd", "embedding_bag"}
 #: Kinds that sum rows up behind indices; rows of negative numbers are left out when they are run.
 _SUM_KINDS = {"segment_sum", "scatter_add"}
-_FILL_KINDS = {"masked_fill", "where", "attention"}
+_MASKING_KINDS = {*FILL_KINDS, "attention"}
 #: Places by which numbers may be shifted, and numbers that may be added to them.
 _SHIFTS = (1, -1, 2, -2)
 #: Fewest numbers of a tensor that is shifted, and share of them that must fit a shift: others come
@@ -199,12 +199,12 @@ def _describe_numbers(kinds: set[str], item: StepInput, other: AnyArray) -> tupl
 
 def _describe_mask(kinds: set[str], array: AnyArray, other: AnyArray) -> tuple[str, str, str]:
     """Return (cause, description, contrast) of another mask in place of one."""
-    cause = "mask-kind" if kinds & _FILL_KINDS else "input-source"
+    cause = "mask-kind" if kinds & _MASKING_KINDS else "input-source"
     if np.array_equal(array, ~other):
         return cause, "the inverse of the mask", ""
     shift = _find_shift(array, other, min_share=1.0)
     if shift is not None:
-        cause = "mask-shifted" if kinds & _FILL_KINDS else "row-shift"
+        cause = "mask-shifted" if kinds & _MASKING_KINDS else "row-shift"
         return cause, f"a mask shifted by {shift[1]} along axis {shift[0]}", ""
     counts = int(array.sum()), int(other.sum())
     return cause, f"another mask, of {counts[1]} of {other.size} elements", f"masks {counts[0]}"

@@ -9,16 +9,16 @@ import numpy as np
 from ....operators.softmax import softmax
 from ...fault_case import FaultCase
 from ...region import Region
-from .change import Change
+from .change import FILL_KINDS, Change
 
 #: Kinds that hide scores: by a number in their place, or by one that is added to them.
-_MASKING_KINDS = {"masked_fill", "select", "add"}
+_MASKING_KINDS = {*FILL_KINDS, "add"}
 
 
 def list_late_masks(case: FaultCase, region: Region) -> Iterator[Change]:
     """Take the softmax of scores without their mask, and set to 0 what the mask hides.
 
-    The elements that are hidden have a probability of 0. The first input of the step that masks
+    The elements that are hidden have a probability of 0. One of the inputs of the step that masks
     has the scores.
     """
     masking_steps = {step.value: step for step in region.steps if step.kind in _MASKING_KINDS}

@@ -15,7 +15,14 @@ from ...fault_case import FaultCase, compute_residual, find_masked
 from ...region import Region, Step, StepInput
 from ..attention import is_cross_attention
 from .activations import ACTIVATION_KINDS, is_soft_cap
-from .change import Change, belongs_to_formula, compute_with, feeds_softmax, list_floating_inputs
+from .change import (
+    FILL_KINDS,
+    Change,
+    belongs_to_formula,
+    compute_with,
+    feeds_softmax,
+    list_floating_inputs,
+)
 from .parts import feeds_gate
 
 #: Kinds of the comparisons that show which values were clipped.
@@ -33,7 +40,6 @@ _MAX_NORM_DIFFERENCE = 0.05
 _SCALING_KINDS, _OFFSET_KINDS = ("mul", "div"), ("add", "sub")
 #: Kinds of ops that lead from a rate to its exponential.
 _PRODUCT_KINDS = {"mul", "div", "neg", "cast", "reshape", "expand", "transpose", "expand_dims"}
-_FILL_KINDS = ("masked_fill", "where")
 _PRODUCT_OPS = ("matmul", "addmm", "convolution")
 _ADDING_KINDS = ("add", "sub", "masked_fill", "where")
 #: Functions of predictions and labels: nobody leaves out one of them.
@@ -401,7 +407,7 @@ def name_bypass(
 ) -> tuple[str, str]:
     """Return (cause, description) of a step that is left out."""
     step = region.steps[number]
-    if step.kind in _FILL_KINDS and feeds_softmax(case, region, number):
+    if step.kind in FILL_KINDS and feeds_softmax(case, region, number):
         cause = "cross-mask" if is_cross_attention(case.finding.scope) else "mask-missing"
         return cause, f"no mask ({step.name})"
     if len(others) > 1 and step.kind == "add" and case.phase == BACKWARD:

@@ -20,7 +20,7 @@ from ...region import Region, Step, StepInput
 from ..residual_sums import read_mask_factor
 from ..wave_tables import is_wave_table
 from .activations import ACTIVATION_KINDS
-from .change import Change, belongs_to_formula, feeds_softmax, list_floating_inputs
+from .change import FILL_KINDS, Change, belongs_to_formula, feeds_softmax, list_floating_inputs
 from .missing_inputs import is_mask, name_bypass
 from .quantizers import scales_quantized
 
@@ -30,7 +30,6 @@ _SCALING_KINDS = {"mul", "div"}
 _MEAN_KINDS = {"mean", "sum", "div"}
 #: Causes of steps for which there is no word: what another hypothesis says is better.
 _UNNAMED_CAUSES = {"missing-step", "missing-term"}
-_FILL_KINDS = ("masked_fill", "where")
 _ROOT_KINDS = {"rsqrt", "sqrt"}
 _NORM_KINDS = {"normalize", "rms_norm", "layer_norm"}
 #: Values before the surplus steps that are tried in place of the last one's output.
@@ -132,7 +131,7 @@ def _find_surplus_steps(case: FaultCase, region: Region) -> list[int]:
     surplus = Counter(step.kind for step in region.steps)
     surplus.subtract(case.faulty_kinds)
     if case.faithful.size == 1:
-        for kind in _FILL_KINDS:
+        for kind in FILL_KINDS:
             surplus[kind] = 0  # what a fill removes from a loss may be zero anyway
     return [
         number
