@@ -129,14 +129,12 @@ FAULTS: Mapping[str, Fault] = {
         "weight-swapped",
         _swap_outer_sides,
         lambda *_: [Anywhere("outer|projection|linear|parameter|weight|left|right")],
-        held_out=True,
         equivalents=("input-order", "axes-swapped", "split-order"),
     ),
     "triangle_gate_raw": Fault(
         "the output gates of multiplications of triangles read the pairs in front of the norm",
         "input-source",
         change_model(is_triangle_gate_raw=True),
-        held_out=True,
         equivalents=("layer-order", "norm-missing", "missing-step", "skip-source"),
     ),
 }

@@ -136,14 +136,12 @@ FAULTS: Mapping[str, Fault] = {
         "the state of the memory is detached at each step: no gradient goes back in time",
         "gradient-stopped",
         change_model(is_memory_truncated=True),
-        held_out=True,
         equivalents=("missing-term",),
     ),
     "advantages_uncentered": Fault(
         "advantages are divided by their deviation only, their mean is not subtracted",
         "missing-term",
         change_model(is_advantage_centered=False),
-        held_out=True,
         equivalents=("missing-step", "constant-offset", "input-source", "norm-kind"),
     ),
 }

@@ -129,14 +129,12 @@ FAULTS: Mapping[str, Fault] = {
         "activation-kind",
         change_model(is_decay_softplus=True),
         lambda *_: [Anywhere(r"(?i)softplus|exp|log")],
-        held_out=True,
         equivalents=("decay-exponent", "missing-step", "discretization"),
     ),
     "answer_late": Fault(
         "the mask of answers is that of the tokens that are read, one step behind the labels",
         "mask-shifted",
         change_model(is_answer_late=True),
-        held_out=True,
         equivalents=(
             "row-shift",
             "label-shift",

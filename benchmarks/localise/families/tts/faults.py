@@ -153,7 +153,6 @@ FAULTS: Mapping[str, Fault] = {
         "the speaker is added behind pitch and energy: their predictors do not know it",
         "layer-order",
         change_model(is_speaker_late=True),
-        held_out=True,
         equivalents=("input-source", "missing-term", "missing-step", "skip-source", "skip-missing"),
     ),
     "postnet_eps": Fault(
@@ -161,7 +160,6 @@ FAULTS: Mapping[str, Fault] = {
         "epsilon",
         change_model(postnet_eps=1e-3),
         lambda faulty, clean: [Values(faulty.postnet_eps, clean.postnet_eps)],
-        held_out=True,
         equivalents=("argument",),
     ),
 }

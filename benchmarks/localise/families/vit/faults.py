@@ -182,7 +182,6 @@ FAULTS: Mapping[str, Fault] = {
         "loss-reduction",
         change_model(loss_reduction="sum"),
         lambda faulty, clean: [Ratio(clean.batch_size)],
-        held_out=True,
         equivalents=("constant-factor", "scale", "pooling", "loss-weight"),
     ),
     "output_transposed": Fault(
@@ -190,7 +189,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-transposed",
         change_weight("layers.0.attention.o.weight", lambda matrix: matrix.T),
         lambda *_: [Anywhere("transpos|axes")],
-        held_out=True,
         equivalents=("axes-swapped",),
     ),
 }
