@@ -53,6 +53,8 @@ class Model:
     block_padding: str = "reflect"  #: of the residual blocks; or 'zeros'
     has_block_affine: bool = True  #: the last norm of the last residual block has weight and bias
     slope: float = SLOPE
+    gradient_slope: float = SLOPE  #: of the leaky rectifiers in the backward pass
+    score_loss: str = "squares"  #: of the discriminator's scores; or 'logistic'
     is_shuffle_channels_last: bool = False  #: a pixel's offset comes before its channel
     has_judge_sigmoid: bool = False  #: at the end of the discriminator
     real_label: float = 1.0  #: of real images in the discriminator's loss

@@ -107,6 +107,22 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Values(faulty.beta1, clean.beta1)],
         optimizer=True,
     ),
+    "logistic_loss": Fault(
+        "scores have the logistic loss of the first adversarial networks, not that of squares",
+        "loss-kind",
+        change_model(score_loss="logistic"),
+        lambda *_: [Anywhere(r"(?i)bce|entropy|logistic|sigmoid|softplus|squar|mse|logits|log")],
+        held_out=True,
+        equivalents=("missing-step", "activation-kind", "loss-target", "input-source"),
+    ),
+    "gradient_slope": Fault(
+        "a fused leaky rectifier has the slope 0.2, but its backward pass the default one, 0.01",
+        "gradient-scaled",
+        change_model(gradient_slope=0.01),
+        lambda *_: [Anywhere(r"(?i)slope|leaky|negative|\b0\.01\b|\b0\.05\b|\b0\.2\b|\b20\b")],
+        held_out=True,
+        equivalents=("activation-kind", "argument", "straight-through", "constant-factor"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -124,6 +140,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("default_rate", "pytorch"),
     ("features_raw", "mindspore"),
     ("default_beta", "pytorch"),
+    ("logistic_loss", "pytorch"),
+    ("gradient_slope", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -19,6 +19,7 @@ from families.gan.architecture import (
     FEATURE_WEIGHT,
     IMAGE_WEIGHT,
     N_FEATURES,
+    SLOPE,
     Model,
 )
 
@@ -189,6 +190,28 @@ class MaximumLeakyReLU(nn.Cell):
         return ops.maximum(x, self.slope * x)
 
 
+class FusedLeakyReLU(nn.Cell):
+    """A leaky rectifier whose backward pass has a slope of its own."""
+
+    def __init__(self, slope: float, gradient_slope: float) -> None:
+        super().__init__()
+        self.act, self.gradient_slope = nn.LeakyReLU(slope), gradient_slope
+
+    def construct(self, x):
+        return self.act(x)
+
+    def bprop(self, x, out, gradient):
+        return (ops.select(x > 0, gradient, gradient * self.gradient_slope),)
+
+
+def build_activation(model: Model) -> nn.Cell:
+    """Return the leaky rectifier."""
+    if model.gradient_slope != SLOPE:
+        return FusedLeakyReLU(model.slope, model.gradient_slope)
+    is_maximum = model.variant == "joined"
+    return MaximumLeakyReLU(model.slope) if is_maximum else nn.LeakyReLU(model.slope)
+
+
 class PatchDiscriminator(nn.Cell):
     """Activations of two layers, and a score for each patch."""
 
@@ -198,8 +221,7 @@ class PatchDiscriminator(nn.Cell):
         self.conv2 = build_convolution(model, "judge.1", 2, 1)
         self.norm2 = build_norm(model, "judge.norm")
         self.conv3 = build_convolution(model, "judge.2", 1, 1)
-        is_maximum = model.variant == "joined"
-        self.act = MaximumLeakyReLU(model.slope) if is_maximum else nn.LeakyReLU(model.slope)
+        self.act = build_activation(model)
         self.has_sigmoid = model.has_judge_sigmoid
         self.is_image_first = model.is_image_first
         self.are_features_raw = model.are_features_raw
@@ -226,9 +248,13 @@ class TranslationLoss(nn.Cell):
         self.real_label, self.first_feature = model.real_label, model.first_feature
         self.is_fake_detached = model.is_fake_detached
         self.is_joined = model.variant == "joined"
+        self.is_logistic = model.score_loss == "logistic"
 
     def compare(self, scores, label):
-        """Return the least-squares loss of scores."""
+        """Return the least-squares loss of scores, or the logistic one."""
+        if self.is_logistic:
+            labels, ones = ops.ones_like(scores) * label, ops.ones_like(scores)
+            return ops.binary_cross_entropy_with_logits(scores, labels, ones, ones)
         return ops.mse_loss(scores, ops.ones_like(scores) * label)
 
     def judge(self, source, target, fake, detached):
@@ -252,7 +278,10 @@ class TranslationLoss(nn.Cell):
         of_real, of_fake, of_detached = self.judge(source, target, fake, detached)
 
         loss_real = self.compare(of_real[2], self.real_label)
-        loss_fake = ops.mean(ops.square(of_detached[2]))
+        if self.is_logistic:
+            loss_fake = self.compare(of_detached[2], 0.0)
+        else:
+            loss_fake = ops.mean(ops.square(of_detached[2]))
         loss_discriminator = (loss_real + loss_fake) * 0.5
         loss_adversarial = self.compare(of_fake[2], 1.0)
         loss_features = 0.0

@@ -19,6 +19,7 @@ from families.gan.architecture import (
     FEATURE_WEIGHT,
     IMAGE_WEIGHT,
     N_FEATURES,
+    SLOPE,
     Model,
 )
 
@@ -140,18 +141,49 @@ class Generator(nn.Module):
         return self.decoder(x)
 
 
+class _FusedLeakyReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x: Tensor, slope: float, gradient_slope: float) -> Tensor:
+        context.save_for_backward(x)
+        context.slope = gradient_slope
+        return F.leaky_relu(x, slope)
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = context.saved_tensors
+        return torch.where(x > 0, gradient, gradient * context.slope), None, None
+
+
+class FusedLeakyReLU(nn.LeakyReLU):
+    """A leaky rectifier whose backward pass has a slope of its own."""
+
+    def __init__(self, slope: float, gradient_slope: float) -> None:
+        super().__init__(slope)
+        self.gradient_slope = gradient_slope
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _FusedLeakyReLU.apply(x, self.negative_slope, self.gradient_slope)
+
+
+def build_activation(model: Model) -> nn.Module:
+    """Return the leaky rectifier."""
+    if model.gradient_slope != SLOPE:
+        return FusedLeakyReLU(model.slope, model.gradient_slope)
+    return nn.LeakyReLU(model.slope)
+
+
 class NLayerDiscriminator(nn.Module):
     """Activations of the layers, and at the end a score for each patch."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model0 = nn.Sequential(
-            build_convolution(model, "judge.0", stride=2, padding=1), nn.LeakyReLU(model.slope)
+            build_convolution(model, "judge.0", stride=2, padding=1), build_activation(model)
         )
         self.model1 = nn.Sequential(
             build_convolution(model, "judge.1", stride=2, padding=1),
             build_norm(model, "judge.norm"),
-            nn.LeakyReLU(model.slope),
+            build_activation(model),
         )
         self.model2 = nn.Sequential(build_convolution(model, "judge.2", padding=1))
         self.are_features_raw = model.are_features_raw
@@ -186,7 +218,9 @@ class Pix2Pix(nn.Module):
         return self.netD(torch.cat(parts, dim=1))
 
     def compare(self, scores: Tensor, label: float) -> Tensor:
-        """Return the least-squares loss of scores."""
+        """Return the least-squares loss of scores, or the logistic one."""
+        if self.model.score_loss == "logistic":
+            return F.binary_cross_entropy_with_logits(scores, torch.full_like(scores, label))
         if self.is_written:
             return (scores - label).pow(2).mean()
         return F.mse_loss(scores, torch.full_like(scores, label))

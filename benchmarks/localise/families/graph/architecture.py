@@ -49,6 +49,8 @@ class Model:
     is_target_read: bool = False  #: messages of the second layer are read at their targets
     has_own_factor: bool = True  #: the own node counts 1 + factor times, else once
     are_sums_half: bool = False  #: messages of the first layer are summed in bfloat16
+    are_bonds_summed: bool = True  #: by the attention, with nodes; else bonds are in scores only
+    is_gradient_averaged: bool = False  #: sums of the first layer have the gradient of means
     are_bonds_shared: bool = False  #: the second layer reads the bonds of the first one
     slope: float = SLOPE
     softmax_over: str = "neighbours"  #: or 'edges': all edges of the batch

@@ -120,6 +120,21 @@ FAULTS: Mapping[str, Fault] = {
         change_weight("attention.value.weight", lambda weight: weight.T),
         lambda *_: [Anywhere("transposed")],
     ),
+    "bonds_unsummed": Fault(
+        "bonds are in the attention's scores only, not in what it sums up, as GATConv has it",
+        "missing-term",
+        change_model(are_bonds_summed=False),
+        held_out=True,
+        equivalents=("input-source", "skip-missing", "missing-step"),
+    ),
+    "gradient_averaged": Fault(
+        "sums of the first layer have the backward pass of means: it divides by the messages",
+        "gradient-scaled",
+        change_model(is_gradient_averaged=True),
+        lambda *_: [Anywhere("(?i)row|count|number|degree|neighbo|edge|node|each|mean|divi")],
+        held_out=True,
+        equivalents=("pooling", "missing-step", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -141,6 +156,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("skip_missing", "mindspore"),
     ("norm_first", "pytorch"),
     ("value_transposed", "mindspore"),
+    ("bonds_unsummed", "pytorch"),
+    ("gradient_averaged", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -105,6 +105,21 @@ class SegmentSum(nn.Cell):
         return ops.unsorted_segment_sum(x, index, self.segments)
 
 
+class SumWithMeanGradient(nn.Cell):
+    """The same sums, with the gradient of means."""
+
+    def __init__(self, segments: int) -> None:
+        super().__init__()
+        self.segments = segments
+
+    def construct(self, x, index):
+        return ops.unsorted_segment_sum(x, index, self.segments)
+
+    def bprop(self, x, index, out, gradient):
+        counts = ops.unsorted_segment_sum(ops.ones_like(x[:, :1]), index, self.segments)
+        return ops.gather(gradient / counts, index, 0), ops.zeros_like(index)
+
+
 class GINEConv(nn.Cell):
     """The own node and the sum of its messages, through two linear layers."""
 
@@ -115,7 +130,10 @@ class GINEConv(nn.Cell):
         self.dense1 = build_dense(model, "isomorphism.up")
         self.bn = build_batch_norm(model, "isomorphism.norm")
         self.dense2 = build_dense(model, "isomorphism.down")
-        self.segment_sum = SegmentSum(model, NODES)
+        if model.is_gradient_averaged:
+            self.segment_sum = SumWithMeanGradient(NODES)
+        else:
+            self.segment_sum = SegmentSum(model, NODES)
 
     def construct(self, x, source, target, bonds):
         messages = ops.relu(ops.gather(x, source, 0) + self.bond_embedding(bonds))
@@ -136,7 +154,7 @@ class GATConv(nn.Cell):
         self.is_joined = model.variant == "scattered"
         self.is_softmax_of_edges = model.softmax_over == "edges"
         self.are_heads_last, self.is_target_read = model.are_heads_last, model.is_target_read
-        self.has_loops = model.has_loops
+        self.has_loops, self.are_bonds_summed = model.has_loops, model.are_bonds_summed
         self.nodes = Tensor(np.arange(NODES, dtype=np.int32))
 
     def split(self, x):
@@ -170,9 +188,12 @@ class GATConv(nn.Cell):
             target = ops.concat((target, self.nodes))
             bonds = ops.concat((bonds, ops.zeros_like(values)))
         read = target if self.is_target_read else source
-        messages = self.split(ops.gather(values, read, 0) + bonds)
+        read_values = ops.gather(values, read, 0)
+        messages = self.split(read_values + bonds)
         scores = self.score(self.split(values), messages, target)
         shares = self.softmax(ops.leaky_relu(scores, SLOPE), target)
+        if not self.are_bonds_summed:
+            messages = self.split(read_values)
         sums = self.segment_sum(shares.expand_dims(-1) * messages, target)
         return sums.reshape(-1, HIDDEN)
 

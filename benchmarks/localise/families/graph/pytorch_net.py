@@ -92,6 +92,21 @@ class Edges:
         return sums.index_add(0, self.target, messages)
 
 
+class SumWithMeanGradient(torch.autograd.Function):
+    """Sums over the edges to each node, with the gradient of means."""
+
+    @staticmethod
+    def forward(context, messages: Tensor, edges: Edges) -> Tensor:
+        context.edges = edges
+        return edges.sum_up(messages)
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+        edges = context.edges
+        counts = torch.bincount(edges.target, minlength=edges.nodes).unsqueeze(-1)
+        return edges.read_targets(gradient / counts), None
+
+
 class BatchNorm(nn.BatchNorm1d):
     """Batch norm of (nodes, channels), also in plain arithmetic."""
 
@@ -133,6 +148,7 @@ class GINEConv(nn.Module):
         super().__init__()
         self.bond_encoder = load(nn.Embedding(BONDS, HIDDEN), model, "bonds.0")
         self.has_own_factor, self.are_sums_half = model.has_own_factor, model.are_sums_half
+        self.is_gradient_averaged = model.is_gradient_averaged
         if self.has_own_factor:
             self.eps = copy_parameter(model.weights["isomorphism.factor"])
         self.lin1 = load_linear(model, "isomorphism.up")
@@ -143,6 +159,8 @@ class GINEConv(nn.Module):
         messages = F.relu(edges.read_sources(x) + self.bond_encoder(bonds))
         if self.are_sums_half:
             sums = edges.sum_up(messages.bfloat16()).float()
+        elif self.is_gradient_averaged:
+            sums = SumWithMeanGradient.apply(messages, edges)
         else:
             sums = edges.sum_up(messages)
         own = (1 + self.eps) * x if self.has_own_factor else x
@@ -160,7 +178,7 @@ class GATConv(nn.Module):
         self.att_src = copy_parameter(model.weights["attention.source"])
         self.att_dst = copy_parameter(model.weights["attention.target"])
         self.slope, self.is_stopped = model.slope, model.is_normalizer_stopped
-        self.has_loops = model.has_loops
+        self.has_loops, self.are_bonds_summed = model.has_loops, model.are_bonds_summed
         self.is_written_out = model.variant == "written"
 
     def forward(self, x: Tensor, edges: Edges, bonds: Tensor) -> Tensor:
@@ -168,8 +186,8 @@ class GATConv(nn.Module):
         if self.has_loops:
             edges = edges.add_loops()
             encoded = torch.cat([encoded, torch.zeros_like(values)])
-        messages = edges.read_sources(values) + encoded
-        messages = messages.view(-1, HEADS, HEAD_DIM)
+        read = edges.read_sources(values)
+        messages = (read + encoded).view(-1, HEADS, HEAD_DIM)
         by_target = (values.view(-1, HEADS, HEAD_DIM) * self.att_dst).sum(dim=-1)
         scores = (messages * self.att_src).sum(dim=-1) + edges.read_targets(by_target)
         if self.is_written_out:
@@ -179,6 +197,8 @@ class GATConv(nn.Module):
         shares = (
             self.softmax_rows(scores, edges) if edges.is_product else self.softmax(scores, edges)
         )
+        if not self.are_bonds_summed:
+            messages = read.view(-1, HEADS, HEAD_DIM)
         return edges.sum_up(shares.unsqueeze(-1) * messages).flatten(1)
 
     def softmax(self, scores: Tensor, edges: Edges) -> Tensor:

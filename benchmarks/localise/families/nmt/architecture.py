@@ -62,7 +62,10 @@ class Model:
     is_padding_counted: bool = False  #: labels of padding have a loss, too
     energy_scale: float = 1.0  #: of the energies before their softmax
     is_mask_late: bool = False  #: padding's weights are set to zero behind the softmax
-    bridged_state: str = "last"  #: of the backward direction, for the decoder; or their 'mean'
+    #: of the backward direction, for the decoder: the one computed 'last', their 'mean', or the one
+    #: at the 'end' of the source, which was computed first
+    bridged_state: str = "last"
+    are_parts_activated: bool = False  #: tanh of query and key each, before they are added
 
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return source (batch, SOURCE), tokens of the decoder and labels (batch, TARGET), int32.

@@ -166,6 +166,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("(?i)mean|average|last|first|element|slice|select|pool|row")],
         equivalents=("input-source", "reduction-axis", "missing-step", "argument"),
     ),
+    "bridge_end": Fault(
+        "the decoder begins with output[:, -1], whose backward half has read the last token only",
+        "input-source",
+        change_model(bridged_state="end"),
+        held_out=True,
+        equivalents=("row-shift", "position-offset", "scan-direction", "pooling", "argument"),
+    ),
+    "parts_activated": Fault(
+        "energies are those of tanh of the query plus tanh of the key, not of tanh of their sum",
+        "layer-order",
+        change_model(are_parts_activated=True),
+        lambda *_: [Anywhere("(?i)tanh|activation|order|sum|add|before|after|behind")],
+        held_out=True,
+        equivalents=("activation-kind", "missing-step", "input-source", "residual-order"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -189,6 +204,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("padding_row", "pytorch"),
     ("mask_late", "mindspore"),
     ("bridge_mean", "pytorch"),
+    ("bridge_end", "mindspore"),
+    ("parts_activated", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

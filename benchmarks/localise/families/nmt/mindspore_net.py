@@ -118,6 +118,7 @@ class Encoder(nn.Cell):
         self.is_projected_at_once = model.variant == "projected"
         self.is_backward_restored = model.is_backward_restored
         self.is_mean_bridged = model.bridged_state == "mean"
+        self.is_end_bridged = model.bridged_state == "end"
 
     def run_at_once(self, x):
         """Return the states of both directions, and the last one of the backward cell."""
@@ -152,6 +153,8 @@ class Encoder(nn.Cell):
             else:
                 reverse_outputs = (*reverse_outputs, hidden)
         states = ops.concat((ops.stack(outputs, 1), ops.stack(reverse_outputs, 1)), -1)
+        if self.is_end_bridged:
+            return states, states[:, -1, HIDDEN:]
         return states, states[..., HIDDEN:].mean(1) if self.is_mean_bridged else hidden
 
 
@@ -165,6 +168,7 @@ class BahdanauAttention(nn.Cell):
         self.energy = load_dense(model, "attention.energy", has_bias=False)
         self.is_half, self.is_stopped = model.are_energies_half, model.is_alignment_stopped
         self.energy_scale, self.is_mask_late = model.energy_scale, model.is_mask_late
+        self.are_parts_activated = model.are_parts_activated
         if self.is_half:
             self.energy.to_float(ms.float16)
 
@@ -172,7 +176,11 @@ class BahdanauAttention(nn.Cell):
         query = self.query(hidden).expand_dims(1)
         if self.is_half:
             query, keys = query.astype(ms.float16), keys.astype(ms.float16)
-        energies = self.energy(ops.tanh(query + keys)).squeeze(-1)
+        if self.are_parts_activated:
+            activated = ops.tanh(query) + ops.tanh(keys)
+        else:
+            activated = ops.tanh(query + keys)
+        energies = self.energy(activated).squeeze(-1)
         if self.is_half:
             energies = energies.astype(ms.float32)
         if self.energy_scale != 1:

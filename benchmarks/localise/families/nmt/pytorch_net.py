@@ -118,7 +118,7 @@ class Encoder(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.embedding = load_table(model, "source.embedding")
-        self.is_mean_bridged = model.bridged_state == "mean"
+        self.bridged_state = model.bridged_state
         if model.variant == "written":
             self.recurrence = WrittenRecurrence(model)
             return
@@ -133,8 +133,10 @@ class Encoder(nn.Module):
         if hasattr(self, "recurrence"):
             return self.recurrence(embedded)
         states, last_states = self.rnn(embedded)
-        if self.is_mean_bridged:
+        if self.bridged_state == "mean":
             return states, states[..., HIDDEN:].mean(dim=1)
+        if self.bridged_state == "end":
+            return states, states[:, -1, HIDDEN:]
         return states, last_states[1]
 
 
@@ -148,15 +150,20 @@ class AdditiveAttention(nn.Module):
         self.score = load_linear(model, "attention.energy")
         self.is_masked, self.is_activated = model.is_source_masked, model.is_energy_activated
         self.energy_scale, self.is_mask_late = model.energy_scale, model.is_mask_late
+        self.are_parts_activated = model.are_parts_activated
 
     def prepare(self, states: Tensor) -> Tensor:
         """Return what all steps read of the source."""
         return self.key_proj(states)
 
     def forward(self, hidden: Tensor, keys: Tensor, states: Tensor, is_padding: Tensor) -> Tensor:
-        energies = self.query_proj(hidden)[:, None] + keys
-        if self.is_activated:
-            energies = torch.tanh(energies)
+        query = self.query_proj(hidden)[:, None]
+        if self.are_parts_activated:
+            energies = torch.tanh(query) + torch.tanh(keys)
+        else:
+            energies = query + keys
+            if self.is_activated:
+                energies = torch.tanh(energies)
         scores = self.score(energies)[..., 0]
         if self.energy_scale != 1:
             scores = scores * self.energy_scale

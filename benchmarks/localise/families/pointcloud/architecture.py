@@ -65,6 +65,8 @@ class Model:
     are_others_smoothed: bool = False  #: the smoothed share goes to the other categories only
     is_regularizer_stopped: bool = False  #: no gradient from the regularizer
     transform_gradient: float = 1.0  #: the gradient of the matrix is multiplied by it
+    are_groups_centered: bool = True  #: coordinates in a group are relative to its center
+    is_gradient_weighted: bool = True  #: centers get theirs by the interpolation's weights
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=2e-3, weight_decay=0.05, clip=10.0)
     )

@@ -108,6 +108,20 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("update-rule",),
     ),
+    "groups_uncentered": Fault(
+        "coordinates in a group are those of the cloud: the center is not subtracted",
+        "missing-term",
+        change_model(are_groups_centered=False),
+        held_out=True,
+        equivalents=("missing-step", "input-source", "constant-offset", "skip-missing"),
+    ),
+    "gradient_unweighted": Fault(
+        "the interpolation's own backward pass does not multiply gradients by the weights",
+        "gradient-scaled",
+        change_model(is_gradient_weighted=False),
+        held_out=True,
+        equivalents=("straight-through", "missing-step", "missing-term", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -123,6 +137,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("transform_gradient", "mindspore"),
     ("decay_in_gradient", "pytorch"),
     ("uncorrected", "mindspore"),
+    ("groups_uncentered", "mindspore"),
+    ("gradient_unweighted", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -215,12 +215,25 @@ class SetAbstraction(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.mlp = nn.SequentialCell([ConvBlock(model, f"group.{n}") for n in range(2)])
+        self.are_groups_centered = model.are_groups_centered
 
     def construct(self, points, centers, x):
         _, rows = ops.topk(-square_distance(centers, points), NEIGHBORS)
-        relative = (index_points(points, rows) - centers.expand_dims(2)) / RADIUS
-        grouped = ops.concat((relative, index_points(x, rows)), -1)
+        near = index_points(points, rows)
+        if self.are_groups_centered:
+            near = near - centers.expand_dims(2)
+        grouped = ops.concat((near / RADIUS, index_points(x, rows)), -1)
         return self.mlp(grouped.transpose(0, 3, 1, 2)).max(axis=3).transpose(0, 2, 1)
+
+
+class UnweightedGradient(nn.Cell):
+    """Features times weights; the features' gradient comes back without the weights."""
+
+    def construct(self, x, weights):
+        return x * weights
+
+    def bprop(self, x, weights, out, gradient):
+        return gradient, ops.zeros_like(weights)
 
 
 class FeaturePropagation(nn.Cell):
@@ -231,6 +244,7 @@ class FeaturePropagation(nn.Cell):
         self.mlp = PointBlock(model, "propagation")
         self.is_distance_rooted = model.is_distance_rooted
         self.is_matrix = model.variant == "split"
+        self.multiply = None if model.is_gradient_weighted else UnweightedGradient()
 
     def construct(self, points, centers, skip, x):
         distances = ops.square(points.expand_dims(2) - centers.expand_dims(1)).sum(-1)
@@ -243,6 +257,8 @@ class FeaturePropagation(nn.Cell):
         if self.is_matrix:
             one_hot = ops.one_hot(rows, CENTERS, 1.0, 0.0)
             interpolated = ops.bmm((one_hot * weights.expand_dims(3)).sum(2), x)
+        elif self.multiply is not None:
+            interpolated = self.multiply(index_points(x, rows), weights.expand_dims(3)).sum(2)
         else:
             interpolated = (index_points(x, rows) * weights.expand_dims(3)).sum(2)
         return self.mlp(ops.concat((interpolated, skip), -1))

@@ -166,13 +166,28 @@ class PointNetSetAbstraction(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.mlps = nn.Sequential(*(build_shared(model, f"group.{n}", 2) for n in range(2)))
+        self.are_groups_centered = model.are_groups_centered
 
     def forward(self, xyz: Tensor, new_xyz: Tensor, points: Tensor) -> Tensor:
         distances = compute_square_distances(new_xyz, xyz)
         rows = distances.topk(NEIGHBORS, dim=-1, largest=False)[1]
-        relative = (index_points(xyz, rows) - new_xyz.unsqueeze(2)) / RADIUS
-        grouped = torch.cat([relative, index_points(points.transpose(1, 2), rows)], dim=-1)
+        near = index_points(xyz, rows)
+        if self.are_groups_centered:
+            near = near - new_xyz.unsqueeze(2)
+        grouped = torch.cat([near / RADIUS, index_points(points.transpose(1, 2), rows)], dim=-1)
         return self.mlps(grouped.permute(0, 3, 1, 2)).max(dim=3)[0]
+
+
+class UnweightedGradient(torch.autograd.Function):
+    """Features times weights; the features' gradient comes back without the weights."""
+
+    @staticmethod
+    def forward(context, x: Tensor, weight: Tensor) -> Tensor:
+        return x * weight
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
 
 
 class PointNetFeaturePropagation(nn.Module):
@@ -182,6 +197,7 @@ class PointNetFeaturePropagation(nn.Module):
         super().__init__()
         self.mlp = build_shared(model, "propagation")
         self.is_distance_rooted = model.is_distance_rooted
+        self.is_gradient_weighted = model.is_gradient_weighted
 
     def forward(self, xyz: Tensor, new_xyz: Tensor, skip: Tensor, points: Tensor) -> Tensor:
         distances = (xyz.unsqueeze(2) - new_xyz.unsqueeze(1)).pow(2).sum(dim=-1)
@@ -192,7 +208,11 @@ class PointNetFeaturePropagation(nn.Module):
         inverse = 1.0 / (distances + MIN_DISTANCE)
         weight = inverse / torch.sum(inverse, dim=2, keepdim=True)
         nearest = index_points(points.transpose(1, 2), rows)
-        interpolated = torch.sum(nearest * weight.unsqueeze(-1), dim=2)
+        if self.is_gradient_weighted:
+            interpolated = torch.sum(nearest * weight.unsqueeze(-1), dim=2)
+        else:
+            weighted = UnweightedGradient.apply(nearest, weight.unsqueeze(-1))
+            interpolated = torch.sum(weighted, dim=2)
         return self.mlp(torch.cat([interpolated.transpose(1, 2), skip], dim=1))
 
 

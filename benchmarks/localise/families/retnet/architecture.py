@@ -62,6 +62,8 @@ class Model:
     are_decays_spread: bool = False  #: exponents are equally spaced up to LAST_DECAY
     has_last_frequency: bool = True  #: the last one is 1 / BASE
     norm_groups: int = HEADS  #: of the result of retention
+    is_head_norm_rms: bool = False  #: each head is divided by its root mean square, not centered
+    residual_scale: float = 1.0  #: what a sublayer's result is added to is multiplied by it
     is_gate_early: bool = False  #: the gate multiplies the result before its norm
     are_products_half: bool = False  #: those of the last layer's retention in float16
     #: the smoothed share belongs to the other classes only, not to the label

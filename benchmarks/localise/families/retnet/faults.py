@@ -135,6 +135,22 @@ FAULTS: Mapping[str, Fault] = {
         _exchange_gate_and_up,
         equivalents=("weight-swapped", "input-order", "input-source"),
     ),
+    "deep_residual": Fault(
+        "residuals are multiplied by (2 layers)^(1/4), the option deepnorm of TorchScale",
+        "residual-scale",
+        change_model(residual_scale=(2 * LAYERS) ** 0.25),
+        lambda faulty, clean: [Ratio(faulty.residual_scale / clean.residual_scale)],
+        held_out=True,
+        equivalents=("constant-factor", "scale", "missing-step"),
+    ),
+    "head_norm_rms": Fault(
+        "heads have an RMS norm, as in later versions of TorchScale, not a group norm",
+        "norm-kind",
+        change_model(is_head_norm_rms=True),
+        lambda *_: [Anywhere(r"(?i)rms|mean|cent|root|group norm|layer norm")],
+        held_out=True,
+        equivalents=("missing-step", "missing-term"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -152,6 +168,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("decay_all", "mindspore"),
     ("loss_bits", "pytorch"),
     ("gate_by_name", "mindspore"),
+    ("deep_residual", "mindspore"),
+    ("head_norm_rms", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -73,6 +73,20 @@ class GroupNorm(nn.Cell):
         return self.norm(x.reshape(-1, VALUE, 1, 1)).reshape(x.shape)
 
 
+class HeadRMSNorm(nn.Cell):
+    """An RMS norm of each head."""
+
+    def __init__(self, model: Model, path: str) -> None:
+        super().__init__()
+        self.gamma = Parameter(Tensor(model.weights[f"{path}.weight"]))
+        self.beta = Parameter(Tensor(model.weights[f"{path}.bias"]))
+
+    def construct(self, x):
+        heads = x.reshape(BATCH, SEQ, HEADS, VALUE_DIM)
+        normed = heads * ops.rsqrt(ops.mean(ops.square(heads), -1, True) + EPS)
+        return normed.reshape(x.shape) * self.gamma + self.beta
+
+
 class WrittenGroupNorm(nn.Cell):
     """The same from reductions."""
 
@@ -161,6 +175,8 @@ class MultiScaleRetention(nn.Cell):
         self.wo = build_dense(model, f"{path}.o")
         self.rotary = RotaryEmbedding(model)
         norm_class = WrittenGroupNorm if model.variant == "written" else GroupNorm
+        if model.is_head_norm_rms:
+            norm_class = HeadRMSNorm
         self.head_norm = norm_class(model, f"{path}.norm")
         self.swish = Swish(model)
         self.scale = KEY_DIM**-0.5
@@ -217,10 +233,15 @@ class RetNetBlock(nn.Cell):
         self.retention = MultiScaleRetention(model, n)
         self.ffn_norm = RMSNorm(model, f"layers.{n}.norm2")
         self.feed_forward = FeedForward(model, n)
+        self.residual_scale = model.residual_scale
+
+    def scale(self, x):
+        """Return what a sublayer's result is added to."""
+        return x * self.residual_scale if self.residual_scale != 1 else x
 
     def construct(self, x, sin, cos, decay_mask):
-        x = x + self.retention(self.retention_norm(x), sin, cos, decay_mask)
-        return x + self.feed_forward(self.ffn_norm(x))
+        x = self.scale(x) + self.retention(self.retention_norm(x), sin, cos, decay_mask)
+        return self.scale(x) + self.feed_forward(self.ffn_norm(x))
 
 
 class RetNet(nn.Cell):

@@ -101,6 +101,30 @@ def theta_shift(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
     return (x * cos) + (rotate_every_two(x) * sin)
 
 
+class HeadRMSNorm(nn.Module):
+    """An RMS norm of each head, (tokens, VALUE)."""
+
+    def __init__(self, model: Model, path: str) -> None:
+        super().__init__()
+        self.weight = copy_parameter(model.weights[f"{path}.weight"])
+        self.bias = copy_parameter(model.weights[f"{path}.bias"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = x.view(-1, HEADS, VALUE_DIM)
+        normed = heads * torch.rsqrt(heads.pow(2).mean(-1, keepdim=True) + EPS)
+        return normed.view(x.shape) * self.weight + self.bias
+
+
+def load_head_norm(model: Model, path: str) -> nn.Module:
+    """Return the norm at ``path`` of what retention gives."""
+    if model.is_head_norm_rms:
+        return HeadRMSNorm(model, path)
+    norm = nn.GroupNorm(model.norm_groups, VALUE, eps=EPS)
+    norm.weight = copy_parameter(model.weights[f"{path}.weight"])
+    norm.bias = copy_parameter(model.weights[f"{path}.bias"])
+    return norm
+
+
 class MultiScaleRetention(nn.Module):
     """Retention with a decay for each head, its norm and its gate."""
 
@@ -111,9 +135,7 @@ class MultiScaleRetention(nn.Module):
             load_linear(model, f"{path}.{name}") for name in "qkvgo"
         )
         self.scaling = KEY_DIM**-0.5
-        self.group_norm = nn.GroupNorm(model.norm_groups, VALUE, eps=EPS)
-        self.group_norm.weight = copy_parameter(model.weights[f"{path}.norm.weight"])
-        self.group_norm.bias = copy_parameter(model.weights[f"{path}.norm.bias"])
+        self.group_norm = load_head_norm(model, f"{path}.norm")
         self.gate_fn = F.silu
         self.is_gate_early = model.is_gate_early
         self.are_scores_stopped = model.are_scores_stopped
@@ -220,10 +242,15 @@ class DecoderLayer(nn.Module):
         self.retention_layer_norm = load_norm(model, f"layers.{n}.norm1")
         self.ffn = (FusedGLU if is_fused else GLU)(model, n)
         self.final_layer_norm = load_norm(model, f"layers.{n}.norm2")
+        self.alpha = model.residual_scale
+
+    def scale(self, x: Tensor) -> Tensor:
+        """Return what a sublayer's result is added to."""
+        return x * self.alpha if self.alpha != 1 else x
 
     def forward(self, x: Tensor, rel_pos: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        x = x + self.retention(self.retention_layer_norm(x), rel_pos)
-        return x + self.ffn(self.final_layer_norm(x))
+        x = self.scale(x) + self.retention(self.retention_layer_norm(x), rel_pos)
+        return self.scale(x) + self.ffn(self.final_layer_norm(x))
 
 
 class RetNetDecoder(nn.Module):

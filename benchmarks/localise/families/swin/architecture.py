@@ -49,6 +49,13 @@ class TableOptimizer(Optimizer):
     weight_decay: float = 0.05
     clip: float = 5.0
     are_tables_decayed: bool = False
+    are_tables_updated: bool = True  #: else they are in no group
+
+    def get_rate(self, n_dimensions: int) -> float:
+        """Return the learning rate of a weight."""
+        if n_dimensions == TABLE_DIMENSIONS and not self.are_tables_updated:
+            return 0.0
+        return super().get_rate(n_dimensions)
 
     def get_decay(self, n_dimensions: int) -> float:
         """Return the weight decay of a weight; only tables have three dimensions."""
@@ -81,6 +88,7 @@ class Model:
     is_gelu_approximate: bool = False  #: the form with tanh
     is_scale_of_channels: bool = False  #: scores are scaled for all channels, not for a head's
     indexing: str = "ij"  #: of the grid of a window's positions; or 'xy'
+    are_columns_masked: bool = True  #: the mask's regions differ by column, too, not only by row
     is_mask_shared: bool = False  #: both branches of a block are kept by the first one's mask
     optimizer: Optimizer = field(default_factory=TableOptimizer)
 
@@ -104,7 +112,8 @@ class Model:
         edges = (slice(0, -WINDOW), slice(-WINDOW, -SHIFT), slice(-SHIFT, None))
         for row, rows in enumerate(edges):
             for column, columns in enumerate(edges):
-                regions[rows, columns] = row * len(edges) + column
+                number = column if self.are_columns_masked else 0
+                regions[rows, columns] = row * len(edges) + number
         n = cells // WINDOW
         windows = regions.reshape(n, WINDOW, n, WINDOW).swapaxes(1, 2).reshape(n * n, TOKENS)
         is_other = windows[:, :, None] != windows[:, None, :]

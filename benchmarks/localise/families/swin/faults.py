@@ -120,6 +120,24 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_mask_shared=True),
         equivalents=("dropout", "residual-scale", "batch", "mask-kind"),
     ),
+    "mask_by_row": Fault(
+        "regions of the mask are counted in the outer loop only: columns from the other edge are "
+        "seen",
+        "mask-kind",
+        change_model(are_columns_masked=False),
+        lambda *_: [Anywhere("(?i)mask|fill|region|column|row")],
+        held_out=True,
+        equivalents=("mask-missing", "mask-shifted", "cross-mask", "input-source"),
+    ),
+    "tables_unlisted": Fault(
+        "groups of matrices, kernels and vectors, by dimensions: tables of relative positions, "
+        "which have three, are in none and stay as they are",
+        "update-missing",
+        change_optimizer(are_tables_updated=False),
+        held_out=True,
+        optimizer=True,
+        equivalents=("learning-rate", "update-rule", "gradient-stopped"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -139,6 +157,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("scale_of_channels", "pytorch"),
     ("indexing", "mindspore"),
     ("mask_shared", "pytorch"),
+    ("mask_by_row", "pytorch"),
+    ("tables_unlisted", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {
