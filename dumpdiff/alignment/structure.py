@@ -260,13 +260,20 @@ class _Closure:
         if not complete and self._has_op(0, ops_t) and self._has_op(1, ops_r):
             ops_t, ops_r = self._leave_out_modules(0, ops_t), self._leave_out_modules(1, ops_r)
         if len(ops_t) == len(ops_r) == 1:
-            if not complete and self._have_other_lineages(ops_t[0], ops_r[0]):
+            if not complete and self._read_others(ops_t[0], ops_r[0]):
                 return False
             level = confidence.COMPLETE_INPUTS if complete else confidence.PARTIAL_INPUTS
             return self._accept(ops_t[0], ops_r[0], level)
         if not complete or not ops_t or not ops_r:
             return False
         return self._assign(ops_t, ops_r)
+
+    def _read_others(self, t: int, r: int) -> bool:
+        """Return whether what two ops read besides partners cannot be partners."""
+        if self._have_other_lineages(t, r):
+            return True
+        inputs = self._find_unpaired_inputs(t, r)
+        return any(self._is_other_quantity(*values) for values in inputs)
 
     def _have_other_lineages(self, t: int, r: int) -> bool:
         """Return whether one op reads a value and what follows from it, the other one does not.
@@ -416,7 +423,7 @@ class _Closure:
         """Return whether one value is a mask or a count, and the other one has other numbers.
 
         A flag that hides a score is not the number that is added to hide it. Nor is a probability
-        its logarithm.
+        its logarithm, or a mask the other side's complement of this mask.
         """
         dtypes = [
             str(flow.list_column("dtype")[value])
@@ -427,7 +434,24 @@ class _Closure:
         extremes_r = prints_r.low[r], prints_r.high[r]
         if _are_exponentials(extremes_t, extremes_r) or _are_exponentials(extremes_r, extremes_t):
             return True
+        if extremes_t == extremes_r == (0, 1) and self._has_mask_elsewhere(t, r):
+            return True
         return is_discrete(dtypes[0]) != is_discrete(dtypes[1]) and extremes_t != extremes_r
+
+    def _has_mask_elsewhere(self, t: int, r: int) -> bool:
+        """Return whether two masks differ, and an open value of the other side is one of them."""
+        prints, values = (self.matching.prints_t, self.matching.prints_r), (t, r)
+        half_element = 0.5 / self.sizes[0][t]
+        if abs(prints[0].mean[t] - prints[1].mean[r]) < half_element:
+            return False
+        for side, own in enumerate(prints):
+            other, value = prints[1 - side], values[side]
+            is_equal = np.asarray(self.classes[1 - side]) < 0
+            is_equal &= (other.size == own.size[value]) & (other.low == 0) & (other.high == 1)
+            is_equal &= np.abs(other.mean - own.mean[value]) < half_element
+            if is_equal.any():
+                return True
+        return False
 
     def _has_other_gradient(self, t: int, r: int) -> bool:
         """Return whether one op is a module's backward pass, the other that of an op inside it.
@@ -484,5 +508,5 @@ def _are_exponentials(extremes: tuple[float, float], logarithms: tuple[float, fl
     """Return whether the extremes of one value are the exponentials of those of another one."""
     with np.errstate(over="ignore", invalid="ignore"):
         exponentials = np.exp(np.array(logarithms, dtype=float))
-    is_equal = np.abs(exponentials - extremes) <= _MAX_EXPONENTIAL_ERROR * np.abs(extremes)
+        is_equal = np.abs(exponentials - extremes) <= _MAX_EXPONENTIAL_ERROR * np.abs(extremes)
     return bool(is_equal.all()) and extremes[0] > 0

@@ -2,19 +2,20 @@
 
 Masked elements hold a constant that replaces minus infinity: -1e4, -65504, -1e9, the lowest number
 of the dtype, or -inf. The frameworks choose different ones, and all mean the same to a softmax:
-exp(x - max) is 0 for x 104 (float32) or 746 (float64) below the largest element. So such elements
-are set aside, but only
+exp(x - max) is 0 for x 104 (float32) or 746 (float64) below the largest element. Before a minimum,
+as that of the distances to images of other people, 1e9 or inf does the same from above. So such
+elements are set aside, but only
 
 - in values that feed a softmax or the like, or that a where or masked_fill writes or fills with;
-- where both sides have fill at the same position, at or below ``-MASK_MAGNITUDE`` and far from all
-  other elements of their tensor.
+- where both sides have fill at the same position, ``MASK_MAGNITUDE`` or more in magnitude, of one
+  sign and far from all other elements of their tensor.
 
-Everywhere else a large negative number is compared like any other.
+Everywhere else a large number is compared like any other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,7 +62,8 @@ def flag_mask_fill(flow: Flow, kinds: tuple[str, ...], rules: Rules) -> Flags:
     statistics as one of these is the same mask, read by a module call: masks are not joined to one
     class by value. ``kinds`` has the canonical kind of every op.
     """
-    may_be_fill = ~(flow.classes["min"] > -MASK_MAGNITUDE).to_numpy()
+    lows, highs = flow.classes["min"].to_numpy(), flow.classes["max"].to_numpy()
+    may_be_fill = ~((lows > -MASK_MAGNITUDE) & (highs < MASK_MAGNITUDE))
     may_be_fill &= flag_words(flow.classes["dtype"], is_floating)
     if not may_be_fill.any():
         return may_be_fill
@@ -94,8 +96,8 @@ def flag_mask_fill(flow: Flow, kinds: tuple[str, ...], rules: Rules) -> Flags:
 
 def _flag_equal_masks(flow: Flow, flags: Flags) -> Flags:
     """Return (classes,) true for values with fill that have the statistics of a flagged one."""
-    has_fill = (flow.classes["min"] <= -MASK_MAGNITUDE).to_numpy()
-    rows = np.flatnonzero(has_fill)
+    lows, highs = flow.classes["min"].to_numpy(), flow.classes["max"].to_numpy()
+    rows = np.flatnonzero((lows <= -MASK_MAGNITUDE) | (highs >= MASK_MAGNITUDE))
     columns = flow.classes.loc[rows, ["size", *STATISTICS]].fillna(0.0)
     keys = list(columns.itertuples(index=False, name=None))
     flagged_keys = {key for row, key in zip(rows, keys, strict=True) if flags[row]}
@@ -127,15 +129,31 @@ def _list_filled_values(flow: Flow, op: int, kind: str) -> list[int]:
 
 
 def find_fill_limit(array: AnyArray) -> float:
-    """Return the number at or below which elements are fill, 0 if the tensor has none.
+    """Return the number from which on elements are fill (see :func:`flag_fill`), 0 if none are.
 
-    Fill is at or below ``-MASK_MAGNITUDE``, and far from the finite elements that are not. If there
+    It is negative for fill below all other elements and positive for fill above them. Fill is
+    ``MASK_MAGNITUDE`` or more in magnitude, and far from the finite elements that are not. If there
     are elements in between, as in a model whose scores explode, only what is far from these is
     fill, or infinities alone. Integers have no fill.
     """
     if array.dtype.kind != "f":
         return 0.0
     flat = np.ravel(array, order="K")  # in the order of memory, so that a view is not copied
+    if limit := _find_low_limit(flat):
+        return limit
+    return -_find_low_limit(-flat) if flat.max(initial=0) >= MASK_MAGNITUDE else 0.0
+
+
+def flag_fill(values: AnyArray, limit: float) -> Flags:
+    """Return which values are fill, with the limit of their tensor."""
+    if limit == 0:
+        return np.zeros(values.shape, dtype=bool)
+    is_fill: Flags = values <= limit if limit < 0 else values >= limit
+    return is_fill
+
+
+def _find_low_limit(flat: AnyArray) -> float:
+    """Return the number at or below which elements are fill, 0 if none are."""
     fill = _measure_fill(flat, -MASK_MAGNITUDE)
     if not fill.is_far and fill.lowest * _GAP_SHARE <= -MASK_MAGNITUDE:
         fill = _measure_fill(flat, fill.lowest * _GAP_SHARE)
@@ -188,21 +206,30 @@ def set_aside_fill(
 ) -> tuple[Fingerprints, Fingerprints, Flags]:
     """Return the statistics of both sides, by pair, without those that mask fill decides.
 
-    ``is_candidate`` (pairs,) is true where a value may hold fill. Where the low extremes of both
-    sides are fill and differ, or are infinite, the low extremes, means and norms depend on the
-    constant: they become NaN, so that the high extreme alone is compared. The flags tell where.
-    Nothing is set aside if the means show that the sides have different numbers of fill elements.
+    ``is_candidate`` (pairs,) is true where a value may hold fill. Where the extremes of both sides
+    are fill of one sign and differ, or are infinite, these extremes, the means and norms depend on
+    the constant: they become NaN, so that the other extreme alone is compared. The flags tell
+    where. Nothing is set aside if the means show that the sides have different numbers of fill
+    elements.
     """
     prints_t, prints_r = target.take(rows_t), reference.take(rows_r)
+    is_low = is_candidate & _flag_other_constant(prints_t, prints_r)
+    is_high = is_candidate & _flag_other_constant(_negate(prints_t), _negate(prints_r))
+    is_high &= ~is_low
+    return _drop(prints_t, is_low, is_high), _drop(prints_r, is_low, is_high), is_low | is_high
+
+
+def _flag_other_constant(prints_t: Fingerprints, prints_r: Fingerprints) -> Flags:
+    """Return (pairs,) true where the low extremes are fill, as much on both sides, that differs."""
     with np.errstate(all="ignore"):
-        is_fill = is_candidate & _flag_fill_extreme(prints_t) & _flag_fill_extreme(prints_r)
+        is_fill = _flag_fill_extreme(prints_t) & _flag_fill_extreme(prints_r)
         difference = np.abs(prints_t.low - prints_r.low)
         is_same = np.isfinite(prints_r.low) & (difference <= _SAME_CONSTANT * np.abs(prints_r.low))
         # next to fill all other elements are 0; Inf / Inf and unknown means compare as false
         share_t, share_r = prints_t.mean / prints_t.low, prints_r.mean / prints_r.low
         has_other_share = np.abs(share_t - share_r) > _MAX_SHARE_DIFFERENCE
     is_set_aside: Flags = is_fill & ~is_same & ~has_other_share
-    return _drop(prints_t, is_set_aside), _drop(prints_r, is_set_aside), is_set_aside
+    return is_set_aside
 
 
 def _flag_fill_extreme(prints: Fingerprints) -> Flags:
@@ -210,17 +237,20 @@ def _flag_fill_extreme(prints: Fingerprints) -> Flags:
     return (prints.low <= -MASK_MAGNITUDE) & is_far
 
 
-def _drop(prints: Fingerprints, rows: Flags) -> Fingerprints:
-    """Return the fingerprints without low extreme, mean and norm in some rows."""
+def _negate(prints: Fingerprints) -> Fingerprints:
+    return replace(prints, high=-prints.low, low=-prints.high, mean=-prints.mean)
 
-    def drop(values: Floats) -> Floats:
-        return np.where(rows, np.nan, values)
 
-    return Fingerprints(
-        size=prints.size,
-        high=prints.high,
-        low=drop(prints.low),
-        mean=drop(prints.mean),
-        norm=drop(prints.norm),
-        evidence=prints.evidence,
+def _drop(prints: Fingerprints, is_low: Flags, is_high: Flags) -> Fingerprints:
+    """Return the fingerprints without mean, norm and the extreme that is fill, in some rows."""
+
+    def drop(values: Floats, is_dropped: Flags) -> Floats:
+        return np.where(is_dropped, np.nan, values)
+
+    return replace(
+        prints,
+        high=drop(prints.high, is_high),
+        low=drop(prints.low, is_low),
+        mean=drop(prints.mean, is_low | is_high),
+        norm=drop(prints.norm, is_low | is_high),
     )

@@ -16,7 +16,7 @@ from ..model.scaled_sums import (
     sum_products,
     sum_squares,
 )
-from .mask_fill import find_fill_limit
+from .mask_fill import find_fill_limit, flag_fill
 
 #: Elements per block: four blocks of float32 stay in a core's cache. It is also the neighborhood
 #: over which the root mean square "around" an element is taken.
@@ -81,7 +81,7 @@ def compute_metrics(
     with np.errstate(all="ignore"):
         if has_mask_fill:
             limits = find_fill_limit(t), find_fill_limit(r)
-            fill_limits = limits if min(limits) < 0 else None
+            fill_limits = limits if any(limits) else None
         totals = _Totals(tolerance, fill_limits)
         for a, b, difference in _iterate_blocks(t, r):
             totals.add(a, b, difference)
@@ -154,9 +154,8 @@ class _Totals:
         corresponds = (np.isnan(a) & np.isnan(b)) | (np.isinf(a) & (a == b))
         if self._fill_limits is not None:
             limit_a, limit_b = self._fill_limits
-            is_fill_a = (a <= limit_a) if limit_a < 0 else np.zeros(a.size, dtype=bool)
-            is_fill_b = (b <= limit_b) if limit_b < 0 else np.zeros(b.size, dtype=bool)
-            is_masked = is_fill_a & is_fill_b
+            is_fill_a, is_fill_b = flag_fill(a, limit_a), flag_fill(b, limit_b)
+            is_masked = is_fill_a & is_fill_b & ((a < 0) == (b < 0))
             self._n_masked += int(np.count_nonzero(is_masked))
             self._n_unequal_masked += int(np.count_nonzero(is_masked & (a != b)))
             corresponds |= is_masked

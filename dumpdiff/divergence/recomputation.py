@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..comparison.layouts import find_common_layout
-from ..comparison.mask_fill import find_fill_limit
+from ..comparison.mask_fill import find_fill_limit, flag_fill
 from ..graph import Flow
 from ..model.arrays import AnyArray, Flags, Floats
 from ..model.dtypes import get_unit_roundoff, is_floating
@@ -206,7 +206,7 @@ def _run_op(graph: JointGraph, node: int) -> _ExactOp | None:
     if graph.comparison.pairs["has_mask_fill"].iat[node]:
         recorded = execution.output.reshape(-1)
         limit = find_fill_limit(recorded)
-        counted = recorded > limit if limit else None
+        counted = ~flag_fill(recorded, limit) if limit else None
     output = outputs[interpretation]
     return _ExactOp(kind, call >= 0, tuple(rows), execution, interpretation, output, counted)
 

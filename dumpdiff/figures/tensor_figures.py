@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ..comparison.mask_fill import find_fill_limit
+from ..comparison.mask_fill import find_fill_limit, flag_fill
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.finding_context import DifferenceMap, Histogram
 from .histograms import Bins, count_values, merge_bins
@@ -151,9 +151,7 @@ def _split_complex(array: AnyArray) -> AnyArray:
 
 def _find_excluded(values: Floats, fill_limit: float) -> Flags | None:
     """Return which elements are mask fill or non-finite, None if there are none."""
-    excluded: Flags = ~np.isfinite(values)
-    if fill_limit < 0:
-        excluded |= values <= fill_limit
+    excluded: Flags = ~np.isfinite(values) | flag_fill(values, fill_limit)
     return excluded if excluded.any() else None
 
 

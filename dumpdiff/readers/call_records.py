@@ -337,7 +337,8 @@ def find_trusted_rows(
       before the call (``inputs_before``), such an input is distrusted only if it equals the output.
     - ``backward output`` of a PyTorch API call is what left the last autograd node of the call. It
       is often the incoming gradient, reshaped, or that of an inner call. It is trusted only if it
-      has the shape of the forward input and differs from the incoming gradient. With
+      has the shape of the forward input and differs from the incoming gradient, and only if the
+      node has no more outputs than the call has inputs: x / norm(x) ends in a division of two. With
       ``gradients_complete`` (MindSpore) the shape is enough; ``modules`` says whether gradients of
       module calls are trusted.
     """
@@ -359,6 +360,10 @@ def find_trusted_rows(
         incoming = index.find_rows(op[gradients], ["input.0"] * len(gradients))
         is_equal = _have_equal_content(tensors, gradients, incoming, _SUMMATION_TOLERANCE)
         trusted[gradients] &= (incoming < 0) | ~is_equal
+        n_outputs = np.bincount(op[gradients], minlength=len(ops))
+        is_tensor_input = (slot_kind == "input") & ~tensors["constant"].to_numpy()
+        n_inputs = np.bincount(op[is_tensor_input], minlength=len(ops))
+        trusted[gradients] &= n_outputs[op[gradients]] <= n_inputs[forward[gradients]]
 
     first_inputs = np.flatnonzero(
         (phase != BACKWARD) & (slot_kind == "input") & (slot == "input.0")

@@ -210,6 +210,23 @@ def test_a_product_inside_a_gelu_is_not_the_one_that_it_gates():
     assert close_matching(gated, own).ops_t[find_op(gated, "call.3")] < 0
 
 
+def test_a_mask_is_not_the_complement_of_one_that_the_other_side_has():
+    """One minus a mask is another quantity; where one side alone has a mask, it may be wrong."""
+    s, x = np.random.default_rng(4).standard_normal((2, 6, 5))
+    mask, linear = np.eye(6, 5), ("linear", [s], x)
+    own = record_calls(linear, ("mul", [x, mask], x * mask))
+    product = ("mul", [x, 1 - mask], x * (1 - mask))
+    for other, is_other in (
+        (record_calls(linear, ("rsub", [mask], 1 - mask), product), True),
+        (record_calls(linear, product), False),
+    ):
+        matching = start_matching(own, other)
+        closure = structure._Closure(matching, structure.find_equivalent_kinds(matching))
+        value = find_value(matching.target, "call.1", "input.1")
+        complement = find_value(matching.reference, f"call.{1 + is_other}", "input.1")
+        assert closure._is_other_quantity(value, complement) == is_other
+
+
 @pytest.mark.parametrize(
     ("values", "logarithms", "are_exponentials"),
     [

@@ -7,7 +7,7 @@ import pytest
 from traces import edit_tensors, find_op, find_tensor, find_value, load_shipped_rules
 
 from dumpdiff.alignment.values import Fingerprints
-from dumpdiff.comparison.mask_fill import find_fill_limit, flag_mask_fill, set_aside_fill
+from dumpdiff.comparison.mask_fill import find_fill_limit, flag_fill, flag_mask_fill, set_aside_fill
 from dumpdiff.graph import build_flow
 from dumpdiff.model.dtypes import is_floating
 
@@ -87,7 +87,7 @@ class TestValuesWithFill:
 
 
 class TestLimit:
-    """The number at or below which an element is fill."""
+    """The number from which on an element is fill."""
 
     SCORES = np.random.default_rng(0).standard_normal(100_000).astype(np.float32)
 
@@ -119,7 +119,16 @@ class TestLimit:
         array[np.isfinite(array)] *= np.float32(1e5)
         assert find_fill_limit(array) == -np.inf
 
-    def test_nan_and_positive_infinity_are_neither(self):
+    @pytest.mark.parametrize("fill", [1e4, 65504.0, 1e9, np.inf])
+    def test_fill_above_everything_else(self, fill):
+        limit = find_fill_limit(self.make(fill))
+        assert 9e3 <= limit <= fill
+        assert np.array_equal(flag_fill(self.make(fill), limit), self.make(fill) > 10)
+
+    def test_nothing_is_fill_without_a_limit(self):
+        assert not flag_fill(self.make(-1e9), 0.0).any()
+
+    def test_nan_and_infinity_of_the_other_sign_are_neither(self):
         array = self.make(-1e4)
         array[5], array[50_000] = np.nan, np.inf
         assert find_fill_limit(array) == -9e3
@@ -146,6 +155,16 @@ class TestStatistics:
         is_set_aside, numbers = self.set_aside(self.make(*other), self.MASKED)
         assert is_set_aside
         assert np.isnan(numbers).all()
+
+    def test_another_constant_above_everything_else_decides_the_maximum(self):
+        target, reference = self.make(0.5, np.inf, np.inf, np.inf), self.make(0.5, 1e9, 5e8, 2.3e10)
+        row = np.array([0])
+        of_target, of_reference, is_set_aside = set_aside_fill(
+            target, row, reference, row, np.array([True])
+        )
+        assert is_set_aside.all()
+        assert np.isnan([of_target.high, of_reference.high, of_target.norm]).all()
+        assert of_target.low == of_reference.low == 0.5
 
     def test_the_same_constant_with_a_score_on_top_decides_nothing(self):
         target = self.make(-10_003.0, 3.0, -5001.0, 2.3e5)

@@ -173,6 +173,28 @@ def test_backward_outputs_of_pytorch_calls_are_not_trusted_but_those_of_modules_
     assert select_slots(mindspore, "Functional.matmul.2.backward")["trusted"].all()
 
 
+@pytest.mark.parametrize("n_gradients", [1, 2])
+def test_a_call_with_more_gradients_than_inputs_ends_in_another_function(
+    tmp_path: Path, n_gradients: int
+):
+    """x / norm(x) ends in a division: its two gradients are not that of x."""
+    x = make_tensor(6, 5, Max=2.0, Min=-2.0, Mean=0.1, Norm=8.0)
+    gradients = [
+        make_tensor(6, 5, Max=1.0 + number, Min=-1.0, Mean=0.0, Norm=4.0)
+        for number in range(n_gradients)
+    ]
+    calls = {
+        "Functional.normalize.0.forward": make_call(x, output=x),
+        "Functional.normalize.0.backward": {
+            "input": [make_tensor(6, 5, Max=3.0, Min=-3.0, Mean=0.2, Norm=9.0)],
+            "output": gradients,
+        },
+    }
+    trace = read_trace(write_dump(tmp_path, calls))
+    rows = trace.tensors[trace.tensors["slot_kind"] == "output"].iloc[1:]
+    assert rows["trusted"].tolist() == ([True] if n_gradients == 1 else [False, False])
+
+
 def test_inputs_of_in_place_updates_are_recorded_before_the_call(pytorch: Trace):
     optimizer = pytorch.ops[pytorch.ops["phase"] == "optimizer"]
 

@@ -203,7 +203,9 @@ def suggest_other_sum(case: FaultCase) -> Iterator[Candidate]:
                 solutions.append((rest, numbers, coefficient))
         if solutions and is_derivative(case):
             return
-        for _, numbers, coefficient in sorted(solutions)[:_MAX_SOLUTIONS]:
+        # a missing gradient is a likelier fault than the opposite of another one, added twice
+        solutions.sort(key=lambda solution: (abs(1 + solution[2]) >= _ZERO_FACTOR, solution))
+        for _, numbers, coefficient in solutions[:_MAX_SOLUTIONS]:
             yield _describe_sum(case, [addends[number] for number in numbers], coefficient)
         if solutions:
             return

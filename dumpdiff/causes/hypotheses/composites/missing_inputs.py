@@ -42,6 +42,7 @@ _SCALING_KINDS, _OFFSET_KINDS = ("mul", "div"), ("add", "sub")
 _PRODUCT_KINDS = {"mul", "div", "neg", "cast", "reshape", "expand", "transpose", "expand_dims"}
 _PRODUCT_OPS = ("matmul", "addmm", "convolution")
 _ADDING_KINDS = ("add", "sub", "masked_fill", "where")
+_AVERAGING_KINDS = ("mean", "avg_pool")
 #: Functions of predictions and labels: nobody leaves out one of them.
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "bce_loss", "ctc_loss"}
 #: Losses that take a weight for each class.
@@ -234,6 +235,10 @@ def _name_missing_part(
     """
     if _is_neutral(case, step, step_input):
         return _name_neutral(region, step, step_input)
+    if step.kind == "pow":
+        is_mean = any(other.kind in _AVERAGING_KINDS for other in region.steps)
+        cause = "pooling" if is_mean else "activation-kind"
+        return cause, f"without {step_input.name} in {step.name} ({step.kind})"
     bias_name = _find_bias(case, step, step_input)
     if bias_name:
         return "bias-missing", f"without its bias ({bias_name})"
