@@ -1,0 +1,1 @@
+"""A decoder with low-rank adapters, trained on pairs of a chosen and a rejected answer (DPO)."""
