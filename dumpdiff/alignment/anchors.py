@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 
@@ -296,9 +298,27 @@ def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:
             is_plausible = not has_conflicting_inputs(matching, t, r)
         else:
             is_plausible = _has_common_input(matching, t, r)
+        is_plausible = is_plausible and not _are_near_by_chance(matching, t, r)
         if is_plausible and not _holds_other_numbers(matching, t, r):
             progress |= matching.pair(t, r, "near value", confidence.NEAR_VALUE)
     return progress
+
+
+def _are_near_by_chance(matching: Matching, t: int, r: int) -> bool:
+    """Return whether two classes are weights, or of shapes that do not reshape into each other.
+
+    Weights of one size that were initialized alike have near statistics, whatever they are for.
+    """
+    target, reference = matching.target, matching.reference
+    if target.list_column("parameter")[t] and reference.list_column("parameter")[r]:
+        return True
+    shape_t, shape_r = target.shapes[t], reference.shapes[r]
+    if shape_t is None or shape_r is None:
+        return False
+    lengths_t, lengths_r = ([n for n in shape if n > 1] for shape in (shape_t, shape_r))
+    ends_t, ends_r = set(accumulate(lengths_t, mul)), set(accumulate(lengths_r, mul))
+    is_reshaped = ends_t <= ends_r or ends_r <= ends_t
+    return not is_reshaped and sorted(lengths_t) != sorted(lengths_r)
 
 
 def _holds_other_numbers(matching: Matching, t: int, r: int) -> bool:

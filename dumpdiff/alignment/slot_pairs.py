@@ -51,7 +51,8 @@ def find_slot_pairs(
     their inputs where the result of the forward call is used differently: its gradient is another
     one. So are outputs where the forward calls read different values: z (h - n) and z h have other
     gradients of z. So are the gradients of what one side computes more often than the other: each
-    is a share. The gradients of paired parameters correspond, too.
+    is a share. Of what both compute several times, as two norms of one value, the gradients may
+    have each other's partners. The gradients of paired parameters correspond, too.
     """
     target, reference = matching.target, matching.reference
     calls_t = target.trace.ops["forward"].tolist()
@@ -71,7 +72,11 @@ def find_slot_pairs(
                 ):
                     continue
                 calls = (calls_t[op_t], calls_r[op_r])
-                if _differ_in_repeats(matching, gradients, *calls):
+                n_computed_t, n_computed_r = _count_computations(matching, gradients, calls)
+                if n_computed_t != n_computed_r:
+                    continue
+                has_partners = matching.classes_t[value_t] >= 0 <= matching.classes_r[value_r]
+                if has_partners and n_computed_t != {1}:
                     continue
                 if slot_kind == "input" and not _has_same_users(matching, *calls):
                     continue
@@ -289,17 +294,17 @@ def _is_contradiction(matching: Matching, value_t: int, value_r: int, slot_kind:
     return is_known_t and is_known_r
 
 
-def _differ_in_repeats(
-    matching: Matching, gradients: tuple[Gradients, Gradients], call_t: int, call_r: int
-) -> bool:
-    """Return whether one of two forward calls computes what its side computes more often."""
+def _count_computations(
+    matching: Matching, gradients: tuple[Gradients, Gradients], calls: tuple[int, int]
+) -> list[set[int]]:
+    """Return, of two forward calls, how often each side computes what they compute."""
     counts: list[set[int]] = []
     for flow, side_gradients, call in zip(
-        (matching.target, matching.reference), gradients, (call_t, call_r), strict=True
+        (matching.target, matching.reference), gradients, calls, strict=True
     ):
         values = flow.writes[call] if call >= 0 else ()
-        counts.append({side_gradients.repeats.get(value, 1) for value in values})
-    return counts[0] != counts[1]
+        counts.append({side_gradients.repeats.get(value, 1) for value in values} or {1})
+    return counts
 
 
 def _list_contradicting_ops(matching: Matching) -> list[tuple[int, int]]:

@@ -321,6 +321,10 @@ def _is_ones_like(kind: str) -> bool:
     return kind == "Torch.ones_like"
 
 
+def _is_product(kind: str) -> bool:
+    return kind.rpartition(".")[2].strip("_").lower() in ("mul", "rmul", "imul", "multiply")
+
+
 def find_trusted_rows(
     ops: pd.DataFrame,
     tensors: pd.DataFrame,
@@ -341,6 +345,8 @@ def find_trusted_rows(
       node has no more outputs than the call has inputs: x / norm(x) ends in a division of two. With
       ``gradients_complete`` (MindSpore) the shape is enough; ``modules`` says whether gradients of
       module calls are trusted.
+    - A product of a value with itself has a gradient for each factor, which are shares of that of
+      the value. A square has the whole one.
     """
     trusted = np.ones(len(tensors), dtype=bool)
     index = SlotIndex(tensors)
@@ -364,6 +370,11 @@ def find_trusted_rows(
         is_tensor_input = (slot_kind == "input") & ~tensors["constant"].to_numpy()
         n_inputs = np.bincount(op[is_tensor_input], minlength=len(ops))
         trusted[gradients] &= n_outputs[op[gradients]] <= n_inputs[forward[gradients]]
+    calls = forward[gradients]
+    first, second = (index.find_rows(calls, [slot] * len(calls)) for slot in ("input.0", "input.1"))
+    is_square = _have_equal_content(tensors, first, second, 0.0) & (first >= 0) & (second >= 0)
+    is_square &= np.fromiter(map(_is_product, kind[gradients]), dtype=bool, count=len(gradients))
+    trusted[gradients[is_square]] = False
 
     first_inputs = np.flatnonzero(
         (phase != BACKWARD) & (slot_kind == "input") & (slot == "input.0")

@@ -13,7 +13,9 @@ from traces import (
     find_tensors_like,
     find_value,
     load_shipped_rules,
+    record_calls,
     scale_result,
+    scale_tensors,
     start_matching,
 )
 
@@ -180,6 +182,29 @@ class TestByNearness:
         anchors.pair_by_value(pairs)
         anchors.pair_by_near_value(pairs, runs_diverged=True)
         assert find_partner(pairs, RESIDUAL) == -1
+
+    @pytest.mark.parametrize(
+        ("shape", "is_chance"),
+        [((2, 8, 2, 8), False), ((16, 1, 16), False), ((8, 8, 2, 2), False), ((64, 4), True)],
+    )
+    def test_values_whose_shapes_are_no_reshapes_are_near_by_chance(self, shape, is_chance):
+        x = np.random.default_rng(3).standard_normal((2, 8, 2, 8))
+        own = record_calls(("exp", [x + 1], x))
+        other = record_calls(("exp", [x + 2], (1.01 * x).reshape(shape)))
+        pairs = start_matching(own, other)
+        values = (
+            find_value(flow, "call.0", "output.0") for flow in (pairs.target, pairs.reference)
+        )
+        assert anchors._are_near_by_chance(pairs, *values) == is_chance
+
+    def test_weights_that_were_initialized_alike_are_not_paired(self, trace):
+        clean_trace = trace("pt_none")
+        name = "Functional.linear.4.forward"
+        rows = find_tensors_like(clean_trace, name, "input.1")
+        pairs = start_matching(scale_tensors(clean_trace, rows, 1.01), clean_trace)
+        anchors.pair_by_value(pairs)
+        anchors.pair_by_near_value(pairs, runs_diverged=True)
+        assert pairs.classes_t[find_value(pairs.target, name, "input.1")] == -1
 
 
 class TestByACommonFactor:

@@ -12,6 +12,8 @@ from traces import (
     scale_tensors,
 )
 
+from dumpdiff.alignment import slot_pairs
+
 SILU, DOWN = "Functional.silu.1.forward", "Functional.linear.13.forward"
 GATE, UP = "Functional.linear.11.forward", "Functional.linear.12.forward"
 NUMBERS = ["max", "min", "mean", "norm"]
@@ -68,6 +70,19 @@ class TestInput:
         damaged = edit_tensors(clean_trace, row, **numbers)
         sides = (clean_trace, damaged) if swapped else (damaged, clean_trace)
         assert (SILU, SILU, "input") in describe(align_traces(*sides))
+
+
+def test_of_calls_that_run_several_times_partners_of_others_are_no_contradiction(
+    trace, monkeypatch
+):
+    """Which of two norms of one value is which does not show."""
+    clean_trace = trace("pt_none")
+    other = find_tensor(clean_trace, UP, "output.0")
+    numbers = {name: clean_trace.tensors[name].iat[other] for name in NUMBERS}
+    damaged = edit_tensors(clean_trace, find_tensor(clean_trace, SILU, "input.0"), **numbers)
+    assert (SILU, SILU, "input") in describe(align_traces(damaged, clean_trace))
+    monkeypatch.setattr(slot_pairs, "_count_computations", lambda *_: [{2}, {2}])
+    assert (SILU, SILU, "input") not in describe(align_traces(damaged, clean_trace))
 
 
 def test_an_output_that_no_op_reads_is_compared_with_the_output_of_the_other_side(trace):

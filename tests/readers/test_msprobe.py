@@ -195,6 +195,25 @@ def test_a_call_with_more_gradients_than_inputs_ends_in_another_function(
     assert rows["trusted"].tolist() == ([True] if n_gradients == 1 else [False, False])
 
 
+@pytest.mark.parametrize(("factor", "is_trusted"), [(1.0, False), (2.0, True)])
+def test_the_gradients_of_a_product_of_a_value_with_itself_are_shares(
+    tmp_path: Path, factor: float, is_trusted: bool
+):
+    x = make_tensor(6, 5, Max=2.0, Min=-2.0, Mean=0.1, Norm=8.0)
+    other = make_tensor(6, 5, Max=2.0 * factor, Min=-2.0, Mean=0.1, Norm=8.0)
+    gradient = make_tensor(6, 5, Max=1.0, Min=-1.0, Mean=0.0, Norm=4.0)
+    calls = {
+        "Tensor.__mul__.0.forward": make_call(x, other, output=x),
+        "Tensor.__mul__.0.backward": {
+            "input": [make_tensor(6, 5, Max=3.0, Min=-3.0, Mean=0.2, Norm=9.0)],
+            "output": [gradient, gradient],
+        },
+    }
+    trace = read_trace(write_dump(tmp_path, calls))
+    rows = trace.tensors[trace.tensors["slot_kind"] == "output"].iloc[1:]
+    assert rows["trusted"].tolist() == [is_trusted, is_trusted]
+
+
 def test_inputs_of_in_place_updates_are_recorded_before_the_call(pytorch: Trace):
     optimizer = pytorch.ops[pytorch.ops["phase"] == "optimizer"]
 
