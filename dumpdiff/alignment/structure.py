@@ -441,14 +441,14 @@ class _Closure:
     def _has_mask_elsewhere(self, t: int, r: int) -> bool:
         """Return whether two masks differ, and an open value of the other side is one of them."""
         prints, values = (self.matching.prints_t, self.matching.prints_r), (t, r)
-        half_element = 0.5 / self.sizes[0][t]
-        if abs(prints[0].mean[t] - prints[1].mean[r]) < half_element:
+        size = self.sizes[0][t]  # which the dump may say is 0
+        if abs(prints[0].mean[t] - prints[1].mean[r]) * size < 0.5:  # not even one element differs
             return False
         for side, own in enumerate(prints):
             other, value = prints[1 - side], values[side]
             is_equal = np.asarray(self.classes[1 - side]) < 0
             is_equal &= (other.size == own.size[value]) & (other.low == 0) & (other.high == 1)
-            is_equal &= np.abs(other.mean - own.mean[value]) < half_element
+            is_equal &= np.abs(other.mean - own.mean[value]) * size < 0.5
             if is_equal.any():
                 return True
         return False
