@@ -298,8 +298,9 @@ def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:
             is_plausible = not has_conflicting_inputs(matching, t, r)
         else:
             is_plausible = _has_common_input(matching, t, r)
-        is_plausible = is_plausible and not _are_near_by_chance(matching, t, r)
-        if is_plausible and not _holds_other_numbers(matching, t, r):
+        if not is_plausible or _are_near_by_chance(matching, t, r):
+            continue
+        if not _holds_other_numbers(matching, t, r):
             progress |= matching.pair(t, r, "near value", confidence.NEAR_VALUE)
     return progress
 

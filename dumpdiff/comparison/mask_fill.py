@@ -34,10 +34,10 @@ _READING_KINDS = frozenset({"exp", "logsumexp", "cross_entropy", "topk"})
 _READING_CLASS = "softmax"
 #: Inputs of an attention operator that are no masks: query, key and value.
 _ATTENTION_KIND, _ATTENTION_OPERANDS = "attention", ("input.0", "input.1", "input.2")
-#: Kinds that write fill.
-_FILLING_KINDS = frozenset({"where", "masked_fill"})
+#: Kinds that put fill, or another value, where a mask says so.
+FILLING_KINDS = frozenset({"where", "masked_fill"})
 #: Kinds that leave fill in its place, besides those that only move elements.
-_KEEPING_KINDS = _FILLING_KINDS | {
+_KEEPING_KINDS = FILLING_KINDS | {
     "add", "sub", "mul", "div", "maximum", "minimum", "clamp", "tril", "triu", "setitem",
 }  # fmt: skip
 #: In a tensor with fill, no other element is larger in magnitude than half of the weakest fill.
@@ -75,7 +75,7 @@ def flag_mask_fill(flow: Flow, kinds: tuple[str, ...], rules: Rules) -> Flags:
     reading_ops = is_relevant & op_kinds.flag(
         lambda kind: kind in _READING_KINDS or rules.get_kind_class(kind) == _READING_CLASS
     )
-    other_ops = op_kinds.flag(lambda kind: kind == _ATTENTION_KIND or kind in _FILLING_KINDS)
+    other_ops = op_kinds.flag(lambda kind: kind == _ATTENTION_KIND or kind in FILLING_KINDS)
     pending = flow.list_reads(np.flatnonzero(reading_ops))[0].tolist()
     for op in np.flatnonzero(is_relevant & other_ops & ~reading_ops).tolist():
         pending += _list_filled_values(flow, op, kinds[op])
@@ -139,9 +139,7 @@ def find_fill_limit(array: AnyArray) -> float:
     if array.dtype.kind != "f":
         return 0.0
     flat = np.ravel(array, order="K")  # in the order of memory, so that a view is not copied
-    if limit := _find_low_limit(flat):
-        return limit
-    return -_find_low_limit(-flat) if flat.max(initial=0) >= MASK_MAGNITUDE else 0.0
+    return _find_low_limit(flat, 1) or -_find_low_limit(flat, -1)
 
 
 def flag_fill(values: AnyArray, limit: float) -> Flags:
@@ -152,11 +150,11 @@ def flag_fill(values: AnyArray, limit: float) -> Flags:
     return is_fill
 
 
-def _find_low_limit(flat: AnyArray) -> float:
-    """Return the number at or below which elements are fill, 0 if none are."""
-    fill = _measure_fill(flat, -MASK_MAGNITUDE)
+def _find_low_limit(flat: AnyArray, sign: int) -> float:
+    """Return the number at or below which elements times ``sign`` are fill, 0 if none are."""
+    fill = _measure_fill(flat, sign, -MASK_MAGNITUDE)
     if not fill.is_far and fill.lowest * _GAP_SHARE <= -MASK_MAGNITUDE:
-        fill = _measure_fill(flat, fill.lowest * _GAP_SHARE)
+        fill = _measure_fill(flat, sign, fill.lowest * _GAP_SHARE)
     if fill.is_far:
         return fill.limit
     return -np.inf if fill.has_infinity else 0.0
@@ -164,7 +162,7 @@ def _find_low_limit(flat: AnyArray) -> float:
 
 @dataclass(frozen=True)
 class _Fill:
-    """The elements of a tensor at or below a limit, and the others."""
+    """The elements of a tensor, times a sign, at or below a limit, and the others."""
 
     limit: float
     lowest: float  #: the lowest finite element at or below the limit, 0 if there is none
@@ -178,10 +176,10 @@ class _Fill:
         return self.weakest > -np.inf and self.peak <= -_GAP_SHARE * self.weakest
 
 
-def _measure_fill(array: AnyArray, limit: float) -> _Fill:
+def _measure_fill(array: AnyArray, sign: int, limit: float) -> _Fill:
     lowest, weakest, peak, has_infinity = 0.0, -np.inf, 0.0, False
     for start in range(0, array.size, _BLOCK):
-        block = array[start : start + _BLOCK]
+        block = array[start : start + _BLOCK] if sign > 0 else -array[start : start + _BLOCK]
         low, high = float(block.min()), float(block.max())
         if limit < low and high < np.inf:  # false if there is a NaN
             peak = max(peak, high, -low)

@@ -17,10 +17,12 @@ import numpy as np
 import pandas as pd
 
 from ..model.arrays import AnyArray, Flags, Floats, Ints, Objects, wrap_object
-from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, Problem
+from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, Problem, flag_words
 from ..tensor_files.npy import validate_shape
 from .stack_frames import Site
 
+#: Names of products, without underscores around them.
+_PRODUCT_NAMES = {"mul", "rmul", "imul", "multiply"}
 #: Python's in-place operators (language reference 3.3.8), and assignment to elements.
 _IN_PLACE_DUNDERS = {
     "__iadd__", "__isub__", "__imul__", "__imatmul__", "__itruediv__", "__ifloordiv__", "__imod__",
@@ -322,7 +324,7 @@ def _is_ones_like(kind: str) -> bool:
 
 
 def _is_product(kind: str) -> bool:
-    return kind.rpartition(".")[2].strip("_").lower() in ("mul", "rmul", "imul", "multiply")
+    return kind.rpartition(".")[2].strip("_").lower() in _PRODUCT_NAMES
 
 
 def find_trusted_rows(
@@ -370,11 +372,11 @@ def find_trusted_rows(
         is_tensor_input = (slot_kind == "input") & ~tensors["constant"].to_numpy()
         n_inputs = np.bincount(op[is_tensor_input], minlength=len(ops))
         trusted[gradients] &= n_outputs[op[gradients]] <= n_inputs[forward[gradients]]
-    calls = forward[gradients]
+    shares = gradients[flag_words(pd.Series(kind[gradients], dtype=object), _is_product)]
+    calls = forward[shares]
     first, second = (index.find_rows(calls, [slot] * len(calls)) for slot in ("input.0", "input.1"))
     is_square = _have_equal_content(tensors, first, second, 0.0) & (first >= 0) & (second >= 0)
-    is_square &= np.fromiter(map(_is_product, kind[gradients]), dtype=bool, count=len(gradients))
-    trusted[gradients[is_square]] = False
+    trusted[shares[is_square]] = False
 
     first_inputs = np.flatnonzero(
         (phase != BACKWARD) & (slot_kind == "input") & (slot == "input.0")

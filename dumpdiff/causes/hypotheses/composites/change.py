@@ -39,8 +39,6 @@ _MOVED_KINDS = {
     "relu", "gelu", "silu", "sigmoid", "tanh", "elu", "leaky_relu", "softplus", "softmax",
     "dropout", "layer_norm", "rms_norm", "batch_norm", "group_norm", "instance_norm", "normalize",
 }  # fmt: skip
-#: Kinds of ops that put a number, or another value, where a mask says so.
-FILL_KINDS = ("masked_fill", "where")
 LOSS_KINDS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 
 

@@ -12,11 +12,12 @@ from itertools import combinations, product
 
 import numpy as np
 
+from ....comparison.mask_fill import FILLING_KINDS
 from ....model.arrays import AnyArray
 from ....model.formatting import format_first_numbers
 from ...fault_case import FaultCase
 from ...region import Region, Step, StepInput
-from .change import FILL_KINDS, Change
+from .change import Change
 
 #: Kinds of ops whose whole numbers follow from floating values: noise, or the fault itself, changes
 #: them, and they are no cause.
@@ -29,7 +30,7 @@ _LOSS_KINDS = {"cross_entropy", "nll_loss", "bce_loss", "ctc_loss", "one_hot"}
 _LOOKUP_KINDS = {"gather_rows", "gather_elements", "gather_nd", "embedding_bag"}
 #: Kinds that sum rows up behind indices; rows of negative numbers are left out when they are run.
 _SUM_KINDS = {"segment_sum", "scatter_add"}
-_MASKING_KINDS = {*FILL_KINDS, "attention"}
+_MASKING_KINDS = {*FILLING_KINDS, "attention"}
 #: Places by which numbers may be shifted, and numbers that may be added to them.
 _SHIFTS = (1, -1, 2, -2)
 #: Fewest numbers of a tensor that is shifted, and share of them that must fit a shift: others come

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ....comparison.mask_fill import FILLING_KINDS
 from ....operators.softmax import softmax
 from ...fault_case import FaultCase
 from ...region import Region
-from .change import FILL_KINDS, Change
+from .change import Change
 
 #: Kinds that hide scores: by a number in their place, or by one that is added to them.
-_MASKING_KINDS = {*FILL_KINDS, "add"}
+_MASKING_KINDS = {*FILLING_KINDS, "add"}
 
 
 def list_late_masks(case: FaultCase, region: Region) -> Iterator[Change]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ....comparison.mask_fill import FILLING_KINDS
 from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ....operators.activations import sigmoid
@@ -16,7 +17,6 @@ from ...region import Region, Step, StepInput
 from ..attention import is_cross_attention
 from .activations import ACTIVATION_KINDS, is_soft_cap
 from .change import (
-    FILL_KINDS,
     Change,
     belongs_to_formula,
     compute_with,
@@ -41,7 +41,7 @@ _SCALING_KINDS, _OFFSET_KINDS = ("mul", "div"), ("add", "sub")
 #: Kinds of ops that lead from a rate to its exponential.
 _PRODUCT_KINDS = {"mul", "div", "neg", "cast", "reshape", "expand", "transpose", "expand_dims"}
 _PRODUCT_OPS = ("matmul", "addmm", "convolution")
-_ADDING_KINDS = ("add", "sub", "masked_fill", "where")
+_ADDING_KINDS = {"add", "sub", *FILLING_KINDS}
 _AVERAGING_KINDS = ("mean", "avg_pool")
 #: Functions of predictions and labels: nobody leaves out one of them.
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "bce_loss", "ctc_loss"}
@@ -412,7 +412,7 @@ def name_bypass(
 ) -> tuple[str, str]:
     """Return (cause, description) of a step that is left out."""
     step = region.steps[number]
-    if step.kind in FILL_KINDS and feeds_softmax(case, region, number):
+    if step.kind in FILLING_KINDS and feeds_softmax(case, region, number):
         cause = "cross-mask" if is_cross_attention(case.finding.scope) else "mask-missing"
         return cause, f"no mask ({step.name})"
     if len(others) > 1 and step.kind == "add" and case.phase == BACKWARD:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ....comparison.mask_fill import FILLING_KINDS
 from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ...fault_case import FaultCase, compute_residual
@@ -20,7 +21,7 @@ from ...region import Region, Step, StepInput
 from ..residual_sums import read_mask_factor
 from ..wave_tables import is_wave_table
 from .activations import ACTIVATION_KINDS
-from .change import FILL_KINDS, Change, belongs_to_formula, feeds_softmax, list_floating_inputs
+from .change import Change, belongs_to_formula, feeds_softmax, list_floating_inputs
 from .missing_inputs import is_mask, name_bypass
 from .quantizers import scales_quantized
 
@@ -131,7 +132,7 @@ def _find_surplus_steps(case: FaultCase, region: Region) -> list[int]:
     surplus = Counter(step.kind for step in region.steps)
     surplus.subtract(case.faulty_kinds)
     if case.faithful.size == 1:
-        for kind in FILL_KINDS:
+        for kind in FILLING_KINDS:
             surplus[kind] = 0  # what a fill removes from a loss may be zero anyway
     return [
         number
