@@ -179,7 +179,7 @@ def _measure_fused_statistics(
     size, is_noise = 0.0, False
     for old_value, update in side.updates.items():
         if update.new_weight in new_values:
-            size = max(size, _measure_change(prints, update.new_weight, old_value))
+            size = max(size, measure_change(prints, update.new_weight, old_value))
             is_noise |= _holds_noise(side.flow, find_second_moment(prints, update), noise)
     return size, _MAX_ELEMENT_ERROR * size * is_noise
 
@@ -312,11 +312,11 @@ def _measure_steps_by_statistics(
         (prints_t, new_weight.target, new_weight.old_target),
         (prints_r, new_weight.reference, new_weight.old_reference),
     ):
-        sizes.append(_measure_change(prints, new_value, old_value))
+        sizes.append(measure_change(prints, new_value, old_value))
     return min(sizes), max(sizes)
 
 
-def _measure_change(prints: Fingerprints, new_value: int, old_value: int) -> float:
+def measure_change(prints: Fingerprints, new_value: int, old_value: int) -> float:
     """Return how far the statistics of two values of one side are apart."""
     new, old = np.array([new_value]), np.array([old_value])
     return float(measure_differences(prints, new, prints, old).get_largest()[0])

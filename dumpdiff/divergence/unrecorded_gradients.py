@@ -1,16 +1,18 @@
 """Parameters that one side does not train and the other does.
 
 Without a gradient they are frozen or detached, or a record was lost; with one, they are no
-parameters of the optimizer.
+parameters of the optimizer, or its update leaves them as they were.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..alignment import Alignment
+from ..comparison.new_weights import measure_change
 from ..graph import Flow, find_returned_gradients, is_used_by_update
 from ..graph.module_paths import find_common_path
 from ..model.finding import Cause, Finding
@@ -22,6 +24,8 @@ from .locations import MAX_NAMED_OPS
 _MAX_NAMES = 3
 #: The update says so itself: what it leaves out was not lost by the recorder.
 _CONFIDENCE = 0.9
+#: Norms of gradients that are nothing but rounding errors differ by more.
+_MAX_NORM_ERROR = 0.05
 _SIDES = ("target", "reference")
 
 
@@ -34,6 +38,7 @@ class UnrecordedGradients:
     #: of those that the side's update leaves out, too, while it reads others: they are not trained
     untrained_names: tuple[str, ...]
     skipped_names: tuple[str, ...]  #: of those with a gradient that the side's update leaves out
+    unchanged_names: tuple[str, ...]  #: of those that are the same after the side's update
     n_parameters: int  #: of the side
 
 
@@ -56,7 +61,7 @@ def find_unrecorded_gradients(alignment: Alignment) -> tuple[UnrecordedGradients
         partners = _PartnerIndex.from_alignment(alignment, position)
         has_updates = OPTIMIZER in flow.phases
         has_updates = has_updates and any(map(flow.is_read_by_update, parameters.values()))
-        names: tuple[list[str], list[str], list[str]] = ([], [], [])
+        names: tuple[list[str], ...] = ([], [], [], [])
         for name, value in parameters.items():
             partners_of_value = partners.get(value)
             if trained_partners.isdisjoint(partners_of_value):
@@ -68,10 +73,14 @@ def find_unrecorded_gradients(alignment: Alignment) -> tuple[UnrecordedGradients
                     names[is_left_out].append(name)
             elif is_left_out and _is_skipped(alignment, position, value, partners_of_value):
                 names[2].append(name)
-        unrecorded, untrained, skipped = map(tuple, names)
+            elif _is_unchanged(alignment, position, value, partners_of_value):
+                names[3].append(name)
         if any(names):
+            unrecorded, untrained, skipped, unchanged = map(tuple, names)
             sides.append(
-                UnrecordedGradients(position, unrecorded, untrained, skipped, len(parameters))
+                UnrecordedGradients(
+                    position, unrecorded, untrained, skipped, unchanged, len(parameters)
+                )
             )
     return tuple(sides)
 
@@ -115,6 +124,41 @@ def _is_skipped(alignment: Alignment, position: int, value: int, partners: set[i
     )
 
 
+def _is_unchanged(alignment: Alignment, position: int, value: int, partners: set[int]) -> bool:
+    """Return whether the update of only this side leaves a parameter as it was.
+
+    Both sides have the same gradient of it, which is not 0, and what the other update changes is
+    more than rounding.
+    """
+    own_updates, other_updates = (
+        alignment.sides[side].updates for side in (position, 1 - position)
+    )
+    if value not in own_updates or not own_updates[value].is_unchanged:
+        return False
+    other_prints = alignment.fingerprints[1 - position]
+    return any(
+        other_updates[partner].new_weight >= 0
+        and measure_change(other_prints, other_updates[partner].new_weight, partner)
+        > alignment.tolerance
+        and (
+            _has_equal_gradient(alignment, position, value)
+            or _has_equal_gradient(alignment, 1 - position, partner)
+        )
+        for partner in partners & other_updates.keys()
+    )
+
+
+def _has_equal_gradient(alignment: Alignment, position: int, value: int) -> bool:
+    """Return whether the gradient of a parameter is not 0, and has a partner of its norm."""
+    gradient = alignment.sides[position].gradients.by_value.get(value, -1)
+    prints, other_prints = (alignment.fingerprints[side] for side in (position, 1 - position))
+    return any(
+        math.isclose(prints.norm[gradient], other_prints.norm[partner], rel_tol=_MAX_NORM_ERROR)
+        and prints.norm[gradient] > 0
+        for partner in _PartnerIndex.from_alignment(alignment, position).get(gradient)
+    )
+
+
 def describe_unrecorded_gradients(sides: Sequence[UnrecordedGradients]) -> list[str]:
     """Return a sentence for each side whose record may lack gradients of parameters."""
     return [
@@ -137,6 +181,7 @@ def insert_untrained_parameters(
     """
     untrained = [_describe_untrained(alignment, side) for side in sides if side.untrained_names]
     skipped = [_describe_skipped(alignment, side) for side in sides if side.skipped_names]
+    skipped += [_describe_unchanged(alignment, side) for side in sides if side.unchanged_names]
     if not untrained and not skipped:
         return tuple(findings)
     first_findings = [f for f in findings if f.phase == FORWARD and f.kind != "isolated"]
@@ -201,10 +246,33 @@ def _describe_skipped(alignment: Alignment, side: UnrecordedGradients) -> Findin
     )
 
 
+def _describe_unchanged(alignment: Alignment, side: UnrecordedGradients) -> Finding:
+    """Return the finding of the parameters that a side's update leaves as they were."""
+    names, own, other = side.unchanged_names, _SIDES[side.position], _SIDES[1 - side.position]
+    first_names = format_names(names, _MAX_NAMES)
+    return replace(
+        _build_finding(alignment, side.position, names, (OPTIMIZER, OPTIMIZER)),
+        title=f"the optimizer of the {own} does not change {len(names)} of {side.n_parameters} "
+        f"parameters: {first_names}; that of the {other} does",
+        evidence=(
+            f"in the {own} they are recorded after the update, with the values from before it",
+            f"in the {other} their values after the update are others",
+        ),
+        causes=(
+            Cause(
+                "update-missing",
+                f"{first_names}: the update of the {own} is 0, as with a learning rate of 0; "
+                f"the {other} changes them",
+                0.0,
+            ),
+        ),
+    )
+
+
 def _build_finding(
     alignment: Alignment, position: int, names: Sequence[str], phases: tuple[str, str]
 ) -> Finding:
-    """Return a finding of parameters of a side, at the ops that read them.
+    """Return a finding of parameters of a side, at the ops that read them or write them.
 
     ``phases`` are those of the ops of this side and of the other.
     """
@@ -213,8 +281,8 @@ def _build_finding(
     values = [flow.parameter_values[name] for name in names]
     partner_values = sorted(set().union(*(partners.get(value) for value in values)))
     ops = (
-        _name_readers(flow, values, phases[0]),
-        _name_readers(_get_flow(alignment, 1 - position), partner_values, phases[1]),
+        _name_users(flow, values, phases[0]),
+        _name_users(_get_flow(alignment, 1 - position), partner_values, phases[1]),
     )
     return Finding(
         rank=0,
@@ -233,12 +301,13 @@ def _build_finding(
     )
 
 
-def _name_readers(flow: Flow, values: Sequence[int], phase: str) -> tuple[str, ...]:
-    """Return the names of the ops of a phase that read some values, in order."""
-    readers = {op for value in values for op in flow.consumers[value]}
-    readers_of_phase = [op for op in sorted(readers) if flow.phases[op] == phase]
+def _name_users(flow: Flow, values: Sequence[int], phase: str) -> tuple[str, ...]:
+    """Return the names of the ops of a phase that read some values or write them, in order."""
+    users = {op for value in values for op in flow.consumers[value]}
+    users |= {int(flow.producers[value]) for value in values} - {-1}
+    users_of_phase = [op for op in sorted(users) if flow.phases[op] == phase]
     names = flow.trace.ops["name"]
-    return tuple(str(names.iat[op]) for op in readers_of_phase[:MAX_NAMED_OPS])
+    return tuple(str(names.iat[op]) for op in users_of_phase[:MAX_NAMED_OPS])
 
 
 def _get_flow(alignment: Alignment, position: int) -> Flow:

@@ -23,6 +23,7 @@ class Update:
 
     new_weight: int  #: -1 if it was not recorded, or equals the old weight
     states: tuple[int, ...]  #: moments and the like after the step, in order of execution
+    is_unchanged: bool = False  #: the new weight was recorded, and equals the old one
 
 
 def list_kept_values(update: Update) -> tuple[int, ...]:
@@ -77,10 +78,10 @@ def find_updates(flow: Flow, gradient_of: Mapping[int, int]) -> dict[int, Update
     memory = _follow_memory(flow)
     updates = {}
     for weight, gradient in gradient_of.items():
-        if flow.producers[weight] >= 0:
+        if flow.producers[weight] >= 0 and flow.phases[flow.producers[weight]] != OPTIMIZER:
             continue
         update = _find_update(flow, memory, weight, gradient)
-        if update.new_weight >= 0 or update.states:
+        if update.new_weight >= 0 or update.states or update.is_unchanged:
             updates[weight] = update
     return updates
 
@@ -125,7 +126,8 @@ def _find_named_updates(flow: Flow, names: Sequence[str]) -> dict[int, Update]:
             continue
         new_weight = new_values.get(name, -1)
         state = sorted(states[name], key=lambda value: (int(flow.producers[value]), value))
-        updates[weight] = Update(new_weight if new_weight != weight else -1, tuple(state))
+        is_unchanged = new_weight == weight
+        updates[weight] = Update(-1 if is_unchanged else new_weight, tuple(state), is_unchanged)
     return updates
 
 
@@ -161,7 +163,7 @@ def _find_update(flow: Flow, memory: _Memory, weight: int, gradient: int) -> Upd
     """Return what the optimizer computes from a weight or its gradient and keeps.
 
     Between the backward pass and the update, ranks may add up the gradient, and clipping may
-    scale it.
+    scale it. If a call of the optimizer has the weight itself as result, it left it as it was.
     """
     reached_values = {weight: None, gradient: None}
     todo = [weight, gradient]
@@ -180,14 +182,15 @@ def _find_update(flow: Flow, memory: _Memory, weight: int, gradient: int) -> Upd
                 todo.append(result)
     new_weight, states = -1, []
     for value in reached_values:
-        if value not in memory.final_values:
+        if value == weight or value not in memory.final_values:
             continue
         origin = memory.origins[value]
         if origin == weight:
             new_weight = value
         elif origin < 0 or _is_before_step(flow, origin):
             states.append(value)
-    return Update(new_weight, tuple(sorted(states, key=lambda value: int(flow.producers[value]))))
+    states.sort(key=lambda value: int(flow.producers[value]))
+    return Update(new_weight, tuple(states), is_unchanged=int(flow.producers[weight]) >= 0)
 
 
 def _is_before_step(flow: Flow, value: int) -> bool:

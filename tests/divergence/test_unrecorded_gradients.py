@@ -66,3 +66,29 @@ class TestUntrainedParameters:
     def test_what_the_record_lacks_after_a_difference_is_none_of_its_own(self, result):
         """The gradient of the embedding is not recorded; the update reads it."""
         assert {finding.phase for finding in result.findings} == {"backward"}
+
+
+@pytest.mark.parametrize(
+    ("still", "moved"),
+    [
+        ("ms_update_assign_sub_still", "pt_update_sgd"),
+        ("pt_update_adam_still", "ms_update_adam"),
+    ],
+)
+class TestUnchangedParameters:
+    """With a learning rate of 0 the update leaves vectors as they were."""
+
+    def test_they_are_a_finding_in_either_direction(self, trace, still, moved):
+        for is_exchanged in (False, True):
+            traces = (trace(moved), trace(still)) if is_exchanged else (trace(still), trace(moved))
+            (finding,) = locate_divergence(*traces).findings
+            own, other = ("reference", "target") if is_exchanged else ("target", "reference")
+            assert finding.phase == "optimizer"
+            assert finding.title.startswith(f"the optimizer of the {own} does not change")
+            assert finding.title.endswith(f"that of the {other} does")
+            assert [cause.name for cause in finding.causes] == ["update-missing"]
+            assert all((finding.target_ops, finding.reference_ops))
+
+    def test_what_neither_side_changes_is_none(self, trace, still, moved):
+        assert locate_divergence(trace(still), trace(still)).findings == ()
+        assert locate_divergence(trace(moved), trace(moved)).findings == ()
