@@ -74,8 +74,8 @@ class Model:
     is_input_gated: bool = False  #: large attention multiplies the block's input; MindSpore only
     is_skip_last: bool = False  #: the long skip begins behind the groups; MindSpore only
     epsilon: float = EPSILON  #: of the loss of pixels; PyTorch only
-    edge_padding: str = "replicate"  #: or 'zeros'; MindSpore only
-    are_features_constant: bool = False  #: no gradient of the loss of features; PyTorch only
+    edge_padding: str = "replicate"  #: or 'zeros'; PyTorch only
+    are_features_constant: bool = False  #: no gradient of the loss of features; MindSpore only
     is_cut_passed: bool = False  #: the gradient passes the cut to 0..1 as it is; MindSpore only
     branch_gradient: float = 1.0  #: factor of the gradient of channel branches; PyTorch only
     target_origin: tuple[int, int] = (FACTOR * ORIGIN[0], FACTOR * ORIGIN[1])

@@ -207,14 +207,11 @@ class EdgeLoss(nn.Cell):
         super().__init__()
         kernels = np.tile(np.stack((SOBEL, SOBEL.T))[:, None], (COLORS, 1, 1, 1))
         self.kernels = Tensor(kernels, ms.float32)
-        self.has_zeros = model.edge_padding == "zeros"
         self.pad = nn.ReplicationPad2d(1)
         self.is_of_error = model.variant == "products"
 
     def differentiate(self, x):
         """Return both derivatives of each color."""
-        if self.has_zeros:
-            return ops.conv2d(x, self.kernels, pad_mode="pad", padding=1, groups=COLORS)
         return ops.conv2d(self.pad(x), self.kernels, groups=COLORS)
 
     def construct(self, outputs, targets):
@@ -263,6 +260,7 @@ class FeatureLoss(nn.Cell):
         super().__init__()
         self.net = FeatureNet(model)
         self.cut = PassingCut() if model.is_cut_passed else None
+        self.are_features_constant = model.are_features_constant
 
     def construct(self, outputs, targets):
         cut = ops.clamp(outputs, 0.0, 1.0) if self.cut is None else self.cut(outputs)
@@ -270,7 +268,10 @@ class FeatureLoss(nn.Cell):
         wanted = self.net(ops.clamp(targets, 0.0, 1.0))
         loss = 0.0
         for n in range(len(JUDGE_CHANNELS)):
-            loss += ops.l1_loss(features[n], wanted[n])
+            feature = features[n]
+            if self.are_features_constant:
+                feature = ops.stop_gradient(feature)
+            loss += ops.l1_loss(feature, ops.stop_gradient(wanted[n]))
         return loss
 
 

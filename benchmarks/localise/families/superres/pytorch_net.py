@@ -328,8 +328,11 @@ class GradientLoss(nn.Module):
         kernels = torch.stack((kernel, kernel.t())).unsqueeze(1).repeat(COLORS, 1, 1, 1)
         self.register_buffer("kernels", kernels)
         self.variant = model.variant
+        self.has_zeros = model.edge_padding == "zeros"
 
     def get_gradients(self, x: Tensor) -> Tensor:
+        if self.has_zeros:
+            return F.conv2d(x, self.kernels, padding=1, groups=COLORS)
         x = F.pad(x, (1, 1, 1, 1), mode="replicate")
         if self.variant == "written":
             return slice_sobel(x)
@@ -353,7 +356,6 @@ class PerceptualLoss(nn.Module):
         self.register_buffer("mean", torch.tensor(FEATURE_MEAN).view(1, COLORS, 1, 1))
         self.register_buffer("std", torch.tensor(FEATURE_STD).view(1, COLORS, 1, 1))
         self.is_joined = model.variant == "joined"
-        self.are_features_constant = model.are_features_constant
 
     def extract(self, x: Tensor) -> list[Tensor]:
         x = (x.clamp(0, 1) - self.mean) / self.std
@@ -367,8 +369,7 @@ class PerceptualLoss(nn.Module):
         if self.is_joined:
             pairs = [both.chunk(2) for both in self.extract(torch.cat((x, y)))]
             return torch.stack([F.l1_loss(a, b) for a, b in pairs]).sum()
-        with torch.set_grad_enabled(not self.are_features_constant):
-            features = self.extract(x)
+        features = self.extract(x)
         with torch.no_grad():
             targets = self.extract(y)
         loss = F.l1_loss(features[0], targets[0])
