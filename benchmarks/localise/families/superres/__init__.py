@@ -1,0 +1,1 @@
+"""Image super-resolution: channel and large-kernel attention, pixel shuffle, three losses."""
