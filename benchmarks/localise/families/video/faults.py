@@ -12,10 +12,9 @@ from families.video.architecture import HIDDEN, TIMES, Model
 
 
 def _copy_space_to_time(model: Model) -> Model:
-    """Give the attention over time of the second block the weights of that over space."""
+    """Give the second block's attention over time the output layer of that over space."""
     copied = {
-        f"blocks.1.time.{name}.{kind}": model.weights[f"blocks.1.space.{name}.{kind}"]
-        for name in "qkvo"
+        f"blocks.1.time.o.{kind}": model.weights[f"blocks.1.space.o.{kind}"]
         for kind in ("weight", "bias")
     }
     return replace(model, weights={**model.weights, **copied})
@@ -91,7 +90,7 @@ FAULTS: Mapping[str, Fault] = {
         equivalents=("label-smoothing", "loss-kind", "missing-term", "input-source"),
     ),
     "space_copied": Fault(
-        "attention over time has the weights of that over space, as for an image checkpoint",
+        "attention over time has the output layer of that over space: a key matched by its end",
         "weight-swapped",
         _copy_space_to_time,
         equivalents=("input-source",),

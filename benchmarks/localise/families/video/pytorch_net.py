@@ -189,17 +189,24 @@ class TimeSformer(nn.Module):
         return logits, self.order_head(frames).squeeze(-1)
 
 
-class _FusedCrossEntropy(torch.autograd.Function):
+class _HardGradient(torch.autograd.Function):
     @staticmethod
     def forward(context, logits: Tensor, target: Tensor) -> Tensor:
-        context.save_for_backward(logits, target)
-        return F.cross_entropy(logits, target)
+        context.save_for_backward(target)
+        return logits.view_as(logits)
 
     @staticmethod
     def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
-        logits, target = context.saved_tensors
+        (target,) = context.saved_tensors
         hard_target = F.one_hot(target.argmax(dim=1), CLASSES)
-        return gradient * (logits.softmax(dim=1) - hard_target) / len(logits), None
+        return gradient + (target - hard_target) / len(target), None
+
+
+class HardGradient(nn.Module):
+    """Logits as they are; the gradient of their mean loss becomes that for the largest target."""
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return _HardGradient.apply(logits, target)
 
 
 class SoftTargetCrossEntropy(nn.Module):
@@ -208,11 +215,11 @@ class SoftTargetCrossEntropy(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.label_smoothing = SMOOTHING if model.is_smoothed_again else 0.0
-        self.is_fused = model.is_gradient_hard
+        self.hard_gradient = HardGradient() if model.is_gradient_hard else None
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        if self.is_fused:
-            return _FusedCrossEntropy.apply(logits, target)
+        if self.hard_gradient is not None:
+            logits = self.hard_gradient(logits, target)
         return F.cross_entropy(logits, target, label_smoothing=self.label_smoothing)
 
 
