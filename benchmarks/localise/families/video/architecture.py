@@ -65,15 +65,15 @@ class Model:
     is_time_first: bool = False  #: tokens in the order (time, space); MindSpore only
     is_skip_early: bool = False  #: space adds to what came before time; MindSpore only
     pooling_axis: int = 1  #: of the softmax of scores (batch, time, 1); MindSpore only
-    has_diagonal: bool = False  #: pairs of a time with itself; MindSpore only
     is_copy_gradient_mean: bool = False  #: of the class token's copies; MindSpore only
+    is_order_detached: bool = False  #: no gradient from the order to features; MindSpore only
     is_first_copy_taken: bool = (
         False  #: the class token gets what its first copy gets; PyTorch only
     )
     scale_dim: int = HEAD_DIM  #: scores are divided by its root; PyTorch only
     is_smoothed_again: bool = False  #: the loss smooths the smoothed targets; PyTorch only
     is_pooling_detached: bool = False  #: no gradient to the weights of times; PyTorch only
-    is_gradient_hard: bool = False  #: that of the loss is for the largest target; PyTorch only
+    has_diagonal: bool = False  #: pairs of a time with itself; PyTorch only
     is_time_interleaved: bool = False  #: positions in time repeated one by one; PyTorch only
 
     def batch(self) -> tuple[np.ndarray, ...]:

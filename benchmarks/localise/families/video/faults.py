@@ -83,11 +83,11 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_pooling_detached=True),
         equivalents=("missing-term",),
     ),
-    "hard_gradient": Fault(
-        "the fused loss is one for hard labels: its gradient is that for the largest target alone",
-        "loss-target",
-        change_model(is_gradient_hard=True),
-        equivalents=("label-smoothing", "loss-kind", "missing-term", "input-source"),
+    "order_detached": Fault(
+        "the head of the order reads detached features, as a probe does: none learns from it",
+        "gradient-stopped",
+        change_model(is_order_detached=True),
+        equivalents=("missing-term",),
     ),
     "space_copied": Fault(
         "attention over time has the output layer of that over space: a key matched by its end",
@@ -107,14 +107,14 @@ CASES: tuple[tuple[str, str], ...] = (
     ("time_first", "mindspore"),
     ("skip_early", "mindspore"),
     ("pooling_axis", "mindspore"),
-    ("order_diagonal", "mindspore"),
+    ("order_detached", "mindspore"),
     ("copy_gradient", "mindspore"),
     ("space_copied", "mindspore"),
     ("first_copy", "pytorch"),
     ("scale_dim", "pytorch"),
     ("smoothed_again", "pytorch"),
     ("pooling_detached", "pytorch"),
-    ("hard_gradient", "pytorch"),
+    ("order_diagonal", "pytorch"),
     ("time_interleaved", "pytorch"),
 )
 

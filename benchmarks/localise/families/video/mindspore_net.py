@@ -299,6 +299,7 @@ class VideoTransformer(nn.Cell):
         self.head = SummedHead(model) if is_written else ClipHead(model)
         self.order = build_dense(model, "order")
         self.is_time_first = model.is_time_first
+        self.is_order_detached = model.is_order_detached
 
     def embed(self, clips):
         """Return the tokens with their positions, the times of a patch next to each other."""
@@ -316,15 +317,18 @@ class VideoTransformer(nn.Cell):
             x = layer(x)
         x = self.norm(x)
         frames = x[:, 1:].reshape(BATCH, PATCHES, TIMES, HIDDEN).mean(1)
-        return self.head(x[:, 0], self.pooling(frames)), self.order(frames)
+        logits = self.head(x[:, 0], self.pooling(frames))
+        if self.is_order_detached:
+            frames = ops.stop_gradient(frames)
+        return logits, self.order(frames)
 
 
 class OrderLoss(nn.Cell):
     """Softplus of an earlier time's score minus a later one's, the mean over the pairs."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        mask = np.triu(np.ones((TIMES, TIMES), np.float32), 0 if model.has_diagonal else 1)
+        mask = np.triu(np.ones((TIMES, TIMES), np.float32), 1)
         self.mask, self.count = Tensor(mask), BATCH * float(mask.sum())
         self.softplus = ops.Softplus()
 
@@ -363,7 +367,7 @@ class NetWithMixupLoss(nn.Cell):
         self.network = VideoTransformer(model)
         self.on_value = Tensor(1.0 - SMOOTHING + SMOOTHING / CLASSES, ms.float32)
         self.off_value = Tensor(SMOOTHING / CLASSES, ms.float32)
-        self.order_loss = PairOrderLoss() if is_written else OrderLoss(model)
+        self.order_loss = PairOrderLoss() if is_written else OrderLoss()
         self.loss = (
             WrittenCrossEntropy()
             if is_written

@@ -189,48 +189,14 @@ class TimeSformer(nn.Module):
         return logits, self.order_head(frames).squeeze(-1)
 
 
-class _HardGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(context, logits: Tensor, target: Tensor) -> Tensor:
-        context.save_for_backward(target)
-        return logits.view_as(logits)
-
-    @staticmethod
-    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
-        (target,) = context.saved_tensors
-        hard_target = F.one_hot(target.argmax(dim=1), CLASSES)
-        return gradient + (target - hard_target) / len(target), None
-
-
-class HardGradient(nn.Module):
-    """Logits as they are; the gradient of their mean loss becomes that for the largest target."""
-
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return _HardGradient.apply(logits, target)
-
-
-class SoftTargetCrossEntropy(nn.Module):
-    """Cross entropy of logits and soft targets."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.label_smoothing = SMOOTHING if model.is_smoothed_again else 0.0
-        self.hard_gradient = HardGradient() if model.is_gradient_hard else None
-
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        if self.hard_gradient is not None:
-            logits = self.hard_gradient(logits, target)
-        return F.cross_entropy(logits, target, label_smoothing=self.label_smoothing)
-
-
 class MixupLoss(nn.Module):
     """The loss of mixed clips, and that of the order of times."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = TimeSformer(model)
-        self.criterion = SoftTargetCrossEntropy(model)
-        self.pairs = torch.triu_indices(TIMES, TIMES, offset=1)
+        self.label_smoothing = SMOOTHING if model.is_smoothed_again else 0.0
+        self.pairs = torch.triu_indices(TIMES, TIMES, offset=0 if model.has_diagonal else 1)
 
     def forward(self, clips: Tensor, labels: Tensor, lam: Tensor) -> Tensor:
         weight = lam.view(-1, 1, 1, 1, 1)
@@ -241,7 +207,8 @@ class MixupLoss(nn.Module):
         target = target * lam[:, None] + target.flip(0) * (1.0 - lam[:, None])
         earlier, later = self.pairs
         order_loss = F.softplus(scores[:, earlier] - scores[:, later]).mean()
-        return self.criterion(logits, target) + ORDER_WEIGHT * order_loss
+        loss = F.cross_entropy(logits, target, label_smoothing=self.label_smoothing)
+        return loss + ORDER_WEIGHT * order_loss
 
 
 class SelfAttention(nn.Module):
