@@ -58,9 +58,9 @@ class Model:
     name: str
     weights: Mapping[str, np.ndarray]
     #: '' as a user writes it first; 'written' (MindSpore): tubelets by reshaping and a linear
-    #: layer, norms and losses written out, one projection for q, k and v, mint and einsum, the head
-    #: as a sum; 'separate' (PyTorch): Hugging Face's names, q, k and v apart, fused attention,
-    #: tokens as (time, space) with the class token apart, losses written out
+    #: layer, norms and losses written out, one projection for q, k and v, mint, the head as a sum;
+    #: 'separate' (PyTorch): Hugging Face's names, q, k and v apart, fused attention, tokens as
+    #: (time, space) with the class token apart, losses written out
     variant: str = ""
     is_time_first: bool = False  #: tokens in the order (time, space); MindSpore only
     is_skip_early: bool = False  #: space adds to what came before time; MindSpore only

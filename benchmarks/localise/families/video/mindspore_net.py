@@ -146,11 +146,13 @@ class JointAttention(nn.Cell):
 
     def construct(self, x):
         rows, tokens = x.shape[:2]
-        qkv = mint.reshape(self.in_proj(x), (rows, tokens, 3 * HEADS, HEAD_DIM))
-        q, k, v = mint.split(qkv, HEADS, dim=2)
-        scores = mint.einsum("bqhd,bkhd->bhqk", q, k) / HEAD_DIM**0.5
-        probabilities = mint.nn.functional.softmax(scores, dim=-1)
-        context = mint.einsum("bhqk,bkhd->bqhd", probabilities, v)
+        q, k, v = mint.chunk(self.in_proj(x), 3, dim=-1)
+        q = mint.transpose(mint.reshape(q, (rows, tokens, HEADS, HEAD_DIM)), 1, 2)
+        k = mint.reshape(k, (rows, tokens, HEADS, HEAD_DIM))
+        v = mint.transpose(mint.reshape(v, (rows, tokens, HEADS, HEAD_DIM)), 1, 2)
+        scores = mint.matmul(q, mint.permute(k, (0, 2, 3, 1))) / HEAD_DIM**0.5
+        context = mint.matmul(mint.nn.functional.softmax(scores, dim=-1), v)
+        context = mint.transpose(context, 1, 2)
         return self.out_proj(mint.reshape(context, (rows, tokens, HIDDEN)))
 
 
