@@ -1,0 +1,1 @@
+"""A video classifier with divided attention in space and time, pooled over time by attention."""
