@@ -71,7 +71,7 @@ class Attention(nn.Cell):
         self.scale = model.cross_scale if path == "decoder.1.cross" else 1.0
         self.is_softmax_half = model.is_cross_softmax_half and path == "decoder.1.cross"
         self.is_batched = model.variant == "decomposition"
-        self.is_bias_mask = model.is_cross_mask_inverted and path.endswith("cross")
+        self.is_mask_inverted = model.is_cross_mask_inverted and path.endswith("cross")
         self.wq = build_linear(model, f"{path}.q")
         self.wk = build_linear(model, f"{path}.k")
         self.wv = build_linear(model, f"{path}.v")
@@ -88,8 +88,8 @@ class Attention(nn.Cell):
             scores = ops.matmul(q, k.transpose(0, 1, 3, 2))
             if self.scale != 1:
                 scores = scores * self.scale
-            if self.is_bias_mask:
-                scores = ops.masked_fill(scores, bias, MASKED)
+            if self.is_mask_inverted:
+                scores = ops.masked_fill(scores, ops.equal(bias, 0), MASKED)
             elif bias is not None:
                 scores = scores + bias
             if self.is_softmax_half:
@@ -233,7 +233,6 @@ class EncoderDecoder(nn.Cell):
         self.tok_embeddings = nn.Embedding(*values.shape, embedding_table=Tensor(values))
         self.encoder, self.decoder = Encoder(model), Decoder(model)
         self.head_scale = model.head_scale
-        self.is_cross_mask_inverted = model.is_cross_mask_inverted
         self.scaled_gradient = None
         if model.source_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.source_gradient)
@@ -244,8 +243,6 @@ class EncoderDecoder(nn.Cell):
         encoded = self.encoder(self.tok_embeddings(source), source_bias)
         if self.scaled_gradient is not None:
             encoded = self.scaled_gradient(encoded)
-        if self.is_cross_mask_inverted:
-            source_bias = mask.expand_dims(1).expand_dims(1).astype(ms.bool_)
         hidden = self.decoder(self.tok_embeddings(tokens), encoded, source_bias)
         if self.head_scale != 1:
             hidden = hidden * self.head_scale

@@ -116,7 +116,7 @@ class Attention(nn.Module):
         self.model, self.stack = model, stack
         self.scale = model.cross_scale if path == "decoder.1.cross" else 1.0
         self.q, self.o = (build_linear(model, f"{path}.{name}") for name in "qo")
-        self.is_bias_mask = model.is_cross_mask_inverted and path.endswith("cross")
+        self.is_mask_inverted = model.is_cross_mask_inverted and path.endswith("cross")
         self.is_fused = model.variant == "fused"
         if self.is_fused:
             self.kv = build_fused_linear(model, [f"{path}.k", f"{path}.v"])
@@ -182,8 +182,8 @@ class Attention(nn.Module):
             scores = torch.matmul(q, k.transpose(3, 2))
             if self.scale != 1:
                 scores = scores * self.scale
-            if self.is_bias_mask:
-                scores = scores.masked_fill(bias, torch.finfo(scores.dtype).min)
+            if self.is_mask_inverted:
+                scores = scores.masked_fill(bias == 0, torch.finfo(scores.dtype).min)
             elif bias is not None:
                 scores = scores + bias
             y = torch.matmul(F.softmax(scores.float(), dim=-1).type_as(scores), v)
@@ -352,8 +352,6 @@ class EncoderDecoder(nn.Module):
         encoded = self.encoder(self.shared(source), mask_bias)
         if model.source_gradient != 1:
             encoded = scaled_gradient(encoded, model.source_gradient)
-        if model.is_cross_mask_inverted:
-            mask_bias = mask[:, None, None, :].bool()
         hidden = self.decoder(self.shared(tokens), encoded, mask_bias)
         if model.head_scale != 1:
             hidden = hidden * model.head_scale
