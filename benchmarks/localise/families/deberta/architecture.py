@@ -67,6 +67,8 @@ class Model:
     are_position_scores_half: bool = False  #: both scores with positions in float16
     is_key_table_stopped: bool = False  #: no gradient from position keys to the table
     decoder_gradient: float = 1.0  #: of the table of words from the decoder is multiplied by it
+    are_decoder_keys_stopped: bool = False  #: no gradient from the mask decoder's keys and values
+    are_positions_early: bool = False  #: words have absolute positions, too, before their norm
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=get_warmup_rate(1), eps=1e-6, clip=1.0)
     )

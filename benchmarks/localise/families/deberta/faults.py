@@ -118,6 +118,20 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("weight-decay",),
     ),
+    "decoder_keys_stopped": Fault(
+        "the mask decoder takes keys and values from detached states of the encoder",
+        "gradient-stopped",
+        change_model(are_decoder_keys_stopped=True),
+        held_out=True,
+        equivalents=("missing-term",),
+    ),
+    "positions_early": Fault(
+        "absolute positions are added to the words, too: position_biased_input has its default",
+        "missing-term",
+        change_model(are_positions_early=True),
+        held_out=True,
+        equivalents=("missing-step", "skip-missing", "input-source", "layer-order"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -133,6 +147,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("decoder_gradient", "pytorch"),
     ("warmup_step", "pytorch"),
     ("decay_in_gradient", "mindspore"),
+    ("decoder_keys_stopped", "mindspore"),
+    ("positions_early", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -205,6 +205,8 @@ class Deberta(nn.Cell):
         self.blocks = nn.CellList([TransformerBlock(model, n) for n in range(LAYERS)])
         self.absolute_table = Parameter(Tensor(model.weights["positions.weight"]))
         self.have_keys_positions = model.decoder_keys == "positions"
+        self.are_keys_stopped = model.are_decoder_keys_stopped
+        self.are_positions_early = model.are_positions_early
 
     def construct(self, tokens, mask):
         keep = mask.astype(ms.float32)
@@ -213,14 +215,18 @@ class Deberta(nn.Cell):
         relative = self.relative_table
         if self.relative_norm is not None:
             relative = self.relative_norm(relative)
-        x = self.embedding_norm(ops.gather(self.embedding_table, tokens, 0))
-        x = x * keep.expand_dims(-1)
+        x = ops.gather(self.embedding_table, tokens, 0)
+        if self.are_positions_early:
+            x = x + self.absolute_table
+        x = self.embedding_norm(x) * keep.expand_dims(-1)
         for n in range(LAYERS - 1):
             x = self.blocks[n](x, is_hidden, x, relative)
         encoded = self.blocks[LAYERS - 1](x, is_hidden, x, relative)
         queries = x + self.absolute_table
         if self.have_keys_positions:
             x = queries
+        if self.are_keys_stopped:
+            x = ops.stop_gradient(x)
         for _ in range(DECODER_STEPS):
             queries = self.blocks[LAYERS - 1](x, is_hidden, queries, relative)
         return encoded, queries, self.embedding_table

@@ -77,16 +77,18 @@ class Gelu(nn.Module):
 
 
 class DebertaEmbeddings(nn.Module):
-    """Words, normed; padding is 0."""
+    """Words, with or without absolute positions, normed; padding is 0."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.word_embeddings = load_table(model, "words")
         self.LayerNorm = load_norm(model, "words.norm")
 
-    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        x = self.LayerNorm(self.word_embeddings(tokens))
-        return x * mask.unsqueeze(2).to(x.dtype)
+    def forward(self, tokens: Tensor, mask: Tensor, *positions: Tensor) -> Tensor:
+        x = self.word_embeddings(tokens)
+        for table in positions:
+            x = x + table
+        return self.LayerNorm(x) * mask.unsqueeze(2).to(x.dtype)
 
 
 class DisentangledSelfAttention(nn.Module):
@@ -279,10 +281,12 @@ class DebertaModel(nn.Module):
         self.embeddings = DebertaEmbeddings(model)
         self.encoder = DebertaEncoder(model)
 
-    def forward(self, tokens: Tensor, mask: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
+    def forward(
+        self, tokens: Tensor, mask: Tensor, *positions: Tensor
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
         extended = mask.unsqueeze(1).unsqueeze(2)
         pair_mask = (extended * extended.squeeze(-2).unsqueeze(-1)).bool()
-        states, rel_embeddings = self.encoder(self.embeddings(tokens, mask), pair_mask)
+        states, rel_embeddings = self.encoder(self.embeddings(tokens, mask, *positions), pair_mask)
         return states, rel_embeddings, pair_mask
 
 
@@ -297,6 +301,7 @@ class EnhancedMaskDecoder(nn.Module):
         self.LayerNorm = load_norm(model, "transform.norm")
         self.bias = copy_parameter(model.weights["decoder.bias"])
         self.have_keys_positions = model.decoder_keys == "positions"
+        self.are_keys_stopped = model.are_decoder_keys_stopped
         self.gradient = model.decoder_gradient
 
     def forward(
@@ -305,6 +310,8 @@ class EnhancedMaskDecoder(nn.Module):
         query_states = x + self.position_embeddings.weight
         if self.have_keys_positions:
             x = query_states
+        if self.are_keys_stopped:
+            x = x.detach()
         for _ in range(DECODER_STEPS):
             query_states = encoder.layer[-1](x, mask, query_states, encoder.relative_pos, rel)
         y = self.LayerNorm(self.transform_act_fn(self.dense(query_states)))
@@ -335,10 +342,13 @@ class DebertaForPreTraining(nn.Module):
         self.lm_predictions = EnhancedMaskDecoder(model)
         self.mask_predictions = ReplacedTokenHead(model)
         self.are_labels_ignored = model.are_labels_ignored
+        self.are_positions_early = model.are_positions_early
         self.is_weighted = model.variant == "fused"
 
     def forward(self, tokens: Tensor, mask: Tensor, labels: Tensor, replaced: Tensor) -> Tensor:
-        states, rel_embeddings, pair_mask = self.deberta(tokens, mask)
+        positions = self.lm_predictions.position_embeddings.weight
+        early_positions = (positions,) if self.are_positions_early else ()
+        states, rel_embeddings, pair_mask = self.deberta(tokens, mask, *early_positions)
         table = self.deberta.embeddings.word_embeddings.weight
         logits = self.lm_predictions(
             states[-2], pair_mask, self.deberta.encoder, table, rel_embeddings

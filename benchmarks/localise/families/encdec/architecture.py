@@ -66,6 +66,7 @@ class Model:
     are_labels_shifted: bool = False  #: in the loss, too, as for a model of a decoder only
     is_encoder_causal: bool = False  #: a token of the encoder does not see later ones
     is_shared_bias_stopped: bool = False  #: only the encoder's first layer trains its position bias
+    is_cross_mask_inverted: bool = False  #: the decoder attends to nothing but padding
 
     @property
     def head_dim(self) -> int:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from claims import Anywhere, Ratio, Values, Words
 
 from families.encdec.architecture import Model
 from families.fault import Change, Fault, change_model, change_weight
+
+SENTINELS = 10  #: tokens at the end of the vocabulary that stand for spans; the first one is last
+
+
+def _reverse_sentinels(table: np.ndarray) -> np.ndarray:
+    """Put the rows of the sentinels into ascending order."""
+    table[-SENTINELS:] = table[-SENTINELS:][::-1].copy()
+    return table
 
 
 def _swap_weights(first: str, second: str) -> Change:
@@ -182,6 +191,29 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-stopped",
         change_model(is_shared_bias_stopped=True),
     ),
+    "mask_inverted": Fault(
+        "the mask of tokens goes to an operator that hides where it is true: only padding is seen",
+        "cross-mask",
+        change_model(is_cross_mask_inverted=True),
+        lambda *_: [Anywhere("(?i)mask|padding|fill|hid|bias|invert")],
+        held_out=True,
+        equivalents=(
+            "mask-kind",
+            "mask-fill",
+            "mask-missing",
+            "missing-step",
+            "missing-term",
+            "input-source",
+        ),
+    ),
+    "sentinels_reversed": Fault(
+        "rows of the sentinels loaded in ascending order; the tokenizer counts from the last one",
+        "weight-rows",
+        change_weight("embedding.weight", _reverse_sentinels),
+        lambda *_: [Anywhere("row|order")],
+        held_out=True,
+        equivalents=("row-shift", "weight-swapped", "scan-direction"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -213,6 +245,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("labels_shifted", "pytorch"),
     ("encoder_causal", "mindspore"),
     ("shared_bias_stopped", "pytorch"),
+    ("mask_inverted", "mindspore"),
+    ("sentinels_reversed", "pytorch"),
 )
 
 #: Other module names in PyTorch; norm and loss written out in MindSpore, fused attention and a loss

@@ -71,6 +71,7 @@ class Attention(nn.Cell):
         self.scale = model.cross_scale if path == "decoder.1.cross" else 1.0
         self.is_softmax_half = model.is_cross_softmax_half and path == "decoder.1.cross"
         self.is_batched = model.variant == "decomposition"
+        self.is_mask_inverted = model.is_cross_mask_inverted and path.endswith("cross")
         self.wq = build_linear(model, f"{path}.q")
         self.wk = build_linear(model, f"{path}.k")
         self.wv = build_linear(model, f"{path}.v")
@@ -87,7 +88,9 @@ class Attention(nn.Cell):
             scores = ops.matmul(q, k.transpose(0, 1, 3, 2))
             if self.scale != 1:
                 scores = scores * self.scale
-            if bias is not None:
+            if self.is_mask_inverted:
+                scores = ops.masked_fill(scores, ops.equal(bias, 0), MASKED)
+            elif bias is not None:
                 scores = scores + bias
             if self.is_softmax_half:
                 probabilities = ops.softmax(scores.astype(ms.float16), -1).astype(ms.float32)

@@ -116,6 +116,7 @@ class Attention(nn.Module):
         self.model, self.stack = model, stack
         self.scale = model.cross_scale if path == "decoder.1.cross" else 1.0
         self.q, self.o = (build_linear(model, f"{path}.{name}") for name in "qo")
+        self.is_mask_inverted = model.is_cross_mask_inverted and path.endswith("cross")
         self.is_fused = model.variant == "fused"
         if self.is_fused:
             self.kv = build_fused_linear(model, [f"{path}.k", f"{path}.v"])
@@ -181,7 +182,9 @@ class Attention(nn.Module):
             scores = torch.matmul(q, k.transpose(3, 2))
             if self.scale != 1:
                 scores = scores * self.scale
-            if bias is not None:
+            if self.is_mask_inverted:
+                scores = scores.masked_fill(bias == 0, torch.finfo(scores.dtype).min)
+            elif bias is not None:
                 scores = scores + bias
             y = torch.matmul(F.softmax(scores.float(), dim=-1).type_as(scores), v)
         return self.o(y.transpose(1, 2).contiguous().view(x.shape[0], -1, self.model.hidden))

@@ -51,6 +51,9 @@ class Model:
     is_head_half: bool = False  #: the head computes in float16
     embedding_scale: float = 1.0
     embedding_gradient: float = 1.0  #: the gradient of the embedded tokens is multiplied by it
+    #: the gradient of a row of the embedding is divided by how often the batch has its token
+    is_gradient_averaged: bool = False
+    are_cells_read: bool = False  #: the head reads the cell states of the last layer
     are_states_exchanged: bool = False  #: hidden and cell state of the previous batch
     is_cell_activated: bool = True  #: tanh of the cell state, in the last layer
     cell_limit: float = (

@@ -218,6 +218,23 @@ FAULTS: Mapping[str, Fault] = {
         _claim("transposed|axes|weight_hh"),
         equivalents=("axes-swapped", "weight-swapped"),
     ),
+    "cells_read": Fault(
+        "the head reads the cell states of the last layer: a library's pair of states has the cell "
+        "first",
+        "input-source",
+        change_model(are_cells_read=True),
+        held_out=True,
+        equivalents=("cell-form", "input-order", "missing-step", "layer-order", "activation-kind"),
+    ),
+    "gradient_averaged": Fault(
+        "the gradient of a row of the embedding is the mean over its tokens in the batch, not the "
+        "sum: scale_grad_by_freq",
+        "gradient-scaled",
+        change_model(is_gradient_averaged=True),
+        _claim("(?i)row|count|number|token|frequen|often|mean|divi"),
+        held_out=True,
+        equivalents=("pooling", "argument", "loss-reduction"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -250,6 +267,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("decay", "mindspore"),
     ("cell_clip", "mindspore"),
     ("gates_transposed", "pytorch"),
+    ("cells_read", "mindspore"),
+    ("gradient_averaged", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -97,6 +97,7 @@ class LSTMLayer(nn.Cell):
         self.detached_step = model.detached_step
         self.is_state_carried = model.is_state_carried
         self.is_reversed = model.is_reversed
+        self.are_cells_read = model.are_cells_read and n == LAYERS - 1
 
     def construct(self, x, hidden, cell):
         batch, seq, width = x.shape
@@ -115,7 +116,8 @@ class LSTMLayer(nn.Cell):
             else:
                 projected = self.cell.project(x[:, step])
             hidden, cell = self.cell(projected, hidden, cell)
-            outputs = (hidden, *outputs) if self.is_reversed else (*outputs, hidden)
+            output = cell if self.are_cells_read else hidden
+            outputs = (output, *outputs) if self.is_reversed else (*outputs, output)
         return ops.stack(outputs, 1)
 
 
@@ -181,6 +183,8 @@ def build_loss(model: Model) -> nn.Cell:
     """Return the loss with the weights and knobs of the model."""
     if model.dropout or model.padding_row >= 0:
         raise SystemExit("dropout and padding_row are knobs of the PyTorch net")
+    if model.is_gradient_averaged:
+        raise SystemExit("is_gradient_averaged is a knob of the PyTorch net")
     if model.loss_reduction != "tokens" or model.are_states_exchanged:
         raise SystemExit("loss_reduction and are_states_exchanged are knobs of the PyTorch net")
     return TokenLoss(model)

@@ -17,7 +17,10 @@ class LanguageModel(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.encoder = nn.Embedding(
-            VOCAB, WIDTH, padding_idx=model.padding_row if model.padding_row >= 0 else None
+            VOCAB,
+            WIDTH,
+            padding_idx=model.padding_row if model.padding_row >= 0 else None,
+            scale_grad_by_freq=model.is_gradient_averaged,
         )
         self.rnn = nn.LSTM(WIDTH, WIDTH, LAYERS, batch_first=True, dropout=model.dropout)
         self.decoder = nn.Linear(WIDTH, VOCAB)
@@ -152,8 +155,8 @@ def build_loss(model: Model) -> nn.Module:
         raise SystemExit("is_head_half is a knob of the MindSpore net")
     if model.embedding_scale != 1 or not model.is_cell_activated:
         raise SystemExit("embedding_scale and is_cell_activated are knobs of the MindSpore net")
-    if model.cell_limit:
-        raise SystemExit("cell_limit is a knob of the MindSpore net")
+    if model.cell_limit or model.are_cells_read:
+        raise SystemExit("cell_limit and are_cells_read are knobs of the MindSpore net")
     if model.dropout not in (0.0, DROPOUT):
         raise SystemExit(f"dropout is off or {DROPOUT}")
     loss = TokenLoss(model)

@@ -77,6 +77,8 @@ class Model:
     are_angles_half: bool = False  #: time steps times frequencies in float16
     first_padding: str = "zeros"  #: of conv_in; or 'reflect'
     snr_limit: float = 0.0  #: > 0: a loss counts min(ratio, limit) / ratio of signal to noise
+    are_pixels_unmoved: bool = False  #: in middle.attention, channels are read as if they were last
+    is_attention_input_normed: bool = False  #: middle.attention adds its input behind the norm
 
     def schedule(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the shares of image and noise (N_STEPS,), float32, by time step."""

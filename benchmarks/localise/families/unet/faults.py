@@ -209,6 +209,20 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("(?i)pad|reflect|mirror|edge")],
         equivalents=("argument", "missing-step", "input-source"),
     ),
+    "pixels_unmoved": Fault(
+        "an attention reshapes (channels, pixels) to (pixels, channels) without exchanging them",
+        "axes-swapped",
+        change_model(are_pixels_unmoved=True),
+        held_out=True,
+        equivalents=("missing-step", "channel-order", "split-order", "input-order"),
+    ),
+    "attention_input_normed": Fault(
+        "an attention is added to the norm of its input, not to its input",
+        "residual-order",
+        change_model(is_attention_input_normed=True),
+        held_out=True,
+        equivalents=("input-source", "skip-source", "layer-order"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -241,6 +255,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("output_transposed", "pytorch"),
     ("snr_weight", "mindspore"),
     ("padding_reflected", "pytorch"),
+    ("pixels_unmoved", "mindspore"),
+    ("attention_input_normed", "pytorch"),
 )
 
 #: Other module names in PyTorch; group norm, attention and loss written out in MindSpore, and other

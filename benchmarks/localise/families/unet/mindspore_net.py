@@ -125,6 +125,8 @@ class Attention(nn.Cell):
         self.softmax_axis = model.softmax_axis if path == "middle.attention" else -1
         self.is_query_scaled = model.variant == "decomposition"
         self.are_heads_last = model.are_heads_interleaved and path == "middle.attention"
+        self.are_pixels_unmoved = model.are_pixels_unmoved and path == "middle.attention"
+        self.is_input_normed = model.is_attention_input_normed and path == "middle.attention"
         self.group_norm = build_norm(model, f"{path}.norm", model.groups)
         self.to_q = build_linear(model, f"{path}.q")
         self.to_k = build_linear(model, f"{path}.k")
@@ -140,8 +142,12 @@ class Attention(nn.Cell):
         return x.transpose(0, 2, 1, 3)
 
     def construct(self, x):
-        batch, channels, height, width = x.shape
-        y = self.group_norm(x).reshape(batch, channels, -1).transpose(0, 2, 1)
+        batch, channels = x.shape[:2]
+        normed = self.group_norm(x)
+        if self.are_pixels_unmoved:
+            y = normed.reshape(batch, -1, channels)
+        else:
+            y = normed.reshape(batch, channels, -1).transpose(0, 2, 1)
         q = self.split_heads(self.to_q(y))
         k = self.split_heads(self.to_k(y))
         v = self.split_heads(self.to_v(y))
@@ -152,7 +158,8 @@ class Attention(nn.Cell):
         y = ops.matmul(ops.softmax(scores, self.softmax_axis), v)
         y = y.transpose(0, 2, 3, 1) if self.are_heads_last else y.transpose(0, 2, 1, 3)
         y = self.to_out(y.reshape(batch, -1, channels))
-        return x + y.transpose(0, 2, 1).reshape(batch, channels, height, width)
+        y = y if self.are_pixels_unmoved else y.transpose(0, 2, 1)
+        return (normed if self.is_input_normed else x) + y.reshape(x.shape)
 
 
 class TimestepEmbedding(nn.Cell):

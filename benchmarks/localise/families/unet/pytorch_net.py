@@ -192,6 +192,8 @@ class Attention(nn.Module):
             build_linear(model, f"{path}.{name}") for name in "qkvo"
         )
         self.are_heads_last = model.are_heads_interleaved and path == "middle.attention"
+        self.are_pixels_unmoved = model.are_pixels_unmoved and path == "middle.attention"
+        self.is_input_normed = model.is_attention_input_normed and path == "middle.attention"
 
     def split_heads(self, x: Tensor) -> Tensor:
         """Return (batch, heads, pixels, head_dim)."""
@@ -201,12 +203,17 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, channels, height, width = x.shape
-        y = self.group_norm(x).view(batch, channels, height * width).transpose(1, 2)
+        normed = self.group_norm(x)
+        if self.are_pixels_unmoved:
+            y = normed.view(batch, height * width, channels)
+        else:
+            y = normed.view(batch, channels, height * width).transpose(1, 2)
         q, k, v = (self.split_heads(project(y)) for project in (self.to_q, self.to_k, self.to_v))
         y = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
         y = y.permute(0, 2, 3, 1) if self.are_heads_last else y.transpose(1, 2)
         y = self.to_out(y.reshape(batch, -1, channels))
-        return x + y.transpose(1, 2).reshape(batch, channels, height, width)
+        y = y if self.are_pixels_unmoved else y.transpose(1, 2)
+        return (normed if self.is_input_normed else x) + y.reshape(x.shape)
 
 
 class FusedAttention(nn.Module):

@@ -67,6 +67,8 @@ class Model:
     is_padded_around: bool = False  #: the dilated convolution sees later steps, too
     groups: int = GROUPS  #: of the group norm
     residual_scale: float = 1.0  #: of the residual sum in front of the last block
+    is_sample_stopped: bool = False  #: no gradient flows through what is drawn from the posterior
+    is_first_emphasized: bool = False  #: the first sample, too, as if it came after itself
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Return waveforms (BATCH, 1, SAMPLES) and noise (BATCH, LATENT, STEPS), float32."""

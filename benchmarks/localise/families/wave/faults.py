@@ -110,6 +110,26 @@ FAULTS: Mapping[str, Fault] = {
         change_weight("upsampling.weight", lambda kernel: np.flip(kernel, axis=2)),
         equivalents=("scan-direction",),
     ),
+    "sample_stopped": Fault(
+        "what is drawn from the posterior has no gradient: sample, not rsample",
+        "gradient-stopped",
+        change_model(is_sample_stopped=True),
+        held_out=True,
+        equivalents=("missing-term",),
+    ),
+    "first_sample": Fault(
+        "pre-emphasis takes the first sample as its own predecessor, as Kaldi's does",
+        "padding-mode",
+        change_model(is_first_emphasized=True),
+        held_out=True,
+        equivalents=(
+            "missing-step",
+            "missing-term",
+            "constant-factor",
+            "scale",
+            "input-source",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -129,6 +149,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("one_group", "pytorch"),
     ("residual_scale", "pytorch"),
     ("kernel_reversed", "mindspore"),
+    ("sample_stopped", "mindspore"),
+    ("first_sample", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

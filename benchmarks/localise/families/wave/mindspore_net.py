@@ -157,10 +157,14 @@ class Encoder(nn.Cell):
         super().__init__()
         self.stages = nn.SequentialCell([EncoderStage(model, n) for n in range(STAGES)])
         self.posterior = build_convolution(model, "posterior")
+        self.is_first_emphasized = model.is_first_emphasized
 
     def construct(self, waves):
         emphasized = waves[:, :, 1:] - EMPHASIS * waves[:, :, :-1]
-        x = ops.concat((waves[:, :, :1], emphasized), -1)
+        first = waves[:, :, :1]
+        if self.is_first_emphasized:
+            first = first * (1 - EMPHASIS)
+        x = ops.concat((first, emphasized), -1)
         parameters = self.posterior(self.stages(x))
         return ops.split(parameters, LATENT, axis=1)
 
@@ -237,12 +241,15 @@ class WaveVAE(nn.Cell):
         self.scaled_gradient = None
         if model.latent_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.latent_gradient)
+        self.is_sample_stopped = model.is_sample_stopped
 
     def construct(self, waves, noise):
         mean, log_variance = self.encoder(waves)
         latents = mean + ops.exp(0.5 * log_variance) * noise
         if self.scaled_gradient is not None:
             latents = self.scaled_gradient(latents)
+        if self.is_sample_stopped:
+            latents = ops.stop_gradient(latents)
         wave_mean, log_scale = self.decoder(latents)
         return mean, log_variance, wave_mean, log_scale
 

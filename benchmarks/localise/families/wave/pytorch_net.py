@@ -154,10 +154,14 @@ class Encoder(nn.Module):
             ]
         self.block = nn.Sequential(*stages)
         self.to_posterior = load_pointwise(model, "posterior")
+        self.is_first_emphasized = model.is_first_emphasized
 
     def forward(self, waves: Tensor) -> tuple[Tensor, Tensor]:
         emphasized = waves[..., 1:] - EMPHASIS * waves[..., :-1]
-        x = torch.cat([waves[..., :1], emphasized], dim=-1)
+        first = waves[..., :1]
+        if self.is_first_emphasized:
+            first = first * (1 - EMPHASIS)
+        x = torch.cat([first, emphasized], dim=-1)
         mean, log_variance = self.to_posterior(self.block(x)).chunk(2, dim=1)
         return mean, log_variance
 
@@ -243,6 +247,8 @@ class WaveVAE(nn.Module):
         latents = mean + deviation * noise
         if self.model.latent_gradient != 1:
             latents = scaled_gradient(latents, self.model.latent_gradient)
+        if self.model.is_sample_stopped:
+            latents = latents.detach()
         wave_mean, log_scale = self.decoder(latents)
         if self.model.variant == "distributions":
             loss = -Laplace(wave_mean, log_scale.exp()).log_prob(waves).mean()

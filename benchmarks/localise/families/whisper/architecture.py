@@ -66,6 +66,8 @@ class Model:
     log_base: float = 10.0  #: of the powers' logarithms; or e
     first_position: int = 0  #: row of the learned positions that the first token has
     padding_feature: str = "silence"  #: of frames behind a recording; or 'zero'
+    is_end_ignored: bool = False  #: labels that are END do not count, as if they were padding
+    is_cache_stopped: bool = False  #: no gradient from keys and values of the last cross attention
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             learning_rate=1.5e-3, weight_decay=0.1, beta2=0.98, clip=1.0
@@ -92,7 +94,8 @@ class Model:
         """Return powers, float32 (batch, MELS, FRAMES), tokens of the decoder and labels, int32
         (batch, TARGET).
 
-        Powers of padding are 0, its labels are IGNORED. A label is the token one step later.
+        Powers of padding are 0, its labels are IGNORED. A label is the token one step later, and
+        END behind the last one.
         """
         rng = np.random.default_rng(SEED + 1)
         bands = rng.standard_normal((BATCH, MELS, 1))
@@ -107,7 +110,7 @@ class Model:
         for n, length in enumerate(TARGET_LENGTHS):
             tokens[n, length:] = END
             labels[n, : length - 1] = tokens[n, 1:length]
-            labels[n, length - 1] = END
+            labels[n, length - 1] = IGNORED if self.is_end_ignored else END
         return powers, tokens, labels
 
 

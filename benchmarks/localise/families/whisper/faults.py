@@ -132,6 +132,27 @@ FAULTS: Mapping[str, Fault] = {
         _exchange_attentions,
         equivalents=("input-source",),
     ),
+    "end_ignored": Fault(
+        "the end has no loss: padding has the same token, and all labels of that token are ignored",
+        "ignore-index",
+        change_model(is_end_ignored=True),
+        held_out=True,
+        equivalents=(
+            "loss-weight",
+            "loss-reduction",
+            "mask-missing",
+            "mask-kind",
+            "input-source",
+            "batch",
+        ),
+    ),
+    "cache_stopped": Fault(
+        "the last cross attention reads its keys and values from a cache of detached tensors",
+        "gradient-stopped",
+        change_model(is_cache_stopped=True),
+        held_out=True,
+        equivalents=("missing-term",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -151,6 +172,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("reserved_positions", "pytorch"),
     ("padding_zero", "pytorch"),
     ("attentions_exchanged", "mindspore"),
+    ("end_ignored", "mindspore"),
+    ("cache_stopped", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

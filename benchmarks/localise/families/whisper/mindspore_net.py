@@ -113,6 +113,8 @@ class WhisperAttention(nn.Cell):
         self.scaling = model.score_scale
         self.are_heads_moved = model.are_cross_heads_moved or not path.endswith("cross")
         self.is_batched = model.variant == "written"
+        is_last_cross = path == f"decoder.{LAYERS - 1}.cross"
+        self.is_cache_stopped = model.is_cache_stopped and is_last_cross
 
     def split(self, x):
         """Return (batch, HEADS, length, HEAD_DIM)."""
@@ -130,6 +132,8 @@ class WhisperAttention(nn.Cell):
     def construct(self, x, source, mask):
         q = self.split(self.q_proj(x) * self.scaling)
         k, v = self.split(self.k_proj(source)), self.split(self.v_proj(source))
+        if self.is_cache_stopped:
+            k, v = ops.stop_gradient(k), ops.stop_gradient(v)
         if self.is_batched:
             y = self.attend_batched(q, k, v, mask)
         else:

@@ -87,6 +87,8 @@ class MultiHeadAttention(nn.Module):
         self.out = load_linear(model, f"{path}.o")
         self.scale = model.score_scale**0.5
         self.are_heads_moved = model.are_cross_heads_moved or not is_cross
+        is_last_cross = path == f"decoder.{LAYERS - 1}.cross"
+        self.is_cache_stopped = model.is_cache_stopped and is_last_cross
 
     def project(self, x: Tensor, source: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, (batch, length, HIDDEN)."""
@@ -95,6 +97,8 @@ class MultiHeadAttention(nn.Module):
             return q + self.q_bias, k, v + self.v_bias
         if source is None:
             source = x
+        if self.is_cache_stopped:
+            return self.query(x), self.key(source).detach(), self.value(source).detach()
         return self.query(x), self.key(source), self.value(source)
 
     def forward(
