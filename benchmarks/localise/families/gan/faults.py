@@ -112,7 +112,6 @@ FAULTS: Mapping[str, Fault] = {
         "loss-kind",
         change_model(score_loss="logistic"),
         lambda *_: [Anywhere(r"(?i)bce|entropy|logistic|sigmoid|softplus|squar|mse|logits|log")],
-        held_out=True,
         equivalents=("missing-step", "activation-kind", "loss-target", "input-source"),
     ),
     "gradient_slope": Fault(
@@ -120,7 +119,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(gradient_slope=0.01),
         lambda *_: [Anywhere(r"(?i)slope|leaky|negative|\b0\.01\b|\b0\.05\b|\b0\.2\b|\b20\b")],
-        held_out=True,
         equivalents=("activation-kind", "argument", "straight-through", "constant-factor"),
     ),
 }

@@ -124,7 +124,6 @@ FAULTS: Mapping[str, Fault] = {
         "bonds are in the attention's scores only, not in what it sums up, as GATConv has it",
         "missing-term",
         change_model(are_bonds_summed=False),
-        held_out=True,
         equivalents=("input-source", "skip-missing", "missing-step"),
     ),
     "gradient_averaged": Fault(
@@ -132,7 +131,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(is_gradient_averaged=True),
         lambda *_: [Anywhere("(?i)row|count|number|degree|neighbo|edge|node|each|mean|divi")],
-        held_out=True,
         equivalents=("pooling", "missing-step", "input-source"),
     ),
 }

@@ -170,7 +170,6 @@ FAULTS: Mapping[str, Fault] = {
         "the decoder begins with output[:, -1], whose backward half has read the last token only",
         "input-source",
         change_model(bridged_state="end"),
-        held_out=True,
         equivalents=("row-shift", "position-offset", "scan-direction", "pooling", "argument"),
     ),
     "parts_activated": Fault(
@@ -178,7 +177,6 @@ FAULTS: Mapping[str, Fault] = {
         "layer-order",
         change_model(are_parts_activated=True),
         lambda *_: [Anywhere("(?i)tanh|activation|order|sum|add|before|after|behind")],
-        held_out=True,
         equivalents=("activation-kind", "missing-step", "input-source", "residual-order"),
     ),
 }

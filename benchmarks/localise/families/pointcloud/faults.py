@@ -112,14 +112,12 @@ FAULTS: Mapping[str, Fault] = {
         "coordinates in a group are those of the cloud: the center is not subtracted",
         "missing-term",
         change_model(are_groups_centered=False),
-        held_out=True,
         equivalents=("missing-step", "input-source", "constant-offset", "skip-missing"),
     ),
     "gradient_unweighted": Fault(
         "the interpolation's own backward pass does not multiply gradients by the weights",
         "gradient-scaled",
         change_model(is_gradient_weighted=False),
-        held_out=True,
         equivalents=("straight-through", "missing-step", "missing-term", "input-source"),
     ),
 }

@@ -140,7 +140,6 @@ FAULTS: Mapping[str, Fault] = {
         "residual-scale",
         change_model(residual_scale=(2 * LAYERS) ** 0.25),
         lambda faulty, clean: [Ratio(faulty.residual_scale / clean.residual_scale)],
-        held_out=True,
         equivalents=("constant-factor", "scale", "missing-step"),
     ),
     "head_norm_rms": Fault(
@@ -148,7 +147,6 @@ FAULTS: Mapping[str, Fault] = {
         "norm-kind",
         change_model(is_head_norm_rms=True),
         lambda *_: [Anywhere(r"(?i)rms|mean|cent|root|group norm|layer norm")],
-        held_out=True,
         equivalents=("missing-step", "missing-term"),
     ),
 }

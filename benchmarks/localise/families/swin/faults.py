@@ -126,7 +126,6 @@ FAULTS: Mapping[str, Fault] = {
         "mask-kind",
         change_model(are_columns_masked=False),
         lambda *_: [Anywhere("(?i)mask|fill|region|column|row")],
-        held_out=True,
         equivalents=("mask-missing", "mask-shifted", "cross-mask", "input-source"),
     ),
     "tables_unlisted": Fault(
@@ -134,7 +133,6 @@ FAULTS: Mapping[str, Fault] = {
         "which have three, are in none and stay as they are",
         "update-missing",
         change_optimizer(are_tables_updated=False),
-        held_out=True,
         optimizer=True,
         equivalents=("learning-rate", "update-rule", "gradient-stopped"),
     ),
