@@ -25,7 +25,7 @@ from .rearrangements import find_common_sources
 from .states import States
 
 #: Rank of the kinds that come first, because they explain everything after them.
-_KIND_RANKS: Mapping[Kind, int] = {"input": 0, "parameter": 1, "constant": 1}
+_KIND_RANKS: Mapping[Kind, int] = {"input": 0, "parameter": 1}
 _OTHER_KIND_RANK = 2
 #: Rank of what nothing follows from.
 _ISOLATED_RANK = 3
@@ -65,7 +65,10 @@ def build_findings(
         is_isolated = pair_states[location.node] == ISOLATED
         kind: Kind = "isolated" if is_isolated else classify_kind(graph, location)
         kind_rank = _ISOLATED_RANK if is_isolated else _KIND_RANKS.get(kind, _OTHER_KIND_RANK)
-        key = (kind_rank, PHASES.index(location.phase), position[location.node])
+        nodes = [location.node]
+        if kind == "constant":  # it is as early as what reads it first
+            nodes = list(graph.children[location.node]) or nodes
+        key = (kind_rank, PHASES.index(location.phase), min(position[node] for node in nodes))
         drafts.append((key, kind, location))
     drafts.sort(key=lambda draft: draft[0])
     findings = [replace(finding, rank=rank) for rank, finding in enumerate(first_findings, 1)]

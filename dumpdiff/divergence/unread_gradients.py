@@ -30,11 +30,14 @@ def find_unread_gradients(
     """Return node -> sum -> the node's share of it, of gradients that no recorded op reads.
 
     The sums are the gradients of the nearest values before, on every way back through the forward
-    pass. If one of these ways ends at a parameter whose gradient is unknown, there are none. Of
-    those that only the order of execution leads to, the agreeing ones count, if there are any.
+    pass. What flows back through one of several readers of a value is a term of that value's
+    gradient. If one of these ways ends at a parameter whose gradient is unknown, there are none. Of
+    those that only the order of execution leads to, the agreeing ones count, if there are any; the
+    others only if nothing else is known.
     """
     gradients_of: defaultdict[int, set[int]] = defaultdict(set)
     values_of: defaultdict[int, set[int]] = defaultdict(set)
+    operands_of: defaultdict[int, set[int]] = defaultdict(set)
     for side, gradients in zip(
         graph.sides, graph.comparison.alignment.gradients or (), strict=False
     ):
@@ -42,11 +45,23 @@ def find_unread_gradients(
             node, gradient_node = int(side.nodes[value]), int(side.nodes[gradient])
             gradients_of[node].add(gradient_node)
             values_of[gradient_node].add(node)
-    sums_of = {
-        node: _find_sums(graph, state, gradients_of, node, sorted(values))
-        for node, values in values_of.items()
-        if graph.phase[node] == BACKWARD and unused_nodes >= set(graph.children[node])
-    }
+        for (_, operand, _), term in gradients.by_edge.items():
+            operands_of[int(side.nodes[term])].add(int(side.nodes[operand]))
+    sums_of: dict[int, list[int]] = {}
+    for node in {**values_of, **operands_of}:
+        if graph.phase[node] != BACKWARD or not unused_nodes >= set(graph.children[node]):
+            continue
+        if node not in values_of:
+            starts = [(operand, False) for operand in sorted(operands_of[node])]
+        elif all(graph.parents[value] for value in values_of[node]):
+            starts = [
+                (operand, value in graph.guessed_nodes)
+                for value in sorted(values_of[node])
+                for operand in graph.parents[value]
+            ]
+        else:
+            continue  # the gradient of a parameter is an end
+        sums_of[node] = _find_sums(graph, state, gradients_of, node, starts)
     return {
         node: {end: _compute_share(graph, node, end) for end in sums}
         for node, sums in sums_of.items()
@@ -99,20 +114,17 @@ def _find_sums(
     state: Sequence[str],
     gradients_of: Mapping[int, set[int]],
     gradient: int,
-    values: Sequence[int],
+    starts: Sequence[tuple[int, bool]],
 ) -> list[int]:
-    """Return the gradients of the nearest values that ``values`` were computed from, see above."""
+    """Return the gradients of the nearest of some values and those before them, see above.
+
+    Each of ``starts`` comes with whether only the order of execution leads to it.
+    """
     n_pairs = len(graph.comparison.pairs)
     sums: set[int] = set()
     guessed_sums: set[int] = set()
-    if not all(graph.parents[value] for value in values):
-        return []  # the gradient of a parameter is an end
-    pending = [
-        (operand, value in graph.guessed_nodes)
-        for value in values
-        for operand in graph.parents[value]
-    ]
-    seen = {*values, *(operand for operand, _ in pending)}
+    pending = list(starts)
+    seen = {value for value, _ in starts}
     for value, follows_guess in pending:  # grows on the way
         is_guessed = follows_guess or value in graph.guessed_nodes
         other_gradients = gradients_of.get(value, set()) - {gradient}
@@ -128,7 +140,7 @@ def _find_sums(
             seen.update(operands)
         (guessed_sums if is_guessed else sums).update(other_gradients)
     agreeing_sums = {node for node in guessed_sums if state[node] == AGREEING}
-    return sorted(sums | (agreeing_sums or guessed_sums))
+    return sorted(sums | agreeing_sums or guessed_sums)
 
 
 def _is_given(graph: JointGraph, node: int) -> bool:

@@ -15,6 +15,7 @@ from ..alignment import Alignment
 from ..comparison.new_weights import measure_change
 from ..graph import Flow, find_returned_gradients, is_used_by_update
 from ..graph.module_paths import find_common_path
+from ..model.dtypes import get_unit_roundoff
 from ..model.finding import Cause, Finding
 from ..model.formatting import format_names
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
@@ -24,6 +25,8 @@ from .locations import MAX_NAMED_OPS
 _MAX_NAMES = 3
 #: The update says so itself: what it leaves out was not lost by the recorder.
 _CONFIDENCE = 0.9
+#: Change of a weight, in unit roundoffs, that is more than rounding.
+_MIN_CHANGE = 100
 #: Norms of gradients that are nothing but rounding errors differ by more.
 _MAX_NORM_ERROR = 0.05
 _SIDES = ("target", "reference")
@@ -128,7 +131,7 @@ def _is_unchanged(alignment: Alignment, position: int, value: int, partners: set
     """Return whether the update of only this side leaves a parameter as it was.
 
     Both sides have the same gradient of it, which is not 0, and what the other update changes is
-    more than rounding.
+    more than rounding. A fused parameter changes with any of its parts.
     """
     own_updates, other_updates = (
         alignment.sides[side].updates for side in (position, 1 - position)
@@ -136,10 +139,13 @@ def _is_unchanged(alignment: Alignment, position: int, value: int, partners: set
     if value not in own_updates or not own_updates[value].is_unchanged:
         return False
     other_prints = alignment.fingerprints[1 - position]
+    flow, other_flow = _get_flow(alignment, position), _get_flow(alignment, 1 - position)
+    dtypes = other_flow.classes["dtype"]
     return any(
         other_updates[partner].new_weight >= 0
+        and flow.sizes[value] == other_flow.sizes[partner]
         and measure_change(other_prints, other_updates[partner].new_weight, partner)
-        > alignment.tolerance
+        > _MIN_CHANGE * get_unit_roundoff(dtypes.iat[partner])
         and (
             _has_equal_gradient(alignment, position, value)
             or _has_equal_gradient(alignment, 1 - position, partner)
