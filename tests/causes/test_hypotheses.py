@@ -462,6 +462,7 @@ def explain_update(
         "beta2 = 0.99; the reference has beta2 = 0.999",
     ),
     (0.05 * GRADIENTS, 0.1 * GRADIENTS, "beta", "beta1 = 0.95; the reference has beta1 = 0.9"),
+    (0.5 * GRADIENTS, 0.1 * GRADIENTS, "beta", "beta1 = 0.5; the reference has beta1 = 0.9"),
     (0.0317 * GRADIENTS, 0.1 * GRADIENTS, "clip", "gradients 0.317 times the reference's"),
 ])  # fmt: skip
 def test_one_number_of_an_update_is_solved_for(

@@ -31,10 +31,11 @@ def explain_with(
     region: Region,
     faulty: AnyArray,
     hypotheses: tuple[Hypothesis, ...] = COMPOSITE_HYPOTHESES,
+    phase: str = "forward",
     **fields: object,
 ) -> tuple[str, str]:
     """Return (cause, sentence without place and residual), with fields of the case."""
-    case = make_fault_case(faulty, region.steps[-1].output, {}, scope="block")
+    case = make_fault_case(faulty, region.steps[-1].output, {}, scope="block", phase=phase)
     case = replace(case, load_region=lambda: region, **fields)
     causes = search_causes([case], hypotheses, checked_only=True).causes
     if not causes:
@@ -278,6 +279,35 @@ def test_a_residual_is_scaled_only_if_its_branch_follows_from_it() -> None:
     sentence = "a factor of 1, without mul_0 (mul); the reference multiplies by 0.5"
     assert explain_scaling(depends=True) == ("residual-scale", sentence)
     assert explain_scaling(depends=False) == ("constant-factor", sentence)
+
+
+def test_the_sum_of_activated_values_is_not_the_activated_sum() -> None:
+    later = make_region([("add", [("x", X), ("y", Y)]), ("tanh", [("last", 0)])])
+    earlier = make_region(
+        [("tanh", [("x", X)]), ("tanh", [("y", Y)]), ("add", [("0", 0), ("1", 0)])]
+    )
+    assert explain_region(later, np.tanh(X) + np.tanh(Y)) == (
+        "layer-order",
+        "tanh (tanh_1) of each addend of add_0; the reference applies it to the sum",
+    )
+    assert explain_region(earlier, np.tanh(X + Y)) == (
+        "layer-order",
+        "tanh of the sum add_2; the reference applies it to each addend",
+    )
+
+
+def test_a_gradient_without_a_factor_is_scaled_and_without_an_addend_it_is_stopped() -> None:
+    counts = np.arange(2.0, 8.0).reshape(6, 1)
+    divided = make_region([("div", [("gradient", X), ("counts", counts)])])
+    added = make_region([("add", [("gradient", X), ("branch", Y)])])
+    assert explain_with(divided, X, phase="backward") == (
+        "gradient-scaled",
+        "a gradient that is not divided by counts",
+    )
+    assert explain_with(added, X, phase="backward") == (
+        "gradient-stopped",
+        "the gradient through branch missing",
+    )
 
 
 def test_an_activation_that_the_other_side_applies_later_is_of_another_order() -> None:

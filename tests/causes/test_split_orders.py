@@ -39,5 +39,17 @@ def test_parts_of_different_widths_in_the_other_order() -> None:
     assert explain_region(make_slice_region(6, 10), read_columns(0, 4))[0] == "split-order"
 
 
+def test_all_columns_but_one_are_a_slice_that_begins_elsewhere() -> None:
+    """As a mask that is one token behind the labels."""
+    whole = StepInput(100, WHOLE, "mask", is_parameter=False, agrees=True)
+    places = np.arange(WHOLE.size).reshape(WHOLE.shape)
+    output = WHOLE[:, 1:]
+    step = Step("slice_0", "slice", (whole,), {}, 0, output, places=places[:, 1:].reshape(-1))
+    assert explain_region(Region((step,), None, output.shape), WHOLE[:, :-1]) == (
+        "row-shift",
+        "the first 19 columns of mask; the reference reads the last 19 columns of mask",
+    )
+
+
 def test_columns_that_are_no_part_are_no_other_order() -> None:
     assert explain_region(make_slice_region(0, 6), read_columns(1, 7))[0] != "split-order"

@@ -10,10 +10,12 @@ import numpy as np
 
 from ...model.arrays import AnyArray, Floats
 from ...model.trace import BACKWARD
-from ..fault_case import FaultCase, Operand
+from ..fault_case import FaultCase, Operand, compute_residual
 from ..hypothesis import Candidate, Hypothesis
 from .gradient_paths import is_derivative
 
+#: Relative L2 within which a gradient is another one times a number: rounding.
+_MAX_MULTIPLE_ERROR = 1e-4
 _MISSING_BRANCH = "the gradient of one branch missing"
 #: Elements of all operands together beyond which a vector's gradient is not searched.
 _MAX_SEARCH_ELEMENTS = 1 << 21
@@ -117,10 +119,14 @@ def _replace_gradient(
 
 
 def _list_addends(gradient: AnyArray, branches: Sequence[AnyArray]) -> Iterator[AnyArray]:
-    """Yield each branch by itself, then the gradient without it."""
+    """Yield each branch by itself, then the gradient without it.
+
+    What is the gradient times a number is no addend of it.
+    """
     for branch in branches:
-        yield branch
-        yield gradient - branch
+        if np.any(branch) and not _is_multiple(gradient, branch):
+            yield branch
+            yield gradient - branch
 
 
 def _list_branches(gradient: AnyArray, operands: list[Operand]) -> list[AnyArray]:
@@ -159,7 +165,7 @@ def suggest_single_branch(case: FaultCase) -> Iterator[Candidate]:
     operands = list(case.find_same_size_operands())[:_MAX_DIFFERENCE_OPERANDS]
     for operand in operands:
         branch = operand.array.reshape(case.faithful.shape)
-        if np.any(branch):
+        if np.any(branch) and not _is_multiple(case.faithful, branch):
             for predicted in (case.faithful - branch, branch):
                 yield Candidate(predicted, _MISSING_BRANCH, unchanged=case.faithful)
             yield Candidate(
@@ -168,6 +174,13 @@ def suggest_single_branch(case: FaultCase) -> Iterator[Candidate]:
                 unchanged=case.faithful,
                 cause="gradient-scaled",
             )
+
+
+def _is_multiple(array: AnyArray, other: AnyArray) -> bool:
+    """Return whether an array is another one times a number: no other gradient was added to it."""
+    numbers, others = array.reshape(-1).astype(float), other.reshape(-1).astype(float)
+    factor = float(numbers @ others) / float(others @ others)
+    return compute_residual(factor * others, numbers) <= _MAX_MULTIPLE_ERROR
 
 
 @dataclass(frozen=True, eq=False)

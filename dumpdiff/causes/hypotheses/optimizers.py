@@ -43,8 +43,8 @@ _MAX_FREE_EPSILON = 1e-3  #: up to this one an epsilon is fitted too coarsely to
 _MIN_MOMENTUM = 0.5  #: a smaller number among the arguments is a rate or a decay
 #: Nearest operands among which the gradient is that the update itself reads.
 _MAX_DIRECT_OPERANDS = 4
-#: Shares 1 - beta in use, and how exactly float32 values show them.
-_MIN_BETA_SHARE, _MAX_BETA_SHARE, _MAX_BETA_ERROR = 1e-4, 0.3, 1e-5
+#: Shares 1 - beta in use, the one of GANs, and how exactly float32 values show them.
+_MIN_BETA_SHARE, _MAX_BETA_SHARE, _GAN_SHARE, _MAX_BETA_ERROR = 1e-4, 0.3, 0.5, 1e-5
 #: What a rule adds up whose moment is no average, as SGD's momentum and AdaGrad do.
 _SUMS = {"beta1": "a sum of gradients", "beta2": "a sum of squared gradients"}
 
@@ -313,6 +313,8 @@ def suggest_moment_share(case: FaultCase) -> Iterator[Candidate]:
 
 def _is_beta_share(share: float) -> bool:
     """Return whether 1 - share can be a beta: people choose shares of one or two digits."""
+    if abs(share - _GAN_SHARE) <= _MAX_BETA_ERROR:
+        return True
     if not _MIN_BETA_SHARE <= share <= _MAX_BETA_SHARE:
         return False
     rounded_share = float(f"{share:.2g}")

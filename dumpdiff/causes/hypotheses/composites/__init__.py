@@ -45,7 +45,7 @@ from .row_reductions import list_row_reductions
 from .scan_directions import list_reversed_scans
 from .split_orders import list_rows_by_head, list_split_orders
 from .state_spaces import list_decay_signs, list_discretizations, list_other_states
-from .step_orders import list_earlier_steps, list_exchanged_steps
+from .step_orders import list_activated_addends, list_earlier_steps, list_exchanged_steps
 from .surplus_steps import (
     has_surplus_ops,
     list_named_surplus_steps,
@@ -110,6 +110,7 @@ HYPOTHESES = (
     Hypothesis("discretization", make_search(list_discretizations)),
     Hypothesis("layer-order", make_search(list_earlier_steps)),
     Hypothesis("layer-order", make_search(list_exchanged_steps)),
+    Hypothesis("layer-order", make_search(list_activated_addends)),
     Hypothesis("norm-missing", make_search(list_written_norms)),
     Hypothesis("bias-missing", make_search(list_missing_bias_parts)),
     Hypothesis("missing-term", make_search(list_missing_inputs)),

@@ -188,10 +188,17 @@ def _name_missing_mask(mask: StepInput) -> tuple[str, str]:
     return "straight-through", text
 
 
-def _name_missing_gradient(step_input: StepInput) -> tuple[str, str]:
-    """Return (cause, description) of an input of the backward pass that is left out."""
+def _name_missing_gradient(step: Step, step_input: StepInput) -> tuple[str, str]:
+    """Return (cause, description) of an input of the backward pass that is left out.
+
+    Without an addend no gradient flows back through it; without a factor all of it does.
+    """
     if step_input.producer_kind in _COMPARISON_KINDS:
         return _name_missing_mask(step_input)
+    if step.kind == "div":
+        return "gradient-scaled", f"a gradient that is not divided by {step_input.name}"
+    if step.kind == "mul":
+        return "gradient-scaled", f"a gradient that is not multiplied by {step_input.name}"
     return "gradient-stopped", f"the gradient through {step_input.name} missing"
 
 
@@ -204,7 +211,7 @@ def _name_missing_input(
     if loss_term is not None:
         return loss_term
     if case.phase == BACKWARD:
-        return _name_missing_gradient(step_input)
+        return _name_missing_gradient(step, step_input)
     part = _name_missing_part(case, region, step, step_input)
     if part is not None:
         return part

@@ -15,6 +15,7 @@ from .change import Change, list_floating_inputs
 
 #: Parts whose orders are tried.
 _MAX_PARTS = 4
+_N_ENDS = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,7 @@ class _Split:
     whole: StepInput
     block_width: int
     edges: tuple[int, ...]  #: columns at which the parts begin, and the block's width
+    n_read_parts: int
 
     @property
     def widths(self) -> list[int]:
@@ -54,15 +56,35 @@ def list_split_orders(_case: FaultCase, region: Region) -> Iterator[Change]:
         for order in permutations(range(n_parts)):
             if list(order) == sorted(order):
                 continue
-            widths = ", ".join(str(width) for width in split.widths)
+            cause, text, contrast = _describe_order(split, order)
             yield Change(
                 last,
                 region.steps[last].output,
-                "split-order",
-                f"the parts of {split.whole.name} ({widths} columns) in the order {list(order)}",
-                f"has the order {sorted(order)}",
+                cause,
+                text,
+                contrast,
                 replaced_values={split.whole.value: split.reorder(order)},
             )
+
+
+def _describe_order(split: _Split, order: tuple[int, ...]) -> tuple[str, str, str]:
+    """Return (cause, description, contrast) of another order of the parts.
+
+    All columns but one are a slice: in another order, it begins a column before or after.
+    """
+    name = split.whole.name
+    if split.n_read_parts == 1 and len(order) == _N_ENDS and min(split.widths) == 1:
+        length = max(split.widths)
+        first, last = (
+            f"the first {length} columns of {name}",
+            f"the last {length} columns of {name}",
+        )
+        is_last = split.widths[1] == length
+        text, other_text = (first, last) if is_last else (last, first)
+        return "row-shift", text, f"reads {other_text}"
+    widths = ", ".join(str(width) for width in split.widths)
+    text = f"the parts of {name} ({widths} columns) in the order {list(order)}"
+    return "split-order", text, f"has the order {sorted(order)}"
 
 
 def list_rows_by_head(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -119,7 +141,8 @@ def _find_splits(region: Region) -> list[_Split]:
         for width, start, end in read_parts:
             if width == block_width:
                 edges |= {start, end}
-        splits.append(_Split(wholes[value], block_width, tuple(sorted(edges))))
+        n_read_parts = sum(width == block_width for width, *_ in read_parts)
+        splits.append(_Split(wholes[value], block_width, tuple(sorted(edges)), n_read_parts))
     return splits
 
 

@@ -82,6 +82,46 @@ def list_exchanged_steps(case: FaultCase, region: Region) -> Iterator[Change]:
             )
 
 
+def list_activated_addends(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Activate the addends of a sum in place of the sum, or the sum in place of its addends."""
+    if case.phase != FORWARD:
+        return
+    steps = {step.value: step for step in region.steps}
+    for number, step in enumerate(region.steps):
+        if any(item.order is not None for item in step.inputs):
+            continue
+        producers = [steps[item.value] for item in step.inputs if item.value in steps]
+        kinds = {producer.kind for producer in producers}
+        output = None
+        if step.kind in ACTIVATION_KINDS and kinds == {"add"}:
+            output = _sum_arrays([_activate(step, step, x) for x in producers[0].list_arrays()])
+            text = f"{step.kind} ({step.name}) of each addend of {producers[0].name}"
+            contrast = "applies it to the sum"
+        elif step.kind == "add" and len(kinds) == 1 and kinds <= ACTIVATION_KINDS:
+            if len(producers) == len(step.inputs):
+                total = _sum_arrays([producer.list_arrays()[0] for producer in producers])
+                output = None if total is None else _activate(producers[0], step, total)
+            text = f"{producers[0].kind} of the sum {step.name}"
+            contrast = "applies it to each addend"
+        if output is not None:
+            yield Change(number, output, "layer-order", text, contrast)
+
+
+def _activate(activation: Step, step: Step, array: AnyArray) -> AnyArray | None:
+    """Return what an activation makes of an array in the shape of a step's output."""
+    shaped = replace(activation, output=step.output)
+    return compute_with(shaped, 0, np.broadcast_to(array, step.output.shape))
+
+
+def _sum_arrays(arrays: Sequence[AnyArray | None]) -> AnyArray | None:
+    """Return the sum of arrays that can be broadcast; None if one is missing."""
+    known_arrays = [array for array in arrays if array is not None]
+    if len(known_arrays) < len(arrays):
+        return None
+    total: AnyArray = np.sum(np.broadcast_arrays(*known_arrays), axis=0)
+    return total
+
+
 def _list_other_order(region: Region, other_kinds: Sequence[str]) -> Iterator[Change]:
     """Apply a chain of steps that work element by element in the order of the other region's."""
     kinds = [step.kind for step in region.steps]
