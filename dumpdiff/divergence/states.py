@@ -11,6 +11,7 @@ import numpy as np
 from ..alignment.confidence import CERTAIN
 from ..alignment.slot_pairs import SlotPair
 from ..comparison import NO_INFORMATION
+from ..comparison.noise import GRADIENT_FACTOR
 from ..graph import Flow
 from ..graph.missing_edges import find_enclosing_inputs, is_graph_input
 from ..model.arrays import Floats, Objects
@@ -94,7 +95,9 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     for node in split_scalings:
         walk.state[node] = RECONVERGED
     allowed_errors = tolerances * cancellation[: len(pairs)]
-    noticed_errors = np.where(allowed_errors > errors, allowed_errors, errors)
+    is_gradient = (graph.phase[: len(pairs)] == BACKWARD) & (pairs["metric"] == "statistics")
+    usual_errors = allowed_errors / np.where(is_gradient, GRADIENT_FACTOR, 1)
+    noticed_errors = np.where(usual_errors > errors, usual_errors, errors)
     exceeds_tolerance = errors > tolerances
     is_final = _flag_final_differences(graph)
     limits = (errors.tolist(), noticed_errors.tolist(), exceeds_tolerance.tolist())

@@ -30,6 +30,12 @@ def draw_errors(table, size, seed=0):
     return np.abs(rng.normal(0, size, (len(STATISTICS), len(table))))
 
 
+def flag_gradients(alignment, table):
+    """Return (pairs,) which values the backward pass computed."""
+    classes = alignment.target.classes.iloc[table["target"]]
+    return (classes["phase"] == "backward").to_numpy()
+
+
 def test_normal_errors_stay_within_the_noise(pairs):
     alignment, table, rows = pairs
     n_beyond = 0
@@ -122,7 +128,21 @@ def test_too_few_samples_give_no_noise(pairs):
     alignment, table, rows = pairs
     errors = np.zeros((len(STATISTICS), len(table)))
     errors[:, rows[:7]] = 1e-6
-    assert (measure_statistic_noise(alignment, table, errors) == 0).all()
+    noise = measure_statistic_noise(alignment, table, errors)
+    assert (noise[:, ~flag_gradients(alignment, table)] == 0).all()
+
+
+def test_gradients_have_four_times_the_noise_and_at_least_four_tolerances(pairs):
+    """Those of norms and roots are differences of large terms."""
+    alignment, table, _ = pairs
+    is_gradient = flag_gradients(alignment, table)
+    without_samples = np.zeros((len(STATISTICS), len(table)))
+    noise = measure_statistic_noise(alignment, table, without_samples)
+    assert (noise[:, is_gradient] == 4 * TOLERANCE).all()
+    equal_errors = np.full_like(without_samples, 1e-6)
+    noise = measure_statistic_noise(alignment, table, equal_errors)
+    others = noise[MAX, ~is_gradient & (noise[MAX] > 0)]
+    assert np.unique(noise[MAX, is_gradient]) == pytest.approx(4 * np.unique(others))
 
 
 def test_noise_below_what_is_allowed_anyway_need_not_be_measured(pairs):

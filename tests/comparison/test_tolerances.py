@@ -16,6 +16,7 @@ from traces import (
 )
 
 from dumpdiff.comparison import tolerances
+from dumpdiff.comparison.noise import GRADIENT_FACTOR
 
 LINEAR, SILU = "Functional.linear.11.forward", "Functional.silu.1.forward"
 
@@ -113,7 +114,7 @@ class TestReductionLength:
         dump = trace("pt_none")
         pair = find_pair(compare_traces(dump, dump), "Module.lm_head.Linear.backward.0")
         expected = load_shipped_rules().compute_tolerance("float32", "float32", "matmul", 256)
-        assert pair["tolerance"] == expected
+        assert pair["tolerance"] == GRADIENT_FACTOR * expected  # only statistics were recorded
 
     @pytest.mark.parametrize(
         ("case", "inputs", "output", "terms"),
