@@ -32,7 +32,7 @@ _MIN_LEARNED = 2
 #: of a maximum, and MindSpore gives all to one.
 _TIED_KINDS = frozenset({"max", "min", "maximum", "minimum"})
 
-_FILL_KIND = "masked_fill"
+_FILL_KIND, _EPSILON = "masked_fill", "epsilon"
 #: Share of an error that is left if the elements are sorted: the noise of those before it.
 _SORTED_SHARE = 1e-3
 #: Kinds whose inputs cannot be exchanged.
@@ -486,9 +486,12 @@ def _has_other_numbers(graph: JointGraph, node: int) -> bool:
 
 
 def _has_other_scalars(graph: JointGraph, node: int) -> bool:
-    """Return whether the producers of a pair have scalar arguments that differ."""
+    """Return whether the producers of a pair have scalar arguments that differ.
+
+    What another epsilon does to a norm, no other operator takes back.
+    """
     target, reference = graph.sides
-    scalars = graph.comparison.scalars
+    scalars = graph.comparison.scalars[graph.comparison.scalars["argument"] != _EPSILON]
     is_of_pair = scalars["target_op"] == target.find_producer(node)
     is_of_pair &= scalars["reference_op"] == reference.find_producer(node)
     return bool(is_of_pair.any())
