@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ..alignment import Alignment
 from ..comparison.new_weights import measure_change
 from ..graph import Flow, find_returned_gradients, is_used_by_update
@@ -27,6 +29,8 @@ _MAX_NAMES = 3
 _CONFIDENCE = 0.9
 #: Change of a weight, in unit roundoffs, that is more than rounding.
 _MIN_CHANGE = 100
+#: Norm of a gradient, as a share of the median of all, that is more than rounding errors.
+_MIN_GRADIENT_SHARE = 1e-4
 #: Norms of gradients that are nothing but rounding errors differ by more.
 _MAX_NORM_ERROR = 0.05
 _SIDES = ("target", "reference")
@@ -155,12 +159,19 @@ def _is_unchanged(alignment: Alignment, position: int, value: int, partners: set
 
 
 def _has_equal_gradient(alignment: Alignment, position: int, value: int) -> bool:
-    """Return whether the gradient of a parameter is not 0, and has a partner of its norm."""
-    gradient = alignment.sides[position].gradients.by_value.get(value, -1)
+    """Return whether the gradient of a parameter is more than noise, and has a partner of its norm.
+
+    That of the bias of keys is nothing but noise.
+    """
     prints, other_prints = (alignment.fingerprints[side] for side in (position, 1 - position))
+    gradients = alignment.sides[position].gradients.by_value
+    parameters = _get_flow(alignment, position).parameter_values.values()
+    norms = prints.norm[[gradients[other] for other in parameters if other in gradients]]
+    gradient = gradients.get(value, -1)
+    if gradient < 0 or not prints.norm[gradient] > _MIN_GRADIENT_SHARE * np.nanmedian(norms):
+        return False
     return any(
         math.isclose(prints.norm[gradient], other_prints.norm[partner], rel_tol=_MAX_NORM_ERROR)
-        and prints.norm[gradient] > 0
         for partner in _PartnerIndex.from_alignment(alignment, position).get(gradient)
     )
 
