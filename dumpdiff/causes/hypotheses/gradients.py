@@ -158,14 +158,16 @@ def _multiply(gradient: AnyArray, factor: AnyArray, is_summed: bool) -> AnyArray
 def suggest_single_branch(case: FaultCase) -> Iterator[Candidate]:
     """Suggest the gradient of one branch alone, or without it, or with it twice; of few elements.
 
+    What no recorded op adds to, and is the branch times a number, has no other branch.
     ``suggest_other_sum`` says more of gradients of more elements.
     """
     if case.phase != BACKWARD or case.faithful.size < 2:
         return
+    has_sum = "add" in case.kinds
     operands = list(case.find_same_size_operands())[:_MAX_DIFFERENCE_OPERANDS]
     for operand in operands:
         branch = operand.array.reshape(case.faithful.shape)
-        if np.any(branch) and not _is_multiple(case.faithful, branch):
+        if np.any(branch) and (has_sum or not _is_multiple(case.faithful, branch)):
             for predicted in (case.faithful - branch, branch):
                 yield Candidate(predicted, _MISSING_BRANCH, unchanged=case.faithful)
             yield Candidate(
