@@ -95,6 +95,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     for node in split_scalings:
         walk.state[node] = RECONVERGED
     allowed_errors = tolerances * cancellation[: len(pairs)]
+    # gradients are allowed more than most of them show; the rest would be noticed
     is_gradient = (graph.phase[: len(pairs)] == BACKWARD) & (pairs["metric"] == "statistics")
     usual_errors = allowed_errors / np.where(is_gradient, GRADIENT_FACTOR, 1)
     noticed_errors = np.where(usual_errors > errors, usual_errors, errors)

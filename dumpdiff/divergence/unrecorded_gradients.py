@@ -59,16 +59,22 @@ def find_unrecorded_gradients(alignment: Alignment) -> tuple[UnrecordedGradients
     trained_values_of_sides = [
         _find_trained_values(alignment, position) for position in range(len(_SIDES))
     ]
+    partners_of_sides = [
+        _PartnerIndex.from_alignment(alignment, position) for position in range(len(_SIDES))
+    ]
     for position in range(len(_SIDES)):
         flow, other_flow = _get_flow(alignment, position), _get_flow(alignment, 1 - position)
         names_gradients = any(flow.list_column("gradient_of"))
         parameters = flow.parameter_values
         trained_values = trained_values_of_sides[position]
         trained_partners = trained_values_of_sides[1 - position]
-        partners = _PartnerIndex.from_alignment(alignment, position)
+        partners = partners_of_sides[position]
         has_updates = OPTIMIZER in flow.phases
         has_updates = has_updates and any(map(flow.is_read_by_update, parameters.values()))
-        names: tuple[list[str], ...] = ([], [], [], [])
+        unrecorded: list[str] = []
+        untrained: list[str] = []
+        skipped: list[str] = []
+        unchanged: list[str] = []
         for name, value in parameters.items():
             partners_of_value = partners.get(value)
             if trained_partners.isdisjoint(partners_of_value):
@@ -77,16 +83,20 @@ def find_unrecorded_gradients(alignment: Alignment) -> tuple[UnrecordedGradients
             is_left_out &= any(map(other_flow.is_read_by_update, partners_of_value))
             if value not in trained_values and names_gradients:
                 if is_left_out or not _has_equal_terms(alignment, position, value, partners):
-                    names[is_left_out].append(name)
+                    (untrained if is_left_out else unrecorded).append(name)
             elif is_left_out and _is_skipped(alignment, position, value, partners_of_value):
-                names[2].append(name)
-            elif _is_unchanged(alignment, position, value, partners_of_value):
-                names[3].append(name)
-        if any(names):
-            unrecorded, untrained, skipped, unchanged = map(tuple, names)
+                skipped.append(name)
+            elif _is_unchanged(alignment, position, value, partners_of_sides):
+                unchanged.append(name)
+        if unrecorded or untrained or skipped or unchanged:
             sides.append(
                 UnrecordedGradients(
-                    position, unrecorded, untrained, skipped, unchanged, len(parameters)
+                    position,
+                    tuple(unrecorded),
+                    tuple(untrained),
+                    tuple(skipped),
+                    tuple(unchanged),
+                    len(parameters),
                 )
             )
     return tuple(sides)
@@ -131,7 +141,9 @@ def _is_skipped(alignment: Alignment, position: int, value: int, partners: set[i
     )
 
 
-def _is_unchanged(alignment: Alignment, position: int, value: int, partners: set[int]) -> bool:
+def _is_unchanged(
+    alignment: Alignment, position: int, value: int, partners: Sequence[_PartnerIndex]
+) -> bool:
     """Return whether the update of only this side leaves a parameter as it was.
 
     Both sides have the same gradient of it, which is not 0, and what the other update changes is
@@ -151,14 +163,16 @@ def _is_unchanged(alignment: Alignment, position: int, value: int, partners: set
         and measure_change(other_prints, other_updates[partner].new_weight, partner)
         > _MIN_CHANGE * get_unit_roundoff(dtypes.iat[partner])
         and (
-            _has_equal_gradient(alignment, position, value)
-            or _has_equal_gradient(alignment, 1 - position, partner)
+            _has_equal_gradient(alignment, position, value, partners[position])
+            or _has_equal_gradient(alignment, 1 - position, partner, partners[1 - position])
         )
-        for partner in partners & other_updates.keys()
+        for partner in partners[position].get(value) & other_updates.keys()
     )
 
 
-def _has_equal_gradient(alignment: Alignment, position: int, value: int) -> bool:
+def _has_equal_gradient(
+    alignment: Alignment, position: int, value: int, partners: _PartnerIndex
+) -> bool:
     """Return whether the gradient of a parameter is more than noise, and has a partner of its norm.
 
     That of the bias of keys is nothing but noise.
@@ -172,7 +186,7 @@ def _has_equal_gradient(alignment: Alignment, position: int, value: int) -> bool
         return False
     return any(
         math.isclose(prints.norm[gradient], other_prints.norm[partner], rel_tol=_MAX_NORM_ERROR)
-        for partner in _PartnerIndex.from_alignment(alignment, position).get(gradient)
+        for partner in partners.get(gradient)
     )
 
 

@@ -17,7 +17,7 @@ from ..model.trace import FORWARD
 from .dataflow import Bridge, Flow
 from .joins import find_joined_parts, find_unread_parts
 from .passing_values import WINDOW
-from .recent_values import SUMMATION_ERROR, find_recent_sources
+from .recent_values import SUMMATION_ERROR, RecentSource, find_recent_sources
 from .slices import find_slices
 
 #: Numbers that are stacked; a single one would be the value itself.
@@ -102,12 +102,11 @@ def find_bridges(flow: Flow, values: Iterable[int]) -> dict[int, Bridge]:
         else:
             bridges[value] = bridge
     by_statistics, by_order = find_recent_sources(flow, other_values)
-    whole_of = find_slices(flow, [value for value in other_values if value not in by_statistics])
+    remaining_values = [value for value in other_values if value not in by_statistics]
+    for value, whole in find_slices(flow, remaining_values).items():
+        by_statistics[value] = RecentSource(whole, "part")
     for value in other_values:
         source = by_statistics.get(value)
-        if value in whole_of:
-            bridges[value] = Bridge((whole_of[value],), "part")
-            continue
         if source is None:
             call_inputs = _find_call_inputs(flow, flow.consumers[value][0], value)
             if call_inputs:

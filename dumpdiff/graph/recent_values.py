@@ -31,7 +31,7 @@ _BLOCK_SIZE = 1024
 
 @dataclass(frozen=True)
 class RecentSource:
-    """The recent value that a value comes from."""
+    """The earlier value that a value comes from."""
 
     value: int  #: class
     evidence: str  #: rearranged, cast, part; order if only the order of execution says so

@@ -15,7 +15,6 @@ from .change import Change, list_floating_inputs
 
 #: Parts whose orders are tried.
 _MAX_PARTS = 4
-_N_ENDS = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +72,8 @@ def _describe_order(split: _Split, order: tuple[int, ...]) -> tuple[str, str, st
     All columns but one are a slice: in another order, it begins a column before or after.
     """
     name = split.whole.name
-    if split.n_read_parts == 1 and len(order) == _N_ENDS and min(split.widths) == 1:
-        length = max(split.widths)
+    length, *other_widths = sorted(split.widths, reverse=True)
+    if split.n_read_parts == 1 and other_widths == [1]:
         first, last = (
             f"the first {length} columns of {name}",
             f"the last {length} columns of {name}",
