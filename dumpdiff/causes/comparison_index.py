@@ -15,7 +15,7 @@ from ..graph.missing_edges import find_bridge
 from ..graph.recent_values import list_recent_values
 from ..model.dtypes import is_floating
 from ..model.finding import Finding
-from ..model.trace import FORWARD
+from ..model.trace import BACKWARD, FORWARD
 
 #: A region holds at most this many values of either side; farther ones are ignored. A loss that is
 #: written out has about 20.
@@ -234,14 +234,23 @@ def list_following_values(flow: Flow, value: int) -> list[int]:
 
 
 def list_region_values(index: ComparisonIndex, side: int, value: int) -> list[int]:
-    """Return the value and its computed inputs back to the last agreement, the nearest first."""
+    """Return the value and its computed inputs back to the last agreement, the nearest first.
+
+    No op needs to have written the gradient that a backward op reads: sums of gradients are not
+    recorded.
+    """
     flow = index.flows[side]
-    dtypes = flow.list_column("dtype")
+    dtypes, parameters = flow.list_column("dtype"), flow.list_column("parameter")
     region_values = [value]
     for region_value in region_values:  # grows while it is read
+        producer = int(flow.producers[region_value])
+        if producer < 0 and region_value != value:
+            continue
+        is_gradient = producer >= 0 and flow.phases[producer] == BACKWARD
         for input_value, _ in find_inputs(flow, region_value):
-            is_computed = flow.producers[input_value] >= 0 and is_floating(str(dtypes[input_value]))
-            if not is_computed or input_value in index.agreed_classes[side]:
+            is_computed = flow.producers[input_value] >= 0 or is_gradient
+            is_known = bool(parameters[input_value]) or input_value in index.agreed_classes[side]
+            if is_known or not is_computed or not is_floating(str(dtypes[input_value])):
                 continue
             if input_value not in region_values and len(region_values) < _MAX_REGION_VALUES:
                 region_values.append(input_value)

@@ -47,11 +47,32 @@ def find_region_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator
             has_same_size = target.sizes[value_t] == reference.sizes[value_r] > 1
             if (value_t, value_r) == value_pair.classes or not has_same_size:
                 continue
+            if not _may_be_one_quantity(index, value_pair, ValuePair((value_t, value_r), (-1, -1))):
+                continue
             kind_t = index.get_producer_kind(0, value_t)
             kind_r = index.get_producer_kind(1, value_r)
             ranked_pairs.append((kind_t != kind_r, -i - j, value_t, value_r))
     for _, _, value_t, value_r in sorted(ranked_pairs)[:_MAX_REGION_PAIRS]:
         yield from _pair_whole_tensors(index, value_t, value_r)
+
+
+def _may_be_one_quantity(
+    index: ComparisonIndex, value_pair: ValuePair, region_pair: ValuePair
+) -> bool:
+    """Return whether two values of a region may be of one quantity.
+
+    A gradient that no op wrote is the sum that the last op read; it is none of its addends.
+    """
+    has_producers = all(
+        index.flows[side].producers[region_pair.classes[side]] >= 0 for side in (0, 1)
+    )
+    return has_producers or all(
+        any(
+            region_pair.classes[side] == item
+            for item, _ in find_inputs(index.flows[side], value_pair.classes[side])
+        )
+        for side in (0, 1)
+    )
 
 
 def find_head_pairs(

@@ -1,4 +1,4 @@
-"""Gradients that are zero in some rows, or where a value was clipped."""
+"""Gradients that are zero in some rows, or where a value was clipped, or that are not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 
 from ...model.arrays import AnyArray, Flags
 from ...model.trace import BACKWARD
-from ..fault_case import FaultCase
+from ..fault_case import FaultCase, compute_residual
 from ..hypothesis import Candidate, Hypothesis
+from .gradients import list_sum_addends
 
 #: Numbers of rows that are listed.
 _MAX_LISTED_ROWS = 8
@@ -53,22 +54,57 @@ def suggest_clipped_inputs(case: FaultCase) -> Iterator[Candidate]:
     n_stopped = int(is_stopped.sum())
     if n_stopped < _MIN_CLIPPED or is_stopped.all():
         return
-    predicted = np.where(is_stopped, 0.0, case.faithful)
-    operands = (*case.list_shared_operands(), *case.find_other_values(case.faithful.shape))
-    for operand in operands:
-        if int(np.prod(operand.shape)) != case.faithful.size or not operand.is_floating:
+    clipped = _describe_clipped_value(case, is_stopped)
+    if clipped:
+        yield Candidate(
+            np.where(is_stopped, 0.0, case.faithful),
+            f"no gradient where {clipped}",
+            "passes the gradient straight through",
+            parameters={"elements": float(n_stopped)},
+            unchanged=case.faithful,
+            cause="straight-through",
+        )
+
+
+def suggest_unclipped_addend(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest one addend of a gradient also where a forward value was clipped.
+
+    The two sums differ by the addend in the elements that the faithful side stops, and not at all
+    in the others.
+    """
+    if case.phase != BACKWARD or case.faithful.size < 2 * _MIN_CLIPPED:
+        return
+    difference = case.faulty - case.faithful
+    for addend in list_sum_addends(case):
+        array = addend.array.reshape(difference.shape)
+        is_passed = np.abs(difference) > np.abs(array) / 2
+        predicted = case.faithful + np.where(is_passed, array, 0.0)
+        is_other = (is_passed & (array != 0)).sum() < _MIN_CLIPPED or is_passed.all()
+        if is_other or compute_residual(predicted, case.faulty) > case.limit:
             continue
-        limits = _find_limits(operand.array.reshape(case.faithful.shape), is_stopped)
-        if limits:
+        clipped = _describe_clipped_value(case, is_passed)
+        if clipped:
             yield Candidate(
                 predicted,
-                f"no gradient where {operand.name} is clipped ({limits})",
-                "passes the gradient straight through",
-                parameters={"elements": float(n_stopped)},
+                f"the gradient of {addend.name} also where {clipped}",
+                "has none there",
+                parameters={"elements": float(is_passed.sum())},
                 unchanged=case.faithful,
                 cause="straight-through",
             )
             return
+
+
+def _describe_clipped_value(case: FaultCase, is_clipped: Flags) -> str:
+    """Return which forward value is clipped in some elements, and beyond which; '' if none is."""
+    operands = (*case.list_shared_operands(), *case.find_other_values(case.faithful.shape))
+    for operand in operands:
+        if int(np.prod(operand.shape)) != case.faithful.size or not operand.is_floating:
+            continue
+        limits = _find_limits(operand.array.reshape(case.faithful.shape), is_clipped)
+        if limits:
+            return f"{operand.name} is clipped ({limits})"
+    return ""
 
 
 def _find_limits(array: AnyArray, is_stopped: Flags) -> str:
@@ -88,4 +124,5 @@ def _find_limits(array: AnyArray, is_stopped: Flags) -> str:
 HYPOTHESES = (
     Hypothesis("gradient-stopped", suggest_stopped_rows),
     Hypothesis("straight-through", suggest_clipped_inputs),
+    Hypothesis("straight-through", suggest_unclipped_addend),
 )

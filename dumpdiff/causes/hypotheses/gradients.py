@@ -186,7 +186,7 @@ def _is_multiple(array: AnyArray, other: AnyArray) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Addend:
+class Addend:
     """A gradient that may be one of those of which a gradient is the sum."""
 
     name: str
@@ -201,7 +201,7 @@ def suggest_other_sum(case: FaultCase) -> Iterator[Candidate]:
     """
     if case.phase != BACKWARD or case.faithful.size < _MIN_SUM_ELEMENTS:
         return
-    addends = _list_sum_addends(case)
+    addends = list_sum_addends(case)
     if not addends:
         return
     difference = (case.faulty - case.faithful).reshape(-1)
@@ -226,7 +226,7 @@ def suggest_other_sum(case: FaultCase) -> Iterator[Candidate]:
             return
 
 
-def _describe_sum(case: FaultCase, addends: Sequence[_Addend], coefficient: float) -> Candidate:
+def _describe_sum(case: FaultCase, addends: Sequence[Addend], coefficient: float) -> Candidate:
     """Return the candidate with some addends times 1 + ``coefficient``."""
     total = np.sum([addend.array for addend in addends], axis=0)
     names = " and ".join(addend.name for addend in addends)
@@ -247,17 +247,17 @@ def _describe_sum(case: FaultCase, addends: Sequence[_Addend], coefficient: floa
     )
 
 
-def _list_sum_addends(case: FaultCase) -> list[_Addend]:
+def list_sum_addends(case: FaultCase) -> list[Addend]:
     """Return different gradients of the value's size: upstream ones, then those before it."""
     shape, size = case.faithful.shape, case.faithful.size
-    addends: list[_Addend] = []
+    addends: list[Addend] = []
     for operand in (*case.list_shared_operands(), *case.find_other_gradients()):
         if int(np.prod(operand.shape)) != size or operand.parameter or not operand.is_floating:
             continue
         array = operand.array.reshape(shape)
         is_known = any(np.array_equal(array, addend.array) for addend in addends)
         if np.any(array) and not is_known:
-            addends.append(_Addend(operand.name, array))
+            addends.append(Addend(operand.name, array))
         if len(addends) == _MAX_SUM_OPERANDS:
             break
     return addends

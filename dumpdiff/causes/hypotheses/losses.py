@@ -280,9 +280,7 @@ def has_several_losses(case: FaultCase) -> bool:
 def _smooth_loss(case: FaultCase) -> Iterator[Candidate]:
     if case.faithful.size == 1 and has_several_losses(case):
         return
-    for logits, labels in _iterate_logits_and_labels(case):
-        hard_losses = compute_token_losses(logits, labels)
-        soft_losses = np.where(hard_losses == 0, 0.0, -log_softmax(logits).mean(axis=-1))
+    for hard_losses, soft_losses in _iterate_losses_by_share(case):
         n_counted = max(1, int(np.count_nonzero(hard_losses)))
         pairs = [(hard_losses, soft_losses)]
         if case.faithful.size == hard_losses.size:
@@ -304,6 +302,27 @@ def _smooth_loss(case: FaultCase) -> Iterator[Candidate]:
                 unchanged=(1 - faithful_share) * hard + faithful_share * soft,
                 cause="label-smoothing",
             )
+
+
+def _iterate_losses_by_share(case: FaultCase) -> Iterator[tuple[Floats, Floats]]:
+    """Yield (losses of the labels, losses of all classes alike), each per token.
+
+    A label is a number, or a share of each class, as where samples are mixed.
+    """
+    for logits, labels in _iterate_logits_and_labels(case):
+        hard_losses = compute_token_losses(logits, labels)
+        yield hard_losses, np.where(hard_losses == 0, 0.0, -log_softmax(logits).mean(axis=-1))
+    matrices = [item.array for item in case.operands if item.is_floating and item.array.ndim == 2]
+    shares = [array for array in matrices if _holds_shares(array)]
+    for logits, labels in product(matrices, shares):
+        if logits is not labels and logits.shape == labels.shape:
+            log_shares = log_softmax(logits)
+            yield -(labels * log_shares).sum(axis=-1), -log_shares.mean(axis=-1)
+
+
+def _holds_shares(array: AnyArray) -> bool:
+    """Return whether each row holds shares of a whole."""
+    return bool(array.min() >= 0 and np.abs(array.sum(axis=-1) - 1).max() <= _MAX_SHARE_ERROR)
 
 
 def _smooth_table(case: FaultCase) -> Iterator[Candidate]:

@@ -64,7 +64,7 @@ def _shift_axis(step: Step, position: int, axis: int) -> Iterator[tuple[str, str
     step_input = step.inputs[position]
     array, name = step_input.array, step_input.name
     is_kernel = step.kind == "convolution" and (step_input.is_parameter or position == 1)
-    if step.kind == "convolution" and axis == _CHANNEL_AXIS:
+    if step.kind == "convolution" and (axis == _CHANNEL_AXIS or (is_kernel and axis == 0)):
         yield "channel-order", f"the channels of {name} in reverse order", np.flip(array, axis)
         return
     flipped_cause = "kernel-flipped" if is_kernel else "scan-direction"

@@ -36,6 +36,8 @@ _ROUNDING_UNITS = 2
 #: Fewest axes of a value that a recurrence runs along, and fewest steps.
 _MIN_SCANNED_AXES, _MIN_SCANNED_LENGTH = 3, 3
 _GATE_KINDS = {"sigmoid", "hardsigmoid"}
+#: Kinds of ops on images, which have channels and pixels, but no heads.
+_IMAGE_KINDS = {"convolution", "group_norm", "batch_norm", "instance_norm"}
 #: Kinds whose inputs may come from anywhere in the model.
 _SOURCE_KINDS = {"concat", "add", "sub", "convolution", "matmul", *LOSS_KINDS}
 
@@ -385,7 +387,8 @@ def _name_rearrangement(
     axis = _find_reversed_axis(array, step_input.array)
     if axis >= 0:
         return "scan-direction", f"{name} not reversed along axis {axis}"
-    has_heads = is_attention(case.finding.scope) and step.kind != "convolution"
+    kinds = {step.kind, *(item.kind for item in case.list_shared_operands() if item.name == name)}
+    has_heads = is_attention(case.finding.scope) and not kinds & _IMAGE_KINDS
     cause = "heads-permuted" if has_heads else "axes-swapped"
     return cause, f"the elements of {name} in memory order, as if its axes were not exchanged"
 
