@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain, permutations
+from itertools import chain, permutations, product
 
 import numpy as np
 
@@ -22,6 +22,8 @@ _MAX_TRANSPOSED_AXES = 5
 _ORDER_SAMPLE = 64
 #: Places in a padded tensor at which the tensor may begin, at most.
 _MAX_PADDINGS = 256
+#: Places per axis between two windows of one tensor, at most.
+_MAX_WINDOW_SHIFT = 8
 #: Place of an element that is no element of an input: a zero of padding.
 _PADDING = -1
 
@@ -296,3 +298,35 @@ def _join_elements(arrays: Sequence[AnyArray]) -> AnyArray:
         parts.append(array.reshape(-1) if is_tensor else np.full(array.size, np.nan))
     joined: AnyArray = np.concatenate(parts)
     return joined
+
+
+def find_window_shift(array: AnyArray, other: AnyArray) -> tuple[int, ...] | None:
+    """Return by how many places another window was cut from the tensor of ``array``.
+
+    Windows move along the last two axes. They overlap in at least half of their elements, which are
+    equal. None if they do not, or if both are one window.
+
+    >>> find_window_shift(np.arange(6.0), np.arange(2.0, 8.0))
+    (2,)
+    """
+    lengths = array.shape[-2:]
+    if array.shape != other.shape or not lengths:
+        return None
+    limits = [min(_MAX_WINDOW_SHIFT, length // 2) for length in lengths]
+    for shift in product(*(range(-limit, limit + 1) for limit in limits)):
+        part, other_part = (
+            source[(..., *_cut_overlap(lengths, places))]
+            for source, places in ((array, shift), (other, [-place for place in shift]))
+        )
+        is_moved = any(shift) and 2 * part.size >= array.size
+        if is_moved and part.flat[0] == other_part.flat[0] and np.array_equal(part, other_part):
+            return shift
+    return None
+
+
+def _cut_overlap(lengths: Sequence[int], shift: Sequence[int]) -> list[slice]:
+    """Return the part of each axis that a window shares with one that begins ``shift`` later."""
+    return [
+        slice(max(places, 0), length + min(places, 0))
+        for length, places in zip(lengths, shift, strict=True)
+    ]

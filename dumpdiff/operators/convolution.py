@@ -1,4 +1,4 @@
-"""Convolutions of (batch, channels, ...) and resampling of images."""
+"""Convolutions of (batch, channels, ...)."""
 
 from __future__ import annotations
 
@@ -125,73 +125,4 @@ def compute_convolution(call: Call) -> Interpretations:
             yield str(settings), output + bias
 
 
-def resize_nearest(x: AnyArray, shape: tuple[int, ...]) -> AnyArray:
-    """Return an image (batch, channels, ...) in another size by the nearest element before."""
-    result = x
-    for axis in range(2, x.ndim):
-        rows = (np.arange(shape[axis]) * (x.shape[axis] / shape[axis])).astype(np.int64)
-        result = np.take(result, rows.clip(max=x.shape[axis] - 1), axis=axis)
-    return result
-
-
-def resize_linear(x: AnyArray, shape: tuple[int, ...], align_corners: bool) -> Floats:
-    """Return an image in another size by linear interpolation along each axis."""
-    result = x.astype(np.float64)
-    for axis in range(2, x.ndim):
-        length, new_length = x.shape[axis], shape[axis]
-        if align_corners:
-            places = np.arange(new_length) * ((length - 1) / max(new_length - 1, 1))
-        else:
-            places = ((np.arange(new_length) + 0.5) * (length / new_length) - 0.5).clip(min=0.0)
-        before = np.floor(places).astype(np.int64).clip(max=length - 1)
-        after = (before + 1).clip(max=length - 1)
-        share = (places - before).reshape(-1, *[1] * (x.ndim - axis - 1))
-        result = np.take(result, before, axis) * (1 - share) + np.take(result, after, axis) * share
-    return result
-
-
-def resize_cubic(x: AnyArray, shape: tuple[int, ...]) -> Floats:
-    """Return an image in another size by cubic convolution; Keys 1981, with a = -0.75."""
-    result = x.astype(np.float64)
-    for axis in range(2, x.ndim):
-        length = x.shape[axis]
-        places = (np.arange(shape[axis]) + 0.5) * (length / shape[axis]) - 0.5
-        before = np.floor(places).astype(np.int64)
-        total: AnyArray = np.zeros(())
-        for tap in range(-1, 3):
-            weights = _weigh_cubic(np.abs(places - before - tap))
-            weights = weights.reshape(-1, *[1] * (x.ndim - axis - 1))
-            rows = (before + tap).clip(0, length - 1)
-            total = total + np.take(result, rows, axis) * weights
-        result = total
-    return result
-
-
-def _weigh_cubic(distances: AnyArray) -> Floats:
-    a, d = -0.75, distances
-    near = (a + 2) * d**3 - (a + 3) * d**2 + 1
-    far = a * (d**3 - 5 * d**2 + 8 * d - 4)
-    result: Floats = np.where(d <= 1, near, np.where(d < 2, far, 0.0))
-    return result
-
-
-def compute_resampling(call: Call) -> Interpretations:
-    """Compute an image in the recorded size in each common way."""
-    x, shape = call.tensors[0], call.output_shape
-    if shape is None or x.ndim != len(shape) or x.ndim < 3 or x.shape[:2] != shape[:2]:
-        return
-    linear = {4: "bilinear", 5: "trilinear"}.get(x.ndim, "linear")
-    yield "nearest", resize_nearest(x, shape)
-    yield linear, resize_linear(x, shape, align_corners=False)
-    yield f"{linear} with aligned corners", resize_linear(x, shape, align_corners=True)
-    if x.ndim == 4:
-        yield "bicubic", resize_cubic(x, shape)
-    if all(length % own == 0 for own, length in zip(x.shape, shape, strict=True)):
-        repeats = [length // own for own, length in zip(x.shape, shape, strict=True)]
-        yield "repeated images", np.tile(x, repeats)
-
-
-FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
-    "convolution": compute_convolution,
-    "upsample": compute_resampling,
-}
+FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {"convolution": compute_convolution}

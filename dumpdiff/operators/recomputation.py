@@ -19,6 +19,7 @@ from . import (
     norms,
     recurrence,
     reductions,
+    resampling,
     rotary,
     row_groups,
     scattering,
@@ -38,6 +39,7 @@ KINDS: Mapping[str, Callable[[Call], Interpretations]] = {
     **rotary.FUNCTIONS,
     **attention.FUNCTIONS,
     **convolution.FUNCTIONS,
+    **resampling.FUNCTIONS,
     **losses.FUNCTIONS,
     **selection.FUNCTIONS,
 }

@@ -419,6 +419,9 @@ def _make_permutation_candidate(
         parameters = {"shift": float(shift)}
     elif case.finding.kind == "input" or (axis_name == "rows" and _holds_tokens(case)):
         cause = "row-shift"
+    elif case.is_source and axis == 0 and "gather_rows" in case.list_consumer_kinds():
+        n_moved = int((order != np.arange(len(order))).sum())
+        description, cause = f"{n_moved} of {len(order)} rows in another order", "weight-rows"
     else:
         block = find_block_length(order)
         parameters = {"block": float(block)}

@@ -15,6 +15,7 @@ import numpy as np
 
 from ....model.arrays import AnyArray
 from ....model.trace import BACKWARD, FORWARD
+from ...element_places import find_window_shift
 from ...fault_case import FaultCase, compute_residual, have_same_elements
 from ...region import Region, Step, StepInput
 from .change import Change, belongs_to_formula, compute_with, list_floating_inputs
@@ -33,8 +34,6 @@ _SIGNED_KINDS = {"add": "sub", "sub": "add"}
 _LIMIT_KINDS = {"clamp", "minimum", "maximum", "hardtanh"}
 #: Kinds that compute with a constant tensor: a mean of channels, frequencies, a table of positions.
 _CONSTANT_READERS = {"add", "sub", "mul", "div", "pow", "maximum", "minimum"}
-#: What is said of constants that differ, by whether they hold the same numbers.
-_CONSTANTS = {True: "constants in another order", False: "constants with other numbers"}
 #: Relative L2 within which values of the two sides are one value.
 _EQUAL_DISTANCE = 1e-4
 #: Values of the other region that are tried in place of one.
@@ -53,7 +52,7 @@ def list_recorded_differences(case: FaultCase, region: Region) -> Iterator[Chang
         _list_number_sets(case, region, other_region),
         _list_exchanged_numbers(region),
         _list_other_signs(case, region, other_region),
-        _list_other_constants(region, other_region),
+        _list_other_constants(case, region, other_region),
         _list_foreign_inputs(case, region, other_region),
     ):
         yield replace(change, is_evident=True)
@@ -269,14 +268,16 @@ def _name_sign(case: FaultCase, step: Step, step_input: StepInput) -> str:
     return "residual-scale" if is_branch else "constant-factor"
 
 
-def _list_other_constants(region: Region, other_region: Region) -> Iterator[Change]:
+def _list_other_constants(
+    case: FaultCase, region: Region, other_region: Region
+) -> Iterator[Change]:
     """Compute with the constants of the other side: the means and deviations of channels, a table.
 
     Those of one size that steps of one kind read are taken for each other in their order.
     """
     constants, others = (_list_constants(own.steps) for own in (region, other_region))
     steps = dict(enumerate(region.steps))
-    first, texts, are_permuted = -1, [], []
+    changes: list[tuple[int, AnyArray, AnyArray]] = []
     for key, places in constants.items():
         other_places = others.get(key, [])
         if len(other_places) != len(places):
@@ -288,18 +289,37 @@ def _list_other_constants(region: Region, other_region: Region) -> Iterator[Chan
             inputs = list(steps[number].inputs)
             inputs[position] = replace(item, array=array)
             steps[number] = replace(steps[number], inputs=tuple(inputs))
-            first = number if first < 0 else first
-            texts.append(steps[number].name)
-            are_permuted.append(have_same_elements(array, item.array))
-    if first < 0:
+            changes.append((number, array, item.array))
+    if not changes:
         return
+    first = changes[0][0]
+    cause, text = _describe_constants(case, region, changes)
+    names = ", ".join(steps[number].name for number, *_ in changes)
     yield Change(
         first,
         region.steps[first].output,
-        "channel-order" if all(are_permuted) else "argument",
-        f"{_CONSTANTS[all(are_permuted)]}, in {', '.join(texts)}",
+        cause,
+        f"{text}, in {names}",
         predicted=region.replace_steps(steps).unchanged,
     )
+
+
+def _describe_constants(
+    case: FaultCase, region: Region, changes: Sequence[tuple[int, AnyArray, AnyArray]]
+) -> tuple[str, str]:
+    """Return (cause, description) of constants of the other side; ``changes``: (step, other, own).
+
+    What has an element for each one that is computed belongs to the batch.
+    """
+    if all(have_same_elements(array, own) for _, array, own in changes):
+        return "channel-order", "constants in another order"
+    if any(own.size < region.steps[number].output.size for number, _, own in changes):
+        return "argument", "constants with other numbers"
+    text = "other numbers of the batch"
+    shift = find_window_shift(*(changes[0][i] for i in (2, 1)))
+    if shift is not None:
+        text = f"the batch cut {list(shift)} places later along its last axes"
+    return "loss-target" if case.is_near_loss else "batch", text
 
 
 def _list_constants(

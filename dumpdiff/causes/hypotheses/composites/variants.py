@@ -35,6 +35,8 @@ _MAX_WINDOWS = 256
 _TRANSPOSED = "transposed convolution"
 #: Tensors of fused attention that its mask comes after.
 _MASKED_TENSORS = 3
+#: Ways to place the pixels of an image that is resized, as ``interpret`` names them.
+_ALIGNMENTS = {"", "aligned corners", "asymmetric pixels"}
 #: Names of forms that do not explain themselves.
 _FORM_NAMES = {
     "": "the default form",
@@ -93,9 +95,15 @@ def _name_variant(case: FaultCase, step: Step, name: str) -> str:
     if step.kind.startswith(CONVOLUTION_GRADIENTS):
         return "padding-mode"
     if step.kind == "upsample":
-        is_alignment = "linear" in name and "linear" in step.interpretation
-        return "align-corners" if is_alignment else "resize-mode"
+        return "align-corners" if _is_other_alignment(step.interpretation, name) else "resize-mode"
     return _VARIANT_CAUSES.get(step.kind, "")
+
+
+def _is_other_alignment(way: str, other_way: str) -> bool:
+    """Return whether two ways to interpolate differ only in the pixels that coincide."""
+    parts = [text.partition(" with ") for text in (way, other_way)]
+    has_same_mode = parts[0][0] == parts[1][0]
+    return has_same_mode and all(option in _ALIGNMENTS for _, _, option in parts)
 
 
 def _find_shift(step: Step, name: str) -> int:
