@@ -67,6 +67,7 @@ class CellForm:
     #: whether each state is carried from step to step; otherwise every step begins with zeros. ()
     #: for all
     carried_states: tuple[bool, ...] = ()
+    output_state: int = 0  #: the state that is the output of a step: h, or 1 for c of an LSTM
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Recurrence:
         places = steps if direction.is_restored else range(n_steps)
         for step, place in zip(steps, places, strict=True):
             states = _STEPS[self.kind](projected[step], states, weights, form)
-            outputs[place] = states[0]
+            outputs[place] = states[form.output_state]
             if form.carried_states:
                 states = tuple(
                     state * is_carried

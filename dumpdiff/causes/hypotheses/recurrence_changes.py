@@ -306,8 +306,16 @@ def _list_gate_orders(recurrence: Recurrence) -> Iterator[RecurrenceChange]:
 
 
 def _list_forms(recurrence: Recurrence) -> Iterator[RecurrenceChange]:
-    """Take other activations, and the other forms of a GRU."""
+    """Take other activations, the other forms of a GRU, and the cell states of an LSTM."""
     own_form = recurrence.forms[0]
+    if recurrence.kind == "lstm":
+        for layer, words in _list_scopes(recurrence):
+            yield RecurrenceChange(
+                _replace_forms(recurrence, layer, output_state=1),
+                "cell-form",
+                f"the cell states read in place of the hidden states{words}",
+                "reads the hidden states",
+            )
     if recurrence.kind == "gru":
         changed = _replace_forms(recurrence, None, is_reset_first=not own_form.is_reset_first)
         texts = ("the reset gate after the product", "the reset gate before the product")
