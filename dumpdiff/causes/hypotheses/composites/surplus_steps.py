@@ -68,6 +68,8 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
             output = source.array.reshape(region.steps[number].output.shape)
             if np.array_equal(output, region.steps[number].output):
                 continue  # without them nothing changes
+            if case.phase == BACKWARD and _is_lost(case, region, number, output):
+                continue  # that no gradient flows says more
             steps = [region.steps[skipped] for skipped in skipped_numbers]
             omission = describe_omission(case, region, number, steps, source)
             if has_replacement and omission.cause == "missing-step" and len(steps) > 1:
@@ -95,6 +97,15 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
             mirror=Statement(thing, "has none"),
             further_outputs={change.number: change.output for change in others},
         )
+
+
+def _is_lost(case: FaultCase, region: Region, number: int, gradient: AnyArray) -> bool:
+    """Return whether a gradient makes no difference to what follows from zeros in its place.
+
+    As one that is the same for all inputs of a softmax.
+    """
+    own, other = (region.run(number, array) for array in (gradient, np.zeros_like(gradient)))
+    return own is not None and other is not None and compute_residual(own, other) <= case.limit
 
 
 def list_repeated_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
