@@ -7,6 +7,7 @@ paired ops to the inputs they have in common, which finds the parameter or batch
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -26,6 +27,8 @@ Signature = tuple[int, str, tuple[int, ...], int]
 _MAX_CANDIDATES = 64
 #: Relative error of the exponentials of a probability's logarithms, by rounding and print.
 _MAX_EXPONENTIAL_ERROR = 1e-4
+#: Largest number whose exponential float64 holds.
+_MAX_LOGARITHM = 709.0
 #: How often two kinds must produce the same value before they count as equivalent.
 _MIN_LEARNED = 2
 #: Cost of pairing two ops whose outputs cannot be the same ...
@@ -506,7 +509,9 @@ class _Closure:
 
 def _are_exponentials(extremes: tuple[float, float], logarithms: tuple[float, float]) -> bool:
     """Return whether the extremes of one value are the exponentials of those of another one."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        exponentials = np.exp(np.array(logarithms, dtype=float))
-        is_equal = np.abs(exponentials - extremes) <= _MAX_EXPONENTIAL_ERROR * np.abs(extremes)
-    return bool(is_equal.all()) and extremes[0] > 0
+    if not (extremes[0] > 0 and max(logarithms) < _MAX_LOGARITHM and math.isfinite(extremes[1])):
+        return False
+    return all(
+        abs(math.exp(logarithm) - extreme) <= _MAX_EXPONENTIAL_ERROR * extreme
+        for extreme, logarithm in zip(extremes, logarithms, strict=True)
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain, permutations, product
+from typing import Any
 
 import numpy as np
 
@@ -315,7 +316,7 @@ def find_window_shift(array: AnyArray, other: AnyArray) -> tuple[int, ...] | Non
     limits = [min(_MAX_WINDOW_SHIFT, length // 2) for length in lengths]
     for shift in product(*(range(-limit, limit + 1) for limit in limits)):
         part, other_part = (
-            source[(..., *_cut_overlap(lengths, places))]
+            source[_cut_overlap(lengths, places)]
             for source, places in ((array, shift), (other, [-place for place in shift]))
         )
         is_moved = any(shift) and 2 * part.size >= array.size
@@ -324,9 +325,10 @@ def find_window_shift(array: AnyArray, other: AnyArray) -> tuple[int, ...] | Non
     return None
 
 
-def _cut_overlap(lengths: Sequence[int], shift: Sequence[int]) -> list[slice]:
-    """Return the part of each axis that a window shares with one that begins ``shift`` later."""
-    return [
+def _cut_overlap(lengths: Sequence[int], shift: Sequence[int]) -> tuple[Any, ...]:
+    """Return the part of the last axes that a window shares with one ``shift`` places later."""
+    parts = [
         slice(max(places, 0), length + min(places, 0))
         for length, places in zip(lengths, shift, strict=True)
     ]
+    return (..., *parts)

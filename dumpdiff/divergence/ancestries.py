@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Container, Sequence
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -93,10 +94,7 @@ class Ancestries:
 
     def replace_nodes(self, nodes: Collection[int], others: Ancestries) -> Ancestries:
         """Return the ancestries with those of some nodes taken from other ones."""
-        replaced = Ancestries(
-            self._graph, self._state, self._noisy_nodes, self._errors, self._cancellations
-        )
-        replaced._known, replaced._rounding_nodes = self._known, self._rounding_nodes
+        replaced = copy(self)
         replaced._replaced = {node: others[node] for node in nodes}
         return replaced
 

@@ -7,6 +7,7 @@ statistics of a pair can say. ``recomputation`` replaces it where the operator c
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
@@ -554,7 +555,7 @@ def build_visibility_function(graph: JointGraph) -> Callable[[int, int], float]:
     shows the node's share of the result. Sums of rows that are used with the rows again, as in a
     norm, are taken to show everything: a judgment call.
     """
-    sizes = np.fmax(1.0, _average_class_column(graph, lambda flow: flow.sizes)).tolist()
+    sizes = _pack(np.fmax(1.0, _average_class_column(graph, lambda flow: flow.sizes)))
     compute_share = build_share_function(graph)
 
     def compute_visibility(node: int, child: int) -> float:
@@ -573,7 +574,7 @@ def build_share_function(graph: JointGraph) -> Callable[[int, int], float]:
     sum is that of its terms times their shares: a new weight differs by little of what a step
     differs by. The gradient of a term is no sum of terms, although its record names the operator.
     """
-    rms = _average_class_column(graph, lambda flow: np.array(flow.rms, dtype=float)).tolist()
+    rms = _pack(_average_class_column(graph, lambda flow: np.array(flow.rms, dtype=float)))
     is_sum_node = np.zeros(graph.n_nodes, dtype=bool)
     for side in graph.sides:
         is_sum_op = np.append(side.op_kinds.flag(_SUM_KINDS.__contains__), False)
@@ -602,8 +603,8 @@ def build_carried_share_function(graph: JointGraph) -> Callable[[int, int], floa
     whose norm no record has: they are taken to be as large as those of the part.
     """
     compute_share = build_share_function(graph)
-    norms = _average_class_column(graph, lambda flow: np.asarray(flow.norms, dtype=float)).tolist()
-    sizes = _average_class_column(graph, lambda flow: flow.sizes).tolist()
+    norms = _pack(_average_class_column(graph, lambda flow: np.asarray(flow.norms, dtype=float)))
+    sizes = _pack(_average_class_column(graph, lambda flow: flow.sizes))
     lowest = _average_class_column(graph, lambda flow: flow.classes["min"].to_numpy(dtype=float))
     is_masked = (lowest < -MASK_MAGNITUDE).tolist()
 
@@ -621,6 +622,11 @@ def build_carried_share_function(graph: JointGraph) -> Callable[[int, int], floa
         return norms[node] / norms[child] if is_part else share
 
     return compute_carried_share
+
+
+def _pack(column: Floats) -> array[float]:
+    """Return numbers that are read one by one: as fast as those of a list, in a quarter of it."""
+    return array("d", column.tobytes())
 
 
 def _is_part(side: GraphSide, value: int, child: int) -> bool:

@@ -97,26 +97,27 @@ def count_evidence(tensors: pd.DataFrame) -> Ints:
     that a person would type (0, 1, few digits) or, in a tensor of one repeated value, a copy of
     another number. 0 means all ones, a mask, a shape and the like.
     """
-    numbers = tensors[["max", "min", "mean", "norm"]].to_numpy(dtype=float)
+    counts = np.zeros(len(tensors), dtype=np.int64)
     with np.errstate(all="ignore"):
-        is_informative = (
-            np.isfinite(numbers) & (np.abs(numbers) < MASK_MAGNITUDE) & ~_flag_typed(numbers)
-        )
-        is_constant = numbers[:, 0] == numbers[:, 1]
-    is_informative[is_constant, 1:] = False
-    is_informative[tensors["size"].to_numpy() < _MIN_SIZE_OF_SUMS, 2:] = False
-    counts: Ints = is_informative.sum(axis=1)
+        is_constant = tensors["max"].to_numpy() == tensors["min"].to_numpy()
+    has_sums = ~is_constant & (tensors["size"].to_numpy() >= _MIN_SIZE_OF_SUMS)
+    may_inform = {"max": True, "min": ~is_constant, "mean": has_sums, "norm": has_sums}
+    for name, is_allowed in may_inform.items():  # one after the other: the columns are long
+        counts += _flag_informative(tensors[name].to_numpy(dtype=float)) & is_allowed
     return counts
 
 
-def _flag_typed(numbers: Floats) -> Flags:
-    """Return true for numbers of at most two significant digits, as people write in source code."""
+def _flag_informative(numbers: Floats) -> Flags:
+    """Return true for finite numbers that are no masking constant and that nobody would type.
+
+    People write at most two significant digits in source code.
+    """
     with np.errstate(all="ignore"):
-        magnitude = 10.0 ** (np.floor(np.log10(np.abs(numbers))) - 1)
-        scaled = numbers / magnitude
-        is_round = np.abs(scaled - np.round(scaled)) < _TYPED_DISTANCE
-        is_typed: Flags = (numbers == 0) | is_round
-    return is_typed
+        magnitudes = np.abs(numbers)
+        is_informative: Flags = (numbers != 0) & (magnitudes < MASK_MAGNITUDE)  # false for NaN, too
+        scaled = magnitudes / 10.0 ** (np.floor(np.log10(magnitudes)) - 1)
+        is_informative &= ~(np.abs(scaled - np.round(scaled)) < _TYPED_DISTANCE)
+    return is_informative
 
 
 def flag_immediates(tensors: pd.DataFrame) -> Flags:

@@ -281,7 +281,7 @@ def _build_table(
             column = _share_repeated(np.array(columns[name], dtype=dtype))
         # pandas 3 guesses another type for objects
         data[name] = pd.Series(column, dtype=column.dtype, copy=False)
-    return pd.DataFrame(data, columns=list(schema), copy=False)
+    return pd.DataFrame(data, copy=False)
 
 
 def _copy_objects(values: Sequence[Any] | AnyArray) -> Objects:

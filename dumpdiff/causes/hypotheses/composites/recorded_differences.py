@@ -316,7 +316,8 @@ def _describe_constants(
     if any(own.size < region.steps[number].output.size for number, _, own in changes):
         return "argument", "constants with other numbers"
     text = "other numbers of the batch"
-    shift = find_window_shift(*(changes[0][i] for i in (2, 1)))
+    _, array, own = changes[0]
+    shift = find_window_shift(own, array)
     if shift is not None:
         text = f"the batch cut {list(shift)} places later along its last axes"
     return "loss-target" if case.is_near_loss else "batch", text
