@@ -72,12 +72,12 @@ class Model:
     has_last_scale: bool = True  #: the SwiGLU of the last block has its scale; MindSpore only
     is_center_behind: bool = False  #: subtracted behind the temperature; MindSpore only
     are_same_crops_paired: bool = False  #: MindSpore only
-    is_neighbor_stopped: bool = False  #: no gradient through the nearest token; MindSpore only
+    is_neighbor_stopped: bool = False  #: no gradient through the nearest token; PyTorch only
     is_mask_behind_positions: bool = False  #: PyTorch only
     is_second_half_gate: bool = False  #: of SwiGLU; PyTorch only
     is_patch_mean: bool = False  #: the mean over masked patches of all crops; PyTorch only
     are_registers_read: bool = False  #: patches begin behind the class token; PyTorch only
-    patch_gradient: float = 1.0  #: factor of the gradient of embedded patches; PyTorch only
+    patch_gradient: float = 1.0  #: factor of the gradient of embedded patches; MindSpore only
     is_length_stopped: bool = False  #: no gradient through the length of rows; PyTorch only
     optimizer: Optimizer = field(default_factory=Optimizer)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, mint, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.dino.architecture import (
     BATCH,
@@ -104,6 +105,9 @@ class Dinov2Embeddings(nn.Cell):
         self.register_tokens = Parameter(read(model, f"{path}.registers.weight"))
         self.position_embeddings = Parameter(read(model, f"{path}.positions.weight"))
         self.interpolation = Tensor(model.interpolation())
+        self.scaled_gradient = None
+        if path == STUDENT and model.patch_gradient != 1:
+            self.scaled_gradient = ScaledGradient(model.patch_gradient)
 
     def get_positions(self, n_patches):
         """Return the positions of the class token and of patches."""
@@ -114,6 +118,8 @@ class Dinov2Embeddings(nn.Cell):
 
     def construct(self, images, masks=None):
         x = self.patch_embeddings(images)
+        if self.scaled_gradient is not None:
+            x = self.scaled_gradient(x)
         batch, n_patches, _ = x.shape
         if masks is not None:
             x = ops.where(masks.expand_dims(-1), self.mask_token, x)
@@ -301,19 +307,16 @@ class IBOTPatchLoss(nn.Cell):
 class KoLeoLoss(nn.Cell):
     """Minus the logarithm of the distance to the nearest token."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.normalize = ops.L2Normalize(axis=-1, epsilon=KOLEO_EPS)
         self.own = Tensor(2 * np.eye(BATCH, dtype=np.float32))
-        self.is_neighbor_stopped = model.is_neighbor_stopped
 
     def construct(self, tokens):
         x = self.normalize(tokens)
         constant = ops.stop_gradient(x)
         similarities = ops.matmul(constant, constant.swapaxes(0, 1)) - self.own
         neighbors = ops.gather(x, ops.argmax(similarities, 1), 0)
-        if self.is_neighbor_stopped:
-            neighbors = ops.stop_gradient(neighbors)
         distances = ops.sqrt(ops.square(x - neighbors + KOLEO_EPS).sum(-1))
         return -ops.log(distances + KOLEO_EPS).mean()
 
@@ -340,7 +343,7 @@ class SelfDistillation(nn.Cell):
         self.patch_targets = CenteredSoftmax(model, "centers.patch")
         self.dino_loss = DINOLoss(model)
         self.ibot_loss = IBOTPatchLoss()
-        self.koleo_loss = KoLeoLoss(model)
+        self.koleo_loss = KoLeoLoss()
         self.is_dense = model.variant == "dense"
 
     def choose(self, patches, mask_indices):

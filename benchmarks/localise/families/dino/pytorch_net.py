@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pytorch.gradient import scaled_gradient
 from torch import Tensor, nn
 
 from families.dino.architecture import (
@@ -155,7 +154,7 @@ class Block(nn.Module):
 
 
 class DinoVisionTransformer(nn.Module):
-    """Class tokens (batch, HIDDEN) and patches (batch, patches, HIDDEN)."""
+    """Class token, registers and patches, (batch, tokens, HIDDEN)."""
 
     def __init__(self, model: Model, path: str) -> None:
         super().__init__()
@@ -166,9 +165,7 @@ class DinoVisionTransformer(nn.Module):
         self.mask_token = nn.Parameter(read(model, f"{path}.mask_token.weight"))
         self.blocks = nn.ModuleList(Block(model, f"{path}.layers.{n}") for n in range(LAYERS))
         self.norm = build_norm(model, f"{path}.norm")
-        self.patch_gradient = model.patch_gradient if path == STUDENT else 1.0
         self.is_mask_behind_positions = model.is_mask_behind_positions
-        self.first_patch = 1 if model.are_registers_read else 1 + REGISTERS
 
     def interpolate_pos_encoding(self, height: int, width: int) -> Tensor:
         """Return the positions of the class token and of patches of an image of that size."""
@@ -183,8 +180,6 @@ class DinoVisionTransformer(nn.Module):
     def prepare_tokens(self, images: Tensor, masks: Tensor | None) -> Tensor:
         """Return class token, registers and patches."""
         x = self.patch_embed(images)
-        if self.patch_gradient != 1:
-            x = scaled_gradient(x, self.patch_gradient)
         if masks is not None and not self.is_mask_behind_positions:
             x = torch.where(masks.unsqueeze(-1), self.mask_token, x)
         x = torch.cat((self.cls_token.expand(len(x), -1, -1), x), dim=1)
@@ -194,13 +189,11 @@ class DinoVisionTransformer(nn.Module):
         registers = self.register_tokens.expand(len(x), -1, -1)
         return torch.cat((x[:, :1], registers, x[:, 1:]), dim=1)
 
-    def forward(self, images: Tensor, masks: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, images: Tensor, masks: Tensor | None = None) -> Tensor:
         x = self.prepare_tokens(images, masks)
-        n_patches = x.shape[1] - 1 - REGISTERS
         for block in self.blocks:
             x = block(x)
-        x = self.norm(x)
-        return x[:, 0], x[:, self.first_patch : self.first_patch + n_patches]
+        return self.norm(x)
 
 
 class WeightNormLinear(nn.Module):
@@ -295,6 +288,10 @@ class IBOTPatchLoss(nn.Module):
 class KoLeoLoss(nn.Module):
     """Minus the logarithm of the distance to the nearest token."""
 
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.is_neighbor_stopped = model.is_neighbor_stopped
+
     @torch.no_grad()
     def find_neighbors(self, x: Tensor) -> Tensor:
         """Return the number of the nearest other token, for tokens of length 1."""
@@ -305,6 +302,8 @@ class KoLeoLoss(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = F.normalize(x, p=2, dim=-1, eps=KOLEO_EPS)
         neighbors = x[self.find_neighbors(x)]
+        if self.is_neighbor_stopped:
+            neighbors = neighbors.detach()
         distances = F.pairwise_distance(x, neighbors, p=2, eps=KOLEO_EPS)
         return -torch.log(distances + KOLEO_EPS).mean()
 
@@ -324,8 +323,14 @@ class SSLMetaArch(nn.Module):
         self.teacher = build_network(model, TEACHER).requires_grad_(False)
         self.dino_loss = DINOLoss(model)
         self.ibot_patch_loss = IBOTPatchLoss(model)
-        self.koleo_loss = KoLeoLoss()
+        self.koleo_loss = KoLeoLoss(model)
         self.is_head_joined = model.variant == "joined"
+        self.first_patch = 1 if model.are_registers_read else 1 + REGISTERS
+
+    def choose(self, x: Tensor, indices: Tensor) -> Tensor:
+        """Return the patches with these numbers, (patches, HIDDEN)."""
+        patches = x[:, self.first_patch : self.first_patch + ROWS * COLUMNS]
+        return torch.index_select(patches.flatten(0, 1), dim=0, index=indices)
 
     def score(self, head: nn.Module, tokens: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
         """Return the scores of class tokens and of patches."""
@@ -337,9 +342,9 @@ class SSLMetaArch(nn.Module):
     @torch.no_grad()
     def get_targets(self, crops: Tensor, indices: Tensor) -> tuple[list[Tensor], Tensor]:
         """Return the teacher's probabilities of class tokens, crop by crop, and of patches."""
-        tokens, patches = self.teacher["backbone"](crops)
-        patches = torch.index_select(patches.flatten(0, 1), dim=0, index=indices)
-        tokens, patches = self.score(self.teacher["dino_head"], tokens, patches)
+        x = self.teacher["backbone"](crops)
+        patches = self.choose(x, indices)
+        tokens, patches = self.score(self.teacher["dino_head"], x[:, 0], patches)
         targets = self.dino_loss.softmax_center_teacher(tokens)
         return list(targets.chunk(CROPS)), self.ibot_patch_loss.softmax_center_teacher(patches)
 
@@ -352,10 +357,11 @@ class SSLMetaArch(nn.Module):
         mask_weights: Tensor,
     ) -> Tensor:
         targets, patch_targets = self.get_targets(global_crops, mask_indices)
-        global_tokens, patches = self.student["backbone"](global_crops, masks)
-        local_tokens, _ = self.student["backbone"](local_crops)
+        x = self.student["backbone"](global_crops, masks)
+        global_tokens = x[:, 0]
+        local_tokens = self.student["backbone"](local_crops)[:, 0]
         tokens = torch.cat((global_tokens, local_tokens))
-        patches = torch.index_select(patches.flatten(0, 1), dim=0, index=mask_indices)
+        patches = self.choose(x, mask_indices)
         scores, patch_scores = self.score(self.student["dino_head"], tokens, patches)
 
         loss = self.dino_loss(list(scores.chunk(CROPS + 1)), targets)
