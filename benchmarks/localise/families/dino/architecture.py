@@ -141,7 +141,7 @@ def build_clean() -> Model:
 
 def _add_backbone(weights: Weights, path: str) -> None:
     weights.add_linear(f"{path}.patch", HIDDEN, CHANNELS, PATCH, PATCH)
-    weights.add_table(f"{path}.class_token", 1, 1, HIDDEN)
+    weights.add_table(f"{path}.class_token", 1, 1, HIDDEN, deviation=0.3)
     weights.add_table(f"{path}.registers", 1, REGISTERS, HIDDEN)
     weights.add_table(f"{path}.mask_token", 1, HIDDEN)
     weights.add_table(f"{path}.positions", 1, 1 + PATCHES, HIDDEN, deviation=0.7)

@@ -300,7 +300,7 @@ class KoLeoLoss(nn.Module):
         return dots.masked_fill(is_same, -1.0).argmax(dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.normalize(x, p=2, dim=-1, eps=KOLEO_EPS)
+        x = x / x.norm(dim=-1, keepdim=True)
         neighbors = x[self.find_neighbors(x)]
         if self.is_neighbor_stopped:
             neighbors = neighbors.detach()
