@@ -59,8 +59,8 @@ class Model:
     name: str
     weights: Mapping[str, np.ndarray]
     #: '' as a user writes it first; 'products' (MindSpore): 1x1 convolutions, cumulative sums and
-    #: the decoder by matrix products, channels last; 'fused' (PyTorch): group norm, joined
-    #: projections, folding; 'written' (PyTorch): einsum, joined skips, halves of segments
+    #: the decoder by matrix products, channels last; 'fused' (PyTorch): group norm, joined skips
+    #: and projections, folding; 'written' (PyTorch): einsum, halves of segments, energies
     variant: str = ""
     is_norm_channelwise: bool = False  #: cumulative norms see their own frame only; MindSpore only
     is_norm_masked: bool = False  #: masks are multiplied with normed features; MindSpore only
@@ -93,7 +93,8 @@ def get_positions(length: int) -> np.ndarray:
     """Return sines and cosines in turn, float32 (length, SKIP)."""
     frequencies = 10000.0 ** (-np.arange(0, SKIP, 2) / SKIP)
     angles = np.arange(length)[:, None] * frequencies
-    return np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(length, SKIP).astype("f4")
+    pairs = np.stack([np.sin(angles), np.cos(angles)], axis=2)
+    return pairs.reshape(length, SKIP).astype(np.float32)
 
 
 def build_clean() -> Model:

@@ -3,7 +3,7 @@
 Variant 'fused': other names, the global norm as a group norm, one layer for q, k and v, fused
 attention, the skip sum as one convolution of joined channels, the decoder by folding. Variant
 'written': attention and assignment by einsum, 1x1 convolutions as products, segments put together
-from their halves, the ratio from a cosine.
+from their halves, the ratio from energies.
 """
 
 from __future__ import annotations
@@ -252,11 +252,11 @@ class PITLoss(nn.Module):
         super().__init__()
         self.is_stopped = model.is_projection_stopped
         self.is_batch_permuted = model.is_batch_permuted
-        self.has_cosine = model.variant == "written"
+        self.has_energies = model.variant == "written"
 
     def compare(self, estimates: Tensor, targets: Tensor) -> Tensor:
         """Return losses of all pairs, (batch, estimate, source)."""
-        if self.has_cosine:
+        if self.has_energies:
             products = torch.einsum("bit,bjt->bij", estimates, targets).square()
             energy = targets.square().sum(-1)[:, None] + LOSS_EPS
             signal = products / energy
