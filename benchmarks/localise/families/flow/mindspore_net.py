@@ -10,6 +10,7 @@ import math
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.flow.architecture import (
     BINS,
@@ -65,12 +66,18 @@ class ActNorm(nn.Cell):
         self.loc = load_vector(model, f"{path}.bias")
         self.log_scale = load_vector(model, f"{path}.logs")
         self.is_counted_once = model.is_norm_counted_once
+        self.scaled_gradient = None
+        if model.log_gradient != 1:
+            self.scaled_gradient = ScaledGradient(model.log_gradient)
 
     def construct(self, x):
         _, _, height, width = x.shape
         pixels = 1 if self.is_counted_once else height * width
-        log_det = pixels * self.log_scale.sum()
-        return ops.exp(self.log_scale) * (x + self.loc), log_det
+        log_scale = self.log_scale
+        if self.scaled_gradient is not None:
+            log_scale = self.scaled_gradient(log_scale)
+        log_det = pixels * log_scale.sum()
+        return ops.exp(log_scale) * (x + self.loc), log_det
 
 
 class NormedConv2d(nn.Cell):
@@ -153,6 +160,7 @@ class AffineCoupling(nn.Cell):
         self.is_shift_last = model.is_shift_last
         self.is_net_halved = model.is_net_halved
         self.is_determinant_stopped = model.is_determinant_stopped
+        self.is_scale_exponential = model.is_scale_exponential
         self.is_written_out = model.variant == "written"
 
     def construct(self, x):
@@ -167,7 +175,10 @@ class AffineCoupling(nn.Cell):
             out_b = (in_b + shift) / denominator
             log_det = -ops.log(denominator).reshape(x.shape[0], -1).sum(1)
             return ops.concat((in_a, out_b), 1), log_det
-        scale = ops.sigmoid(raw_scale + self.scale_offset)
+        if self.is_scale_exponential:
+            scale = ops.exp(raw_scale)
+        else:
+            scale = ops.sigmoid(raw_scale + self.scale_offset)
         out_b = in_b * scale + shift if self.is_shift_last else (in_b + shift) * scale
         counted = ops.stop_gradient(scale) if self.is_determinant_stopped else scale
         log_det = ops.log(counted).reshape(x.shape[0], -1).sum(1)
