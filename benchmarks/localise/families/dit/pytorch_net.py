@@ -158,14 +158,17 @@ class CrossAttention(nn.Module):
         self.q_linear = load_linear(model, f"{path}.q")
         self.kv_linear = load_linear(model, f"{path}.k", f"{path}.v")
         self.proj = load_linear(model, f"{path}.o")
-        self.mask_type = torch.float32 if model.is_mask_added else torch.bool
+        self.is_mask_added = model.is_mask_added
 
     def forward(self, x: Tensor, tokens: Tensor, mask: Tensor | None) -> Tensor:
         batch, n_patches, _ = x.shape
         q = self.q_linear(x).view(batch, n_patches, HEADS, -1).transpose(1, 2)
         kv = self.kv_linear(tokens).view(batch, tokens.shape[1], 2, HEADS, -1)
         k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
-        attn_mask = None if mask is None else mask.to(self.mask_type)[:, None, None, :]
+        attn_mask = None
+        if mask is not None:
+            mask = mask.float() if self.is_mask_added else mask.bool()
+            attn_mask = mask[:, None, None, :]
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
         return self.proj(y.transpose(1, 2).reshape(batch, n_patches, HIDDEN))
 

@@ -66,18 +66,25 @@ class ActNorm(nn.Cell):
         self.loc = load_vector(model, f"{path}.bias")
         self.log_scale = load_vector(model, f"{path}.logs")
         self.is_counted_once = model.is_norm_counted_once
-        self.scaled_gradient = None
-        if model.log_gradient != 1:
-            self.scaled_gradient = ScaledGradient(model.log_gradient)
 
     def construct(self, x):
         _, _, height, width = x.shape
         pixels = 1 if self.is_counted_once else height * width
-        log_scale = self.log_scale
-        if self.scaled_gradient is not None:
-            log_scale = self.scaled_gradient(log_scale)
-        log_det = pixels * log_scale.sum()
-        return ops.exp(log_scale) * (x + self.loc), log_det
+        log_det = pixels * self.log_scale.sum()
+        return ops.exp(self.log_scale) * (x + self.loc), log_det
+
+
+class ScaledLogActNorm(ActNorm):
+    """The same; the gradient of the logarithms of the scales is multiplied."""
+
+    def __init__(self, model: Model, path: str) -> None:
+        super().__init__(model, path)
+        self.scaled_gradient = ScaledGradient(model.log_gradient)
+
+    def construct(self, x):
+        _, _, height, width = x.shape
+        log_scale = self.scaled_gradient(self.log_scale)
+        return ops.exp(log_scale) * (x + self.loc), height * width * log_scale.sum()
 
 
 class NormedConv2d(nn.Cell):
@@ -191,7 +198,8 @@ class Flow(nn.Cell):
     def __init__(self, model: Model, level: int, step: int) -> None:
         super().__init__()
         path = f"levels.{level}.steps.{step}"
-        self.actnorm = ActNorm(model, f"{path}.norm")
+        build_norm = ActNorm if model.log_gradient == 1 else ScaledLogActNorm
+        self.actnorm = build_norm(model, f"{path}.norm")
         self.invconv = InvConv2dLU(model, f"{path}.mix", level)
         self.coupling = AffineCoupling(model, f"{path}.net")
 

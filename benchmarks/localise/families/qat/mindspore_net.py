@@ -117,8 +117,9 @@ class Block(nn.Cell):
             x = self.up.input_quantizer(x)
         y = self.up(x)
         y = self.down(ops.gelu(y, approximate="none") if self.is_gelu else ops.relu(y))
-        y = x + y if self.has_skip else y
-        return ops.relu(y) if self.is_sum_rectified else y
+        if self.is_sum_rectified:
+            return ops.relu(x + y)
+        return x + y if self.has_skip else y
 
 
 class Classifier(nn.Cell):

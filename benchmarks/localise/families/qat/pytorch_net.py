@@ -114,8 +114,9 @@ class Block(nn.Module):
         y = self.down(F.relu(self.up(x)))
         if self.branch_scale != 1:
             y = y * self.branch_scale
-        y = x + y if self.has_skip else y
-        return F.relu(y) if self.is_sum_rectified else y
+        if self.is_sum_rectified:
+            return F.relu(x + y)
+        return x + y if self.has_skip else y
 
 
 class Classifier(nn.Module):
