@@ -71,6 +71,8 @@ class Model:
     is_class_gradient_averaged: bool = False  #: a row's gradient is divided by its occurrences
     is_condition_activated: bool = False  #: by silu, before the blocks, which do so too
     are_weights_broadcast: bool = False  #: each sample's error has the weights of all samples
+    is_mask_added: bool = False  #: ones and zeros of the caption's mask are added to the scores
+    is_final_timed: bool = False  #: the last modulation does not read the class
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(weight_decay=0.03, clip=0.1))
 
     def schedule(self) -> tuple[np.ndarray, np.ndarray]:

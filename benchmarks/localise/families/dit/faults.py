@@ -135,6 +135,23 @@ FAULTS: Mapping[str, Fault] = {
             "argument",
         ),
     ),
+    "mask_added": Fault(
+        "the caption's mask is of floats, which attention adds to the scores: 1 for a token, 0 for "
+        "padding",
+        "mask-fill",
+        change_model(is_mask_added=True),
+        lambda *_: [Anywhere("(?i)mask|padding|bias|inf|added|float")],
+        row="47",
+        held_out=True,
+        equivalents=("cross-mask", "mask-missing", "mask-kind"),
+    ),
+    "final_timed": Fault(
+        "the last modulation reads the time step alone, as PixArt has it, not with the class",
+        "missing-term",
+        change_model(is_final_timed=True),
+        held_out=True,
+        equivalents=("input-source", "missing-step", "skip-missing", "skip-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -156,6 +173,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("latent_scale", "pytorch"),
     ("condition_activated", "mindspore"),
     ("weights_broadcast", "pytorch"),
+    ("mask_added", "pytorch"),
+    ("final_timed", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

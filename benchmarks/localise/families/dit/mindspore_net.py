@@ -329,6 +329,8 @@ class DiT(nn.Cell):
         self.is_caption_masked = model.is_caption_masked
         self.is_caption_stopped = model.is_caption_stopped
         self.activation = build_silu(model) if model.is_condition_activated else None
+        self.is_mask_added = model.is_mask_added
+        self.is_final_timed = model.is_final_timed
 
     def unpatchify(self, x):
         """Return images (batch, CHANNELS, IMAGE, IMAGE)."""
@@ -341,7 +343,8 @@ class DiT(nn.Cell):
 
     def construct(self, x, steps, classes, is_dropped, captions, mask):
         x = self.x_embedder(x) + self.pos_embed
-        c = self.t_embedder(steps) + self.y_embedder(classes, is_dropped)
+        t = self.t_embedder(steps)
+        c = t + self.y_embedder(classes, is_dropped)
         if self.activation is not None:
             c = self.activation(c)
         tokens = self.caption_embedder(captions)
@@ -349,11 +352,13 @@ class DiT(nn.Cell):
             tokens = ops.stop_gradient(tokens)
         bias = None
         if self.is_caption_masked:
-            bias = (1 - mask.astype(ms.float32)) * MASKED
+            bias = mask.astype(ms.float32)
+            if not self.is_mask_added:
+                bias = (1 - bias) * MASKED
             bias = bias.expand_dims(1).expand_dims(1)
         for block in self.blocks:
             x = block(x, c, tokens, bias)
-        return self.unpatchify(self.final_layer(x, c))
+        return self.unpatchify(self.final_layer(x, t if self.is_final_timed else c))
 
 
 class DiffusionLoss(nn.Cell):

@@ -158,13 +158,17 @@ class CrossAttention(nn.Module):
         self.q_linear = load_linear(model, f"{path}.q")
         self.kv_linear = load_linear(model, f"{path}.k", f"{path}.v")
         self.proj = load_linear(model, f"{path}.o")
+        self.is_mask_added = model.is_mask_added
 
     def forward(self, x: Tensor, tokens: Tensor, mask: Tensor | None) -> Tensor:
         batch, n_patches, _ = x.shape
         q = self.q_linear(x).view(batch, n_patches, HEADS, -1).transpose(1, 2)
         kv = self.kv_linear(tokens).view(batch, tokens.shape[1], 2, HEADS, -1)
         k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
-        attn_mask = None if mask is None else mask.bool()[:, None, None, :]
+        attn_mask = None
+        if mask is not None:
+            mask = mask.float() if self.is_mask_added else mask.bool()
+            attn_mask = mask[:, None, None, :]
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
         return self.proj(y.transpose(1, 2).reshape(batch, n_patches, HIDDEN))
 
@@ -303,7 +307,8 @@ class DiT(nn.Module):
         mask: Tensor,
     ) -> Tensor:
         x = self.x_embedder(x) + self.pos_table
-        c = self.t_embedder(steps) + self.y_embedder(classes, is_dropped)
+        t = self.t_embedder(steps)
+        c = t + self.y_embedder(classes, is_dropped)
         if self.model.is_condition_activated:
             c = F.silu(c)
         tokens = self.y_proj(captions)
@@ -311,7 +316,7 @@ class DiT(nn.Module):
             tokens = tokens.detach()
         for block in self.blocks:
             x = block(x, c, tokens, mask if self.model.is_caption_masked else None)
-        return self.unpatchify(self.final_layer(x, c))
+        return self.unpatchify(self.final_layer(x, t if self.model.is_final_timed else c))
 
 
 class DiffusionLoss(nn.Module):

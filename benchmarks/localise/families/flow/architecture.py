@@ -64,6 +64,8 @@ class Model:
     logs_in_variance: float = 2.0  #: a variance is exp(logs_in_variance * logs)
     is_determinant_stopped: bool = False  #: no gradient through the log-determinant of couplings
     is_net_half: bool = False  #: the last convolution of a coupling's network in float16
+    is_scale_exponential: bool = False  #: scales of couplings are exp(scale)
+    log_gradient: float = 1.0  #: the gradient of the logarithms of a norm is multiplied by it
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=RATE / WARMUP, clip=1.0)
     )

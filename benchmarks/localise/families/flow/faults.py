@@ -8,7 +8,7 @@ from dataclasses import replace
 from claims import Anywhere, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_optimizer
-from families.flow.architecture import RATE, Model
+from families.flow.architecture import LOGS_FACTOR, RATE, Model
 
 
 def _invert_orders(model: Model) -> Model:
@@ -102,6 +102,23 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("argument",),
     ),
+    "scale_exponential": Fault(
+        "scales of the couplings are the exponential of the network, as the paper has them, not "
+        "the sigmoid of it and 2, as its code has them",
+        "activation-kind",
+        change_model(is_scale_exponential=True),
+        lambda *_: [Anywhere("(?i)exp|sigmoid")],
+        held_out=True,
+        equivalents=("constant-offset", "missing-step", "missing-term", "input-source"),
+    ),
+    "log_gradient": Fault(
+        "the logarithms of a norm's scales have the gradient of the first code, whose variables "
+        "are a third of them",
+        "gradient-scaled",
+        change_model(log_gradient=LOGS_FACTOR),
+        lambda faulty, clean: [Ratio(faulty.log_gradient / clean.log_gradient)],
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -117,6 +134,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("determinant_stopped", "pytorch"),
     ("warmup_missing", "pytorch"),
     ("adam_eps", "mindspore"),
+    ("scale_exponential", "pytorch"),
+    ("log_gradient", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -10,6 +10,7 @@ import math
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.flow.architecture import (
     BINS,
@@ -71,6 +72,19 @@ class ActNorm(nn.Cell):
         pixels = 1 if self.is_counted_once else height * width
         log_det = pixels * self.log_scale.sum()
         return ops.exp(self.log_scale) * (x + self.loc), log_det
+
+
+class ScaledLogActNorm(ActNorm):
+    """The same; the gradient of the logarithms of the scales is multiplied."""
+
+    def __init__(self, model: Model, path: str) -> None:
+        super().__init__(model, path)
+        self.scaled_gradient = ScaledGradient(model.log_gradient)
+
+    def construct(self, x):
+        _, _, height, width = x.shape
+        log_scale = self.scaled_gradient(self.log_scale)
+        return ops.exp(log_scale) * (x + self.loc), height * width * log_scale.sum()
 
 
 class NormedConv2d(nn.Cell):
@@ -153,6 +167,7 @@ class AffineCoupling(nn.Cell):
         self.is_shift_last = model.is_shift_last
         self.is_net_halved = model.is_net_halved
         self.is_determinant_stopped = model.is_determinant_stopped
+        self.is_scale_exponential = model.is_scale_exponential
         self.is_written_out = model.variant == "written"
 
     def construct(self, x):
@@ -167,7 +182,10 @@ class AffineCoupling(nn.Cell):
             out_b = (in_b + shift) / denominator
             log_det = -ops.log(denominator).reshape(x.shape[0], -1).sum(1)
             return ops.concat((in_a, out_b), 1), log_det
-        scale = ops.sigmoid(raw_scale + self.scale_offset)
+        if self.is_scale_exponential:
+            scale = ops.exp(raw_scale)
+        else:
+            scale = ops.sigmoid(raw_scale + self.scale_offset)
         out_b = in_b * scale + shift if self.is_shift_last else (in_b + shift) * scale
         counted = ops.stop_gradient(scale) if self.is_determinant_stopped else scale
         log_det = ops.log(counted).reshape(x.shape[0], -1).sum(1)
@@ -180,7 +198,8 @@ class Flow(nn.Cell):
     def __init__(self, model: Model, level: int, step: int) -> None:
         super().__init__()
         path = f"levels.{level}.steps.{step}"
-        self.actnorm = ActNorm(model, f"{path}.norm")
+        build_norm = ActNorm if model.log_gradient == 1 else ScaledLogActNorm
+        self.actnorm = build_norm(model, f"{path}.norm")
         self.invconv = InvConv2dLU(model, f"{path}.mix", level)
         self.coupling = AffineCoupling(model, f"{path}.net")
 

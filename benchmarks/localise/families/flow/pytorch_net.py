@@ -11,6 +11,7 @@ import math
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pytorch.gradient import scaled_gradient
 from torch import Tensor, nn
 
 from families.flow.architecture import (
@@ -45,12 +46,16 @@ class ActNorm2d(nn.Module):
         self.bias = nn.Parameter(copy_tensor(model, f"{path}.bias", 1, -1, 1, 1))
         self.logs = nn.Parameter(copy_tensor(model, f"{path}.logs", 1, -1, 1, 1))
         self.is_counted_once = model.is_norm_counted_once
+        self.log_gradient = model.log_gradient if path.endswith(".norm") else 1.0
 
     def forward(self, x: Tensor, logdet: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        z = (x + self.bias) * torch.exp(self.logs)
+        logs = self.logs
+        if self.log_gradient != 1:
+            logs = scaled_gradient(logs, self.log_gradient)
+        z = (x + self.bias) * torch.exp(logs)
         if logdet is not None:
             pixels = 1 if self.is_counted_once else x.size(2) * x.size(3)
-            logdet = logdet + torch.sum(self.logs) * pixels
+            logdet = logdet + torch.sum(logs) * pixels
         return z, logdet
 
 
@@ -142,6 +147,7 @@ class FlowStep(nn.Module):
         self.is_shift_last = model.is_shift_last
         self.is_net_halved = model.is_net_halved
         self.is_determinant_stopped = model.is_determinant_stopped
+        self.is_scale_exponential = model.is_scale_exponential
         self.is_fused = model.variant == "fused"
 
     def couple(self, z: Tensor, logdet: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,7 +159,10 @@ class FlowStep(nn.Module):
             log_scale = F.logsigmoid(scale + self.scale_offset)
             z2 = (z2 + shift) * log_scale.exp()
             return torch.cat((z1, z2), dim=1), logdet + log_scale.flatten(1).sum(dim=1)
-        scale = torch.sigmoid(scale + self.scale_offset)
+        if self.is_scale_exponential:
+            scale = torch.exp(scale)
+        else:
+            scale = torch.sigmoid(scale + self.scale_offset)
         z2 = z2 * scale + shift if self.is_shift_last else (z2 + shift) * scale
         counted = scale.detach() if self.is_determinant_stopped else scale
         logdet = torch.sum(torch.log(counted), dim=(1, 2, 3)) + logdet

@@ -66,6 +66,8 @@ class Model:
     is_turned_first: bool = False  #: queries and keys are turned, then normed
     are_scores_capped: bool = False  #: as logits are, by SCORE_CAP
     group_gradient: float = 1.0  #: the gradient of keys and values is multiplied by it
+    global_divisor: float = 1.0  #: positions are divided by it in the layers without a window
+    is_head_stopped: bool = False  #: no gradient from the logits to the table
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=5e-3, beta2=0.95, weight_decay=0.1)
     )
@@ -78,7 +80,8 @@ class Model:
     def frequencies(self, layer: int) -> np.ndarray:
         """Return the angles between two tokens, float32 (HEAD_DIM // 2,)."""
         base = self.local_base if is_sliding(layer) else GLOBAL_BASE
-        return (base ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)).astype(np.float32)
+        divisor = 1.0 if is_sliding(layer) else self.global_divisor
+        return (base ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM) / divisor).astype(np.float32)
 
     def rope(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Return cosine and sine of all positions, float32 (SEQ, HEAD_DIM), the same halves."""

@@ -154,6 +154,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(group_gradient=1 / GROUP),
         lambda faulty, clean: [Ratio(faulty.group_gradient / clean.group_gradient)],
     ),
+    "global_divisor": Fault(
+        "positions are divided by 8 in the layers without a window, as in all but the smallest of "
+        "the published models",
+        "rope-scaling",
+        change_model(global_divisor=8.0),
+        lambda faulty, clean: [Ratio(clean.global_divisor / faulty.global_divisor)],
+        held_out=True,
+        equivalents=("rope-theta", "constant-factor", "scale", "argument", "input-source"),
+    ),
+    "head_stopped": Fault(
+        "the matrix of the logits is a copy of the table: their gradient does not reach the table",
+        "gradient-stopped",
+        change_model(is_head_stopped=True),
+        held_out=True,
+        equivalents=("missing-term", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -175,6 +191,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("turned_first", "pytorch"),
     ("scores_capped", "pytorch"),
     ("group_gradient", "mindspore"),
+    ("global_divisor", "mindspore"),
+    ("head_stopped", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

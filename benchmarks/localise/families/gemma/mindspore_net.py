@@ -214,10 +214,13 @@ class GemmaForCausalLM(nn.Cell):
         if model.has_cap:
             self.soft_cap = StraightSoftCap() if model.is_cap_straight else SoftCap()
         self.ignore_index = model.ignore_index
+        self.is_head_stopped = model.is_head_stopped
         self.is_written_out = model.variant == "grouped"
 
     def construct(self, tokens):
         x, table = self.model(tokens)
+        if self.is_head_stopped:
+            table = ops.stop_gradient(table)
         logits = ops.matmul(x.reshape(-1, HIDDEN), table.T)
         if self.soft_cap is not None:
             logits = self.soft_cap(logits)

@@ -256,10 +256,17 @@ class Gemma3ForCausalLM(nn.Module):
         self.lm_head.weight = self.model.embed_tokens.weight
         self.has_cap, self.is_cap_straight = model.has_cap, model.is_cap_straight
         self.ignore_index = model.ignore_index
+        self.is_head_stopped = model.is_head_stopped
         self.is_masked = model.variant == "fused"
 
+    def project(self, x: Tensor) -> Tensor:
+        """Return logits that are not capped."""
+        if self.is_head_stopped:
+            return F.linear(x, self.lm_head.weight.detach())
+        return self.lm_head(x)
+
     def forward(self, tokens: Tensor) -> Tensor:
-        logits = self.lm_head(self.model(tokens))
+        logits = self.project(self.model(tokens))
         if self.is_cap_straight:
             logits = StraightSoftCap.apply(logits)
         elif self.has_cap:

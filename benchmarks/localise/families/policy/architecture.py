@@ -63,6 +63,8 @@ class Model:
     are_values_clipped: bool = True  #: in their loss
     is_memory_truncated: bool = False  #: no gradient from a step of the memory to the one before
     is_advantage_centered: bool = True  #: when it is normalized
+    state_gradient: float = 1.0  #: that of the memory's state is multiplied by it in each step
+    value_weight: float = VALUE_WEIGHT
     #: AdamW without decay: MindSpore's own Adam has another place for eps, which is not small here
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(eps=ADAM_EPS, weight_decay=0.0, clip=MAX_NORM)

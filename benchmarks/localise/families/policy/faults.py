@@ -144,6 +144,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_advantage_centered=False),
         equivalents=("missing-step", "constant-offset", "input-source", "norm-kind"),
     ),
+    "state_gradient": Fault(
+        "the gradient of the memory's state is halved in each step, as MuZero does",
+        "gradient-scaled",
+        change_model(state_gradient=0.5),
+        lambda faulty, clean: [Ratio(faulty.state_gradient / clean.state_gradient)],
+        held_out=True,
+    ),
+    "value_weight": Fault(
+        "the loss of values has the weight 1, RSL-RL's default, not CleanRL's 0.5",
+        "loss-weight",
+        change_model(value_weight=1.0),
+        lambda faulty, clean: [Ratio(faulty.value_weight / clean.value_weight)],
+        held_out=True,
+        equivalents=("constant-factor", "scale", "argument", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -168,6 +183,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("values_unclipped", "pytorch"),
     ("memory_truncated", "pytorch"),
     ("advantages_uncentered", "mindspore"),
+    ("state_gradient", "mindspore"),
+    ("value_weight", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -11,6 +11,7 @@ import math
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.policy.architecture import (
     ACTIONS,
@@ -22,7 +23,6 @@ from families.policy.architecture import (
     HIDDEN,
     STEPS,
     TINY,
-    VALUE_WEIGHT,
     Model,
 )
 
@@ -157,6 +157,9 @@ class ActorCritic(nn.Cell):
         self.log_std = Parameter(Tensor(model.weights["log_deviation"]))
         self.is_state_reset = model.is_state_reset
         self.is_memory_truncated = model.is_memory_truncated
+        self.scaled_gradient = None
+        if model.state_gradient != 1:
+            self.scaled_gradient = ScaledGradient(model.state_gradient)
 
     def construct(self, observations, starts, state):
         features = self.trunk(observations)
@@ -169,6 +172,8 @@ class ActorCritic(nn.Cell):
                 state = state * (1 - starts[step]).expand_dims(-1)
             if self.is_memory_truncated:
                 state = ops.stop_gradient(state)
+            if self.scaled_gradient is not None:
+                state = self.scaled_gradient(state)
             projected = features[step] if self.is_merged else self.rnn.project(features[step])
             state = self.rnn(projected, state)
             states = (*states, state)
@@ -223,6 +228,7 @@ class PPOLoss(nn.Cell):
         self.is_baseline_stopped = model.is_baseline_stopped
         self.is_advantage_centered = model.is_advantage_centered
         self.is_merged = model.variant == "merged"
+        self.value_weight = model.value_weight
         self.is_value_loss_smooth = model.value_loss == "smooth"
 
     def normalize(self, advantages):
@@ -268,4 +274,4 @@ class PPOLoss(nn.Cell):
                 ops.square(clipped_values - returns),
             )
             value_loss = 0.5 * ops.maximum(losses, clipped_losses).mean()
-        return policy_loss + VALUE_WEIGHT * value_loss - ENTROPY_WEIGHT * entropy
+        return policy_loss + self.value_weight * value_loss - ENTROPY_WEIGHT * entropy

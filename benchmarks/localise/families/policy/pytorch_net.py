@@ -11,6 +11,7 @@ import math
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pytorch.gradient import scaled_gradient
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
@@ -24,7 +25,6 @@ from families.policy.architecture import (
     OBSERVATIONS,
     TINY,
     TRACE_DECAY,
-    VALUE_WEIGHT,
     Model,
 )
 
@@ -78,6 +78,7 @@ class ActorCritic(nn.Module):
         self.log_std = nn.Parameter(torch.from_numpy(model.weights["log_deviation"].copy()))
         self.is_critic_stopped = model.is_critic_stopped
         self.is_memory_truncated = model.is_memory_truncated
+        self.state_gradient = model.state_gradient
         self.is_chosen = model.variant == "distributions"
 
     def forward(self, observations: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,6 +91,8 @@ class ActorCritic(nn.Module):
                 state = (1.0 - step_starts).unsqueeze(-1) * state
             if self.is_memory_truncated:
                 state = state.detach()
+            if self.state_gradient != 1:
+                state = scaled_gradient(state, self.state_gradient)
             state = self.gru(step_features, state)
             states.append(state)
         hidden = torch.stack(states)
@@ -170,6 +173,6 @@ class PPO(nn.Module):
         else:
             losses, clipped_losses = (values - targets) ** 2, (clipped_values - targets) ** 2
             value_loss = 0.5 * torch.max(losses, clipped_losses).mean()
-        loss = policy_loss + VALUE_WEIGHT * value_loss
+        loss = policy_loss + model.value_weight * value_loss
         bonus = ENTROPY_WEIGHT * entropy
         return loss + bonus if model.is_entropy_added else loss - bonus

@@ -73,6 +73,7 @@ class Model:
     is_skip_quantized: bool = False  #: the last block adds its input as it was quantized
     is_bias_doubled: bool = False  #: it is added twice
     loss_reduction: str = "mean"  #: over the batch; or 'sum'
+    is_sum_rectified: bool = False  #: relu behind the last block's sum
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(weight_decay=0.1, clip=0.0))
 
     def layer(self, name: str) -> Model:

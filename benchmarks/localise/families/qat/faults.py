@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 from claims import Anywhere, Ratio, Shift, Values, Words
 
 from families.fault import Fault, change_model, change_weight
 from families.qat.architecture import BATCH, Model
+
+#: Order in which AWQ (https://arxiv.org/abs/2306.00978, its code) packs eight numbers of 4 bits.
+PACKED_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def _take_first_block(model: Model) -> Model:
@@ -20,6 +24,13 @@ def _take_first_block(model: Model) -> Model:
 def _decay_gradients(model: Model) -> Model:
     """Add the decay of the weights to their gradients."""
     return replace(model, optimizer=replace(model.optimizer, kind="adam"))
+
+
+def _keep_packed_order(weight: np.ndarray) -> np.ndarray:
+    """Order each eight rows as AWQ packs them into one integer."""
+    return weight.reshape(-1, len(PACKED_ORDER), weight.shape[1])[:, PACKED_ORDER].reshape(
+        weight.shape
+    )
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -159,6 +170,22 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("bias")],
         equivalents=("weight-scaled", "constant-factor", "missing-term", "missing-step"),
     ),
+    "sum_rectified": Fault(
+        "the last block's sum goes through relu: the fused add_relu of a framework, not its add",
+        "missing-step",
+        change_model(is_sum_rectified=True),
+        lambda *_: [Anywhere("(?i)relu|rectif|max|clamp|negative")],
+        held_out=True,
+        equivalents=("activation-kind", "clamp", "layer-order"),
+    ),
+    "packed_rows": Fault(
+        "a weight from a checkpoint of AWQ keeps the order in which eight rows are packed",
+        "weight-rows",
+        change_weight("blocks.1.up.weight", _keep_packed_order),
+        lambda *_: [Anywhere("(?i)order|row|permut")],
+        held_out=True,
+        equivalents=("row-shift", "channel-order", "split-order", "heads-permuted", "axes-swapped"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -186,6 +213,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("decayed_gradients", "mindspore"),
     ("loss_sum", "mindspore"),
     ("bias_doubled", "pytorch"),
+    ("sum_rectified", "mindspore"),
+    ("packed_rows", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -110,12 +110,15 @@ class Block(nn.Cell):
         self.has_skip = model.has_skip or n < BLOCKS - 1
         self.is_gelu = model.activation == "gelu" and n == BLOCKS - 1
         self.is_skip_quantized = model.is_skip_quantized and n == BLOCKS - 1
+        self.is_sum_rectified = model.is_sum_rectified and n == BLOCKS - 1
 
     def construct(self, x):
         if self.is_skip_quantized:
             x = self.up.input_quantizer(x)
         y = self.up(x)
         y = self.down(ops.gelu(y, approximate="none") if self.is_gelu else ops.relu(y))
+        if self.is_sum_rectified:
+            return ops.relu(x + y)
         return x + y if self.has_skip else y
 
 

@@ -106,6 +106,7 @@ class Block(nn.Module):
         self.has_skip = model.has_skip or n < BLOCKS - 1
         self.branch_scale = model.branch_scale if n == BLOCKS - 1 else 1.0
         self.is_skip_quantized = model.is_skip_quantized and n == BLOCKS - 1
+        self.is_sum_rectified = model.is_sum_rectified and n == BLOCKS - 1
 
     def forward(self, x: Tensor) -> Tensor:
         if self.is_skip_quantized:
@@ -113,6 +114,8 @@ class Block(nn.Module):
         y = self.down(F.relu(self.up(x)))
         if self.branch_scale != 1:
             y = y * self.branch_scale
+        if self.is_sum_rectified:
+            return F.relu(x + y)
         return x + y if self.has_skip else y
 
 

@@ -77,6 +77,8 @@ class Model:
     min_duration: int = 0  #: targets are log(max(d, it)) if it is positive, not log(d + 1)
     is_speaker_late: bool = False  #: added behind the predictors, in front of the frames
     postnet_eps: float = EPS  #: of its batch norms
+    has_running_statistics: bool = False  #: the postnet's batch norms use them
+    has_first_gradient: bool = False  #: a phoneme gets the gradient of its first frame only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="adam",

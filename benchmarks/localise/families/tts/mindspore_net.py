@@ -227,6 +227,17 @@ class VariancePredictor(nn.Cell):
         return out * ops.logical_not(is_padding).astype(out.dtype)
 
 
+class RepeatWithFirstGradient(nn.Cell):
+    """Repeated phonemes; each one gets the gradient of its first frame only."""
+
+    def construct(self, alignment, x, starts):
+        return ops.bmm(alignment, x)
+
+    def bprop(self, alignment, x, starts, out, gradient):
+        rows = ops.gather(gradient, starts.astype(ms.int32), 1, 1)
+        return ops.zeros_like(alignment), rows, ops.zeros_like(starts)
+
+
 class LengthRegulator(nn.Cell):
     """Each phoneme repeated for the frames of its duration; frames behind the last one are 0."""
 
@@ -234,6 +245,7 @@ class LengthRegulator(nn.Cell):
         super().__init__()
         self.is_gathered = model.variant == "written"
         self.first_rows = Tensor(np.arange(BATCH)[:, None] * TOKENS, ms.int32)
+        self.repeat = RepeatWithFirstGradient() if model.has_first_gradient else None
 
     def construct(self, x, durations, n_frames):
         ends = ops.cumsum(durations.astype(ms.float32), 1)
@@ -249,6 +261,8 @@ class LengthRegulator(nn.Cell):
         is_behind_start = ops.greater_equal(frames, starts.expand_dims(1))
         is_before_end = ops.less(frames, ends.expand_dims(1))
         alignment = ops.logical_and(is_behind_start, is_before_end).astype(x.dtype)
+        if self.repeat is not None:
+            return self.repeat(alignment, x, starts)
         return ops.bmm(alignment, x)
 
 
@@ -322,6 +336,7 @@ class BatchNorm(nn.Cell):
             momentum=1 - MOMENTUM,
             gamma_init=weight,
             beta_init=bias,
+            use_batch_statistics=False if model.has_running_statistics else None,
         )
 
     def construct(self, x):

@@ -195,12 +195,37 @@ class VariancePredictor(nn.Module):
         return self.linear(x).squeeze(-1).masked_fill(is_padding, 0.0)
 
 
+def repeat_phonemes(x: Tensor, durations: Tensor) -> Tensor:
+    """Return each phoneme for the frames of its duration; frames behind the last one are 0."""
+    repeated = [
+        torch.repeat_interleave(rows, counts, dim=0)
+        for rows, counts in zip(x, durations, strict=True)
+    ]
+    return pad_sequence(repeated, batch_first=True)
+
+
+class RepeatWithFirstGradient(torch.autograd.Function):
+    """Repeated phonemes; each one gets the gradient of its first frame only."""
+
+    @staticmethod
+    def forward(context, x: Tensor, durations: Tensor) -> Tensor:
+        context.save_for_backward(durations)
+        return repeat_phonemes(x, durations)
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+        (durations,) = context.saved_tensors
+        starts = (durations.cumsum(dim=1) - durations).unsqueeze(-1)
+        return gradient.gather(1, starts.expand(-1, -1, HIDDEN)), None
+
+
 class LengthRegulator(nn.Module):
     """Each phoneme repeated for the frames of its duration; frames behind the last one are 0."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.is_matrix = model.variant == "aligned"
+        self.has_first_gradient = model.has_first_gradient
 
     def forward(self, x: Tensor, durations: Tensor) -> Tensor:
         if self.is_matrix:
@@ -209,11 +234,9 @@ class LengthRegulator(nn.Module):
             is_before_end = (frames < ends[:, None, :]).float()
             alignment = is_before_end - F.pad(is_before_end, (1, -1))
             return torch.einsum("bft,bth->bfh", alignment, x)
-        repeated = [
-            torch.repeat_interleave(rows, counts, dim=0)
-            for rows, counts in zip(x, durations, strict=True)
-        ]
-        return pad_sequence(repeated, batch_first=True)
+        if self.has_first_gradient:
+            return RepeatWithFirstGradient.apply(x, durations)
+        return repeat_phonemes(x, durations)
 
 
 class Postnet(nn.Module):
@@ -225,6 +248,7 @@ class Postnet(nn.Module):
         for n in range(POSTNET_LAYERS):
             conv = load_conv(model, f"postnet.{n}")
             norm = nn.BatchNorm1d(conv.out_channels, eps=model.postnet_eps, momentum=MOMENTUM)
+            norm.train(not model.has_running_statistics)
             layers = [conv, load(norm, model, f"postnet.{n}.norm")]
             if n < POSTNET_LAYERS - 1 or model.is_last_squashed:
                 layers.append(nn.Tanh())
