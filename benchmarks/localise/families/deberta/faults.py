@@ -122,14 +122,12 @@ FAULTS: Mapping[str, Fault] = {
         "the mask decoder takes keys and values from detached states of the encoder",
         "gradient-stopped",
         change_model(are_decoder_keys_stopped=True),
-        held_out=True,
         equivalents=("missing-term",),
     ),
     "positions_early": Fault(
         "absolute positions are added to the words, too: position_biased_input has its default",
         "missing-term",
         change_model(are_positions_early=True),
-        held_out=True,
         equivalents=("missing-step", "skip-missing", "input-source", "layer-order"),
     ),
 }

@@ -196,7 +196,6 @@ FAULTS: Mapping[str, Fault] = {
         "cross-mask",
         change_model(is_cross_mask_inverted=True),
         lambda *_: [Anywhere("(?i)mask|padding|fill|hid|bias|invert")],
-        held_out=True,
         equivalents=(
             "mask-kind",
             "mask-fill",
@@ -211,7 +210,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-rows",
         change_weight("embedding.weight", _reverse_sentinels),
         lambda *_: [Anywhere("row|order")],
-        held_out=True,
         equivalents=("row-shift", "weight-swapped", "scan-direction"),
     ),
 }

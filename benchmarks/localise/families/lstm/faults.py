@@ -223,7 +223,6 @@ FAULTS: Mapping[str, Fault] = {
         "first",
         "input-source",
         change_model(are_cells_read=True),
-        held_out=True,
         equivalents=("cell-form", "input-order", "missing-step", "layer-order", "activation-kind"),
     ),
     "gradient_averaged": Fault(
@@ -232,7 +231,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(is_gradient_averaged=True),
         _claim("(?i)row|count|number|token|frequen|often|mean|divi"),
-        held_out=True,
         equivalents=("pooling", "argument", "loss-reduction"),
     ),
 }

@@ -213,14 +213,12 @@ FAULTS: Mapping[str, Fault] = {
         "an attention reshapes (channels, pixels) to (pixels, channels) without exchanging them",
         "axes-swapped",
         change_model(are_pixels_unmoved=True),
-        held_out=True,
         equivalents=("missing-step", "channel-order", "split-order", "input-order"),
     ),
     "attention_input_normed": Fault(
         "an attention is added to the norm of its input, not to its input",
         "residual-order",
         change_model(is_attention_input_normed=True),
-        held_out=True,
         equivalents=("input-source", "skip-source", "layer-order"),
     ),
 }

@@ -114,14 +114,12 @@ FAULTS: Mapping[str, Fault] = {
         "what is drawn from the posterior has no gradient: sample, not rsample",
         "gradient-stopped",
         change_model(is_sample_stopped=True),
-        held_out=True,
         equivalents=("missing-term",),
     ),
     "first_sample": Fault(
         "pre-emphasis takes the first sample as its own predecessor, as Kaldi's does",
         "padding-mode",
         change_model(is_first_emphasized=True),
-        held_out=True,
         equivalents=(
             "missing-step",
             "missing-term",

@@ -136,7 +136,6 @@ FAULTS: Mapping[str, Fault] = {
         "the end has no loss: padding has the same token, and all labels of that token are ignored",
         "ignore-index",
         change_model(is_end_ignored=True),
-        held_out=True,
         equivalents=(
             "loss-weight",
             "loss-reduction",
@@ -150,7 +149,6 @@ FAULTS: Mapping[str, Fault] = {
         "the last cross attention reads its keys and values from a cache of detached tensors",
         "gradient-stopped",
         change_model(is_cache_stopped=True),
-        held_out=True,
         equivalents=("missing-term",),
     ),
 }
