@@ -97,14 +97,22 @@ def _find_unique_checksums(
 
 
 def pair_by_parameter_name(matching: Matching, rules: Rules) -> None:
-    """Pair parameters, and gradients of parameters, of equal canonical name."""
+    """Pair parameters, and gradients of parameters, of equal canonical name.
+
+    Of several with one canonical name, such as the tables of an encoder and of a decoder, those
+    whose modules have equal names.
+    """
     for column in ("parameter", "gradient_of"):
         classes_t = _index_canonical_names(matching.target, column, rules)
         classes_r = _index_canonical_names(matching.reference, column, rules)
         for name, values_t in classes_t.items():
             values_r = classes_r.get(name, [])
             if len(values_t) == 1 and len(values_r) == 1:
-                matching.pair(values_t[0], values_r[0], "parameter", confidence.PARAMETER_NAME)
+                pairs = [(values_t[0], values_r[0])]
+            else:
+                pairs = _match_modules(matching, column, values_t, values_r)
+            for t, r in pairs:
+                matching.pair(t, r, "parameter", confidence.PARAMETER_NAME)
 
 
 def _index_canonical_names(flow: Flow, column: str, rules: Rules) -> dict[str, list[int]]:
@@ -114,6 +122,24 @@ def _index_canonical_names(flow: Flow, column: str, rules: Rules) -> dict[str, l
     for value in np.flatnonzero(names != "").tolist():
         classes[rules.resolve_parameter(names[value]) or names[value]].append(value)
     return classes
+
+
+def _match_modules(
+    matching: Matching, column: str, values_t: list[int], values_r: list[int]
+) -> list[tuple[int, int]]:
+    """Return the pairs of parameters whose modules alone have one name."""
+    modules: list[dict[str, list[int]]] = []
+    for flow, values in ((matching.target, values_t), (matching.reference, values_r)):
+        names = flow.list_column(column)
+        values_of_modules: dict[str, list[int]] = defaultdict(list)
+        for value in values:
+            values_of_modules[names[value].rpartition(".")[0]].append(value)
+        modules.append(values_of_modules)
+    return [
+        (own_values[0], modules[1][module][0])
+        for module, own_values in modules[0].items()
+        if len(own_values) == 1 and len(modules[1].get(module, [])) == 1
+    ]
 
 
 def pair_by_support(matching: Matching, candidates: Candidates) -> bool:

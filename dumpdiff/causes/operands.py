@@ -95,7 +95,7 @@ def list_other_values(index: ComparisonIndex, side: int, value: int, size: int) 
     flow = index.flows[side]
     phases, parameters = flow.list_column("phase"), flow.list_column("parameter")
     dtypes = flow.list_column("dtype")
-    last_op = place = int(flow.producers[value])
+    last_op = place = _find_place(flow, value)
     if phases[value] == BACKWARD:
         forward_values = [key for key, item in flow.recorded_gradients.items() if item == value]
         place = max((int(flow.producers[key]) for key in forward_values), default=place)
@@ -109,13 +109,17 @@ def list_other_values(index: ComparisonIndex, side: int, value: int, size: int) 
     return [other for *_, other in sorted(candidates)]
 
 
+def _find_place(flow: Flow, value: int) -> int:
+    """Return the op that wrote a value, or the first that read it; -1 if none did."""
+    producer = int(flow.producers[value])
+    return producer if producer >= 0 else min(flow.consumers[value], default=-1)
+
+
 def find_other_gradients(index: ComparisonIndex, side: int, value: int) -> Sequence[Operand]:
     """Return gradients of a value's size that both sides have, and had before it, nearest first."""
     flow = index.flows[side]
     phases = flow.list_column("phase")
-    last_op = int(flow.producers[value])
-    if last_op < 0:  # an unrecorded sum: it was there when it was read
-        last_op = min(flow.consumers[value], default=-1)
+    last_op = _find_place(flow, value)
     gradients = []
     for other in np.flatnonzero(flow.sizes == flow.sizes[value]).tolist():
         producer = int(flow.producers[other])

@@ -88,6 +88,7 @@ LAST_HYPOTHESES = (
     *factors.ZERO_HYPOTHESES,
     *whole_attention.LAST_HYPOTHESES,
     *moved_rows.LAST_HYPOTHESES,
+    *composites.LAST_HYPOTHESES,
 )
 
 __all__ = [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from ...model.arrays import AnyArray, Flags
 from ...model.trace import BACKWARD
-from ..fault_case import FaultCase, compute_residual
+from ..fault_case import FaultCase, Operand, compute_residual
 from ..hypothesis import Candidate, Hypothesis
 from .gradients import list_sum_addends
 
@@ -54,7 +54,8 @@ def suggest_clipped_inputs(case: FaultCase) -> Iterator[Candidate]:
     n_stopped = int(is_stopped.sum())
     if n_stopped < _MIN_CLIPPED or is_stopped.all():
         return
-    clipped = _describe_clipped_value(case, is_stopped)
+    forward_values = case.find_other_values(case.faithful.shape)
+    clipped = _describe_clipped_value((*case.list_shared_operands(), *forward_values), is_stopped)
     if clipped:
         yield Candidate(
             np.where(is_stopped, 0.0, case.faithful),
@@ -82,7 +83,7 @@ def suggest_unclipped_addend(case: FaultCase) -> Iterator[Candidate]:
         is_other = (is_passed & (array != 0)).sum() < _MIN_CLIPPED or is_passed.all()
         if is_other or compute_residual(predicted, case.faulty) > case.limit:
             continue
-        clipped = _describe_clipped_value(case, is_passed)
+        clipped = _describe_clipped_value(case.find_other_values(difference.shape), is_passed)
         if clipped:
             yield Candidate(
                 predicted,
@@ -95,13 +96,12 @@ def suggest_unclipped_addend(case: FaultCase) -> Iterator[Candidate]:
             return
 
 
-def _describe_clipped_value(case: FaultCase, is_clipped: Flags) -> str:
-    """Return which forward value is clipped in some elements, and beyond which; '' if none is."""
-    operands = (*case.list_shared_operands(), *case.find_other_values(case.faithful.shape))
+def _describe_clipped_value(operands: Iterable[Operand], is_clipped: Flags) -> str:
+    """Return which value is clipped in some elements, and beyond which numbers; '' if none is."""
     for operand in operands:
-        if int(np.prod(operand.shape)) != case.faithful.size or not operand.is_floating:
+        if int(np.prod(operand.shape)) != is_clipped.size or not operand.is_floating:
             continue
-        limits = _find_limits(operand.array.reshape(case.faithful.shape), is_clipped)
+        limits = _find_limits(operand.array.reshape(is_clipped.shape), is_clipped)
         if limits:
             return f"{operand.name} is clipped ({limits})"
     return ""

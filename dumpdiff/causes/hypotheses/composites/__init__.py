@@ -15,6 +15,7 @@ from .fitted_numbers import (
     list_other_arguments,
     list_plain_divisors,
 )
+from .formulas import suggest_other_formula
 from .gates import list_swapped_gates
 from .joined_parts import list_foreign_joins, list_other_joins
 from .late_masks import list_late_masks
@@ -138,3 +139,6 @@ HYPOTHESES = (
     Hypothesis("low-precision", make_search(list_roundings)),
     Hypothesis("constant-offset", make_search(list_offsets)),
 )
+
+#: What both regions show, if no single change of one of them explains the other.
+LAST_HYPOTHESES = (Hypothesis("layer-order", suggest_other_formula),)

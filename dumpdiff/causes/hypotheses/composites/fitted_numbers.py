@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ....comparison.mask_fill import FILLING_KINDS
 from ....model.arrays import AnyArray
+from ....model.dtypes import MASK_MAGNITUDE
 from ....model.trace import BACKWARD, FORWARD
 from ...fault_case import FaultCase
 from ...parameter_fit import MIN_FITTED, fit_number
@@ -182,6 +184,8 @@ def name_argument(
         return "epsilon", "epsilon"
     if _is_power(step, recorded) and kinds_after & _WAVE_KINDS:
         return "rope-theta", "rotary base"
+    if step.kind in FILLING_KINDS and max(map(abs, values)) >= MASK_MAGNITUDE:
+        return "mask-fill", "the fill"
     if step.kind in ("mul", "div"):
         return "scale" if kinds_after & SCORE_KINDS else "constant-factor", "the number"
     return "argument", "the number"

@@ -340,7 +340,7 @@ def _list_constants(
 def _list_foreign_inputs(case: FaultCase, region: Region, other_region: Region) -> Iterator[Change]:
     """Read a value that both sides have, and that only the other side's region reads."""
     foreign = [
-        item for item in _list_entering(other_region) if item.agrees and not _holds(region, item)
+        item for item in list_entering(other_region) if item.agrees and not _holds(region, item)
     ][:_MAX_FOREIGN_VALUES]
     if not foreign:
         return
@@ -388,7 +388,7 @@ def _describe_source(
     return cause, text, "has another one"
 
 
-def _list_entering(region: Region) -> list[StepInput]:
+def list_entering(region: Region) -> list[StepInput]:
     """Return the floating tensors that enter a region, each once."""
     computed_values = {step.value for step in region.steps}
     entering = {
@@ -402,12 +402,14 @@ def _list_entering(region: Region) -> list[StepInput]:
 
 def _holds(region: Region, value: StepInput) -> bool:
     """Return whether a region reads or computes a value, in any layout."""
-    array = value.array
     arrays = [item.array for step in region.steps for item in step.inputs]
     arrays.append(region.steps[-1].output)
-    return any(
-        own.size == array.size
-        and own.dtype.kind == "f"
-        and (compute_residual(own, array) <= _EQUAL_DISTANCE or have_same_elements(own, array))
-        for own in arrays
-    )
+    return any(have_same_numbers(own, value.array) for own in arrays)
+
+
+def have_same_numbers(array: AnyArray, other: AnyArray) -> bool:
+    """Return whether two floating arrays hold one value, in any layout."""
+    if array.size != other.size or array.dtype.kind != "f":
+        return False
+    is_near = compute_residual(array, other) <= _EQUAL_DISTANCE
+    return is_near or have_same_elements(array, other)

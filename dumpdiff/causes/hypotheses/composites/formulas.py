@@ -1,0 +1,214 @@
+"""What both sides compute, where no single change explains it: the ops of the two regions compared.
+
+Each side's own ops, run on what both sides have, give its own value. So the cause is in the ops:
+one side has others, or has them in another order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ....model.trace import FORWARD
+from ...fault_case import FaultCase
+from ...hypothesis import Candidate
+from ...region import Region, Step
+from .activations import ACTIVATION_KINDS
+from .numbers_in_steps import list_numbers
+from .recorded_differences import have_same_numbers, list_entering
+
+#: Ops per side beyond which a difference of kinds says little.
+_MAX_OPS = 24
+#: Kinds that compute nothing, and kinds that other forms of one formula have or lack.
+_PLAIN_KINDS = {
+    "cast", "reshape", "transpose", "contiguous", "expand", "squeeze", "unsqueeze", "expand_dims",
+    "slice", "split", "unbind", "flatten", "tile", "stack", "detach", "clone",
+}  # fmt: skip
+#: Kind -> kinds of the ops that it is written with, apart from numbers.
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "mse_loss": ("sub", "square", "mean"),
+    "l1_loss": ("sub", "abs", "mean"),
+    "logsigmoid": ("sigmoid", "log"),
+    "log_softmax": ("softmax", "log"),
+    "silu": ("sigmoid", "mul"),
+    "rsqrt": ("sqrt", "reciprocal"),
+    "normalize": ("square", "sum", "sqrt", "div"),
+    "addmm": ("matmul", "bias"),
+}
+#: Functions of predictions and labels.
+_LOSS_FUNCTIONS = {
+    "bce_loss", "cross_entropy", "nll_loss", "smooth_l1_loss", "huber_loss", "kl_div", "softplus",
+}  # fmt: skip
+_NORM_KINDS = {
+    "layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize",
+}  # fmt: skip
+_AVERAGING_KINDS = {"mean", "sum", "max", "min", "avg_pool", "max_pool", "logsumexp", "div"}
+_ELEMENT_KINDS = {
+    *ACTIVATION_KINDS,
+    "exp",
+    "log",
+    "abs",
+    "sqrt",
+    "square",
+    "softplus",
+    "neg",
+    "erf",
+}
+_BROADCASTING_KINDS = {"add", "sub", "mul", "div", "maximum", "minimum"}
+_SUM_KINDS = {"add", "sub", "add number", "sub number"}
+
+
+@dataclass(frozen=True)
+class _Op:
+    """An op of a formula."""
+
+    kind: str
+    name: str
+    shape: tuple[int, ...]
+    settings: str  #: what the record does not say of it, as far as it follows from the numbers
+
+    def __str__(self) -> str:
+        """Return what it does."""
+        settings = f" with {self.settings}" if self.settings else ""
+        return f"{self.kind}{settings} ({self.name}), which gives {list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class _Formula:
+    """The ops of a region in execution order, and which of them read which."""
+
+    ops: tuple[_Op, ...]
+    #: (kind, kind of an op that reads it, perhaps through ops that compute nothing)
+    edges: Counter[tuple[str, str]]
+    has_norm: bool  #: one of the ops is a norm as a whole
+
+    def __str__(self) -> str:
+        """Return the kinds of the ops in execution order."""
+        return ", ".join(op.kind for op in self.ops)
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How often each kind occurs."""
+        return Counter(op.kind for op in self.ops)
+
+
+def suggest_other_formula(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that one side has other ops than the other one, or has them in another order.
+
+    Both sides' ops must give their own values, and be few.
+    """
+    if case.phase != FORWARD or case.is_source or case.is_discrete:
+        return
+    region, own_region = case.faulty_region, case.region
+    if region is None or own_region is None:
+        return
+    if region.unchanged is None or own_region.unchanged is None:
+        return
+    formula, own_formula = _write_formula(region), _write_formula(own_region)
+    if max(len(formula.ops), len(own_formula.ops)) > _MAX_OPS:
+        return
+    cause, texts = _describe_other_shape(case, formula, own_formula)
+    if not cause:
+        cause = _name_difference(case, formula, own_formula)
+        texts = f"the ops {formula}", f"{own_formula}"
+    n_others = _count_entering(region, own_region) + _count_entering(own_region, region)
+    if cause and (not n_others or cause == "missing-term"):
+        yield Candidate(
+            region.unchanged.reshape(case.faulty.shape),
+            texts[0],
+            f"has {texts[1]}",
+            unchanged=own_region.unchanged,
+            cause=cause,
+        )
+
+
+def _count_entering(region: Region, other_region: Region) -> int:
+    """Return how many agreeing tensors enter a region, but not the other one."""
+    others = list_entering(other_region)
+    return sum(
+        not any(have_same_numbers(item.array, other.array) for other in others)
+        for item in list_entering(region)
+        if item.agrees
+    )
+
+
+def _describe_other_shape(
+    case: FaultCase, formula: _Formula, own_formula: _Formula
+) -> tuple[str, tuple[str, str]]:
+    """Return (cause, op of either side) if one op gives another shape; ('', ...) if none does.
+
+    The first of equal ops: later ones may undo it.
+    """
+    if [op.kind for op in formula.ops] != [op.kind for op in own_formula.ops]:
+        return "", ("", "")
+    for op, own in zip(formula.ops, own_formula.ops, strict=True):
+        if math.prod(op.shape) != math.prod(own.shape):
+            texts = (f"{op}", f"{own}")
+            if op.kind not in _BROADCASTING_KINDS:
+                return "argument", texts
+            is_of_loss = case.is_near_loss or case.faithful.size == 1
+            return "loss-reduction" if is_of_loss else "axes-swapped", texts
+    return "", ("", "")
+
+
+def _write_formula(region: Region) -> _Formula:
+    ops: list[_Op] = []
+    last_kinds: dict[int, str] = {}  # value -> kind of the op that computed it
+    edges: Counter[tuple[str, str]] = Counter()
+    for step in region.steps:
+        kinds = _list_kinds(step)
+        sources = [last_kinds[item.value] for item in step.inputs if item.value in last_kinds]
+        if not kinds:
+            last_kinds[step.value] = sources[0] if sources else ""
+            continue
+        edges.update((source, kinds[0]) for source in sources if source)
+        edges.update(pairwise(kinds))
+        ops += [_Op(kind, step.name, step.output.shape, step.interpretation) for kind in kinds]
+        last_kinds[step.value] = kinds[-1]
+    has_norm = any(step.kind in _NORM_KINDS for step in region.steps)
+    return _Formula(tuple(ops), edges, has_norm)
+
+
+def _list_kinds(step: Step) -> Sequence[str]:
+    """Return the kinds of the ops that a step is written with; none if it computes nothing."""
+    if step.kind in _PLAIN_KINDS:
+        return ()
+    if step.kind == "add" and _adds_bias(step):
+        return ()
+    numbers = [number for _, number in list_numbers(step)]
+    if numbers and step.kind in ("add", "sub"):
+        return (f"{step.kind} number",) if any(numbers) else ()
+    if numbers and step.kind in ("mul", "div"):
+        return ()
+    return _PARTS.get(step.kind, (step.kind,))
+
+
+def _adds_bias(step: Step) -> bool:
+    """Return whether a step adds a vector of weights to a product, which a layer does itself."""
+    return any(item.is_parameter and item.array.ndim == 1 for item in step.inputs)
+
+
+def _name_difference(case: FaultCase, formula: _Formula, own_formula: _Formula) -> str:
+    """Return the cause of what two formulas differ in; '' if it has no name."""
+    surplus, own_surplus = formula.kinds - own_formula.kinds, own_formula.kinds - formula.kinds
+    kinds = {*surplus, *own_surplus}
+    is_exchange = bool(surplus and own_surplus)
+    is_of_loss = case.is_near_loss or case.faithful.size == 1
+    is_of_norm = bool(kinds & _NORM_KINDS) or formula.has_norm != own_formula.has_norm
+    names = {
+        "layer-order": not kinds and formula.edges != own_formula.edges,
+        "loss-kind": is_of_loss and bool(kinds & _LOSS_FUNCTIONS),
+        "loss-reduction": is_of_loss and kinds <= _AVERAGING_KINDS,
+        "pooling": kinds <= _AVERAGING_KINDS,
+        "norm-kind": is_exchange and is_of_norm,
+        "norm-missing": bool(kinds & _NORM_KINDS),
+        "activation-kind": is_exchange and kinds <= _ELEMENT_KINDS,
+        "missing-term": not is_exchange and kinds <= _SUM_KINDS,
+        "missing-step": not is_exchange and kinds <= _ELEMENT_KINDS,
+    }
+    if not kinds and not names["layer-order"]:
+        return ""
+    return next((name for name, is_right in names.items() if is_right), "")
