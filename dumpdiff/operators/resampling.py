@@ -18,6 +18,8 @@ from .call import Call, Interpretations
 #: Coefficients of the cubic kernel: of OpenCV and PyTorch, and of Keys 1981, Pillow and
 #: TensorFlow 2, which PyTorch takes for ``antialias`` too.
 _CUBIC, _KEYS_CUBIC = -0.75, -0.5
+#: What a reading's name says behind "with" of the pixels that coincide; nothing: the edges do.
+ALIGNMENTS = ("", "aligned corners", "asymmetric pixels")
 
 
 def _weigh_linear(distances: AnyArray) -> Floats:

@@ -131,6 +131,22 @@ class TestByParameterName:
             pairs.reference, gradient, "output.weight"
         )
 
+    def test_of_one_canonical_name_those_of_equal_modules_are_paired(self, trace):
+        calls = ("Functional.embedding.0.forward", "Functional.linear.7.forward")
+        named_trace = trace("pt_none")
+        for call, module in zip(calls, ("encoder", "decoder"), strict=True):
+            rows = find_tensors_like(named_trace, call, "input.1")
+            named_trace = edit_tensors(named_trace, rows, parameter=f"{module}.embedding.weight")
+        rules = load_shipped_rules()
+        names = {rules.resolve_parameter(f"{module}.embedding.weight")
+                 for module in ("encoder", "decoder")}  # fmt: skip
+        assert len(names) == 1
+        pairs = start_matching(named_trace, named_trace)
+        anchors.pair_by_parameter_name(pairs, rules)
+        for call in calls:
+            value = find_value(pairs.reference, call, "input.1")
+            assert find_partner(pairs, call, "input.1") == value
+
     def test_parameters_of_other_sizes_are_not_paired(self, trace):
         clean_trace = trace("pt_none")
         weight = find_tensors_like(clean_trace, "Functional.linear.7.forward", "input.1")

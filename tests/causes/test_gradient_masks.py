@@ -59,6 +59,21 @@ def test_gradient_where_a_value_is_clipped():
     )
 
 
+def test_addend_also_where_a_value_is_clipped():
+    x, addend = RNG.standard_normal((2, 12, 8))
+    is_clipped = np.abs(x) > 1
+    faithful = GRADIENT + np.where(is_clipped, 0.0, addend)
+    low, high = x[~is_clipped].min(), x[~is_clipped].max()
+    operands = (make_operand("net.image", x),)
+    assert explain(
+        GRADIENT + addend, faithful, {"features": addend}, find_other_values=lambda _: operands
+    ) == (
+        "straight-through",
+        f"the gradient of features also where net.image is clipped (below {low:.4g} and above "
+        f"{high:.4g}); the reference has none there",
+    )
+
+
 def test_random_elements_without_a_gradient_are_not_clipped_values():
     faulty = np.where(RNG.random((12, 8)) < 0.7, GRADIENT, 0.0)
     operands = (make_operand("quantizer.mul", RNG.standard_normal((12, 8))),)

@@ -48,6 +48,20 @@ def test_one_field_of_the_loss_differs(faulty: float, cause: str, sentence: str)
     assert sentence in causes[0].text
 
 
+def test_labels_may_be_shares_of_classes() -> None:
+    """As where samples are mixed, and smoothed once more."""
+    shares = RNG.random((16, 12))
+    shares /= shares.sum(axis=-1, keepdims=True)
+    log_shares = log_softmax(LOGITS)
+    losses, uniform = -(shares * log_shares).sum(axis=-1), -log_shares.mean(axis=-1)
+    faulty = (0.9 * losses + 0.1 * uniform).mean()
+    case = make_fault_case(np.asarray(faulty), np.asarray(losses.mean()), {}, scope="loss")
+    case = replace(case, operands=make_operands({"logits": LOGITS, "shares": shares}))
+    causes = search_causes([case], HYPOTHESES).causes
+    assert causes[0].name == "label-smoothing"
+    assert "label smoothing = 0.1; the reference has 0" in causes[0].text
+
+
 CLASS_WEIGHTS = np.linspace(0.5, 1.5, 12)
 OTHER_LABELS = RNG.integers(0, 12, 16)
 

@@ -99,6 +99,13 @@ def change_forms(recurrence, layers=(0, 1), **settings):
             "hidden-state-reset",
             "a state of zeros at every step; the reference carries the state from step to step",
         ),
+        (
+            {"output_state": 1},
+            (1,),
+            "cell-form",
+            "the cell states read in place of the hidden states of layer 1; the reference reads "
+            "the hidden states",
+        ),
     ],
 )
 def test_another_form_of_the_cell(settings, layers, cause, sentence):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -372,4 +373,79 @@ def test_the_state_of_an_earlier_call_may_be_reset_too() -> None:
     assert explain_region(region, compute_cell(hidden=np.zeros((4, 8)))) == (
         "hidden-state-reset",
         "an initial hidden state of zeros in lstm_1 (lstm); the reference has last",
+    )
+
+
+def test_weight_and_bias_are_of_another_module() -> None:
+    bias, other_bias = RNG.standard_normal((2, 8))
+    other_weight = RNG.standard_normal((8, 8)) / 3
+    region = make_region(
+        [
+            ("matmul", [("x", X), ("time.proj.weight", WEIGHT)]),
+            ("add", [("last", 0), ("time.proj.bias", bias)]),
+        ]
+    )
+    arrays = {"space.proj.weight": other_weight, "space.proj.bias": other_bias}
+    parameters = [make_operand(name, array) for name, array in arrays.items()]
+    output = make_region(
+        [
+            ("matmul", [("x", X), ("time.proj.weight", other_weight)]),
+            ("add", [("last", 0), ("time.proj.bias", other_bias)]),
+        ]
+    ).steps[-1]
+    assert explain_with(region, output.output, find_parameters=lambda _: parameters) == (
+        "weight-swapped",
+        "weight and bias of space.proj; the reference has those of time.proj",
+    )
+
+
+@pytest.mark.parametrize("cut", [np.triu, np.tril])
+def test_pairs_of_a_loss_have_another_diagonal(cut: Callable[..., Floats]) -> None:
+    losses = RNG.random((2, 5, 5))
+    counted, own = cut(np.ones((5, 5)), 0), cut(np.ones((5, 5)), 1 if cut is np.triu else -1)
+    region = make_region(
+        [
+            ("mul", [("losses", losses), ("pairs", own)]),
+            ("sum", [("last", 0)]),
+            ("div", [("last", 0), ("count", 2 * own.sum())]),
+        ],
+        {1: (), 2: ()},
+    )
+    faulty = np.asarray((losses * counted).sum() / (2 * counted.sum()))
+    cause, sentence = explain_with(region, faulty)
+    assert cause == "mask-shifted"
+    assert "diagonal 0" in sentence.partition("; the reference counts")[0]
+
+
+def test_the_batch_is_cut_elsewhere() -> None:
+    image = RNG.standard_normal((2, 3, 12, 13))
+    own, other = image[..., :8, :9], image[..., 2:10, 3:12]
+    prediction = RNG.standard_normal(own.shape)
+    regions = [
+        make_region([("sub", [("prediction", prediction), ("target", target)])])
+        for target in (own, other)
+    ]
+    given = [_give_last_input(region) for region in regions]
+    assert explain_with(
+        given[0], given[1].steps[-1].output, load_faulty_region=lambda: given[1]
+    ) == ("batch", "the batch cut [2, 3] places later along its last axes, in sub_0")
+
+
+def _give_last_input(region: Region) -> Region:
+    """Return the region whose last input has no partner: no op computed it."""
+    (step,) = region.steps
+    *inputs, last = step.inputs
+    return replace(region, steps=(replace(step, inputs=(*inputs, replace(last, agrees=False))),))
+
+
+def test_a_bias_in_reverse_order_is_an_order_of_channels() -> None:
+    image, kernel = RNG.standard_normal((2, 3, 5, 5)), RNG.standard_normal((3, 3, 1, 1))
+    bias = RNG.standard_normal(3)
+    region, other = (
+        make_region([("convolution", [("x", image), ("net.weight", kernel), ("net.bias", array)])])
+        for array in (bias, bias[::-1])
+    )
+    assert explain_region(region, other.steps[-1].output) == (
+        "channel-order",
+        "the channels of net.bias in reverse order",
     )

@@ -102,3 +102,12 @@ def test_columns_in_another_order_are_those_of_heads_in_attention_alone() -> Non
     text = "columns in another order"
     assert explain_columns(moved, COLUMNS, "block") == ("split-order", text)
     assert explain_columns(moved, COLUMNS, "layers.1.attention") == ("heads-permuted", text)
+
+
+def test_axes_that_are_joined_with_the_batch_are_exchanged() -> None:
+    """Three times of four patches, in each of two clips, lie on one axis with the clips."""
+    moved = TABLE.reshape(2, 3, 4, WIDTH).swapaxes(1, 2).reshape(24, WIDTH)
+    assert explain(moved, TABLE) == (
+        "axes-swapped",
+        "its rows read with its axes of 3 and 4 exchanged",
+    )

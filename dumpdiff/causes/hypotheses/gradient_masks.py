@@ -55,11 +55,12 @@ def suggest_clipped_inputs(case: FaultCase) -> Iterator[Candidate]:
     if n_stopped < _MIN_CLIPPED or is_stopped.all():
         return
     forward_values = case.find_other_values(case.faithful.shape)
-    clipped = _describe_clipped_value((*case.list_shared_operands(), *forward_values), is_stopped)
-    if clipped:
+    clipped = _find_clipped_value((*case.list_shared_operands(), *forward_values), is_stopped)
+    if clipped is not None:
+        name, limits = clipped
         yield Candidate(
             np.where(is_stopped, 0.0, case.faithful),
-            f"no gradient where {clipped}",
+            f"no gradient where {name} is clipped ({limits})",
             "passes the gradient straight through",
             parameters={"elements": float(n_stopped)},
             unchanged=case.faithful,
@@ -83,11 +84,12 @@ def suggest_unclipped_addend(case: FaultCase) -> Iterator[Candidate]:
         is_other = (is_passed & (array != 0)).sum() < _MIN_CLIPPED or is_passed.all()
         if is_other or compute_residual(predicted, case.faulty) > case.limit:
             continue
-        clipped = _describe_clipped_value(case.find_other_values(difference.shape), is_passed)
-        if clipped:
+        clipped = _find_clipped_value(case.find_other_values(difference.shape), is_passed)
+        if clipped is not None:
+            name, limits = clipped
             yield Candidate(
                 predicted,
-                f"the gradient of {addend.name} also where {clipped}",
+                f"the gradient of {addend.name} also where {name} is clipped ({limits})",
                 "has none there",
                 parameters={"elements": float(is_passed.sum())},
                 unchanged=case.faithful,
@@ -96,15 +98,15 @@ def suggest_unclipped_addend(case: FaultCase) -> Iterator[Candidate]:
             return
 
 
-def _describe_clipped_value(operands: Iterable[Operand], is_clipped: Flags) -> str:
-    """Return which value is clipped in some elements, and beyond which numbers; '' if none is."""
+def _find_clipped_value(operands: Iterable[Operand], is_clipped: Flags) -> tuple[str, str] | None:
+    """Return (name, limits) of the value that is clipped in some elements; None if none is."""
     for operand in operands:
         if int(np.prod(operand.shape)) != is_clipped.size or not operand.is_floating:
             continue
         limits = _find_limits(operand.array.reshape(is_clipped.shape), is_clipped)
         if limits:
-            return f"{operand.name} is clipped ({limits})"
-    return ""
+            return operand.name, limits
+    return None
 
 
 def _find_limits(array: AnyArray, is_stopped: Flags) -> str:

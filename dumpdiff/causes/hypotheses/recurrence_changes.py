@@ -313,7 +313,7 @@ def _list_forms(recurrence: Recurrence) -> Iterator[RecurrenceChange]:
             yield RecurrenceChange(
                 _replace_forms(recurrence, layer, output_state=1),
                 "cell-form",
-                f"the cell states read in place of the hidden states{words}",
+                "the cell states read in place of the hidden states" + words,
                 "reads the hidden states",
             )
     if recurrence.kind == "gru":

@@ -58,7 +58,7 @@ _ELEMENT_KINDS = {
     "erf",
 }
 _BROADCASTING_KINDS = {"add", "sub", "mul", "div", "maximum", "minimum"}
-_SUM_KINDS = {"add", "sub", "add number", "sub number"}
+_SUM_KINDS = {"add", "sub", "add_scalar", "sub_scalar"}
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,9 @@ class _Op:
 
     def __str__(self) -> str:
         """Return what it does."""
-        settings = f" with {self.settings}" if self.settings else ""
-        return f"{self.kind}{settings} ({self.name}), which gives {list(self.shape)}"
+        if not self.settings:
+            return f"{self.kind} ({self.name}) to {list(self.shape)}"
+        return f"{self.kind} with {self.settings} ({self.name}) to {list(self.shape)}"
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def _list_kinds(step: Step) -> Sequence[str]:
         return ()
     numbers = [number for _, number in list_numbers(step)]
     if numbers and step.kind in ("add", "sub"):
-        return (f"{step.kind} number",) if any(numbers) else ()
+        return (f"{step.kind}_scalar",) if any(numbers) else ()
     if numbers and step.kind in ("mul", "div"):
         return ()
     return _PARTS.get(step.kind, (step.kind,))

@@ -56,7 +56,9 @@ class _Triangle:
 
     def __str__(self) -> str:
         """Return which pairs it holds."""
-        return f"{'up to' if self.is_lower else 'from'} diagonal {self.diagonal}"
+        if self.is_lower:
+            return f"up to diagonal {self.diagonal}"
+        return f"from diagonal {self.diagonal} on"
 
     def shift(self, n_places: int) -> _Triangle:
         """Return the triangle with another diagonal."""

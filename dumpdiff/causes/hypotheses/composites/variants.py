@@ -12,6 +12,7 @@ import numpy as np
 from ....model.arrays import AnyArray, Ints
 from ....operators.convolution import PADDING_MODES, convolve, list_settings
 from ....operators.convolution_gradients import CONVOLUTION_GRADIENTS
+from ....operators.resampling import ALIGNMENTS
 from ...fault_case import FaultCase
 from ...region import Region, Step
 from ..attention import is_cross_attention
@@ -35,8 +36,6 @@ _MAX_WINDOWS = 256
 _TRANSPOSED = "transposed convolution"
 #: Tensors of fused attention that its mask comes after.
 _MASKED_TENSORS = 3
-#: Ways to place the pixels of an image that is resized, as ``interpret`` names them.
-_ALIGNMENTS = {"", "aligned corners", "asymmetric pixels"}
 #: Names of forms that do not explain themselves.
 _FORM_NAMES = {
     "": "the default form",
@@ -103,7 +102,7 @@ def _is_other_alignment(way: str, other_way: str) -> bool:
     """Return whether two ways to interpolate differ only in the pixels that coincide."""
     parts = [text.partition(" with ") for text in (way, other_way)]
     has_same_mode = parts[0][0] == parts[1][0]
-    return has_same_mode and all(option in _ALIGNMENTS for _, _, option in parts)
+    return has_same_mode and all(option in ALIGNMENTS for _, _, option in parts)
 
 
 def _find_shift(step: Step, name: str) -> int:
