@@ -105,12 +105,13 @@ def find_bridges(flow: Flow, values: Iterable[int]) -> dict[int, Bridge]:
     remaining_values = [value for value in other_values if value not in by_statistics]
     for value, whole in find_slices(flow, remaining_values).items():
         by_statistics[value] = RecentSource(whole, "part")
+    remaining_values = [value for value in remaining_values if value not in by_statistics]
+    call_inputs = _find_call_inputs(flow, np.array(remaining_values, dtype=np.int64))
     for value in other_values:
         source = by_statistics.get(value)
         if source is None:
-            call_inputs = _find_call_inputs(flow, flow.consumers[value][0], value)
-            if call_inputs:
-                bridges[value] = Bridge(call_inputs, "module call")
+            if value in call_inputs:
+                bridges[value] = Bridge(call_inputs[value], "module call")
                 continue
             source = by_order.get(value)
         if source is not None:
@@ -228,22 +229,32 @@ def _find_last_numbers(flow: Flow, consumer: int, count: int) -> list[int]:
     return numbers
 
 
-def _find_call_inputs(flow: Flow, consumer: int, value: int) -> tuple[int, ...]:
-    """Return the inputs of the module call around the consumer, none if the value is one.
+def _find_call_inputs(flow: Flow, values: Ints) -> dict[int, tuple[int, ...]]:
+    """Return the inputs of the module call around the first consumer of each value.
 
-    With them are the results inside the call, shortly before the consumer, that no op reads.
+    With them are the results inside the call, shortly before the consumer, that no op reads. Values
+    that no such call encloses, or that are an input of it, are left out.
     """
-    call = flow.parents[consumer]
-    inputs = flow.reads[call] if call >= 0 else ()
-    if not inputs or value in inputs:
-        return ()
-    first_read = int(flow.first_reads[value])
-    unread_results = [
-        result
-        for result in flow.unread_inner_results[call]
-        if first_read - WINDOW <= flow.producers[result] < first_read
-    ]
-    return *inputs, *unread_results
+    calls = flow.trace.ops["parent"].to_numpy()[flow.first_consumers[values]]
+    is_enclosed = (calls >= 0) & (flow.reads.counts[calls] > 0)
+    values, calls = values[is_enclosed], calls[is_enclosed]
+    unread = flow.unread_inner_results
+    n_ops = len(flow.reads)  # the results of a call are in execution order
+    keys = unread.rows * n_ops + flow.producers[unread.values]
+    first_reads = flow.first_reads[values]
+    starts, stops = (
+        np.searchsorted(keys, calls * n_ops + np.maximum(ops, 0)).tolist()
+        for ops in (first_reads - WINDOW, first_reads)
+    )
+    results = unread.values.tolist()
+    inputs_of: dict[int, tuple[int, ...]] = {}
+    for value, call, start, stop in zip(
+        values.tolist(), calls.tolist(), starts, stops, strict=True
+    ):
+        inputs = flow.reads[call]
+        if value not in inputs:
+            inputs_of[value] = *inputs, *results[start:stop]
+    return inputs_of
 
 
 def _is_parameter_like(flow: Flow, value: int) -> bool:
