@@ -395,7 +395,7 @@ def test_weight_and_bias_are_of_another_module() -> None:
     ).steps[-1]
     assert explain_with(region, output.output, find_parameters=lambda _: parameters) == (
         "weight-swapped",
-        "weight and bias of space.proj; the reference has those of time.proj",
+        "weight, bias of space.proj; the reference has those of time.proj",
     )
 
 

@@ -25,8 +25,10 @@ _MAX_OPS = 24
 #: Kinds that compute nothing, and kinds that other forms of one formula have or lack.
 _PLAIN_KINDS = {
     "cast", "reshape", "transpose", "contiguous", "expand", "squeeze", "unsqueeze", "expand_dims",
-    "slice", "split", "unbind", "flatten", "tile", "stack", "detach", "clone",
+    "slice", "split", "unbind", "flatten", "tile", "stack", "detach", "clone", "neg",
 }  # fmt: skip
+#: A difference is a sum with a sign, which may be anywhere.
+_SAME_KINDS: Mapping[str, str] = {"sub": "add", "sub_scalar": "add_scalar"}
 #: Kind -> kinds of the ops that it is written with, apart from numbers.
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "mse_loss": ("sub", "square", "mean"),
@@ -58,7 +60,7 @@ _ELEMENT_KINDS = {
     "erf",
 }
 _BROADCASTING_KINDS = {"add", "sub", "mul", "div", "maximum", "minimum"}
-_SUM_KINDS = {"add", "sub", "add_scalar", "sub_scalar"}
+_SUM_KINDS = {"add", "add_scalar"}
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class _Formula:
     @property
     def kinds(self) -> Counter[str]:
         """How often each kind occurs."""
-        return Counter(op.kind for op in self.ops)
+        return Counter(_SAME_KINDS.get(op.kind, op.kind) for op in self.ops)
 
 
 def suggest_other_formula(case: FaultCase) -> Iterator[Candidate]:
@@ -161,14 +163,15 @@ def _write_formula(region: Region) -> _Formula:
     edges: Counter[tuple[str, str]] = Counter()
     for step in region.steps:
         kinds = _list_kinds(step)
+        compared_kinds = [_SAME_KINDS.get(kind, kind) for kind in kinds]
         sources = [last_kinds[item.value] for item in step.inputs if item.value in last_kinds]
         if not kinds:
             last_kinds[step.value] = sources[0] if sources else ""
             continue
-        edges.update((source, kinds[0]) for source in sources if source)
-        edges.update(pairwise(kinds))
+        edges.update((source, compared_kinds[0]) for source in sources if source)
+        edges.update(pairwise(compared_kinds))
         ops += [_Op(kind, step.name, step.output.shape, step.interpretation) for kind in kinds]
-        last_kinds[step.value] = kinds[-1]
+        last_kinds[step.value] = compared_kinds[-1]
     has_norm = any(step.kind in _NORM_KINDS for step in region.steps)
     return _Formula(tuple(ops), edges, has_norm)
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from ....model.arrays import AnyArray
+from ....model.formatting import format_names
 from ...fault_case import FaultCase
 from ...region import Region, StepInput
 from .change import Change
 
 #: Modules that are tried in place of one.
 _MAX_MODULES = 16
+#: Parameters that a sentence lists.
+_N_LISTED = 4
 
 
 def list_other_modules(case: FaultCase, region: Region) -> Iterator[Change]:
-    """Take weight and bias of another module, of the same shapes.
+    """Take all parameters of another module, of the same names and shapes.
 
-    Where one of them alone is of another module, the value is that of neither.
+    Where only one of them is of another module, the value is that of neither.
     """
     for module, (number, own) in _group_parameters(region).items():
-        if len(own) < 2:
-            continue
         for other_module in _list_other_modules(case, module, own):
             replaced = _load_parameters(case, other_module, own)
             if len(replaced) == len(own):
@@ -28,20 +30,33 @@ def list_other_modules(case: FaultCase, region: Region) -> Iterator[Change]:
                     number,
                     region.steps[number].output,
                     "weight-swapped",
-                    f"{' and '.join(own)} of {other_module}",
+                    f"{format_names(list(own), _N_LISTED)} of {other_module}",
                     f"has those of {module}",
                     replaced_values=replaced,
                 )
 
 
 def _group_parameters(region: Region) -> dict[str, tuple[int, dict[str, StepInput]]]:
-    """Return module -> (first step that reads a parameter of it, last part of a name -> input)."""
-    groups: dict[str, tuple[int, dict[str, StepInput]]] = {}
+    """Return module -> (first step that reads a parameter of it, rest of a name -> input).
+
+    Those with most parameters come first; of those with the same ones, only the innermost counts.
+    """
+    parameters: dict[str, tuple[int, StepInput]] = {}
     for number, step in enumerate(region.steps):
         for item in step.inputs:
-            if item.is_parameter and item.value >= 0 and "." in item.name:
-                module, _, leaf = item.name.rpartition(".")
-                groups.setdefault(module, (number, {}))[1][leaf] = item
+            if item.is_parameter and item.value >= 0:
+                parameters.setdefault(item.name, (number, item))
+    members: defaultdict[str, list[str]] = defaultdict(list)
+    for name in parameters:
+        parts = name.split(".")
+        for n_parts in range(1, len(parts)):
+            members[".".join(parts[:n_parts])].append(name)
+    modules = {tuple(names): module for module, names in sorted(members.items())}
+    groups: dict[str, tuple[int, dict[str, StepInput]]] = {}
+    for names, module in sorted(modules.items(), key=lambda entry: -len(entry[0])):
+        if len(names) > 1:
+            own = {name[len(module) + 1 :]: parameters[name][1] for name in names}
+            groups[module] = min(parameters[name][0] for name in names), own
     return groups
 
 
