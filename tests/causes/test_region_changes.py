@@ -449,3 +449,21 @@ def test_a_bias_in_reverse_order_is_an_order_of_channels() -> None:
         "channel-order",
         "the channels of net.bias in reverse order",
     )
+
+
+def test_a_factor_whose_absence_leaves_no_gradient_is_none() -> None:
+    """What is equal along a row is lost where the mean of the row is subtracted."""
+    gradient = np.repeat(RNG.standard_normal((2, 6, 1)), 8, axis=2)
+    region = make_region(
+        [
+            ("mul", [("gradient", gradient), ("values", Y)]),
+            ("mean", [("last", 0), ("axis", -1)]),
+            ("sub", [("0", 0), ("last", 0)]),
+            ("add", [("last", 0), ("other", Z)]),
+        ],
+        {1: (2, 6, 1)},
+    )
+    kinds = tuple(step.kind for step in region.steps)
+    cause, sentence = explain_with(region, Z, phase="backward", kinds=kinds, faulty_kinds=("add",))
+    assert cause == "gradient-stopped"
+    assert "not multiplied by" not in sentence

@@ -10,7 +10,7 @@ import numpy as np
 from ....model.arrays import AnyArray
 from ....model.trace import FORWARD
 from ....operators.elementwise import ROUNDINGS
-from ...fault_case import FaultCase
+from ...fault_case import FaultCase, compute_residual
 from ...hypothesis import Candidate, Statement
 from ...region import Region, Step, StepInput
 from ..attention import SCORE_KINDS
@@ -196,6 +196,15 @@ def compute_with(step: Step, position: int, array: AnyArray) -> AnyArray | None:
     inputs[position] = array
     with np.errstate(all="ignore"):
         return step.compute(inputs)
+
+
+def is_lost(case: FaultCase, region: Region, number: int, gradient: AnyArray) -> bool:
+    """Return whether a gradient makes no difference to what follows from zeros in its place.
+
+    As one that is the same for all inputs of a softmax.
+    """
+    own, other = (region.run(number, array) for array in (gradient, np.zeros_like(gradient)))
+    return own is not None and other is not None and compute_residual(own, other) <= case.limit
 
 
 def find_inputs_before(

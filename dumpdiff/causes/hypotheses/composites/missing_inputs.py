@@ -21,6 +21,7 @@ from .change import (
     belongs_to_formula,
     compute_with,
     feeds_softmax,
+    is_lost,
     list_floating_inputs,
 )
 from .parts import feeds_gate
@@ -55,11 +56,10 @@ def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
         inputs = list_floating_inputs(step) if step.kind not in _LOSS_KINDS else []
         for position, step_input in inputs:
             array = step_input.array
-            if case.phase == BACKWARD and _gives_shape(step, step_input):
-                continue  # a gradient that is not multiplied by it has another shape
             neutral = np.ones_like(array) if step.kind in ("mul", "div") else np.zeros_like(array)
             output = compute_with(step, position, neutral)
-            if output is not None:
+            is_factor = case.phase == BACKWARD and step.kind in _SCALING_KINDS
+            if output is not None and not (is_factor and is_lost(case, region, number, output)):
                 cause, description = _name_missing_input(case, region, number, step_input)
                 omitted = (step_input.value,)
                 yield Change(number, output, cause, description, omitted_values=omitted)
@@ -68,13 +68,6 @@ def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
                 if output is not None:
                     cause, description = _name_doubled_input(case, region, number, step_input)
                     yield Change(number, output, cause, description)
-
-
-def _gives_shape(step: Step, step_input: StepInput) -> bool:
-    """Return whether a product has the shape of one factor only."""
-    others = [item.array for _, item in list_floating_inputs(step) if item is not step_input]
-    is_product = step.kind in _SCALING_KINDS and bool(others)
-    return is_product and all(array.size < step.output.size for array in others)
 
 
 def _name_doubled_input(

@@ -21,7 +21,7 @@ from ...region import Region, Step, StepInput
 from ..residual_sums import read_mask_factor
 from ..wave_tables import is_wave_table
 from .activations import ACTIVATION_KINDS
-from .change import Change, belongs_to_formula, feeds_softmax, list_floating_inputs
+from .change import Change, belongs_to_formula, feeds_softmax, is_lost, list_floating_inputs
 from .missing_inputs import is_mask, name_bypass
 from .quantizers import scales_quantized
 
@@ -68,7 +68,7 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
             output = source.array.reshape(region.steps[number].output.shape)
             if np.array_equal(output, region.steps[number].output):
                 continue  # without them nothing changes
-            if case.phase == BACKWARD and _is_lost(case, region, number, output):
+            if case.phase == BACKWARD and is_lost(case, region, number, output):
                 continue  # that no gradient flows says more
             steps = [region.steps[skipped] for skipped in skipped_numbers]
             omission = describe_omission(case, region, number, steps, source)
@@ -97,15 +97,6 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
             mirror=Statement(thing, "has none"),
             further_outputs={change.number: change.output for change in others},
         )
-
-
-def _is_lost(case: FaultCase, region: Region, number: int, gradient: AnyArray) -> bool:
-    """Return whether a gradient makes no difference to what follows from zeros in its place.
-
-    As one that is the same for all inputs of a softmax.
-    """
-    own, other = (region.run(number, array) for array in (gradient, np.zeros_like(gradient)))
-    return own is not None and other is not None and compute_residual(own, other) <= case.limit
 
 
 def list_repeated_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
