@@ -36,9 +36,9 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "logsigmoid": ("sigmoid", "log"),
     "log_softmax": ("softmax", "log"),
     "silu": ("sigmoid", "mul"),
-    "rsqrt": ("sqrt", "reciprocal"),
+    "rsqrt": ("sqrt",),
     "normalize": ("square", "sum", "sqrt", "div"),
-    "addmm": ("matmul", "bias"),
+    "addmm": ("matmul",),
 }
 #: Functions of predictions and labels.
 _LOSS_FUNCTIONS = {
@@ -48,17 +48,7 @@ _NORM_KINDS = {
     "layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize",
 }  # fmt: skip
 _AVERAGING_KINDS = {"mean", "sum", "max", "min", "avg_pool", "max_pool", "logsumexp", "div"}
-_ELEMENT_KINDS = {
-    *ACTIVATION_KINDS,
-    "exp",
-    "log",
-    "abs",
-    "sqrt",
-    "square",
-    "softplus",
-    "neg",
-    "erf",
-}
+_ELEMENT_KINDS = {*ACTIVATION_KINDS, "exp", "log", "abs", "sqrt", "square", "softplus", "erf"}
 _BROADCASTING_KINDS = {"add", "sub", "mul", "div", "maximum", "minimum"}
 _SUM_KINDS = {"add", "add_scalar"}
 
