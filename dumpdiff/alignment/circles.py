@@ -8,8 +8,6 @@ kind, which the structure around them pairs crosswise.
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from ..graph import Flow
 from ..model.arrays import Ints
@@ -20,15 +18,30 @@ from .values import compute_distances
 
 def separate_circles(matching: Matching) -> None:
     """Unpair values that differ and would follow from themselves, the least certain ones first."""
+    targets = _list_uncertain_targets(matching)
     edges_t = _list_edges(matching.target)
     edges_r = _list_edges(matching.reference)
-    while True:
-        circles = _number_circles(matching, edges_t, edges_r)
-        chosen_pairs = _choose_pairs(matching, circles)
-        if not chosen_pairs:
+    while len(targets):
+        circles = _number_circles(matching, edges_t, edges_r)[targets]
+        _, firsts = np.unique(circles, return_index=True)
+        firsts = firsts[circles[firsts] >= 0]
+        if not len(firsts):
             return
-        for t, r in chosen_pairs:
-            matching.unpair(t, r)
+        for t in targets[firsts].tolist():
+            matching.unpair(t, int(matching.classes_t[t]))
+        targets = np.delete(targets, firsts)
+
+
+def _list_uncertain_targets(matching: Matching) -> Ints:
+    """Return the values of guessed pairs that differ, the least certain and the farthest first."""
+    targets = np.flatnonzero(matching.classes_t >= 0)
+    targets = targets[[matching.evidence[t] in GUESSES for t in targets.tolist()]]
+    references = matching.classes_t[targets]
+    distances = compute_distances(matching.prints_t, targets, matching.prints_r, references)
+    confidences = np.array([matching.confidence[t] for t in targets.tolist()], dtype=float)
+    order = np.lexsort((-distances, confidences))
+    uncertain_targets: Ints = targets[order[distances[order] > matching.tolerance]]
+    return uncertain_targets
 
 
 def _list_edges(flow: Flow) -> tuple[Ints, Ints]:
@@ -45,6 +58,10 @@ def _number_circles(
     matching: Matching, edges_t: tuple[Ints, Ints], edges_r: tuple[Ints, Ints]
 ) -> Ints:
     """Return (target classes,) the circle that each pair is in, -1 for none."""
+    # takes 0.1 s to import, and few dumps need it
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     n_t, n_r = len(matching.classes_t), len(matching.classes_r)
     nodes_r = np.where(matching.classes_r >= 0, matching.classes_r, n_t + np.arange(n_r))
     parents = np.concatenate([edges_t[0], nodes_r[edges_r[0]]])
@@ -56,17 +73,3 @@ def _number_circles(
     is_circle = np.bincount(components) > 1
     numbers: Ints = np.where(is_circle[components], components, -1)[:n_t]
     return numbers
-
-
-def _choose_pairs(matching: Matching, circles: Ints) -> list[tuple[int, int]]:
-    """Return the least certain pair that differs of each circle, of equals the farthest apart."""
-    targets = np.flatnonzero((circles >= 0) & (matching.classes_t >= 0))
-    targets = targets[[matching.evidence[t] in GUESSES for t in targets.tolist()]]
-    references = matching.classes_t[targets]
-    distances = compute_distances(matching.prints_t, targets, matching.prints_r, references)
-    confidences = np.array([matching.confidence[t] for t in targets.tolist()], dtype=float)
-    order = np.lexsort((-distances, confidences))
-    order = order[distances[order] > matching.tolerance]
-    _, firsts = np.unique(circles[targets[order]], return_index=True)
-    rows = order[firsts]
-    return list(zip(targets[rows].tolist(), references[rows].tolist(), strict=True))

@@ -11,8 +11,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order
 
 from ..graph.missing_edges import is_graph_input
 from ..model.arrays import Flags
@@ -95,18 +93,16 @@ def find_gradients_of_inputs(graph: JointGraph) -> set[int]:
 
 def _flag_descendants(graph: JointGraph, is_source: Flags, is_barrier: Flags) -> Flags:
     """Return (nodes,) whether a node is a source or follows from one, not through a barrier."""
-    n_nodes = graph.n_nodes
-    parents, children = graph.edges
-    is_edge = ~is_barrier[children]
-    sources = np.flatnonzero(is_source)
-    starts = np.append(parents[is_edge], np.full(len(sources), n_nodes))
-    ends = np.append(children[is_edge], sources)
-    shape = (n_nodes + 1, n_nodes + 1)
-    edges = csr_array((np.ones(len(starts), dtype=np.int8), (starts, ends)), shape=shape)
-    reached = breadth_first_order(edges, n_nodes, return_predecessors=False)
-    flags = np.zeros(n_nodes + 1, dtype=bool)
-    flags[reached] = True
-    return flags[:n_nodes]
+    is_seen = (is_source | is_barrier).tolist()
+    todo = np.flatnonzero(is_source).tolist()
+    for node in todo:  # grows while it is read
+        for child in graph.children[node]:
+            if not is_seen[child]:
+                is_seen[child] = True
+                todo.append(child)
+    flags = np.zeros(graph.n_nodes, dtype=bool)
+    flags[todo] = True
+    return flags
 
 
 def _find_sums(
