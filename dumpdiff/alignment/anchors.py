@@ -107,9 +107,8 @@ def pair_by_parameter_name(matching: Matching, rules: Rules) -> None:
         classes_r = _index_canonical_names(matching.reference, column, rules)
         for name, values_t in classes_t.items():
             values_r = classes_r.get(name, [])
-            if len(values_t) == 1 and len(values_r) == 1:
-                pairs = [(values_t[0], values_r[0])]
-            else:
+            pairs = list(zip(values_t, values_r, strict=False))
+            if max(len(values_t), len(values_r)) > 1:
                 pairs = _match_modules(matching, column, values_t, values_r)
             for t, r in pairs:
                 matching.pair(t, r, "parameter", confidence.PARAMETER_NAME)

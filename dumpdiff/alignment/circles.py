@@ -19,6 +19,8 @@ from .values import compute_distances
 def separate_circles(matching: Matching) -> None:
     """Unpair values that differ and would follow from themselves, the least certain ones first."""
     targets = _list_uncertain_targets(matching)
+    if not len(targets):
+        return
     edges_t = _list_edges(matching.target)
     edges_r = _list_edges(matching.reference)
     while len(targets):

@@ -47,7 +47,7 @@ def find_region_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator
             has_same_size = target.sizes[value_t] == reference.sizes[value_r] > 1
             if (value_t, value_r) == value_pair.classes or not has_same_size:
                 continue
-            if not _may_be_one_quantity(index, value_pair, ValuePair((value_t, value_r), (-1, -1))):
+            if not _may_be_one_quantity(index, value_pair.classes, (value_t, value_r)):
                 continue
             kind_t = index.get_producer_kind(0, value_t)
             kind_r = index.get_producer_kind(1, value_r)
@@ -57,21 +57,18 @@ def find_region_pairs(index: ComparisonIndex, value_pair: ValuePair) -> Iterator
 
 
 def _may_be_one_quantity(
-    index: ComparisonIndex, value_pair: ValuePair, region_pair: ValuePair
+    index: ComparisonIndex, pair: tuple[int, int], region_pair: tuple[int, int]
 ) -> bool:
-    """Return whether two values of a region may be of one quantity.
+    """Return whether two values of a region may be of one quantity; ``pair``: its last values.
 
     A gradient that no op wrote is the sum that the last op read; it is none of its addends.
     """
     has_producers = all(
-        index.flows[side].producers[region_pair.classes[side]] >= 0 for side in (0, 1)
+        flow.producers[value] >= 0 for flow, value in zip(index.flows, region_pair, strict=True)
     )
     return has_producers or all(
-        any(
-            region_pair.classes[side] == item
-            for item, _ in find_inputs(index.flows[side], value_pair.classes[side])
-        )
-        for side in (0, 1)
+        value in {item for item, _ in find_inputs(flow, last)}
+        for flow, last, value in zip(index.flows, pair, region_pair, strict=True)
     )
 
 

@@ -610,6 +610,13 @@ class Flow:
         return IntLists.from_pairs(len(lists), calls[is_unread], lists.values[is_unread])
 
     @cached_property
+    def unread_inner_places(self) -> Ints:
+        """(values of ``unread_inner_results``,) call times ops plus producer, in rising order."""
+        lists = self.unread_inner_results
+        places: Ints = lists.rows * len(lists) + self.producers[lists.values]
+        return places
+
+    @cached_property
     def assignments(self) -> list[int]:
         """The ops of an API dump that write into a part of a tensor, in order."""
         kinds = self.trace.ops["kind"].tolist()

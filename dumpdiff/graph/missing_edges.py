@@ -236,24 +236,20 @@ def _find_call_inputs(flow: Flow, values: Ints) -> dict[int, tuple[int, ...]]:
     that no such call encloses, or that are an input of it, are left out.
     """
     calls = flow.trace.ops["parent"].to_numpy()[flow.first_consumers[values]]
-    is_enclosed = (calls >= 0) & (flow.reads.counts[calls] > 0)
-    values, calls = values[is_enclosed], calls[is_enclosed]
-    unread = flow.unread_inner_results
-    n_ops = len(flow.reads)  # the results of a call are in execution order
-    keys = unread.rows * n_ops + flow.producers[unread.values]
+    values, calls = values[calls >= 0], calls[calls >= 0]
     first_reads = flow.first_reads[values]
     starts, stops = (
-        np.searchsorted(keys, calls * n_ops + np.maximum(ops, 0)).tolist()
-        for ops in (first_reads - WINDOW, first_reads)
+        np.searchsorted(flow.unread_inner_places, calls * len(flow.reads) + ops).tolist()
+        for ops in (np.maximum(first_reads - WINDOW, 0), first_reads)
     )
-    results = unread.values.tolist()
+    results = flow.unread_inner_results.values
     inputs_of: dict[int, tuple[int, ...]] = {}
     for value, call, start, stop in zip(
         values.tolist(), calls.tolist(), starts, stops, strict=True
     ):
         inputs = flow.reads[call]
-        if value not in inputs:
-            inputs_of[value] = *inputs, *results[start:stop]
+        if inputs and value not in inputs:
+            inputs_of[value] = *inputs, *results[start:stop].tolist()
     return inputs_of
 
 

@@ -68,14 +68,13 @@ def _describe_moved_rows(
         places = np.empty(int(faithful_ids.max()) + 1, int)
         places[faithful_ids] = np.arange(len(ids))
         order = places[ids]
+        subject = name if name == _OWN_ROWS else f"the rows of {name}"
         for shape in _list_grids(grid):
             moved = _describe_move(order, shape)
             if moved is not None:
-                subject = name if name == _OWN_ROWS else f"the rows of {name}"
                 return moved[0], f"{subject} {moved[1]}", ""
         lengths = _find_exchanged_lengths(order)
         if lengths is not None:
-            subject = name if name == _OWN_ROWS else f"the rows of {name}"
             text = f"{subject} read with its axes of {lengths[0]} and {lengths[1]} exchanged"
             return "axes-swapped", text, ""
     length = _find_missing_offset(faithful_ids - ids, grid)

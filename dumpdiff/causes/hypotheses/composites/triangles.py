@@ -76,11 +76,14 @@ def _find_triangle(array: AnyArray) -> _Triangle | None:
     if n_rows < _MIN_ROWS or array.size != n_rows * n_rows or array.dtype.kind != "f":
         return None
     matrix = array.reshape(n_rows, n_rows)
-    triangles = (
+    n_in_row, n_in_column = (int(np.count_nonzero(line)) for line in (matrix[0], matrix[:, 0]))
+    upper = n_rows - n_in_row if n_in_row < n_rows else 1 - n_in_column
+    lower = n_in_row - 1 if n_in_row else n_in_column - n_rows
+    triangles = [
         _Triangle(n_rows, diagonal, is_lower)
-        for is_lower in (False, True)
-        for diagonal in range(2 - n_rows, n_rows - 1)
-    )
+        for diagonal, is_lower in ((upper, False), (lower, True))
+        if abs(diagonal) < n_rows - 1
+    ]
     return next((each for each in triangles if np.array_equal(matrix, each.build())), None)
 
 
