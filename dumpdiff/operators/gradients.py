@@ -17,6 +17,8 @@ from .norms import differentiate_norm
 
 #: Epsilons of norms that record none; 0 where the recorded deviation contains it.
 _EPSILONS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3)
+#: A length by which no vector is divided: the default epsilon of both frameworks.
+_LEAST_LENGTH = 1e-12
 
 
 def differentiate_gelu_tanh(x: AnyArray) -> Floats:
@@ -84,6 +86,17 @@ def compute_softmax_gradient(call: Call) -> Interpretations:
             yield "", y * (gradient - np.sum(gradient * y, axis=-1, keepdims=True))
         else:
             yield "", gradient - np.exp(y) * np.sum(gradient, axis=-1, keepdims=True)
+
+
+def compute_normalize_gradient(call: Call) -> Interpretations:
+    """Compute the gradient of y = x / |x|: (dy - y sum(dy y)) / |x| along an axis."""
+    if len(call.tensors) < 3 or len({tensor.shape for tensor in call.tensors[:3]}) > 1:
+        return
+    x, y, gradient = call.tensors[:3]
+    for axis in range(-1, -x.ndim - 1, -1):
+        length = np.sqrt(np.sum(x * x, axis=axis, keepdims=True))
+        along = np.sum(gradient * y, axis=axis, keepdims=True)
+        yield f"axis {axis % x.ndim}", (gradient - y * along) / np.maximum(length, _LEAST_LENGTH)
 
 
 def compute_layer_norm_gradient(call: Call) -> OutputSets:
@@ -165,6 +178,7 @@ def _list_scales(
 FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
     **dict.fromkeys((*_OF_OUTPUT, *_OF_INPUT), apply_chain_rule),
     **dict.fromkeys(("grad:softmax", "grad:log_softmax"), compute_softmax_gradient),
+    "grad:normalize": compute_normalize_gradient,
 }
 
 #: Kinds of which every output is computed.

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...comparison.narrow_dtypes import round_to_dtype
 from ...model.arrays import AnyArray, Ints
+from ...model.trace import BACKWARD
 from ...operators.recurrence import GATE_COUNTS
 from ..element_places import is_rotation
 from ..fault_case import FaultCase, have_same_elements
@@ -556,9 +557,10 @@ def find_block_length(order: Ints) -> int:
 def suggest_wrong_rows(case: FaultCase) -> Iterator[Candidate]:
     """Suggest that a few rows are wrong, of a table or of rows read from one.
 
-    Rows of what is joined from several values are not rows of one table.
+    Rows of what is joined from several values are not rows of one table, nor are those of a sum of
+    gradients.
     """
-    if case.faithful.ndim < 2:
+    if case.faithful.ndim < 2 or case.phase == BACKWARD:
         return
     reads_table = "gather_rows" in case.kinds and not _JOINING_KINDS & set(case.kinds)
     if case.is_discrete or not (case.finding.is_given or reads_table):

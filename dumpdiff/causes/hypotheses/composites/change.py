@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -89,7 +90,7 @@ def make_search(
         n_elements = 0.0
         n_safe_trials = count_safe_trials(case)
         max_trials = max(min_trials, min(_MAX_TRIALS, n_safe_trials))
-        for n_trials, change in enumerate(list_changes(case, region)):
+        for n_trials, change in enumerate(_add_joint_changes(region, list_changes(case, region))):
             n_elements += (
                 max(region.costs) if change.replaced_values else region.costs[change.number]
             )
@@ -122,6 +123,52 @@ def make_search(
             )
 
     return suggest
+
+
+def _add_joint_changes(region: Region, changes: Iterator[Change]) -> Iterator[Change]:
+    """Yield changes, and then those of similar steps together.
+
+    What a loop or a module does several times in one region is wrong every time. No step of them
+    may follow from another one: its change was computed from its recorded inputs.
+    """
+    similar_changes: defaultdict[_Likeness, dict[int, Change]] = defaultdict(dict)
+    for change in changes:
+        yield change
+        is_of_region = change.region is None and change.predicted is None
+        if is_of_region and not change.further_outputs and not change.replaced_values:
+            likeness = _describe_likeness(region, change)
+            while change.number in similar_changes[likeness]:
+                likeness = replace(likeness, occurrence=likeness.occurrence + 1)
+            similar_changes[likeness][change.number] = change
+    for group in similar_changes.values():
+        numbers = sorted(group)
+        are_apart = not any(region.find_numbers_after(number) & set(numbers) for number in numbers)
+        if len(numbers) > 1 and are_apart:
+            first = group[numbers[0]]
+            yield replace(
+                first,
+                description=f"{first.description}, and the same at {len(numbers) - 1} other places",
+                further_outputs={number: group[number].output for number in numbers[1:]},
+            )
+
+
+@dataclass(frozen=True)
+class _Likeness:
+    """What changes of similar steps have in common."""
+
+    cause: str
+    kind: str
+    n_axes: int
+    producer_kinds: tuple[str, ...]
+    words: tuple[str, ...]  #: of the description that are no names of ops and no numbers
+    occurrence: int = 0  #: of several changes of one step
+
+
+def _describe_likeness(region: Region, change: Change) -> _Likeness:
+    step = region.steps[change.number]
+    words = [word for word in change.description.split() if not any(map(str.isdigit, word))]
+    kinds = tuple(item.producer_kind for item in step.inputs)
+    return _Likeness(change.cause, step.kind, step.output.ndim, kinds, tuple(words))
 
 
 def _correct_omission(case: FaultCase, region: Region, change: Change) -> Change:

@@ -78,7 +78,9 @@ def _change_argument(
 
     value = _read_other_number(case, region, number)
     if value is None and case.faithful.size >= MIN_FITTED:
-        value = fit_number(run, recorded, case.faulty)
+        # what hides scores hides them as well with any other large number
+        start = 0.0 if abs(recorded) >= MASK_MAGNITUDE else recorded
+        value = fit_number(run, start, case.faulty)
     if value is None:
         return
     output = compute_with(step, position, np.asarray(value))
@@ -184,7 +186,8 @@ def name_argument(
         return "epsilon", "epsilon"
     if _is_power(step, recorded) and kinds_after & _WAVE_KINDS:
         return "rope-theta", "rotary base"
-    if step.kind in FILLING_KINDS and max(map(abs, values)) >= MASK_MAGNITUDE:
+    is_mask = max(map(abs, values)) >= MASK_MAGNITUDE
+    if is_mask and (step.kind in FILLING_KINDS or kinds_after & SCORE_KINDS):
         return "mask-fill", "the fill"
     if step.kind in ("mul", "div"):
         return "scale" if kinds_after & SCORE_KINDS else "constant-factor", "the number"

@@ -48,6 +48,7 @@ _NORM_KINDS = {
     "layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize",
 }  # fmt: skip
 _AVERAGING_KINDS = {"mean", "sum", "max", "min", "avg_pool", "max_pool", "logsumexp", "div"}
+_RUNNING_KINDS = {"cumsum", "cumprod", "cummax", "cummin"}
 _ELEMENT_KINDS = {*ACTIVATION_KINDS, "exp", "log", "abs", "sqrt", "square", "softplus", "erf"}
 _BROADCASTING_KINDS = {"add", "sub", "mul", "div", "maximum", "minimum"}
 _SUM_KINDS = {"add", "add_scalar"}
@@ -192,6 +193,7 @@ def _name_difference(case: FaultCase, formula: _Formula, own_formula: _Formula) 
     is_exchange = bool(surplus and own_surplus)
     is_of_loss = case.is_near_loss or case.faithful.size == 1
     is_of_norm = bool(kinds & _NORM_KINDS) or formula.has_norm != own_formula.has_norm
+    is_running = bool(kinds & _RUNNING_KINDS) and kinds <= _RUNNING_KINDS | _AVERAGING_KINDS
     names = {
         "layer-order": not kinds and formula.edges != own_formula.edges,
         "loss-kind": is_of_loss and bool(kinds & _LOSS_FUNCTIONS),
@@ -199,9 +201,9 @@ def _name_difference(case: FaultCase, formula: _Formula, own_formula: _Formula) 
         "pooling": kinds <= _AVERAGING_KINDS,
         "norm-kind": is_exchange and is_of_norm,
         "norm-missing": bool(kinds & _NORM_KINDS),
-        "activation-kind": is_exchange and kinds <= _ELEMENT_KINDS,
+        "activation-kind": is_exchange and kinds - {"add_scalar"} <= _ELEMENT_KINDS,
         "missing-term": not is_exchange and kinds <= _SUM_KINDS,
-        "missing-step": not is_exchange and kinds <= _ELEMENT_KINDS,
+        "missing-step": is_running or (not is_exchange and kinds <= _ELEMENT_KINDS),
     }
     if not kinds and not names["layer-order"]:
         return ""

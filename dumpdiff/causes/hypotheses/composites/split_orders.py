@@ -24,7 +24,7 @@ class _Split:
     whole: StepInput
     block_width: int
     edges: tuple[int, ...]  #: columns at which the parts begin, and the block's width
-    n_read_parts: int
+    read_parts: tuple[tuple[int, int], ...]  #: (first column, end)
 
     @property
     def widths(self) -> list[int]:
@@ -69,17 +69,15 @@ def list_split_orders(_case: FaultCase, region: Region) -> Iterator[Change]:
 def _describe_order(split: _Split, order: tuple[int, ...]) -> tuple[str, str, str]:
     """Return (cause, description, contrast) of another order of the parts.
 
-    All columns but one are a slice: in another order, it begins a column before or after.
+    The longer of two parts, if it alone is read, is a slice: in another order, it begins some
+    columns before or after.
     """
     name = split.whole.name
-    length, *other_widths = sorted(split.widths, reverse=True)
-    if split.n_read_parts == 1 and other_widths == [1]:
-        first, last = (
-            f"the first {length} columns of {name}",
-            f"the last {length} columns of {name}",
-        )
-        is_last = split.widths[1] == length
-        text, other_text = (first, last) if is_last else (last, first)
+    start, end = split.read_parts[0]
+    width = end - start
+    if len(split.read_parts) == 1 and len(split.widths) == 2 and 2 * width > split.block_width:
+        first, last = f"the first {width} columns of {name}", f"the last {width} columns of {name}"
+        text, other_text = (last, first) if start == 0 else (first, last)
         return "row-shift", text, f"reads {other_text}"
     widths = ", ".join(str(width) for width in split.widths)
     text = f"the parts of {name} ({widths} columns) in the order {list(order)}"
@@ -140,8 +138,8 @@ def _find_splits(region: Region) -> list[_Split]:
         for width, start, end in read_parts:
             if width == block_width:
                 edges |= {start, end}
-        n_read_parts = sum(width == block_width for width, *_ in read_parts)
-        splits.append(_Split(wholes[value], block_width, tuple(sorted(edges)), n_read_parts))
+        columns = tuple(tuple(part) for width, *part in sorted(read_parts) if width == block_width)
+        splits.append(_Split(wholes[value], block_width, tuple(sorted(edges)), columns))
     return splits
 
 
