@@ -16,7 +16,7 @@ import numpy as np
 from ..model.arrays import AnyArray, Ints
 from ..operators import compute_relative_distance
 from ..operators.activations import ACTIVATIONS, ACTIVATIONS_BY_KIND
-from .element_places import find_padding
+from .element_places import find_padding, find_places
 
 #: Elements of a padded tensor, in elements of what was padded, and elements that show an op.
 _MAX_PADDED_SHARE, _MIN_ELEMENTS = 4, 8
@@ -122,30 +122,47 @@ def _name_activation(x: AnyArray, output: AnyArray, max_distance: float) -> str:
 
 
 def _find_join(sources: Sequence[UnrecordedSource], output: AnyArray) -> UnrecordedOp | None:
-    """Return the op that joined sources along the last axis; what is none of them is kept."""
+    """Return the op that joined sources; what is none of them is kept."""
     if output.ndim < _MIN_JOINED_AXES:
         return None
     inputs: list[tuple[int, AnyArray]] = []
-    places = np.full(output.shape, -1)
+    places = np.full(output.size, -1)
     n_elements = 0
     for source in sources:
-        width = source.size * output.shape[-1] // output.size
-        is_part = 1 < width < output.shape[-1] and source.size >= _MIN_ELEMENTS
+        is_part = _MIN_ELEMENTS <= source.size < output.size
         array = _load_floats(source) if is_part else None
-        start = -1 if array is None else _find_block(output, array, width)
-        if array is None or start < 0 or places[..., start : start + width].max() >= 0:
+        own_places = None if array is None else _find_part(output, array)
+        if array is None or own_places is None or places[own_places].max() >= 0:
             continue
-        if _find_block(output[..., start + width :], array, width) >= 0:
+        if not len(own_places):
             return None  # it is repeated
-        block = n_elements + np.arange(array.size)
-        places[..., start : start + width] = block.reshape(*output.shape[:-1], width)
+        places[own_places] = n_elements + np.arange(array.size)
         inputs.append((source.value, array))
         n_elements += array.size
     if not inputs:
         return None
     is_unknown = places < 0
-    places[is_unknown] = n_elements + np.flatnonzero(is_unknown.reshape(-1))
-    return UnrecordedOp("concat", tuple(inputs), places=places.reshape(-1), other_values=output)
+    places[is_unknown] = n_elements + np.flatnonzero(is_unknown)
+    return UnrecordedOp("concat", tuple(inputs), places=places, other_values=output)
+
+
+def _find_part(output: AnyArray, array: AnyArray) -> Ints | None:
+    """Return the places of an array's elements in what it was joined to; none if it is repeated.
+
+    None if it is no part: neither a block of columns, nor elements that are recognized by value.
+    """
+    width = array.size * output.shape[-1] // output.size
+    start = _find_block(output, array, width) if width > 1 else -1
+    if start >= 0:
+        if _find_block(output[..., start + width :], array, width) >= 0:
+            return np.zeros(0, dtype=int)
+        columns = np.arange(output.size).reshape(output.shape)[..., start : start + width]
+        return columns.reshape(-1)
+    if array.reshape(-1)[0] not in output:
+        return None
+    places = find_places([output], array)
+    is_part = places is not None and places.min() >= 0 and len(np.unique(places)) == array.size
+    return places if is_part else None
 
 
 def _find_block(output: AnyArray, array: AnyArray, width: int) -> int:
