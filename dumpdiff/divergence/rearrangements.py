@@ -66,10 +66,28 @@ def find_rearranging_ops(
     for node in _list_exchanged_operands(graph, ancestors, ops):
         origin = _find_exchange(graph, node)
         for side, found_ops in zip(graph.sides, rearranging_ops, strict=True):
-            producer = side.find_producer(origin)
-            if producer >= 0 and producer not in found_ops:
-                found_ops.append(producer)
+            for op in _list_ops_before_exchange(graph, side, origin):
+                if op not in found_ops:
+                    found_ops.append(op)
     return rearranging_ops
+
+
+def _list_ops_before_exchange(graph: JointGraph, side: GraphSide, origin: int) -> list[int]:
+    """Return the ops of one side that lead from the last agreement to a value in another order.
+
+    A weight whose rows have another order is read by the first of them.
+    """
+    pairs = graph.comparison.pairs
+    agrees = pairs["agrees"].to_numpy()
+    ops = [side.find_producer(origin)]
+    visited = [origin]
+    for node in visited:  # grows while it is read
+        for parent in graph.parents[node]:
+            differs = parent < len(pairs) and not agrees[parent]
+            if differs and parent not in visited and len(visited) < _MAX_CHAIN:
+                visited.append(parent)
+                ops.append(side.find_producer(parent))
+    return sorted({op for op in ops if op >= 0})
 
 
 def _list_exchanged_operands(
@@ -78,7 +96,8 @@ def _list_exchanged_operands(
     """Return the values with exchanged axes that are combined with one without.
 
     Element by element, an operator does not undo the exchange of one of its operands. The other one
-    has its size, or is larger: a bias of scores is the same for each sequence.
+    has its size, or is larger or smaller: a bias of scores is the same for each sequence, and all
+    masks multiply one mixture.
     """
     pairs = graph.comparison.pairs
     nodes = [node for node in ancestors if node < len(pairs) and graph.phase[node] == FORWARD]
@@ -92,16 +111,20 @@ def _list_exchanged_operands(
         node
         for node, layout, size in zip(nodes, layouts, sizes, strict=True)
         if layout.startswith(_EXCHANGED)
-        and (size in plain_sizes or _is_broadcast(graph, node, ops, max(plain_sizes, default=0)))
+        and (
+            size in plain_sizes
+            or any(_is_broadcast(graph, node, ops, plain_size) for plain_size in plain_sizes)
+        )
     ]
 
 
 def _is_broadcast(
     graph: JointGraph, node: int, ops: tuple[Sequence[int], Sequence[int]], plain_size: int
 ) -> bool:
-    """Return whether ops of both sides combine a value with a larger one, element by element."""
+    """Return whether ops of both sides combine a value with one of another size, element-wise."""
     size = int(graph.sides[0].flow.sizes[graph.sides[0].classes[node]])
-    return plain_size % size == 0 < size < plain_size and all(
+    small_size, large_size = sorted((size, plain_size))
+    return 1 < small_size < large_size and large_size % small_size == 0 and all(
         any(
             int(side.classes[node]) in side.flow.reads[op] and side.kinds[op] in _ELEMENT_KINDS
             for op in side_ops
