@@ -387,7 +387,10 @@ class _Sweep:
         paths = list(self._continue_paths(op))
         ends = list(self._find_path_ends(op, paths))
         for written, output, value in ends:
-            self._set_edge_gradient(output, value, written)
+            if (output, value) in self.by_edge:
+                self.shares[written].append(value)
+            else:
+                self._set_edge_gradient(output, value, written)
         if ends:
             return
         for path in paths[:_MAX_LABELS]:
@@ -501,7 +504,25 @@ class _Sweep:
         inputs = self._select_inputs(producer, path)
         if kind in _MANY_INPUTS and not is_fused:
             inputs = self._select_single_input(op, producer, inputs)
-        return [value for value in inputs if (path.output, value) not in self.by_edge]
+        return [value for value in inputs if self._is_open(op, path.output, value)]
+
+    def _is_open(self, op: int, output: int, value: int) -> bool:
+        """Return whether an op may give what flows back from an output to an input.
+
+        One op gives it, or several like ones if the output is read several times, and the terms are
+        added up only behind the op.
+        """
+        gradient = self.by_edge.get((output, value))
+        if gradient is None:
+            return True
+        known_op = int(self.flow.producers[gradient])
+        if self.kinds[known_op] != self.kinds[op] or known_op == op:
+            return False
+        known_reads, reads = set(self.flow.operands[known_op]), set(self.flow.operands[op])
+        own_reads, other_reads = reads - known_reads, known_reads - reads
+        if not len(own_reads) == len(other_reads) == 1:
+            return False
+        return all(output in self.labels[read] for read in own_reads | other_reads)
 
     def _select_single_input(self, op: int, producer: int, inputs: Sequence[int]) -> list[int]:
         """Return the one input that an op gives the gradient of, [] if several are possible.
