@@ -64,6 +64,25 @@ def _list_candidates(
         column_parts = [_move_columns_to_rows(part) for part in parts]
         for layout, joined in _join_rows(columns, column_parts, orders, "columns"):
             yield layout, joined.T.reshape(fused.shape)
+    yield from _join_along_inner_axes(fused, parts, orders)
+
+
+def _join_along_inner_axes(
+    fused: AnyArray, parts: Sequence[AnyArray], orders: Sequence[tuple[int, ...]]
+) -> Iterator[tuple[str, AnyArray]]:
+    """Yield the orders along the other axes; axes of one place may be missing on either side.
+
+    An example are kernels (out, in, width) that are joined along their inputs, of layers whose own
+    kernels are (out, in, 1, width).
+    """
+    squeezed, squeezed_parts = np.squeeze(fused), [np.squeeze(part) for part in parts]
+    if any(part.ndim != squeezed.ndim for part in squeezed_parts):
+        return
+    for axis in range(1, squeezed.ndim):
+        moved = np.moveaxis(squeezed, axis, 0)
+        moved_parts = [np.moveaxis(part, axis, 0) for part in squeezed_parts]
+        for layout, joined in _join_rows(moved, moved_parts, orders, f"axis {axis}"):
+            yield layout, np.moveaxis(joined, 0, axis).reshape(fused.shape)
 
 
 def _move_columns_to_rows(array: AnyArray) -> AnyArray:
