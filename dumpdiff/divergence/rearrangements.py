@@ -124,12 +124,16 @@ def _is_broadcast(
     """Return whether ops of both sides combine a value with one of another size, element-wise."""
     size = int(graph.sides[0].flow.sizes[graph.sides[0].classes[node]])
     small_size, large_size = sorted((size, plain_size))
-    return 1 < small_size < large_size and large_size % small_size == 0 and all(
-        any(
-            int(side.classes[node]) in side.flow.reads[op] and side.kinds[op] in _ELEMENT_KINDS
-            for op in side_ops
+    return (
+        1 < small_size < large_size
+        and large_size % small_size == 0
+        and all(
+            any(
+                int(side.classes[node]) in side.flow.reads[op] and side.kinds[op] in _ELEMENT_KINDS
+                for op in side_ops
+            )
+            for side, side_ops in zip(graph.sides, ops, strict=True)
         )
-        for side, side_ops in zip(graph.sides, ops, strict=True)
     )
 
 

@@ -50,6 +50,23 @@ def test_an_op_may_be_another_one() -> None:
     )
 
 
+def test_an_exponential_is_no_sigmoid_of_a_sum() -> None:
+    own = make_region([("exp", [("x", X)])])
+    other = make_region([("add", [("x", X), ("other", 2.0)]), ("sigmoid", [("last", 0)])])
+    assert explain(other, own)[0] == "activation-kind"
+
+
+def test_a_running_sum_may_be_missing() -> None:
+    own = make_region([("cumsum", [("x", X), ("axis", -1)])])
+    running = make_region(
+        [("cumsum", [("x", X), ("axis", -1)]), ("sum", [("last", 0), ("axis", -1)])],
+        {1: (3,)},
+    )
+    plain = make_region([("sum", [("x", X), ("axis", -1)])], {0: (3,)})
+    assert own.steps[-1].output.shape == X.shape
+    assert explain(plain, running) == ("missing-step", "the ops sum; the reference has cumsum, sum")
+
+
 @pytest.mark.parametrize(("is_near_loss", "cause"), [(True, "loss-reduction"), (False, "pooling")])
 def test_a_sum_is_no_mean(is_near_loss: bool, cause: str) -> None:
     mean, total = (

@@ -311,6 +311,34 @@ def test_a_gradient_without_a_factor_is_scaled_and_without_an_addend_it_is_stopp
     )
 
 
+def test_a_loop_leaves_out_one_addend_every_time() -> None:
+    """As the gradient through the neighbor of every crop."""
+    gradients, branches = RNG.standard_normal((2, 2, *X.shape))
+    loop = make_region([
+        ("add", [("first", gradients[0]), ("branch_0", branches[0])]),
+        ("add", [("second", gradients[1]), ("branch_1", branches[1])]),
+        ("concat", [("0", 0), ("1", 0), ("axis", 0)]),
+    ], {2: (2 * len(X), *X.shape[1:])})  # fmt: skip
+    assert explain_with(loop, np.concatenate(gradients), phase="backward") == (
+        "gradient-stopped",
+        "the gradient through branch_0 missing, and the same at 1 other places",
+    )
+
+
+def test_what_is_added_to_hidden_scores_may_hide_nothing() -> None:
+    """A mask of ones and zeros is added as it is: hidden keys have one less than the others."""
+    scores, visible = X[..., :4], np.array([1.0, 1.0, 0.0, 1.0])
+    region = make_region([
+        ("mul", [("hidden", 1 - visible), ("number", -10000.0)]),
+        ("add", [("scores", scores), ("0", 0)]),
+        ("softmax", [("last", 0)]),
+    ])  # fmt: skip
+    assert explain_with(region, softmax(scores + visible)) == (
+        "mask-fill",
+        "the fill = -1 in mul_0; the reference has -1e+04",
+    )
+
+
 def test_an_activation_that_the_other_side_applies_later_is_of_another_order() -> None:
     region = make_region([("silu", [("x", X)]), ("matmul", [("last", 0), ("fc.weight", WEIGHT)])])
 

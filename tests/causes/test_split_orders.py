@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from dumpdiff.causes.region import Region, Step, StepInput
 from dumpdiff.model.arrays import AnyArray
@@ -20,7 +21,7 @@ def make_slice_region(start: int, end: int) -> Region:
     """Return the region of one step that reads some columns of each head."""
     places = PLACES[..., start:end]
     output = WHOLE.reshape(-1)[places]
-    whole = StepInput(100, WHOLE, "projection", is_parameter=False, agrees=True)
+    whole = StepInput(100, WHOLE, "projection", False, agrees=True, producer_kind="matmul")
     step = Step("slice_0", "slice", (whole,), {}, 0, output, places=places.reshape(-1))
     return Region((step,), None, output.shape)
 
@@ -39,15 +40,16 @@ def test_parts_of_different_widths_in_the_other_order() -> None:
     assert explain_region(make_slice_region(6, 10), read_columns(0, 4))[0] == "split-order"
 
 
-def test_all_columns_but_one_are_a_slice_that_begins_elsewhere() -> None:
-    """As a mask that is one token behind the labels."""
+@pytest.mark.parametrize("shift", [1, 4])
+def test_most_columns_are_a_slice_that_begins_elsewhere(shift: int) -> None:
+    """As a mask that is one token behind the labels, or frames that overlap."""
     whole = StepInput(100, WHOLE, "mask", is_parameter=False, agrees=True)
     places = np.arange(WHOLE.size).reshape(WHOLE.shape)
-    output = WHOLE[:, 1:]
-    step = Step("slice_0", "slice", (whole,), {}, 0, output, places=places[:, 1:].reshape(-1))
-    assert explain_region(Region((step,), None, output.shape), WHOLE[:, :-1]) == (
+    output, width = WHOLE[:, shift:], WHOLE.shape[1] - shift
+    step = Step("slice_0", "slice", (whole,), {}, 0, output, places=places[:, shift:].reshape(-1))
+    assert explain_region(Region((step,), None, output.shape), WHOLE[:, :-shift]) == (
         "row-shift",
-        "the first 19 columns of mask; the reference reads the last 19 columns of mask",
+        f"the first {width} columns of mask; the reference reads the last {width} columns of mask",
     )
 
 

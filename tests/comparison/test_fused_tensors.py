@@ -73,6 +73,17 @@ def test_shapes_that_do_not_add_up_raise_an_error():
         join_parts(*[make_weights(16)[0], make_weights(8, 4)])
 
 
+@pytest.mark.parametrize("fused_shape", [(5, 9, 2), (5, 9, 1, 2)])
+def test_parts_may_be_joined_along_an_inner_axis(fused_shape):
+    """As kernels (out, in, width), in place of (out, in, 1, width)."""
+    kernels = [np.random.default_rng(seed).standard_normal((5, 3, 1, 2)) for seed in range(3)]
+    fused_kernel = np.concatenate(kernels, axis=1).reshape(fused_shape)
+    for is_numbered in (False, True):
+        layout, joined = join_parts(fused_kernel, kernels, is_numbered=is_numbered)
+        assert layout == "concat(0,1,2) of axis 1"
+        np.testing.assert_array_equal(joined, fused_kernel)
+
+
 class TestNumberedParts:
     """Experts, or tables: their numbers say in which order they are."""
 

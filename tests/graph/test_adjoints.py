@@ -1,5 +1,7 @@
 """Which value is the gradient of which: the inferred gradients agree with the recorded ones."""
 
+from itertools import chain
+
 import pytest
 from traces import align_traces, find_value, load_shipped_rules
 
@@ -178,26 +180,24 @@ def test_a_bias_that_a_module_returns_has_the_gradient_of_its_backward_record():
     assert find_gradients(side, ["linear", "linear"]).by_value[bias] == gradient
 
 
-def test_a_parameter_that_a_mask_leaves_as_it_is_has_no_inferred_gradient():
-    """The numbers before the mask and after it are the same, and their gradients are not."""
-    weight, masked, x, y = 3.0, 3.0, 2.0, 5.0
-    calls = [
-        ("Mul", [weight, 1.0], masked),
-        ("MatMul", [x, masked], y),
-    ]
+def build_side(calls, parameter):
+    """Return the flow of calls (phase, kind, inputs, output) in graph mode.
+
+    Every tensor is a matrix, given by a number that identifies it; ``parameter`` is one of them.
+    """
     ops = build_op_table(
         {
             "name": [f"op{number}" for number in range(len(calls))],
-            "kind": [kind for kind, *_ in calls],
+            "kind": [kind for _, kind, *_ in calls],
             "level": ["op"] * len(calls),
-            "phase": [FORWARD] * len(calls),
+            "phase": [phase for phase, *_ in calls],
         }
     )
     rows = [
-        (op, slot, kind, number)
-        for op, (_, inputs, output) in enumerate(calls)
+        (op, f"{kind}.{n}", kind, number)
+        for op, (*_, inputs, output) in enumerate(calls)
         for kind, numbers in (("input", inputs), ("output", [output]))
-        for slot, number in ((f"{kind}.{n}", number) for n, number in enumerate(numbers))
+        for n, number in enumerate(numbers)
     ]
     op_column, slots, slot_kinds, numbers = map(list, zip(*rows, strict=True))
     tensors = build_tensor_table(
@@ -208,13 +208,47 @@ def test_a_parameter_that_a_mask_leaves_as_it_is_has_no_inferred_gradient():
             "dtype": ["float32"] * len(rows),
             "shape": [(8, 8)] * len(rows),
             "size": [64] * len(rows),
-            "parameter": ["w"] + [""] * (len(rows) - 1),
+            "parameter": ["w" if number == parameter else "" for number in numbers],
             "max": [1.011 * number for number in numbers],
             "min": [-1.013 * number for number in numbers],
             "mean": [0.1017 * number for number in numbers],
             "norm": [2.519 * number for number in numbers],
         }
     )
-    side = build_flow(Trace(Source("/dump", "statistics", "", "mindspore"), ops, tensors))
+    return build_flow(Trace(Source("/dump", "statistics", "", "mindspore"), ops, tensors))
+
+
+def test_a_parameter_that_a_mask_leaves_as_it_is_has_no_inferred_gradient():
+    """The numbers before the mask and after it are the same, and their gradients are not."""
+    weight, x, y = 3.0, 2.0, 5.0
+    side = build_side(
+        [(FORWARD, "Mul", [weight, 1.0], weight), (FORWARD, "MatMul", [x, weight], y)], weight
+    )
     assert side.tensor_class[0] == side.tensor_class[2], "one value before the mask and after it"
     assert adjoints._list_kept_parameters(side) == {side.tensor_class[0]}
+
+
+def test_the_gradient_of_what_is_computed_once_and_differentiated_twice_is_the_sum():
+    """A compiler joins equal calls, but their gradients have different inputs."""
+    weight, normalized, terms, total = 3.0, 5.0, (13.0, 17.0), 30.0
+    inputs, outputs, targets = (19.0, 21.0), (23.0, 29.0), (51.0, 57.0)
+    differences, gradients = (41.0, 43.0), (7.0, 11.0)
+    terms_of_outputs = [
+        [
+            (BACKWARD, "Sub", [outputs[n], targets[n]], differences[n]),
+            (BACKWARD, "MatMul", [differences[n], inputs[n]], gradients[n]),
+            (BACKWARD, "L2NormalizeGrad", [weight, normalized, gradients[n]], terms[n]),
+        ]
+        for n in range(2)
+    ]
+    side = build_side(
+        [
+            (FORWARD, "L2Normalize", [weight], normalized),
+            *((FORWARD, "MatMul", [inputs[n], normalized], outputs[n]) for n in range(2)),
+            *chain.from_iterable(terms_of_outputs),
+            (BACKWARD, "AddN", list(terms), total),
+        ],
+        weight,
+    )
+    gradient = compute_gradients(side).by_value[side.tensor_class[0]]
+    assert gradient == find_value(side, "op9", "output.0")

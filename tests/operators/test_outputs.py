@@ -73,6 +73,19 @@ def test_gradients_of_activations_are_those_of_autograd(
     np.testing.assert_allclose(output, expected, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("axis", [0, -1])
+def test_the_gradient_of_normalized_vectors_is_that_of_autograd(axis: int) -> None:
+    def normalize(x: torch.Tensor) -> torch.Tensor:
+        return F.normalize(x, dim=axis)
+
+    (expected,) = differentiate(normalize, [X], G)
+    (output,) = compute_best(
+        "grad:normalize", [X, normalize(torch.tensor(X)).numpy(), G], [expected]
+    )
+    assert output is not None
+    np.testing.assert_allclose(output, expected, rtol=1e-11, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("kind", "function", "second"),
     [

@@ -15,6 +15,7 @@ from .change import Change, list_floating_inputs
 
 #: Parts whose orders are tried.
 _MAX_PARTS = 4
+_PROJECTIONS = {"matmul", "addmm"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +71,15 @@ def _describe_order(split: _Split, order: tuple[int, ...]) -> tuple[str, str, st
     """Return (cause, description, contrast) of another order of the parts.
 
     The longer of two parts, if it alone is read, is a slice: in another order, it begins some
-    columns before or after.
+    columns before or after. What a projection gives is split into parts, unless it is one column.
     """
     name = split.whole.name
     start, end = split.read_parts[0]
     width = end - start
-    if len(split.read_parts) == 1 and len(split.widths) == 2 and 2 * width > split.block_width:
+    is_slice = width + 1 == split.block_width or (
+        split.whole.producer_kind not in _PROJECTIONS and 2 * width > split.block_width
+    )
+    if is_slice and len(split.read_parts) == 1 and len(split.widths) == 2:
         first, last = f"the first {width} columns of {name}", f"the last {width} columns of {name}"
         text, other_text = (last, first) if start == 0 else (first, last)
         return "row-shift", text, f"reads {other_text}"
@@ -138,7 +142,9 @@ def _find_splits(region: Region) -> list[_Split]:
         for width, start, end in read_parts:
             if width == block_width:
                 edges |= {start, end}
-        columns = tuple(tuple(part) for width, *part in sorted(read_parts) if width == block_width)
+        columns = tuple(
+            (start, end) for width, start, end in sorted(read_parts) if width == block_width
+        )
         splits.append(_Split(wholes[value], block_width, tuple(sorted(edges)), columns))
     return splits
 
