@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -33,6 +34,10 @@ _LEVEL_DISTANCE = 1e-5
 #: Relative difference of a recorded power from the exact one that is rounding.
 _POWER_DISTANCE = 1e-4
 _WAVE_KINDS = {"sin", "cos"}
+#: Numbers by which angles are multiplied on one side only: waves of other angles show no way there.
+_ANGLE_FACTORS = tuple(
+    factor for number in (math.pi, 2 * math.pi, math.pi / 2, 2.0) for factor in (number, 1 / number)
+)
 _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "div", "reciprocal"}
 
 
@@ -213,7 +218,10 @@ def list_factors(case: FaultCase, region: Region) -> Iterator[Change]:
             return factor * step.output
 
         factor = fit_output(case, region, number, multiply, 1.0)
-        if factor is not None:
+        factors = [] if factor is None else [factor]
+        if not factors and _WAVE_KINDS & {region.steps[i].kind for i in region.consumers[number]}:
+            factors = [*_ANGLE_FACTORS]
+        for factor in factors:
             cause, description = _describe_factor(case, region, number, factor)
             parameters = {"factor": factor}
             yield Change(number, multiply(factor), cause, description, parameters=parameters)
