@@ -26,6 +26,7 @@ from .test_composites import explain_region, make_region
 RNG = np.random.default_rng(13)
 X, Y, Z = RNG.standard_normal((3, 2, 6, 8))
 WEIGHT = RNG.standard_normal((8, 8)) / 3
+_AFFINE = ("weight", "bias")
 
 
 def explain_with(
@@ -375,6 +376,24 @@ def test_first_states_of_a_cell_are_zeros(names: tuple[str, ...], sentence: str)
     zeros = {name: np.zeros_like(CELL[name]) for name in names}
     faulty = np.tanh(compute_cell(**zeros))
     assert explain_region(region, faulty) == ("hidden-state-reset", sentence)
+
+
+def test_two_norms_have_the_weights_of_each_other() -> None:
+    """With the weights of one of them in both, the value is neither side's."""
+    weights = {f"{norm}.{name}": RNG.standard_normal(8) for norm in "ab" for name in _AFFINE}
+
+    def build(first: str, second: str) -> Region:
+        norms = [
+            ("layer_norm", [("x", array), *((key, weights[key]) for key in keys), ("eps", 1e-5)])
+            for array, norm in ((X, first), (Y, second))
+            for keys in [[f"{norm}.{name}" for name in _AFFINE]]
+        ]
+        return make_region([*norms, ("add", [("0", 0), ("1", 0)])])
+
+    assert explain_region(build("a", "b"), build("b", "a").steps[-1].output) == (
+        "weight-swapped",
+        "weight, bias of a and of b exchanged",
+    )
 
 
 def test_a_first_state_that_another_step_reads_as_well_is_zeros_there_too() -> None:

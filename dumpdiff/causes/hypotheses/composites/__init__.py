@@ -30,7 +30,7 @@ from .missing_inputs import (
 from .norms import list_norms
 from .orders import list_convolution_shifts, list_orders, list_pixel_orders, list_shifts
 from .other_inputs import list_other_targets, list_replaced_inputs
-from .other_modules import list_other_modules
+from .other_modules import list_exchanged_modules, list_other_modules
 from .other_tables import has_unpaired_tables, list_other_tables
 from .partial_biases import list_missing_bias_parts
 from .poolings import list_poolings
@@ -132,6 +132,7 @@ HYPOTHESES = (
     Hypothesis("constant-factor", make_search(list_factors)),
     Hypothesis("residual-scale", make_search(list_branch_factors)),
     Hypothesis("weight-swapped", make_search(list_other_modules)),
+    Hypothesis("weight-swapped", make_search(list_exchanged_modules)),
     Hypothesis("input-source", make_search(list_replaced_inputs), is_choice=True),
     Hypothesis("scan-direction", make_search(list_shifts), is_choice=True),
     Hypothesis("axes-swapped", make_search(list_pixel_orders)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 
 from ....model.arrays import AnyArray
 from ....model.formatting import format_names
@@ -34,6 +35,27 @@ def list_other_modules(case: FaultCase, region: Region) -> Iterator[Change]:
                     f"has those of {module}",
                     replaced_values=replaced,
                 )
+
+
+def list_exchanged_modules(_case: FaultCase, region: Region) -> Iterator[Change]:
+    """Exchange all parameters of two modules, of the same names and shapes."""
+    for (module, (number, own)), (other_module, (_, other)) in combinations(
+        _group_parameters(region).items(), 2
+    ):
+        shapes, other_shapes = (
+            {leaf: item.array.shape for leaf, item in members.items()} for members in (own, other)
+        )
+        if shapes != other_shapes:
+            continue
+        pairs = [(own[leaf], other[leaf]) for leaf in own]
+        pairs += [(second, first) for first, second in pairs]
+        yield Change(
+            number,
+            region.steps[number].output,
+            "weight-swapped",
+            f"{format_names(list(own), _N_LISTED)} of {module} and of {other_module} exchanged",
+            replaced_values={item.value: source.array for item, source in pairs},
+        )
 
 
 def _group_parameters(region: Region) -> dict[str, tuple[int, dict[str, StepInput]]]:
