@@ -90,9 +90,9 @@ class FaultCase:
     dtype: str
     call: Call | None = None  #: the faithful side's last op, with its inputs
     faulty_call: Call | None = None  #: the faulty side's last op, with its inputs
-    #: a loss is among the forward ops that the value depends on directly
     #: immediate numbers among the inputs of the faulty side's ops
     faulty_numbers: tuple[float, ...] = ()
+    #: a loss is among the forward ops that the value depends on directly
     is_near_loss: bool = False
     #: a decayed weight: the rest of its update has one length on both sides; None if unknown
     has_equal_step: bool | None = None
@@ -173,6 +173,11 @@ class FaultCase:
     def is_source(self) -> bool:
         """Whether no op computed the value: a parameter, a constant or the batch."""
         return self.finding.is_given or self.finding.kind == "input"
+
+    @property
+    def is_of_loss(self) -> bool:
+        """Whether the value is a loss, or near one."""
+        return self.is_near_loss or self.faithful.size == 1
 
     @property
     def is_forward_value(self) -> bool:

@@ -73,9 +73,7 @@ def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
             cause="rope-direction",
         )
         return
-    cause = choose_factor_cause(
-        case.finding, case.consumer_kinds, case.is_near_loss or case.faithful.size == 1
-    )
+    cause = choose_factor_cause(case.finding, case.consumer_kinds, case.is_of_loss)
     if case.phase == FORWARD and is_masked.any() and case.consumer_kinds & _SCORE_CONSUMERS:
         cause = "scale"
     if case.phase == FORWARD and case.is_quantization_scale:

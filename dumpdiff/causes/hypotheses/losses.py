@@ -403,7 +403,7 @@ def _smooth_gradient(case: FaultCase) -> Iterator[Candidate]:
 
 def suggest_constant(case: FaultCase) -> Iterator[Candidate]:
     """Suggest faulty = faithful + log n (vocabulary counted n times), or sum against mean."""
-    if not case.is_forward_value or not (case.is_near_loss or case.faithful.size == 1):
+    if not case.is_forward_value or not case.is_of_loss:
         return
     for n_copies in _VOCABULARY_COPIES:
         yield Candidate(

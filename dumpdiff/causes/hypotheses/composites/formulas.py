@@ -143,8 +143,7 @@ def _describe_other_shape(
             texts = (f"{op}", f"{own}")
             if op.kind not in _BROADCASTING_KINDS:
                 return "argument", texts
-            is_of_loss = case.is_near_loss or case.faithful.size == 1
-            return "loss-reduction" if is_of_loss else "axes-swapped", texts
+            return "loss-reduction" if case.is_of_loss else "axes-swapped", texts
     return "", ("", "")
 
 
@@ -191,13 +190,12 @@ def _name_difference(case: FaultCase, formula: _Formula, own_formula: _Formula) 
     surplus, own_surplus = formula.kinds - own_formula.kinds, own_formula.kinds - formula.kinds
     kinds = {*surplus, *own_surplus}
     is_exchange = bool(surplus and own_surplus)
-    is_of_loss = case.is_near_loss or case.faithful.size == 1
     is_of_norm = bool(kinds & _NORM_KINDS) or formula.has_norm != own_formula.has_norm
     is_running = bool(kinds & _RUNNING_KINDS) and kinds <= _RUNNING_KINDS | _AVERAGING_KINDS
     names = {
         "layer-order": not kinds and formula.edges != own_formula.edges,
-        "loss-kind": is_of_loss and bool(kinds & _LOSS_FUNCTIONS),
-        "loss-reduction": is_of_loss and kinds <= _AVERAGING_KINDS,
+        "loss-kind": case.is_of_loss and bool(kinds & _LOSS_FUNCTIONS),
+        "loss-reduction": case.is_of_loss and kinds <= _AVERAGING_KINDS,
         "pooling": kinds <= _AVERAGING_KINDS,
         "norm-kind": is_exchange and is_of_norm,
         "norm-missing": bool(kinds & _NORM_KINDS),

@@ -27,7 +27,7 @@ _MAX_COUNTS, _MIN_ELEMENTS = 6, 4
 
 def list_other_loss_functions(case: FaultCase, region: Region) -> Iterator[Change]:
     """Take another function of the differences, in all steps that have one: squares, lengths."""
-    if case.phase != FORWARD or not (case.is_near_loss or case.faithful.size == 1):
+    if case.phase != FORWARD or not case.is_of_loss:
         return
     numbers_of_kinds: dict[str, list[int]] = {}
     for number, step in enumerate(region.steps):

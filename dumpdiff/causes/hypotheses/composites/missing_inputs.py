@@ -94,8 +94,7 @@ def _name_doubled_input(
 
 def list_equal_weights(case: FaultCase, region: Region) -> Iterator[Change]:
     """Take every weight of a loss that the batch gives, or of a class, as one."""
-    is_of_loss = case.is_near_loss or case.faithful.size == 1
-    if not is_of_loss or case.phase != FORWARD:
+    if not case.is_of_loss or case.phase != FORWARD:
         return
     weights = {
         item.value: (number, item)
@@ -349,11 +348,10 @@ def _name_loss_term(
     case: FaultCase, region: Region, step: Step, step_input: StepInput
 ) -> tuple[str, str] | None:
     """Return (cause, description) of what is left out of a loss, if there is a word for it."""
-    is_of_loss = case.faithful.size == 1 or case.is_near_loss
     is_squared = step.kind in _SQUARE_KINDS and step_input.producer_kind == "logsumexp"
     if step.kind == "add" and step_input.array.size == 1:
         is_squared = _is_squared_logsumexp(region, step_input.value)
-    if is_of_loss and is_squared:
+    if case.is_of_loss and is_squared:
         return "z-loss", "no z-loss: the square of the logsumexp of the logits is left out"
     is_given = not step_input.producer_kind and not step_input.is_parameter
     if case.faithful.size == 1 and step.kind == "mul" and is_given and step_input.array.size > 1:

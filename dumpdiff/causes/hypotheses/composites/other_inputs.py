@@ -348,8 +348,7 @@ def name_source(
         return name_score_term(case, step_input)
     if have_same_elements(array, step_input.array):
         return _name_rearrangement(case, step, step_input, source)
-    is_of_loss = case.is_near_loss or case.faithful.size == 1
-    if step.kind in LOSS_KINDS or (is_of_loss and step.kind == "sub"):
+    if step.kind in LOSS_KINDS or (case.is_of_loss and step.kind == "sub"):
         return "loss-target", f"the loss against {name}"
     others = [item for _, item in list_floating_inputs(step) if item is not step_input]
     is_residual = any(case.depends_on(other.value, step_input.value) for other in others)

@@ -96,8 +96,7 @@ def _compare_tables(
     """Return what one table is to another; None if no hypothesis says."""
     hypotheses = _PARAMETER_HYPOTHESES
     if kind == "constant":
-        is_of_loss = case.is_near_loss or case.faithful.size == 1
-        hypotheses = _LOSS_TABLE_HYPOTHESES if is_of_loss else _TABLE_HYPOTHESES
+        hypotheses = _LOSS_TABLE_HYPOTHESES if case.is_of_loss else _TABLE_HYPOTHESES
     table_case = replace(
         case,
         finding=replace(case.finding, kind=kind),

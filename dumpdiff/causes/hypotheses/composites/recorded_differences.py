@@ -137,8 +137,7 @@ def _list_number_sets(case: FaultCase, region: Region, other_region: Region) -> 
 def _name_limits(case: FaultCase, region: Region, numbers: Sequence[int]) -> str:
     """Return the cause of several other numbers: limits of a loss, or arguments."""
     kinds = {region.steps[number].kind for number in numbers}
-    is_of_loss = case.is_near_loss or case.faithful.size == 1
-    return "loss-threshold" if kinds <= _LIMIT_KINDS and is_of_loss else "argument"
+    return "loss-threshold" if kinds <= _LIMIT_KINDS and case.is_of_loss else "argument"
 
 
 def _is_count(step_input: StepInput) -> bool:
