@@ -369,6 +369,7 @@ class NetWithMixupLoss(nn.Cell):
         self.network = VideoTransformer(model)
         self.on_value = Tensor(1.0 - SMOOTHING + SMOOTHING / CLASSES, ms.float32)
         self.off_value = Tensor(SMOOTHING / CLASSES, ms.float32)
+        self.are_shares_exchanged = model.are_shares_exchanged
         self.order_loss = PairOrderLoss() if is_written else OrderLoss()
         self.loss = (
             WrittenCrossEntropy()
@@ -382,5 +383,7 @@ class NetWithMixupLoss(nn.Cell):
         logits, scores = self.network(mixed)
         targets = ops.one_hot(labels, CLASSES, self.on_value, self.off_value)
         share = lam.reshape(BATCH, 1)
+        if self.are_shares_exchanged:
+            share = 1.0 - share
         targets = share * targets + (1.0 - share) * ops.flip(targets, (0,))
         return self.loss(logits, targets) + ORDER_WEIGHT * self.order_loss(scores)

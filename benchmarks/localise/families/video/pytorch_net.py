@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pytorch.gradient import scaled_gradient
 from torch import Tensor, nn
 
 from families.video.architecture import (
@@ -74,11 +75,14 @@ class Attention(nn.Module):
         self.scale = model.scale_dim**-0.5
         self.qkv = build_linear(model, *(f"{path}.{name}" for name in "qkv"))
         self.proj = build_linear(model, f"{path}.o")
+        self.query_gradient = model.query_gradient if path.endswith(".time") else 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         rows, tokens, _ = x.shape
         qkv = self.qkv(x).reshape(rows, tokens, 3, HEADS, HEAD_DIM).permute(2, 0, 3, 1, 4)
         q, k, v = qkv[0], qkv[1], qkv[2]
+        if self.query_gradient != 1:
+            q = scaled_gradient(q, self.query_gradient)
         attn = (q @ k.transpose(-2, -1)) * self.scale
         attn = attn.softmax(dim=-1)
         return self.proj((attn @ v).transpose(1, 2).reshape(rows, tokens, HIDDEN))
