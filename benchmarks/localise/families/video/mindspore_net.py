@@ -9,6 +9,7 @@ from __future__ import annotations
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, mint, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.video.architecture import (
     BATCH,
@@ -124,12 +125,17 @@ class MultiHeadAttention(nn.Cell):
         self.batch_matmul = ops.BatchMatMul()
         self.batch_matmul_transposed = ops.BatchMatMul(transpose_b=True)
         self.softmax = nn.Softmax(axis=-1)
+        self.scaled_gradient = None
+        if model.query_gradient != 1 and path.endswith(".time"):
+            self.scaled_gradient = ScaledGradient(model.query_gradient)
 
     def split_heads(self, x):
         return x.reshape(x.shape[0], x.shape[1], HEADS, HEAD_DIM).transpose(0, 2, 1, 3)
 
     def construct(self, x):
         q = self.split_heads(self.query(x)) * self.scale
+        if self.scaled_gradient is not None:
+            q = self.scaled_gradient(q)
         k, v = self.split_heads(self.key(x)), self.split_heads(self.value(x))
         probabilities = self.softmax(self.batch_matmul_transposed(q, k))
         context = self.batch_matmul(probabilities, v).transpose(0, 2, 1, 3)
@@ -369,7 +375,6 @@ class NetWithMixupLoss(nn.Cell):
         self.network = VideoTransformer(model)
         self.on_value = Tensor(1.0 - SMOOTHING + SMOOTHING / CLASSES, ms.float32)
         self.off_value = Tensor(SMOOTHING / CLASSES, ms.float32)
-        self.are_shares_exchanged = model.are_shares_exchanged
         self.order_loss = PairOrderLoss() if is_written else OrderLoss()
         self.loss = (
             WrittenCrossEntropy()
@@ -383,7 +388,5 @@ class NetWithMixupLoss(nn.Cell):
         logits, scores = self.network(mixed)
         targets = ops.one_hot(labels, CLASSES, self.on_value, self.off_value)
         share = lam.reshape(BATCH, 1)
-        if self.are_shares_exchanged:
-            share = 1.0 - share
         targets = share * targets + (1.0 - share) * ops.flip(targets, (0,))
         return self.loss(logits, targets) + ORDER_WEIGHT * self.order_loss(scores)

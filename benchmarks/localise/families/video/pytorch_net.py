@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pytorch.gradient import scaled_gradient
 from torch import Tensor, nn
 
 from families.video.architecture import (
@@ -75,14 +74,11 @@ class Attention(nn.Module):
         self.scale = model.scale_dim**-0.5
         self.qkv = build_linear(model, *(f"{path}.{name}" for name in "qkv"))
         self.proj = build_linear(model, f"{path}.o")
-        self.query_gradient = model.query_gradient if path.endswith(".time") else 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         rows, tokens, _ = x.shape
         qkv = self.qkv(x).reshape(rows, tokens, 3, HEADS, HEAD_DIM).permute(2, 0, 3, 1, 4)
         q, k, v = qkv[0], qkv[1], qkv[2]
-        if self.query_gradient != 1:
-            q = scaled_gradient(q, self.query_gradient)
         attn = (q @ k.transpose(-2, -1)) * self.scale
         attn = attn.softmax(dim=-1)
         return self.proj((attn @ v).transpose(1, 2).reshape(rows, tokens, HIDDEN))
@@ -200,6 +196,7 @@ class MixupLoss(nn.Module):
         super().__init__()
         self.model = TimeSformer(model)
         self.label_smoothing = SMOOTHING if model.is_smoothed_again else 0.0
+        self.are_shares_exchanged = model.are_shares_exchanged
         self.pairs = torch.triu_indices(TIMES, TIMES, offset=0 if model.has_diagonal else 1)
 
     def forward(self, clips: Tensor, labels: Tensor, lam: Tensor) -> Tensor:
@@ -208,6 +205,8 @@ class MixupLoss(nn.Module):
         off_value = SMOOTHING / CLASSES
         target = torch.full((len(labels), CLASSES), off_value)
         target = target.scatter(1, labels[:, None], 1.0 - SMOOTHING + off_value)
+        if self.are_shares_exchanged:
+            lam = 1.0 - lam
         target = target * lam[:, None] + target.flip(0) * (1.0 - lam[:, None])
         earlier, later = self.pairs
         order_loss = F.softplus(scores[:, earlier] - scores[:, later]).mean()
