@@ -128,9 +128,7 @@ FAULTS: Mapping[str, Fault] = {
         "the camera",
         "gradient-scaled",
         change_model(is_gradient_by_distance=True),
-        lambda *_: [
-            Anywhere("(?i)row|sample|point|distance|depth|each|element|z_vals|vari|differ")
-        ],
+        lambda *_: [Anywhere("(?i)row|sample|point|distance|depth|each|element|z_vals")],
         held_out=True,
         equivalents=("missing-step", "input-source"),
     ),
