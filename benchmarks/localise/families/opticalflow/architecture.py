@@ -34,7 +34,7 @@ from architecture import Optimizer
 
 from families.weights import Weights
 
-BATCH, HEIGHT, WIDTH, FACTOR = 6, 28, 44, 4
+BATCH, HEIGHT, WIDTH, FACTOR = 3, 28, 44, 4
 ROWS, COLUMNS = HEIGHT // FACTOR, WIDTH // FACTOR
 WIDTHS, FEATURES, HIDDEN, CONTEXT = (12, 20), 20, 14, 10
 LEVELS, RADIUS, ITERATIONS = 2, 2, 2
@@ -67,7 +67,7 @@ class Model:
     is_magnitude_squared: bool = False  #: the square of a flow's length is compared with MAX_FLOW
     are_coords_attached: bool = False  #: coordinates keep their gradient
     is_hidden_stopped: bool = False  #: the hidden state of an iteration is a constant
-    correlation_gradient: float = 1.0  #: factor of the gradient of the correlations
+    correlation_gradient: float = 1.0  #: factor of the gradient of the correlations that are read
     coords_offset: float = 0.0  #: of the coordinates of all pixels
     optimizer: Optimizer = field(default_factory=Optimizer)
 

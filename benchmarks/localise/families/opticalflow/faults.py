@@ -86,7 +86,7 @@ FAULTS: Mapping[str, Fault] = {
         equivalents=("missing-term",),
     ),
     "correlation_gradient": Fault(
-        "a fused correlation divides by the root of the channels in its forward pass only",
+        "a fused lookup divides by the root of the channels in its forward pass only",
         "gradient-scaled",
         change_model(correlation_gradient=math.sqrt(FEATURES)),
         lambda faulty, clean: [Ratio(faulty.correlation_gradient / clean.correlation_gradient)],

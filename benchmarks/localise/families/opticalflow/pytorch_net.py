@@ -129,10 +129,8 @@ class CorrBlock:
         batch, dim, height, width = fmap1.shape
         fmap1, fmap2 = fmap1.view(batch, dim, -1), fmap2.view(batch, dim, -1)
         corr = torch.matmul(fmap1.transpose(1, 2), fmap2) / dim**0.5
-        if gradient != 1:
-            corr = scaled_gradient(corr, gradient)
         corr = corr.reshape(batch * height * width, 1, height, width)
-        self.corr_pyramid = [corr]
+        self.gradient, self.corr_pyramid = gradient, [corr]
         for _ in range(LEVELS - 1):
             corr = F.avg_pool2d(corr, 2, stride=2)
             self.corr_pyramid.append(corr)
@@ -148,7 +146,8 @@ class CorrBlock:
             centroid = coords.reshape(-1, 1, 1, 2) / 2**level
             sampled = bilinear_sampler(corr, centroid + delta)
             out_pyramid.append(sampled.view(batch, height, width, -1))
-        return torch.cat(out_pyramid, dim=-1).permute(0, 3, 1, 2).contiguous()
+        out = torch.cat(out_pyramid, dim=-1).permute(0, 3, 1, 2).contiguous()
+        return out if self.gradient == 1 else scaled_gradient(out, self.gradient)
 
 
 class MotionEncoder(nn.Module):
