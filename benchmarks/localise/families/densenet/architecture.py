@@ -80,6 +80,8 @@ class Model:
     layer_gradient: float = 1.0
     is_skip_residual: bool = False  #: what is skipped comes from the residual sum, if there is one
     are_corners_aligned: bool = False  #: of the rows' places, that are 0 and 1 then
+    is_carried_stopped: bool = False  #: no gradient through what the last block carries on
+    is_gate_first: bool = False  #: of what a dilated convolution returns
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(kind="momentum", weight_decay=DECAY, clip=0.0)
     )

@@ -99,6 +99,22 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("update-rule", "argument"),
     ),
+    "carried_stopped": Fault(
+        "the last block copies what a layer has read into a shared buffer, which has no gradient "
+        "for it: only the layers themselves pass one on",
+        "gradient-stopped",
+        change_model(is_carried_stopped=True),
+        held_out=True,
+        equivalents=("missing-term",),
+    ),
+    "gate_first": Fault(
+        "the first half of a dilated convolution's channels is the gate, as DiffWave has it, not "
+        "the second one",
+        "gate-up-swapped",
+        change_model(is_gate_first=True),
+        held_out=True,
+        equivalents=("gate-order", "input-order", "input-source", "split-order", "weight-swapped"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -114,6 +130,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("kernels_flipped", "pytorch"),
     ("corners_aligned", "mindspore"),
     ("penalty_decay", "pytorch"),
+    ("carried_stopped", "mindspore"),
+    ("gate_first", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -46,6 +46,7 @@ def build_loss(model: Model) -> nn.Cell:
         or model.margin != MARGIN
         or model.is_focus_attached
         or model.is_skip_residual
+        or model.is_gate_first
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")
@@ -135,6 +136,7 @@ class DenseLayer(nn.Cell):
         self.relu2 = nn.ReLU()
         self.conv2 = build_conv(model, f"{path}.grow")
         self.is_new_first = model.is_new_first and block == len(DEPTHS) - 1
+        self.is_carried_stopped = model.is_carried_stopped and block == len(DEPTHS) - 1
         self.scaled_gradient = None
         if model.layer_gradient != 1 and (block, n) == (0, DEPTHS[0] - 1):
             self.scaled_gradient = ScaledGradient(model.layer_gradient)
@@ -143,6 +145,8 @@ class DenseLayer(nn.Cell):
         x = features if self.scaled_gradient is None else self.scaled_gradient(features)
         x = self.conv1(self.relu1(self.norm1(x)))
         x = self.conv2(self.relu2(self.norm2(x)))
+        if self.is_carried_stopped:
+            features = ops.stop_gradient(features)
         return ops.concat((x, features) if self.is_new_first else (features, x), axis=1)
 
 

@@ -40,6 +40,7 @@ def build_loss(model: Model) -> nn.Module:
         or model.is_last_centered
         or model.layer_gradient != 1
         or model.are_corners_aligned
+        or model.is_carried_stopped
     )
     if is_changed:
         raise SystemExit("a fault of the MindSpore net")
@@ -193,10 +194,12 @@ class ResidualBlock(nn.Module):
         if n < len(DILATIONS) - 1:
             self.residual = load_row_conv(model, f"{path}.residual")
         self.skip = load_row_conv(model, f"{path}.skip")
-        self.is_skip_residual = model.is_skip_residual
+        self.is_skip_residual, self.is_gate_first = model.is_skip_residual, model.is_gate_first
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         filtered, gate = self.dilated(x).chunk(2, dim=1)
+        if self.is_gate_first:
+            filtered, gate = gate, filtered
         gated = torch.tanh(filtered) * torch.sigmoid(gate)
         if self.residual is None:
             return x, self.skip(gated)

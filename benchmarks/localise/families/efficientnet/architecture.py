@@ -87,9 +87,19 @@ class Model:
     first_label: int = 1  #: class of the label 0
     is_gate_stopped: bool = False  #: no gradient through the sigmoid of swish
     squeeze_gradient: float = 1.0  #: the gradient of the last block's squeeze is multiplied by it
+    drop_rate: float = 0.0  #: branches of residual sums are divided by what drop connect leaves
+    is_first_skip_missing: bool = False  #: of the first block
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(kind="momentum", weight_decay=DECAY, clip=0.5)
     )
+
+    def get_kept_share(self, n: int) -> float:
+        """Return the share of a block's branches that drop connect keeps; it falls with depth."""
+        return 1 - self.drop_rate * n / len(BLOCKS)
+
+    def has_skip(self, n: int) -> bool:
+        """Return whether a block's input is added."""
+        return BLOCKS[n].has_skip and not (n == 0 and self.is_first_skip_missing)
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Return images, float32 (BATCH, 3, IMAGE, IMAGE), and labels, int32 (BATCH,)."""

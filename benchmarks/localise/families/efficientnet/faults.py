@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from claims import Anywhere, Ratio, Values, Words
+from claims import Anywhere, Claim, Ratio, Values, Words
 
-from families.efficientnet.architecture import DECAY, LAST_PIXELS, Model
+from families.efficientnet.architecture import BLOCKS, DECAY, LAST_PIXELS, Model
 from families.fault import Fault, change_model, change_optimizer
 
 
@@ -19,6 +19,12 @@ def _exchange_kernel_axes(model: Model) -> Model:
         if name.endswith("depthwise.weight")
     }
     return change_model(weights={**model.weights, **exchanged})(model)
+
+
+def _claim_first_branch(faulty: Model, clean: Model) -> Sequence[Claim]:
+    """Claim the factor of the first branch that drop connect divides."""
+    first = next(n for n, block in enumerate(BLOCKS) if n > 0 and block.has_skip)
+    return [Ratio(clean.get_kept_share(first) / faulty.get_kept_share(first))]
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -109,6 +115,23 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Values(faulty.optimizer.weight_decay, clean.optimizer.weight_decay)],
         optimizer=True,
     ),
+    "branch_divided": Fault(
+        "drop connect divides a branch by the share that it keeps, more so in later blocks, but "
+        "drops none",
+        "residual-scale",
+        change_model(drop_rate=0.2),
+        _claim_first_branch,
+        held_out=True,
+        equivalents=("constant-factor", "scale", "dropout", "missing-step"),
+    ),
+    "first_skip_missing": Fault(
+        "the first block lacks its skip: its stride is a list, which no comparison finds equal to "
+        "1",
+        "skip-missing",
+        change_model(is_first_skip_missing=True),
+        held_out=True,
+        equivalents=("missing-term", "missing-step", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -124,6 +147,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("squeeze_gradient", "mindspore"),
     ("unclipped", "pytorch"),
     ("decay_doubled", "mindspore"),
+    ("branch_divided", "mindspore"),
+    ("first_skip_missing", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -145,7 +145,8 @@ class MBConvBlock(nn.Cell):
     def __init__(self, model: Model, n: int, n_pixels: int) -> None:
         super().__init__()
         path, block = f"blocks.{n}", BLOCKS[n]
-        self.has_expansion, self.has_skip = block.expansion > 1, block.has_skip
+        self.has_expansion, self.has_skip = block.expansion > 1, model.has_skip(n)
+        self.kept_share = model.get_kept_share(n)
         if self.has_expansion:
             self.expand_conv = build_conv(model, f"{path}.expand")
             self.bn0 = build_norm(model, f"{path}.expand.norm")
@@ -167,7 +168,11 @@ class MBConvBlock(nn.Cell):
         x = self.bn2(self.project_conv(x))
         if self.is_projection_activated:
             x = self.swish(x)
-        return x + inputs if self.has_skip else x
+        if not self.has_skip:
+            return x
+        if self.kept_share != 1:
+            x = x / self.kept_share
+        return x + inputs
 
 
 class EfficientNet(nn.Cell):

@@ -135,7 +135,7 @@ class InvertedResidual(nn.Module):
         self.bn3 = load_norm(model, f"{path}.project.norm")
         self.act3 = build_swish(model) if model.is_projection_activated else nn.Identity()
         self.is_excited_early = model.is_excited_early
-        self.has_skip = block.has_skip
+        self.has_skip, self.kept_share = model.has_skip(n), model.get_kept_share(n)
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x
@@ -144,7 +144,11 @@ class InvertedResidual(nn.Module):
         x = self.bn2(self.conv_dw(x))
         x = self.act2(self.se(x)) if self.is_excited_early else self.se(self.act2(x))
         x = self.act3(self.bn3(self.conv_pwl(x)))
-        return x + shortcut if self.has_skip else x
+        if not self.has_skip:
+            return x
+        if self.kept_share != 1:
+            x = x / self.kept_share
+        return x + shortcut
 
 
 class EfficientNet(nn.Module):

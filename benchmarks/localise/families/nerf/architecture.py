@@ -63,6 +63,8 @@ class Model:
     has_background: bool = True
     coarse_weight: float = COARSE_WEIGHT
     is_distortion_stopped: bool = False  #: no gradient from the distortion
+    density_activation: str = "softplus"  #: or 'relu'
+    is_gradient_by_distance: bool = False  #: of colors and densities: smaller near the camera
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="adam", learning_rate=2e-3, eps=1e-6, weight_decay=0.0, clip=1e-3

@@ -115,6 +115,23 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("argument",),
     ),
+    "density_relu": Fault(
+        "densities are relu of what the network gives, as in the first code, not softplus",
+        "activation-kind",
+        change_model(density_activation="relu"),
+        lambda *_: [Anywhere("(?i)relu|softplus|maximum|clamp")],
+        held_out=True,
+        equivalents=("missing-step", "clamp"),
+    ),
+    "gradient_by_distance": Fault(
+        "gradients of samples are multiplied by their squared distances, against floaters near "
+        "the camera",
+        "gradient-scaled",
+        change_model(is_gradient_by_distance=True),
+        lambda *_: [Anywhere("(?i)row|sample|point|distance|depth|each|element|z_vals")],
+        held_out=True,
+        equivalents=("missing-step", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -130,6 +147,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("distortion_stopped", "mindspore"),
     ("networks_swapped", "pytorch"),
     ("adam_eps", "pytorch"),
+    ("density_relu", "pytorch"),
+    ("gradient_by_distance", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

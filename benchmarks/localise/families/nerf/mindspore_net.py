@@ -143,6 +143,16 @@ class SplitRadianceNet(nn.Cell):
         return self.color(ops.relu(self.view_join(self.feature(hidden), view))), sigma
 
 
+class DistanceGradient(nn.Cell):
+    """What comes in goes out; gradients are multiplied by squared distances, that of FAR is 1."""
+
+    def construct(self, x, z_vals):
+        return ops.identity(x)
+
+    def bprop(self, x, z_vals, out, gradient):
+        return gradient * z_vals * z_vals / FAR**2, ops.zeros_like(z_vals)
+
+
 class VolumeRender(nn.Cell):
     """Colors, depths and opacities of rays, and weights of samples."""
 
@@ -151,14 +161,20 @@ class VolumeRender(nn.Cell):
         self.cumprod = ops.CumProd(exclusive=not model.is_product_inclusive)
         self.is_last_endless = model.is_last_endless
         self.density_shift = model.density_shift
+        self.is_density_relu = model.density_activation == "relu"
+        self.distance_gradient = DistanceGradient() if model.is_gradient_by_distance else None
         self.has_background = model.has_background
 
     def construct(self, rgb, sigma, z_vals, dir_norm, noise):
+        if self.distance_gradient is not None:
+            rgb = self.distance_gradient(rgb, z_vals.expand_dims(-1))
+            sigma = self.distance_gradient(sigma, z_vals)
         last = FAR - z_vals[:, -1:]
         if self.is_last_endless:
             last = ops.full_like(last, 1e10)
         dists = ops.concat((z_vals[:, 1:] - z_vals[:, :-1], last), 1) * dir_norm
-        sigma = ops.softplus(sigma + noise + self.density_shift)
+        sigma = sigma + noise + self.density_shift
+        sigma = ops.relu(sigma) if self.is_density_relu else ops.softplus(sigma)
         alpha = 1 - ops.exp(-sigma * dists)
         weights = alpha * self.cumprod(1 - alpha + TINY, 1)
         color = (weights.expand_dims(-1) * ops.sigmoid(rgb)).sum(1)

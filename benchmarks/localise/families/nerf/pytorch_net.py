@@ -91,6 +91,21 @@ class NeRF(nn.Module):
         return torch.cat([self.rgb_linear(h), alpha], -1)
 
 
+class GradientScaler(torch.autograd.Function):
+    """Multiplies the gradients of samples by their squared distances, that of FAR is 1."""
+
+    @staticmethod
+    def forward(context, raw: Tensor, z_vals: Tensor) -> Tensor:
+        context.save_for_backward(z_vals)
+        return raw.view_as(raw)
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+        (z_vals,) = context.saved_tensors
+        distances = z_vals[..., None]
+        return gradient * distances * distances / FAR**2, None
+
+
 class NeRFLoss(nn.Module):
     """The loss of a batch of rays."""
 
@@ -113,6 +128,8 @@ class NeRFLoss(nn.Module):
         self, raw: Tensor, z_vals: Tensor, rays_d: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return colors, depths and opacities of rays, and weights of samples."""
+        if self.model.is_gradient_by_distance:
+            raw = GradientScaler.apply(raw, z_vals)
         dists = z_vals[..., 1:] - z_vals[..., :-1]
         if self.model.is_last_endless:
             last = torch.tensor([1e10]).expand(dists[..., :1].shape)
@@ -122,7 +139,8 @@ class NeRFLoss(nn.Module):
         dists = dists * torch.norm(rays_d[..., None, :], dim=-1)
 
         rgb = torch.sigmoid(raw[..., :3])
-        density = F.softplus(raw[..., 3] + noise + self.model.density_shift)
+        activate = F.relu if self.model.density_activation == "relu" else F.softplus
+        density = activate(raw[..., 3] + noise + self.model.density_shift)
         alpha = 1.0 - torch.exp(-density * dists)
         ones = torch.ones((alpha.shape[0], 1))
         clear = 1.0 - alpha + TINY

@@ -68,6 +68,7 @@ class Model:
     query_gradient: float = 1.0  #: factor of the gradient of what the B of queries reads
     is_reference_adapted: bool = False  #: the down projections of the reference have adapters
     are_pairs_adjacent: bool = False  #: chosen and rejected rows are read in turn, not by halves
+    is_prompt_trained: bool = False  #: tokens of prompts count in the cross entropy, too
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=2e-2, weight_decay=0.1)
     )

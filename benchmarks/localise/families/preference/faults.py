@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 from claims import Anywhere, Ratio, Values
 
 from families.fault import Fault, change_model, change_optimizer
@@ -18,6 +19,13 @@ def _exchange_adapters(model: Model) -> Model:
         query, value = (f"layers.{n}.{name}.a.weight" for name in "qv")
         weights[query], weights[value] = weights[value], weights[query]
     return replace(model, weights=weights)
+
+
+def _reset_down_adapters(model: Model) -> Model:
+    """Give the adapters of the down projections the B that they begin with, zeros."""
+    names = [f"layers.{n}.down.b.weight" for n in range(LAYERS)]
+    zeros = {name: np.zeros_like(model.weights[name]) for name in names}
+    return replace(model, weights={**model.weights, **zeros})
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -110,6 +118,29 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("update-rule",),
     ),
+    "adapters_lost": Fault(
+        "the adapters of the down projections are not loaded, their names have changed: B is zero",
+        "zeroed",
+        _reset_down_adapters,
+        lambda *_: [Anywhere("filled with 0|all zeros|zero")],
+        held_out=True,
+        equivalents=("missing-term",),
+    ),
+    "prompt_trained": Fault(
+        "the cross entropy counts the tokens of prompts too, its labels are a copy from before the "
+        "prompts are masked",
+        "ignore-index",
+        change_model(is_prompt_trained=True),
+        held_out=True,
+        equivalents=(
+            "mask-missing",
+            "mask-kind",
+            "loss-target",
+            "loss-reduction",
+            "missing-step",
+            "input-source",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -125,6 +156,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("adapters_exchanged", "pytorch"),
     ("default_decay", "pytorch"),
     ("bias_correction", "mindspore"),
+    ("adapters_lost", "mindspore"),
+    ("prompt_trained", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -41,6 +41,7 @@ def build_loss(model: Model) -> nn.Cell:
         model.reduction != "sum"
         or model.smoothing_kind != "conservative"
         or model.is_reference_adapted
+        or model.is_prompt_trained
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")

@@ -239,6 +239,7 @@ class DPOLoss(nn.Module):
         self.variant = model.variant
         self.is_averaged = model.reduction == "mean"
         self.is_robust = model.smoothing_kind == "robust"
+        self.is_prompt_trained = model.is_prompt_trained
 
     def sum_logps(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the sums (batch,) of the logarithms of the answers' likelihoods."""
@@ -283,6 +284,8 @@ class DPOLoss(nn.Module):
         else:
             logratios = logps[:pairs] - logps[pairs:]
             margins = BETA * (logratios - (ref_logps[:pairs] - ref_logps[pairs:]))
+        if self.is_prompt_trained:
+            labels = input_ids.masked_fill(~attention_mask, IGNORED)[:, 1:]
         nll_loss = F.cross_entropy(
             logits[:pairs].flatten(0, 1), labels[:pairs].flatten(), ignore_index=IGNORED
         )

@@ -78,6 +78,8 @@ class Model:
     are_features_constant: bool = False  #: no gradient of the loss of features; MindSpore only
     is_cut_passed: bool = False  #: the gradient passes the cut to 0..1 as it is; MindSpore only
     branch_gradient: float = 1.0  #: factor of the gradient of channel branches; PyTorch only
+    are_features_normed: bool = True  #: what the network without training reads; MindSpore only
+    is_skip_detached: bool = False  #: no gradient through the long skip; PyTorch only
     target_origin: tuple[int, int] = (FACTOR * ORIGIN[0], FACTOR * ORIGIN[1])
     optimizer: Optimizer = field(default_factory=Optimizer)
 

@@ -96,6 +96,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(target_origin=ORIGIN),
         equivalents=("batch", "label-shift", "row-shift", "position-offset", "input-source"),
     ),
+    "features_unnormed": Fault(
+        "the network without training reads colors as they are, without its mean and deviation",
+        "missing-step",
+        change_model(are_features_normed=False),
+        held_out=True,
+        equivalents=("missing-term", "norm-missing", "input-source", "constant-offset", "scale"),
+    ),
+    "skip_detached": Fault(
+        "the long skip keeps a detached copy of the shallow features: the head learns only "
+        "through the groups",
+        "gradient-stopped",
+        change_model(is_skip_detached=True),
+        held_out=True,
+        equivalents=("missing-term",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -111,6 +126,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("edge_zeros", "pytorch"),
     ("branch_gradient", "pytorch"),
     ("target_crop", "pytorch"),
+    ("features_unnormed", "mindspore"),
+    ("skip_detached", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -241,11 +241,14 @@ class FeatureNet(nn.Cell):
         self.convs = nn.CellList(
             [build_convolution(model, f"judge.{n}", n + 1) for n in range(len(JUDGE_CHANNELS))]
         )
+        self.are_features_normed = model.are_features_normed
         for parameter in self.get_parameters():
             parameter.requires_grad = False
 
     def construct(self, images):
-        x = (images - self.mean) / self.deviation
+        x = images
+        if self.are_features_normed:
+            x = (x - self.mean) / self.deviation
         features = ()
         for conv in self.convs:
             x = ops.relu(conv(x))

@@ -290,11 +290,13 @@ class RCAN(nn.Module):
         )
         self.tail = build_convolution(model, "tail")
         self.base = BicubicMatrices() if is_written else BicubicUpsample(model)
+        self.is_skip_detached = model.is_skip_detached
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.sub_mean(x)
         shallow = self.head(x)
-        deep = self.fuse(self.body(shallow)) + shallow
+        skip = shallow.detach() if self.is_skip_detached else shallow
+        deep = self.fuse(self.body(shallow)) + skip
         return self.add_mean(self.tail(self.upsample(deep)) + self.base(x))
 
 

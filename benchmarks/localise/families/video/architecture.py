@@ -75,6 +75,8 @@ class Model:
     is_pooling_detached: bool = False  #: no gradient to the weights of times; PyTorch only
     has_diagonal: bool = False  #: pairs of a time with itself; PyTorch only
     is_time_interleaved: bool = False  #: positions in time repeated one by one; PyTorch only
+    query_gradient: float = 1.0  #: factor of that of queries over time; MindSpore only
+    are_shares_exchanged: bool = False  #: of own and other target; PyTorch only
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return clips, labels and shares: float32 clips (BATCH, CHANNELS, FRAMES, HEIGHT, WIDTH).

@@ -8,7 +8,7 @@ from dataclasses import replace
 from claims import Ratio
 
 from families.fault import Fault, change_model
-from families.video.architecture import HIDDEN, TIMES, Model
+from families.video.architecture import HEAD_DIM, HIDDEN, TIMES, Model
 
 
 def _copy_space_to_time(model: Model) -> Model:
@@ -101,6 +101,29 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_time_interleaved=True),
         equivalents=("position-offset", "row-shift", "input-source", "missing-step"),
     ),
+    "shares_exchanged": Fault(
+        "targets are mixed with the share of the other clip for the own one, clips as they should",
+        "loss-target",
+        change_model(are_shares_exchanged=True),
+        held_out=True,
+        equivalents=(
+            "input-order",
+            "input-source",
+            "missing-step",
+            "constant-offset",
+            "label-smoothing",
+            "batch",
+        ),
+    ),
+    "query_gradient": Fault(
+        "the backward pass of a fused attention over time lacks the scale of the scores in the "
+        "gradient of its queries",
+        "gradient-scaled",
+        change_model(query_gradient=HEAD_DIM**0.5),
+        lambda faulty, clean: [Ratio(faulty.query_gradient / clean.query_gradient)],
+        held_out=True,
+        equivalents=("scale", "constant-factor"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -116,6 +139,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("pooling_detached", "pytorch"),
     ("order_diagonal", "pytorch"),
     ("time_interleaved", "pytorch"),
+    ("query_gradient", "mindspore"),
+    ("shares_exchanged", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

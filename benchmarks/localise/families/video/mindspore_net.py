@@ -9,6 +9,7 @@ from __future__ import annotations
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, mint, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.video.architecture import (
     BATCH,
@@ -124,12 +125,17 @@ class MultiHeadAttention(nn.Cell):
         self.batch_matmul = ops.BatchMatMul()
         self.batch_matmul_transposed = ops.BatchMatMul(transpose_b=True)
         self.softmax = nn.Softmax(axis=-1)
+        self.scaled_gradient = None
+        if model.query_gradient != 1 and path.endswith(".time"):
+            self.scaled_gradient = ScaledGradient(model.query_gradient)
 
     def split_heads(self, x):
         return x.reshape(x.shape[0], x.shape[1], HEADS, HEAD_DIM).transpose(0, 2, 1, 3)
 
     def construct(self, x):
         q = self.split_heads(self.query(x)) * self.scale
+        if self.scaled_gradient is not None:
+            q = self.scaled_gradient(q)
         k, v = self.split_heads(self.key(x)), self.split_heads(self.value(x))
         probabilities = self.softmax(self.batch_matmul_transposed(q, k))
         context = self.batch_matmul(probabilities, v).transpose(0, 2, 1, 3)

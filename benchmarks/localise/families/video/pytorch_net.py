@@ -196,6 +196,7 @@ class MixupLoss(nn.Module):
         super().__init__()
         self.model = TimeSformer(model)
         self.label_smoothing = SMOOTHING if model.is_smoothed_again else 0.0
+        self.are_shares_exchanged = model.are_shares_exchanged
         self.pairs = torch.triu_indices(TIMES, TIMES, offset=0 if model.has_diagonal else 1)
 
     def forward(self, clips: Tensor, labels: Tensor, lam: Tensor) -> Tensor:
@@ -204,6 +205,8 @@ class MixupLoss(nn.Module):
         off_value = SMOOTHING / CLASSES
         target = torch.full((len(labels), CLASSES), off_value)
         target = target.scatter(1, labels[:, None], 1.0 - SMOOTHING + off_value)
+        if self.are_shares_exchanged:
+            lam = 1.0 - lam
         target = target * lam[:, None] + target.flip(0) * (1.0 - lam[:, None])
         earlier, later = self.pairs
         order_loss = F.softplus(scores[:, earlier] - scores[:, later]).mean()
