@@ -40,7 +40,7 @@ from architecture import Optimizer
 from families.weights import Weights
 
 BATCH, STRIDES, CHANNELS, EMBED = 4, (3, 5), (6, 10, 16), 14
-STEPS = 9  #: of the encoding
+STEPS = 7  #: of the encoding
 SAMPLES = STEPS * STRIDES[0] * STRIDES[1]
 STAGES, HIDDEN = len(STRIDES), CHANNELS[-1]
 IO_KERNEL, UNIT_KERNEL, BOTTLENECK_KERNEL = 5, 3, 3
@@ -69,12 +69,12 @@ class Model:
     has_code_lengths: bool = True  #: squared, in the distances to codes; MindSpore only
     are_losses_masked: bool = True  #: of codebooks that an example lacks; MindSpore only
     is_root_halved: bool = True  #: the gradient of the magnitudes' root; MindSpore only
-    is_norm_detached: bool = False  #: no gradient through weight norm's norm; MindSpore only
+    are_spectra_stopped: bool = False  #: no gradient through them; MindSpore only
     is_residual_restarted: bool = False  #: codes are taken from the encoding; PyTorch only
     is_stride_ignored: bool = False  #: in the padding of strided convolutions; PyTorch only
     log_base: float = np.e  #: of the magnitudes' logarithm; PyTorch only
-    is_straight_subtracted: bool = False  #: codes, with the encoder's gradient; PyTorch only
-    is_count_included: bool = False  #: counts are the last codebook's number; PyTorch only
+    is_residual_detached: bool = False  #: what a codebook leaves over; PyTorch only
+    counts: tuple[int, ...] = COUNTS  #: of the batch
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def batch(self) -> tuple[np.ndarray, ...]:
@@ -85,7 +85,7 @@ class Model:
         phases = rng.uniform(0, 2 * np.pi, (BATCH, 4, 1))
         tones = 0.4 * np.sin(frequencies * times + phases).sum(1, keepdims=True)
         noise = 0.2 * rng.standard_normal((BATCH, 1, SAMPLES))
-        return (tones + noise).astype(np.float32), np.array(COUNTS, np.int32)
+        return (tones + noise).astype(np.float32), np.array(self.counts, np.int32)
 
 
 def get_padding(kernel: int, stride: int = 1, dilation: int = 1) -> int:

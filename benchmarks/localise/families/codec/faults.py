@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from claims import Anywhere, Ratio
 
+from families.codec.architecture import COUNTS
 from families.fault import Fault, change_model, change_weight
 
 FAULTS: Mapping[str, Fault] = {
@@ -41,10 +42,10 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Ratio(2.0)],
         equivalents=("constant-factor", "scale"),
     ),
-    "norm_detached": Fault(
-        "weight norm divides by a norm that is a constant for the gradient",
+    "spectra_stopped": Fault(
+        "spectra are computed from waves without a gradient, as if their transform had none",
         "gradient-stopped",
-        change_model(is_norm_detached=True),
+        change_model(are_spectra_stopped=True),
         equivalents=("missing-term",),
     ),
     "residual_restarted": Fault(
@@ -67,11 +68,11 @@ FAULTS: Mapping[str, Fault] = {
         equivalents=("scale", "activation-kind", "missing-step", "loss-weight", "argument"),
     ),
     # https://github.com/facebookresearch/encodec/issues/25
-    "residual_attached": Fault(
-        "codes are subtracted with their straight-through gradient: what is left over has none, so "
-        "that only the commitment loss of the first codebook reaches the encoder",
+    "residual_detached": Fault(
+        "what a codebook leaves over has no gradient, as if codes were subtracted with their "
+        "straight-through one: only the first commitment loss reaches the encoder",
         "gradient-stopped",
-        change_model(is_straight_subtracted=True),
+        change_model(is_residual_detached=True),
         equivalents=("straight-through", "missing-term"),
     ),
     "pointwise_transposed": Fault(
@@ -81,20 +82,11 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("transposed")],
         equivalents=("axes-swapped", "kernel-axes"),
     ),
-    # https://github.com/kaiidams/soundstream-pytorch/issues/7 has the opposite
-    "count_included": Fault(
-        "counts of codebooks are taken for the number of the last one: one more is used",
-        "mask-shifted",
-        change_model(is_count_included=True),
-        equivalents=(
-            "mask-kind",
-            "mask-missing",
-            "position-offset",
-            "row-shift",
-            "constant-offset",
-            "argument",
-            "batch",
-        ),
+    "counts_sorted": Fault(
+        "the loader sorts the counts of codebooks, but not the waves: examples exchange counts",
+        "row-shift",
+        change_model(counts=tuple(sorted(COUNTS))),
+        equivalents=("batch", "input-order", "input-source", "mask-shifted", "mask-kind"),
     ),
 }
 
@@ -104,13 +96,13 @@ CASES: tuple[tuple[str, str], ...] = (
     ("code_lengths", "mindspore"),
     ("losses_unmasked", "mindspore"),
     ("root_gradient", "mindspore"),
-    ("norm_detached", "mindspore"),
+    ("spectra_stopped", "mindspore"),
     ("residual_restarted", "pytorch"),
     ("stride_ignored", "pytorch"),
     ("log_base", "pytorch"),
-    ("residual_attached", "pytorch"),
+    ("residual_detached", "pytorch"),
     ("pointwise_transposed", "pytorch"),
-    ("count_included", "pytorch"),
+    ("counts_sorted", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

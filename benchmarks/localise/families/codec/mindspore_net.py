@@ -76,12 +76,9 @@ class WeightNormConv1d(nn.Cell):
         self.stride, self.dilation = stride, dilation
         padding = get_padding(self.weight_v.shape[2], stride, dilation)
         self.pad = nn.ReflectionPad1d((padding, 0)) if padding else None
-        self.is_norm_detached = model.is_norm_detached
 
     def construct(self, x):
         norm = ops.sqrt(ops.square(self.weight_v).sum((1, 2), keepdims=True))
-        if self.is_norm_detached:
-            norm = ops.stop_gradient(norm)
         weight = self.weight_g * self.weight_v / norm
         if self.pad is not None:
             x = self.pad(x)
@@ -140,22 +137,23 @@ class ResidualUnit(nn.Cell):
 
 
 class ResidualLSTM(nn.Cell):
-    """An LSTM over the steps of (BATCH, HIDDEN, STEPS), with a skip."""
+    """An LSTM over the steps of (BATCH, HIDDEN, STEPS), cell by cell, with a skip."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(HIDDEN, HIDDEN, batch_first=True)
+        self.cell = nn.LSTMCell(HIDDEN, HIDDEN)
         for name in LSTM_NAMES:
-            getattr(self.lstm, f"{name}_l0").set_data(read(model, f"lstm.{name}"))
-        self.state = (Tensor(np.zeros((1, BATCH, HIDDEN), np.float32)),) * 2
+            getattr(self.cell, name).set_data(read(model, f"lstm.{name}"))
+        self.zeros = Tensor(np.zeros((BATCH, HIDDEN), np.float32))
         self.has_skip = model.has_lstm_skip
 
     def construct(self, x):
-        x = x.transpose(0, 2, 1)
-        y, _ = self.lstm(x, self.state)
-        if self.has_skip:
-            y = y + x
-        return y.transpose(0, 2, 1)
+        state, outputs = (self.zeros, self.zeros), ()
+        for step in range(STEPS):
+            state = self.cell(x[:, :, step], state)
+            outputs += (state[0],)
+        y = ops.stack(outputs, 2)
+        return y + x if self.has_skip else y
 
 
 class Encoder(nn.Cell):
@@ -290,13 +288,15 @@ class NetWithLoss(nn.Cell):
         self.quantizer = ResidualVectorQuantizer(model)
         self.spectral_losses = nn.CellList([SpectralLoss(model, *sizes) for sizes in WINDOWS])
         self.wave_loss = nn.L1Loss()
+        self.are_spectra_stopped = model.are_spectra_stopped
 
     def construct(self, waves, counts):
         quantized, loss = self.quantizer(self.encoder(waves), counts)
         decoded = self.decoder(quantized)
+        analysed = ops.stop_gradient(decoded) if self.are_spectra_stopped else decoded
         spectral_loss = 0.0
         for compute_loss in self.spectral_losses:
-            spectral_loss = spectral_loss + compute_loss(decoded, waves)
+            spectral_loss = spectral_loss + compute_loss(analysed, waves)
         return self.wave_loss(decoded, waves) + SPECTRAL_WEIGHT * spectral_loss + loss
 
 

@@ -176,14 +176,12 @@ class ResidualVectorQuantization(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(EuclideanCodebook(model, n) for n in range(CODEBOOKS))
         self.is_restarted = model.is_residual_restarted
-        self.is_straight_subtracted = model.is_straight_subtracted
-        self.is_count_included = model.is_count_included
+        self.is_residual_detached = model.is_residual_detached
 
     def subtract(self, residual: Tensor, quantized: Tensor) -> Tensor:
         """Return what a codebook leaves over."""
-        if self.is_straight_subtracted:
-            quantized = residual + (quantized - residual).detach()
-            return residual - quantized
+        if self.is_residual_detached:
+            residual = residual.detach()
         return residual - quantized.detach()
 
     def forward(self, z: Tensor, n_quantizers: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,8 +189,7 @@ class ResidualVectorQuantization(nn.Module):
         residual, total, loss = z, torch.zeros_like(z), z.new_zeros(())
         for n, layer in enumerate(self.layers):
             quantized = layer(residual)
-            mask = (n <= n_quantizers) if self.is_count_included else (n < n_quantizers)
-            mask = mask.to(z.dtype)
+            mask = (n < n_quantizers).to(z.dtype)
             total = total + quantized * mask[:, None, None]
             commitment = F.mse_loss(residual, quantized.detach(), reduction="none").mean([1, 2])
             codebook = F.mse_loss(quantized, residual.detach(), reduction="none").mean([1, 2])
