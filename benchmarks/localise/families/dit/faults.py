@@ -142,14 +142,12 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_mask_added=True),
         lambda *_: [Anywhere("(?i)mask|padding|bias|inf|added|float")],
         row="47",
-        held_out=True,
         equivalents=("cross-mask", "mask-missing", "mask-kind"),
     ),
     "final_timed": Fault(
         "the last modulation reads the time step alone, as PixArt has it, not with the class",
         "missing-term",
         change_model(is_final_timed=True),
-        held_out=True,
         equivalents=("input-source", "missing-step", "skip-missing", "skip-source"),
     ),
 }

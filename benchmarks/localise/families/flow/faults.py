@@ -108,7 +108,6 @@ FAULTS: Mapping[str, Fault] = {
         "activation-kind",
         change_model(is_scale_exponential=True),
         lambda *_: [Anywhere("(?i)exp|sigmoid")],
-        held_out=True,
         equivalents=("constant-offset", "missing-step", "missing-term", "input-source"),
     ),
     "log_gradient": Fault(
@@ -117,7 +116,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(log_gradient=LOGS_FACTOR),
         lambda faulty, clean: [Ratio(faulty.log_gradient / clean.log_gradient)],
-        held_out=True,
     ),
 }
 

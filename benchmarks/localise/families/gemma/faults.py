@@ -160,14 +160,12 @@ FAULTS: Mapping[str, Fault] = {
         "rope-scaling",
         change_model(global_divisor=8.0),
         lambda faulty, clean: [Ratio(clean.global_divisor / faulty.global_divisor)],
-        held_out=True,
         equivalents=("rope-theta", "constant-factor", "scale", "argument", "input-source"),
     ),
     "head_stopped": Fault(
         "the matrix of the logits is a copy of the table: their gradient does not reach the table",
         "gradient-stopped",
         change_model(is_head_stopped=True),
-        held_out=True,
         equivalents=("missing-term", "missing-step"),
     ),
 }

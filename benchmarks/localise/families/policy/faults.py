@@ -149,14 +149,12 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(state_gradient=0.5),
         lambda faulty, clean: [Ratio(faulty.state_gradient / clean.state_gradient)],
-        held_out=True,
     ),
     "value_weight": Fault(
         "the loss of values has the weight 1, RSL-RL's default, not CleanRL's 0.5",
         "loss-weight",
         change_model(value_weight=1.0),
         lambda faulty, clean: [Ratio(faulty.value_weight / clean.value_weight)],
-        held_out=True,
         equivalents=("constant-factor", "scale", "argument", "missing-step"),
     ),
 }

@@ -175,7 +175,6 @@ FAULTS: Mapping[str, Fault] = {
         "missing-step",
         change_model(is_sum_rectified=True),
         lambda *_: [Anywhere("(?i)relu|rectif|max|clamp|negative")],
-        held_out=True,
         equivalents=("activation-kind", "clamp", "layer-order"),
     ),
     "packed_rows": Fault(
@@ -183,7 +182,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-rows",
         change_weight("blocks.1.up.weight", _keep_packed_order),
         lambda *_: [Anywhere("(?i)order|row|permut")],
-        held_out=True,
         equivalents=("row-shift", "channel-order", "split-order", "heads-permuted", "axes-swapped"),
     ),
 }

@@ -166,7 +166,6 @@ FAULTS: Mapping[str, Fault] = {
         "the batch norms of the postnet are left in evaluation, a cell's state before set_train",
         "running-statistics",
         change_model(has_running_statistics=True),
-        held_out=True,
         equivalents=("argument", "norm-kind", "norm-missing", "input-source"),
     ),
     "first_gradient": Fault(
@@ -174,7 +173,6 @@ FAULTS: Mapping[str, Fault] = {
         "not added up",
         "gradient-stopped",
         change_model(has_first_gradient=True),
-        held_out=True,
         equivalents=(
             "gradient-scaled",
             "missing-term",
