@@ -9,7 +9,7 @@ import numpy as np
 from ..graph import Flow
 from ..graph.missing_edges import has_missing_producer
 from ..model.dtypes import is_floating
-from ..model.trace import FORWARD
+from ..model.trace import BACKWARD, FORWARD
 from . import confidence
 from .matches import Matching
 
@@ -50,12 +50,22 @@ def find_loss(flow: Flow) -> int:
     """Return the scalar from which the backward pass starts, -1 if no single one can be it.
 
     That is the only floating scalar that the forward pass computes and does not read again. Of
-    several, it is the one with a recorded gradient.
+    several, it is the one with a recorded gradient. What reads a term may not be recorded, as a
+    stack: of several with a gradient, it is the one of the first record of the backward pass.
     """
     ends = list_scalar_ends(flow)
     ends_with_gradient = [value for value in ends if value in flow.recorded_gradients]
     ends = ends_with_gradient or ends
+    if len(ends) > 1:
+        first_call = _find_first_differentiated_call(flow)
+        ends = [value for value in ends if flow.producers[value] == first_call >= 0]
     return ends[0] if len(ends) == 1 else -1
+
+
+def _find_first_differentiated_call(flow: Flow) -> int:
+    """Return the forward call of the first record of the backward pass, -1 if it names none."""
+    gradient_ops = np.flatnonzero(flow.flag_phase(BACKWARD))
+    return int(flow.calls[gradient_ops[0]]) if len(gradient_ops) else -1
 
 
 def find_unscaled_losses(flow: Flow, kinds: Sequence[str], loss: int) -> frozenset[int]:
