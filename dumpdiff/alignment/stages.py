@@ -25,6 +25,7 @@ from .slot_pairs import SlotPair, find_slot_pairs
 from .structure import pair_by_structure, pair_idle_ops
 from .training_step import (
     collect_new_weights,
+    infer_more_gradients,
     pair_by_gradient,
     pair_by_update,
     pair_remaining_gradients,
@@ -115,6 +116,8 @@ def align_sides(target: PreparedSide, reference: PreparedSide, rules: Rules) -> 
     pair_by_structure(matching)
     while anchors.pair_by_support(matching, candidates):
         pair_by_structure(matching)
+    target, reference = infer_more_gradients(matching, target, reference)
+    gradients_t, gradients_r = target.gradients, reference.gradients
     if pair_by_gradient(matching, gradients_t, gradients_r):
         pair_by_structure(matching)
     if pair_by_update(matching, updates_t, updates_r) | pair_step_counts(matching):

@@ -8,21 +8,55 @@ power of the gradient times a number, so the shape of its distribution identifie
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 
-from ..graph import Flow, Gradients, Update
+from ..graph import Flow, Gradients, Update, find_gradients
 from ..model.arrays import Ints
 from ..model.recorded_shapes import drop_unit_axes
 from ..model.trace import BACKWARD
 from . import confidence
 from .matches import Matching, NewWeight
+from .sides import PreparedSide
 from .values import Fingerprints, compute_distances
 
 #: Tolerances up to which the shapes of two distributions agree.
 _SHAPE_TOLERANCES = 16
+
+
+def infer_more_gradients(
+    matching: Matching, target: PreparedSide, reference: PreparedSide
+) -> tuple[PreparedSide, PreparedSide]:
+    """Return the sides with the gradients that follow from those that the other side knows.
+
+    What one side does not record is inferred from the dataflow of its backward pass, backwards from
+    the weights of products. Behind the last of them, in a loss, nothing is known but what has a
+    partner: the gradient of its partner.
+    """
+    partners_t, partners_r = matching.classes_t, matching.classes_r
+    return (
+        _infer_more_gradients(target, reference.gradients, partners_r),
+        _infer_more_gradients(reference, target.gradients, partners_t),
+    )
+
+
+def _infer_more_gradients(side: PreparedSide, others: Gradients, partners: Ints) -> PreparedSide:
+    """Return a side with what follows from the other side's gradients.
+
+    ``partners``: class on this side of each class of the other side, -1 if it has none.
+    """
+    own = side.gradients.by_value
+    known_gradients = {
+        int(partners[value]): int(partners[gradient])
+        for value, gradient in others.by_value.items()
+        if min(partners[value], partners[gradient]) >= 0 and int(partners[value]) not in own
+    }
+    if not known_gradients or side.flow.records_calls:
+        return side
+    gradients = find_gradients(side.flow, side.kinds, known_gradients)
+    return replace(side, gradients=gradients)
 
 
 def pair_by_gradient(matching: Matching, target: Gradients, reference: Gradients) -> bool:

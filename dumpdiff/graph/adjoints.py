@@ -66,12 +66,17 @@ class Gradients:
     repeats: dict[int, int] = field(default_factory=dict)
 
 
-def find_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
-    """Return the gradients of one side; ``kinds`` are the canonical operator kinds of its ops."""
+def find_gradients(
+    flow: Flow, kinds: Sequence[str], known_gradients: Mapping[int, int] | None = None
+) -> Gradients:
+    """Return the gradients of one side; ``kinds`` are the canonical operator kinds of its ops.
+
+    ``known_gradients``: value -> its gradient, of some values, where they have to be inferred.
+    """
     if flow.records_calls:
         gradients = collect_recorded_gradients(flow)
     else:
-        gradients = _infer_gradients(flow, kinds)
+        gradients = _infer_gradients(flow, kinds, known_gradients or {})
     repeats = _add_terms_of_repeats(flow, gradients.by_value, count_repeats(flow))
     return replace(gradients, repeats=repeats)
 
@@ -370,6 +375,10 @@ class _Sweep:
     summed: set[int] = field(default_factory=set)
     #: value -> the same value with a bias added
     biased: dict[int, int] = field(default_factory=dict)
+
+    def add_known_gradient(self, gradient: int, value: int) -> None:
+        """Start at what is known as the gradient of a value."""
+        self._add_share(gradient, value)
 
     def label_outputs(self, op: int) -> None:
         """Label what an op of the backward pass writes."""
@@ -693,9 +702,13 @@ class _Sweep:
         return products
 
 
-def _infer_gradients(flow: Flow, kinds: Sequence[str]) -> Gradients:
+def _infer_gradients(
+    flow: Flow, kinds: Sequence[str], known_gradients: Mapping[int, int]
+) -> Gradients:
     """Return the gradients that the dataflow of the backward pass shows."""
     sweep = _Sweep(flow, kinds)
+    for value, gradient in known_gradients.items():
+        sweep.add_known_gradient(gradient, value)
     for op, phase in enumerate(flow.phases):
         is_computing = bool(flow.reads[op] and flow.writes[op])
         if phase == BACKWARD and is_computing:
