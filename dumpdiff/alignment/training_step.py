@@ -51,7 +51,9 @@ def _infer_more_gradients(side: PreparedSide, others: Gradients, partners: Ints)
     known_gradients = {
         int(partners[value]): int(partners[gradient])
         for value, gradient in others.by_value.items()
-        if min(partners[value], partners[gradient]) >= 0 and int(partners[value]) not in own
+        if min(partners[value], partners[gradient]) >= 0
+        and int(partners[value]) not in own
+        and value not in others.repeats
     }
     if not known_gradients or side.flow.records_calls:
         return side

@@ -26,6 +26,7 @@ _PRODUCTS = frozenset({"mul", "div", "matmul", "convolution", "addmm", "outer"})
 _MATRIX_PRODUCTS = frozenset({"matmul", "convolution", "addmm"})
 #: The gradient of the input is that of the output itself, where the sizes are equal.
 _PASS_THROUGH = frozenset({"add", "sub", "reshape", "transpose", "cast", "identity", "contiguous"})
+_RECURRENT_KINDS = frozenset({"lstm", "gru", "rnn"})
 #: Nonlinear: the gradient depends on the input or the output.
 _NONLINEAR = frozenset(
     {"square", "pow", "sqrt", "rsqrt", "reciprocal", "exp", "log", "softmax", "log_softmax",
@@ -61,8 +62,8 @@ class Gradients:
     #: (output, input, whether the input reaches the output in another way too) of an op -> the
     #: gradient that flows back through it
     by_edge: dict[tuple[int, int, bool], int]
-    #: value -> how often it was computed, of those that were computed several times: what flows
-    #: back to each of them is only a share of the gradient
+    #: value -> how often it was computed, of those that were computed several times, and 2 for the
+    #: inner states of recurrent ops: what flows back to each of them is a share of the gradient
     repeats: dict[int, int] = field(default_factory=dict)
 
 
@@ -78,7 +79,22 @@ def find_gradients(
     else:
         gradients = _infer_gradients(flow, kinds, known_gradients or {})
     repeats = _add_terms_of_repeats(flow, gradients.by_value, count_repeats(flow))
-    return replace(gradients, repeats=repeats)
+    shares = dict.fromkeys(_list_inner_states(flow, kinds), 2)
+    return replace(gradients, repeats={**shares, **repeats})
+
+
+def _list_inner_states(flow: Flow, kinds: Sequence[str]) -> list[int]:
+    """Return the states that recurrent ops return behind their outputs.
+
+    The output is computed from the state inside of the op. So what flows back to the state from
+    outside is a share of its gradient, as it is written out on the other side.
+    """
+    return [
+        value
+        for op, kind in enumerate(kinds)
+        if kind in _RECURRENT_KINDS and flow.phases[op] == FORWARD
+        for value in flow.writes[op][1:]
+    ]
 
 
 def _add_terms_of_repeats(
