@@ -7,9 +7,10 @@ power of the gradient times a number, so the shape of its distribution identifie
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, combinations, pairwise
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from .values import Fingerprints, compute_distances
 
 #: Tolerances up to which the shapes of two distributions agree.
 _SHAPE_TOLERANCES = 16
+#: Axes of a gradient that may have been merged, at most.
+_MAX_MERGED_AXES = 5
 
 
 def infer_more_gradients(
@@ -153,8 +156,9 @@ def pair_remaining_gradients(matching: Matching, target: Gradients, reference: G
     Graph mode does not name the gradients of parameters. If one is wrong, its values do not show
     which it is. Of the other side it must be the gradient of a paired parameter, and no other
     unpaired gradient of a parameter may have its shape. Of this side it must be the only unpaired
-    result of the backward pass of that shape that no op of that pass reads, and not be known as the
-    gradient of another parameter. Returns whether any pair was added.
+    result of the backward pass of that shape that no op of that pass computes with, and not be
+    known as the gradient of another parameter. A result may have merged axes, as the kernel of a
+    convolution that is written as a product of matrices. Returns whether any pair was added.
     """
     progress = False
     for t, r in _find_remaining_gradients(
@@ -187,29 +191,62 @@ def _find_remaining_gradients(
     for value in np.flatnonzero((partners < 0) & (flow.producers >= 0)).tolist():
         if value in known_gradients:
             continue
-        is_read = any(flow.phases[op] == BACKWARD for op in flow.users[value])
-        if flow.phases[flow.producers[value]] == BACKWARD and not is_read:
+        if flow.phases[flow.producers[value]] == BACKWARD and not _is_read_backward(flow, value):
             results_of_shape.setdefault(_get_lengths(flow, value), []).append(value)
     parameters_of_shape: dict[tuple[int, ...], list[int]] = {}
+    parameters_of_merged_shape: dict[tuple[int, ...], list[int]] = {}
     names = naming_flow.list_column("parameter")
     for parameter, gradient in naming_gradients.by_value.items():
         if names[parameter] and naming_partners[gradient] < 0:
             lengths = _get_lengths(naming_flow, gradient)
             parameters_of_shape.setdefault(lengths, []).append(parameter)
+            for merged_lengths in _merge_axes(naming_flow, gradient):
+                parameters_of_merged_shape.setdefault(merged_lengths, []).append(parameter)
     pairs = []
-    for lengths, parameters in parameters_of_shape.items():
-        results = results_of_shape.get(lengths, [])
+    for lengths, results in results_of_shape.items():
+        parameters = (
+            parameters_of_shape.get(lengths) or parameters_of_merged_shape.get(lengths) or []
+        )
+        if not len(parameters) == len(results) == 1:
+            continue
         partner = int(naming_partners[parameters[0]])
-        is_missing = partner >= 0 and partner not in gradients.by_value
-        if len(parameters) == len(results) == 1 and is_missing:
+        if partner >= 0 and partner not in gradients.by_value:
             pairs.append((results[0], naming_gradients.by_value[parameters[0]]))
     return pairs
 
 
+def _is_read_backward(flow: Flow, value: int) -> bool:
+    """Return whether an op of the backward pass computes with a value; a view of it does not."""
+    return any(
+        flow.phases[op] == BACKWARD and (flow.writes[op] or len(flow.reads[op]) > 1)
+        for op in flow.users[value]
+    )
+
+
+def _get_shape(flow: Flow, value: int) -> tuple[int, ...]:
+    shape: tuple[int, ...] = flow.tensors["shape"].iat[int(flow.list_column("tensor")[value])]
+    return shape
+
+
 def _get_lengths(flow: Flow, value: int) -> tuple[int, ...]:
     """Return the lengths of the axes of a value in ascending order: it may be transposed."""
-    shape = flow.tensors["shape"].iat[int(flow.list_column("tensor")[value])]
-    return tuple(sorted(drop_unit_axes(shape)))
+    return tuple(sorted(drop_unit_axes(_get_shape(flow, value))))
+
+
+def _merge_axes(flow: Flow, value: int) -> set[tuple[int, ...]]:
+    """Return the lengths, in ascending order, to which neighboring axes of a value can be merged.
+
+    At least two are left.
+    """
+    shape = drop_unit_axes(_get_shape(flow, value))
+    if len(shape) > _MAX_MERGED_AXES:
+        return set()
+    merged: set[tuple[int, ...]] = set()
+    for n_cuts in range(1, len(shape) - 1):
+        for cuts in combinations(range(1, len(shape)), n_cuts):
+            edges = pairwise((0, *cuts, len(shape)))
+            merged.add(tuple(sorted(math.prod(shape[start:end]) for start, end in edges)))
+    return merged
 
 
 def pair_step_counts(matching: Matching) -> bool:
