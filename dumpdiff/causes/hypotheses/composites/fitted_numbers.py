@@ -38,6 +38,8 @@ _WAVE_KINDS = {"sin", "cos"}
 _ANGLE_FACTORS = tuple(
     factor for number in (math.pi, 2 * math.pi, math.pi / 2, 2.0) for factor in (number, 1 / number)
 )
+#: Of logarithms to other bases.
+_LOGARITHM_FACTORS = (1 / math.log(10), 1 / math.log(2))
 _ROOT_KINDS = {"rsqrt", "sqrt", "pow", "div", "reciprocal"}
 
 
@@ -221,6 +223,8 @@ def list_factors(case: FaultCase, region: Region) -> Iterator[Change]:
         factors = [] if factor is None else [factor]
         if not factors and _WAVE_KINDS & {region.steps[i].kind for i in region.consumers[number]}:
             factors = [*_ANGLE_FACTORS]
+        if not factors and step.kind == "log":
+            factors = [*_LOGARITHM_FACTORS]
         for factor in factors:
             cause, description = _describe_factor(case, region, number, factor)
             parameters = {"factor": factor}
