@@ -190,14 +190,7 @@ def _search_other_values(
     cases_of_pairs: list[list[FaultCase]] = []
     for region_pair in find_region_pairs(index, value_pair):
         leading_cases, other_cases = _split_by_lead(index, finding, region_pair, finding_cases)
-        search = search_causes(leading_cases, HYPOTHESES, checked_only=True)
-        if search.causes and "factor" in search.causes[0].parameters:
-            # two quantities of which one has a factor that the other one gets later
-            proven_cases, _ = _split_by_lead(
-                index, finding, region_pair, finding_cases, is_proved=True
-            )
-            search = search_causes(proven_cases, HYPOTHESES, checked_only=True)
-        yield search
+        yield _search_leading(index, finding, region_pair, finding_cases, leading_cases)
         if have_common_source(index, region_pair):
             cases_of_pairs.append(leading_cases)
         other_search = search_causes(other_cases, HYPOTHESES, checked_only=True)
@@ -224,6 +217,25 @@ def _search_other_values(
     for cases in cases_of_pairs[:_MAX_COMPOSITE_PAIRS]:
         yield search_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
     yield from _search_heads(index, finding, value_pair, finding_cases)
+
+
+def _search_leading(
+    index: ComparisonIndex,
+    finding: Finding,
+    region_pair: ValuePair,
+    finding_cases: Sequence[FaultCase],
+    leading_cases: Sequence[FaultCase],
+) -> CauseSearch:
+    """Return what the hypotheses say of a pair of the region that may make its difference.
+
+    A factor between the two says nothing if they are two quantities, of which one gets it later: it
+    must be shown to make the difference.
+    """
+    search = search_causes(leading_cases, HYPOTHESES, checked_only=True)
+    if not search.causes or "factor" not in search.causes[0].parameters:
+        return search
+    cases, _ = _split_by_lead(index, finding, region_pair, finding_cases, is_proved=True)
+    return search_causes(cases, HYPOTHESES, checked_only=True)
 
 
 def _search_heads(

@@ -126,7 +126,7 @@ def make_search(
 
 
 def _add_joint_changes(region: Region, changes: Iterator[Change]) -> Iterator[Change]:
-    """Yield changes, and then those of similar steps together.
+    """Yield changes, and each together with those of similar steps before it.
 
     What a loop or a module does several times in one region is wrong every time. No step of them
     may follow from another one: its change was computed from its recorded inputs.
@@ -135,20 +135,22 @@ def _add_joint_changes(region: Region, changes: Iterator[Change]) -> Iterator[Ch
     for change in changes:
         yield change
         is_of_region = change.region is None and change.predicted is None
-        if is_of_region and not change.further_outputs and not change.replaced_values:
-            likeness = _describe_likeness(region, change)
-            while change.number in similar_changes[likeness]:
-                likeness = replace(likeness, occurrence=likeness.occurrence + 1)
-            similar_changes[likeness][change.number] = change
-    for group in similar_changes.values():
-        numbers = sorted(group)
-        are_apart = not any(region.find_numbers_after(number) & set(numbers) for number in numbers)
-        if len(numbers) > 1 and are_apart:
-            first = group[numbers[0]]
+        if not is_of_region or change.further_outputs or change.replaced_values:
+            continue
+        likeness = _describe_likeness(region, change)
+        while change.number in similar_changes[likeness]:
+            likeness = replace(likeness, occurrence=likeness.occurrence + 1)
+        group = similar_changes[likeness]
+        group[change.number] = change
+        numbers = set(group)
+        are_apart = not any(region.find_numbers_after(number) & numbers for number in numbers)
+        if len(group) > 1 and are_apart:
+            first, *others = group
             yield replace(
-                first,
-                description=f"{first.description}, and the same at {len(numbers) - 1} other places",
-                further_outputs={number: group[number].output for number in numbers[1:]},
+                group[first],
+                description=f"{group[first].description}, and the same at {len(others)} other "
+                "places",
+                further_outputs={number: group[number].output for number in others},
             )
 
 

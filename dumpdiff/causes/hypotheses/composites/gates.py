@@ -14,26 +14,18 @@ from .change import Change, compute_with, list_floating_inputs
 
 #: The operator that splits its input into a value and its gate, a sigmoid.
 _FUSED_KIND = "glu"
-_DESCRIPTION = "gate and up swapped"
 
 
 def list_swapped_gates(_case: FaultCase, region: Region) -> Iterator[Change]:
-    """Compute f(up) gate in place of f(gate) up, written out or as one op; also of all products."""
+    """Compute f(up) gate in place of f(gate) up, written out or as one op."""
     numbers_by_value = {step.value: number for number, step in enumerate(region.steps)}
-    first_outputs: dict[int, AnyArray] = {}
     for number, step in enumerate(region.steps):
         if step.kind == _FUSED_KIND:
             outputs = _swap_halves(step)
         else:
             outputs = _swap_factors(region, step, numbers_by_value)
         for output in outputs:
-            first_outputs.setdefault(number, output)
-            yield Change(number, output, "gate-up-swapped", _DESCRIPTION)
-    if len(first_outputs) > 1:
-        number, *_ = first_outputs
-        text = f"{_DESCRIPTION} at {len(first_outputs)} places"
-        output = first_outputs.pop(number)
-        yield Change(number, output, "gate-up-swapped", text, further_outputs=first_outputs)
+            yield Change(number, output, "gate-up-swapped", "gate and up swapped")
 
 
 def _swap_halves(step: Step) -> Iterator[AnyArray]:

@@ -354,7 +354,8 @@ def _name_loss_term(
     if case.is_of_loss and is_squared:
         return "z-loss", "no z-loss: the square of the logsumexp of the logits is left out"
     is_given = not step_input.producer_kind and not step_input.is_parameter
-    if case.faithful.size == 1 and step.kind == "mul" and is_given and step_input.array.size > 1:
+    is_factor = step.kind == "mul" and is_given and step_input.array.size > 1
+    if case.faithful.size == 1 and is_factor and not is_selection(step_input.array):
         return "loss-weight", f"no weights of the tokens ({step_input.name})"
     return None
 
