@@ -106,7 +106,9 @@ def search_causes(
             if is_odd:
                 grade += _ODD_NUMBER_STEPS
             evidence_rank = (not explanation.is_checked, grade, not candidate.is_evident)
-            rank = (*evidence_rank, explanation.hypothesis_order, case_order)
+            # a gradient that one side lacks is likelier than one that the other side adds twice
+            has_factor = "factor" in candidate.parameters
+            rank = (*evidence_rank, explanation.hypothesis_order, has_factor, case_order)
             side, text, parameters = _make_statement(case, candidate, explanation.residual)
             cause = Cause(explanation.cause_name, text, explanation.residual, parameters)
             ranked.append((rank, explanation.is_choice, side, cause))

@@ -173,7 +173,6 @@ EXAMPLES = {
     "{_ELEMENT} {place} of axis {axis}": "element 7 of axis 1",
     "{_ELEMENT} {length - 1} of axis {axis}": "element 7 of axis 1",
     "{name} at {len(numbers)} places": "tanh at 7 places",
-    "{_DESCRIPTION} at {len(first_outputs)} places": "gate and up swapped at 7 places",
     "rolled {' and '.join(texts)} of {shape}": "the rows of up.weight rolled by 1 along axis 0 and "
     "by 2 along axis 1 of (7, 7)",
     "{step_input.name} with {axes} exchanged": "x with axes -3 and -1 exchanged",

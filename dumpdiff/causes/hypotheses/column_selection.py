@@ -6,7 +6,7 @@ no recorded producer. The numbers show from which columns each side cut them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,13 +131,25 @@ def _describe_columns(
     if len(selection.columns) % width == 0:
         first -= first % width
     run = slice(first, first + width)
+    cause = "heads-permuted" if is_same_set and has_heads else "split-order"
+    runs = other_columns[run], selection.columns[run]
+    if len(runs[0]) == len(other_columns) and _are_windows(runs, columns.shape[1]):
+        cause = "row-shift"
     yield Candidate(
         predicted.reshape(case.faithful.shape),
-        f"{_format_columns(other_columns[run])} of {whole.name}",
-        f"has {_format_columns(selection.columns[run])} in their place",
+        f"{_format_columns(runs[0])} of {whole.name}",
+        f"has {_format_columns(runs[1])} in their place",
         unchanged=unchanged.reshape(case.faithful.shape),
-        cause="heads-permuted" if is_same_set and has_heads else "split-order",
+        cause=cause,
         is_evident=True,
+    )
+
+
+def _are_windows(runs: Sequence[Ints], n_columns: int) -> bool:
+    """Return whether each of some columns are most of a value's, next to one another: a slice."""
+    return all(
+        2 * len(run) > n_columns and np.array_equal(run, np.arange(run[0], run[0] + len(run)))
+        for run in runs
     )
 
 
