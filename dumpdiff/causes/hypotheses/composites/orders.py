@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations, permutations
 
 import numpy as np
@@ -34,11 +35,14 @@ _IMAGE_AXES, _PIXEL_FACTORS = 4, (2, 3, 4)
 _MIN_ROLLED_CHUNKS = 3
 
 
-def list_shifts(_case: FaultCase, region: Region) -> Iterator[Change]:
-    """Shift an input by one along an axis, or reverse it."""
+def list_shifts(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Shift an input by one along an axis, or reverse it; in a loss, that of other examples."""
     for number, step in enumerate(region.steps):
-        if step.kind != "convolution":
-            yield from _shift_inputs(number, step)
+        if step.kind == "convolution":
+            continue
+        for change in _shift_inputs(number, step):
+            is_of_targets = case.is_of_loss and change.cause == "scan-direction"
+            yield replace(change, cause="loss-target") if is_of_targets else change
 
 
 def list_convolution_shifts(_case: FaultCase, region: Region) -> Iterator[Change]:
