@@ -124,6 +124,32 @@ def find_order(source: AnyArray, array: AnyArray) -> tuple[bool, Ints | None]:
     return True, order[rows]
 
 
+def find_exchanged_lengths(order: Ints) -> tuple[int, int] | None:
+    """Return the lengths of two axes whose exchange, in each of some blocks, is an order.
+
+    What is before the first block and behind the last one keeps its place. None if it is no such
+    order.
+
+    >>> find_exchanged_lengths(np.array([0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11, 12]))
+    (2, 3)
+    """
+    moved_places = np.flatnonzero(order != np.arange(len(order)))
+    if not len(moved_places):
+        return None
+    # the first and the last element of each block stay where they are
+    start, stop = int(moved_places[0]) - 1, int(moved_places[-1]) + 2
+    if start < 0 or stop > len(order):
+        return None
+    part = order[start:stop] - start
+    second = int(part[1])
+    first = int(np.argmin(part == second * np.arange(len(part))))
+    if second < 2 or first < 2 or len(part) % (first * second):
+        return None
+    rows = np.arange(len(part)).reshape(-1, first, second)
+    is_exchange = np.array_equal(rows.swapaxes(1, 2).reshape(-1), part)
+    return (first, second) if is_exchange else None
+
+
 def find_window(source: AnyArray, array: AnyArray) -> Ints | None:
     """Return the places of a tensor that is cut from another one along one of its axes.
 

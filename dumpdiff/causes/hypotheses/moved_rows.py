@@ -9,7 +9,7 @@ import numpy as np
 
 from ...model.arrays import Ints
 from ...model.formatting import format_first_numbers
-from ..element_places import find_nearest_rows
+from ..element_places import find_exchanged_lengths, find_nearest_rows
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
 
@@ -73,7 +73,7 @@ def _describe_moved_rows(
             moved = _describe_move(order, shape)
             if moved is not None:
                 return moved[0], f"{subject} {moved[1]}", ""
-        lengths = _find_exchanged_lengths(order)
+        lengths = find_exchanged_lengths(order)
         if lengths is not None:
             text = f"{subject} read with its axes of {lengths[0]} and {lengths[1]} exchanged"
             return "axes-swapped", text, ""
@@ -94,24 +94,6 @@ def _describe_moved_rows(
         format_first_numbers(each.tolist(), _N_LISTED) for each in (ids, faithful_ids)
     )
     return "input-source", f"rows {numbers} of {name}", f"takes rows {own_numbers}"
-
-
-def _find_exchanged_lengths(order: Ints) -> tuple[int, int] | None:
-    """Return the lengths of two axes that are exchanged in each block of rows; None if none are.
-
-    The grid of the rows does not show them where the batch and one of the axes are joined.
-
-    >>> _find_exchanged_lengths(np.array([0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]))
-    (2, 3)
-    """
-    second = int(order[1])
-    first = int(np.argmin(order == second * np.arange(len(order))))
-    n_in_block = first * second
-    if second < 2 or first < 2 or len(order) % n_in_block:
-        return None
-    rows = np.arange(len(order)).reshape(-1, first, second)
-    is_exchange = np.array_equal(rows.swapaxes(1, 2).reshape(-1), order)
-    return (first, second) if is_exchange else None
 
 
 def _find_missing_offset(differences: Ints, grid: tuple[int, ...]) -> int:

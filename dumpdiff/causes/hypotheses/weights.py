@@ -12,7 +12,7 @@ from ...comparison.narrow_dtypes import round_to_dtype
 from ...model.arrays import AnyArray, Ints
 from ...model.trace import BACKWARD
 from ...operators.recurrence import GATE_COUNTS
-from ..element_places import is_rotation
+from ..element_places import find_exchanged_lengths, is_rotation
 from ..fault_case import FaultCase, have_same_elements
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
@@ -316,6 +316,9 @@ def suggest_permuted_rows(case: FaultCase) -> Iterator[Candidate]:
         order = _find_permutation_along(case, axis)
         if order is not None:
             description, cause = f"heads in the order {order.tolist()}", "heads-permuted"
+            lengths = find_exchanged_lengths(order)
+            if lengths is not None and not _is_of_heads(case):
+                description, cause = _describe_exchange("channels", lengths), "axes-swapped"
             is_batched = axis == 1 or "matmul" not in case.list_consumer_kinds()
             is_exchange = is_rotation(order)
             if not is_batched and not is_exchange:
@@ -437,10 +440,10 @@ def _make_permutation_candidate(
         elif case.is_forward_value and _is_reversal(order):
             description, cause = f"{axis_name} in reverse order", "scan-direction"
         elif case.is_forward_value and not _is_of_heads(case):
-            lengths = _find_exchanged_lengths(order)
+            lengths = find_exchanged_lengths(order)
             cause = "axes-swapped" if lengths else "split-order"
             if lengths:
-                description = f"{axis_name} read with axes {lengths[0]} and {lengths[1]} exchanged"
+                description = _describe_exchange(axis_name, lengths)
     return Candidate(
         np.take(case.faithful, order, axis=axis),
         description,
@@ -450,31 +453,13 @@ def _make_permutation_candidate(
     )
 
 
+def _describe_exchange(name: str, lengths: tuple[int, int]) -> str:
+    return f"{name} read with axes {lengths[0]} and {lengths[1]} exchanged"
+
+
 def _is_of_heads(case: FaultCase) -> bool:
     """Return whether a value belongs to attention, so that its columns are those of heads."""
     return is_attention(case.finding.scope) or bool(case.consumer_kinds & SCORE_KINDS)
-
-
-def _find_exchanged_lengths(order: Ints) -> tuple[int, int] | None:
-    """Return the lengths of two axes whose exchange moves what an order moves; None if none do.
-
-    >>> _find_exchanged_lengths(np.array([0, 3, 1, 4, 2, 5, 6, 7]))
-    (2, 3)
-    """
-    moved_places = np.flatnonzero(order != np.arange(len(order)))
-    if not len(moved_places):
-        return None
-    # the first and the last element of the exchanged part stay where they are
-    start, stop = int(moved_places[0]) - 1, int(moved_places[-1]) + 2
-    if start < 0 or stop > len(order):
-        return None
-    part = order[start:stop] - start
-    for first in range(2, len(part) // 2 + 1):
-        if len(part) % first == 0:
-            exchanged = np.arange(len(part)).reshape(first, -1).T.reshape(-1)
-            if np.array_equal(part, exchanged):
-                return first, len(part) // first
-    return None
 
 
 def _holds_tokens(case: FaultCase) -> bool:
