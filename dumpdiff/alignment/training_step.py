@@ -17,7 +17,7 @@ import numpy as np
 from ..graph import Flow, Gradients, Update, find_gradients
 from ..model.arrays import Ints
 from ..model.recorded_shapes import drop_unit_axes
-from ..model.trace import BACKWARD
+from ..model.trace import BACKWARD, FORWARD
 from . import confidence
 from .matches import Matching, NewWeight
 from .sides import PreparedSide
@@ -60,8 +60,31 @@ def _infer_more_gradients(side: PreparedSide, others: Gradients, partners: Ints)
     }
     if not known_gradients or side.flow.records_calls:
         return side
-    gradients = find_gradients(side.flow, side.kinds, known_gradients)
+    inferred = find_gradients(side.flow, side.kinds, known_gradients)
+    new_gradients = {
+        value: gradient
+        for value, gradient in inferred.by_value.items()
+        if not _may_be_term(side, value, gradient)
+    }
+    gradients = replace(
+        inferred,
+        by_value={**new_gradients, **own},
+        by_edge={**inferred.by_edge, **side.gradients.by_edge},
+    )
     return replace(side, gradients=gradients)
+
+
+def _may_be_term(side: PreparedSide, value: int, gradient: int) -> bool:
+    """Return whether a gradient may be one of several terms that flow back to a value.
+
+    Several ops read the value, or the gradient is added to another one.
+    """
+    flow, kinds = side.flow, side.kinds
+    n_readers = sum(flow.phases[op] == FORWARD for op in flow.users[value])
+    is_added = any(
+        kinds[op] == "add" and flow.phases[op] == BACKWARD for op in flow.users[gradient]
+    )
+    return n_readers != 1 or is_added
 
 
 def pair_by_gradient(matching: Matching, target: Gradients, reference: Gradients) -> bool:

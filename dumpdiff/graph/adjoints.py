@@ -738,8 +738,28 @@ def _infer_gradients(
         )
     }
     kept_parameters = _list_kept_parameters(flow)
-    by_value = {v: g for v, g in sweep.gradient_of.items() if v not in kept_parameters}
+    names = flow.list_column("parameter")
+    by_value = {
+        value: _follow_sums(flow, kinds, gradient) if names[value] else gradient
+        for value, gradient in sweep.gradient_of.items()
+        if value not in kept_parameters
+    }
     return Gradients(by_value, by_edge)
+
+
+def _follow_sums(flow: Flow, kinds: Sequence[str], gradient: int) -> int:
+    """Return the gradient of a parameter of which one may be a term.
+
+    Nothing but an addition reads a term, and nothing in the backward pass reads the gradient.
+    """
+    while True:
+        readers = [op for op in flow.users[gradient] if flow.phases[op] == BACKWARD]
+        writes = flow.writes[readers[0]] if len(readers) == 1 else ()
+        if len(writes) != 1 or kinds[readers[0]] != "add":
+            return gradient
+        if flow.sizes[writes[0]] != flow.sizes[gradient]:
+            return gradient
+        gradient = writes[0]
 
 
 def _list_kept_parameters(flow: Flow) -> frozenset[int]:
