@@ -63,8 +63,8 @@ class Model:
     is_last_input_summed: bool = True  #: of the last block; PyTorch only
     has_attention_tanh: bool = True  #: PyTorch only
     is_squeeze_mean_of_all: bool = False  #: divided by all frames; MindSpore only
-    is_margin_of_cosine: bool = False  #: the margin is subtracted from the cosine; MindSpore only
-    is_context_stopped: bool = False  #: no gradient from the statistics; PyTorch only
+    is_margin_of_cosine: bool = False  #: the margin is subtracted from the cosine; PyTorch only
+    is_context_stopped: bool = False  #: no gradient from what attention reads; MindSpore only
     is_length_stopped: bool = False  #: of embeddings, for the gradient; PyTorch only
     embedding_gradient: float = 1.0  #: factor of the gradient of embeddings; MindSpore only
     is_end_valid: bool = False  #: the frame behind the last one counts as valid; MindSpore only

@@ -214,6 +214,7 @@ class AttentiveStatsPool(nn.Cell):
                 weight_init=Tensor(weight),
                 bias_init=Tensor(model.weights["attention.out.bias"]),
             )
+        self.is_context_stopped = model.is_context_stopped
 
     def describe(self, x, mask):
         """Return mean and deviation of the valid frames, (batch, channels, 1)."""
@@ -232,6 +233,8 @@ class AttentiveStatsPool(nn.Cell):
 
     def construct(self, x, mask):
         mean, deviation = self.describe(x, mask)
+        if self.is_context_stopped:
+            mean, deviation = ops.stop_gradient(mean), ops.stop_gradient(deviation)
         if not self.is_written:
             mean, deviation = ops.broadcast_to(mean, x.shape), ops.broadcast_to(deviation, x.shape)
         scores = self.linear2(ops.tanh(self.linear1((x, mean, deviation))))
@@ -288,7 +291,6 @@ class ArcMarginProduct(nn.Cell):
         super().__init__()
         self.weight = Parameter(Tensor(model.weights["classes.weight"]), name="weight")
         self.normalize = ops.L2Normalize(axis=1)
-        self.is_margin_of_cosine = model.is_margin_of_cosine
         self.is_gathered = model.variant == "products"
         self.cos_m, self.sin_m = math.cos(MARGIN), math.sin(MARGIN)
         self.threshold = math.cos(math.pi - MARGIN)
@@ -296,8 +298,6 @@ class ArcMarginProduct(nn.Cell):
 
     def add_margin(self, cosine):
         """Return the cosine of the angle with the margin."""
-        if self.is_margin_of_cosine:
-            return cosine - MARGIN
         sine = ops.sqrt(1.0 - ops.square(cosine))
         phi = cosine * self.cos_m - sine * self.sin_m
         return ops.select(cosine > self.threshold, phi, cosine - self.offset)

@@ -133,7 +133,6 @@ class AttentiveStatisticsPooling(nn.Module):
         self.tdnn, self.tanh = TDNNBlock(model, "attention.in"), nn.Tanh()
         self.conv = load_conv(model, "attention.out")
         self.has_tanh = model.has_attention_tanh
-        self.is_context_stopped = model.is_context_stopped
 
     def compute_statistics(self, x: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and deviation (batch, channels)."""
@@ -144,8 +143,6 @@ class AttentiveStatisticsPooling(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         total = mask.sum(dim=2, keepdim=True)
         mean, std = self.compute_statistics(x, mask / total)
-        if self.is_context_stopped:
-            mean, std = mean.detach(), std.detach()
         mean = mean.unsqueeze(2).repeat(1, 1, x.shape[2])
         std = std.unsqueeze(2).repeat(1, 1, x.shape[2])
         attn = self.tdnn(torch.cat([x, mean, std], dim=1))
@@ -196,15 +193,22 @@ class Classifier(nn.Module):
 class AdditiveAngularMargin(nn.Module):
     """Logits: cosines, those of the right class with a margin of the angle."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_margin_of_cosine: bool) -> None:
         super().__init__()
+        self.is_margin_of_cosine = is_margin_of_cosine
         self.cos_m, self.sin_m = math.cos(MARGIN), math.sin(MARGIN)
         self.th, self.mm = math.cos(math.pi - MARGIN), math.sin(math.pi - MARGIN) * MARGIN
 
-    def forward(self, cosine: Tensor, targets: Tensor) -> Tensor:
+    def add_margin(self, cosine: Tensor) -> Tensor:
+        """Return the cosine of the angle with the margin."""
+        if self.is_margin_of_cosine:
+            return cosine - MARGIN
         sine = torch.sqrt((1.0 - cosine.pow(2)).clamp(0, 1))
         phi = cosine * self.cos_m - sine * self.sin_m
-        phi = torch.where(cosine > self.th, phi, cosine - self.mm)
+        return torch.where(cosine > self.th, phi, cosine - self.mm)
+
+    def forward(self, cosine: Tensor, targets: Tensor) -> Tensor:
+        phi = self.add_margin(cosine)
         return SCALE * (targets * phi + (1.0 - targets) * cosine)
 
 
@@ -214,7 +218,7 @@ class NetWithLoss(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.embedding_model, self.classifier = ECAPA_TDNN(model), Classifier(model)
-        self.margin = AdditiveAngularMargin()
+        self.margin = AdditiveAngularMargin(is_margin_of_cosine=model.is_margin_of_cosine)
 
     def forward(self, features: Tensor, lengths: Tensor, labels: Tensor) -> Tensor:
         cosine = self.classifier(self.embedding_model(features, lengths))
