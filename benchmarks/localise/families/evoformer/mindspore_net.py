@@ -82,6 +82,7 @@ class FeatureEmbedding(nn.Cell):
         self.right_single = build_dense(model, "embedding.right")
         self.pair_activations = build_dense(model, "embedding.offset")
         self.is_offset_reversed = model.is_offset_reversed
+        self.are_offsets_clipped = model.are_offsets_clipped
 
     def construct(self, msa, target, residue_index):
         target_feat = ops.one_hot(target, TYPES, 1.0, 0.0)
@@ -91,7 +92,9 @@ class FeatureEmbedding(nn.Cell):
         pair_act = left.expand_dims(1) + right.expand_dims(0)
         rows, columns = residue_index.expand_dims(1), residue_index.expand_dims(0)
         offset = columns - rows if self.is_offset_reversed else rows - columns
-        offset = ops.clamp(offset + MAX_OFFSET, 0, 2 * MAX_OFFSET)
+        offset = offset + MAX_OFFSET
+        if self.are_offsets_clipped:
+            offset = ops.clamp(offset, 0, 2 * MAX_OFFSET)
         rel_pos = ops.one_hot(offset, OFFSETS, 1.0, 0.0)
         return msa_act, pair_act + self.pair_activations(rel_pos)
 
@@ -212,6 +215,16 @@ class OuterProductMean(nn.Cell):
         return outer if self.scaled_gradient is None else self.scaled_gradient(outer)
 
 
+class ExchangedGradient(nn.Cell):
+    """Pairs as they are; the gradient of a pair is that of the pair in the other order."""
+
+    def construct(self, pair_act):
+        return ops.identity(pair_act)
+
+    def bprop(self, pair_act, out, gradient):
+        return (gradient.transpose(1, 0, 2),)
+
+
 class TriangleMultiplication(nn.Cell):
     """Sums over the third residue of products of the other two edges."""
 
@@ -228,6 +241,9 @@ class TriangleMultiplication(nn.Cell):
         self.is_outgoing = path.endswith("outgoing") or model.is_incoming_outgoing
         self.is_gate_swapped = model.is_triangle_gate_swapped
         self.is_gate_raw = model.is_triangle_gate_raw
+        self.exchanged_gradient = None
+        if model.is_incoming_gradient_exchanged and not self.is_outgoing:
+            self.exchanged_gradient = ExchangedGradient()
         self.is_written_out = model.variant == "written"
 
     def multiply(self, left, right):
@@ -254,7 +270,10 @@ class TriangleMultiplication(nn.Cell):
             left, left_gate, right, right_gate = left_gate, left, right_gate, right
         left = left * mask * ops.sigmoid(left_gate)
         right = right * mask * ops.sigmoid(right_gate)
-        act = self.output_projection(self.center_layer_norm(self.multiply(left, right)))
+        product = self.multiply(left, right)
+        if self.exchanged_gradient is not None:
+            product = self.exchanged_gradient(product)
+        act = self.output_projection(self.center_layer_norm(product))
         return act * ops.sigmoid(self.gating_linear(gated))
 
 
