@@ -35,6 +35,8 @@ from families.evoformer.architecture import (
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
+    if not model.are_offsets_clipped:
+        raise SystemExit("a fault of the PyTorch net")
     return MegaFoldLoss(model)
 
 
@@ -82,7 +84,6 @@ class FeatureEmbedding(nn.Cell):
         self.right_single = build_dense(model, "embedding.right")
         self.pair_activations = build_dense(model, "embedding.offset")
         self.is_offset_reversed = model.is_offset_reversed
-        self.are_offsets_clipped = model.are_offsets_clipped
 
     def construct(self, msa, target, residue_index):
         target_feat = ops.one_hot(target, TYPES, 1.0, 0.0)
@@ -92,9 +93,7 @@ class FeatureEmbedding(nn.Cell):
         pair_act = left.expand_dims(1) + right.expand_dims(0)
         rows, columns = residue_index.expand_dims(1), residue_index.expand_dims(0)
         offset = columns - rows if self.is_offset_reversed else rows - columns
-        offset = offset + MAX_OFFSET
-        if self.are_offsets_clipped:
-            offset = ops.clamp(offset, 0, 2 * MAX_OFFSET)
+        offset = ops.clamp(offset + MAX_OFFSET, 0, 2 * MAX_OFFSET)
         rel_pos = ops.one_hot(offset, OFFSETS, 1.0, 0.0)
         return msa_act, pair_act + self.pair_activations(rel_pos)
 
