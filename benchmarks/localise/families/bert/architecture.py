@@ -61,6 +61,8 @@ class Model:
     pooled_tokens: str = "first"  #: what the pooler reads: the state of the 'first', or the 'mean'
     are_empty_slots_counted: bool = False  #: the first loss is the mean of all slots
     is_feed_forward_half: bool = False  #: the feed-forward layers in bfloat16
+    are_groups_interleaved: bool = False  #: layers take turns with the groups, not half by half
+    is_gradient_of_last_call: bool = False  #: of a group's layers, only the last one's counts
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(eps=1e-6))
 
     def batch(self) -> tuple[np.ndarray, ...]:
@@ -89,10 +91,11 @@ class Model:
         order = np.array([0, 1, 1, 0], dtype=np.int32)
         return tokens, segments, mask, positions, labels, weights, order
 
-
-def get_group(layer: int) -> int:
-    """Return the group whose weights a layer has."""
-    return layer * GROUPS // LAYERS
+    def layer_groups(self) -> tuple[int, ...]:
+        """Return the group whose weights a layer has, layer by layer."""
+        if self.are_groups_interleaved:
+            return tuple(layer % GROUPS for layer in range(LAYERS))
+        return tuple(layer * GROUPS // LAYERS for layer in range(LAYERS))
 
 
 def build_clean() -> Model:

@@ -149,6 +149,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_feed_forward_half=True),
         lambda *_: [Words("bfloat16")],
     ),
+    "groups_interleaved": Fault(
+        "the number of a layer's group is that of the layer modulo the groups: groups take turns",
+        "weight-swapped",
+        change_model(are_groups_interleaved=True),
+        equivalents=("layer-order", "input-source", "input-order"),
+        held_out=True,
+    ),
+    "last_call_gradient": Fault(
+        "layers of a group lie on stages that do not add up the gradients of their shared "
+        "weights: only that of the last one counts",
+        "gradient-stopped",
+        change_model(is_gradient_of_last_call=True),
+        equivalents=("missing-term", "gradient-scaled", "update-missing"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -168,6 +183,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("adam_eps", "pytorch"),
     ("bias_correction", "mindspore"),
     ("feed_forward_half", "pytorch"),
+    ("groups_interleaved", "mindspore"),
+    ("last_call_gradient", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

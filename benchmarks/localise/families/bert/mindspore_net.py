@@ -18,11 +18,9 @@ from families.bert.architecture import (
     HEAD_DIM,
     HEADS,
     HIDDEN,
-    LAYERS,
     SEQ,
     VOCAB,
     Model,
-    get_group,
 )
 
 MASKED = -10000.0
@@ -30,8 +28,8 @@ MASKED = -10000.0
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
-    if model.is_feed_forward_half:
-        raise SystemExit("is_feed_forward_half is a knob of the PyTorch net")
+    if model.is_feed_forward_half or model.is_gradient_of_last_call:
+        raise SystemExit("a fault of the PyTorch net")
     return BertNetworkWithLoss(model)
 
 
@@ -178,11 +176,12 @@ class BertTransformer(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.layers = nn.CellList([BertEncoderCell(model, n) for n in range(GROUPS)])
+        self.layer_groups = model.layer_groups()
 
     def construct(self, x, mask_bias):
         x = x.reshape(BATCH * SEQ, HIDDEN)
-        for n in range(LAYERS):
-            x = self.layers[get_group(n)](x, mask_bias)
+        for group in self.layer_groups:
+            x = self.layers[group](x, mask_bias)
         return x.reshape(BATCH, SEQ, HIDDEN)
 
 

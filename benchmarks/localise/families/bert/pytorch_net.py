@@ -20,11 +20,9 @@ from families.bert.architecture import (
     HEAD_DIM,
     HEADS,
     HIDDEN,
-    LAYERS,
     SEQ,
     VOCAB,
     Model,
-    get_group,
 )
 
 IGNORED = -100
@@ -193,11 +191,16 @@ class AlbertTransformer(nn.Module):
         super().__init__()
         self.embedding_hidden_mapping_in = load_linear(model, "embeddings.mapping")
         self.albert_layer_groups = nn.ModuleList(AlbertLayer(model, n) for n in range(GROUPS))
+        self.layer_groups = model.layer_groups()
+        self.is_gradient_of_last_call = model.is_gradient_of_last_call
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = self.embedding_hidden_mapping_in(x)
-        for n in range(LAYERS):
-            x = self.albert_layer_groups[get_group(n)](x, mask)
+        for n, group in enumerate(self.layer_groups):
+            layer = self.albert_layer_groups[group]
+            if self.is_gradient_of_last_call:
+                layer.requires_grad_(group not in self.layer_groups[n + 1 :])
+            x = layer(x, mask)
         return x
 
 

@@ -60,6 +60,8 @@ class Model:
     path_scale: float = 1.0  #: of what a block adds to its input
     is_pooled_last: bool = False  #: the head's norm is of each pixel, the mean comes after it
     smoothed_classes: str = "all"  #: which share the smoothing; or 'wrong', without the label's own
+    are_pixels_exchanged: bool = False  #: rows of what a block adds are columns, in all blocks
+    are_logits_normalized: bool = False  #: the loss reads probabilities
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=4e-3, weight_decay=0.05, clip=0.0)
     )

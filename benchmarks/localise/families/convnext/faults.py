@@ -149,6 +149,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Ratio(faulty.path_scale / clean.path_scale)],
         equivalents=("constant-factor", "scale", "dropout", "missing-step"),
     ),
+    "pixels_exchanged": Fault(
+        "blocks move channels back by exchanging two axes: rows of pixels become columns",
+        "axes-swapped",
+        change_model(are_pixels_exchanged=True),
+        equivalents=("missing-step", "input-order", "weight-transposed"),
+        held_out=True,
+    ),
+    "logits_normalized": Fault(
+        "the classifier ends with a softmax, and the loss, which wants logits, has another one",
+        "missing-step",
+        change_model(are_logits_normalized=True),
+        lambda *_: [Anywhere("(?i)softmax")],
+        equivalents=("activation-kind", "loss-kind", "input-source"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -168,6 +183,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("decay_plain", "pytorch"),
     ("head_scaled", "mindspore"),
     ("path_kept", "pytorch"),
+    ("pixels_exchanged", "mindspore"),
+    ("logits_normalized", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

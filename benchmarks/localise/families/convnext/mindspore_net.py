@@ -140,6 +140,7 @@ class Block(nn.Cell):
             scale = scale.reshape(-1, 1, 1)
         self.gamma_ = Parameter(Tensor(scale), name="gamma_")
         self.is_scale_spatial = model.is_scale_spatial
+        self.are_pixels_exchanged = model.are_pixels_exchanged
         self.is_gelu_written = model.variant == "unfolded"
         self.is_residual_filtered = model.is_residual_filtered
         self.path_scale = model.path_scale
@@ -164,6 +165,8 @@ class Block(nn.Cell):
             gamma = self.scaled_gradient(gamma)
         if self.is_scale_spatial:
             return gamma * x.transpose(0, 3, 1, 2)
+        if self.are_pixels_exchanged:
+            return (gamma * x).swapaxes(1, 3)
         return (gamma * x).transpose(0, 3, 1, 2)
 
     def construct(self, x):
@@ -229,11 +232,14 @@ class NetWithLoss(nn.Cell):
         super().__init__(auto_prefix=False)
         self.network = ConvNeXt(model)
         self.is_one_hot = model.smoothed_classes == "wrong"
+        self.are_logits_normalized = model.are_logits_normalized
         self.is_written = model.variant == "unfolded"
         self.on_value, self.off_value = 1 - SMOOTHING, SMOOTHING / (CLASSES - 1)
 
     def construct(self, images, labels):
         logits = self.network(images)
+        if self.are_logits_normalized:
+            logits = ops.softmax(logits, -1)
         if self.is_one_hot:
             targets = ops.one_hot(labels, CLASSES, self.on_value, self.off_value)
             return ops.cross_entropy(logits, targets)

@@ -118,6 +118,7 @@ class ConvNeXtBlock(nn.Module):
         self.gamma = nn.Parameter(gamma[:, None, None] if model.is_scale_spatial else gamma)
         self.scale_gradient = model.scale_gradient
         self.is_residual_filtered = model.is_residual_filtered
+        self.are_pixels_exchanged = model.are_pixels_exchanged
         self.path_scale = model.path_scale
 
     def forward(self, x: Tensor) -> Tensor:
@@ -127,6 +128,8 @@ class ConvNeXtBlock(nn.Module):
             shortcut = x
         if self.is_channels_first:
             x = self.mlp(self.norm(x))
+        elif self.are_pixels_exchanged:
+            x = self.mlp(self.norm(x.permute(0, 2, 3, 1))).transpose(1, 3)
         else:
             x = self.mlp(self.norm(x.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
         gamma = self.gamma
@@ -203,9 +206,12 @@ class Classifier(nn.Module):
         super().__init__()
         self.model = ConvNeXt(model)
         self.is_smoothing_shared = model.smoothed_classes == "all"
+        self.are_logits_normalized = model.are_logits_normalized
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         logits = self.model(images)
+        if self.are_logits_normalized:
+            logits = F.softmax(logits, dim=-1)
         if self.is_smoothing_shared:
             return F.cross_entropy(logits, labels, label_smoothing=SMOOTHING)
         targets = torch.full_like(logits, SMOOTHING / (CLASSES - 1))

@@ -60,6 +60,8 @@ class Model:
     is_modulation_stopped: bool = False  #: no gradient through the focal loss's weights
     is_stem_padded_behind: bool = False  #: the stem is padded below and on the right only
     slope: float = SLOPE  #: of all leaky relus
+    are_targets_sized: bool = False  #: the loss takes an object's second corner for its size
+    are_norms_frozen: bool = False  #: batch norms read their running statistics
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(kind="momentum", weight_decay=5e-4, clip=0.0)
     )

@@ -105,6 +105,20 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"\b(0\.01|0\.1|10)\b|slope")],
         equivalents=("activation-kind", "constant-factor", "scale"),
     ),
+    "targets_sized": Fault(
+        "the second corner of an object is taken for width and height, the format of COCO",
+        "loss-target",
+        change_model(are_targets_sized=True),
+        equivalents=("missing-term", "missing-step", "constant-offset", "input-source", "batch"),
+        held_out=True,
+    ),
+    "norms_frozen": Fault(
+        "the backbone's batch norms are frozen in evaluation: they read their running statistics",
+        "running-statistics",
+        change_model(are_norms_frozen=True),
+        equivalents=("argument", "norm-kind", "norm-missing", "input-source"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -122,6 +136,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("bias_rate", "mindspore"),
     ("stem_same", "mindspore"),
     ("slope", "pytorch"),
+    ("targets_sized", "mindspore"),
+    ("norms_frozen", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

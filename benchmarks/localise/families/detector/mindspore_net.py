@@ -33,6 +33,7 @@ def build_loss(model: Model) -> nn.Cell:
         or model.are_ignored_counted
         or not model.has_enclosing_term
         or model.is_modulation_stopped
+        or model.are_norms_frozen
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")
@@ -243,6 +244,7 @@ class GIoULoss(nn.Cell):
         anchors = model.anchors()
         self.centers, self.sizes = Tensor(anchors[:, :2]), Tensor(anchors[:, 2:])
         self.center_scale = model.center_scale
+        self.are_targets_sized = model.are_targets_sized
 
     def construct(self, deltas, targets, mask):
         offsets = deltas[..., :2]
@@ -252,6 +254,8 @@ class GIoULoss(nn.Cell):
         half_sizes = 0.5 * self.sizes * ops.exp(ops.minimum(deltas[..., 2:], MAX_LOG_SIZE))
         low, high = centers - half_sizes, centers + half_sizes
         target_low, target_high = targets[..., :2], targets[..., 2:]
+        if self.are_targets_sized:
+            target_high = target_low + target_high
         common_sizes = ops.minimum(high, target_high) - ops.maximum(low, target_low)
         common = self.multiply(ops.relu(common_sizes))
         union = self.multiply(high - low) + self.multiply(target_high - target_low) - common

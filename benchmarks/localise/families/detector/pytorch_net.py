@@ -32,6 +32,7 @@ def build_loss(model: Model) -> nn.Module:
         or model.center_scale != 1
         or model.alpha != ALPHA
         or model.normalizer != "objects"
+        or model.are_targets_sized
     )
     if is_changed:
         raise SystemExit("a fault of the MindSpore net")
@@ -59,6 +60,7 @@ class ConvModule(nn.Sequential):
     def __init__(self, model: Model, path: str, stride: int = 1) -> None:
         conv = load_conv(model, path, stride)
         norm = nn.BatchNorm2d(conv.out_channels, eps=EPS, momentum=MOMENTUM)
+        norm.train(not model.are_norms_frozen)
         super().__init__(conv, load(norm, model, f"{path}.norm"), nn.LeakyReLU(model.slope))
         self.is_padded_behind = path == "stem" and model.is_stem_padded_behind
         if self.is_padded_behind:

@@ -65,6 +65,8 @@ class Model:
     is_bias_stopped: bool = False  #: no gradient through the bias of the pairs along the rows
     outer_gradient: float = 1.0  #: the gradient of the outer product mean is multiplied by it
     is_triangle_gate_raw: bool = False  #: output gates of multiplications read pairs without norm
+    are_offsets_clipped: bool = True  #: else pairs of a larger offset have no one in their vector
+    is_incoming_gradient_exchanged: bool = False  #: that of a pair is the exchanged pair's
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=5e-3, eps=1e-6, weight_decay=0.1, clip=0.1)
     )

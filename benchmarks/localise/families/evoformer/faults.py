@@ -137,6 +137,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_triangle_gate_raw=True),
         equivalents=("layer-order", "norm-missing", "missing-step", "skip-source"),
     ),
+    "offset_unclipped": Fault(
+        "offsets of pairs are not clipped: vectors of those beyond the limit have no one",
+        "clamp",
+        change_model(are_offsets_clipped=False),
+        equivalents=("missing-step", "input-source", "relative-bias", "clip", "argument"),
+        held_out=True,
+    ),
+    "incoming_gradient_exchanged": Fault(
+        "the incoming multiplication's own backward pass reads the gradient of the pair (j, i) for "
+        "that of (i, j)",
+        "axes-swapped",
+        change_model(is_incoming_gradient_exchanged=True),
+        equivalents=("input-source", "input-order", "missing-step", "weight-transposed"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -154,6 +169,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("decay_all", "pytorch"),
     ("outer_sides_swapped", "mindspore"),
     ("triangle_gate_raw", "pytorch"),
+    ("offset_unclipped", "pytorch"),
+    ("incoming_gradient_exchanged", "mindspore"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

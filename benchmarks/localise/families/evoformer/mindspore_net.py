@@ -35,6 +35,8 @@ from families.evoformer.architecture import (
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
+    if not model.are_offsets_clipped:
+        raise SystemExit("a fault of the PyTorch net")
     return MegaFoldLoss(model)
 
 
@@ -212,6 +214,16 @@ class OuterProductMean(nn.Cell):
         return outer if self.scaled_gradient is None else self.scaled_gradient(outer)
 
 
+class ExchangedGradient(nn.Cell):
+    """Pairs as they are; the gradient of a pair is that of the pair in the other order."""
+
+    def construct(self, pair_act):
+        return ops.identity(pair_act)
+
+    def bprop(self, pair_act, out, gradient):
+        return (gradient.transpose(1, 0, 2),)
+
+
 class TriangleMultiplication(nn.Cell):
     """Sums over the third residue of products of the other two edges."""
 
@@ -228,6 +240,9 @@ class TriangleMultiplication(nn.Cell):
         self.is_outgoing = path.endswith("outgoing") or model.is_incoming_outgoing
         self.is_gate_swapped = model.is_triangle_gate_swapped
         self.is_gate_raw = model.is_triangle_gate_raw
+        self.exchanged_gradient = None
+        if model.is_incoming_gradient_exchanged and not self.is_outgoing:
+            self.exchanged_gradient = ExchangedGradient()
         self.is_written_out = model.variant == "written"
 
     def multiply(self, left, right):
@@ -254,7 +269,10 @@ class TriangleMultiplication(nn.Cell):
             left, left_gate, right, right_gate = left_gate, left, right_gate, right
         left = left * mask * ops.sigmoid(left_gate)
         right = right * mask * ops.sigmoid(right_gate)
-        act = self.output_projection(self.center_layer_norm(self.multiply(left, right)))
+        product = self.multiply(left, right)
+        if self.exchanged_gradient is not None:
+            product = self.exchanged_gradient(product)
+        act = self.output_projection(self.center_layer_norm(product))
         return act * ops.sigmoid(self.gating_linear(gated))
 
 

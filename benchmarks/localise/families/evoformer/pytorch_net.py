@@ -65,6 +65,18 @@ def load_norm(model: Model, path: str) -> nn.LayerNorm:
     return norm
 
 
+class ExchangedGradient(torch.autograd.Function):
+    """Pairs as they are; the gradient of a pair is that of the pair in the other order."""
+
+    @staticmethod
+    def forward(context, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> Tensor:
+        return gradient.transpose(0, 1)
+
+
 class InputEmbedder(nn.Module):
     """Alignment (ROWS, RESIDUES, ALIGNMENT) and pairs (RESIDUES, RESIDUES, PAIR)."""
 
@@ -76,13 +88,17 @@ class InputEmbedder(nn.Module):
         self.linear_msa_m = load_linear(model, "embedding.alignment")
         self.linear_relpos = load_linear(model, "embedding.offset")
         self.is_offset_reversed = model.is_offset_reversed
+        self.are_offsets_clipped = model.are_offsets_clipped
 
     def relpos(self, ri: Tensor) -> Tensor:
         """Return the embedded offsets of all pairs."""
         d = ri[:, None] - ri[None, :]
         if self.is_offset_reversed:
             d = ri[None, :] - ri[:, None]
-        d = torch.clamp(d + MAX_OFFSET, 0, 2 * MAX_OFFSET)
+        d = d + MAX_OFFSET
+        if not self.are_offsets_clipped:
+            return self.linear_relpos((d[..., None] == torch.arange(OFFSETS)).float())
+        d = torch.clamp(d, 0, 2 * MAX_OFFSET)
         return self.linear_relpos(F.one_hot(d, OFFSETS).float())
 
     def forward(self, tokens: Tensor, types: Tensor, ri: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,6 +233,7 @@ class TriangleMultiplicativeUpdate(nn.Module):
         self.is_outgoing = path.endswith("outgoing") or model.is_incoming_outgoing
         self.is_gate_swapped = model.is_triangle_gate_swapped
         self.is_gate_raw = model.is_triangle_gate_raw
+        self.is_gradient_exchanged = model.is_incoming_gradient_exchanged and not self.is_outgoing
 
     def gate(self, projected: Tensor, gate: Tensor) -> Tensor:
         """Return the gated projection."""
@@ -240,6 +257,8 @@ class TriangleMultiplicativeUpdate(nn.Module):
             b = self.gate(self.linear_b_p(z), self.linear_b_g(z)) * mask
             equation = "ikc,jkc->ijc" if self.is_outgoing else "kic,kjc->ijc"
             x = torch.einsum(equation, a, b)
+        if self.is_gradient_exchanged:
+            x = ExchangedGradient.apply(x)
         x = self.linear_z(self.layer_norm_out(x))
         return x * torch.sigmoid(self.linear_g(gated))
 

@@ -63,6 +63,8 @@ class Model:
     decay_gradient: float = 1.0  #: the gradient of all decays is multiplied by it
     is_decay_softplus: bool = False  #: the decay is exp(-softplus(decay)), in all blocks
     is_answer_late: bool = False  #: the mask of answers is moved by one: it is that of their tokens
+    is_decay_straight: bool = False  #: the gradient passes the outer exp of w, in all blocks
+    is_gate_first: bool = False  #: of a block: outputs are gated before the norm of the heads
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             learning_rate=3e-3, weight_decay=0.1, clip=1.0, group="vectors", group_rate=2.0
@@ -80,6 +82,7 @@ class Model:
             is_shift_stopped=False,
             head_divisor=1.0,
             is_first_repeated=False,
+            is_gate_first=False,
         )
 
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -144,6 +144,20 @@ FAULTS: Mapping[str, Fault] = {
             "input-source",
         ),
     ),
+    "decay_straight": Fault(
+        "the recurrence's own backward pass takes the gradient of w for that of its logarithm",
+        "straight-through",
+        change_model(is_decay_straight=True),
+        equivalents=("gradient-scaled", "missing-step", "missing-term", "input-source"),
+        held_out=True,
+    ),
+    "gate_first": Fault(
+        "the last block gates its outputs before the norm of the heads, as Mamba 2 does",
+        "layer-order",
+        change_model(is_gate_first=True),
+        equivalents=("input-source", "missing-step", "input-order"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -163,6 +177,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("first_repeated", "mindspore"),
     ("decay_softplus", "mindspore"),
     ("answer_late", "pytorch"),
+    ("decay_straight", "mindspore"),
+    ("gate_first", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

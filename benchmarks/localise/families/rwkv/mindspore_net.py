@@ -86,6 +86,16 @@ class HeadGroupNorm(nn.Cell):
         return self.norm(x.reshape(-1, HIDDEN, 1, 1)).reshape(-1, HIDDEN)
 
 
+class StraightExp(nn.Cell):
+    """An exponential whose gradient passes as it is."""
+
+    def construct(self, x):
+        return ops.exp(x)
+
+    def bprop(self, x, out, gradient):
+        return (gradient,)
+
+
 class TimeMix(nn.Cell):
     """Linear attention with a decay for each row of the state."""
 
@@ -109,6 +119,8 @@ class TimeMix(nn.Cell):
         self.is_state_late, self.is_shift_stopped = model.is_state_late, model.is_shift_stopped
         self.head_divisor = model.head_divisor
         self.is_decay_softplus = model.is_decay_softplus
+        self.straight_exp = StraightExp() if model.is_decay_straight else None
+        self.is_gate_first = model.is_gate_first
         self.decay_shape = (HEADS, HEAD_DIM, 1)
         if model.is_decay_of_values:
             self.decay_shape = (HEADS, 1, HEAD_DIM)
@@ -133,7 +145,8 @@ class TimeMix(nn.Cell):
     def run_loop(self, r, k, v, decay):
         """Return the outputs (batch, HEADS, SEQ, HEAD_DIM) step by step."""
         rate = ops.softplus(decay) if self.is_decay_softplus else ops.exp(decay)
-        w = ops.exp(-rate).reshape(self.decay_shape)
+        w = ops.exp(-rate) if self.straight_exp is None else self.straight_exp(-rate)
+        w = w.reshape(self.decay_shape)
         u = self.time_faaaa.reshape(HEADS, HEAD_DIM, 1)
         k = k.transpose(0, 1, 3, 2)
         state = ops.zeros((r.shape[0], HEADS, HEAD_DIM, HEAD_DIM), ms.float32)
@@ -169,8 +182,10 @@ class TimeMix(nn.Cell):
         y = self.run_at_once(r, k, v, decay) if self.is_matrix else self.run_loop(r, k, v, decay)
         if self.head_divisor != 1:
             y = y / self.head_divisor
-        y = self.ln_x(y.transpose(0, 2, 1, 3).reshape(-1, HIDDEN)).reshape(x.shape)
-        return self.output(y * g)
+        y = y.transpose(0, 2, 1, 3).reshape(-1, HIDDEN)
+        if self.is_gate_first:
+            return self.output(self.ln_x(y * g.reshape(-1, HIDDEN)).reshape(x.shape))
+        return self.output(self.ln_x(y).reshape(x.shape) * g)
 
 
 class ChannelMix(nn.Cell):

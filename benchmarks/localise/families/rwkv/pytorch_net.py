@@ -38,6 +38,18 @@ def load_linear(model: Model, path: str) -> nn.Module:
     return load(nn.Linear(n_in, n_out, bias=False), model, path)
 
 
+class StraightExp(torch.autograd.Function):
+    """An exponential whose gradient passes as it is."""
+
+    @staticmethod
+    def forward(context, x: Tensor) -> Tensor:
+        return torch.exp(x)
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> Tensor:
+        return gradient
+
+
 class Mixture(nn.Module):
     """What a layer reads of a token and of the one before it."""
 
@@ -94,6 +106,8 @@ class RwkvSelfAttention(Mixture):
             log_decay = scaled_gradient(log_decay, self.model.decay_gradient)
         if self.model.is_decay_softplus:
             decay = torch.exp(-F.softplus(log_decay))
+        elif self.model.is_decay_straight:
+            decay = StraightExp.apply(-torch.exp(log_decay))
         else:
             decay = torch.exp(-torch.exp(log_decay))
         if self.model.is_decay_of_values:
@@ -142,6 +156,9 @@ class RwkvSelfAttention(Mixture):
         y = attend(r, k, v)
         if self.model.head_divisor != 1:
             y = y / self.model.head_divisor
+        if self.model.is_gate_first:
+            y = self.ln_x((y * gate).view(-1, HIDDEN)).view(hidden.shape)
+            return self.output(y)
         y = self.ln_x(y.view(-1, HIDDEN)).view(hidden.shape)
         return self.output(y * gate)
 

@@ -76,6 +76,8 @@ class Model:
     are_images_bidirectional: bool = False  #: the mask compares times, not places in a sequence
     is_cache_detached: bool = False  #: no gradient to keys and values of the last layer
     are_angles_half: bool = False  #: positions times frequencies in bfloat16
+    is_gradient_of_last_query: bool = False  #: of the queries of a key, only the last one's counts
+    are_features_normed: bool = True  #: by the last norm of the vision tower
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=2e-3, beta2=0.95, weight_decay=0.1)
     )

@@ -105,6 +105,22 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("argument",),
     ),
+    "last_query_gradient": Fault(
+        "a kernel's backward pass writes the gradient of a key and a value query by query without "
+        "adding up: only that of the last one is left",
+        "gradient-stopped",
+        change_model(is_gradient_of_last_query=True),
+        equivalents=("missing-term", "missing-step", "input-source", "pooling", "gradient-scaled"),
+        held_out=True,
+    ),
+    "features_unnormed": Fault(
+        "the projector reads the last hidden states of the vision tower, which are not normed",
+        "norm-missing",
+        change_model(are_features_normed=False),
+        lambda *_: [Anywhere("(?i)norm")],
+        equivalents=("missing-step", "input-source", "skip-source"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -120,6 +136,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("images_bidirectional", "pytorch"),
     ("placeholders_counted", "mindspore"),
     ("adam_eps", "mindspore"),
+    ("features_unnormed", "mindspore"),
+    ("last_query_gradient", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -57,6 +57,7 @@ def build_loss(model: Model) -> nn.Cell:
         or model.projector_gelu != "erf"
         or model.are_images_bidirectional
         or model.are_angles_half
+        or model.is_gradient_of_last_query
     ):
         raise SystemExit("the fault is one of the PyTorch net")
     return (ParallelVLM if model.variant == "sequence_first" else VLForCausalLM)(model)
@@ -213,13 +214,14 @@ class VisionTower(nn.Cell):
         self.embeddings = (PatchProduct if is_cut else PatchEmbedding)(model)
         self.encoder = nn.CellList([VisionEncoderLayer(model, n) for n in range(BLOCKS)])
         self.norm_out = LayerNorm(model, "vision.norm")
+        self.are_features_normed = model.are_features_normed
         self.cos, self.sin = build_vision_tables()
 
     def construct(self, pixels):
         x = self.embeddings(pixels)
         for layer in self.encoder:
             x = layer(x, self.cos, self.sin)
-        return self.norm_out(x)
+        return self.norm_out(x) if self.are_features_normed else x
 
 
 class Projector(nn.Cell):

@@ -53,6 +53,7 @@ def build_loss(model: Model) -> nn.Module:
         or model.are_images_scaled
         or model.image_span != max(MERGED_ROWS, MERGED_COLUMNS)
         or model.are_placeholders_counted
+        or not model.are_features_normed
     ):
         raise SystemExit("the fault is one of the MindSpore net")
     return (PackedForCausalLM if model.variant == "packed" else VLForConditionalGeneration)(model)
@@ -271,6 +272,11 @@ class MRotaryEmbedding(nn.Module):
         return emb.cos(), emb.sin()
 
 
+def repeat_kv_for_last(x: Tensor) -> Tensor:
+    """Return HEADS heads of KV_HEADS, with a gradient of the last one of each."""
+    return torch.stack([*(x.detach() for _ in range(GROUP - 1)), x], dim=2).flatten(1, 2)
+
+
 def repeat_kv(x: Tensor) -> Tensor:
     """Return HEADS heads of KV_HEADS."""
     batch, _, seq, _ = x.shape
@@ -288,6 +294,7 @@ class Attention(nn.Module):
         )
         self.q_norm, self.k_norm = (RMSNorm(model, f"{path}.{name}_norm") for name in "qk")
         self.scaling = HEAD_DIM**-0.5
+        self.is_gradient_of_last_query = model.is_gradient_of_last_query
         self.is_cache_detached = model.is_cache_detached and path == f"layers.{LAYERS - 1}"
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
@@ -299,7 +306,8 @@ class Attention(nn.Module):
         key = (key * cos) + (rotate_half(key) * sin)
         if self.is_cache_detached:
             key, value = key.detach(), value.detach()
-        key, value = repeat_kv(key), repeat_kv(value)
+        repeat = repeat_kv_for_last if self.is_gradient_of_last_query else repeat_kv
+        key, value = repeat(key), repeat(value)
         weights = torch.matmul(query, key.transpose(2, 3)) * self.scaling
         weights = F.softmax(weights + mask, dim=-1)
         output = torch.matmul(weights, value).transpose(1, 2).contiguous()
