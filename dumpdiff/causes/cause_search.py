@@ -9,6 +9,7 @@ import numpy as np
 
 from ..model.finding import Cause, Finding
 from ..model.formatting import format_number
+from ..model.trace import BACKWARD
 from .fault_case import FaultCase, compute_residual
 from .hypothesis import Candidate, Hypothesis, Statement
 
@@ -107,7 +108,7 @@ def search_causes(
                 grade += _ODD_NUMBER_STEPS
             evidence_rank = (not explanation.is_checked, grade, not candidate.is_evident)
             # a gradient that one side lacks is likelier than one that the other side adds twice
-            has_factor = "factor" in candidate.parameters
+            has_factor = case.phase == BACKWARD and "factor" in candidate.parameters
             rank = (*evidence_rank, explanation.hypothesis_order, has_factor, case_order)
             side, text, parameters = _make_statement(case, candidate, explanation.residual)
             cause = Cause(explanation.cause_name, text, explanation.residual, parameters)

@@ -49,8 +49,8 @@ _MAX_RESIDUAL_RATIO = 10
 #: Share of the error of a finding that may be left if the region is run with the inner value that
 #: explains it: noise is amplified on the way.
 _MAX_INNER_SHARE = 0.1
-#: The same where other values lead to the end of the region as well: most of it.
-_MAX_PARTIAL_SHARE = 0.5
+#: The same where other values lead to the end of the region as well: it makes a part of the error.
+_MAX_PARTIAL_SHARE = 0.9
 #: Pairs of a region, the nearest to agreement, whose own regions are run again with a change.
 _MAX_COMPOSITE_PAIRS = 2
 #: The cause that says that both sides apply one step at different places.
@@ -285,7 +285,7 @@ def leads_to_difference(
     two sides compute different things from here on, and what explains the inner values is no cause:
     1.702 x and x / sqrt(2) are each other's multiples, and then one side takes a sigmoid and the
     other one an error function. Where other values of the region lead to its end as well, it must
-    make most of the difference. If it cannot be decided, because the operators cannot be run, the
+    make a part of the difference. If it cannot be decided, because the operators cannot be run, the
     answer is not ``is_proved``.
     """
     region = finding_case.long_region if is_proved else finding_case.region

@@ -104,7 +104,6 @@ FAULTS: Mapping[str, Fault] = {
         "for it: only the layers themselves pass one on",
         "gradient-stopped",
         change_model(is_carried_stopped=True),
-        held_out=True,
         equivalents=("missing-term",),
     ),
     "gate_first": Fault(
@@ -112,7 +111,6 @@ FAULTS: Mapping[str, Fault] = {
         "the second one",
         "gate-up-swapped",
         change_model(is_gate_first=True),
-        held_out=True,
         equivalents=("gate-order", "input-order", "input-source", "split-order", "weight-swapped"),
     ),
 }

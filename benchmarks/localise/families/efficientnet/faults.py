@@ -121,7 +121,6 @@ FAULTS: Mapping[str, Fault] = {
         "residual-scale",
         change_model(drop_rate=0.2),
         _claim_first_branch,
-        held_out=True,
         equivalents=("constant-factor", "scale", "dropout", "missing-step"),
     ),
     "first_skip_missing": Fault(
@@ -129,7 +128,6 @@ FAULTS: Mapping[str, Fault] = {
         "1",
         "skip-missing",
         change_model(is_first_skip_missing=True),
-        held_out=True,
         equivalents=("missing-term", "missing-step", "input-source"),
     ),
 }

@@ -120,7 +120,6 @@ FAULTS: Mapping[str, Fault] = {
         "activation-kind",
         change_model(density_activation="relu"),
         lambda *_: [Anywhere("(?i)relu|softplus|maximum|clamp")],
-        held_out=True,
         equivalents=("missing-step", "clamp"),
     ),
     "gradient_by_distance": Fault(
@@ -129,7 +128,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(is_gradient_by_distance=True),
         lambda *_: [Anywhere("(?i)row|sample|point|distance|depth|each|element|z_vals")],
-        held_out=True,
         equivalents=("missing-step", "input-source"),
     ),
 }

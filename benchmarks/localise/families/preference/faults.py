@@ -123,7 +123,6 @@ FAULTS: Mapping[str, Fault] = {
         "zeroed",
         _reset_down_adapters,
         lambda *_: [Anywhere("filled with 0|all zeros|zero")],
-        held_out=True,
         equivalents=("missing-term",),
     ),
     "prompt_trained": Fault(
@@ -131,7 +130,6 @@ FAULTS: Mapping[str, Fault] = {
         "prompts are masked",
         "ignore-index",
         change_model(is_prompt_trained=True),
-        held_out=True,
         equivalents=(
             "mask-missing",
             "mask-kind",

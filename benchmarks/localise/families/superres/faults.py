@@ -100,7 +100,6 @@ FAULTS: Mapping[str, Fault] = {
         "the network without training reads colors as they are, without its mean and deviation",
         "missing-step",
         change_model(are_features_normed=False),
-        held_out=True,
         equivalents=("missing-term", "norm-missing", "input-source", "constant-offset", "scale"),
     ),
     "skip_detached": Fault(
@@ -108,7 +107,6 @@ FAULTS: Mapping[str, Fault] = {
         "through the groups",
         "gradient-stopped",
         change_model(is_skip_detached=True),
-        held_out=True,
         equivalents=("missing-term",),
     ),
 }

@@ -105,7 +105,6 @@ FAULTS: Mapping[str, Fault] = {
         "targets are mixed with the share of the other clip for the own one, clips as they should",
         "loss-target",
         change_model(are_shares_exchanged=True),
-        held_out=True,
         equivalents=(
             "input-order",
             "input-source",
@@ -121,7 +120,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(query_gradient=HEAD_DIM**0.5),
         lambda faulty, clean: [Ratio(faulty.query_gradient / clean.query_gradient)],
-        held_out=True,
         equivalents=("scale", "constant-factor"),
     ),
 }
