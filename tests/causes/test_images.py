@@ -16,7 +16,7 @@ import dumpdiff
     [
         ("shuffled", {"axes-swapped"}, "2 x 2 pixels in the other order of channel and offset"),
         ("bare", {"affine-missing", "missing-step"}, "Tensor.__mul__.1.forward"),
-        ("judged", {"missing-step"}, "without sigmoid at all 2 places"),
+        ("judged", {"activation-kind", "missing-step"}, "no activation in place of sigmoid"),
     ],
 )
 def test_the_difference_is_named(
