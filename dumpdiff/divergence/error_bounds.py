@@ -17,6 +17,7 @@ from ..graph import Flow
 from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import MASK_MAGNITUDE
 from ..model.int_lists import IntLists
+from ..model.trace import BACKWARD
 from ..rulebook import Rules
 from .joint_graph import GraphSide, JointGraph
 
@@ -43,6 +44,7 @@ SCALING_KINDS = frozenset({"mul", "div"})
 _MASKING_KINDS = frozenset({"abs", "relu"})
 #: Relative error of the sum of squares of a mask, by float32 sums and six printed digits.
 _SQUARE_ERROR = 1e-5
+_SOFTMAX_KINDS = frozenset({"softmax"})
 #: Kinds that square each element, and the condition number of a square: |x f'(x) / f(x)|.
 _SQUARE_KINDS = frozenset({"square", "pow"})
 _SQUARE = 2.0
@@ -391,8 +393,24 @@ def _add_terms(graph: JointGraph, side: GraphSide) -> Floats:
     is_broadcast = is_product & _flag_broadcast_gradients(side)
     for node in np.flatnonzero(is_broadcast).tolist():
         totals[node] = _add_broadcast_terms(side, int(side.classes[node]), int(producers[node]))
+    for node in np.flatnonzero(_flag_kinds(side, _SOFTMAX_KINDS)[producers]).tolist():
+        totals[node] = _multiply_probabilities(side, int(producers[node]))
     _add_terms_of_sums(totals, graph, side, is_sum)
     return totals
+
+
+def _multiply_probabilities(side: GraphSide, op: int) -> float:
+    """Return what the terms of a softmax's gradient y (dy - sum(dy y)) are without the sum.
+
+    The sum takes away what is the same for all elements of a row: nothing but rounding is left if
+    all values that the probabilities weigh are equal. NaN for what is no gradient.
+    """
+    flow = side.flow
+    call = int(flow.calls[op])
+    factors = [*flow.operands[op], *(flow.writes[call] if call >= 0 else ())]
+    if flow.phases[op] != BACKWARD or len(factors) < 2:
+        return math.nan
+    return float(np.prod(side.rms[factors[:2]]))
 
 
 def _add_terms_of_sums(totals: Floats, graph: JointGraph, side: GraphSide, is_sum: Flags) -> None:
