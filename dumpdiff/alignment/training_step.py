@@ -50,6 +50,8 @@ def _infer_more_gradients(side: PreparedSide, others: Gradients, partners: Ints)
 
     ``partners``: class on this side of each class of the other side, -1 if it has none.
     """
+    if side.flow.records_calls:
+        return side
     own = side.gradients.by_value
     known_gradients = {
         int(partners[value]): int(partners[gradient])
@@ -58,7 +60,7 @@ def _infer_more_gradients(side: PreparedSide, others: Gradients, partners: Ints)
         and int(partners[value]) not in own
         and value not in others.repeats
     }
-    if not known_gradients or side.flow.records_calls:
+    if not known_gradients:
         return side
     inferred = find_gradients(side.flow, side.kinds, known_gradients)
     new_gradients = {

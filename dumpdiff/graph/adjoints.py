@@ -136,6 +136,9 @@ def collect_recorded_gradients(flow: Flow) -> Gradients:
         if _is_share(flow, gradient_calls, own_gradient):
             del gradient_of[value]
     has_several_readers = _count_forward_readers(flow) > 1
+    # an op that adds zeros writes what it reads: its gradient is that of one reader
+    for value in np.flatnonzero(has_several_readers & (flow.producers < 0)).tolist():
+        gradient_of.pop(value, None)
     for value, gradient in np.stack(flow.named_gradients, axis=1).tolist():
         if has_several_readers[value]:
             gradient_of[value] = gradient  # any other one is that of one reader
