@@ -225,7 +225,7 @@ def _find_remaining_gradients(
         if names[parameter] and naming_partners[gradient] < 0:
             lengths = _get_lengths(naming_flow, gradient)
             parameters_of_shape.setdefault(lengths, []).append(parameter)
-            for merged_lengths in _merge_axes(naming_flow, gradient):
+            for merged_lengths in _merge_axes(_get_shape(naming_flow, gradient)):
                 parameters_of_merged_shape.setdefault(merged_lengths, []).append(parameter)
     pairs = []
     for lengths, results in results_of_shape.items():
@@ -258,12 +258,12 @@ def _get_lengths(flow: Flow, value: int) -> tuple[int, ...]:
     return tuple(sorted(drop_unit_axes(_get_shape(flow, value))))
 
 
-def _merge_axes(flow: Flow, value: int) -> set[tuple[int, ...]]:
-    """Return the lengths, in ascending order, to which neighboring axes of a value can be merged.
+def _merge_axes(shape: tuple[int, ...]) -> set[tuple[int, ...]]:
+    """Return the lengths, in ascending order, to which neighboring axes can be merged.
 
     At least two are left.
     """
-    shape = drop_unit_axes(_get_shape(flow, value))
+    shape = drop_unit_axes(shape)
     if len(shape) > _MAX_MERGED_AXES:
         return set()
     merged: set[tuple[int, ...]] = set()

@@ -20,6 +20,14 @@ from dumpdiff import read
 from dumpdiff.alignment.anchors import pair_losses
 from dumpdiff.alignment.losses import find_loss, find_unscaled_losses
 from dumpdiff.graph import build_flow
+from dumpdiff.model.trace import (
+    BACKWARD,
+    FORWARD,
+    Source,
+    Trace,
+    build_op_table,
+    build_tensor_table,
+)
 
 #: The target's loss: the mean of the log-likelihoods, plus a term for smoothed labels.
 SUM = "Default/n-WithLoss/n-TinyLlama/layers-CellList/0-Block/input_norm-RMSNorm/Add-op30"
@@ -63,6 +71,36 @@ def find_losses(trace):
 def test_the_loss_is_the_only_scalar_that_no_forward_op_reads(trace, name_of_dump, name):
     flow = build_flow(trace(name_of_dump))
     assert find_loss(flow) == find_value(flow, name, "output.0")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_several_scalars_it_is_the_one_that_the_backward_pass_starts_from(first):
+    """Terms may be joined by an op that no record shows."""
+    calls = [0, 1, first, 1 - first]
+    ops = build_op_table(
+        {
+            "name": [f"Tensor.mean.{call}" for call in calls],
+            "kind": ["Tensor.mean"] * 4,
+            "level": ["op"] * 4,
+            "phase": [FORWARD] * 2 + [BACKWARD] * 2,
+            "forward": [-1, -1, first, 1 - first],
+        }
+    )
+    numbers = [3.0, 5.0, 7.0, 11.0, 1.0, 13.0, 0.5, 17.0]
+    slots = ["input.0", "output.0"] * 4
+    tensors = build_tensor_table(
+        {
+            "op": [0, 0, 1, 1, 2, 2, 3, 3],
+            "slot": slots,
+            "slot_kind": [slot.partition(".")[0] for slot in slots],
+            "dtype": ["float32"] * 8,
+            "shape": [(8,), (), (8,), (), (), (8,), (), (8,)],
+            "size": [8, 1, 8, 1, 1, 8, 1, 8],
+            **dict.fromkeys(("max", "min", "mean", "norm"), numbers),
+        }
+    )
+    flow = build_flow(Trace(Source("/dump", "msprobe", "", "pytorch"), ops, tensors))
+    assert find_loss(flow) == flow.tensor_class[1 + 2 * first]
 
 
 def test_a_loss_that_is_asked_whether_it_is_finite_is_one(dump):

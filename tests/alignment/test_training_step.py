@@ -21,7 +21,11 @@ from traces import (
 
 from dumpdiff import read
 from dumpdiff.alignment import anchors
-from dumpdiff.alignment.training_step import pair_by_update, pair_remaining_gradients
+from dumpdiff.alignment.training_step import (
+    _merge_axes,
+    pair_by_update,
+    pair_remaining_gradients,
+)
 from dumpdiff.graph import Gradients, build_flow, find_gradients, find_updates
 from dumpdiff.model.trace import BACKWARD, FORWARD
 
@@ -127,6 +131,19 @@ class TestRemainingGradient:
         target = Gradients({other_weight: result} if is_known else {}, {})
         pair_remaining_gradients(matching, target, Gradients({biases[1]: gradient}, {}))
         assert matching.classes_t[result] == (-1 if is_known else gradient)
+
+
+@pytest.mark.parametrize(
+    ("shape", "merged"),
+    [
+        ((14, 16, 3), {(14, 48), (3, 224)}),
+        ((16, 14, 3), {(16, 42), (3, 224)}),
+        ((1, 8, 1, 4), set()),
+    ],
+)
+def test_neighboring_axes_of_a_gradient_may_be_merged(shape, merged):
+    """Two are left at least, and axes of one place do not count."""
+    assert _merge_axes(shape) == merged
 
 
 def find_parameter(flow, name):

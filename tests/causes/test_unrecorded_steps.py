@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from traces import compare_traces, find_tensor, find_value
 
@@ -12,6 +13,7 @@ import dumpdiff
 from dumpdiff import Finding
 from dumpdiff.causes.comparison_index import ComparisonIndex
 from dumpdiff.causes.region_builder import build_region
+from dumpdiff.causes.unrecorded_ops import UnrecordedSource, find_unrecorded_op
 
 Explain = Callable[[str, bool], Finding]
 
@@ -108,3 +110,20 @@ def test_a_mask_that_is_left_out_in_calls_of_another_order(
     unmasked_ops, masked_ops = reversed(ops) if is_mirrored else ops
     assert unmasked_ops == ("Torch.softmax.0.forward",)
     assert masked_ops == ("Tensor.masked_fill.3.forward", "Torch.softmax.3.forward")
+
+
+def test_joined_parts_are_found_in_whatever_order_they_are() -> None:
+    """As positions of patches in a row of pixels, behind that of the class token."""
+    rng = np.random.default_rng(8)
+    class_token, image, other = (rng.standard_normal(shape) for shape in ((9,), (9, 2, 3), (12,)))
+    patches = image.reshape(9, 6).T
+    output = np.concatenate([class_token[None], patches])
+    sources = [
+        UnrecordedSource(number, array.size, lambda array=array: array)
+        for number, array in enumerate((other, image, class_token))
+    ]
+    op = find_unrecorded_op(sources, output, 1e-6)
+    assert op is not None
+    assert (op.kind, [value for value, _ in op.inputs]) == ("concat", [1, 2])
+    joined = np.concatenate([array.reshape(-1) for _, array in op.inputs])
+    np.testing.assert_array_equal(joined[op.places].reshape(output.shape), output)

@@ -142,6 +142,20 @@ class TestCancellation:
         assert factor == pytest.approx(terms / flow.rms[kernel_gradient])
         assert factor > 100
 
+    def test_the_sum_in_a_softmax_takes_away_what_all_its_elements_share(self, trace):
+        call, record = "Functional.softmax.1.forward", "Functional.softmax.1.backward"
+        rows = find_tensors_like(trace("pt_none"), record, "output.0")
+        norm = 1e-6 * trace("pt_none").tensors["norm"].iat[rows[0]]
+        close = edit_tensors(trace("pt_none"), rows, norm=norm)
+        graph, _ = classify_traces(close, close)
+        flow = graph.comparison.alignment.target
+        probabilities = find_value(flow, call, "output.0")
+        given, result = (find_value(flow, record, slot) for slot in ("input.0", "output.0"))
+        factor = compute_cancellation(graph)[graph.target_nodes[result]]
+        terms = flow.rms[given] * flow.rms[probabilities]
+        assert factor == pytest.approx(terms / flow.rms[result])
+        assert factor > 1e4
+
     def test_only_sums_cancel(self, trace):
         graph, _ = classify_traces(trace("pt_none"), trace("pt_none"))
         factors = compute_cancellation(graph)

@@ -2,6 +2,7 @@
 
 from itertools import chain
 
+import numpy as np
 import pytest
 from traces import align_traces, find_value, load_shipped_rules
 
@@ -180,10 +181,11 @@ def test_a_bias_that_a_module_returns_has_the_gradient_of_its_backward_record():
     assert find_gradients(side, ["linear", "linear"]).by_value[bias] == gradient
 
 
-def build_side(calls, parameter):
-    """Return the flow of calls (phase, kind, inputs, output) in graph mode.
+def build_side(calls, parameter=0.0, forward_calls=()):
+    """Return the flow of calls (phase, kind, inputs, outputs).
 
     Every tensor is a matrix, given by a number that identifies it; ``parameter`` is one of them.
+    Without the ``forward_calls`` of all calls, it is one of graph mode.
     """
     ops = build_op_table(
         {
@@ -191,12 +193,13 @@ def build_side(calls, parameter):
             "kind": [kind for _, kind, *_ in calls],
             "level": ["op"] * len(calls),
             "phase": [phase for phase, *_ in calls],
+            "forward": list(forward_calls) or [-1] * len(calls),
         }
     )
     rows = [
         (op, f"{kind}.{n}", kind, number)
-        for op, (*_, inputs, output) in enumerate(calls)
-        for kind, numbers in (("input", inputs), ("output", [output]))
+        for op, (*_, inputs, outputs) in enumerate(calls)
+        for kind, numbers in (("input", inputs), ("output", np.atleast_1d(outputs).tolist()))
         for n, number in enumerate(numbers)
     ]
     op_column, slots, slot_kinds, numbers = map(list, zip(*rows, strict=True))
@@ -252,3 +255,41 @@ def test_the_gradient_of_what_is_computed_once_and_differentiated_twice_is_the_s
     )
     gradient = compute_gradients(side).by_value[side.tensor_class[0]]
     assert gradient == find_value(side, "op9", "output.0")
+
+
+class TestKnownGradients:
+    """What the other side knows is taken over."""
+
+    CALLS = ((FORWARD, "Log", [3.0], 5.0), (BACKWARD, "Div", [7.0, 3.0], 11.0))
+
+    def test_gradients_follow_from_a_known_one(self):
+        side = build_side(self.CALLS)
+        x, y, gradient, result = side.tensor_class[[0, 1, 2, 4]].tolist()
+        assert find_gradients(side, ["log", "div"]).by_value == {}
+        assert find_gradients(side, ["log", "div"], {y: gradient}).by_value[x] == result
+
+    def test_the_gradient_of_a_parameter_is_what_its_terms_are_added_up_to(self):
+        side = build_side([*self.CALLS, (BACKWARD, "AddN", [11.0, 13.0], 24.0)], parameter=3.0)
+        x, y, gradient = side.tensor_class[[0, 1, 2]].tolist()
+        gradients = find_gradients(side, ["log", "div", "add"], {y: gradient})
+        assert gradients.by_value[x] == find_value(side, "op2", "output.0")
+
+
+def test_what_flows_back_to_the_state_of_a_cell_is_a_share():
+    """The output of the cell is computed from its state, inside of the op."""
+    side = build_side([(FORWARD, "LSTMCell", [3.0, 5.0], [7.0, 11.0])])
+    output, state = (find_value(side, "op0", f"output.{n}") for n in range(2))
+    assert set(find_gradients(side, ["lstm"]).repeats) == {state}
+    assert output != state
+
+
+@pytest.mark.parametrize("n_readers", [1, 2])
+def test_an_op_that_adds_zeros_has_the_gradient_of_one_reader(n_readers):
+    given, gradient = 3.0, 13.0
+    readers = [(FORWARD, "Mul", [given, 5.0 + n], 17.0 + 4 * n) for n in range(n_readers - 1)]
+    calls = [(FORWARD, "Add", [given, 0.0], given), *readers, (BACKWARD, "Add", [gradient], 29.0)]
+    side = build_side(calls, forward_calls=[-1] * n_readers + [0])
+    value = int(side.tensor_class[0])
+    assert value == find_value(side, "op0", "output.0")
+    by_value = find_gradients(side, ["add", *["mul"] * (n_readers - 1), "add"]).by_value
+    assert (value in by_value) == (n_readers == 1)
