@@ -453,8 +453,8 @@ def _make_permutation_candidate(
     )
 
 
-def _describe_exchange(name: str, lengths: tuple[int, int]) -> str:
-    return f"{name} read with axes {lengths[0]} and {lengths[1]} exchanged"
+def _describe_exchange(axis_name: str, lengths: tuple[int, int]) -> str:
+    return f"{axis_name} read with axes {lengths[0]} and {lengths[1]} exchanged"
 
 
 def _is_of_heads(case: FaultCase) -> bool:
