@@ -49,8 +49,6 @@ _MAX_RESIDUAL_RATIO = 10
 #: Share of the error of a finding that may be left if the region is run with the inner value that
 #: explains it: noise is amplified on the way.
 _MAX_INNER_SHARE = 0.1
-#: The same where other values lead to the end of the region as well: it makes a part of the error.
-_MAX_PARTIAL_SHARE = 0.9
 #: Pairs of a region, the nearest to agreement, whose own regions are run again with a change.
 _MAX_COMPOSITE_PAIRS = 2
 #: The cause that says that both sides apply one step at different places.
@@ -284,9 +282,8 @@ def leads_to_difference(
     The faithful side's operators between the two are run with it. If they give something else, the
     two sides compute different things from here on, and what explains the inner values is no cause:
     1.702 x and x / sqrt(2) are each other's multiples, and then one side takes a sigmoid and the
-    other one an error function. Where other values of the region lead to its end as well, it must
-    make a part of the difference. If it cannot be decided, because the operators cannot be run, the
-    answer is not ``is_proved``.
+    other one an error function. If it cannot be decided, because the operators cannot be run, or
+    other values of the region lead to its end as well, the answer is not ``is_proved``.
     """
     region = finding_case.long_region if is_proved else finding_case.region
     value = inner_pair.classes[0 if inner_case.faithful_side == "target" else 1]
@@ -295,6 +292,8 @@ def leads_to_difference(
         return not is_proved
     if region.unchanged is None or not finding_case.matches_faithful(region.unchanged):
         return not is_proved
+    if not is_proved and not region.is_bottleneck(numbers[0]):
+        return True
     output = region.steps[numbers[0]].output
     is_found, order = find_order(output, inner_case.faithful)
     if not is_found:
@@ -307,9 +306,7 @@ def leads_to_difference(
     if result is None:
         return not is_proved
     residual = compute_residual(result, finding_case.faulty)
-    is_only_way = is_proved or region.is_bottleneck(numbers[0])
-    max_share = _MAX_INNER_SHARE if is_only_way else _MAX_PARTIAL_SHARE
-    return residual <= max(finding_case.limit, max_share * finding_case.error)
+    return residual <= max(finding_case.limit, _MAX_INNER_SHARE * finding_case.error)
 
 
 def _format_exclusions(search: CauseSearch) -> str:
