@@ -225,7 +225,7 @@ def _find_remaining_gradients(
         if names[parameter] and naming_partners[gradient] < 0:
             lengths = _get_lengths(naming_flow, gradient)
             parameters_of_shape.setdefault(lengths, []).append(parameter)
-            for merged_lengths in _merge_axes(_get_shape(naming_flow, gradient)):
+            for merged_lengths in _merge_axes(naming_flow.shapes[gradient] or ()):
                 parameters_of_merged_shape.setdefault(merged_lengths, []).append(parameter)
     pairs = []
     for lengths, results in results_of_shape.items():
@@ -248,14 +248,9 @@ def _is_read_backward(flow: Flow, value: int) -> bool:
     )
 
 
-def _get_shape(flow: Flow, value: int) -> tuple[int, ...]:
-    shape: tuple[int, ...] = flow.tensors["shape"].iat[int(flow.list_column("tensor")[value])]
-    return shape
-
-
 def _get_lengths(flow: Flow, value: int) -> tuple[int, ...]:
     """Return the lengths of the axes of a value in ascending order: it may be transposed."""
-    return tuple(sorted(drop_unit_axes(_get_shape(flow, value))))
+    return tuple(sorted(drop_unit_axes(flow.shapes[value] or ())))
 
 
 def _merge_axes(shape: tuple[int, ...]) -> set[tuple[int, ...]]:

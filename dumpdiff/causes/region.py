@@ -127,12 +127,16 @@ class Region:
             own_costs.append(n_elements)
         costs = []
         for number in range(len(self.steps)):
-            followers = self.find_numbers_after(number)
+            followers = self.followers[number]
             costs.append(own_costs[number] + sum(own_costs[i] for i in followers))
         return tuple(costs)
 
-    def find_numbers_after(self, number: int) -> set[int]:
-        """Return the numbers of the steps that follow from a step."""
+    @cached_property
+    def followers(self) -> tuple[frozenset[int], ...]:
+        """Per step: the numbers of the steps that follow from it."""
+        return tuple(map(self._collect_followers, range(len(self.steps))))
+
+    def _collect_followers(self, number: int) -> frozenset[int]:
         followers: set[int] = set()
         front = [number]
         while front:
@@ -140,17 +144,17 @@ class Region:
                 if consumer not in followers:
                     followers.add(consumer)
                     front.append(consumer)
-        return followers
+        return frozenset(followers)
 
     def is_bottleneck(self, number: int) -> bool:
         """Return whether every other step leads to a step or follows from it."""
-        followers = self.find_numbers_after(number)
+        followers = self.followers[number]
         others = set(range(len(self.steps))) - followers - {number}
-        return all(number in self.find_numbers_after(other) for other in others)
+        return all(number in self.followers[other] for other in others)
 
     def find_kinds_after(self, number: int) -> set[str]:
         """Return the kinds of the steps that follow from a step."""
-        return {self.steps[follower].kind for follower in self.find_numbers_after(number)}
+        return {self.steps[follower].kind for follower in self.followers[number]}
 
     def run(self, number: int, output: AnyArray) -> AnyArray | None:
         """Return the compared value if one step had another output; None if it cannot be run."""
@@ -163,7 +167,7 @@ class Region:
         }
         followers: set[int] = set()
         for number in outputs:
-            followers |= self.find_numbers_after(number)
+            followers |= self.followers[number]
         return self._run_steps(sorted(followers - set(outputs)), flat_outputs)
 
     def run_with_values(self, values: Mapping[int, AnyArray]) -> AnyArray | None:
@@ -195,7 +199,7 @@ class Region:
         steps = list(self.steps)
         steps[number] = replace(steps[number], output=output)
         shapes = {steps[number].value: output.shape}
-        for follower in sorted(self.find_numbers_after(number)):
+        for follower in sorted(self.followers[number]):
             step = steps[follower]
             inputs = tuple(_reshape_input(item, shapes) for item in step.inputs)
             if all(item is own for item, own in zip(inputs, step.inputs, strict=True)):

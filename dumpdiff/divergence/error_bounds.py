@@ -406,11 +406,11 @@ def _multiply_probabilities(side: GraphSide, op: int) -> float:
     all values that the probabilities weigh are equal. NaN for what is no gradient.
     """
     flow = side.flow
+    if flow.phases[op] != BACKWARD:
+        return math.nan
     call = int(flow.calls[op])
     factors = [*flow.operands[op], *(flow.writes[call] if call >= 0 else ())]
-    if flow.phases[op] != BACKWARD or len(factors) < 2:
-        return math.nan
-    return float(np.prod(side.rms[factors[:2]]))
+    return math.nan if len(factors) < 2 else float(np.prod(side.rms[factors[:2]]))
 
 
 def _add_terms_of_sums(totals: Floats, graph: JointGraph, side: GraphSide, is_sum: Flags) -> None:

@@ -395,10 +395,6 @@ class _Sweep:
     #: value -> the same value with a bias added
     biased: dict[int, int] = field(default_factory=dict)
 
-    def add_known_gradient(self, gradient: int, value: int) -> None:
-        """Start at what is known as the gradient of a value."""
-        self._add_share(gradient, value)
-
     def label_outputs(self, op: int) -> None:
         """Label what an op of the backward pass writes."""
         reads, writes = self.flow.operands[op], self.flow.writes[op]
@@ -594,9 +590,9 @@ class _Sweep:
         """Make it the gradient that flows back from an output to an input."""
         self.by_edge[output, value] = gradient
         self.by_edge.setdefault((self.biased.get(output, output), value), gradient)
-        self._add_share(gradient, value)
+        self.add_share(gradient, value)
 
-    def _add_share(self, gradient: int, value: int) -> None:
+    def add_share(self, gradient: int, value: int) -> None:
         """Let a gradient flow back to a value, and on to what the value was passed through from.
 
         It is the value's own gradient unless it is added up with others.
@@ -658,7 +654,7 @@ class _Sweep:
         self.summed.add(summed_value)
         self.shares[written].append(summed_value)
         for value in self._set_gradient(written, summed_value):
-            self._add_share(written, value)
+            self.add_share(written, value)
         return True
 
     def _has_term_of_each_use(
@@ -709,7 +705,7 @@ class _Sweep:
         """Make it the gradient of a product, if another path does not already say what is."""
         is_known = product in self.gradient_of or product in self.shares[gradient]
         if not is_known and not self._is_on_path_from(gradient, product):
-            self._add_share(gradient, product)
+            self.add_share(gradient, product)
 
     def _find_products(self, weight: int) -> list[int]:
         """Return what forward products compute from a weight."""
@@ -727,7 +723,7 @@ def _infer_gradients(
     """Return the gradients that the dataflow of the backward pass shows."""
     sweep = _Sweep(flow, kinds)
     for value, gradient in known_gradients.items():
-        sweep.add_known_gradient(gradient, value)
+        sweep.add_share(gradient, value)
     for op, phase in enumerate(flow.phases):
         is_computing = bool(flow.reads[op] and flow.writes[op])
         if phase == BACKWARD and is_computing:
@@ -753,16 +749,18 @@ def _infer_gradients(
 def _follow_sums(flow: Flow, kinds: Sequence[str], gradient: int) -> int:
     """Return the gradient of a parameter of which one may be a term.
 
-    Nothing but an addition reads a term, and nothing in the backward pass reads the gradient.
+    Nothing but an addition reads a term, and nothing in the backward pass reads the gradient. A sum
+    may have the numbers of one of its terms, so only later additions are followed.
     """
+    last_op = -1
     while True:
         readers = [op for op in flow.users[gradient] if flow.phases[op] == BACKWARD]
         writes = flow.writes[readers[0]] if len(readers) == 1 else ()
-        if len(writes) != 1 or kinds[readers[0]] != "add":
+        if len(writes) != 1 or kinds[readers[0]] != "add" or readers[0] <= last_op:
             return gradient
         if flow.sizes[writes[0]] != flow.sizes[gradient]:
             return gradient
-        gradient = writes[0]
+        gradient, last_op = writes[0], readers[0]
 
 
 def _list_kept_parameters(flow: Flow) -> frozenset[int]:

@@ -274,6 +274,13 @@ class TestKnownGradients:
         gradients = find_gradients(side, ["log", "div", "add"], {y: gradient})
         assert gradients.by_value[x] == find_value(side, "op2", "output.0")
 
+    def test_a_sum_with_the_numbers_of_its_term_is_followed_once(self):
+        sums = [(BACKWARD, "AddN", [11.0, 13.0], 24.0), (BACKWARD, "AddN", [24.0, -13.0], 11.0)]
+        side = build_side([*self.CALLS, *sums], parameter=3.0)
+        x, y, gradient = side.tensor_class[[0, 1, 2]].tolist()
+        gradients = find_gradients(side, ["log", "div", "add", "add"], {y: gradient})
+        assert gradients.by_value[x] == find_value(side, "op3", "output.0")
+
 
 def test_what_flows_back_to_the_state_of_a_cell_is_a_share():
     """The output of the cell is computed from its state, inside of the op."""

@@ -143,7 +143,7 @@ def _add_joint_changes(region: Region, changes: Iterator[Change]) -> Iterator[Ch
         group = similar_changes[likeness]
         group[change.number] = change
         numbers = set(group)
-        are_apart = not any(region.find_numbers_after(number) & numbers for number in numbers)
+        are_apart = not any(region.followers[number] & numbers for number in numbers)
         if len(group) > 1 and are_apart:
             first, *others = group
             yield replace(

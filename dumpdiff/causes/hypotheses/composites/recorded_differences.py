@@ -193,7 +193,7 @@ def _list_exchanged_numbers(region: Region) -> Iterator[Change]:
     for (i, position_i, value_i), (j, position_j, value_j) in combinations(entries, 2):
         first, second = region.steps[i], region.steps[j]
         is_pair = i != j and first.kind == second.kind and value_i != value_j
-        if not is_pair or j in region.find_numbers_after(i):
+        if not is_pair or j in region.followers[i]:
             continue
         outputs = (
             compute_with(first, position_i, np.asarray(value_j)),

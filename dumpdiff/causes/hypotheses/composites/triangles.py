@@ -90,7 +90,7 @@ def _find_triangle(array: AnyArray) -> _Triangle | None:
 def _divide_by_share(region: Region, start: int, count: float, share: float) -> dict[int, Step]:
     """Return the steps after one that divide by a multiple of a count, with the other count."""
     steps = {}
-    for number in region.find_numbers_after(start):
+    for number in region.followers[start]:
         step = region.steps[number]
         for position, divisor in list_numbers(step) if step.kind == "div" else ():
             n_times = divisor / count
