@@ -103,6 +103,7 @@ FAULTS: Mapping[str, Fault] = {
         "keypoints of limbs are counted from 1, as COCO's skeleton, but read from 0",
         "row-shift",
         change_model(first_keypoint=0),
+        lambda *_: [Anywhere(r"(?i)shift|ind(ex|ices)|offset|rows?\b|position|\b1\b")],
         equivalents=("position-offset", "constant-offset", "input-source", "argument"),
     ),
 }

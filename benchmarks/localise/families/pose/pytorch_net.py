@@ -182,18 +182,22 @@ class BoneLengthLoss(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.register_buffer("limbs", torch.from_numpy(model.limbs()).long())
+        self.register_buffer("limbs", torch.from_numpy(model.limbs().flatten()).long())
         self.is_parent_stopped = model.is_parent_stopped
+
+    def read_ends(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what belongs to the keypoints at both ends of limbs."""
+        return x.index_select(1, self.limbs).unflatten(1, (2, -1)).unbind(1)
 
     def measure(self, joints: Tensor) -> Tensor:
         """Return the lengths of limbs."""
-        start, end = (joints.index_select(1, index) for index in self.limbs)
+        start, end = self.read_ends(joints)
         if self.is_parent_stopped:
             start = start.detach()
         return ((start - end).pow(2).sum(dim=-1) + LENGTH_EPS).sqrt()
 
     def forward(self, pred: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-        start, end = (weight.index_select(1, index) for index in self.limbs)
+        start, end = self.read_ends(weight)
         mask = start * end
         return (mask * (self.measure(pred) - self.measure(target)).abs()).sum() / mask.sum()
 
