@@ -63,13 +63,13 @@ class Model:
     value_padding: int = WINDOW  #: rows of padding before the values of windows; MindSpore only
     are_global_values_local: bool = False  #: by the projection of local values; MindSpore only
     last_label: int = LENGTH  #: positions of answers are clipped to it; MindSpore only
-    are_chunk_gradients_written: bool = False  #: not added up where chunks overlap; MindSpore only
+    are_next_keys_stopped: bool = False  #: of a chunk's second half; MindSpore only
+    global_gradient: float = 1.0  #: factor of that of global attention's output; MindSpore only
     is_global_output_added: bool = False  #: to the local output of global tokens; PyTorch only
     are_slots_averaged: bool = False  #: the pooled mean is over all slots; PyTorch only
     are_globals_in_windows: bool = False  #: windows do not hide global tokens; PyTorch only
     is_padding_counted: bool = False  #: positions count padding too; PyTorch only
-    is_row_sum_local: bool = False  #: gradient of softmax: sum of the window only; PyTorch only
-    global_gradient: float = 1.0  #: factor of that of global attention's output; PyTorch only
+    is_slot_sum_detached: bool = False  #: no gradient through the slots' sum; PyTorch only
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return tokens, types (1 in the document), mask and labels of words, (BATCH, LENGTH),

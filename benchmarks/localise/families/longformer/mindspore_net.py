@@ -11,6 +11,7 @@ import math
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, mint, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.longformer.architecture import (
     BAND,
@@ -121,17 +122,16 @@ class LongformerEmbeddings(nn.Cell):
 class Chunks(nn.Cell):
     """Overlapping chunks (BATCH, HEADS, chunks, CHUNK, HEAD_DIM)."""
 
+    def __init__(self, *, is_next_stopped: bool = False) -> None:
+        super().__init__()
+        self.is_next_stopped = is_next_stopped
+
     def construct(self, x):
         blocks = x.reshape(BATCH, HEADS, BLOCKS, WINDOW, HEAD_DIM)
-        return ops.concat((blocks[:, :, :-1], blocks[:, :, 1:]), 3)
-
-
-class WrittenChunks(Chunks):
-    """Their gradients are written one after the other: what chunks share has that of the last."""
-
-    def bprop(self, x, out, gradient):
-        first, second = gradient[:, :, :, :WINDOW], gradient[:, :, :, WINDOW:]
-        return (ops.concat((first, second[:, :, -1:]), 2).reshape(x.shape),)
+        following = blocks[:, :, 1:]
+        if self.is_next_stopped:
+            following = ops.stop_gradient(following)
+        return ops.concat((blocks[:, :, :-1], following), 3)
 
 
 class SlidingChunks(nn.Cell):
@@ -140,7 +140,7 @@ class SlidingChunks(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.query_chunks = Chunks()
-        self.key_chunks = WrittenChunks() if model.are_chunk_gradients_written else Chunks()
+        self.key_chunks = Chunks(is_next_stopped=model.are_next_keys_stopped)
         self.matmul = ops.BatchMatMul()
         self.matmul_trans_b = ops.BatchMatMul(transpose_b=True)
         self.row = Tensor(np.zeros((BATCH, HEADS, BLOCKS - 1, 1, CHUNK), np.float32))
@@ -238,6 +238,9 @@ class LongformerSelfAttention(nn.Cell):
         self.scale = HEAD_DIM**-0.5
         self.is_global_query_scaled = model.is_global_query_scaled
         self.are_global_values_local = model.are_global_values_local
+        self.scaled_gradient = None
+        if model.global_gradient != 1:
+            self.scaled_gradient = ScaledGradient(model.global_gradient)
 
     def split_heads(self, x):
         """Return (BATCH, HEADS, tokens, HEAD_DIM)."""
@@ -293,6 +296,8 @@ class LongformerSelfAttention(nn.Cell):
     def construct(self, x, mask, positions, is_slot):
         local = self.attend_locally(x, mask, positions, is_slot)
         output = self.attend_globally(x, mask, positions, is_slot)
+        if self.scaled_gradient is not None:
+            output = self.scaled_gradient(output)
         written = self.matmul(self.select(positions, is_slot).swapaxes(1, 2), output)
         is_global = (mask == GLOBAL_TOKEN).expand_dims(-1)
         if self.is_blocked:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pytorch.gradient import scaled_gradient
 from torch import Tensor, nn
 
 from families.longformer.architecture import (
@@ -155,33 +154,22 @@ def multiply_with_values(probs: Tensor, value: Tensor) -> Tensor:
     return context.reshape(batch, HEADS, SEQ, HEAD_DIM).transpose(1, 2)
 
 
-class _FusedSoftmax(torch.autograd.Function):
-    """Softmax over slots and window, whose gradient sums up the window only."""
-
-    @staticmethod
-    def forward(context, scores: Tensor) -> Tensor:
-        probs = F.softmax(scores, dim=-1)
-        context.save_for_backward(probs)
-        return probs
-
-    @staticmethod
-    def backward(context, gradient: Tensor) -> Tensor:
-        (probs,) = context.saved_tensors
-        row_sums = (gradient * probs)[..., -BAND:].sum(dim=-1, keepdim=True)
-        return probs * (gradient - row_sums)
-
-
 class JointSoftmax(nn.Module):
-    """Softmax over slots and window."""
+    """Softmax over slots and window together, without joining them."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.is_row_sum_local = model.is_row_sum_local
+        self.is_slot_sum_detached = model.is_slot_sum_detached
 
-    def forward(self, scores: Tensor) -> Tensor:
-        if self.is_row_sum_local:
-            return _FusedSoftmax.apply(scores)
-        return F.softmax(scores, dim=-1)
+    def forward(self, slot_scores: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        top = torch.maximum(slot_scores.amax(-1, keepdim=True), scores.amax(-1, keepdim=True))
+        slot_weights = torch.exp(slot_scores - top.detach())
+        weights = torch.exp(scores - top.detach())
+        slot_sum = slot_weights.sum(dim=-1, keepdim=True)
+        if self.is_slot_sum_detached:
+            slot_sum = slot_sum.detach()
+        total = slot_sum + weights.sum(dim=-1, keepdim=True)
+        return slot_weights / total, weights / total
 
 
 class LongformerSelfAttention(nn.Module):
@@ -199,7 +187,6 @@ class LongformerSelfAttention(nn.Module):
         self.register_buffer("is_outside", is_outside[:, None], persistent=False)
         self.are_globals_in_windows = model.are_globals_in_windows
         self.is_global_output_added = model.is_global_output_added
-        self.global_gradient = model.global_gradient
 
     def compute_window_scores(self, query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
         """Return scores (batch, SEQ, HEADS, BAND), very low ones for what is hidden."""
@@ -223,7 +210,7 @@ class LongformerSelfAttention(nn.Module):
         return output.transpose(1, 2).reshape(batch, slots, HIDDEN)
 
     def forward(self, hidden: Tensor, mask: Tensor, tokens: GlobalTokens) -> Tensor:
-        batch, slots = tokens.is_slot.shape
+        batch = len(hidden)
         query = self.query(hidden) / math.sqrt(HEAD_DIM)
         query = query.view(batch, SEQ, HEADS, HEAD_DIM)
         key = self.key(hidden).view(batch, SEQ, HEADS, HEAD_DIM)
@@ -232,16 +219,13 @@ class LongformerSelfAttention(nn.Module):
         scores = self.compute_window_scores(query, key, mask)
         slot_scores = torch.einsum("blhd,bshd->blhs", query, tokens.read(key))
         slot_scores = slot_scores.masked_fill(~tokens.is_slot[:, None, None, :], MASKED)
-        probs = self.softmax(torch.cat((slot_scores, scores), dim=-1))
-        probs = probs.masked_fill((mask == HIDDEN_TOKEN)[:, :, None, None], 0.0)
+        slot_probs, probs = self.softmax(slot_scores, scores)
 
-        slot_probs, window_probs = probs.split([slots, BAND], dim=-1)
         output = torch.matmul(slot_probs.transpose(1, 2), tokens.read(value).transpose(1, 2))
-        output = output.transpose(1, 2) + multiply_with_values(window_probs, value)
+        output = output.transpose(1, 2) + multiply_with_values(probs, value)
+        output = output.masked_fill((mask == HIDDEN_TOKEN)[:, :, None, None], 0.0)
         output = output.reshape(batch, SEQ, HIDDEN)
         global_output = self.attend_globally(hidden, mask, tokens)
-        if self.global_gradient != 1:
-            global_output = scaled_gradient(global_output, self.global_gradient)
         return output.index_put(
             tokens.where, global_output[tokens.where_slot], accumulate=self.is_global_output_added
         )
