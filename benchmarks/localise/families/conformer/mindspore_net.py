@@ -62,13 +62,14 @@ class Conv2dSubsampling(nn.Cell):
         self.are_mels_first = model.are_mels_first
 
     def build_convolution(self, model: Model, path: str, channels: int) -> nn.Conv2d:
+        is_same = model.subsampling_padding == "same"
         return nn.Conv2d(
             channels,
             CHANNELS,
             3,
             2,
-            pad_mode="pad",
-            padding=1,
+            pad_mode="same" if is_same else "pad",
+            padding=0 if is_same else 1,
             has_bias=True,
             weight_init=Tensor(model.weights[f"{path}.weight"]),
             bias_init=Tensor(model.weights[f"{path}.bias"]),
@@ -228,11 +229,15 @@ class ConformerEncoderLayer(nn.Cell):
         self.feed_forward = PositionwiseFeedForward(model, f"{path}.ffn2", model.activation)
         self.norm_final = build_norm(model, f"{path}.norm5")
         self.half_step = model.half_step
+        self.is_convolution_first = model.is_convolution_first
 
     def construct(self, x, positions, mask_bias, keep):
         x = x + self.half_step * self.feed_forward_macaron(self.norm_ff_macaron(x))
+        if self.is_convolution_first:
+            x = x + self.conv_module(self.norm_conv(x), keep)
         x = x + self.self_attn(self.norm_mha(x), positions, mask_bias)
-        x = x + self.conv_module(self.norm_conv(x), keep)
+        if not self.is_convolution_first:
+            x = x + self.conv_module(self.norm_conv(x), keep)
         x = x + 0.5 * self.feed_forward(self.norm_ff(x))
         return self.norm_final(x)
 
