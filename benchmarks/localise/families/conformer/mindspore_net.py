@@ -229,17 +229,30 @@ class ConformerEncoderLayer(nn.Cell):
         self.feed_forward = PositionwiseFeedForward(model, f"{path}.ffn2", model.activation)
         self.norm_final = build_norm(model, f"{path}.norm5")
         self.half_step = model.half_step
-        self.is_convolution_first = model.is_convolution_first
 
     def construct(self, x, positions, mask_bias, keep):
         x = x + self.half_step * self.feed_forward_macaron(self.norm_ff_macaron(x))
-        if self.is_convolution_first:
-            x = x + self.conv_module(self.norm_conv(x), keep)
         x = x + self.self_attn(self.norm_mha(x), positions, mask_bias)
-        if not self.is_convolution_first:
-            x = x + self.conv_module(self.norm_conv(x), keep)
+        x = x + self.conv_module(self.norm_conv(x), keep)
         x = x + 0.5 * self.feed_forward(self.norm_ff(x))
         return self.norm_final(x)
+
+
+class ConvolutionFirstLayer(ConformerEncoderLayer):
+    """The same with the convolution before attention."""
+
+    def construct(self, x, positions, mask_bias, keep):
+        x = x + self.half_step * self.feed_forward_macaron(self.norm_ff_macaron(x))
+        x = x + self.conv_module(self.norm_conv(x), keep)
+        x = x + self.self_attn(self.norm_mha(x), positions, mask_bias)
+        x = x + 0.5 * self.feed_forward(self.norm_ff(x))
+        return self.norm_final(x)
+
+
+def build_layer(model: Model, n: int) -> ConformerEncoderLayer:
+    """Return a layer of the encoder."""
+    is_convolution_first = model.block(n).is_convolution_first
+    return (ConvolutionFirstLayer if is_convolution_first else ConformerEncoderLayer)(model, n)
 
 
 class ConformerEncoder(nn.Cell):
@@ -249,7 +262,7 @@ class ConformerEncoder(nn.Cell):
         super().__init__()
         self.embed = Conv2dSubsampling(model)
         self.pos_emb = Tensor(model.relative_positions())
-        self.encoders = nn.CellList([ConformerEncoderLayer(model, n) for n in range(LAYERS)])
+        self.encoders = nn.CellList([build_layer(model, n) for n in range(LAYERS)])
         self.ctc_lo = build_linear(model, "head")
         self.frames = Tensor(list(range(FRAMES)), ms.int32)
         self.first_frame = model.first_frame

@@ -63,24 +63,26 @@ class RMSNorm(nn.Cell):
         return y * (1.0 + self.weight) if self.has_one else y * self.weight
 
 
-def rotate(x, cos, sin):
-    """Return queries or keys turned by their positions."""
-    half = HEAD_DIM // 2
-    turned = ops.concat((-x[..., half:], x[..., :half]), -1)
-    return x * cos + turned * sin
+class RotaryCell(nn.Cell):
+    """A cell that turns by positions."""
+
+    def rotate(self, x, cos, sin):
+        half = HEAD_DIM // 2
+        turned = ops.concat((-x[..., half:], x[..., :half]), -1)
+        return x * cos + turned * sin
 
 
-class RepeatedRotation(nn.Cell):
+class RepeatedRotation(RotaryCell):
     """Queries or keys turned by their positions; the gradient is turned as they are."""
 
     def construct(self, x, cos, sin):
-        return rotate(x, cos, sin)
+        return self.rotate(x, cos, sin)
 
     def bprop(self, x, cos, sin, out, gradient):
-        return rotate(gradient, cos, sin), ops.zeros_like(cos), ops.zeros_like(sin)
+        return self.rotate(gradient, cos, sin), ops.zeros_like(cos), ops.zeros_like(sin)
 
 
-class Attention(nn.Cell):
+class Attention(RotaryCell):
     """Attention to the tokens that the mask leaves."""
 
     def __init__(self, model: Model, path: str) -> None:
@@ -120,7 +122,7 @@ class Attention(nn.Cell):
         if self.repeated_rotation is not None:
             q, k = self.repeated_rotation(q, cos, sin), self.repeated_rotation(k, cos, sin)
         else:
-            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+            q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
         if self.is_turned_first:
             q, k = self.q_norm(q), self.k_norm(k)
         if self.is_grouped:

@@ -281,8 +281,9 @@ class MixupLoss(nn.Module):
         """Return the probabilities of the classes, (batch, CLASSES)."""
         targets = torch.full((len(labels), CLASSES), self.off_value)
         targets = targets.scatter(1, labels[:, None], self.on_value)
+        own = targets * MIXED
         others = targets.roll(1, 0) if self.are_labels_rolled else targets.flip(0)
-        return targets * MIXED + others * (1 - MIXED)
+        return own + others * (1 - MIXED)
 
     def forward(self, images: Tensor, labels: Tensor, is_kept: Tensor) -> Tensor:
         images = images * MIXED + images.flip(0) * (1 - MIXED)
