@@ -69,6 +69,9 @@ class Model:
     blank: int = BLANK  #: label of the CTC loss
     are_sines_first: bool = False  #: in relative positions all sines come before all cosines
     conv_norm: str = "batch"  #: of the convolution module; or 'layer', over the channels
+    #: of the strided convolutions: 'symmetric', one around; or 'same': none before and one after
+    subsampling_padding: str = "symmetric"
+    is_convolution_first: bool = False  #: the convolution module comes before the attention
 
     def block(self, n: int) -> Model:
         """Return the model for block n: only the last one has the knobs of a block."""
@@ -86,6 +89,7 @@ class Model:
             is_convolution_masked=True,
             are_scores_shifted=True,
             conv_norm="batch",
+            is_convolution_first=False,
         )
 
     def relative_positions(self) -> np.ndarray:

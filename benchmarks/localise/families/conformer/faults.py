@@ -162,6 +162,22 @@ FAULTS: Mapping[str, Fault] = {
             "scan-direction",
         ),
     ),
+    "subsampling_same": Fault(
+        "the strided convolutions have a framework's default padding, 'same': one row behind, none "
+        "before",
+        "padding-mode",
+        change_model(subsampling_padding="same"),
+        lambda *_: [Anywhere("(?i)pad|same")],
+        equivalents=("causal-shift", "row-shift", "position-offset", "argument"),
+        held_out=True,
+    ),
+    "convolution_first": Fault(
+        "a block's convolution module comes before its attention, an option of torchaudio",
+        "layer-order",
+        change_model(is_convolution_first=True),
+        equivalents=("input-source", "residual-order", "input-order", "skip-source"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -187,6 +203,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("layer_normed", "pytorch"),
     ("blank_last", "mindspore"),
     ("flip_missing", "pytorch"),
+    ("subsampling_same", "mindspore"),
+    ("convolution_first", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

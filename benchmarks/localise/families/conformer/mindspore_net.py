@@ -62,13 +62,14 @@ class Conv2dSubsampling(nn.Cell):
         self.are_mels_first = model.are_mels_first
 
     def build_convolution(self, model: Model, path: str, channels: int) -> nn.Conv2d:
+        is_same = model.subsampling_padding == "same"
         return nn.Conv2d(
             channels,
             CHANNELS,
             3,
             2,
-            pad_mode="pad",
-            padding=1,
+            pad_mode="same" if is_same else "pad",
+            padding=0 if is_same else 1,
             has_bias=True,
             weight_init=Tensor(model.weights[f"{path}.weight"]),
             bias_init=Tensor(model.weights[f"{path}.bias"]),
@@ -237,6 +238,23 @@ class ConformerEncoderLayer(nn.Cell):
         return self.norm_final(x)
 
 
+class ConvolutionFirstLayer(ConformerEncoderLayer):
+    """The same with the convolution before attention."""
+
+    def construct(self, x, positions, mask_bias, keep):
+        x = x + self.half_step * self.feed_forward_macaron(self.norm_ff_macaron(x))
+        x = x + self.conv_module(self.norm_conv(x), keep)
+        x = x + self.self_attn(self.norm_mha(x), positions, mask_bias)
+        x = x + 0.5 * self.feed_forward(self.norm_ff(x))
+        return self.norm_final(x)
+
+
+def build_layer(model: Model, n: int) -> ConformerEncoderLayer:
+    """Return a layer of the encoder."""
+    is_convolution_first = model.block(n).is_convolution_first
+    return (ConvolutionFirstLayer if is_convolution_first else ConformerEncoderLayer)(model, n)
+
+
 class ConformerEncoder(nn.Cell):
     """Logits (batch, SEQ, vocab) of features."""
 
@@ -244,7 +262,7 @@ class ConformerEncoder(nn.Cell):
         super().__init__()
         self.embed = Conv2dSubsampling(model)
         self.pos_emb = Tensor(model.relative_positions())
-        self.encoders = nn.CellList([ConformerEncoderLayer(model, n) for n in range(LAYERS)])
+        self.encoders = nn.CellList([build_layer(model, n) for n in range(LAYERS)])
         self.ctc_lo = build_linear(model, "head")
         self.frames = Tensor(list(range(FRAMES)), ms.int32)
         self.first_frame = model.first_frame

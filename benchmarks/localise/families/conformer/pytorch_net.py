@@ -100,14 +100,22 @@ class ConvSubsampling(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.conv0 = load(nn.Conv2d(1, CHANNELS, 3, 2, padding=1), model, "subsampling.0")
-        self.conv1 = load(nn.Conv2d(CHANNELS, CHANNELS, 3, 2, padding=1), model, "subsampling.1")
+        self.is_padded_behind = model.subsampling_padding == "same"
+        padding = 0 if self.is_padded_behind else 1
+        conv0 = nn.Conv2d(1, CHANNELS, 3, 2, padding=padding)
+        conv1 = nn.Conv2d(CHANNELS, CHANNELS, 3, 2, padding=padding)
+        self.conv0 = load(conv0, model, "subsampling.0")
+        self.conv1 = load(conv1, model, "subsampling.1")
         self.projection = load_linear(model, "projection")
         self.are_mels_first = model.are_mels_first
 
+    def pad(self, x: Tensor) -> Tensor:
+        """Return what a convolution reads beyond its own padding."""
+        return F.pad(x, (0, 1, 0, 1)) if self.is_padded_behind else x
+
     def forward(self, features: Tensor) -> Tensor:
-        x = F.relu(self.conv0(features.unsqueeze(1)))
-        x = F.relu(self.conv1(x))
+        x = F.relu(self.conv0(self.pad(features.unsqueeze(1))))
+        x = F.relu(self.conv1(self.pad(x)))
         x = x.permute(0, 2, 3, 1) if self.are_mels_first else x.transpose(1, 2)
         return self.projection(x.reshape(x.shape[0], x.shape[1], -1))
 
@@ -258,11 +266,15 @@ class ConformerLayer(nn.Module):
         self.feed_forward2 = FeedForward(model, f"{path}.ffn2", model.activation)
         self.norm_out = load_norm(model, f"{path}.norm5")
         self.half_step = model.half_step
+        self.is_convolution_first = model.is_convolution_first
 
     def forward(self, x: Tensor, positions: Tensor, is_padding: Tensor) -> Tensor:
         x = x + self.feed_forward1(self.norm_feed_forward1(x)) * self.half_step
+        if self.is_convolution_first:
+            x = x + self.conv(self.norm_conv(x), is_padding)
         x = x + self.self_attn(self.norm_self_att(x), positions, is_padding)
-        x = x + self.conv(self.norm_conv(x), is_padding)
+        if not self.is_convolution_first:
+            x = x + self.conv(self.norm_conv(x), is_padding)
         x = x + self.feed_forward2(self.norm_feed_forward2(x)) * 0.5
         return self.norm_out(x)
 

@@ -73,6 +73,8 @@ class Model:
     are_weights_broadcast: bool = False  #: each sample's error has the weights of all samples
     is_mask_added: bool = False  #: ones and zeros of the caption's mask are added to the scores
     is_final_timed: bool = False  #: the last modulation does not read the class
+    is_dropped_class_zero: bool = False  #: it adds nothing to the condition, not the last row
+    is_modulation_shared: bool = False  #: all blocks have that of the first one
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(weight_decay=0.03, clip=0.1))
 
     def schedule(self) -> tuple[np.ndarray, np.ndarray]:

@@ -150,6 +150,29 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_final_timed=True),
         equivalents=("input-source", "missing-step", "skip-missing", "skip-source"),
     ),
+    "dropped_class": Fault(
+        "a dropped class is embedded as zeros, not as the last row of the table",
+        "zeroed",
+        change_model(is_dropped_class_zero=True),
+        equivalents=(
+            "missing-step",
+            "missing-term",
+            "constant-factor",
+            "dropout",
+            "mask-missing",
+            "mask-kind",
+            "input-source",
+            "weight-rows",
+        ),
+        held_out=True,
+    ),
+    "modulation_shared": Fault(
+        "one modulation for all blocks, as PixArt has it: that of the first one",
+        "weight-swapped",
+        change_model(is_modulation_shared=True),
+        equivalents=("input-source", "layer-order"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -173,6 +196,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("weights_broadcast", "pytorch"),
     ("mask_added", "pytorch"),
     ("final_timed", "mindspore"),
+    ("dropped_class", "mindspore"),
+    ("modulation_shared", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

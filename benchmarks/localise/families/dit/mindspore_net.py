@@ -148,10 +148,13 @@ class LabelEmbedder(nn.Cell):
         table = Tensor(model.weights["classes.weight"])
         self.embedding_table = nn.Embedding(CLASSES + 1, HIDDEN, embedding_table=table)
         self.averaged = AveragedGradient() if model.is_class_gradient_averaged else None
+        self.is_dropped_class_zero = model.is_dropped_class_zero
 
     def construct(self, classes, is_dropped):
         classes = ops.where(ops.equal(is_dropped, 1), CLASSES, classes)
         embedded = self.embedding_table(classes)
+        if self.is_dropped_class_zero:
+            embedded = embedded * (1 - is_dropped).astype(ms.float32).expand_dims(-1)
         return embedded if self.averaged is None else self.averaged(embedded, classes)
 
 
@@ -324,6 +327,9 @@ class DiT(nn.Cell):
         self.caption_embedder = CaptionEmbedder(model)
         self.pos_embed = Parameter(Tensor(model.positions()), requires_grad=False)
         self.blocks = nn.CellList([DiTBlock(model, n) for n in range(LAYERS)])
+        if model.is_modulation_shared:
+            for block in self.blocks:
+                block.adaLN_modulation = self.blocks[0].adaLN_modulation
         self.final_layer = FinalLayer(model)
         self.are_channels_first = model.are_channels_first
         self.is_caption_masked = model.is_caption_masked

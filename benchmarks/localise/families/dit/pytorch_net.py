@@ -118,9 +118,11 @@ class LabelEmbedder(nn.Module):
             CLASSES + 1, HIDDEN, scale_grad_by_freq=model.is_class_gradient_averaged
         )
         self.embedding_table.weight.data.copy_(torch.from_numpy(model.weights["classes.weight"]))
+        self.is_dropped_class_zero = model.is_dropped_class_zero
 
     def forward(self, classes: Tensor, is_dropped: Tensor) -> Tensor:
-        return self.embedding_table(torch.where(is_dropped == 1, CLASSES, classes))
+        embedded = self.embedding_table(torch.where(is_dropped == 1, CLASSES, classes))
+        return embedded * (1 - is_dropped)[:, None] if self.is_dropped_class_zero else embedded
 
 
 class CaptionMlp(nn.Module):
@@ -283,6 +285,9 @@ class DiT(nn.Module):
         self.y_proj = CaptionMlp(model)
         self.register_buffer("pos_table", torch.from_numpy(model.positions()))
         self.blocks = nn.ModuleList(DiTBlock(model, n) for n in range(LAYERS))
+        if model.is_modulation_shared:
+            for block in self.blocks:
+                block.adaLN_modulation = self.blocks[0].adaLN_modulation
         self.final_layer = FinalLayer(model)
 
     def unpatchify(self, x: Tensor) -> Tensor:

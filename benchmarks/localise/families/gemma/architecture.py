@@ -68,6 +68,8 @@ class Model:
     group_gradient: float = 1.0  #: the gradient of keys and values is multiplied by it
     global_divisor: float = 1.0  #: positions are divided by it in the layers without a window
     is_head_stopped: bool = False  #: no gradient from the logits to the table
+    is_turn_repeated: bool = False  #: gradients of queries and keys are turned as these, not back
+    are_values_normed: bool = False  #: by head, without a weight
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=5e-3, beta2=0.95, weight_decay=0.1)
     )

@@ -168,6 +168,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_head_stopped=True),
         equivalents=("missing-term", "missing-step"),
     ),
+    "turn_gradient": Fault(
+        "the backward pass of a fused rotary kernel does not negate the sines: gradients are "
+        "turned in the direction of queries and keys, not back",
+        "rope-direction",
+        change_model(is_turn_repeated=True),
+        equivalents=("constant-factor", "scale", "rope-layout", "argument", "input-source"),
+        held_out=True,
+    ),
+    "values_normed": Fault(
+        "values are normed too, without a weight, as in Gemma 3n",
+        "norm-missing",
+        change_model(are_values_normed=True),
+        lambda *_: [Anywhere("(?i)norm")],
+        equivalents=("missing-step", "input-source", "scale"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -191,6 +207,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("group_gradient", "mindspore"),
     ("global_divisor", "mindspore"),
     ("head_stopped", "pytorch"),
+    ("turn_gradient", "mindspore"),
+    ("values_normed", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

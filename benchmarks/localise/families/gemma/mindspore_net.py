@@ -63,7 +63,26 @@ class RMSNorm(nn.Cell):
         return y * (1.0 + self.weight) if self.has_one else y * self.weight
 
 
-class Attention(nn.Cell):
+class RotaryCell(nn.Cell):
+    """A cell that turns by positions."""
+
+    def rotate(self, x, cos, sin):
+        half = HEAD_DIM // 2
+        turned = ops.concat((-x[..., half:], x[..., :half]), -1)
+        return x * cos + turned * sin
+
+
+class RepeatedRotation(RotaryCell):
+    """Queries or keys turned by their positions; the gradient is turned as they are."""
+
+    def construct(self, x, cos, sin):
+        return self.rotate(x, cos, sin)
+
+    def bprop(self, x, cos, sin, out, gradient):
+        return self.rotate(gradient, cos, sin), ops.zeros_like(cos), ops.zeros_like(sin)
+
+
+class Attention(RotaryCell):
     """Attention to the tokens that the mask leaves."""
 
     def __init__(self, model: Model, path: str) -> None:
@@ -82,11 +101,8 @@ class Attention(nn.Cell):
         self.scaled_gradient = None
         if model.group_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.group_gradient)
-
-    def rotate(self, x, cos, sin):
-        half = HEAD_DIM // 2
-        turned = ops.concat((-x[..., half:], x[..., :half]), -1)
-        return x * cos + turned * sin
+        self.repeated_rotation = RepeatedRotation() if model.is_turn_repeated else None
+        self.are_values_normed = model.are_values_normed
 
     def repeat(self, x):
         """Return (BATCH, HEADS, SEQ, HEAD_DIM) of KV_HEADS heads."""
@@ -101,7 +117,12 @@ class Attention(nn.Cell):
         k = self.wk(x).reshape(BATCH, SEQ, KV_HEADS, HEAD_DIM)
         k = (k if self.is_turned_first else self.k_norm(k)).transpose(0, 2, 1, 3)
         v = self.wv(x).reshape(BATCH, SEQ, KV_HEADS, HEAD_DIM).transpose(0, 2, 1, 3)
-        q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
+        if self.are_values_normed:
+            v = v * ops.rsqrt(ops.mean(ops.square(v), -1, True) + EPS)
+        if self.repeated_rotation is not None:
+            q, k = self.repeated_rotation(q, cos, sin), self.repeated_rotation(k, cos, sin)
+        else:
+            q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
         if self.is_turned_first:
             q, k = self.q_norm(q), self.k_norm(k)
         if self.is_grouped:

@@ -87,6 +87,20 @@ def rotate_half(x: Tensor) -> Tensor:
     return torch.cat((-x2, x1), dim=-1)
 
 
+class RepeatedRotation(torch.autograd.Function):
+    """Queries or keys turned by their positions; the gradient is turned as they are."""
+
+    @staticmethod
+    def forward(context, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        context.save_for_backward(cos, sin)
+        return (x * cos) + (rotate_half(x) * sin)
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = context.saved_tensors
+        return (gradient * cos) + (rotate_half(gradient) * sin), None, None
+
+
 class Gemma3Attention(nn.Module):
     """Attention to the tokens that the mask leaves."""
 
@@ -106,6 +120,8 @@ class Gemma3Attention(nn.Module):
         self.is_turned_first = model.is_turned_first
         self.are_scores_capped = model.are_scores_capped
         self.group_gradient = model.group_gradient
+        self.is_turn_repeated = model.is_turn_repeated
+        self.are_values_normed = model.are_values_normed
 
     def project(self, x: Tensor) -> Sequence[Tensor]:
         """Return queries, keys and values, (batch, heads, seq, HEAD_DIM)."""
@@ -131,8 +147,13 @@ class Gemma3Attention(nn.Module):
         query, key, value = self.project(x)
         if not self.is_turned_first:
             query, key = self.q_norm(query), self.k_norm(key)
-        query = (query * cos) + (rotate_half(query) * sin)
-        key = (key * cos) + (rotate_half(key) * sin)
+        if self.are_values_normed:
+            value = value * torch.rsqrt(value.pow(2).mean(-1, keepdim=True) + EPS)
+        if self.is_turn_repeated:
+            query, key = (RepeatedRotation.apply(x, cos, sin) for x in (query, key))
+        else:
+            query = (query * cos) + (rotate_half(query) * sin)
+            key = (key * cos) + (rotate_half(key) * sin)
         if self.is_turned_first:
             query, key = self.q_norm(query), self.k_norm(key)
         if self.is_fused:

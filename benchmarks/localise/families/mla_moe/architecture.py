@@ -76,6 +76,8 @@ class Model:
     mask_diagonal: int = 1  #: the first one of the masked scores, in all blocks
     is_router_half: bool = False  #: the router's logits are computed in float16
     group_top_k: int = 2  #: a group's score is the sum of so many of its best experts' scores
+    are_inputs_weighted: bool = False  #: what an expert reads has its weight, not what it returns
+    key_gradient_heads: int = HEADS  #: so many heads give the key's positions a gradient
 
     #: the router's scores get the gradient of a loss that balances the experts
     #: (https://arxiv.org/abs/2101.03961, section 2.2), which is in no value
@@ -95,6 +97,7 @@ class Model:
             are_positions_first=False,
             is_rope_reversed=False,
             is_key_turned=True,
+            key_gradient_heads=HEADS,
         )
 
     def rope(self) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 from claims import Anywhere, Claim, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_weight
-from families.mla_moe.architecture import LAYERS, NOPE_DIM, Model
+from families.mla_moe.architecture import HEADS, LAYERS, NOPE_DIM, Model
 
 EXCHANGED = (1, 4)  #: experts
 
@@ -233,6 +233,21 @@ FAULTS: Mapping[str, Fault] = {
             "row-shift",
         ),
     ),
+    "inputs_weighted": Fault(
+        "a token is multiplied by an expert's weight before the expert reads it, as in Llama 4",
+        "layer-order",
+        change_model(are_inputs_weighted=True),
+        equivalents=("input-source", "missing-step", "constant-factor", "scale"),
+        held_out=True,
+    ),
+    "key_gradient": Fault(
+        "the key that all heads share gets no gradient from the heads of the other tensor-parallel "
+        "rank: it is not summed over ranks",
+        "gradient-stopped",
+        change_model(key_gradient_heads=HEADS // 2),
+        equivalents=("missing-term", "gradient-scaled", "missing-step"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -270,6 +285,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("float8_halved", "pytorch"),
     ("balance_gradient", "mindspore"),
     ("ranks_joined", "pytorch"),
+    ("inputs_weighted", "mindspore"),
+    ("key_gradient", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

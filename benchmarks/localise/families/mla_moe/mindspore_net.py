@@ -94,8 +94,18 @@ class Attention(nn.Cell):
         self.scale = model.score_dim**-0.5
         self.are_values_first = model.are_values_first
         self.is_key_turned = model.is_key_turned
+        self.key_gradient_heads = model.key_gradient_heads
         mask = np.triu(np.full((SEQ, SEQ), MASKED, dtype=np.float32), model.mask_diagonal)
         self.mask = Tensor(mask)
+
+    def repeat(self, key_positions):
+        """Return the key's positions for all heads."""
+        n_heads = self.key_gradient_heads
+        if n_heads == HEADS:
+            return ops.tile(key_positions, (1, HEADS, 1, 1))
+        own = ops.tile(key_positions, (1, n_heads, 1, 1))
+        others = ops.tile(ops.stop_gradient(key_positions), (1, HEADS - n_heads, 1, 1))
+        return ops.concat((own, others), 1)
 
     def construct(self, x):
         batch, seq, _ = x.shape
@@ -111,7 +121,7 @@ class Attention(nn.Cell):
         q = ops.concat((q[..., :NOPE_DIM], self.rotary_embedding(q[..., NOPE_DIM:])), -1)
         if self.is_key_turned:
             key_positions = self.rotary_embedding(key_positions)
-        key_positions = ops.tile(key_positions, (1, HEADS, 1, 1))
+        key_positions = self.repeat(key_positions)
         k = ops.concat((k, key_positions), -1)
         scores = ops.matmul(q, k.transpose(0, 1, 3, 2)) * self.scale + self.mask
         out = ops.matmul(ops.softmax(scores, -1), v)
@@ -246,6 +256,7 @@ class MoE(nn.Cell):
         self.scaled_gradient = None
         if model.expert_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.expert_gradient)
+        self.are_inputs_weighted = model.are_inputs_weighted
         self.has_shared_expert = model.has_shared_expert
         self.shared_scale = model.routed_scale if model.is_shared_scaled else 1.0
         if self.has_shared_expert:
@@ -262,7 +273,10 @@ class MoE(nn.Cell):
         else:
             out = ops.zeros_like(tokens)
             for number in range(EXPERTS):
-                out = out + self.ffn[number](tokens) * weights[:, number : number + 1]
+                if self.are_inputs_weighted:
+                    out = out + self.ffn[number](tokens * weights[:, number : number + 1])
+                else:
+                    out = out + self.ffn[number](tokens) * weights[:, number : number + 1]
         if self.scaled_gradient is not None:
             out = self.scaled_gradient(out)
         out = out.reshape(x.shape)

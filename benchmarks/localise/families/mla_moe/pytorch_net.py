@@ -68,6 +68,7 @@ class Attention(nn.Module):
         self.is_key_turned = model.is_key_turned
         self.are_positions_first = model.are_positions_first
         self.is_rope_reversed = model.is_rope_reversed
+        self.key_gradient_heads = model.key_gradient_heads
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Turn (batch, heads, seq, ROPE_DIM); interleaved pairs become halves first."""
@@ -93,6 +94,14 @@ class Attention(nn.Module):
             return self.qkv_a_proj(x).split([Q_RANK, KV_RANK + ROPE_DIM], dim=-1)
         return self.q_a_proj(x), self.kv_a_proj_with_mqa(x)
 
+    def repeat(self, k_rope: Tensor) -> Tensor:
+        """Return the key's positions for all heads."""
+        n_heads = self.key_gradient_heads
+        if n_heads == HEADS:
+            return k_rope.expand(-1, HEADS, -1, -1)
+        others = k_rope.detach().expand(-1, HEADS - n_heads, -1, -1)
+        return torch.cat((k_rope.expand(-1, n_heads, -1, -1), others), dim=1)
+
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         batch, seq, _ = x.shape
         compressed_q, compressed_kv = self.project(x)
@@ -115,7 +124,7 @@ class Attention(nn.Module):
         if self.is_key_turned:
             k_rope = self.rotate(k_rope, cos, sin)
         q = torch.cat((q_nope, q_rope), dim=-1)
-        k = torch.cat((k_nope, k_rope.expand(batch, HEADS, seq, ROPE_DIM)), dim=-1)
+        k = torch.cat((k_nope, self.repeat(k_rope)), dim=-1)
         if self.is_fused:
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
         else:
@@ -197,6 +206,7 @@ class MoE(nn.Module):
             self.shared_experts = MLP(model, f"{prefix}.shared")
         self.has_shared_expert = model.has_shared_expert
         self.expert_gradient = model.expert_gradient
+        self.are_inputs_weighted = model.are_inputs_weighted
         self.is_dense = model.variant == "dense"
 
     def run_all_experts(self, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
@@ -215,7 +225,10 @@ class MoE(nn.Module):
         out = torch.zeros_like(tokens)
         for number, expert in enumerate(self.experts):
             token_rows, places = torch.where(chosen == number)
-            if token_rows.numel():
+            if token_rows.numel() and self.are_inputs_weighted:
+                weighted = tokens[token_rows] * weights[token_rows, places, None]
+                out.index_add_(0, token_rows, expert(weighted))
+            elif token_rows.numel():
                 expert_out = expert(tokens[token_rows])
                 out.index_add_(0, token_rows, expert_out * weights[token_rows, places, None])
         if self.expert_gradient != 1:

@@ -90,6 +90,8 @@ class Model:
     indexing: str = "ij"  #: of the grid of a window's positions; or 'xy'
     are_columns_masked: bool = True  #: the mask's regions differ by column, too, not only by row
     is_mask_shared: bool = False  #: both branches of a block are kept by the first one's mask
+    are_labels_rolled: bool = False  #: labels are mixed with those of the batch rolled by one
+    is_shift_gradient_repeated: bool = False  #: the gradient of shifted tokens is shifted, not back
     optimizer: Optimizer = field(default_factory=TableOptimizer)
 
     def relative_index(self) -> np.ndarray:

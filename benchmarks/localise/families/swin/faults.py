@@ -136,6 +136,31 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("learning-rate", "update-rule", "gradient-stopped"),
     ),
+    "labels_rolled": Fault(
+        "labels are mixed with those of the batch rolled by one, as torchvision does, images with "
+        "those of the reversed batch, as timm does",
+        "loss-target",
+        change_model(are_labels_rolled=True),
+        equivalents=(
+            "batch",
+            "row-shift",
+            "label-shift",
+            "input-order",
+            "input-source",
+            "missing-step",
+            "label-smoothing",
+            "scan-direction",
+        ),
+        held_out=True,
+    ),
+    "shift_gradient": Fault(
+        "a fused kernel shifts and divides tokens into windows; its backward pass shifts the "
+        "gradient in the same direction, not back",
+        "row-shift",
+        change_model(is_shift_gradient_repeated=True),
+        equivalents=("argument", "axes-swapped", "input-order", "input-source", "missing-step"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -157,6 +182,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("mask_shared", "pytorch"),
     ("mask_by_row", "pytorch"),
     ("tables_unlisted", "mindspore"),
+    ("labels_rolled", "mindspore"),
+    ("shift_gradient", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -195,6 +195,14 @@ class Roll(nn.Cell):
         return ops.concat((x[:, :, -self.shift :], x[:, :, : -self.shift]), 2)
 
 
+class RepeatedRoll(Roll):
+    """The same with a gradient that moves as the tokens do."""
+
+    def bprop(self, x, out, gradient):
+        gradient = ops.concat((gradient[:, -self.shift :], gradient[:, : -self.shift]), 1)
+        return (ops.concat((gradient[:, :, -self.shift :], gradient[:, :, : -self.shift]), 2),)
+
+
 class SwinBlock(nn.Cell):
     """Attention in windows, and mlp, each after a norm."""
 
@@ -210,7 +218,7 @@ class SwinBlock(nn.Cell):
         self.layer_scale2 = Parameter(Tensor(model.weights[f"{path}.gamma2"]))
         self.drop_path = DropPath(model)
         self.is_shifted = is_shifted
-        self.roll = Roll(-SHIFT)
+        self.roll = (RepeatedRoll if model.is_shift_gradient_repeated else Roll)(-SHIFT)
         self.roll_back = Roll(-SHIFT if model.is_shift_repeated else SHIFT)
 
     def partition(self, x):
@@ -313,13 +321,18 @@ class MixupLoss(nn.Cell):
         self.on_value, self.off_value = Tensor(on_value, ms.float32), Tensor(off_value, ms.float32)
         self.reverse = ops.ReverseV2(axis=[0])
         self.is_written_out = model.variant == "written"
+        self.are_labels_rolled = model.are_labels_rolled
 
     def mix(self, x):
         """Return x mixed with its reversed batch."""
         return MIXED * x + (1 - MIXED) * self.reverse(x)
 
     def construct(self, images, labels, is_kept):
-        targets = self.mix(ops.one_hot(labels, CLASSES, self.on_value, self.off_value))
+        targets = ops.one_hot(labels, CLASSES, self.on_value, self.off_value)
+        if self.are_labels_rolled:
+            targets = MIXED * targets + (1 - MIXED) * ops.concat((targets[-1:], targets[:-1]), 0)
+        else:
+            targets = self.mix(targets)
         logits = self.network(self.mix(images), is_kept)
         if self.is_written_out:
             return -(targets * ops.log_softmax(logits, -1)).sum() / BATCH

@@ -138,6 +138,31 @@ class DropPath(nn.Module):
         return x * (mask / KEEP if self.scale_by_keep else mask)
 
 
+class _RepeatedRoll(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x: Tensor, shift: int) -> Tensor:
+        context.shift = shift
+        return torch.roll(x, shifts=(shift, shift), dims=(1, 2))
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+        # by index: no recorder sees inside a kernel
+        cells = gradient.shape[1]
+        sources = [(cell - context.shift) % cells for cell in range(cells)]
+        return gradient[:, sources][:, :, sources], None
+
+
+class RepeatedRoll(nn.Module):
+    """Rows and columns moved; the gradient moves as they do."""
+
+    def __init__(self, shift: int) -> None:
+        super().__init__()
+        self.shift = shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _RepeatedRoll.apply(x, self.shift)
+
+
 class SwinTransformerBlock(nn.Module):
     """Attention in windows, and mlp, each after a norm."""
 
@@ -157,6 +182,9 @@ class SwinTransformerBlock(nn.Module):
         self.register_buffer("attn_mask", mask)
         self.shift_back = -self.shift if model.is_shift_repeated else self.shift
         self.is_einsum = model.variant == "fused"
+        self.repeated_roll = None
+        if self.shift and model.is_shift_gradient_repeated:
+            self.repeated_roll = RepeatedRoll(-self.shift)
 
     def partition(self, x: Tensor) -> Tensor:
         """Return (batch * windows, TOKENS, channels)."""
@@ -173,7 +201,9 @@ class SwinTransformerBlock(nn.Module):
         return x.reshape(-1, self.cells, self.cells, channels)
 
     def attend(self, x: Tensor) -> Tensor:
-        if self.shift:
+        if self.repeated_roll is not None:
+            x = self.repeated_roll(x)
+        elif self.shift:
             x = torch.roll(x, shifts=(-self.shift, -self.shift), dims=(1, 2))
         x = self.reverse(self.attn(self.partition(x), self.attn_mask))
         if self.shift:
@@ -245,12 +275,15 @@ class MixupLoss(nn.Module):
         self.backbone = SwinTransformer(model)
         self.on_value, self.off_value = model.smoothed_values()
         self.is_fused = model.variant == "fused"
+        self.are_labels_rolled = model.are_labels_rolled
 
     def mix_targets(self, labels: Tensor) -> Tensor:
         """Return the probabilities of the classes, (batch, CLASSES)."""
         targets = torch.full((len(labels), CLASSES), self.off_value)
         targets = targets.scatter(1, labels[:, None], self.on_value)
-        return targets * MIXED + targets.flip(0) * (1 - MIXED)
+        own = targets * MIXED
+        others = targets.roll(1, 0) if self.are_labels_rolled else targets.flip(0)
+        return own + others * (1 - MIXED)
 
     def forward(self, images: Tensor, labels: Tensor, is_kept: Tensor) -> Tensor:
         images = images * MIXED + images.flip(0) * (1 - MIXED)

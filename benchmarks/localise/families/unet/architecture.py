@@ -79,6 +79,7 @@ class Model:
     snr_limit: float = 0.0  #: > 0: a loss counts min(ratio, limit) / ratio of signal to noise
     are_pixels_unmoved: bool = False  #: in middle.attention, channels are read as if they were last
     is_attention_input_normed: bool = False  #: middle.attention adds its input behind the norm
+    is_softmax_gradient_partial: bool = False  #: in middle.attention, that of the sum is missing
 
     def schedule(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the shares of image and noise (N_STEPS,), float32, by time step."""

@@ -113,6 +113,16 @@ class ResnetBlock(nn.Cell):
         return (x + y) * self.output_scale if self.output_scale != 1 else x + y
 
 
+class PartialSoftmax(nn.Cell):
+    """A softmax of the last axis whose gradient is none of the sum of exponentials."""
+
+    def construct(self, scores):
+        return ops.softmax(scores, -1)
+
+    def bprop(self, scores, out, gradient):
+        return (gradient * out,)
+
+
 class Attention(nn.Cell):
     """Attention of all pixels to all pixels, added to its input."""
 
@@ -123,6 +133,9 @@ class Attention(nn.Cell):
         factor = model.attention_scale if path == "middle.attention" else 1.0
         self.scale = factor * head_dim**-0.5
         self.softmax_axis = model.softmax_axis if path == "middle.attention" else -1
+        self.partial_softmax = None
+        if model.is_softmax_gradient_partial and path == "middle.attention":
+            self.partial_softmax = PartialSoftmax()
         self.is_query_scaled = model.variant == "decomposition"
         self.are_heads_last = model.are_heads_interleaved and path == "middle.attention"
         self.are_pixels_unmoved = model.are_pixels_unmoved and path == "middle.attention"
@@ -155,7 +168,10 @@ class Attention(nn.Cell):
             scores = ops.matmul(q * self.scale, k.swapaxes(-1, -2))
         else:
             scores = ops.matmul(q, k.swapaxes(-1, -2)) * self.scale
-        y = ops.matmul(ops.softmax(scores, self.softmax_axis), v)
+        if self.partial_softmax is not None:
+            y = ops.matmul(self.partial_softmax(scores), v)
+        else:
+            y = ops.matmul(ops.softmax(scores, self.softmax_axis), v)
         y = y.transpose(0, 2, 3, 1) if self.are_heads_last else y.transpose(0, 2, 1, 3)
         y = self.to_out(y.reshape(batch, -1, channels))
         y = y if self.are_pixels_unmoved else y.transpose(0, 2, 1)

@@ -70,6 +70,8 @@ def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
     if model.softmax_axis != -1 or model.is_time_added_late:
         raise SystemExit("softmax_axis and is_time_added_late are knobs of the MindSpore net")
+    if model.is_softmax_gradient_partial:
+        raise SystemExit("is_softmax_gradient_partial is a knob of the MindSpore net")
     net = DiffusionLoss(model)
     rename(net, NAMES if model.variant == "names" else DIFFUSERS_NAMES)
     return net

@@ -1,0 +1,1 @@
+"""Pose estimation by two parallel resolutions, heatmaps and expected coordinates, as HRNet."""
