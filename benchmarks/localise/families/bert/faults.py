@@ -154,7 +154,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-swapped",
         change_model(are_groups_interleaved=True),
         equivalents=("layer-order", "input-source", "input-order"),
-        held_out=True,
     ),
     "last_call_gradient": Fault(
         "layers of a group lie on stages that do not add up the gradients of their shared "
@@ -162,7 +161,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-stopped",
         change_model(is_gradient_of_last_call=True),
         equivalents=("missing-term", "gradient-scaled", "update-missing"),
-        held_out=True,
     ),
 }
 

@@ -154,7 +154,6 @@ FAULTS: Mapping[str, Fault] = {
         "axes-swapped",
         change_model(are_pixels_exchanged=True),
         equivalents=("missing-step", "input-order", "weight-transposed"),
-        held_out=True,
     ),
     "logits_normalized": Fault(
         "the classifier ends with a softmax, and the loss, which wants logits, has another one",
@@ -162,7 +161,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_logits_normalized=True),
         lambda *_: [Anywhere("(?i)softmax")],
         equivalents=("activation-kind", "loss-kind", "input-source"),
-        held_out=True,
     ),
 }
 

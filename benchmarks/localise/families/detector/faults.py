@@ -110,14 +110,12 @@ FAULTS: Mapping[str, Fault] = {
         "loss-target",
         change_model(are_targets_sized=True),
         equivalents=("missing-term", "missing-step", "constant-offset", "input-source", "batch"),
-        held_out=True,
     ),
     "norms_frozen": Fault(
         "the backbone's batch norms are frozen in evaluation: they read their running statistics",
         "running-statistics",
         change_model(are_norms_frozen=True),
         equivalents=("argument", "norm-kind", "norm-missing", "input-source"),
-        held_out=True,
     ),
 }
 

@@ -142,7 +142,6 @@ FAULTS: Mapping[str, Fault] = {
         "clamp",
         change_model(are_offsets_clipped=False),
         equivalents=("missing-step", "input-source", "relative-bias", "clip", "argument"),
-        held_out=True,
     ),
     "incoming_gradient_exchanged": Fault(
         "the incoming multiplication's own backward pass reads the gradient of the pair (j, i) for "
@@ -150,7 +149,6 @@ FAULTS: Mapping[str, Fault] = {
         "axes-swapped",
         change_model(is_incoming_gradient_exchanged=True),
         equivalents=("input-source", "input-order", "missing-step", "weight-transposed"),
-        held_out=True,
     ),
 }
 

@@ -149,14 +149,12 @@ FAULTS: Mapping[str, Fault] = {
         "straight-through",
         change_model(is_decay_straight=True),
         equivalents=("gradient-scaled", "missing-step", "missing-term", "input-source"),
-        held_out=True,
     ),
     "gate_first": Fault(
         "the last block gates its outputs before the norm of the heads, as Mamba 2 does",
         "layer-order",
         change_model(is_gate_first=True),
         equivalents=("input-source", "missing-step", "input-order"),
-        held_out=True,
     ),
 }
 

@@ -111,7 +111,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-stopped",
         change_model(is_gradient_of_last_query=True),
         equivalents=("missing-term", "missing-step", "input-source", "pooling", "gradient-scaled"),
-        held_out=True,
     ),
     "features_unnormed": Fault(
         "the projector reads the last hidden states of the vision tower, which are not normed",
@@ -119,7 +118,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_features_normed=False),
         lambda *_: [Anywhere("(?i)norm")],
         equivalents=("missing-step", "input-source", "skip-source"),
-        held_out=True,
     ),
 }
 
