@@ -32,7 +32,9 @@ _MIN_LEARNED = 2
 #: of a maximum, and MindSpore gives all to one.
 _TIED_KINDS = frozenset({"max", "min", "maximum", "minimum"})
 
-_FILL_KIND, _EPSILON = "masked_fill", "epsilon"
+_FILL_KIND, _SOFTMAX_KIND, _EPSILON = "masked_fill", "softmax", "epsilon"
+#: Absolute error of a score that changes its probability by this share of it.
+_SHOWN_SCORE = 1e-3
 #: Share of an error that is left if the elements are sorted: the noise of those before it.
 _SORTED_SHARE = 1e-3
 #: Kinds whose inputs cannot be exchanged.
@@ -393,7 +395,7 @@ def _has_same_operation(
 
     Equal numbers in another order, which no layout explains, show one. So do inputs whose axes are
     in another order, other scalar arguments before other operators, a - b before b - a, the
-    gradient of a maximum, and an operator of one side only, if no number says that its result is
+    gradient of a maximum, a softmax of scores that statistics do not show, and an operator of one side only, if no number says that its result is
     the other side's value.
     """
     if is_rearranged(graph, node) or _has_exchanged_axes(graph, node):
@@ -402,6 +404,8 @@ def _has_same_operation(
         return False
     has_other_numbers = _has_other_numbers(graph, node) and _has_other_readers(graph, node)
     if has_other_numbers or _is_gradient_of_difference(graph, walk, node):
+        return False
+    if _reads_hidden_scores(graph, node):
         return False
     if any(_get_size(graph, unpaired) > 1 for unpaired in walk.ancestry[node].unpaired_nodes):
         return False
@@ -509,6 +513,24 @@ def _is_gradient_of_difference(graph: JointGraph, walk: Walk, node: int) -> bool
         walk.state[int(side.nodes[value])] in (*DIVERGED, RECONVERGED)
         for side, values_of in zip(graph.sides, graph.values_of_gradients, strict=True)
         for value in values_of.get(int(side.classes[node]), ())
+    )
+
+
+def _reads_hidden_scores(graph: JointGraph, node: int) -> bool:
+    """Return whether a softmax reads scores whose statistics show only what masks filled in.
+
+    The scores of rows that a later mask takes away, as those of padding, may be any.
+    """
+    kind_t, kind_r = _get_producer_kinds(graph, node)
+    if not kind_t == kind_r == _SOFTMAX_KIND:
+        return False
+    pairs, target = graph.comparison.pairs, graph.sides[0]
+    reads = target.flow.reads[target.find_producer(node)]
+    scores = [read for read in map(int, target.nodes[list(reads)]) if read < len(pairs)]
+    return any(
+        pairs["metric"].iat[read] == "statistics"
+        and pairs["tolerance"].iat[read] * target.rms[target.classes[read]] > _SHOWN_SCORE
+        for read in scores
     )
 
 
