@@ -384,7 +384,9 @@ def _judge_slot_pairs(
             has_consequence = _leads_to_difference(graph, state, changed_nodes)
             state[node] = INTRODUCED if has_consequence else RECONVERGED
             continue
-        if pair.slot_kind == "input" and _is_applied_again(graph, pair):
+        if pair.slot_kind == "input" and (
+            _is_applied_again(graph, pair) or _computes_mask(graph, pair)
+        ):
             state[node] = RECONVERGED
             continue
         differing_ancestors = [
@@ -433,6 +435,19 @@ def _is_applied_again(graph: JointGraph, pair: SlotPair) -> bool:
     ) or _reads_own_kind(
         reference, pair.reference_op, pair.reference_tensor, int(graph.target_nodes[pair.target])
     )
+
+
+def _computes_mask(graph: JointGraph, pair: SlotPair) -> bool:
+    """Return whether both ops compute truth values, which different numbers may have in common.
+
+    What is no padding follows from the tokens as well as from the attention mask of a batch.
+    """
+    dtypes = {
+        str(side.flow.list_column("dtype")[value])
+        for side, op in zip(graph.sides, (pair.target_op, pair.reference_op), strict=True)
+        for value in side.flow.writes[op]
+    }
+    return dtypes == {"bool"}
 
 
 def _reads_own_kind(side: GraphSide, op: int, tensor: int, node: int) -> bool:
