@@ -340,7 +340,8 @@ def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]
     if one was recorded: other operators, other inputs, or values without a partner before it. If
     both sides compute it by one operator from partners, it stays a difference, and so does what
     follows from it. If nothing follows from it, it is isolated: what was computed from it agrees,
-    so the operators did not read the numbers that one record holds.
+    so the operators did not read the numbers that one record holds. That the scores of a softmax
+    are partners shows nothing if their statistics do not show the scores.
     """
     state = list(final_state)
     is_reconverged = np.array(state, dtype=object) == RECONVERGED
@@ -355,7 +356,10 @@ def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]
         ancestry = walk.ancestry[node]
         is_same = _has_same_operation(graph, walk, node, equivalent_kinds)
         if is_same and not ancestry.has_diverged:
-            state[node] = INTRODUCED if has_consequence[node] else ISOLATED
+            if not has_consequence[node]:
+                state[node] = ISOLATED
+            elif not _reads_hidden_scores(graph, node):
+                state[node] = INTRODUCED
         elif any(state[ancestor] in DIVERGED for ancestor in ancestry.ancestors):
             state[node] = walk.state[node]
     return state
@@ -395,7 +399,7 @@ def _has_same_operation(
 
     Equal numbers in another order, which no layout explains, show one. So do inputs whose axes are
     in another order, other scalar arguments before other operators, a - b before b - a, the
-    gradient of a maximum, a softmax of scores that statistics do not show, and an operator of one side only, if no number says that its result is
+    gradient of a maximum, and an operator of one side only, if no number says that its result is
     the other side's value.
     """
     if is_rearranged(graph, node) or _has_exchanged_axes(graph, node):
@@ -404,8 +408,6 @@ def _has_same_operation(
         return False
     has_other_numbers = _has_other_numbers(graph, node) and _has_other_readers(graph, node)
     if has_other_numbers or _is_gradient_of_difference(graph, walk, node):
-        return False
-    if _reads_hidden_scores(graph, node):
         return False
     if any(_get_size(graph, unpaired) > 1 for unpaired in walk.ancestry[node].unpaired_nodes):
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+
 import numpy as np
 
 from ..model.arrays import Floats
@@ -83,9 +84,8 @@ def _find_ends(graph: JointGraph) -> set[int]:
     """Return the pairs of losses, of what nothing reads, and of what outlives the step."""
     ends = set(np.flatnonzero(graph.is_kept).tolist())
     for node in range(len(graph.comparison.pairs)):
+        is_forward = graph.phase[node] == FORWARD and bool(graph.parents[node])
         children = graph.children[node]
-        if graph.phase[node] == FORWARD and graph.parents[node]:
-            children = [child for child in children if graph.phase[child] == FORWARD]
-        if not children:
+        if not any(not is_forward or graph.phase[child] == FORWARD for child in children):
             ends.add(node)
     return ends

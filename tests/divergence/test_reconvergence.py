@@ -2,7 +2,15 @@
 
 import numpy as np
 import pytest
-from traces import compare_traces, edit_tensors, find_tensor, find_value
+from traces import (
+    classify_traces,
+    compare_traces,
+    edit_tensors,
+    find_tensor,
+    find_tensors_like,
+    find_value,
+    record_calls,
+)
 
 from dumpdiff.divergence.joint_graph import build_joint_graph
 from dumpdiff.divergence.reconvergence import (
@@ -49,3 +57,54 @@ def test_an_epsilon_is_no_number_that_other_operators_take_back(trace, name, slo
     assert len(graph.comparison.scalars) == 1
     value = find_value(graph.sides[0].flow, name, "output.0")
     assert _has_other_scalars(graph, int(graph.sides[0].nodes[value])) == is_other
+
+
+def record_masked_scores(scores, fill):
+    """Record the statistics of an attention whose last query is padding and is masked at the end.
+
+    ``scores`` are (queries, keys); the last two keys are filled with ``fill``.
+    """
+    values = np.random.default_rng(0).normal(size=(6, 3))
+    is_padding = np.arange(6) >= 4
+    filled = np.where(is_padding, fill, scores)
+    probabilities = np.exp(filled) / np.exp(filled).sum(axis=1, keepdims=True)
+    product = probabilities @ values
+    is_query = np.array([[1.0], [1.0], [1.0], [0.0]])
+    return record_calls(
+        ("masked_fill", [is_padding.astype(float)], filled),
+        ("softmax", [filled], probabilities),
+        ("matmul", [probabilities, values], product),
+        ("mul", [product, is_query], product * is_query),
+        ("exp", [product * is_query], np.exp(product * is_query)),
+    )
+
+
+@pytest.mark.parametrize(("fill", "expected"), [(-1e9, "reconverged"), (-10.0, "propagated")])
+def test_a_softmax_contradicts_no_scores_that_its_statistics_hide(fill, expected):
+    """Padding has other scores on each side. A large number of the mask hides it."""
+    scores = np.random.default_rng(1).normal(size=(4, 6))
+    other_scores = np.concatenate([scores[:3], -scores[3:]])
+    graph, states = classify_traces(
+        record_masked_scores(scores, fill), record_masked_scores(other_scores, fill)
+    )
+    node = graph.target_nodes[find_value(graph.sides[0].flow, "call.1", "output.0")]
+    assert states.state[node] == expected
+
+
+def test_one_mask_may_follow_from_different_numbers():
+    """What is no padding follows from the tokens, and from the attention mask of a batch."""
+    tokens, is_token = np.array([7.0, 3.0, 5.0, 0.0]), np.array([1.0, 1.0, 1.0, 0.0])
+    weights = np.array([0.3, 0.1, 0.7, 0.2])
+    sides = []
+    for numbers in (tokens, is_token):
+        trace = record_calls(
+            ("exp", [tokens], np.exp(tokens)),
+            ("sin", [is_token], np.sin(is_token)),
+            ("ne", [numbers], is_token * 2),
+            ("mul", [is_token * 2, weights], is_token * weights),
+        )
+        masks = find_tensors_like(trace, "call.2", "output.0")
+        sides.append(edit_tensors(trace, masks, dtype="bool"))
+    graph, states = classify_traces(*sides)
+    ((node, pair),) = graph.comparison.slot_pairs
+    assert (pair.target_op, pair.slot_kind, states.state[node]) == (2, "input", "reconverged")

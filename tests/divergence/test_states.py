@@ -11,6 +11,7 @@ from traces import (
     find_op,
     find_outputs,
     find_result,
+    find_tensor,
     find_tensors_like,
     find_value,
     locate_divergence,
@@ -29,6 +30,7 @@ FIRST, SILU, SOFTMAX = (
     "Functional.silu.1.forward",
     "Functional.softmax.1.forward",
 )
+GRADIENTS = "Module.module.Rotation.parameters_grad.0"
 GATE, DOWN = "Functional.linear.11.forward", "Functional.linear.13.forward"
 PRODUCT, RESIDUAL = "Tensor.__mul__.1.forward", "Tensor.__add__.5.forward"
 
@@ -266,9 +268,9 @@ class TestGradientsAfterAnotherDecomposition:
         self, sides, is_exchanged
     ):
         """The forward values are no cause of it and stay reconverged."""
-        wrong = scale_result(sides[0], "Torch.softmax.0.backward", 1.3, and_after=True)
         rows = find_dependents(sides[0], "Torch.softmax.0.backward")
-        wrong = scale_arrays(wrong, rows, 1.3)
+        rows += [find_tensor(sides[0], GRADIENTS, f"output.{name}") for name in ("query", "key")]
+        wrong = scale_arrays(scale_tensors(sides[0], rows, 1.3), rows, 1.3)
         pair = (wrong, sides[1])
         graph, states = classify_traces(*(pair[::-1] if is_exchanged else pair))
         pair_states = states.state[: len(graph.comparison.pairs)]
@@ -279,6 +281,27 @@ class TestGradientsAfterAnotherDecomposition:
         assert side.flow.trace.ops["name"].iat[producer] == "Torch.softmax.0.backward"
         assert set(pair_states[phases == "forward"]) == {"agreeing", "reconverged"}
         assert (pair_states[phases == "forward"] == "reconverged").sum() >= 5
+
+    def test_a_gradient_that_no_gradient_of_a_parameter_shows_is_none_of_both(self, sides):
+        """The gradients of queries and keys agree, so their scores have none that differs."""
+        rows = find_dependents(sides[0], "Torch.softmax.0.backward")
+        wrong = scale_arrays(scale_tensors(sides[0], rows, 1.3), rows, 1.3)
+        graph, states = classify_traces(wrong, sides[1])
+        flow = graph.comparison.alignment.target
+        node = graph.target_nodes[find_value(flow, "Torch.softmax.0.backward", "output.0")]
+        assert graph.comparison.pairs["error"].iat[node] == pytest.approx(0.3, rel=0.01)
+        assert states.state[node] == "reconverged"
+
+    @pytest.mark.parametrize(("error", "expected"), [(1e-4, "agreeing"), (4e-4, "introduced")])
+    def test_a_lone_gradient_may_differ_by_less_than_rounding_to_float16(
+        self, sides, error, expected
+    ):
+        rows = [find_tensor(sides[0], GRADIENTS, "output.key")]
+        graph, states = classify_traces(scale_arrays(sides[0], rows, 1 + error), sides[0])
+        flow = graph.comparison.alignment.target
+        node = graph.target_nodes[find_value(flow, GRADIENTS, "output.key")]
+        assert states.state[node] == expected
+        assert (states.allowed_errors[node] >= error / 2) == (expected == "agreeing")
 
     def test_without_a_wrong_gradient_all_agree_again(self, sides):
         graph, states = classify_traces(*sides)
