@@ -22,6 +22,7 @@ from ..graph.missing_edges import (
     find_possible_parts,
     find_unrecorded_results,
 )
+from ..graph.recent_values import find_repeated_sources
 from ..model.arrays import Flags, Floats, Ints, Objects
 from ..model.int_lists import IntLists
 from ..model.trace import FORWARD
@@ -294,7 +295,8 @@ def _bridge_missing_edges(
 ) -> _Bridges:
     """Return parents for the nodes of one side with a missing producer, and count the evidence.
 
-    Where the record of the other side has the edge, only the parts of a joined tensor are added.
+    Where the record of the other side has the edge, only the parts of a joined tensor are added, and
+    what a tensor repeats: heads that were changed before they were repeated.
     What the other side's graph is given, see ``is_given``, no op before it computed: then the order
     of execution is no evidence.
     """
@@ -303,6 +305,7 @@ def _bridge_missing_edges(
     values = classes[open_leaves]
     has_edge = other_has_parents[open_leaves]
     bridge_of = find_bridges(flow, values[~has_edge].tolist())
+    repeated = find_repeated_sources(flow, values[has_edge].tolist())
     node_of = nodes.tolist()
     child_nodes: list[int] = []
     parent_nodes: list[int] = []
@@ -312,9 +315,12 @@ def _bridge_missing_edges(
         if is_recorded:
             joined_parts = find_joined_parts(flow, value)
             parents = [node_of[part] for part in joined_parts if node_of[part] != node]
-            bridges["joined" if parents else "other side"] += 1
+            evidence = "joined" if parents else "other side"
+            if not parents and value in repeated and node_of[repeated[value]] != node:
+                parents, evidence = [node_of[repeated[value]]], "repeated"
+            bridges[evidence] += 1
             if parents:
-                evidence_of[node] = "joined"
+                evidence_of[node] = evidence
         else:
             bridge = bridge_of.get(value)
             if bridge is None or (bridge.evidence == "order" and is_given[node]):

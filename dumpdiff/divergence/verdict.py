@@ -65,6 +65,7 @@ _BRIDGE_EVIDENCE = {
     "joined": "the parts of a joined tensor",
     "rearranged": "a rearranged tensor",
     "cast": "a tensor in another dtype",
+    "repeated": "a repeated tensor",
     "part": "a tensor's part",
     "multiple": "a gradient's multiple",
     "module call": "the inputs of the module call",

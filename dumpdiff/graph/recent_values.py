@@ -1,4 +1,6 @@
-"""Values recorded shortly before another one that it is a rearrangement, a cast or a chunk of.
+"""Values recorded shortly before another one that it is made of without arithmetic.
+
+That is a rearrangement, a cast, a repetition or a chunk.
 
 All values are tried at once, as long columns of pairs (value, recent value).
 """
@@ -34,7 +36,7 @@ class RecentSource:
     """The earlier value that a value comes from."""
 
     value: int  #: class
-    evidence: str  #: rearranged, cast, part; order if only the order of execution says so
+    evidence: str  #: rearranged, cast, repeated, part; order if only the order says so
 
 
 def find_recent_sources(
@@ -55,6 +57,7 @@ def find_recent_sources(
         tests: tuple[tuple[str, Flags, _Test], ...] = (
             ("rearranged", has_equal_size, _flag_rearrangements),
             ("cast", has_equal_size, _flag_casts),
+            ("repeated", ~has_equal_size, _flag_repetitions),
             ("part", ~has_equal_size, _flag_chunks),
         )
         for evidence, is_tested, flag_sources in tests:
@@ -63,6 +66,20 @@ def find_recent_sources(
             _keep_first(by_statistics, evidence, block, rows[pairs[fits]], sources[pairs[fits]])
         _keep_first(by_order, "order", block, rows, sources)
     return by_statistics, by_order
+
+
+def find_repeated_sources(flow: Flow, values: Sequence[int]) -> dict[int, int]:
+    """Return the recent value that each value repeats whole, for those that repeat one."""
+    columns = _Columns.from_flow(flow)
+    sources_of: dict[int, int] = {}
+    for start in range(0, len(values), _BLOCK_SIZE):
+        block = np.array(values[start : start + _BLOCK_SIZE])
+        rows, sources = _pair_with_recent_values(flow, block)
+        fits = _flag_repetitions(columns, block[rows], sources)
+        repeated: dict[int, RecentSource] = {}
+        _keep_first(repeated, "repeated", block, rows[fits], sources[fits])
+        sources_of.update({value: source.value for value, source in repeated.items()})
+    return sources_of
 
 
 def list_recent_values(flow: Flow, value: int) -> list[int]:
@@ -158,6 +175,22 @@ def _flag_casts(columns: _Columns, values: Ints, sources: Ints) -> Flags:
             is_cast &= ~is_known | (np.abs(numbers - source_numbers) <= slack * scale)
     fits[pairs] = is_cast
     return fits
+
+
+def _flag_repetitions(columns: _Columns, values: Ints, sources: Ints) -> Flags:
+    """Return where the value may be the source several times, as one head for each of a group.
+
+    The extremes are equal, and n times the numbers have sqrt(n) times their norm.
+    """
+    n_copies, remainders = np.divmod(columns.sizes[values], np.maximum(columns.sizes[sources], 1))
+    fits: Flags = (n_copies > 1) & (remainders == 0) & (columns.sizes[sources] > 1)
+    highs, lows = columns.highs, columns.lows
+    fits &= (highs[values] == highs[sources]) & (lows[values] == lows[sources])
+    fits &= highs[values] > lows[values]
+    norms = np.sqrt(np.maximum(n_copies, 1)) * columns.norms[sources]
+    with np.errstate(invalid="ignore"):  # a difference of infinities
+        fits &= np.abs(columns.norms[values] - norms) <= SUMMATION_ERROR * norms
+    return fits & np.isfinite(norms)
 
 
 def _flag_chunks(columns: _Columns, values: Ints, sources: Ints) -> Flags:

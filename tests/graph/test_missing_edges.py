@@ -2,10 +2,19 @@
 
 import numpy as np
 import pytest
-from traces import edit_tensors, find_op, find_outputs, find_tensor, find_value, remove_tensors
+from traces import (
+    edit_tensors,
+    find_op,
+    find_outputs,
+    find_tensor,
+    find_value,
+    record_calls,
+    remove_tensors,
+)
 
 from dumpdiff.graph import build_flow
 from dumpdiff.graph.missing_edges import find_bridge, has_missing_producer
+from dumpdiff.graph.recent_values import find_repeated_sources
 
 LAYER = ("Functional.softmax.1.forward", "Torch.matmul.2.forward", "Tensor.__truediv__.1.forward")
 
@@ -225,3 +234,20 @@ class TestBackward:
             ]
         )
         assert find_bridge(flow, seed) is None
+
+
+@pytest.mark.parametrize(("factor", "is_found"), [(1.0, True), (1.001, False)])
+def test_a_tensor_may_repeat_a_recent_one(factor, is_found):
+    """Keys of one head serve two: the op that repeats them is not recorded."""
+    rng = np.random.default_rng(0)
+    keys, weight, scores = (rng.normal(size=shape) for shape in ((3, 4), (4, 4), (6, 6)))
+    product = keys @ weight
+    repeated = factor * np.concatenate([product, product])
+    trace = record_calls(
+        ("matmul", [keys, weight], product), ("matmul", [scores, repeated], scores @ repeated)
+    )
+    flow = build_flow(trace)
+    value, source = (
+        find_value(flow, *slot) for slot in (("call.1", "input.1"), ("call.0", "output.0"))
+    )
+    assert find_repeated_sources(flow, [value]) == ({value: source} if is_found else {})
