@@ -295,10 +295,10 @@ def _bridge_missing_edges(
 ) -> _Bridges:
     """Return parents for the nodes of one side with a missing producer, and count the evidence.
 
-    Where the record of the other side has the edge, only the parts of a joined tensor are added, and
-    what a tensor repeats: heads that were changed before they were repeated.
-    What the other side's graph is given, see ``is_given``, no op before it computed: then the order
-    of execution is no evidence.
+    Where the record of the other side has the edge, only the parts of a joined tensor are added,
+    and what a tensor repeats: heads may have been changed before they were repeated. What the
+    other side's graph is given, see ``is_given``, no op before it computed: then the order of
+    execution is no evidence.
     """
     is_leaf = (classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0) & ~has_parents
     open_leaves = np.flatnonzero(is_leaf)

@@ -190,7 +190,8 @@ def _flag_repetitions(columns: _Columns, values: Ints, sources: Ints) -> Flags:
     norms = np.sqrt(np.maximum(n_copies, 1)) * columns.norms[sources]
     with np.errstate(invalid="ignore"):  # a difference of infinities
         fits &= np.abs(columns.norms[values] - norms) <= SUMMATION_ERROR * norms
-    return fits & np.isfinite(norms)
+    fits &= np.isfinite(norms)
+    return fits
 
 
 def _flag_chunks(columns: _Columns, values: Ints, sources: Ints) -> Flags:
