@@ -169,14 +169,12 @@ FAULTS: Mapping[str, Fault] = {
         change_model(subsampling_padding="same"),
         lambda *_: [Anywhere("(?i)pad|same")],
         equivalents=("causal-shift", "row-shift", "position-offset", "argument"),
-        held_out=True,
     ),
     "convolution_first": Fault(
         "a block's convolution module comes before its attention, an option of torchaudio",
         "layer-order",
         change_model(is_convolution_first=True),
         equivalents=("input-source", "residual-order", "input-order", "skip-source"),
-        held_out=True,
     ),
 }
 

@@ -164,14 +164,12 @@ FAULTS: Mapping[str, Fault] = {
             "input-source",
             "weight-rows",
         ),
-        held_out=True,
     ),
     "modulation_shared": Fault(
         "one modulation for all blocks, as PixArt has it: that of the first one",
         "weight-swapped",
         change_model(is_modulation_shared=True),
         equivalents=("input-source", "layer-order"),
-        held_out=True,
     ),
 }
 

@@ -174,7 +174,6 @@ FAULTS: Mapping[str, Fault] = {
         "rope-direction",
         change_model(is_turn_repeated=True),
         equivalents=("constant-factor", "scale", "rope-layout", "argument", "input-source"),
-        held_out=True,
     ),
     "values_normed": Fault(
         "values are normed too, without a weight, as in Gemma 3n",
@@ -182,7 +181,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_values_normed=True),
         lambda *_: [Anywhere("(?i)norm")],
         equivalents=("missing-step", "input-source", "scale"),
-        held_out=True,
     ),
 }
 

@@ -238,7 +238,6 @@ FAULTS: Mapping[str, Fault] = {
         "layer-order",
         change_model(are_inputs_weighted=True),
         equivalents=("input-source", "missing-step", "constant-factor", "scale"),
-        held_out=True,
     ),
     "key_gradient": Fault(
         "the key that all heads share gets no gradient from the heads of the other tensor-parallel "
@@ -246,7 +245,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-stopped",
         change_model(key_gradient_heads=HEADS // 2),
         equivalents=("missing-term", "gradient-scaled", "missing-step"),
-        held_out=True,
     ),
 }
 

@@ -151,7 +151,6 @@ FAULTS: Mapping[str, Fault] = {
             "label-smoothing",
             "scan-direction",
         ),
-        held_out=True,
     ),
     "shift_gradient": Fault(
         "a fused kernel shifts and divides tokens into windows; its backward pass shifts the "
@@ -159,7 +158,6 @@ FAULTS: Mapping[str, Fault] = {
         "row-shift",
         change_model(is_shift_gradient_repeated=True),
         equivalents=("argument", "axes-swapped", "input-order", "input-source", "missing-step"),
-        held_out=True,
     ),
 }
 

@@ -240,7 +240,6 @@ FAULTS: Mapping[str, Fault] = {
         "missing-term",
         change_model(is_softmax_gradient_partial=True),
         equivalents=("missing-step", "straight-through", "gradient-stopped", "constant-offset"),
-        held_out=True,
     ),
     "split_by_head": Fault(
         "the joined rows of queries, keys and values of an attention are split by head first, as "
@@ -255,7 +254,6 @@ FAULTS: Mapping[str, Fault] = {
             "axes-swapped",
             "input-order",
         ),
-        held_out=True,
     ),
 }
 
