@@ -110,7 +110,7 @@ def test_gate_and_up_are_swapped_in_all_products() -> None:
     faulty = silu(Y) * X + silu(X[::-1]) * Z
     assert explain_region(region, faulty) == (
         "gate-up-swapped",
-        "gate and up swapped, and the same at 1 other places",
+        "gate and up swapped, and the same at 1 other place",
     )
 
 
@@ -322,7 +322,7 @@ def test_a_loop_leaves_out_one_addend_every_time() -> None:
     ], {2: (2 * len(X), *X.shape[1:])})  # fmt: skip
     assert explain_with(loop, np.concatenate(gradients), phase="backward") == (
         "gradient-stopped",
-        "the gradient through branch_0 missing, and the same at 1 other places",
+        "the gradient through branch_0 missing, and the same at 1 other place",
     )
 
 

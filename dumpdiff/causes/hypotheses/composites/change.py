@@ -146,10 +146,12 @@ def _add_joint_changes(region: Region, changes: Iterator[Change]) -> Iterator[Ch
         are_apart = not any(region.followers[number] & numbers for number in numbers)
         if len(group) > 1 and are_apart:
             first, *others = group
+            clause, n_others = group[first].description, len(others)
             yield replace(
                 group[first],
-                description=f"{group[first].description}, and the same at {len(others)} other "
-                "places",
+                description=f"{clause}, and the same at 1 other place"
+                if n_others == 1
+                else f"{clause}, and the same at {n_others} other places",
                 further_outputs={number: group[number].output for number in others},
             )
 
