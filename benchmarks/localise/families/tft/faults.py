@@ -107,7 +107,8 @@ FAULTS: Mapping[str, Fault] = {
         ),
     ),
     "elu_result": Fault(
-        "the gradient of a fused ELU gets the result of the ELU and takes it for its input",
+        "in networks of single variables, the gradient of a fused ELU gets the result and takes it "
+        "for the input",
         "gradient-scaled",
         change_model(is_elu_result_passed=True),
         lambda *_: [Anywhere(r"(?i)elu|activation|negative|exp")],

@@ -1,8 +1,8 @@
 """The Temporal Fusion Transformer in MindSpore for graph mode.
 
 Variant 'written': norms and inputs of numbers in plain arithmetic, two layers for value and gate of
-a gated unit, LSTMs cell by cell, selected variables added one by one, the heads' maps averaged
-before they meet the values, losses by where.
+a gated unit, LSTMs in plain arithmetic, selected variables added one by one, the heads' maps
+averaged before they meet the values, losses by where.
 """
 
 from __future__ import annotations
@@ -200,22 +200,33 @@ class SteppedLSTM(nn.Cell):
             getattr(self.cell, name).set_data(Tensor(model.weights[f"{path}.{name}"]))
 
     def construct(self, x, state):
-        hidden, cell = state[0][0], state[1][0]
         outputs = ()
         for step in range(x.shape[1]):
-            hidden, cell = self.cell(x[:, step], (hidden, cell))
+            state = self.cell(x[:, step], state)
+            outputs += (state[0],)
+        return ops.stack(outputs, 1), state
+
+
+class ProjectedLSTM(nn.Cell):
+    """The same in plain arithmetic, with the inputs of all steps projected at once."""
+
+    def __init__(self, model: Model, path: str) -> None:
+        super().__init__()
+        self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh = (
+            Parameter(Tensor(model.weights[f"{path}.{name}"]), name=name) for name in LSTM_NAMES
+        )
+
+    def construct(self, x, state):
+        projected = ops.matmul(x, self.weight_ih.T) + (self.bias_ih + self.bias_hh)
+        hidden, cell = state
+        outputs = ()
+        for step in range(x.shape[1]):
+            gates = projected[:, step] + ops.matmul(hidden, self.weight_hh.T)
+            i, f, g, o = ops.split(gates, HIDDEN, axis=1)
+            cell = ops.sigmoid(f) * cell + ops.sigmoid(i) * ops.tanh(g)
+            hidden = ops.sigmoid(o) * ops.tanh(cell)
             outputs += (hidden,)
-        return ops.stack(outputs, 1), (hidden.expand_dims(0), cell.expand_dims(0))
-
-
-def build_lstm(model: Model, path: str) -> nn.Cell:
-    """Return the LSTM at ``path``."""
-    if model.variant == "written":
-        return SteppedLSTM(model, path)
-    lstm = nn.LSTM(HIDDEN, HIDDEN, batch_first=True)
-    for name, parameter in lstm.parameters_and_names():
-        parameter.set_data(Tensor(model.weights[f"{path}.{name.removesuffix('_l0')}"]))
-    return lstm
+        return ops.stack(outputs, 1), (hidden, cell)
 
 
 class InterpretableAttention(nn.Cell):
@@ -254,18 +265,18 @@ class StaticEncoder(nn.Cell):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.shop, self.age = (build_input(model, name) for name in STATIC)
+        self.shop, self.area, self.age = (build_input(model, name) for name in STATIC)
         self.selection = VariableSelection(model, "static", STATIC)
         self.for_selection, self.for_enrichment, self.for_hidden, self.for_cell = (
             GatedResidualNetwork(model, f"contexts.{name}") for name in CONTEXTS
         )
 
-    def construct(self, shops, ages):
+    def construct(self, shops, static_reals):
         """Return two contexts (batch, 1, HIDDEN) and the first state of the LSTM."""
-        x = self.selection((self.shop(shops), self.age(ages)))
+        area, age = self.area(static_reals[:, :1]), self.age(static_reals[:, 1:])
+        x = self.selection((self.shop(shops), area, age))
         contexts = self.for_selection(x).expand_dims(1), self.for_enrichment(x).expand_dims(1)
-        state = self.for_hidden(x).expand_dims(0), self.for_cell(x).expand_dims(0)
-        return *contexts, state
+        return *contexts, (self.for_hidden(x), self.for_cell(x))
 
 
 class TemporalFusionTransformer(nn.Cell):
@@ -274,12 +285,13 @@ class TemporalFusionTransformer(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.static_encoder = StaticEncoder(model)
-        self.sales, self.visits, self.price, self.month = (
+        self.sales, self.price, self.promotion, self.month = (
             build_input(model, name) for name in PAST
         )
         self.past_selection = VariableSelection(model, "past", PAST)
         self.future_selection = VariableSelection(model, "future", FUTURE)
-        self.encoder, self.decoder = build_lstm(model, "encoder"), build_lstm(model, "decoder")
+        lstm = ProjectedLSTM if model.variant == "written" else SteppedLSTM
+        self.encoder, self.decoder = lstm(model, "encoder"), lstm(model, "decoder")
         self.lstm_gate = GateAddNorm(model, "lstm")
         self.enrichment = GatedResidualNetwork(model, "enrichment")
         self.attention = InterpretableAttention(model)
@@ -291,13 +303,14 @@ class TemporalFusionTransformer(nn.Cell):
         self.is_decoder_restarted = model.is_decoder_restarted
         self.is_state_stopped = model.is_state_stopped
 
-    def select_inputs(self, observed, prices, months, context):
+    def select_inputs(self, sales, known_reals, months, context):
         """Return the selected inputs of past and future."""
-        price, month = self.price(prices), self.month(months)
-        sales, visits = self.sales(observed[:, :, :1]), self.visits(observed[:, :, 1:])
-        past = (sales, visits, price[:, :HISTORY], month[:, :HISTORY])
+        price, promotion = self.price(known_reals[:, :, :1]), self.promotion(known_reals[:, :, 1:])
+        past, future = (self.sales(sales),), ()
         start, end = self.future_start, self.future_start + HORIZON
-        future = (price[:, start:end], month[:, start:end])
+        for known in (price, promotion, self.month(months)):
+            past += (known[:, :HISTORY],)
+            future += (known[:, start:end],)
         return self.past_selection(past, context), self.future_selection(future, context)
 
     def encode_locally(self, past, future, first_state):
@@ -311,9 +324,9 @@ class TemporalFusionTransformer(nn.Cell):
         outputs = ops.concat((encoded, decoded), 1)
         return self.lstm_gate(outputs, ops.concat((past, future), 1))
 
-    def construct(self, shops, ages, observed, prices, months):
-        selection, enrichment, first_state = self.static_encoder(shops, ages)
-        past, future = self.select_inputs(observed, prices, months, selection)
+    def construct(self, shops, static_reals, sales, known_reals, months):
+        selection, enrichment, first_state = self.static_encoder(shops, static_reals)
+        past, future = self.select_inputs(sales, known_reals, months, selection)
         temporal = self.encode_locally(past, future, first_state)
         enriched = self.enrichment(temporal, enrichment)
         x = self.attention_gate(self.attention(enriched), enriched[:, HISTORY:])
@@ -330,8 +343,8 @@ class QuantileLoss(nn.Cell):
         self.quantiles = Tensor(QUANTILES, ms.float32)
         self.is_written = model.variant == "written"
 
-    def construct(self, shops, ages, observed, prices, months, targets, valid):
-        forecasts = self.network(shops, ages, observed, prices, months)
+    def construct(self, shops, static_reals, sales, known_reals, months, targets, valid):
+        forecasts = self.network(shops, static_reals, sales, known_reals, months)
         errors = targets.expand_dims(-1) - forecasts
         if self.is_written:
             slopes = ops.where(errors < 0, self.quantiles - 1, self.quantiles)

@@ -79,6 +79,17 @@ class _ResultELU(torch.autograd.Function):
         return torch.ops.aten.elu_backward(gradient, 1.0, 1.0, 1.0, False, y)
 
 
+class ELU(nn.Module):
+    """ELU, with a right or a wrong gradient."""
+
+    def __init__(self, *, is_result_passed: bool) -> None:
+        super().__init__()
+        self.is_result_passed = is_result_passed
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _ResultELU.apply(x) if self.is_result_passed else F.elu(x)
+
+
 class GatedLinearUnit(nn.Module):
     """Value times sigmoid, both of one layer."""
 
@@ -119,18 +130,15 @@ class GatedResidualNetwork(nn.Module):
         if f"{path}.skip.weight" in model.weights:
             self.resample_norm = load_linear(model, f"{path}.skip")
         self.gate_norm = GateAddNorm(model, path)
-        self.is_elu_result_passed = model.is_elu_result_passed
-
-    def activate(self, x: Tensor) -> Tensor:
-        """Return the ELU."""
-        return _ResultELU.apply(x) if self.is_elu_result_passed else F.elu(x)
+        is_result_passed = model.is_elu_result_passed and ".networks." in path
+        self.elu = ELU(is_result_passed=is_result_passed)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         residual = self.resample_norm(x)
         x = self.fc1(x)
         if self.context is not None:
             x = x + self.context(context)
-        return self.gate_norm(self.fc2(self.activate(x)), residual)
+        return self.gate_norm(self.fc2(self.elu(x)), residual)
 
 
 class StackedNetworks(nn.Module):
@@ -217,12 +225,8 @@ class InterpretableMultiHeadAttention(nn.Module):
         super().__init__()
         self.q_layers, self.k_layers = (
             nn.ModuleList(
-                make_linear(*rows)
-                for rows in zip(
-                    np.split(model.weights[f"attention.{name}.weight"], HEADS),
-                    np.split(model.weights[f"attention.{name}.bias"], HEADS),
-                    strict=True,
-                )
+                make_linear(rows)
+                for rows in np.split(model.weights[f"attention.{name}.weight"], HEADS)
             )
             for name in "qk"
         )
@@ -264,7 +268,7 @@ class InputEmbedding(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.embeddings, self.prescalers = nn.ModuleDict(), nn.ModuleDict()
-        for name in dict.fromkeys(STATIC + PAST):
+        for name in STATIC + PAST:
             if name in CODES:
                 table = nn.Embedding(CODES[name], HIDDEN)
                 table.weight = make_parameter(model.weights[f"embeddings.{name}.weight"])
@@ -307,22 +311,18 @@ class TemporalFusionTransformer(nn.Module):
         self.output_layer = load_linear(model, "quantiles")
 
     def embed(
-        self, observed: Tensor, prices: Tensor, months: Tensor
+        self, sales: Tensor, known_reals: Tensor, months: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the vectors of past and future."""
-        sales, visits = observed.split(1, dim=-1)
+        price, promotion = known_reals.split(1, dim=-1)
+        known = {"price": price, "promotion": promotion, "month": months}
         if self.is_stacked:
-            known = self.input_embeddings({"price": prices, "month": months})
-            past = self.input_embeddings({"sales": sales, "visits": visits})
+            known = self.input_embeddings(known)
+            past = self.input_embeddings({"sales": sales})
             past |= {name: x[:, :HISTORY] for name, x in known.items()}
             return past, {name: x[:, HISTORY:] for name, x in known.items()}
-        past = {
-            "sales": sales,
-            "visits": visits,
-            "price": prices[:, :HISTORY],
-            "month": months[:, :HISTORY],
-        }
-        future = {"price": prices[:, HISTORY:], "month": months[:, HISTORY:]}
+        past = {"sales": sales, **{name: x[:, :HISTORY] for name, x in known.items()}}
+        future = {name: x[:, HISTORY:] for name, x in known.items()}
         return self.input_embeddings(past), self.input_embeddings(future)
 
     def expand_static_context(self, context: Tensor, steps: int) -> Tensor:
@@ -345,12 +345,18 @@ class TemporalFusionTransformer(nn.Module):
         return torch.cat((encoder_output, decoder_output), dim=1)
 
     def forward(
-        self, shops: Tensor, ages: Tensor, observed: Tensor, prices: Tensor, months: Tensor
+        self,
+        shops: Tensor,
+        static_reals: Tensor,
+        sales: Tensor,
+        known_reals: Tensor,
+        months: Tensor,
     ) -> Tensor:
-        static = self.input_embeddings({"shop": shops, "age": ages})
+        area, age = static_reals.split(1, dim=-1)
+        static = self.input_embeddings({"shop": shops, "area": area, "age": age})
         static = self.static_variable_selection(static)
         context = self.static_context_variable_selection(static)
-        past, future = self.embed(observed, prices, months)
+        past, future = self.embed(sales, known_reals, months)
         past = self.encoder_variable_selection(past, self.expand_static_context(context, HISTORY))
         future = self.decoder_variable_selection(
             future, self.expand_static_context(context, HORIZON)
