@@ -67,6 +67,9 @@ class Model:
     is_encoder_causal: bool = False  #: a token of the encoder does not see later ones
     is_shared_bias_stopped: bool = False  #: only the encoder's first layer trains its position bias
     is_cross_mask_inverted: bool = False  #: the decoder attends to nothing but padding
+    is_source_normed: bool = False  #: the norm of the last cross attention is that of its keys, too
+    #: the gradients of gate and up change places, in the decoder's last layer
+    are_gate_gradients_exchanged: bool = False
 
     @property
     def head_dim(self) -> int:

@@ -212,6 +212,24 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("row|order")],
         equivalents=("row-shift", "weight-swapped", "scan-direction"),
     ),
+    "source_normed": Fault(
+        "the norm of the last cross attention is applied to the encoder's output, too, which has "
+        "its own",
+        "missing-step",
+        change_model(is_source_normed=True),
+        lambda *_: [Anywhere("(?i)norm")],
+        held_out=True,
+        equivalents=("norm-missing", "input-source", "layer-order", "norm-kind"),
+    ),
+    "gate_gradients": Fault(
+        "a fused feed-forward's own backward pass returns the gradients of gate and up in the "
+        "other order",
+        "gate-up-swapped",
+        change_model(are_gate_gradients_exchanged=True),
+        lambda *_: [Anywhere("(?i)gate|up|exchanged|swapped|order|wi_")],
+        held_out=True,
+        equivalents=("input-order", "split-order", "weight-swapped", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -245,6 +263,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("shared_bias_stopped", "pytorch"),
     ("mask_inverted", "mindspore"),
     ("sentinels_reversed", "pytorch"),
+    ("source_normed", "mindspore"),
+    ("gate_gradients", "pytorch"),
 )
 
 #: Other module names in PyTorch; norm and loss written out in MindSpore, fused attention and a loss

@@ -115,6 +115,16 @@ class Attention(nn.Cell):
         return y.reshape(batch, heads, queries, dim)
 
 
+class ExchangedGradients(nn.Cell):
+    """Two tensors as they are; their gradients change places on their way back."""
+
+    def construct(self, gate, up):
+        return ops.identity(gate), ops.identity(up)
+
+    def bprop(self, gate, up, out, gradients):
+        return gradients[1], gradients[0]
+
+
 class GatedMlp(nn.Cell):
     """Gated gelu."""
 
@@ -124,8 +134,14 @@ class GatedMlp(nn.Cell):
         self.w3 = build_linear(model, f"{path}.up")
         self.w2 = build_linear(model, f"{path}.down")
         self.approximation = "tanh" if activation == "gelu_tanh" else "none"
+        self.exchanged_gradients = None
+        if model.are_gate_gradients_exchanged and path == "decoder.1.mlp":
+            self.exchanged_gradients = ExchangedGradients()
 
     def construct(self, x):
+        if self.exchanged_gradients is not None:
+            gate, up = self.exchanged_gradients(self.w1(x), self.w3(x))
+            return self.w2(ops.gelu(gate, approximate=self.approximation) * up)
         return self.w2(ops.gelu(self.w1(x), approximate=self.approximation) * self.w3(x))
 
 
@@ -162,12 +178,15 @@ class DecoderLayer(nn.Cell):
         self.feed_forward = GatedMlp(model, f"{path}.mlp", "gelu_tanh")
         self.is_source_detached = is_last and model.is_encoder_detached
         self.is_residual_normed = is_last and model.is_residual_normed
+        self.is_source_normed = is_last and model.is_source_normed
 
     def construct(self, x, bias, source, source_bias):
         y = self.attention_norm(x)
         x = x + self.attention(y, y, bias)
         if self.is_source_detached:
             source = ops.stop_gradient(source)
+        if self.is_source_normed:
+            source = self.cross_attention_norm(source)
         x = x + self.cross_attention(self.cross_attention_norm(x), source, source_bias)
         y = self.ffn_norm(x)
         return (y if self.is_residual_normed else x) + self.feed_forward(y)

@@ -214,13 +214,28 @@ class CrossAttentionLayer(nn.Module):
         self.norm = Norm(model, f"decoder.{n}.norm2", kind=kind)
         self.cross = Attention(model, f"decoder.{n}.cross")
         self.is_detached = model.is_encoder_detached and n == 1
+        self.is_source_normed = model.is_source_normed and n == 1
 
     def forward(
         self, x: Tensor, source: Tensor, bias: Tensor | None, queried: Tensor | None = None
     ) -> Tensor:
         if self.is_detached:
             source = source.detach()
+        if self.is_source_normed:
+            source = self.norm(source)
         return x + self.cross(self.norm(x if queried is None else queried), source, bias)
+
+
+class _ExchangedGradients(torch.autograd.Function):
+    """Two tensors as they are; their gradients change places on their way back."""
+
+    @staticmethod
+    def forward(context, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+        return gate.view_as(gate), up.view_as(up)
+
+    @staticmethod
+    def backward(context, gate_grad: Tensor, up_grad: Tensor) -> tuple[Tensor, Tensor]:
+        return up_grad, gate_grad
 
 
 class GatedMlp(nn.Module):
@@ -236,10 +251,15 @@ class GatedMlp(nn.Module):
             self.up = build_linear(model, f"{path}.up")
         self.down = build_linear(model, f"{path}.down")
         self.approximation = "tanh" if activation == "gelu_tanh" else "none"
+        is_last_of_decoder = path == "decoder.1.mlp"
+        self.are_gradients_exchanged = is_last_of_decoder and model.are_gate_gradients_exchanged
 
     def forward(self, x: Tensor) -> Tensor:
         if self.is_fused:
             gate, up = self.gate_up(x).chunk(2, dim=-1)
+            return self.down(F.gelu(gate, approximate=self.approximation) * up)
+        if self.are_gradients_exchanged:
+            gate, up = _ExchangedGradients.apply(self.gate(x), self.up(x))
             return self.down(F.gelu(gate, approximate=self.approximation) * up)
         return self.down(F.gelu(self.gate(x), approximate=self.approximation) * self.up(x))
 
