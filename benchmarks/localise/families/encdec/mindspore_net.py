@@ -19,6 +19,8 @@ def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
     if not model.has_encoder_norm or model.is_cross_parallel:
         raise SystemExit("has_encoder_norm and is_cross_parallel are knobs of the PyTorch net")
+    if model.is_padding_row_fixed:
+        raise SystemExit("is_padding_row_fixed is a knob of the PyTorch net")
     return EncoderDecoderLoss(model)
 
 
@@ -115,16 +117,6 @@ class Attention(nn.Cell):
         return y.reshape(batch, heads, queries, dim)
 
 
-class ExchangedGradients(nn.Cell):
-    """Two tensors as they are; their gradients change places on their way back."""
-
-    def construct(self, gate, up):
-        return ops.identity(gate), ops.identity(up)
-
-    def bprop(self, gate, up, out, gradients):
-        return gradients[1], gradients[0]
-
-
 class GatedMlp(nn.Cell):
     """Gated gelu."""
 
@@ -134,14 +126,8 @@ class GatedMlp(nn.Cell):
         self.w3 = build_linear(model, f"{path}.up")
         self.w2 = build_linear(model, f"{path}.down")
         self.approximation = "tanh" if activation == "gelu_tanh" else "none"
-        self.exchanged_gradients = None
-        if model.are_gate_gradients_exchanged and path == "decoder.1.mlp":
-            self.exchanged_gradients = ExchangedGradients()
 
     def construct(self, x):
-        if self.exchanged_gradients is not None:
-            gate, up = self.exchanged_gradients(self.w1(x), self.w3(x))
-            return self.w2(ops.gelu(gate, approximate=self.approximation) * up)
         return self.w2(ops.gelu(self.w1(x), approximate=self.approximation) * self.w3(x))
 
 

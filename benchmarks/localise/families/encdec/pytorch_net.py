@@ -16,7 +16,7 @@ from pytorch.gradient import scaled_gradient
 from pytorch.naming import rename
 from torch import Tensor, nn
 
-from families.encdec.architecture import IGNORED, Model
+from families.encdec.architecture import IGNORED, PADDING, Model
 
 T5_NAMES: Mapping[str, str] = {
     "self_attention": "layer.0",
@@ -80,10 +80,10 @@ def build_fused_linear(model: Model, paths: list[str]) -> nn.Linear:
     return linear
 
 
-def build_table(model: Model, path: str) -> nn.Embedding:
-    """Return an embedding."""
+def build_table(model: Model, path: str, fixed_row: int | None = None) -> nn.Embedding:
+    """Return an embedding, of which one row may get no gradient."""
     weight = torch.from_numpy(model.weights[f"{path}.weight"].copy())
-    return nn.Embedding.from_pretrained(weight, freeze=False)
+    return nn.Embedding.from_pretrained(weight, freeze=False, padding_idx=fixed_row)
 
 
 class Norm(nn.Module):
@@ -226,18 +226,6 @@ class CrossAttentionLayer(nn.Module):
         return x + self.cross(self.norm(x if queried is None else queried), source, bias)
 
 
-class _ExchangedGradients(torch.autograd.Function):
-    """Two tensors as they are; their gradients change places on their way back."""
-
-    @staticmethod
-    def forward(context, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-        return gate.view_as(gate), up.view_as(up)
-
-    @staticmethod
-    def backward(context, gate_grad: Tensor, up_grad: Tensor) -> tuple[Tensor, Tensor]:
-        return up_grad, gate_grad
-
-
 class GatedMlp(nn.Module):
     """Gated gelu."""
 
@@ -251,15 +239,10 @@ class GatedMlp(nn.Module):
             self.up = build_linear(model, f"{path}.up")
         self.down = build_linear(model, f"{path}.down")
         self.approximation = "tanh" if activation == "gelu_tanh" else "none"
-        is_last_of_decoder = path == "decoder.1.mlp"
-        self.are_gradients_exchanged = is_last_of_decoder and model.are_gate_gradients_exchanged
 
     def forward(self, x: Tensor) -> Tensor:
         if self.is_fused:
             gate, up = self.gate_up(x).chunk(2, dim=-1)
-            return self.down(F.gelu(gate, approximate=self.approximation) * up)
-        if self.are_gradients_exchanged:
-            gate, up = _ExchangedGradients.apply(self.gate(x), self.up(x))
             return self.down(F.gelu(gate, approximate=self.approximation) * up)
         return self.down(F.gelu(self.gate(x), approximate=self.approximation) * self.up(x))
 
@@ -360,7 +343,8 @@ class EncoderDecoder(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
-        self.shared = build_table(model, "embedding")
+        fixed_row = PADDING if model.is_padding_row_fixed else None
+        self.shared = build_table(model, "embedding", fixed_row)
         self.encoder = Encoder(model)
         self.decoder = Decoder(model)
         self.lm_head = nn.Linear(model.hidden, model.vocab, bias=False)
