@@ -69,6 +69,8 @@ class Model:
     is_residual_normed: bool = False  #: the texts' mlp is added to what its norm returns
     is_query_scaled_twice: bool = False  #: in the last layer of the texts, by 1 / sqrt(HEAD_DIM)
     has_output_bias: bool = True  #: of the attention in the last layer of the texts
+    text_heads: int = HEADS  #: of the attention in all layers of the texts
+    sigmoid_gradient: float = 1.0  #: what goes into quick gelu's sigmoid gets its gradient times it
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Return images, float32 (batch, 3, IMAGE, IMAGE), and tokens, int32 (batch, SEQ)."""

@@ -158,6 +158,23 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_text_scaled=False),
         equivalents=("constant-factor", "scale", "input-source", "loss-weight"),
     ),
+    "text_heads": Fault(
+        "the texts' attention has half as many heads, twice as wide: their number is derived from "
+        "the width, as for a larger model",
+        "argument",
+        change_model(text_heads=2),
+        lambda *_: [Anywhere("(?i)head|shape|split|axes|scale")],
+        held_out=True,
+        equivalents=("axes-swapped", "split-order", "heads-permuted", "norm-groups", "scale"),
+    ),
+    "sigmoid_gradient": Fault(
+        "quick gelu's own backward pass lacks the factor 1.702 of its sigmoid's derivative",
+        "gradient-scaled",
+        change_model(sigmoid_gradient=1 / 1.702),
+        lambda faulty, clean: [Ratio(faulty.sigmoid_gradient / clean.sigmoid_gradient)],
+        held_out=True,
+        equivalents=("constant-factor", "missing-term", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -185,6 +202,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("output_bias", "mindspore"),
     ("text_length", "mindspore"),
     ("text_unscaled", "pytorch"),
+    ("sigmoid_gradient", "mindspore"),
+    ("text_heads", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -12,12 +12,11 @@ from __future__ import annotations
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore_nets.gradient import ScaledGradient
 
 from families.clip.architecture import (
     BATCH,
     BLOCKS,
-    HEAD_DIM,
-    HEADS,
     IMAGE_EPS,
     IMAGE_WIDTH,
     KERNEL,
@@ -152,11 +151,16 @@ class ConvNeXt(nn.Cell):
 class QuickGELU(nn.Cell):
     """x * sigmoid(1.702 x)."""
 
-    def __init__(self, *, is_divided: bool) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
-        self.is_divided = is_divided
+        self.is_divided = model.variant == "joined"
+        self.scaled_gradient = None
+        if model.sigmoid_gradient != 1:
+            self.scaled_gradient = ScaledGradient(model.sigmoid_gradient)
 
     def construct(self, x):
+        if self.scaled_gradient is not None:
+            return x * ops.sigmoid(self.scaled_gradient(1.702 * x))
         if self.is_divided:
             return x / (1 + ops.exp(-1.702 * x))
         return x * ops.sigmoid(1.702 * x)
@@ -183,24 +187,25 @@ class MultiheadAttention(nn.Cell):
         has_output_bias = model.has_output_bias or not is_last
         self.out_proj = build_linear(model, f"{path}.o", has_bias=has_output_bias)
         self.is_causal = model.is_mask_causal or not is_last
+        self.heads, self.head_dim = model.text_heads, TEXT_WIDTH // model.text_heads
         self.is_query_scaled_twice = model.is_query_scaled_twice and is_last
 
     def split(self, x):
-        return x.reshape(x.shape[0], x.shape[1], HEADS, HEAD_DIM).transpose(0, 2, 1, 3)
+        return x.reshape(x.shape[0], x.shape[1], self.heads, self.head_dim).transpose(0, 2, 1, 3)
 
     def project(self, x):
-        """Return scaled q, k and v, (batch, HEADS, SEQ, HEAD_DIM) each."""
+        """Return scaled q, k and v, (batch, heads, SEQ, head_dim) each."""
         if self.is_joined:
-            parts = self.in_proj(x).reshape(x.shape[0], x.shape[1], 3, HEADS, HEAD_DIM)
+            parts = self.in_proj(x).reshape(x.shape[0], x.shape[1], 3, self.heads, self.head_dim)
             q, k, v = ops.unbind(parts.transpose(2, 0, 3, 1, 4))
-            return q * HEAD_DIM**-0.5, k, v
-        q = self.split(self.q_proj(x) * HEAD_DIM**-0.5)
+            return q * self.head_dim**-0.5, k, v
+        q = self.split(self.q_proj(x) * self.head_dim**-0.5)
         return q, self.split(self.k_proj(x)), self.split(self.v_proj(x))
 
     def construct(self, x, mask):
         q, k, v = self.project(x)
         if self.is_query_scaled_twice:
-            q = q * HEAD_DIM**-0.5
+            q = q * self.head_dim**-0.5
         scores = ops.matmul(q, k.swapaxes(-1, -2))
         if self.is_causal:
             scores = scores + mask
@@ -220,7 +225,7 @@ class ResidualAttentionBlock(nn.Cell):
         self.c_fc = build_linear(model, f"{path}.mlp.up")
         is_quick = model.activation == "quick_gelu"
         if is_quick:
-            self.gelu = QuickGELU(is_divided=model.variant == "joined")
+            self.gelu = QuickGELU(model)
         else:
             self.gelu = nn.GELU(approximate=False)
         self.c_proj = build_linear(model, f"{path}.mlp.down")

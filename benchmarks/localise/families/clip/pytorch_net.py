@@ -18,8 +18,6 @@ from torch import Tensor, nn
 
 from families.clip.architecture import (
     BLOCKS,
-    HEAD_DIM,
-    HEADS,
     IMAGE_EPS,
     IMAGE_WIDTH,
     KERNEL,
@@ -154,7 +152,13 @@ class ImageTower(nn.Module):
 class QuickGELU(nn.Module):
     """x * sigmoid(1.702 x)."""
 
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.sigmoid_gradient = model.sigmoid_gradient
+
     def forward(self, x: Tensor) -> Tensor:
+        if self.sigmoid_gradient != 1:
+            return x * torch.sigmoid(scaled_gradient(1.702 * x, self.sigmoid_gradient))
         return x * torch.sigmoid(1.702 * x)
 
 
@@ -164,6 +168,7 @@ class Attention(nn.Module):
     def __init__(self, model: Model, path: str, *, is_last: bool) -> None:
         super().__init__()
         self.is_causal = model.is_mask_causal or not is_last
+        self.heads, self.head_dim = model.text_heads, TEXT_WIDTH // model.text_heads
         self.are_rows_by_head = is_last and model.fused_rows == "heads"
         self.is_fused = model.variant != "names"
         self.is_written_out = model.variant == "written"
@@ -180,24 +185,25 @@ class Attention(nn.Module):
         self.is_query_scaled_twice = model.is_query_scaled_twice and is_last
 
     def project(self, x: Tensor) -> list[Tensor]:
-        """Return q, k and v, (batch, HEADS, SEQ, HEAD_DIM) each."""
+        """Return q, k and v, (batch, heads, SEQ, head_dim) each."""
         batch, seq, _ = x.shape
         if not self.is_fused:
             parts = [layer(x) for layer in (self.q, self.k, self.v)]
         else:
             fused = F.linear(x, self.in_proj_weight, self.in_proj_bias)
             if self.are_rows_by_head:
-                by_head = fused.view(batch, seq, HEADS, 3 * HEAD_DIM).transpose(1, 2)
+                by_head = fused.view(batch, seq, self.heads, 3 * self.head_dim).transpose(1, 2)
                 return list(by_head.chunk(3, dim=-1))
             parts = list(fused.chunk(3, dim=-1))
-        return [part.reshape(batch, seq, HEADS, HEAD_DIM).transpose(1, 2) for part in parts]
+        shape = (batch, seq, self.heads, self.head_dim)
+        return [part.reshape(shape).transpose(1, 2) for part in parts]
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.project(x)
         if self.is_query_scaled_twice:
-            q = q * HEAD_DIM**-0.5
+            q = q * self.head_dim**-0.5
         if self.is_written_out:
-            scores = torch.matmul(q / math.sqrt(HEAD_DIM), k.transpose(-2, -1))
+            scores = torch.matmul(q / math.sqrt(self.head_dim), k.transpose(-2, -1))
             mask = torch.full((SEQ, SEQ), float("-inf")).triu(1)
             y = torch.matmul((scores + mask).softmax(dim=-1), v)
         else:
@@ -215,7 +221,7 @@ class ResidualAttentionBlock(nn.Module):
         self.attn = Attention(model, f"{path}.attention", is_last=n == LAYERS - 1)
         self.ln_2 = load(nn.LayerNorm(TEXT_WIDTH, eps=TEXT_EPS), model, f"{path}.norm2")
         self.c_fc = load_linear(model, f"{path}.mlp.up")
-        self.gelu = QuickGELU() if model.activation == "quick_gelu" else nn.GELU()
+        self.gelu = QuickGELU(model) if model.activation == "quick_gelu" else nn.GELU()
         self.c_proj = load_linear(model, f"{path}.mlp.down")
         self.is_residual_normed = model.is_residual_normed and n == LAYERS - 1
 

@@ -67,6 +67,8 @@ class Model:
     is_encoder_causal: bool = False  #: a token of the encoder does not see later ones
     is_shared_bias_stopped: bool = False  #: only the encoder's first layer trains its position bias
     is_cross_mask_inverted: bool = False  #: the decoder attends to nothing but padding
+    is_source_normed: bool = False  #: the norm of the last cross attention is that of its keys, too
+    is_padding_row_fixed: bool = False  #: the embedding of PADDING gets no gradient from tokens
 
     @property
     def head_dim(self) -> int:

@@ -212,6 +212,24 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("row|order")],
         equivalents=("row-shift", "weight-swapped", "scan-direction"),
     ),
+    "source_normed": Fault(
+        "the norm of the last cross attention is applied to the encoder's output, too, which has "
+        "its own",
+        "missing-step",
+        change_model(is_source_normed=True),
+        lambda *_: [Anywhere("(?i)norm")],
+        held_out=True,
+        equivalents=("norm-missing", "input-source", "layer-order", "norm-kind"),
+    ),
+    "padding_row": Fault(
+        "the shared table has a padding_idx: the row of padding, which is the decoder's first "
+        "token, too, gets a gradient from the head only",
+        "gradient-stopped",
+        change_model(is_padding_row_fixed=True),
+        lambda *_: [Anywhere(r"(?i)row|padding|token|\b0\b")],
+        held_out=True,
+        equivalents=("missing-term", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -245,6 +263,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("shared_bias_stopped", "pytorch"),
     ("mask_inverted", "mindspore"),
     ("sentinels_reversed", "pytorch"),
+    ("source_normed", "mindspore"),
+    ("padding_row", "pytorch"),
 )
 
 #: Other module names in PyTorch; norm and loss written out in MindSpore, fused attention and a loss

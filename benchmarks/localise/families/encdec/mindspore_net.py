@@ -19,6 +19,8 @@ def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
     if not model.has_encoder_norm or model.is_cross_parallel:
         raise SystemExit("has_encoder_norm and is_cross_parallel are knobs of the PyTorch net")
+    if model.is_padding_row_fixed:
+        raise SystemExit("is_padding_row_fixed is a knob of the PyTorch net")
     return EncoderDecoderLoss(model)
 
 
@@ -162,12 +164,15 @@ class DecoderLayer(nn.Cell):
         self.feed_forward = GatedMlp(model, f"{path}.mlp", "gelu_tanh")
         self.is_source_detached = is_last and model.is_encoder_detached
         self.is_residual_normed = is_last and model.is_residual_normed
+        self.is_source_normed = is_last and model.is_source_normed
 
     def construct(self, x, bias, source, source_bias):
         y = self.attention_norm(x)
         x = x + self.attention(y, y, bias)
         if self.is_source_detached:
             source = ops.stop_gradient(source)
+        if self.is_source_normed:
+            source = self.cross_attention_norm(source)
         x = x + self.cross_attention(self.cross_attention_norm(x), source, source_bias)
         y = self.ffn_norm(x)
         return (y if self.is_residual_normed else x) + self.feed_forward(y)

@@ -16,7 +16,7 @@ from pytorch.gradient import scaled_gradient
 from pytorch.naming import rename
 from torch import Tensor, nn
 
-from families.encdec.architecture import IGNORED, Model
+from families.encdec.architecture import IGNORED, PADDING, Model
 
 T5_NAMES: Mapping[str, str] = {
     "self_attention": "layer.0",
@@ -80,10 +80,10 @@ def build_fused_linear(model: Model, paths: list[str]) -> nn.Linear:
     return linear
 
 
-def build_table(model: Model, path: str) -> nn.Embedding:
-    """Return an embedding."""
+def build_table(model: Model, path: str, fixed_row: int | None = None) -> nn.Embedding:
+    """Return an embedding, of which one row may get no gradient."""
     weight = torch.from_numpy(model.weights[f"{path}.weight"].copy())
-    return nn.Embedding.from_pretrained(weight, freeze=False)
+    return nn.Embedding.from_pretrained(weight, freeze=False, padding_idx=fixed_row)
 
 
 class Norm(nn.Module):
@@ -214,12 +214,15 @@ class CrossAttentionLayer(nn.Module):
         self.norm = Norm(model, f"decoder.{n}.norm2", kind=kind)
         self.cross = Attention(model, f"decoder.{n}.cross")
         self.is_detached = model.is_encoder_detached and n == 1
+        self.is_source_normed = model.is_source_normed and n == 1
 
     def forward(
         self, x: Tensor, source: Tensor, bias: Tensor | None, queried: Tensor | None = None
     ) -> Tensor:
         if self.is_detached:
             source = source.detach()
+        if self.is_source_normed:
+            source = self.norm(source)
         return x + self.cross(self.norm(x if queried is None else queried), source, bias)
 
 
@@ -340,7 +343,8 @@ class EncoderDecoder(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
-        self.shared = build_table(model, "embedding")
+        fixed_row = PADDING if model.is_padding_row_fixed else None
+        self.shared = build_table(model, "embedding", fixed_row)
         self.encoder = Encoder(model)
         self.decoder = Decoder(model)
         self.lm_head = nn.Linear(model.hidden, model.vocab, bias=False)

@@ -62,6 +62,11 @@ class Model:
     loss_reduction: str = "tokens"  #: the sum is divided by all tokens, or by all 'sequences'
     ignored_label: int = -1  #: >= 0: label that has no loss
     label_smoothing: float = 0.0
+    are_logits_by_step: bool = (
+        False  #: the loss reads logits step by step, labels still by sequence
+    )
+    #: > 0: largest gradient of what goes into a gate, and its negative the least, in the last layer
+    gradient_limit: float = 0.0
     #: plain steps along clipped gradients, as in PyTorch's example of a word language model
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(kind="sgd", weight_decay=0.0, clip=0.25)

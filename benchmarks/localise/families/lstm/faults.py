@@ -14,6 +14,7 @@ from families.lstm.architecture import DROPOUT, LAYERS, SEED, SEQ, VOCAB, WIDTH,
 
 LAST = LAYERS - 1
 ADDED = 15  #: tokens at the end of a vocabulary that was resized
+GRADIENT_LIMIT = 0.005  #: of what goes into a gate, for a mean over the tokens
 
 
 def _take_first_layer(model: Model) -> Model:
@@ -233,6 +234,30 @@ FAULTS: Mapping[str, Fault] = {
         _claim("(?i)row|count|number|token|frequen|often|mean|divi"),
         equivalents=("pooling", "argument", "loss-reduction"),
     ),
+    "logits_by_step": Fault(
+        "logits are flattened step by step, as where steps come first, labels sequence by sequence",
+        "axes-swapped",
+        change_model(are_logits_by_step=True),
+        _claim("(?i)transpos|ax[ei]s|order|flatten|shape|step|row"),
+        held_out=True,
+        equivalents=(
+            "loss-target",
+            "label-shift",
+            "input-order",
+            "input-source",
+            "row-shift",
+            "missing-step",
+        ),
+    ),
+    "gates_clipped": Fault(
+        "gradients of what goes into the gates of the last layer are clipped at every step, an "
+        "option of older toolkits",
+        "clamp",
+        change_model(gradient_limit=GRADIENT_LIMIT),
+        _claim(r"(?i)clamp|clip|limit|\b0\.005\b"),
+        held_out=True,
+        equivalents=("clip", "missing-step", "gradient-scaled", "gradient-stopped"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -267,6 +292,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("gates_transposed", "pytorch"),
     ("cells_read", "mindspore"),
     ("gradient_averaged", "pytorch"),
+    ("gates_clipped", "mindspore"),
+    ("logits_by_step", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

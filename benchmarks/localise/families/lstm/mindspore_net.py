@@ -9,6 +9,20 @@ from mindspore_nets.gradient import ScaledGradient
 from families.lstm.architecture import LAYERS, VOCAB, WIDTH, Model
 
 
+class ClippedGradient(nn.Cell):
+    """What comes in goes out; the gradient is clipped on its way back."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def construct(self, x):
+        return ops.identity(x)
+
+    def bprop(self, x, out, gradient):
+        return (ops.clamp(gradient, -self.limit, self.limit),)
+
+
 class LSTMCell(nn.Cell):
     """One step of one layer."""
 
@@ -28,6 +42,9 @@ class LSTMCell(nn.Cell):
         self.is_hard = model.gate_activation == "hard"
         self.is_cell_activated = model.is_cell_activated or n < LAYERS - 1
         self.cell_limit = model.cell_limit if n == LAYERS - 1 else 0.0
+        self.clipped_gradient = None
+        if model.gradient_limit and n == LAYERS - 1:
+            self.clipped_gradient = ClippedGradient(model.gradient_limit)
 
     def gate(self, x):
         if self.is_hard:
@@ -41,7 +58,10 @@ class LSTMCell(nn.Cell):
         from_hidden = self.matmul(hidden, self.weight_hh)
         if self.has_hidden_bias:
             from_hidden = from_hidden + self.bias_hh
-        parts = self.split(projected + from_hidden)
+        gates = projected + from_hidden
+        if self.clipped_gradient is not None:
+            gates = self.clipped_gradient(gates)
+        parts = self.split(gates)
         forget = parts[self.f]
         if self.forget_bias != 0:
             forget = forget + self.forget_bias
@@ -170,9 +190,12 @@ class TokenLoss(nn.Cell):
         self.network = LanguageModel(model)
         self.ignored_label = model.ignored_label
         self.smoothing = model.label_smoothing
+        self.are_logits_by_step = model.are_logits_by_step
 
     def construct(self, tokens, labels, hidden, cell):
         logits = self.network(tokens, hidden, cell)
+        if self.are_logits_by_step:
+            logits = logits.swapaxes(0, 1)
         logits, labels = logits.reshape(-1, VOCAB), labels.reshape(-1)
         if self.ignored_label >= 0:
             return ops.cross_entropy(logits, labels, ignore_index=self.ignored_label)

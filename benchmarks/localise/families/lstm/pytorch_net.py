@@ -134,10 +134,13 @@ class TokenLoss(nn.Module):
         self.are_states_exchanged = model.are_states_exchanged
         self.ignored_label = model.ignored_label
         self.smoothing = model.label_smoothing
+        self.are_logits_by_step = model.are_logits_by_step
 
     def forward(self, tokens: Tensor, labels: Tensor, hidden: Tensor, cell: Tensor) -> Tensor:
         state = (cell, hidden) if self.are_states_exchanged else (hidden, cell)
         logits = self.model(tokens, state)
+        if self.are_logits_by_step:
+            logits = logits.transpose(0, 1).contiguous()
         logits, labels = logits.view(-1, VOCAB), labels.view(-1)
         if self.is_divided_by_sequences:
             return F.cross_entropy(logits, labels, reduction="sum") / len(tokens)
@@ -157,6 +160,8 @@ def build_loss(model: Model) -> nn.Module:
         raise SystemExit("embedding_scale and is_cell_activated are knobs of the MindSpore net")
     if model.cell_limit or model.are_cells_read:
         raise SystemExit("cell_limit and are_cells_read are knobs of the MindSpore net")
+    if model.gradient_limit:
+        raise SystemExit("gradient_limit is a knob of the MindSpore net")
     if model.dropout not in (0.0, DROPOUT):
         raise SystemExit(f"dropout is off or {DROPOUT}")
     loss = TokenLoss(model)

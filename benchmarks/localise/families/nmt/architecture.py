@@ -66,6 +66,8 @@ class Model:
     #: at the 'end' of the source, which was computed first
     bridged_state: str = "last"
     are_parts_activated: bool = False  #: tanh of query and key each, before they are added
+    is_padding_skipped: bool = False  #: the encoder's states stay as they are at padding
+    softmax_axis: int = -1  #: of the energies (batch, SOURCE)
 
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return source (batch, SOURCE), tokens of the decoder and labels (batch, TARGET), int32.

@@ -179,6 +179,29 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("(?i)tanh|activation|order|sum|add|before|after|behind")],
         equivalents=("activation-kind", "missing-step", "input-source", "residual-order"),
     ),
+    "padding_skipped": Fault(
+        "the encoder gets the lengths: its backward direction begins at the last token, not at "
+        "padding",
+        "missing-step",
+        change_model(is_padding_skipped=True),
+        held_out=True,
+        equivalents=(
+            "mask-missing",
+            "mask-kind",
+            "hidden-state-reset",
+            "scan-direction",
+            "input-source",
+            "cell-form",
+        ),
+    ),
+    "softmax_axis": Fault(
+        "energies are normalized over the sentences, as in code whose first axis is the source",
+        "softmax-axis",
+        change_model(softmax_axis=0),
+        lambda *_: [Anywhere("(?i)ax[ei]s|dim|softmax")],
+        held_out=True,
+        equivalents=("reduction-axis", "argument", "axes-swapped"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -204,6 +227,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("bridge_mean", "pytorch"),
     ("bridge_end", "mindspore"),
     ("parts_activated", "pytorch"),
+    ("padding_skipped", "mindspore"),
+    ("softmax_axis", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

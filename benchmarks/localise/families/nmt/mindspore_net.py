@@ -119,6 +119,7 @@ class Encoder(nn.Cell):
         self.is_backward_restored = model.is_backward_restored
         self.is_mean_bridged = model.bridged_state == "mean"
         self.is_end_bridged = model.bridged_state == "end"
+        self.is_padding_skipped = model.is_padding_skipped
 
     def run_at_once(self, x):
         """Return the states of both directions, and the last one of the backward cell."""
@@ -135,6 +136,10 @@ class Encoder(nn.Cell):
         states = ops.concat((ops.stack(outputs, 0), ops.stack(reverse_outputs, 0)), 2)
         return states.transpose(1, 0, 2), reverse_hidden
 
+    def skip_padding(self, tokens, state, before):
+        """Return the states of a step; those before it where its token is padding."""
+        return ops.where(ops.not_equal(tokens, PADDING).expand_dims(1), state, before)
+
     def construct(self, source):
         x = self.embedding(source)
         if self.is_projected_at_once:
@@ -142,12 +147,18 @@ class Encoder(nn.Cell):
         hidden = ops.zeros((x.shape[0], HIDDEN), ms.float32)
         outputs, reverse_outputs = (), ()
         for step in range(SOURCE):
-            hidden = self.cell(self.cell.project(x[:, step]), hidden)
+            state = self.cell(self.cell.project(x[:, step]), hidden)
+            if self.is_padding_skipped:
+                state = self.skip_padding(source[:, step], state, hidden)
+            hidden = state
             outputs = (*outputs, hidden)
         hidden = ops.zeros((x.shape[0], HIDDEN), ms.float32)
         for number in range(SOURCE):
             projected = self.reverse_cell.project(x[:, SOURCE - 1 - number])
-            hidden = self.reverse_cell(projected, hidden)
+            state = self.reverse_cell(projected, hidden)
+            if self.is_padding_skipped:
+                state = self.skip_padding(source[:, SOURCE - 1 - number], state, hidden)
+            hidden = state
             if self.is_backward_restored:
                 reverse_outputs = (hidden, *reverse_outputs)
             else:
@@ -169,6 +180,7 @@ class BahdanauAttention(nn.Cell):
         self.is_half, self.is_stopped = model.are_energies_half, model.is_alignment_stopped
         self.energy_scale, self.is_mask_late = model.energy_scale, model.is_mask_late
         self.are_parts_activated = model.are_parts_activated
+        self.softmax_axis = model.softmax_axis
         if self.is_half:
             self.energy.to_float(ms.float16)
 
@@ -188,7 +200,7 @@ class BahdanauAttention(nn.Cell):
         if self.is_mask_late:
             weights = ops.softmax(energies, -1) * ops.equal(mask_bias, 0).astype(ms.float32)
         else:
-            weights = ops.softmax(energies + mask_bias, -1)
+            weights = ops.softmax(energies + mask_bias, self.softmax_axis)
         if self.is_stopped:
             weights = ops.stop_gradient(weights)
         return ops.bmm(weights.expand_dims(1), states).squeeze(1)

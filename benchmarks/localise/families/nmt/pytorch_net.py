@@ -32,6 +32,7 @@ def build_loss(model: Model) -> nn.Module:
         or model.are_energies_half
         or model.is_alignment_stopped
         or model.is_update_exchanged
+        or model.is_padding_skipped
     )
     if is_changed:
         raise SystemExit("faults of recurrence and alignment are knobs of the MindSpore net")
@@ -151,6 +152,7 @@ class AdditiveAttention(nn.Module):
         self.is_masked, self.is_activated = model.is_source_masked, model.is_energy_activated
         self.energy_scale, self.is_mask_late = model.energy_scale, model.is_mask_late
         self.are_parts_activated = model.are_parts_activated
+        self.softmax_axis = model.softmax_axis
 
     def prepare(self, states: Tensor) -> Tensor:
         """Return what all steps read of the source."""
@@ -169,7 +171,7 @@ class AdditiveAttention(nn.Module):
             scores = scores * self.energy_scale
         if self.is_masked and not self.is_mask_late:
             scores = scores.masked_fill(is_padding, MASKED)
-        weights = F.softmax(scores, dim=-1)
+        weights = F.softmax(scores, dim=self.softmax_axis)
         if self.is_mask_late:
             weights = weights.masked_fill(is_padding, 0.0)
         return torch.bmm(weights[:, None], states)[:, 0]

@@ -61,6 +61,8 @@ class Model:
     is_mix_swapped: bool = False  #: the share is that of the second label
     aux_weight: float = AUX_WEIGHT
     is_aux_stopped: bool = False  #: no gradient from the second head to the stages
+    label_smoothing: float = SMOOTHING
+    is_identity_stopped: bool = False  #: no gradient through shortcuts without a convolution
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(kind="momentum", weight_decay=DECAY, clip=0.0)
     )

@@ -8,7 +8,7 @@ import numpy as np
 from claims import Anywhere, Order, Values
 
 from families.fault import Fault, change_model, change_optimizer
-from families.resnext.architecture import GROUPS, WIDTHS, Model
+from families.resnext.architecture import GROUPS, LABELS, SMOOTHING, WIDTHS, Model
 
 
 def _order_rows(width: int) -> np.ndarray:
@@ -104,6 +104,22 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-stopped",
         change_model(is_aux_stopped=True),
     ),
+    "smoothing_of_others": Fault(
+        "what smoothing takes from a label goes to the other ones only, as in the model zoo's loss",
+        "label-smoothing",
+        change_model(label_smoothing=SMOOTHING * LABELS / (LABELS - 1)),
+        lambda faulty, clean: [Values(faulty.label_smoothing, clean.label_smoothing)],
+        held_out=True,
+        equivalents=("loss-target",),
+    ),
+    "identity_stopped": Fault(
+        "blocks without a convolution in the shortcut add a copy of their input that has no "
+        "gradient",
+        "gradient-stopped",
+        change_model(is_identity_stopped=True),
+        held_out=True,
+        equivalents=("skip-missing", "missing-term"),
+    ),
     "decay_all": Fault(
         "weight decay on norms and biases, too",
         "weight-decay",
@@ -127,6 +143,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("aux_weight", "mindspore"),
     ("aux_stopped", "pytorch"),
     ("decay_all", "mindspore"),
+    ("identity_stopped", "mindspore"),
+    ("smoothing_of_others", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -169,6 +169,7 @@ class Bottleneck(nn.Cell):
         self.relu = nn.ReLU()
         self.down_sample = build_down_sample(model, path, stride) if n == 0 else None
         self.is_relu_early = model.is_relu_early
+        self.is_identity_stopped = model.is_identity_stopped
 
     def construct(self, x):
         identity = x
@@ -177,6 +178,8 @@ class Bottleneck(nn.Cell):
         out = self.bn3(self.conv3(out))
         if self.down_sample is not None:
             identity = self.down_sample(x)
+        elif self.is_identity_stopped:
+            identity = ops.stop_gradient(x)
         if self.is_relu_early:
             return self.relu(out) + identity
         out += identity
@@ -227,11 +230,12 @@ class NetWithLoss(nn.Cell):
         self.network = ResNet(model)
         self.aux_factor = model.aux_weight
         self.is_mix_swapped = model.is_mix_swapped
+        self.smoothing = model.label_smoothing
 
     def mix(self, logits, labels, others, ratio):
         """Return the loss of one head."""
-        first = ops.cross_entropy(logits, labels, reduction="none", label_smoothing=SMOOTHING)
-        second = ops.cross_entropy(logits, others, reduction="none", label_smoothing=SMOOTHING)
+        first = ops.cross_entropy(logits, labels, reduction="none", label_smoothing=self.smoothing)
+        second = ops.cross_entropy(logits, others, reduction="none", label_smoothing=self.smoothing)
         return (ratio * first + (1 - ratio) * second).mean()
 
     def construct(self, images, labels, others, ratio):

@@ -124,6 +124,7 @@ class Bottleneck(nn.Module):
         self.act3 = nn.ReLU(inplace=False)
         self.downsample = build_downsample(model, path, stride) if n == 0 else None
         self.is_relu_early = model.is_relu_early
+        self.is_identity_stopped = model.is_identity_stopped
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x
@@ -132,6 +133,8 @@ class Bottleneck(nn.Module):
         x = self.bn3(self.conv3(x))
         if self.downsample is not None:
             shortcut = self.downsample(shortcut)
+        elif self.is_identity_stopped:
+            shortcut = shortcut.detach()
         if self.is_relu_early:
             return self.act3(x) + shortcut
         return self.act3(x + shortcut)
@@ -187,13 +190,13 @@ class MixedLoss(nn.Module):
         self.criterion = SoftTargetCrossEntropy()
         self.aux_weight = model.aux_weight
         self.is_mix_swapped = model.is_mix_swapped
+        self.smoothing = model.label_smoothing
 
-    @staticmethod
-    def smooth(labels: Tensor) -> Tensor:
+    def smooth(self, labels: Tensor) -> Tensor:
         """Return smoothed one-hot labels."""
-        off_value = SMOOTHING / LABELS
+        off_value = self.smoothing / LABELS
         targets = torch.full((len(labels), LABELS), off_value)
-        return targets.scatter(1, labels[:, None], 1 - SMOOTHING + off_value)
+        return targets.scatter(1, labels[:, None], 1 - self.smoothing + off_value)
 
     def forward(self, images: Tensor, labels: Tensor, others: Tensor, lam: Tensor) -> Tensor:
         logits, aux_logits = self.model(images)

@@ -58,6 +58,7 @@ class Model:
     is_split_by_head: bool = False  #: rows of the fused projection are read head by head
     is_norm_shared: bool = False  #: the mlp's norm is the attention's
     loss_reduction: str = "mean"  #: over the images; or 'sum'
+    is_norm_late: bool = False  #: norms behind the residual sums, not in front of both parts
     #: as in fine-tuning, https://arxiv.org/abs/2010.11929, appendix B.1.1
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(kind="momentum", weight_decay=0.0, clip=1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -22,6 +23,14 @@ def _permute_heads(model: Model) -> Model:
         by_head = weights[name].reshape(model.heads, model.head_dim, -1)
         weights[name] = by_head[list(HEAD_ORDER)].reshape(weights[name].shape)
     return replace(model, weights=weights)
+
+
+def _transpose_grid(table: np.ndarray) -> np.ndarray:
+    """Exchange rows and columns of the patches' positions; the class token's stays in front."""
+    _, n_tokens, hidden = table.shape
+    edge = math.isqrt(n_tokens - 1)
+    grid = table[:, 1:].reshape(edge, edge, hidden).swapaxes(0, 1)
+    return np.concatenate([table[:, :1], grid.reshape(1, -1, hidden)], axis=1)
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -191,6 +200,22 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("transpos|axes")],
         equivalents=("axes-swapped",),
     ),
+    "position_grid": Fault(
+        "rows and columns of the grid of positions are exchanged, by the code that resizes it",
+        "weight-rows",
+        change_weight("positions.weight", _transpose_grid),
+        lambda *_: [Anywhere("(?i)row|order|transpos|axes|grid")],
+        held_out=True,
+        equivalents=("axes-swapped", "weight-transposed", "position-offset", "row-shift"),
+    ),
+    "norm_late": Fault(
+        "the last layer has its norms behind the residual sums, the framework's default",
+        "layer-order",
+        change_model(is_norm_late=True),
+        lambda *_: [Anywhere("(?i)norm|residual|sum|order")],
+        held_out=True,
+        equivalents=("residual-order", "input-source", "skip-source", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -221,6 +246,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("unclipped", "pytorch"),
     ("loss_summed", "mindspore"),
     ("output_transposed", "pytorch"),
+    ("position_grid", "mindspore"),
+    ("norm_late", "pytorch"),
 )
 
 #: Separate projections under other names in PyTorch; norm, softmax and loss written out in

@@ -144,8 +144,12 @@ class TransformerLayer(nn.Cell):
         self.is_attention_detached = is_last and model.is_attention_detached
         self.is_residual_normed = is_last and model.residual == "after"
         self.is_norm_shared = is_last and model.is_norm_shared
+        self.is_norm_late = is_last and model.is_norm_late
 
     def construct(self, x):
+        if self.is_norm_late:
+            x = self.layernorm1(x + self.attention(x))
+            return self.layernorm2(x + self.feed_forward(x))
         attended = self.attention(self.layernorm1(x))
         if self.is_attention_detached:
             attended = ops.stop_gradient(attended)

@@ -195,8 +195,12 @@ class Block(nn.Module):
         self.is_residual_normed = is_last and model.residual == "after"
         self.is_norm_shared = is_last and model.is_norm_shared
         self.branch_scale = model.branch_scale if is_last else 1.0
+        self.is_norm_late = is_last and model.is_norm_late
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.is_norm_late:
+            x = self.norm1(x + self.attn(x))
+            return self.norm2(x + self.mlp(x))
         attended = self.attn(self.norm1(x))
         if self.is_attention_detached:
             attended = attended.detach()

@@ -1,0 +1,1 @@
+"""Quantiles from static, known and observed inputs, as the Temporal Fusion Transformer."""
