@@ -119,7 +119,7 @@ CASES: tuple[tuple[str, str], ...] = (
     ("cross_for_all", "mindspore"),
     ("temperature_factor", "mindspore"),
     ("queries_see_text", "mindspore"),
-    ("negatives_detached", "mindspore"),
+    ("prefix_detached", "mindspore"),
     ("projections_exchanged", "mindspore"),
     ("positions_after_queries", "mindspore"),
     ("queries_averaged", "pytorch"),
@@ -127,7 +127,7 @@ CASES: tuple[tuple[str, str], ...] = (
     ("queries_unnormed", "pytorch"),
     ("matches_last", "pytorch"),
     ("gradient_of_all", "pytorch"),
-    ("prefix_detached", "pytorch"),
+    ("negatives_detached", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

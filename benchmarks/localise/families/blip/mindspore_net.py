@@ -67,13 +67,13 @@ class Embeddings(nn.Cell):
         self.word_embeddings = Parameter(read(model, "embeddings.words.weight"))
         self.position_embeddings = Parameter(read(model, "embeddings.positions.weight"))
         self.layernorm = build_norm(model, "embeddings.norm")
-        self.position_ids = Tensor(np.arange(TEXT, dtype=np.int32))
+        positions = np.arange(TEXT, dtype=np.int32)
+        self.position_ids = Tensor(positions)
+        self.language_position_ids = Tensor(positions + np.int32(model.first_position))
 
-    def construct(self, tokens, queries, first_position):
+    def construct(self, tokens, queries, is_language):
         words = ops.gather(self.word_embeddings, tokens, 0)
-        positions = self.position_ids
-        if first_position:
-            positions = positions + first_position
+        positions = self.language_position_ids if is_language else self.position_ids
         text = words + ops.gather(self.position_embeddings, positions, 0)
         return self.layernorm(mint.cat((queries, text), 1))
 
@@ -84,17 +84,25 @@ class MultiHeadAttention(nn.Cell):
     def __init__(self, model: Model, path: str) -> None:
         super().__init__()
         self.query, self.key, self.value = (build_dense(model, f"{path}.{name}") for name in "qkv")
+        self.is_prefix_detached = model.is_prefix_detached
 
     def split(self, x):
         return x.reshape(x.shape[0], x.shape[1], HEADS, HEAD_DIM).transpose(0, 2, 1, 3)
 
-    def construct(self, x, context, mask):
-        query, key = self.split(self.query(x)), self.split(self.key(context))
+    def detach_queries(self, x):
+        """Return keys or values; those of the queries have no gradient."""
+        return mint.cat((ops.stop_gradient(x[:, :, :QUERIES]), x[:, :, QUERIES:]), 2)
+
+    def construct(self, x, context, mask, is_language):
+        query = self.split(self.query(x))
+        key, value = self.split(self.key(context)), self.split(self.value(context))
+        if is_language and self.is_prefix_detached:
+            key, value = self.detach_queries(key), self.detach_queries(value)
         scores = mint.matmul(query, key.swapaxes(-1, -2)) / math.sqrt(HEAD_DIM)
         if mask is not None:
             scores = ops.masked_fill(scores, mask, MASKED)
         probs = ops.softmax(scores, -1)
-        y = mint.matmul(probs, self.split(self.value(context)))
+        y = mint.matmul(probs, value)
         return y.transpose(0, 2, 1, 3).reshape(x.shape)
 
 
@@ -118,8 +126,8 @@ class Attention(nn.Cell):
         self.attention = MultiHeadAttention(model, path)
         self.output = Output(model, f"{path}.o", f"{path}.norm")
 
-    def construct(self, x, context, mask=None):
-        return self.output(self.attention(x, context, mask), x)
+    def construct(self, x, context, mask=None, is_language=False):
+        return self.output(self.attention(x, context, mask, is_language), x)
 
 
 class FeedForward(nn.Cell):
@@ -148,8 +156,8 @@ class QFormerLayer(nn.Cell):
         self.feed_forward = FeedForward(model, f"layers.{n}.text")
         self.is_cross_for_all = model.is_cross_for_all
 
-    def construct(self, x, image, mask):
-        x = self.attention(x, x, mask)
+    def construct(self, x, image, mask, is_language):
+        x = self.attention(x, x, mask, is_language)
         if self.crossattention is not None and self.is_cross_for_all:
             x = self.crossattention(x, image)
         queries, text = x[:, :QUERIES], x[:, QUERIES:]
@@ -166,10 +174,10 @@ class QFormer(nn.Cell):
         self.embeddings = Embeddings(model)
         self.layers = nn.CellList([QFormerLayer(model, n) for n in range(LAYERS)])
 
-    def construct(self, tokens, queries, image, mask, first_position):
-        x = self.embeddings(tokens, queries, first_position)
+    def construct(self, tokens, queries, image, mask, is_language):
+        x = self.embeddings(tokens, queries, is_language)
         for layer in self.layers:
-            x = layer(x, image, mask)
+            x = layer(x, image, mask, is_language)
         return x
 
 
@@ -210,16 +218,14 @@ class Blip2Qformer(nn.Cell):
         self.matches = Tensor((np.arange(3 * BATCH) < BATCH).astype(np.int32))
         self.normalize = ops.L2Normalize(axis=-1)
         self.is_temperature_factor = model.is_temperature_factor
-        self.are_negatives_detached = model.are_negatives_detached
-        self.first_position = model.first_position
 
-    def run(self, tokens, image, visible, first_position=0):
+    def run(self, tokens, image, visible, is_language=False):
         """Return the states of queries and text."""
         n = tokens.shape[0]
         is_token = mint.cat((self.seen[:n], tokens != PAD), 1)
         hidden = ops.logical_not(ops.logical_and(visible, is_token.expand_dims(1)))
         queries = ops.broadcast_to(self.query_tokens, (n, QUERIES, HIDDEN))
-        return self.qformer(tokens, queries, image, hidden.expand_dims(1), first_position)
+        return self.qformer(tokens, queries, image, hidden.expand_dims(1), is_language)
 
     def scale(self, similarities):
         """Return logits of similarities."""
@@ -243,17 +249,14 @@ class Blip2Qformer(nn.Cell):
     def compute_matching(self, image, tokens, other_images, other_texts):
         """Return the loss of matching."""
         tokens = mint.cat((tokens, tokens, ops.gather(tokens, other_texts, 0)), 0)
-        negatives = ops.gather(image, other_images, 0)
-        if self.are_negatives_detached:
-            negatives = ops.stop_gradient(negatives)
-        image = mint.cat((image, negatives, image), 0)
+        image = mint.cat((image, ops.gather(image, other_images, 0), image), 0)
         queries = self.run(tokens, image, self.both)[:, :QUERIES]
         return ops.cross_entropy(self.itm_head(queries).mean(1), self.matches)
 
     def compute_language(self, image, tokens):
         """Return the loss of each next token."""
         inputs = mint.cat((self.decode, tokens[:, 1:]), 1)
-        states = self.run(inputs, image, self.causal, self.first_position)[:, QUERIES:-1]
+        states = self.run(inputs, image, self.causal, True)[:, QUERIES:-1]
         logits = self.lm_head(states, self.qformer.embeddings.word_embeddings)
         labels = ops.masked_fill(tokens, tokens == PAD, IGNORED)[:, 1:]
         return ops.cross_entropy(

@@ -89,11 +89,6 @@ def split_heads(x: Tensor) -> Tensor:
     return x.view(*x.shape[:2], HEADS, HEAD_DIM).permute(0, 2, 1, 3)
 
 
-def detach_queries(x: Tensor) -> Tensor:
-    """Return keys or values; those of the queries have no gradient."""
-    return torch.cat((x[:, :, :QUERIES].detach(), x[:, :, QUERIES:]), dim=2)
-
-
 class BertEmbeddings(nn.Module):
     """Queries and embedded tokens in one normed sequence; either may be missing."""
 
@@ -122,7 +117,6 @@ class BertSelfAttention(nn.Module):
     def __init__(self, model: Model, path: str) -> None:
         super().__init__()
         self.query, self.key, self.value = (load_linear(model, f"{path}.{name}") for name in "qkv")
-        self.is_prefix_detached = model.is_prefix_detached
 
     def forward(
         self,
@@ -130,15 +124,11 @@ class BertSelfAttention(nn.Module):
         context: Tensor,
         mask: Tensor | None,
         past: Cache | None = None,
-        *,
-        is_language: bool = False,
     ) -> tuple[Tensor, Cache]:
         query = split_heads(self.query(x))
         key, value = split_heads(self.key(context)), split_heads(self.value(context))
         if past is not None:
             key, value = torch.cat((past[0], key), dim=2), torch.cat((past[1], value), dim=2)
-        if is_language and self.is_prefix_detached:
-            key, value = detach_queries(key), detach_queries(value)
         scores = torch.matmul(query, key.transpose(-1, -2)) / math.sqrt(HEAD_DIM)
         if mask is not None:
             scores = scores + mask
@@ -165,8 +155,6 @@ class FusedSelfAttention(nn.Module):
         context: Tensor,
         mask: Tensor | None,
         past: Cache | None = None,
-        *,
-        is_language: bool = False,
     ) -> tuple[Tensor, None]:
         if self.has_context:
             parts = (self.query(x), *self.kv(context).chunk(2, dim=-1))
@@ -204,10 +192,8 @@ class BertAttention(nn.Module):
         context: Tensor,
         mask: Tensor | None = None,
         past: Cache | None = None,
-        *,
-        is_language: bool = False,
     ) -> tuple[Tensor, Cache | None]:
-        y, present = self.self(x, context, mask, past, is_language=is_language)
+        y, present = self.self(x, context, mask, past)
         return self.output(y, x), present
 
 
@@ -255,11 +241,9 @@ class BertLayer(nn.Module):
         image: Tensor | None,
         mask: Tensor | None,
         past: Cache | None,
-        *,
         n_queries: int,
-        is_language: bool,
     ) -> tuple[Tensor, Cache | None]:
-        x, present = self.attention(x, x, mask, past, is_language=is_language)
+        x, present = self.attention(x, x, mask, past)
         if not n_queries:
             return self.feed_forward(x), present
         queries = x[:, :n_queries]
@@ -286,16 +270,12 @@ class BertModel(nn.Module):
         image: Tensor | None = None,
         mask: Tensor | None = None,
         past: Sequence[Cache | None] = (None,) * LAYERS,
-        *,
-        is_language: bool = False,
     ) -> tuple[Tensor, list[Cache | None]]:
         x = self.embeddings(input_ids, query_embeds)
         n_queries = 0 if query_embeds is None else query_embeds.shape[1]
         presents = []
         for layer, past_of_layer in zip(self.layer, past, strict=True):
-            x, present = layer(
-                x, image, mask, past_of_layer, n_queries=n_queries, is_language=is_language
-            )
+            x, present = layer(x, image, mask, past_of_layer, n_queries)
             presents.append(present)
         return x, presents
 
@@ -325,6 +305,21 @@ class _MaxOfAllGradients(torch.autograd.Function):
         return gradient.unsqueeze(-1).expand(context.shape)
 
 
+class BestQuery(nn.Module):
+    """Similarity of the best query of each pair."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.is_mean, self.is_gradient_of_all = model.are_queries_averaged, model.is_gradient_of_all
+
+    def forward(self, similarities: Tensor) -> Tensor:
+        if self.is_mean:
+            return similarities.mean(-1)
+        if self.is_gradient_of_all:
+            return _MaxOfAllGradients.apply(similarities)
+        return similarities.max(-1).values
+
+
 class Blip2Qformer(nn.Module):
     """Sum of the losses of contrast, matching and language."""
 
@@ -338,6 +333,7 @@ class Blip2Qformer(nn.Module):
         self.vision_proj = load_linear(model, "image_projection")
         self.text_proj = load_linear(model, "text_projection")
         self.itm_head = load_linear(model, "matching")
+        self.best_query = BestQuery(model)
         self.temp = nn.Parameter(read(model, "temperature"))
         for mask in ("separate", "both", "causal"):
             self.register_buffer(mask, torch.from_numpy(model.list_visible(mask)), persistent=False)
@@ -351,25 +347,16 @@ class Blip2Qformer(nn.Module):
         """Return the states of queries and text."""
         queries = self.query_tokens.expand(len(tokens), -1, -1)
         built_mask = self.build_mask(self.get_buffer(mask), tokens)
-        is_language = mask == "causal"
-        return self.bert(tokens, queries, image, built_mask, is_language=is_language)[0]
-
-    def pick(self, similarities: Tensor) -> Tensor:
-        """Return the similarity of the best query of each pair."""
-        if self.model.are_queries_averaged:
-            return similarities.mean(-1)
-        if self.model.is_gradient_of_all:
-            return _MaxOfAllGradients.apply(similarities)
-        return similarities.max(-1).values
+        return self.bert(tokens, queries, image, built_mask)[0]
 
     def compute_contrast(self, queries: Tensor, first_token: Tensor) -> Tensor:
         """Return the mean of both contrastive losses."""
         image_feats = F.normalize(self.vision_proj(queries), dim=-1)
         text_feat = F.normalize(self.text_proj(first_token), dim=-1)
         sim_q2t = torch.matmul(image_feats.unsqueeze(1), text_feat.unsqueeze(-1)).squeeze(-1)
-        sim_i2t = self.pick(sim_q2t) / self.temp
+        sim_i2t = self.best_query(sim_q2t) / self.temp
         sim_t2q = torch.matmul(text_feat[:, None, None], image_feats.permute(0, 2, 1)).squeeze(-2)
-        sim_t2i = self.pick(sim_t2q) / self.temp
+        sim_t2i = self.best_query(sim_t2q) / self.temp
         targets = torch.arange(BATCH)
         loss_i2t = F.cross_entropy(sim_i2t, targets, label_smoothing=SMOOTHING)
         return (loss_i2t + F.cross_entropy(sim_t2i, targets, label_smoothing=SMOOTHING)) / 2
@@ -379,7 +366,10 @@ class Blip2Qformer(nn.Module):
     ) -> Tensor:
         """Return the loss of matching."""
         tokens_all = torch.cat((tokens, tokens, tokens[other_texts]), dim=0)
-        image_all = torch.cat((image, image[other_images], image), dim=0)
+        negatives = image[other_images]
+        if self.model.are_negatives_detached:
+            negatives = negatives.detach()
+        image_all = torch.cat((image, negatives, image), dim=0)
         queries = self.run(tokens_all, image_all, "both")[:, :QUERIES]
         logits = self.itm_head(queries).mean(dim=1)
         labels = [torch.ones(BATCH, dtype=torch.long), torch.zeros(2 * BATCH, dtype=torch.long)]
