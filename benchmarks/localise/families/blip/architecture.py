@@ -74,8 +74,8 @@ class Model:
     are_matches_last: bool = False  #: the labels of true pairs are behind the others; PyTorch only
     are_negatives_detached: bool = False  #: no gradient to other images' features; PyTorch only
     is_gradient_of_all: bool = False  #: all queries have the gradient of the best; PyTorch only
-    #: the text of the language loss has no gradient to keys and values of queries; MindSpore only
-    is_prefix_detached: bool = False
+    #: the language loss has no gradient to the keys of queries; MindSpore only
+    are_cached_keys_detached: bool = False
     first_position: int = 0  #: of the text in the pass of the language loss; MindSpore only
 
     def list_visible(self, mask: str) -> np.ndarray:

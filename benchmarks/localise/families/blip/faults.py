@@ -107,10 +107,10 @@ FAULTS: Mapping[str, Fault] = {
             "input-source",
         ),
     ),
-    "prefix_detached": Fault(
-        "the language loss reads keys and values of the queries from a cache without gradient",
+    "cached_keys_detached": Fault(
+        "the language loss reads the queries' keys from a cache that keeps them without a gradient",
         "gradient-stopped",
-        change_model(is_prefix_detached=True),
+        change_model(are_cached_keys_detached=True),
         equivalents=("missing-term",),
     ),
 }
@@ -119,7 +119,7 @@ CASES: tuple[tuple[str, str], ...] = (
     ("cross_for_all", "mindspore"),
     ("temperature_factor", "mindspore"),
     ("queries_see_text", "mindspore"),
-    ("prefix_detached", "mindspore"),
+    ("cached_keys_detached", "mindspore"),
     ("projections_exchanged", "mindspore"),
     ("positions_after_queries", "mindspore"),
     ("queries_averaged", "pytorch"),

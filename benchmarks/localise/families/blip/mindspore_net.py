@@ -84,20 +84,17 @@ class MultiHeadAttention(nn.Cell):
     def __init__(self, model: Model, path: str) -> None:
         super().__init__()
         self.query, self.key, self.value = (build_dense(model, f"{path}.{name}") for name in "qkv")
-        self.is_prefix_detached = model.is_prefix_detached
+        self.are_cached_keys_detached = model.are_cached_keys_detached
 
     def split(self, x):
         return x.reshape(x.shape[0], x.shape[1], HEADS, HEAD_DIM).transpose(0, 2, 1, 3)
 
-    def detach_queries(self, x):
-        """Return keys or values; those of the queries have no gradient."""
-        return mint.cat((ops.stop_gradient(x[:, :, :QUERIES]), x[:, :, QUERIES:]), 2)
-
     def construct(self, x, context, mask, is_language):
         query = self.split(self.query(x))
         key, value = self.split(self.key(context)), self.split(self.value(context))
-        if is_language and self.is_prefix_detached:
-            key, value = self.detach_queries(key), self.detach_queries(value)
+        if is_language and self.are_cached_keys_detached:
+            cached = ops.stop_gradient(key[:, :, :QUERIES])
+            key = mint.cat((cached, key[:, :, QUERIES:]), 2)
         scores = mint.matmul(query, key.swapaxes(-1, -2)) / math.sqrt(HEAD_DIM)
         if mask is not None:
             scores = ops.masked_fill(scores, mask, MASKED)
