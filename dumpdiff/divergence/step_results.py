@@ -38,7 +38,12 @@ def excuse_by_results(
     no result differs, agrees: it is the noise of a sum that cancels. A wrong formula or a coarse
     dtype makes a larger difference, or one that the results show.
     """
+    phases = {graph.phase[node] for node, name in enumerate(state) if name == INTRODUCED}
+    if not phases:
+        return
     gradients = _find_gradients(graph)
+    if phases == {FORWARD} and any(state[gradient] in DIVERGED for gradient in gradients):
+        return
     results = gradients | _find_ends(graph)
     # of each node: the smallest error, measured or allowed, of a gradient after it that agrees
     limits = [math.inf] * graph.n_nodes
