@@ -163,7 +163,7 @@ EXAMPLES = {
     "weight-swapped": Example(OTHER_WEIGHT, WEIGHT, {}, "k.weight in its place", PARAMETER),
     "split-order": Example(
         np.concatenate([WEIGHT[:8], OTHER_WEIGHT[:8]]), WEIGHT, {},
-        "8 of 16 rows are those of k.weight, as if both were joined and cut in another way",
+        "8 of 16 rows are those of k.weight, as if all were joined and cut in another way",
         PARAMETER,
     ),
     "zeroed": Example(-0.0 * WEIGHT, WEIGHT, {}, "filled with 0, as if never loaded", PARAMETER),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from dumpdiff.causes.region import Region, Step, StepInput
 from dumpdiff.model.arrays import AnyArray
 
+from .fault_cases import explain_fault_case, make_fault_case
 from .test_composites import explain_region
 
 RNG = np.random.default_rng(5)
@@ -55,3 +58,19 @@ def test_most_columns_are_a_slice_that_begins_elsewhere(shift: int) -> None:
 
 def test_columns_that_are_no_part_are_no_other_order() -> None:
     assert explain_region(make_slice_region(0, 6), read_columns(1, 7))[0] != "split-order"
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_joined_weights_that_are_cut_head_by_head(name: str) -> None:
+    """Rows of a fused weight: queries, keys and values of one head after the other, or of all."""
+    weights = {f"{kind}.weight": RNG.standard_normal((16, 5)) for kind in "qkv"}
+    by_head = np.split(np.concatenate([*weights.values()]), 3 * 2)
+    number = "qkv".index(name)
+    faulty = np.concatenate(by_head[number::3])
+    case = make_fault_case(
+        faulty, weights[f"{name}.weight"], {}, kind="parameter", parameters=weights
+    )
+    cause = explain_fault_case(case)[0]
+    assert cause.name == "split-order"
+    assert cause.residual < 1e-6
+    assert re.search(r"\d+ of 16 rows are those of [qkv]\.weight", cause.text)

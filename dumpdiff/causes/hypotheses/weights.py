@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import permutations
 
 import numpy as np
@@ -224,37 +224,47 @@ def suggest_other_parameter(case: FaultCase) -> Iterator[Candidate]:
 
 
 def suggest_mixed_rows(case: FaultCase) -> Iterator[Candidate]:
-    """Suggest rows of two parameters that were joined, and cut in another way.
+    """Suggest rows of several parameters that were joined, and cut in another way.
 
-    Keys and values are joined one after the other, or head by head; gate and up by ranks.
+    Queries, keys and values are joined one after the other, or head by head; gate and up by ranks.
     """
     if not _is_floating_parameter(case) or case.faithful.ndim != 2:
         return
     n_rows = len(case.faithful)
-    for operand in case.parameters:
-        if operand.shape != case.faithful.shape or np.array_equal(operand.array, case.faithful):
-            continue
-        joined = np.concatenate([case.faithful, operand.array])
-        places = _find_rows(joined, case.faulty)
-        n_others = int((places >= n_rows).sum())
-        if (places >= 0).all() and 0 < n_others < n_rows:
-            yield Candidate(
-                joined[places],
-                f"{n_others} of {n_rows} rows are those of {operand.parameter}, as if both were "
-                f"joined and cut in another way",
-                unchanged=case.faithful,
-                parameters={"rows": float(n_others)},
-                cause="split-order",
-            )
+    others = {
+        operand.parameter: operand.array
+        for operand in case.parameters
+        if operand.shape == case.faithful.shape and not np.array_equal(operand.array, case.faithful)
+    }
+    names, matrices = ["", *others], [case.faithful, *others.values()]
+    places = _find_rows(matrices, case.faulty)
+    owners = np.unique(places // n_rows)
+    if owners[0] < 0 or len(owners) < 2:
+        return
+    n_others = int((places >= n_rows).sum())
+    owner_names = " and ".join(names[owner] for owner in owners.tolist() if owner > 0)
+    yield Candidate(
+        np.stack([matrices[place // n_rows][place % n_rows] for place in places.tolist()]),
+        f"{n_others} of {n_rows} rows are those of {owner_names}, as if all were "
+        f"joined and cut in another way",
+        unchanged=case.faithful,
+        parameters={"rows": float(n_others)},
+        cause="split-order",
+    )
 
 
-def _find_rows(table: AnyArray, rows: AnyArray) -> Ints:
-    """Return the place of each row in a table, -1 if it is not there; by a random projection."""
-    direction = np.random.default_rng(_PROJECTION_SEED).standard_normal(table.shape[1])
-    projections, wanted = table @ direction, rows.reshape(-1, table.shape[1]) @ direction
+def _find_rows(matrices: Sequence[AnyArray], rows: AnyArray) -> Ints:
+    """Return the place of each row in the joined matrices, -1 if it is not there.
+
+    It is found by a random projection.
+    """
+    width = rows.shape[-1]
+    direction = np.random.default_rng(_PROJECTION_SEED).standard_normal(width)
+    projections = np.concatenate([matrix @ direction for matrix in matrices])
+    wanted = rows.reshape(-1, width) @ direction
     order = np.argsort(projections, kind="stable")
     sorted_projections = projections[order]
-    after = np.searchsorted(sorted_projections, wanted).clip(1, len(table) - 1)
+    after = np.searchsorted(sorted_projections, wanted).clip(1, len(projections) - 1)
     is_before = wanted - sorted_projections[after - 1] < sorted_projections[after] - wanted
     nearest = np.where(is_before, after - 1, after)
     max_difference = _MAX_PROJECTION_DIFFERENCE * float(np.abs(projections).max())
