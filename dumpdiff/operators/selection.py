@@ -12,19 +12,42 @@ from .call import Call, Interpretations
 
 #: Tensors with more axes are not transposed in every way: 6 axes have 720 orders.
 _MAX_AXES = 5
+#: Axes of a table of embeddings.
+_TABLE_AXES = 2
 
 
 def gather_rows(call: Call) -> Interpretations:
-    """Compute table[indices] along the first axis.
+    """Compute table[indices] along every axis that gives the recorded shape, the first one first.
 
-    The two inputs come in either order: embedding(ids, table), gather(table, ids).
+    The two inputs come in either order: embedding(ids, table), gather(table, ids). With batch axes
+    (MindSpore's gather), each element of the batch has its own indices. If no shape is recorded,
+    the table has two axes, and its rows are taken.
     """
     for table, indices in (call.tensors[:2], call.tensors[1::-1]):
-        if table.ndim != 2 or not _is_index_array(indices):
+        if table.ndim < 1 or not _is_index_array(indices):
             continue
-        if indices.max() < table.shape[0]:
-            yield "", table[indices].astype(np.float64)
+        for axis, length in enumerate(table.shape):
+            shape = (*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :])
+            is_recorded = shape == call.output_shape or (
+                call.output_shape is None and table.ndim == _TABLE_AXES and axis == 0
+            )
+            if is_recorded and indices.max() < length:
+                name = f"axis {axis}" if axis else ""
+                yield name, np.take(table, indices, axis).astype(np.float64)
+        yield from _gather_rows_of_batch(table, indices, call.output_shape)
+        if table.ndim == _TABLE_AXES and indices.max() < len(table):
+            return
+
+
+def _gather_rows_of_batch(
+    table: AnyArray, indices: AnyArray, output_shape: tuple[int, ...] | None
+) -> Interpretations:
+    """Compute table[b, indices[b]] for tables with at least two axes, (batch, length, ...)."""
+    if table.ndim < 2 or indices.ndim < 2 or len(table) != len(indices):
         return
+    if (*indices.shape, *table.shape[2:]) == output_shape and indices.max() < table.shape[1]:
+        batch = np.arange(len(table)).reshape(-1, *[1] * (indices.ndim - 1))
+        yield "of a batch", table[batch, indices].astype(np.float64)
 
 
 def gather_elements(call: Call) -> Interpretations:

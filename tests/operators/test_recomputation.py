@@ -90,6 +90,14 @@ CASES: list[tuple[str, list[object], dict[str, float], Callable[..., torch.Tenso
     ("cross_entropy", [X.reshape(6, 8), SHARES], {}, F.cross_entropy),
     ("nll_loss", [X.reshape(6, 8), LABELS, abs(V)], {}, F.nll_loss),
     ("gather_rows", [LABELS[:4], X[0].T.copy()], {}, F.embedding),
+    ("gather_rows", [X, np.array([2, 0, 2, 1, 0])], {}, lambda x, i: x.index_select(1, i)),
+    ("gather_rows", [X, np.array([3, 7])], {}, lambda x, i: x.index_select(2, i)),
+    (
+        "gather_rows",  # of each batch its own rows
+        [X, np.array([[2, 0, 0, 1], [1, 1, 2, 0]])],
+        {},
+        lambda x, i: torch.stack([own[rows] for own, rows in zip(x, i, strict=True)]),
+    ),
     ("attention", [X[None], X[None] + 1, X[None] * 2], {}, F.scaled_dot_product_attention),
     (
         "attention",
