@@ -526,14 +526,15 @@ def _reads_hidden_scores(graph: JointGraph, node: int) -> bool:
     kind_t, kind_r = _get_producer_kinds(graph, node)
     if not kind_t == kind_r == _SOFTMAX_KIND:
         return False
-    pairs, target = graph.comparison.pairs, graph.sides[0]
-    reads = target.flow.reads[target.find_producer(node)]
-    scores = [read for read in map(int, target.nodes[list(reads)]) if read < len(pairs)]
-    return any(
-        pairs["metric"].iat[read] == "statistics"
-        and pairs["tolerance"].iat[read] * target.rms[target.classes[read]] > _SHOWN_SCORE
-        for read in scores
-    )
+    pairs = graph.comparison.pairs
+    for side in graph.sides:
+        scores = [int(side.nodes[value]) for value in side.flow.reads[side.find_producer(node)]]
+        for read in [score for score in scores if score < len(pairs)]:
+            error_scale = pairs["tolerance"].iat[read] * side.rms[side.classes[read]]
+            # an unknown scale, such as that of infinite numbers, shows no score either
+            if pairs["metric"].iat[read] == "statistics" and not error_scale <= _SHOWN_SCORE:
+                return True
+    return False
 
 
 def _has_other_fill(graph: JointGraph, node: int) -> bool:
