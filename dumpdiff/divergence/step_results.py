@@ -33,16 +33,19 @@ def excuse_by_results(
     own way, and the two values are paired because nothing else is left. It reconverges if its error
     is so large that a gradient which agrees would show it, and if that holds for all that differs
     after it. A loss shows too little of an error for this, and new weights of that of an update.
+    Where the runs were given different things, such as samples in another order, nothing is
+    excused.
 
     A gradient that differs by less than its rounding to float16 would change it, and after which
     no result differs, agrees: it is the noise of a sum that cancels. A wrong formula or a coarse
     dtype makes a larger difference, or one that the results show.
     """
-    phases = {graph.phase[node] for node, name in enumerate(state) if name == INTRODUCED}
-    if not phases:
+    introduced = [node for node, name in enumerate(state) if name == INTRODUCED]
+    forward = [node for node in introduced if graph.phase[node] == FORWARD]
+    if not introduced or not all(graph.parents[node] for node in forward):
         return
     gradients = _find_gradients(graph)
-    if phases == {FORWARD} and any(state[gradient] in DIVERGED for gradient in gradients):
+    if introduced == forward and any(state[gradient] in DIVERGED for gradient in gradients):
         return
     results = gradients | _find_ends(graph)
     # of each node: the smallest error, measured or allowed, of a gradient after it that agrees
