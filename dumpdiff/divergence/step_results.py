@@ -48,6 +48,7 @@ def excuse_by_results(
     if introduced == forward and any(state[gradient] in DIVERGED for gradient in gradients):
         return
     results = gradients | _find_ends(graph)
+    differing_results = {result for result in results if state[result] in DIVERGED}
     # of each node: the smallest error, measured or allowed, of a gradient after it that agrees
     limits = [math.inf] * graph.n_nodes
     leads_to_difference = [False] * graph.n_nodes
@@ -60,10 +61,11 @@ def excuse_by_results(
             is_new_gradient = is_gradient and state[node] == INTRODUCED
             if is_new_gradient and errors[node] < _FLOAT16_ROUNDING:
                 state[node], allowed_errors[node] = AGREEING, float(errors[node])
+                differing_results.discard(node)
             elif (
                 node not in results
                 and math.inf > errors[node] > _VISIBLE_FACTOR * limit
-                and (is_gradient or not any(state[result] in DIVERGED for result in results))
+                and (is_gradient or not differing_results)
             ):
                 state[node] = RECONVERGED
         if node in gradients and state[node] == AGREEING:
@@ -92,8 +94,9 @@ def _find_ends(graph: JointGraph) -> set[int]:
     """Return the pairs of losses, of what nothing reads, and of what outlives the step."""
     ends = set(np.flatnonzero(graph.is_kept).tolist())
     for node in range(len(graph.comparison.pairs)):
-        is_forward = graph.phase[node] == FORWARD and bool(graph.parents[node])
-        children = graph.children[node]
-        if not any(not is_forward or graph.phase[child] == FORWARD for child in children):
+        readers = graph.children[node]
+        if graph.phase[node] == FORWARD and graph.parents[node]:
+            readers = tuple(reader for reader in readers if graph.phase[reader] == FORWARD)
+        if not readers:
             ends.add(node)
     return ends

@@ -7,7 +7,7 @@ All values are tried at once, as long columns of pairs (value, recent value).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,9 +50,7 @@ def find_recent_sources(
     by_statistics: dict[int, RecentSource] = {}
     by_order: dict[int, RecentSource] = {}
     columns = _Columns.from_flow(flow)
-    for start in range(0, len(values), _BLOCK_SIZE):
-        block = np.array(values[start : start + _BLOCK_SIZE])
-        rows, sources = _pair_with_recent_values(flow, block)
+    for block, rows, sources in _iterate_recent_pairs(flow, values):
         has_equal_size = columns.sizes[block[rows]] == columns.sizes[sources]
         tests: tuple[tuple[str, Flags, _Test], ...] = (
             ("rearranged", has_equal_size, _flag_rearrangements),
@@ -70,16 +68,12 @@ def find_recent_sources(
 
 def find_repeated_sources(flow: Flow, values: Sequence[int]) -> dict[int, int]:
     """Return the recent value that each value repeats whole, for those that repeat one."""
+    repeated: dict[int, RecentSource] = {}
     columns = _Columns.from_flow(flow)
-    sources_of: dict[int, int] = {}
-    for start in range(0, len(values), _BLOCK_SIZE):
-        block = np.array(values[start : start + _BLOCK_SIZE])
-        rows, sources = _pair_with_recent_values(flow, block)
+    for block, rows, sources in _iterate_recent_pairs(flow, values):
         fits = _flag_repetitions(columns, block[rows], sources)
-        repeated: dict[int, RecentSource] = {}
         _keep_first(repeated, "repeated", block, rows[fits], sources[fits])
-        sources_of.update({value: source.value for value, source in repeated.items()})
-    return sources_of
+    return {value: source.value for value, source in repeated.items()}
 
 
 def list_recent_values(flow: Flow, value: int) -> list[int]:
@@ -101,6 +95,13 @@ def _keep_first(
     first_pairs = zip(block[first_rows].tolist(), sources[positions].tolist(), strict=True)
     for value, source in first_pairs:
         sources_of.setdefault(value, RecentSource(source, evidence))
+
+
+def _iterate_recent_pairs(flow: Flow, values: Sequence[int]) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Yield (block of the values, rows of the block, recent values), see the next function."""
+    for start in range(0, len(values), _BLOCK_SIZE):
+        block = np.array(values[start : start + _BLOCK_SIZE])
+        yield (block, *_pair_with_recent_values(flow, block))
 
 
 def _pair_with_recent_values(flow: Flow, values: Ints) -> tuple[Ints, Ints]:

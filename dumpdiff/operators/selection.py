@@ -12,8 +12,6 @@ from .call import Call, Interpretations
 
 #: Tensors with more axes are not transposed in every way: 6 axes have 720 orders.
 _MAX_AXES = 5
-#: Axes of a table of embeddings.
-_TABLE_AXES = 2
 
 
 def gather_rows(call: Call) -> Interpretations:
@@ -24,19 +22,17 @@ def gather_rows(call: Call) -> Interpretations:
     the table has two axes, and its rows are taken.
     """
     for table, indices in (call.tensors[:2], call.tensors[1::-1]):
-        if table.ndim < 1 or not _is_index_array(indices):
+        if not _is_index_array(indices):
             continue
         for axis, length in enumerate(table.shape):
             shape = (*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :])
             is_recorded = shape == call.output_shape or (
-                call.output_shape is None and table.ndim == _TABLE_AXES and axis == 0
+                call.output_shape is None and table.ndim == 2 and axis == 0
             )
             if is_recorded and indices.max() < length:
                 name = f"axis {axis}" if axis else ""
                 yield name, np.take(table, indices, axis).astype(np.float64)
         yield from _gather_rows_of_batch(table, indices, call.output_shape)
-        if table.ndim == _TABLE_AXES and indices.max() < len(table):
-            return
 
 
 def _gather_rows_of_batch(

@@ -236,6 +236,8 @@ def suggest_mixed_rows(case: FaultCase) -> Iterator[Candidate]:
         for operand in case.parameters
         if operand.shape == case.faithful.shape and not np.array_equal(operand.array, case.faithful)
     }
+    if not others:
+        return
     names, matrices = ["", *others], [case.faithful, *others.values()]
     places = _find_rows(matrices, case.faulty)
     owners = np.unique(places // n_rows)
@@ -246,7 +248,7 @@ def suggest_mixed_rows(case: FaultCase) -> Iterator[Candidate]:
     yield Candidate(
         np.stack([matrices[place // n_rows][place % n_rows] for place in places.tolist()]),
         f"{n_others} of {n_rows} rows are those of {owner_names}, as if all were "
-        f"joined and cut in another way",
+        "joined and cut in another way",
         unchanged=case.faithful,
         parameters={"rows": float(n_others)},
         cause="split-order",
