@@ -12,12 +12,14 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
+from ..model.arrays import Floats
 from ..model.dtypes import is_discrete
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
 from . import confidence
 from .assignment import solve_assignment
 from .lineage import find_lineage
 from .matches import Matching
+from .values import compute_distances
 
 #: (kind, phase, known inputs as target classes, number of unknown inputs) of an op.
 Signature = tuple[int, str, tuple[int, ...], int]
@@ -320,7 +322,7 @@ class _Closure:
         """
         if max(len(ops_t), len(ops_r)) > _MAX_CANDIDATES:
             return False
-        costs = np.array([[self._compute_cost(t, r) for r in ops_r] for t in ops_t])
+        costs = self._compute_costs(ops_t, ops_r)
         limit = _UNEQUAL_COUNT_TOLERANCES * self.matching.tolerance
         if len(ops_t) == len(ops_r):
             limit = _POSSIBLE_COST
@@ -337,19 +339,33 @@ class _Closure:
             progress |= self._accept(ops_t[row], ops_r[column], level)
         return progress
 
-    def _compute_cost(self, t: int, r: int) -> float:
-        """Return the distance of the first outputs of two ops; a large cost if they cannot pair."""
+    def _compute_costs(self, ops_t: list[int], ops_r: list[int]) -> Floats:
+        """Return (target ops, reference ops) the distances of the first outputs of ops.
+
+        A large cost stands where two ops cannot be a pair.
+        """
         matching = self.matching
-        outputs_t, outputs_r = self.flows[0].writes[t], self.flows[1].writes[r]
-        first_t, first_r = outputs_t[0], outputs_r[0]
-        if len(outputs_t) != len(outputs_r):
-            return _IMPOSSIBLE_COST
-        if matching.prints_t.size[first_t] != matching.prints_r.size[first_r]:
-            return _IMPOSSIBLE_COST
-        partner = matching.classes_t[first_t]
-        if partner >= 0 or matching.classes_r[first_r] >= 0:
-            return 0.0 if partner == first_r else _IMPOSSIBLE_COST
-        return min(matching.compute_distance(first_t, first_r), _MAX_DISTANCE)
+        costs = np.full((len(ops_t), len(ops_r)), _IMPOSSIBLE_COST)
+        compared: list[tuple[int, int, int, int]] = []  # row, column and the outputs of an op pair
+        for row, t in enumerate(ops_t):
+            for column, r in enumerate(ops_r):
+                outputs_t, outputs_r = self.flows[0].writes[t], self.flows[1].writes[r]
+                first_t, first_r = outputs_t[0], outputs_r[0]
+                if len(outputs_t) != len(outputs_r):
+                    continue
+                if self.sizes[0][first_t] != self.sizes[1][first_r]:
+                    continue
+                partner = self.classes[0][first_t]
+                if partner < 0 and self.classes[1][first_r] < 0:
+                    compared.append((row, column, first_t, first_r))
+                elif partner == first_r:
+                    costs[row, column] = 0.0
+        if compared:
+            rows, columns, values_t, values_r = np.array(compared).T
+            prints_t, prints_r = matching.prints_t, matching.prints_r
+            distances = compute_distances(prints_t, values_t, prints_r, values_r)
+            costs[rows, columns] = np.minimum(distances, _MAX_DISTANCE)
+        return costs
 
     def _accept(self, t: int, r: int, level: float) -> bool:
         """Pair two ops, their outputs and remaining inputs; return whether that was possible."""
