@@ -164,7 +164,6 @@ FAULTS: Mapping[str, Fault] = {
         "argument",
         change_model(text_heads=2),
         lambda *_: [Anywhere("(?i)head|shape|split|axes|scale")],
-        held_out=True,
         equivalents=("axes-swapped", "split-order", "heads-permuted", "norm-groups", "scale"),
     ),
     "sigmoid_gradient": Fault(
@@ -172,7 +171,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(sigmoid_gradient=1 / 1.702),
         lambda faulty, clean: [Ratio(faulty.sigmoid_gradient / clean.sigmoid_gradient)],
-        held_out=True,
         equivalents=("constant-factor", "missing-term", "missing-step"),
     ),
 }

@@ -218,7 +218,6 @@ FAULTS: Mapping[str, Fault] = {
         "missing-step",
         change_model(is_source_normed=True),
         lambda *_: [Anywhere("(?i)norm")],
-        held_out=True,
         equivalents=("norm-missing", "input-source", "layer-order", "norm-kind"),
     ),
     "padding_row": Fault(
@@ -227,7 +226,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-stopped",
         change_model(is_padding_row_fixed=True),
         lambda *_: [Anywhere(r"(?i)row|padding|token|\b0\b")],
-        held_out=True,
         equivalents=("missing-term", "argument"),
     ),
 }

@@ -239,7 +239,6 @@ FAULTS: Mapping[str, Fault] = {
         "axes-swapped",
         change_model(are_logits_by_step=True),
         _claim("(?i)transpos|ax[ei]s|order|flatten|shape|step|row"),
-        held_out=True,
         equivalents=(
             "loss-target",
             "label-shift",
@@ -255,7 +254,6 @@ FAULTS: Mapping[str, Fault] = {
         "clamp",
         change_model(gradient_limit=GRADIENT_LIMIT),
         _claim(r"(?i)clamp|clip|limit|\b0\.005\b"),
-        held_out=True,
         equivalents=("clip", "missing-step", "gradient-scaled", "gradient-stopped"),
     ),
 }

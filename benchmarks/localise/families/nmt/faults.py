@@ -184,7 +184,6 @@ FAULTS: Mapping[str, Fault] = {
         "padding",
         "missing-step",
         change_model(is_padding_skipped=True),
-        held_out=True,
         equivalents=(
             "mask-missing",
             "mask-kind",
@@ -199,7 +198,6 @@ FAULTS: Mapping[str, Fault] = {
         "softmax-axis",
         change_model(softmax_axis=0),
         lambda *_: [Anywhere("(?i)ax[ei]s|dim|softmax")],
-        held_out=True,
         equivalents=("reduction-axis", "argument", "axes-swapped"),
     ),
 }

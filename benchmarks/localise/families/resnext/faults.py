@@ -109,7 +109,6 @@ FAULTS: Mapping[str, Fault] = {
         "label-smoothing",
         change_model(label_smoothing=SMOOTHING * LABELS / (LABELS - 1)),
         lambda faulty, clean: [Values(faulty.label_smoothing, clean.label_smoothing)],
-        held_out=True,
         equivalents=("loss-target",),
     ),
     "identity_stopped": Fault(
@@ -117,7 +116,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient",
         "gradient-stopped",
         change_model(is_identity_stopped=True),
-        held_out=True,
         equivalents=("skip-missing", "missing-term"),
     ),
     "decay_all": Fault(

@@ -205,7 +205,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-rows",
         change_weight("positions.weight", _transpose_grid),
         lambda *_: [Anywhere("(?i)row|order|transpos|axes|grid")],
-        held_out=True,
         equivalents=("axes-swapped", "weight-transposed", "position-offset", "row-shift"),
     ),
     "norm_late": Fault(
@@ -213,7 +212,6 @@ FAULTS: Mapping[str, Fault] = {
         "layer-order",
         change_model(is_norm_late=True),
         lambda *_: [Anywhere("(?i)norm|residual|sum|order")],
-        held_out=True,
         equivalents=("residual-order", "input-source", "skip-source", "argument"),
     ),
 }
