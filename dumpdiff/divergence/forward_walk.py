@@ -133,9 +133,9 @@ def walk_forwards(
         allowed_error = bounds.allow_cancellation(node, own_ancestry.cancellation)
         has_cause = own_ancestry.has_diverged or (forward_has_diverged and not is_forward)
         if error > allowed_error and not is_broken[node] and not has_cause:
-            recomputation = _recompute_op(graph, node, recomputations)
+            runs = _run_op_again(graph, node, recomputations)
             worst_error = own_ancestry.worst_agreeing_error
-            if recomputation is not None and recomputation.is_explained(tolerance, worst_error):
+            if any(run.is_explained(tolerance, worst_error) for run in runs):
                 state[node], allowed_errors[node] = AGREEING, error
                 continue
             if node not in new_weight_rows:  # its tolerance includes what the gradient's error does
@@ -146,7 +146,7 @@ def walk_forwards(
                     allowed_error,
                     max(factors[node] * input_error, bounds.elementwise_errors[node]),
                     input_error,
-                    recomputation,
+                    runs,
                 )
             allowed_error = _allow_kinks(graph, node, state, causal_errors, allowed_error)
         allowed_errors[node] = allowed_error
@@ -160,7 +160,7 @@ def walk_forwards(
             forward_has_diverged |= bool(is_forward)
             continue
         noise = math.nan if node in new_weight_rows else own_ancestry.noise
-        noise_limit = _extend_allowed_error(allowed_error, factors[node] * noise, noise, None)
+        noise_limit = _extend_allowed_error(allowed_error, factors[node] * noise, noise, [])
         growth_limit = _AMPLIFICATION * factors[node] * own_ancestry.worst_diverged_error
         state[node] = AMPLIFIED if error > growth_limit else PROPAGATED
         if error <= noise_limit < NO_INFORMATION and not is_broken[node]:
@@ -171,16 +171,19 @@ def walk_forwards(
     return Walk(state, noise_limits, limits, ancestries, recomputations)
 
 
-def _recompute_op(
+def _run_op_again(
     graph: JointGraph, node: int, recomputations: dict[int, Recomputation]
-) -> Recomputation | None:
-    """Run the op of a pair again and keep what it gives, unless that was done often enough."""
+) -> list[Recomputation]:
+    """Run the ops of a pair again, on either side, unless that was done often enough.
+
+    What the reference's op gives is kept.
+    """
     if len(recomputations) >= _MAX_RECOMPUTATIONS:
-        return None
-    recomputation = recompute_op(graph, node)
-    if recomputation is not None:
-        recomputations[node] = recomputation
-    return recomputation
+        return []
+    runs = [recompute_op(graph, node, side) for side in (0, 1)]
+    if runs[1] is not None:
+        recomputations[node] = runs[1]
+    return [run for run in runs if run is not None]
 
 
 def _flag_pairs(
@@ -310,7 +313,7 @@ def _extend_allowed_error(
     allowed_error: float,
     enlarged_error: float,
     input_error: float,
-    recomputation: Recomputation | None,
+    runs: Sequence[Recomputation],
 ) -> float:
     """Return what is allowed where inputs agree only to ``input_error``.
 
@@ -318,7 +321,8 @@ def _extend_allowed_error(
     """
     if not input_error > 0:
         return allowed_error
-    if recomputation is not None and np.isfinite(recomputation.amplification):
-        return max(allowed_error, recomputation.amplification * input_error)
+    amplifications = [run.amplification for run in runs if np.isfinite(run.amplification)]
+    if amplifications:
+        return max(allowed_error, max(amplifications) * input_error)
     limit = max(_MAX_EXPLAINED_TOLERANCES * allowed_error, _PASSED_ON * input_error)
     return max(allowed_error, min(limit, enlarged_error))

@@ -1,4 +1,4 @@
-"""An operator of the reference run again in float64: how it enlarges errors, and who is more exact.
+"""An operator run again in float64: how it enlarges errors, and which side is more exact.
 
 This is done only where a value is beyond its tolerance, so a clean pair costs nothing.
 """
@@ -40,7 +40,7 @@ _SEED = 20020801
 #: 99.7 %; random perturbations show one, where the output is a single number. JCGM 100:2008, table
 #: G.1.
 _COVERAGE_FACTOR = 3.0
-#: How many times the reference's error the target's may be, as in PyTorch's check of compiled
+#: How many times the error of one side that of the other may be, as in PyTorch's check of compiled
 #: models (``torch._dynamo.utils.same``), in general and for narrow types and small tensors.
 _ERROR_FACTOR = 2.0
 _WIDE_ERROR_FACTOR = 3.0
@@ -52,56 +52,54 @@ _FLOAT32_ROUNDOFF = 2.0**-24
 
 @dataclass(frozen=True)
 class Recomputation:
-    """One op of the reference, run in float64 on its recorded inputs."""
+    """One op of a side, run in float64 on its recorded inputs, and what the other side has."""
 
     #: relative error of the output over that of the inputs, with a safety factor; NaN if unknown
     amplification: float
-    reference_error: float  #: of the reference's output against the exact one, relative L2
-    target_error: float  #: the same for the target's output, whatever its inputs
-    factor: float  #: how many times the reference's error the target's may be
-    #: of the target's output against the reference's op on the target's own inputs; NaN if these
-    #: are unknown
-    own_error: float = float("nan")
+    error: float  #: of the side's own output against the exact one, relative L2
+    other_error: float  #: the same for the other side's output, whatever its inputs
+    factor: float  #: how many times the own error that of the other side may be
+    #: of the output there against the op run on the inputs there; NaN if these are unknown
+    exchanged_error: float = float("nan")
 
     @property
     def ratio(self) -> float:
-        """The target's error over the reference's; NaN if the reference is exact."""
-        if self.reference_error > 0:
-            return self.target_error / self.reference_error
-        return float("nan")
+        """The other side's error over the own one; NaN if the own output is exact."""
+        return self.other_error / self.error if self.error > 0 else float("nan")
 
     def follows_inputs(self, tolerance: float) -> bool:
-        """Return whether the target's output is what the reference's op makes of its inputs.
+        """Return whether the other side's output is what this op makes of the inputs there.
 
         Then the outputs differ only because the inputs do, although these agree: an op that divides
         by small numbers, as Adam does, enlarges the noise in them far more than its conditioning
         says. That its inputs explain a change of the same size would not do: the output could be
         wrong by as much for another reason.
         """
-        return self.reference_error <= tolerance and self.own_error <= tolerance
+        return self.error <= tolerance and self.exchanged_error <= tolerance
 
     def is_explained(self, tolerance: float, input_error: float) -> bool:
         """Return whether nothing diverges here: see the two conditions."""
         return self.follows_inputs(tolerance) or self.is_equally_accurate(tolerance, input_error)
 
     def is_equally_accurate(self, tolerance: float, input_error: float) -> bool:
-        """Return whether the target is as near to the exact result as the reference is.
+        """Return whether the other side is as near to the exact result as this one is.
 
-        The target's error may be ``factor`` times the reference's, plus what inputs with a relative
-        ``input_error`` cause. The recomputation must explain the reference to within ``tolerance``;
-        otherwise it is not the op as it ran.
+        Its error may be ``factor`` times the own one, plus what inputs with a relative
+        ``input_error`` cause. The recomputation must explain the own output to within
+        ``tolerance``; otherwise it is not the op as it ran.
         """
         carried_error = 0.0
         if input_error > 0 and np.isfinite(self.amplification):
             carried_error = self.amplification * input_error
-        allowed_error = self.factor * self.reference_error + carried_error
-        return self.reference_error <= tolerance and self.target_error <= allowed_error
+        allowed_error = self.factor * self.error + carried_error
+        return self.error <= tolerance and self.other_error <= allowed_error
 
 
 @dataclass(frozen=True)
 class _ExactOp:
-    """An op of the reference with its exact output."""
+    """An op with its exact output."""
 
+    side: int  #: whose op it is: 0 the target, 1 the reference
     kind: str
     is_gradient: bool  #: whether it gives the gradient of the first input of this kind
     rows: tuple[int, ...]  #: ids of its tensors
@@ -121,11 +119,11 @@ class _ExactOp:
         )
 
 
-def recompute_op(graph: JointGraph, node: int) -> Recomputation | None:
-    """Run the producer of a pair's value on the reference's side again.
+def recompute_op(graph: JointGraph, node: int, side: int) -> Recomputation | None:
+    """Run the producer of a pair's value again: the op of the target (side 0) or reference (1).
 
     Returns None if whole tensors are missing, or if the kind cannot be run or does not give what
-    the reference recorded. The amplification is measured by moving those inputs that differ between
+    was recorded there. The amplification is measured by moving those inputs that differ between
     the sides by one unit in the last place of their dtype: all up, as a common factor does, or in
     random directions, whichever enlarges more. This is the condition number in the direction of the
     actual errors (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section
@@ -134,38 +132,38 @@ def recompute_op(graph: JointGraph, node: int) -> Recomputation | None:
     pairs = graph.comparison.pairs
     if pairs["group"].iat[node] is not None or pairs["metric"].iat[node] != "relative_l2":
         return None
-    op = _run_op(graph, node)
+    op = _run_op(graph, node, side)
     if op is None:
         return None
-    reference_error = op.measure(op.execution.output, op.output)
-    target_output = _load_target_tensor(graph, node, op.execution.output)
-    if target_output is None or not reference_error < _OTHER_OP_ERROR:
+    error = op.measure(op.execution.output, op.output)
+    other_output = _load_other_tensor(graph, node, side, op.execution.output)
+    if other_output is None or not error < _OTHER_OP_ERROR:
         return None
     is_wide = op.output.size < _SMALL_TENSOR or _has_narrow_dtype(graph, node)
     return Recomputation(
         _measure_amplification(graph, op),
-        reference_error,
-        op.measure(target_output, op.output),
+        error,
+        op.measure(other_output, op.output),
         _WIDE_ERROR_FACTOR if is_wide else _ERROR_FACTOR,
-        _compute_own_error(graph, op, target_output),
+        _compute_exchanged_error(graph, op, other_output),
     )
 
 
-def _compute_own_error(graph: JointGraph, op: _ExactOp, target_output: AnyArray) -> float:
-    """Return the distance of the target's output from the reference's op on the target's inputs.
+def _compute_exchanged_error(graph: JointGraph, op: _ExactOp, other_output: AnyArray) -> float:
+    """Return the distance of the other side's output from this op on the inputs of that side.
 
-    These are the partners of the inputs that differ, whatever ops the target has instead. NaN if it
+    These are the partners of the inputs that differ, whatever ops that side has instead. NaN if it
     is not known which inputs differ, or if one does not agree with its partner.
     """
     inputs = list(op.execution.inputs)
     for position, node, _ in _find_differing_inputs(graph, op):
         before = np.asarray(inputs[position], dtype=np.float64)
-        after = _load_target_tensor(graph, node, before)
+        after = _load_other_tensor(graph, node, op.side, before)
         if after is None or not _agrees(graph, node, after.reshape(before.shape), before):
             return float("nan")
         inputs[position] = after.reshape(before.shape)
     output = _compute_output(op, inputs)
-    return float("nan") if output is None else op.measure(target_output, output)
+    return float("nan") if output is None else op.measure(other_output, output)
 
 
 def _agrees(graph: JointGraph, node: int, after: AnyArray, before: AnyArray) -> bool:
@@ -179,22 +177,22 @@ def _agrees(graph: JointGraph, node: int, after: AnyArray, before: AnyArray) -> 
     return is_pair_of_values and bool(compute_relative_distance(after, before) <= pair["tolerance"])
 
 
-def _run_op(graph: JointGraph, node: int) -> _ExactOp | None:
-    """Return the producer of a node's value in the reference with its exact output."""
-    alignment = graph.comparison.alignment
-    reference, value = alignment.reference, int(graph.reference_classes[node])
-    op = int(reference.producers[value])
-    if op < 0 or alignment.reference_kinds[op] not in KINDS:
+def _run_op(graph: JointGraph, node: int, side: int) -> _ExactOp | None:
+    """Return the producer of a node's value on a side with its exact output."""
+    own = graph.sides[side]
+    flow, op = own.flow, own.find_producer(node)
+    if op < 0 or own.kinds[op] not in KINDS:
         return None
-    kind, rows = alignment.reference_kinds[op], reference.get_tensor_ids(op).tolist()
-    sizes = reference.tensors["size"].to_numpy()[rows]
-    if sizes.clip(min=0).sum() > _MAX_ELEMENTS or not _is_first_output(reference, rows, value):
+    kind, rows = own.kinds[op], flow.get_tensor_ids(op).tolist()
+    sizes = flow.tensors["size"].to_numpy()[rows]
+    value = int(own.classes[node])
+    if sizes.clip(min=0).sum() > _MAX_ELEMENTS or not _is_first_output(flow, rows, value):
         return None
-    execution = read_execution(reference.trace, rows)
-    call = int(reference.calls[op])
+    execution = read_execution(flow.trace, rows)
+    call = int(flow.calls[op])
     if execution is not None and call >= 0:
-        execution = _add_call(reference, execution, call)
-        rows += reference.get_tensor_ids(call).tolist()
+        execution = _add_call(flow, execution, call)
+        rows += flow.get_tensor_ids(call).tolist()
     if execution is None:
         return None
     outputs = _list_outputs(kind, call >= 0, execution, execution.inputs)
@@ -207,8 +205,16 @@ def _run_op(graph: JointGraph, node: int) -> _ExactOp | None:
         recorded = execution.output.reshape(-1)
         limit = find_fill_limit(recorded)
         counted = ~flag_fill(recorded, limit) if limit else None
-    output = outputs[interpretation]
-    return _ExactOp(kind, call >= 0, tuple(rows), execution, interpretation, output, counted)
+    return _ExactOp(
+        side,
+        kind,
+        call >= 0,
+        tuple(rows),
+        execution,
+        interpretation,
+        outputs[interpretation],
+        counted,
+    )
 
 
 def _add_call(flow: Flow, record: Execution, call: int) -> Execution | None:
@@ -246,21 +252,24 @@ def _is_first_output(flow: Flow, rows: Sequence[int], value: int) -> bool:
     return bool(outputs) and flow.tensor_class[outputs[0]] == value
 
 
-def _load_target_tensor(graph: JointGraph, node: int, reference_array: AnyArray) -> AnyArray | None:
-    """Return the target's tensor of a pair in the layout of the reference's, None if impossible."""
+def _load_other_tensor(graph: JointGraph, node: int, side: int, array: AnyArray) -> AnyArray | None:
+    """Return the tensor that the other side has of a pair, in the layout of this array.
+
+    None if that is impossible.
+    """
     pair = graph.comparison.pairs.iloc[node]
-    target = graph.comparison.alignment.target
-    array = load_readable_tensor(target.trace, int(pair["target_tensor"]))
-    if array is None or array.size != reference_array.size:
+    tensor = int(pair["reference_tensor" if side == 0 else "target_tensor"])
+    other_array = load_readable_tensor(graph.sides[1 - side].flow.trace, tensor)
+    if other_array is None or other_array.size != array.size:
         return None
     # an op may read the pair's value in another layout than that in which it was compared
-    is_near = bool(compute_relative_distance(array, reference_array) < _OTHER_OP_ERROR)
+    is_near = bool(compute_relative_distance(other_array, array) < _OTHER_OP_ERROR)
     if pair["layout"] in ("same", "reshape") and is_near:
-        return array
-    layout, target_array, common_array = find_common_layout(array, reference_array)
-    if layout.startswith("reference") or common_array.shape != reference_array.shape:
+        return other_array
+    layout, moved_array, common_array = find_common_layout(other_array, array)
+    if layout.startswith("reference") or common_array.shape != array.shape:
         return None
-    return target_array
+    return moved_array
 
 
 def _measure_amplification(graph: JointGraph, op: _ExactOp) -> float:
@@ -280,17 +289,17 @@ def _measure_amplification(graph: JointGraph, op: _ExactOp) -> float:
 
 def _find_differing_inputs(graph: JointGraph, op: _ExactOp) -> list[tuple[int, int, float]]:
     """Return (position, node, unit roundoff) of the inputs that differ, none if it is not known."""
-    reference = graph.comparison.alignment.reference
-    errors = graph.comparison.pairs["error"].to_numpy()
-    slot_kinds, dtypes = reference.tensors["slot_kind"], reference.tensors["dtype"]
+    own = graph.sides[op.side]
+    flow, errors = own.flow, graph.comparison.pairs["error"].to_numpy()
+    slot_kinds, dtypes = flow.tensors["slot_kind"], flow.tensors["dtype"]
     differing_inputs: list[tuple[int, int, float]] = []
     position = 0
     for row in op.rows:
-        if slot_kinds.iat[row] == "output" or not _is_positional(reference, row):
+        if slot_kinds.iat[row] == "output" or not _is_positional(flow, row):
             continue
-        value, dtype = int(reference.tensor_class[row]), str(dtypes.iat[row])
+        value, dtype = int(flow.tensor_class[row]), str(dtypes.iat[row])
         if value >= 0 and is_floating(dtype):
-            node = int(graph.reference_nodes[value])
+            node = int(own.nodes[value])
             if node >= len(errors) or not np.isfinite(errors[node]):
                 return []
             if errors[node] > 0:

@@ -54,31 +54,25 @@ def perturb(trace, name, slot, size=1e-6):
     return set_array(trace, name, slot, add_array_noise(load_array(trace, name, slot), size))
 
 
-def recompute(target, reference, name):
+def recompute(target, reference, name, side=1):
     graph = build_joint_graph(compare_traces(target, reference))
-    return recompute_op(
-        graph,
-        int(
-            graph.reference_nodes[
-                find_value(graph.comparison.alignment.reference, name, "output.0")
-            ]
-        ),
-    )
+    own = graph.sides[side]
+    return recompute_op(graph, int(own.nodes[find_value(own.flow, name, "output.0")]), side)
 
 
 class TestError:
     @pytest.mark.parametrize("name", [LINEAR, SILU, SOFTMAX, RESIDUAL, RSQRT, MEAN])
     def test_the_error_of_recorded_values_is_rounding(self, clean_trace, name):
         recomputation = recompute(clean_trace, clean_trace, name)
-        assert 0 < recomputation.reference_error < 1e-6
-        assert recomputation.target_error == recomputation.reference_error
+        assert 0 < recomputation.error < 1e-6
+        assert recomputation.other_error == recomputation.error
         assert recomputation.ratio == 1
 
     def test_the_error_of_a_wrong_target_is_the_size_of_its_errors(self, clean_trace):
         recomputation = recompute(
             perturb(clean_trace, LINEAR, "output.0", 1e-4), clean_trace, LINEAR
         )
-        assert recomputation.target_error == pytest.approx(1e-4, rel=0.1)
+        assert recomputation.other_error == pytest.approx(1e-4, rel=0.1)
         assert recomputation.ratio > 100
 
     def test_mask_fill_hides_no_error_of_the_scores_beside_it(self, trace):
@@ -88,8 +82,8 @@ class TestError:
         scaled_scores = np.where(masked_scores > -1e8, 1.5 * masked_scores, masked_scores)
         target = set_array(clean, MASKED, "output.0", scaled_scores)
         recomputation = recompute(target, clean, MASKED)
-        assert recomputation.reference_error < 1e-6
-        assert recomputation.target_error == pytest.approx(0.5)
+        assert recomputation.error < 1e-6
+        assert recomputation.other_error == pytest.approx(0.5)
         assert not recomputation.is_explained(1e-6, 0.0)
 
     def test_cannot_be_told_from_statistics(self, trace):
@@ -122,13 +116,20 @@ class TestAmplification:
         recomputation = recompute(perturb(close, RESIDUAL, "input.0"), close, RESIDUAL)
         assert recomputation.amplification == pytest.approx(3 * 1000, rel=0.1)
 
+    def test_the_amplification_is_the_same_on_either_side(self, clean_trace):
+        target = perturb(clean_trace, SILU, "input.0")
+        amplifications = [
+            recompute(target, clean_trace, SILU, side).amplification for side in (0, 1)
+        ]
+        assert amplifications[0] == pytest.approx(amplifications[1], rel=1e-3)
+
     def test_the_amplification_is_the_same_every_time(self, clean_trace):
         target = perturb(clean_trace, SILU, "input.0")
         assert recompute(target, clean_trace, SILU) == recompute(target, clean_trace, SILU)
 
 
-class TestOwnInputs:
-    """The target's output against the reference's op on the target's inputs."""
+class TestExchangedInputs:
+    """The output of one side against the other side's op on the inputs of that side."""
 
     def set_output(self, target, noise=0.0):
         """Return the trace in which softmax gives what its input does, with relative errors."""
@@ -140,21 +141,26 @@ class TestOwnInputs:
     def test_an_output_that_follows_from_other_agreeing_inputs_is_explained(self, clean_trace):
         target = self.set_output(perturb(clean_trace, SOFTMAX, "input.0", 1e-6))
         recomputation = recompute(target, clean_trace, SOFTMAX)
-        assert recomputation.target_error > 3e-7
-        assert recomputation.own_error < 1e-7
+        assert recomputation.other_error > 3e-7
+        assert recomputation.exchanged_error < 1e-7
         assert recomputation.follows_inputs(2e-7)
+
+    def test_it_is_explained_in_the_other_direction_too(self, clean_trace):
+        target = self.set_output(perturb(clean_trace, SOFTMAX, "input.0", 1e-6))
+        assert recompute(clean_trace, target, SOFTMAX, side=0).follows_inputs(2e-7)
+        assert recompute(target, clean_trace, SOFTMAX, side=0).follows_inputs(2e-7)
 
     def test_a_change_of_the_same_size_is_not(self, clean_trace):
         target = self.set_output(perturb(clean_trace, SOFTMAX, "input.0", 1e-6), noise=1e-6)
         recomputation = recompute(target, clean_trace, SOFTMAX)
-        assert recomputation.own_error == pytest.approx(1e-6, rel=0.2)
+        assert recomputation.exchanged_error == pytest.approx(1e-6, rel=0.2)
         assert not recomputation.follows_inputs(2e-7)
 
     def test_inputs_that_do_not_agree_explain_nothing(self, clean_trace):
         """The scores were rounded to bfloat16 before the op: this is the divergence."""
         target = self.set_output(perturb(clean_trace, SOFTMAX, "input.0", 1e-3))
         recomputation = recompute(target, clean_trace, SOFTMAX)
-        assert np.isnan(recomputation.own_error)
+        assert np.isnan(recomputation.exchanged_error)
         assert not recomputation.follows_inputs(1.0)
 
 
