@@ -43,26 +43,32 @@ def measure_error_beside_kinks(
     """Return the error of a gradient that no error of its function's agreeing input explains.
 
     For each element, the slopes at all inputs that differ by no more than the two sides' inputs do
-    are allowed. NaN if no recorded function of single numbers has this gradient.
+    are allowed. The gradients of both sides have to be within what one of them may compute: a wrong
+    one is no choice beside a right one. NaN if no recorded function of single numbers has this gradient.
     """
     pair = graph.comparison.pairs.iloc[node]
     if pair["metric"] != "relative_l2" or pair["layout"] not in ("same", "reshape"):
         return math.nan
-    target, reference = graph.sides
+    columns = ("target_tensor", "reference_tensor")
+    gradients = [
+        load_readable_tensor(side.flow.trace, int(pair[column]))
+        for side, column in zip(graph.sides, columns, strict=True)
+    ]
     distances = [math.nan]
-    for side, other, column in (
-        (target, reference, "reference_tensor"),
-        (reference, target, "target_tensor"),
-    ):
+    for side in graph.sides:
         bounds = _find_bounds(side, node, state, errors)
-        gradient = load_readable_tensor(other.flow.trace, int(pair[column])) if bounds else None
-        if bounds is not None and gradient is not None and gradient.size == bounds[0].size:
-            distances.append(_measure_distance(gradient, *bounds))
+        if bounds is not None:
+            distances.append(max(_measure_distance(gradient, *bounds) for gradient in gradients))
     return float(np.fmin.reduce(distances))
 
 
-def _measure_distance(gradient: AnyArray, low: Floats, high: Floats) -> float:
-    """Return the relative L2 distance of a gradient from the nearest one within its bounds."""
+def _measure_distance(gradient: AnyArray | None, low: Floats, high: Floats) -> float:
+    """Return the relative L2 distance of a gradient from the nearest one within its bounds.
+
+    Inf if there is none of that size.
+    """
+    if gradient is None or gradient.size != low.size:
+        return math.inf
     gradient = gradient.astype(np.float64).reshape(low.shape)
     return compute_relative_distance(np.clip(gradient, low, high), gradient)
 

@@ -227,6 +227,14 @@ def build_location(
         _list_ops(own, states, node, unpaired_nodes, parts[side])
         for side, own in enumerate(graph.sides)
     ]
+    lost_ops = [
+        _list_lost_ops(own, other, states, (*unpaired_nodes, node), ops)
+        for own, other, ops in zip(
+            graph.sides, graph.sides[::-1], computing_ops[::-1], strict=True
+        )
+    ]
+    for ops, lost in zip(computing_ops, lost_ops, strict=True):
+        ops[:] = sorted({*ops, *lost})
     ancestors, own_ops = states.ancestry[node].ancestors, (computing_ops[0], computing_ops[1])
     rearranging_ops = find_rearranging_ops(graph, ancestors, own_ops)
     exchanging_ops = find_exchanged_parts(graph, ancestors, own_ops)
@@ -318,7 +326,7 @@ def _list_ops(
     ops = {int(flow.producers[value]) for value in (*values, *own_values)}
     for value in own_values:
         if flow.producers[value] < 0:
-            ops.update(flow.consumers[value][:1])
+            ops.update(_list_first_consumers(flow, value))
     for value in values:
         if flow.producers[value] < 0:
             first_consumers = flow.consumers[value][:1]
@@ -332,6 +340,69 @@ def _list_ops(
         if flow.producers[value] < 0 and has_missing_producer(flow, value):
             ops |= _list_ops_of_parts(side, states, value)
     return sorted(ops)
+
+
+def _list_lost_ops(
+    own: GraphSide,
+    other: GraphSide,
+    states: States,
+    nodes: Sequence[int],
+    other_ops: Sequence[int],
+) -> set[int]:
+    """Return the ops of one side with whose results the region may begin, as no recorded op shows.
+
+    ``nodes`` are those of the region. Where no recorded op of the side computed one of them, it was
+    computed from results like these: no result of it and of what is computed from it has a partner,
+    and the first op reads an agreeing value that the other side's ops of the region read, and no
+    parameter.
+    """
+    flow = own.flow
+    values = [int(own.classes[node]) for node in nodes if own.classes[node] >= 0]
+    unrecorded_values = [value for value in values if flow.producers[value] < 0]
+    if not unrecorded_values:
+        return set()
+    first_read = max(int(flow.first_reads[value]) for value in unrecorded_values)
+    names, phases = flow.list_column("parameter"), flow.list_column("phase")
+    phase = phases[unrecorded_values[0]]
+    read_nodes = dict.fromkeys(
+        int(other.nodes[value]) for op in other_ops for value in other.flow.operands[op]
+    )
+    lost_ops: set[int] = set()
+    for node in read_nodes:
+        value = int(own.classes[node])
+        if value < 0 or states.state[node] != AGREEING or names[value]:
+            continue
+        for op in flow.consumers[value]:
+            if op < first_read and flow.phases[op] == phase:
+                lost_ops |= _collect_lost_ops(own, states, op)
+    return lost_ops
+
+
+def _collect_lost_ops(side: GraphSide, states: States, op: int) -> set[int]:
+    """Return an op with results and what reads them, if none of them has one with a partner."""
+    flow = side.flow
+    lost_ops: set[int] = {op} if flow.writes[op] else set()
+    todo = list(lost_ops)
+    while todo:
+        results = flow.writes[todo.pop()]
+        has_partner = any(states.state[side.nodes[result]] != UNPAIRED for result in results)
+        if has_partner or len(lost_ops) > MAX_NAMED_OPS:
+            return set()
+        readers = {reader for result in results for reader in flow.consumers[result]} - lost_ops
+        lost_ops |= readers
+        todo.extend(readers)
+    return lost_ops
+
+
+def _list_first_consumers(flow: Flow, value: int) -> Sequence[int]:
+    """Return the first op that reads a value; if it is a module call, the first op in it, too."""
+    consumers = flow.consumers[value]
+    if not consumers or not flow.is_module[consumers[0]]:
+        return consumers[:1]
+    module = consumers[0]
+    inner_ops = set(flow.list_ops_inside([module, int(flow.calls[module])]))
+    inner_consumers = [op for op in consumers if not inner_ops.isdisjoint((op, flow.calls[op]))]
+    return [module, *inner_consumers[:1]]
 
 
 def _find_uncertain_ops(

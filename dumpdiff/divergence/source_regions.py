@@ -76,17 +76,20 @@ def select_roles(
 ) -> tuple[int, ...]:
     """Return at most so many of some ops, in order: the first of each role, then the ends.
 
-    A role is the kind of an op and those of the ops that its operands come from. ``ops`` are in
-    order of execution, with their kinds.
+    A role is the kind of an op, those of the ops that its operands come from, and the dtype of its
+    result: the masks of steps are cut out as the steps are. ``ops`` are in order of execution, with
+    their kinds.
     """
     if len(ops) <= max_ops:
         return tuple(ops)
     kind_of = dict(zip(ops, kinds, strict=True))
+    dtypes = flow.list_column("dtype")
     first_of_role: dict[tuple[str, ...], int] = {}
     for op in ops:
         producers = [int(flow.producers[value]) for value in flow.operands[op]]
         operand_kinds = sorted(kind_of.get(producer, "") for producer in producers)
-        first_of_role.setdefault((kind_of[op], *operand_kinds), op)
+        result_dtypes = [str(dtypes[value]) for value in flow.writes[op][:1]]
+        first_of_role.setdefault((kind_of[op], *result_dtypes, *operand_kinds), op)
     selected_ops = {ops[-1], *list(first_of_role.values())[: max_ops - 1]}
     ends = [end for pair in zip(ops, reversed(ops), strict=True) for end in pair]
     for op in ends:
