@@ -137,7 +137,7 @@ def _collect_metrics(location: Location, graph: JointGraph, states: States) -> d
     metrics = {name: float(row[name]) for name in _COPIED_METRICS}
     metrics["input_error"] = float(states.ancestry[location.node].worst_agreeing_error)
     metrics["norm_ratio"] = compute_norm_ratio(location)
-    recomputation = states.recomputations.get(location.node)
+    _, recomputation = states.recomputations.get(location.node, (None, None))
     if recomputation is not None:
         metrics["float64_ratio"] = recomputation.ratio
         metrics["amplification"] = recomputation.amplification

@@ -29,7 +29,7 @@ from .ancestries import Ancestries
 from .error_bounds import compute_conditioning, compute_elementwise_errors
 from .joint_graph import JointGraph
 from .kinks import measure_error_beside_kinks
-from .recomputation import Recomputation, recompute_op
+from .recomputation import RecomputationOfSides, recompute_op
 
 #: States of values that differ, with consequences.
 DIVERGED = (INTRODUCED, AMPLIFIED, PROPAGATED)
@@ -56,7 +56,7 @@ class Walk:
     noise_limits: Mapping[int, float]
     allowed_errors: list[float]  #: per pair
     ancestry: Ancestries
-    recomputations: dict[int, Recomputation]
+    recomputations: dict[int, RecomputationOfSides]
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def walk_forwards(
     state = _list_first_states(graph, is_settled)
     allowed_errors = list(bounds.tolerances)
     new_weight_rows = frozenset(find_new_weight_rows(graph.comparison.alignment))
-    recomputations: dict[int, Recomputation] = {}
+    recomputations: dict[int, RecomputationOfSides] = {}
     noise_limits: dict[int, float] = {}
     forward_has_diverged, causal_errors = False, _exclude_casts(graph, errors)
     ancestries = Ancestries(graph, state, noise_limits, causal_errors, bounds.cancellations)
@@ -133,9 +133,13 @@ def walk_forwards(
         allowed_error = bounds.allow_cancellation(node, own_ancestry.cancellation)
         has_cause = own_ancestry.has_diverged or (forward_has_diverged and not is_forward)
         if error > allowed_error and not is_broken[node] and not has_cause:
-            runs = _run_op_again(graph, node, recomputations)
+            runs: RecomputationOfSides = (None, None)
+            if len(recomputations) < _MAX_RECOMPUTATIONS:
+                runs = recompute_op(graph, node, side=0), recompute_op(graph, node, side=1)
+            if runs != (None, None):
+                recomputations[node] = runs
             worst_error = own_ancestry.worst_agreeing_error
-            if any(run.is_explained(tolerance, worst_error) for run in runs):
+            if any(run and run.is_explained(tolerance, worst_error) for run in runs):
                 state[node], allowed_errors[node] = AGREEING, error
                 continue
             if node not in new_weight_rows:  # its tolerance includes what the gradient's error does
@@ -160,7 +164,9 @@ def walk_forwards(
             forward_has_diverged |= bool(is_forward)
             continue
         noise = math.nan if node in new_weight_rows else own_ancestry.noise
-        noise_limit = _extend_allowed_error(allowed_error, factors[node] * noise, noise, [])
+        noise_limit = _extend_allowed_error(
+            allowed_error, factors[node] * noise, noise, (None, None)
+        )
         growth_limit = _AMPLIFICATION * factors[node] * own_ancestry.worst_diverged_error
         state[node] = AMPLIFIED if error > growth_limit else PROPAGATED
         if error <= noise_limit < NO_INFORMATION and not is_broken[node]:
@@ -169,21 +175,6 @@ def walk_forwards(
     settled_limits = bounds.allow_cancellations(cancellations)
     limits = np.where(is_settled, settled_limits, allowed_errors).tolist()
     return Walk(state, noise_limits, limits, ancestries, recomputations)
-
-
-def _run_op_again(
-    graph: JointGraph, node: int, recomputations: dict[int, Recomputation]
-) -> list[Recomputation]:
-    """Run the ops of a pair again, on either side, unless that was done often enough.
-
-    What the reference's op gives is kept.
-    """
-    if len(recomputations) >= _MAX_RECOMPUTATIONS:
-        return []
-    runs = [recompute_op(graph, node, side) for side in (0, 1)]
-    if runs[1] is not None:
-        recomputations[node] = runs[1]
-    return [run for run in runs if run is not None]
 
 
 def _flag_pairs(
@@ -313,16 +304,19 @@ def _extend_allowed_error(
     allowed_error: float,
     enlarged_error: float,
     input_error: float,
-    runs: Sequence[Recomputation],
+    runs: RecomputationOfSides,
 ) -> float:
     """Return what is allowed where inputs agree only to ``input_error``.
 
-    Their error is enlarged as measured, else to the ``enlarged_error`` of the rules, within limits.
+    Their error is enlarged as measured on both sides, else to the ``enlarged_error`` of the rules,
+    within limits. The op of one side alone is no measure: what the other one adds up at once it may
+    compute in several steps.
     """
     if not input_error > 0:
         return allowed_error
-    amplifications = [run.amplification for run in runs if np.isfinite(run.amplification)]
-    if amplifications:
-        return max(allowed_error, max(amplifications) * input_error)
+    amplifications = [run.amplification for run in runs if run and np.isfinite(run.amplification)]
+    measured_error = max(amplifications, default=0.0) * input_error
+    if len(amplifications) == len(runs):
+        return max(allowed_error, measured_error)
     limit = max(_MAX_EXPLAINED_TOLERANCES * allowed_error, _PASSED_ON * input_error)
-    return max(allowed_error, min(limit, enlarged_error))
+    return max(allowed_error, measured_error, min(limit, enlarged_error))

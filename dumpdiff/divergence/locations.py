@@ -229,9 +229,7 @@ def build_location(
     ]
     lost_ops = [
         _list_lost_ops(own, other, states, (*unpaired_nodes, node), ops)
-        for own, other, ops in zip(
-            graph.sides, graph.sides[::-1], computing_ops[::-1], strict=True
-        )
+        for own, other, ops in zip(graph.sides, graph.sides[::-1], computing_ops[::-1], strict=True)
     ]
     for ops, lost in zip(computing_ops, lost_ops, strict=True):
         ops[:] = sorted({*ops, *lost})

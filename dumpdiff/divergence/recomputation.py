@@ -95,6 +95,10 @@ class Recomputation:
         return self.error <= tolerance and self.other_error <= allowed_error
 
 
+#: The ops of target and reference, run again; None for one that cannot be.
+RecomputationOfSides = tuple[Recomputation | None, Recomputation | None]
+
+
 @dataclass(frozen=True)
 class _ExactOp:
     """An op with its exact output."""

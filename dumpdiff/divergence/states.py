@@ -38,7 +38,7 @@ from .forward_walk import (
     walk_forwards,
 )
 from .joint_graph import GraphSide, JointGraph
-from .recomputation import Recomputation
+from .recomputation import RecomputationOfSides
 from .reconvergence import (
     find_reconverged,
     flag_different_tensors,
@@ -65,7 +65,7 @@ class States:
     state: Objects  #: (nodes,) words of ``model.verdict.VALUE_STATES``
     allowed_errors: Floats  #: (pairs,) the error up to which the pair would have agreed
     ancestry: Ancestries
-    recomputations: Mapping[int, Recomputation]  #: node -> its operator, run again
+    recomputations: Mapping[int, RecomputationOfSides]  #: node -> its operators, run again
     cancellations: Floats  #: (nodes,) sum|x| / |sum x| of the sum that produced each value
 
 
