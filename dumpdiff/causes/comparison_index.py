@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -38,6 +38,7 @@ class ValuePair:
     tensors: tuple[int, int]
     layout: str = "same"  #: as in the pairs table
     group: FusedGroup | None = None  #: a fused tensor on one side and its components on the other
+    part: int | None = None  #: which component of the group is compared; None for all of them
     has_mask_fill: bool = False  #: as in the pairs table
     #: tensors of the two classes in the slots that the finding names; -1 where it names none
     slot_tensors: tuple[int, int] = (-1, -1)
@@ -148,6 +149,27 @@ class ComparisonIndex:
             has_mask_fill=bool(pair["has_mask_fill"]),
             slot_tensors=slot_tensors,
         )
+
+    def list_part_pairs(self, value_pair: ValuePair) -> list[ValuePair]:
+        """Return a pair for each component of a fused tensor; none of a pair of single tensors."""
+        group = value_pair.group
+        if group is None or group.is_numbered:
+            return []
+        parts_side = 0 if len(group.target) > 1 else 1
+        part_pairs = []
+        for part, value in enumerate((group.target, group.reference)[parts_side]):
+            classes, tensors = list(value_pair.classes), list(value_pair.tensors)
+            classes[parts_side] = value
+            tensors[parts_side] = find_whole_tensor(self.flows[parts_side], value)
+            part_pairs.append(
+                replace(
+                    value_pair,
+                    classes=(classes[0], classes[1]),
+                    tensors=(tensors[0], tensors[1]),
+                    part=part,
+                )
+            )
+        return part_pairs
 
     def have_common_consumers(self, value_pair: ValuePair) -> bool:
         """Return whether ops of one kind read both values of a pair, or none reads one of them."""

@@ -51,6 +51,8 @@ _MAX_RESIDUAL_RATIO = 10
 _MAX_INNER_SHARE = 0.1
 #: Pairs of a region, the nearest to agreement, whose own regions are run again with a change.
 _MAX_COMPOSITE_PAIRS = 2
+#: Components of a fused tensor that are explained one by one.
+_MAX_PART_PAIRS = 1
 #: The cause that says that both sides apply one step at different places.
 _OTHER_ORDER = "layer-order"
 NO_EXPLANATION = "no hypothesis explains this"
@@ -185,6 +187,10 @@ def _search_other_values(
     """
     if finding.phase == BACKWARD:
         yield search_causes(finding_cases, PATH_HYPOTHESES, checked_only=True)
+    for part_pair in index.list_part_pairs(value_pair)[:_MAX_PART_PAIRS]:
+        part_cases = list(build_fault_cases(index, finding, part_pair))
+        for hypotheses in (HYPOTHESES, COMPOSITE_HYPOTHESES):
+            yield search_causes(part_cases, hypotheses, checked_only=True)
     cases_of_pairs: list[list[FaultCase]] = []
     for region_pair in find_region_pairs(index, value_pair):
         leading_cases, other_cases = _split_by_lead(index, finding, region_pair, finding_cases)

@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 
 from ..alignment import FusedGroup
-from ..comparison.fused_tensors import join_parts
+from ..comparison.fused_tensors import cut_part, join_parts
 from ..comparison.layouts import find_common_layout
 from ..graph import Flow
 from ..model.arrays import Floats
@@ -34,7 +34,7 @@ def load_arrays(index: ComparisonIndex, value_pair: ValuePair) -> tuple[Floats, 
     if max(sizes) > MAX_ELEMENTS:
         return None
     if value_pair.group is not None:
-        return _load_fused_arrays(index, value_pair.group)
+        return _load_fused_arrays(index, value_pair.group, value_pair.part)
     t, r = (load_readable_tensor(flow.trace, tensor) for flow, tensor in sources)
     if t is None or r is None or t.size != r.size:
         return None
@@ -92,13 +92,22 @@ def _load_slot_arrays(
     return (t, r) if is_same_order else None
 
 
-def _load_fused_arrays(index: ComparisonIndex, group: FusedGroup) -> tuple[Floats, Floats] | None:
-    """Return both sides of a group, the parts of one side joined as the other's fused tensor."""
+def _load_fused_arrays(
+    index: ComparisonIndex, group: FusedGroup, part: int | None
+) -> tuple[Floats, Floats] | None:
+    """Return both sides of a group, the parts of one side joined as the other's fused tensor.
+
+    Of one ``part``, that part and what the fused tensor has in its place.
+    """
     target_arrays = _load_whole_tensors(index.flows[0], group.target)
     reference_arrays = _load_whole_tensors(index.flows[1], group.reference)
     if target_arrays is None or reference_arrays is None:
         return None
     try:
+        if part is not None and len(target_arrays) == 1:
+            return cut_part(target_arrays[0], reference_arrays, part), reference_arrays[part]
+        if part is not None:
+            return target_arrays[part], cut_part(reference_arrays[0], target_arrays, part)
         if len(target_arrays) == 1:
             return target_arrays[0], join_parts(target_arrays[0], reference_arrays)[1]
         return join_parts(reference_arrays[0], target_arrays)[1], reference_arrays[0]

@@ -43,6 +43,26 @@ def join_parts(
     return nearest[1], nearest[2]
 
 
+def cut_part(fused: AnyArray, parts: Sequence[AnyArray], number: int) -> AnyArray:
+    """Return what ``fused`` has in place of one of the parts, in the shape of that part.
+
+    The order is that of :func:`join_parts`. Raises ValueError if the shapes cannot be joined.
+    """
+    layout, _ = join_parts(fused, parts)
+    ends = np.cumsum([part.size for part in parts])
+    places = [
+        np.arange(end - part.size, end).reshape(part.shape)
+        for part, end in zip(parts, ends.tolist(), strict=True)
+    ]
+    orders = [*permutations(range(len(parts)))]
+    joined_places = next(
+        joined for name, joined in _list_candidates(fused, places, orders) if name == layout
+    )
+    elements = fused.reshape(-1)[np.argsort(joined_places, axis=None)]
+    part: AnyArray = elements[places[number].reshape(-1)].reshape(parts[number].shape)
+    return part
+
+
 def _list_stacks(fused: AnyArray, parts: Sequence[AnyArray]) -> Iterator[tuple[str, AnyArray]]:
     """Yield the parts along a new first axis; ``fused`` may have this axis merged with another."""
     if len({part.shape for part in parts}) > 1 or fused.size != parts[0].size * len(parts):
