@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -187,10 +187,7 @@ def _search_other_values(
     """
     if finding.phase == BACKWARD:
         yield search_causes(finding_cases, PATH_HYPOTHESES, checked_only=True)
-    for part_pair in index.list_part_pairs(value_pair)[:_MAX_PART_PAIRS]:
-        part_cases = list(build_fault_cases(index, finding, part_pair))
-        for hypotheses in (HYPOTHESES, COMPOSITE_HYPOTHESES):
-            yield search_causes(part_cases, hypotheses, checked_only=True)
+    yield from _search_pairs(index, finding, index.list_part_pairs(value_pair)[:_MAX_PART_PAIRS])
     cases_of_pairs: list[list[FaultCase]] = []
     for region_pair in find_region_pairs(index, value_pair):
         leading_cases, other_cases = _split_by_lead(index, finding, region_pair, finding_cases)
@@ -207,13 +204,8 @@ def _search_other_values(
         for bypass_pair in find_bypass_pairs(index, value_pair):
             cases = list(build_fault_cases(index, finding, bypass_pair))
             yield search_causes(cases, OMISSION_HYPOTHESES, checked_only=True)
-    for following_pair in (
-        *find_following_pairs(index, value_pair),
-        *index.find_later_pairs(value_pair),
-    ):
-        cases = list(build_fault_cases(index, finding, following_pair))
-        for hypotheses in (HYPOTHESES, COMPOSITE_HYPOTHESES):
-            yield search_causes(cases, hypotheses, checked_only=True)
+    yield from _search_pairs(index, finding, find_following_pairs(index, value_pair))
+    yield from _search_pairs(index, finding, index.find_later_pairs(value_pair))
     if finding.phase == FORWARD:
         for step_pair in find_step_pairs(index):
             cases = list(build_fault_cases(index, finding, step_pair))
@@ -221,6 +213,16 @@ def _search_other_values(
     for cases in cases_of_pairs[:_MAX_COMPOSITE_PAIRS]:
         yield search_causes(cases, COMPOSITE_HYPOTHESES, checked_only=True)
     yield from _search_heads(index, finding, value_pair, finding_cases)
+
+
+def _search_pairs(
+    index: ComparisonIndex, finding: Finding, value_pairs: Iterable[ValuePair]
+) -> Iterator[CauseSearch]:
+    """Yield what the hypotheses say of other pairs, if checked against the faithful side."""
+    for value_pair in value_pairs:
+        cases = list(build_fault_cases(index, finding, value_pair))
+        for hypotheses in (HYPOTHESES, COMPOSITE_HYPOTHESES):
+            yield search_causes(cases, hypotheses, checked_only=True)
 
 
 def _search_leading(

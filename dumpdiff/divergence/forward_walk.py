@@ -133,11 +133,7 @@ def walk_forwards(
         allowed_error = bounds.allow_cancellation(node, own_ancestry.cancellation)
         has_cause = own_ancestry.has_diverged or (forward_has_diverged and not is_forward)
         if error > allowed_error and not is_broken[node] and not has_cause:
-            runs: RecomputationOfSides = (None, None)
-            if len(recomputations) < _MAX_RECOMPUTATIONS:
-                runs = recompute_op(graph, node, side=0), recompute_op(graph, node, side=1)
-            if runs != (None, None):
-                recomputations[node] = runs
+            runs = _run_ops_again(graph, node, recomputations)
             worst_error = own_ancestry.worst_agreeing_error
             if any(run and run.is_explained(tolerance, worst_error) for run in runs):
                 state[node], allowed_errors[node] = AGREEING, error
@@ -175,6 +171,18 @@ def walk_forwards(
     settled_limits = bounds.allow_cancellations(cancellations)
     limits = np.where(is_settled, settled_limits, allowed_errors).tolist()
     return Walk(state, noise_limits, limits, ancestries, recomputations)
+
+
+def _run_ops_again(
+    graph: JointGraph, node: int, recomputations: dict[int, RecomputationOfSides]
+) -> RecomputationOfSides:
+    """Run the ops of a pair again and keep what they give, unless that was done often enough."""
+    if len(recomputations) >= _MAX_RECOMPUTATIONS:
+        return None, None
+    runs = recompute_op(graph, node, side=0), recompute_op(graph, node, side=1)
+    if runs != (None, None):
+        recomputations[node] = runs
+    return runs
 
 
 def _flag_pairs(

@@ -44,7 +44,8 @@ def measure_error_beside_kinks(
 
     For each element, the slopes at all inputs that differ by no more than the two sides' inputs do
     are allowed. The gradients of both sides have to be within what one of them may compute: a wrong
-    one is no choice beside a right one. NaN if no recorded function of single numbers has this gradient.
+    one is no choice beside a right one. NaN if no recorded function of single numbers has this
+    gradient.
     """
     pair = graph.comparison.pairs.iloc[node]
     if pair["metric"] != "relative_l2" or pair["layout"] not in ("same", "reshape"):
@@ -58,7 +59,8 @@ def measure_error_beside_kinks(
     for side in graph.sides:
         bounds = _find_bounds(side, node, state, errors)
         if bounds is not None:
-            distances.append(max(_measure_distance(gradient, *bounds) for gradient in gradients))
+            own_distances = [_measure_distance(gradient, *bounds) for gradient in gradients]
+            distances.append(max(own_distances))
     return float(np.fmin.reduce(distances))
 
 

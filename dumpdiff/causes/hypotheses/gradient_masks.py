@@ -68,11 +68,12 @@ def suggest_clipped_inputs(case: FaultCase) -> Iterator[Candidate]:
         )
 
 
-def suggest_unclipped_addend(case: FaultCase) -> Iterator[Candidate]:
-    """Suggest one addend of a gradient also where a forward value was clipped.
+def suggest_masked_addend(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest one addend of a gradient also where a forward value was clipped, or none of it.
 
-    The two sums differ by the addend in the elements that the faithful side stops, and not at all
-    in the others.
+    The two sums differ by the addend in some elements, and not at all in the others. If a clipping
+    stops these, the faulty side passes the addend straight through. If an activation stops the
+    others, as relu does, the addend is missing in the gradient of its result.
     """
     if case.phase != BACKWARD or case.faithful.size < 2 * _MIN_CLIPPED:
         return
@@ -80,12 +81,24 @@ def suggest_unclipped_addend(case: FaultCase) -> Iterator[Candidate]:
     for addend in list_sum_addends(case):
         array = addend.array.reshape(difference.shape)
         is_passed = np.abs(difference) > np.abs(array) / 2
-        predicted = case.faithful + np.where(is_passed, array, 0.0)
         is_other = (is_passed & (array != 0)).sum() < _MIN_CLIPPED or is_passed.all()
+        sign = float(np.sign(np.sum(difference * array)))
+        predicted = case.faithful + np.where(is_passed, sign * array, 0.0)
         if is_other or compute_residual(predicted, case.faulty) > case.limit:
             continue
-        clipped = _find_clipped_value(case.find_other_values(difference.shape), is_passed)
-        if clipped is not None:
+        values = case.find_other_values(difference.shape)
+        activation = _find_activation(values, is_passed, array != 0)
+        clipped = _find_clipped_value(values, is_passed)
+        if activation and sign < 0:
+            yield Candidate(
+                predicted,
+                f"the gradient of {addend.name} missing in the gradient of {activation}",
+                "adds it",
+                unchanged=case.faithful,
+                cause="gradient-stopped",
+            )
+            return
+        if clipped is not None and not activation and sign > 0:
             name, limits = clipped
             yield Candidate(
                 predicted,
@@ -96,6 +109,22 @@ def suggest_unclipped_addend(case: FaultCase) -> Iterator[Candidate]:
                 cause="straight-through",
             )
             return
+
+
+def _find_activation(operands: Iterable[Operand], is_passed: Flags, is_known: Flags) -> str:
+    """Return the name of a value that is one number where nothing is passed; '' if none is.
+
+    Where the gradient is zero, it is not known whether it is passed.
+    """
+    is_stopped = is_known & ~is_passed
+    for operand in operands:
+        if int(np.prod(operand.shape)) != is_passed.size or not operand.is_floating:
+            continue
+        array = operand.array.reshape(is_passed.shape)
+        stopped = array[is_stopped]
+        if stopped.size and np.ptp(stopped) == 0 and np.all(array[is_passed] != stopped[0]):
+            return operand.name
+    return ""
 
 
 def _find_clipped_value(operands: Iterable[Operand], is_clipped: Flags) -> tuple[str, str] | None:
@@ -126,5 +155,5 @@ def _find_limits(array: AnyArray, is_stopped: Flags) -> str:
 HYPOTHESES = (
     Hypothesis("gradient-stopped", suggest_stopped_rows),
     Hypothesis("straight-through", suggest_clipped_inputs),
-    Hypothesis("straight-through", suggest_unclipped_addend),
+    Hypothesis("gradient-stopped", suggest_masked_addend),
 )

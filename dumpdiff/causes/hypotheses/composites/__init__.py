@@ -26,6 +26,7 @@ from .missing_inputs import (
     list_missing_affines,
     list_missing_inputs,
     list_missing_masks,
+    list_stopped_rows,
 )
 from .norms import list_norms
 from .orders import list_convolution_shifts, list_orders, list_pixel_orders, list_shifts
@@ -120,6 +121,7 @@ HYPOTHESES = (
     Hypothesis("missing-term", make_search(list_missing_inputs)),
     Hypothesis("affine-missing", make_search(list_missing_affines)),
     Hypothesis("straight-through", make_search(list_missing_masks)),
+    Hypothesis("gradient-stopped", make_search(list_stopped_rows)),
     *OMISSION_HYPOTHESES,
     Hypothesis("clamp", make_search(list_clamps)),
     Hypothesis("variant", make_search(list_variants)),

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ....model.trace import FORWARD
-from ...fault_case import FaultCase
+from ...fault_case import FaultCase, compute_residual, have_same_elements
 from ...hypothesis import Candidate
 from ...region import Region, Step
 from .activations import ACTIVATION_KINDS
 from .numbers_in_steps import list_numbers
-from .recorded_differences import have_same_numbers, list_entering
+from .recorded_differences import SAME_VALUE_DISTANCE, have_same_numbers, list_entering
 
 #: Ops per side beyond which a difference of kinds says little.
 _MAX_OPS = 24
@@ -101,6 +101,17 @@ def suggest_other_formula(case: FaultCase) -> Iterator[Candidate]:
         return
     if region.unchanged is None or own_region.unchanged is None:
         return
+    exchange = _find_exchanged_axes(region, own_region)
+    if exchange:
+        description = f"{exchange} exchanged, as those of what it is computed with are not"
+        yield Candidate(
+            region.unchanged.reshape(case.faulty.shape),
+            description,
+            "has them in the other order",
+            unchanged=own_region.unchanged,
+            cause="axes-swapped",
+        )
+        return
     formula, own_formula = _write_formula(region), _write_formula(own_region)
     if max(len(formula.ops), len(own_formula.ops)) > _MAX_OPS:
         return
@@ -117,6 +128,29 @@ def suggest_other_formula(case: FaultCase) -> Iterator[Candidate]:
             unchanged=own_region.unchanged,
             cause=cause,
         )
+
+
+def _find_exchanged_axes(region: Region, own_region: Region) -> str:
+    """Return which axes of a tensor one region reads in the other order, '' if it reads none so.
+
+    The first axes are batch and steps, as one axis of rows or as two.
+    """
+    for item in list_entering(region):
+        for own in list_entering(own_region):
+            n_rows = item.array.size // item.array.shape[-1]
+            is_same = own.value >= 0 and have_same_elements(item.array, own.array)
+            if not is_same or own.array.shape[-1] != item.array.shape[-1]:
+                continue
+            if compute_residual(item.array, own.array) <= SAME_VALUE_DISTANCE:
+                continue
+            for length in range(2, n_rows // 2 + 1):
+                if n_rows % length:
+                    continue
+                rows = own.array.reshape(length, n_rows // length, -1).swapaxes(0, 1)
+                if compute_residual(rows, item.array) <= SAME_VALUE_DISTANCE:
+                    lengths = f"{length} and {n_rows // length}"
+                    return f"{item.name} with its axes of {lengths} elements"
+    return ""
 
 
 def _count_entering(region: Region, other_region: Region) -> int:

@@ -44,6 +44,9 @@ _PRODUCT_KINDS = {"mul", "div", "neg", "cast", "reshape", "expand", "transpose",
 _PRODUCT_OPS = ("matmul", "addmm", "convolution")
 _ADDING_KINDS = {"add", "sub", *FILLING_KINDS}
 _AVERAGING_KINDS = ("mean", "avg_pool")
+#: Kinds of ops that sum the gradients of the rows of a table.
+_LOOKUP_GRADIENT_KINDS = {"segment_sum", "scatter_add", "grad:gather_rows"}
+_MAX_LISTED_ROWS = 8  #: numbers of rows that are listed
 #: Functions of predictions and labels: nobody leaves out one of them.
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "bce_loss", "ctc_loss"}
 #: Losses that take a weight for each class.
@@ -181,6 +184,32 @@ def list_missing_masks(case: FaultCase, region: Region) -> Iterator[Change]:
                 continue
             cause, description = _name_missing_mask(mask)
             yield Change(number, gradient.array, cause, description, "masks it")
+
+
+def list_stopped_rows(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Give the rows that differ no gradient from where they were looked up, as of padding.
+
+    The same table may get another gradient, for example as the weights of the last layer.
+    """
+    if case.phase != BACKWARD or case.faithful.ndim != 2:
+        return
+    lengths = np.linalg.norm(case.faithful, axis=1)
+    differs = np.linalg.norm(case.faulty - case.faithful, axis=1) > case.tolerance * lengths.max()
+    n_rows, n_differing = len(differs), int(differs.sum())
+    if not 0 < n_differing < n_rows:
+        return
+    for number, step in enumerate(region.steps):
+        is_lookup = step.kind in _LOOKUP_GRADIENT_KINDS
+        is_lookup &= step.output.shape == case.faithful.shape
+        if is_lookup and step.output[differs].any():
+            numbers = ", ".join(map(str, np.flatnonzero(differs)[:_MAX_LISTED_ROWS].tolist()))
+            yield Change(
+                number,
+                np.where(differs[:, None], 0.0, step.output),
+                "gradient-stopped",
+                f"no gradient in {n_differing} of {n_rows} rows: {numbers}",
+                "has a gradient there",
+            )
 
 
 def _name_missing_mask(mask: StepInput) -> tuple[str, str]:

@@ -35,7 +35,7 @@ _LIMIT_KINDS = {"clamp", "minimum", "maximum", "hardtanh"}
 #: Kinds that compute with a constant tensor: a mean of channels, frequencies, a table of positions.
 _CONSTANT_READERS = {"add", "sub", "mul", "div", "pow", "maximum", "minimum"}
 #: Relative L2 within which values of the two sides are one value.
-_EQUAL_DISTANCE = 1e-4
+SAME_VALUE_DISTANCE = 1e-4
 #: Values of the other region that are tried in place of one.
 _MAX_FOREIGN_VALUES = 6
 
@@ -233,7 +233,7 @@ def _list_repeated_inputs(region: Region, other_region: Region) -> Iterator[Chan
 
 
 def _is_equal(array: AnyArray, other: AnyArray) -> bool:
-    return array.shape == other.shape and compute_residual(array, other) <= _EQUAL_DISTANCE
+    return array.shape == other.shape and compute_residual(array, other) <= SAME_VALUE_DISTANCE
 
 
 def _list_other_signs(case: FaultCase, region: Region, other_region: Region) -> Iterator[Change]:
@@ -283,7 +283,7 @@ def _list_other_constants(
             continue
         for (number, position, item), (*_, other) in zip(places, other_places, strict=True):
             array = other.array.reshape(item.array.shape)
-            if compute_residual(array, item.array) <= _EQUAL_DISTANCE:
+            if compute_residual(array, item.array) <= SAME_VALUE_DISTANCE:
                 continue
             inputs = list(steps[number].inputs)
             inputs[position] = replace(item, array=array)
@@ -410,5 +410,5 @@ def have_same_numbers(array: AnyArray, other: AnyArray) -> bool:
     """Return whether two floating arrays hold one value, in any layout."""
     if array.size != other.size or array.dtype.kind != "f":
         return False
-    is_near = compute_residual(array, other) <= _EQUAL_DISTANCE
+    is_near = compute_residual(array, other) <= SAME_VALUE_DISTANCE
     return is_near or have_same_elements(array, other)
