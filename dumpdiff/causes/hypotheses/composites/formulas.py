@@ -52,6 +52,8 @@ _RUNNING_KINDS = {"cumsum", "cumprod", "cummax", "cummin"}
 _ELEMENT_KINDS = {*ACTIVATION_KINDS, "exp", "log", "abs", "sqrt", "square", "softplus", "erf"}
 _BROADCASTING_KINDS = {"add", "sub", "mul", "div", "maximum", "minimum"}
 _SUM_KINDS = {"add", "add_scalar"}
+#: Axes of the probabilities of an attention: batch, heads, queries and keys.
+_ATTENTION_AXES = 4
 
 
 @dataclass(frozen=True)
@@ -101,16 +103,19 @@ def suggest_other_formula(case: FaultCase) -> Iterator[Candidate]:
         return
     if region.unchanged is None or own_region.unchanged is None:
         return
+    predicted = region.unchanged.reshape(case.faulty.shape)
     exchange = _find_exchanged_axes(region, own_region)
     if exchange:
-        description = f"{exchange} exchanged, as those of what it is computed with are not"
+        text = f"{exchange} exchanged, as those of what it is computed with are not"
+        contrast = "has them in the other order"
         yield Candidate(
-            region.unchanged.reshape(case.faulty.shape),
-            description,
-            "has them in the other order",
-            unchanged=own_region.unchanged,
-            cause="axes-swapped",
+            predicted, text, contrast, unchanged=own_region.unchanged, cause="axes-swapped"
         )
+        return
+    n_heads, n_own_heads = _count_heads(region), _count_heads(own_region)
+    if n_heads != n_own_heads and min(n_heads, n_own_heads) > 0:
+        text, contrast = f"attention with {n_heads} heads", f"has {n_own_heads} heads"
+        yield Candidate(predicted, text, contrast, unchanged=own_region.unchanged, cause="argument")
         return
     formula, own_formula = _write_formula(region), _write_formula(own_region)
     if max(len(formula.ops), len(own_formula.ops)) > _MAX_OPS:
@@ -122,12 +127,27 @@ def suggest_other_formula(case: FaultCase) -> Iterator[Candidate]:
     n_others = _count_entering(region, own_region) + _count_entering(own_region, region)
     if cause and (not n_others or cause == "missing-term"):
         yield Candidate(
-            region.unchanged.reshape(case.faulty.shape),
+            predicted,
             texts[0],
             f"has {texts[1]}",
             unchanged=own_region.unchanged,
             cause=cause,
         )
+
+
+def _count_heads(region: Region) -> int:
+    """Return the number of heads of the attention in a region, 0 if there is none, or several.
+
+    The probabilities, and the queries of a fused attention, are (batch, heads, queries, ...).
+    """
+    counts: set[int] = set()
+    for step in region.steps:
+        array = step.output if step.kind == "softmax" else None
+        if step.kind == "attention" and step.inputs:
+            array = step.inputs[0].array
+        if array is not None and array.ndim == _ATTENTION_AXES:
+            counts.add(array.shape[1])
+    return counts.pop() if len(counts) == 1 else 0
 
 
 def _find_exchanged_axes(region: Region, own_region: Region) -> str:
