@@ -128,6 +128,9 @@ class FaultCase:
     #: returns the parameters of an op of either side and of one of the faithful side, by their
     #: names, if both compute one thing with other parameters
     find_exchanged_weights: Callable[[str, str], tuple[str, str] | None] = lambda _name, _own: None
+    #: returns among how many calls the weights changed places, of an op of the faithful side and
+    #: others of its kind; 0 if they did not
+    count_exchanged_calls: Callable[[str], int] = lambda _name: 0
     #: returns (kind, its other operands) of the faithful side's ops that read the value
     load_consumers: Callable[[], Sequence[tuple[str, Sequence[Operand]]]] = tuple
     #: returns the operators of the faithful side since the last agreement; None if unknown

@@ -189,6 +189,11 @@ def _describe_source(
     weights = case.find_exchanged_weights(name, step_input.name)
     if weights is not None:
         return "weight-swapped", f"{weights[0]} in its place", f"has {weights[1]}"
+    n_calls = case.count_exchanged_calls(step.name)
+    if n_calls:
+        own_weights = [item.name for item in step.inputs if item.is_parameter]
+        description = f"the weights of {n_calls} calls exchanged: {own_weights[0]} for {name}"
+        return "weight-swapped", description, f"has it for {step_input.name}"
     cause, description = name_source(case, region, number, step_input, source)
     return cause, description, "rolls them" if cause == "row-shift" else contrast
 
