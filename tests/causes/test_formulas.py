@@ -108,6 +108,38 @@ def test_a_region_that_begins_earlier_is_no_other_formula() -> None:
     assert explain(long, short) == ("", "")
 
 
+def test_rows_may_be_read_step_by_step() -> None:
+    """Logits are flattened with the steps first, labels are not."""
+    weights = RNG.standard_normal((12, 5))
+    logits = RNG.standard_normal((4, 3, 5))
+    own, other = (
+        make_region([("mul", [("logits", rows), ("labels", weights)]), ("exp", [("last", 0)])])
+        for rows in (logits.reshape(12, 5), logits.swapaxes(0, 1).reshape(12, 5))
+    )
+    assert explain(other, own) == (
+        "axes-swapped",
+        "logits with its axes of 4 and 3 elements exchanged, as those of what it is computed with "
+        "are not; the reference has them in the other order",
+    )
+
+
+def test_the_heads_may_be_others() -> None:
+    own, other = (
+        make_region(
+            [
+                ("softmax", [("scores", RNG.standard_normal((2, n_heads, 3, 3)))]),
+                (
+                    "matmul",
+                    [("last", 0), ("v", RNG.standard_normal((2, n_heads, 3, 8 // n_heads)))],
+                ),
+            ],
+            {1: (2, n_heads, 3, 8 // n_heads)},
+        )
+        for n_heads in (4, 2)
+    )
+    assert explain(other, own) == ("argument", "attention with 2 heads; the reference has 4 heads")
+
+
 def test_equal_formulas_are_no_cause() -> None:
     own = make_region([("tanh", [("x", X)])])
     other = make_region([("tanh", [("x", 1.5 * X)])])

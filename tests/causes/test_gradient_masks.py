@@ -74,6 +74,18 @@ def test_addend_also_where_a_value_is_clipped():
     )
 
 
+def test_addend_missing_behind_an_activation():
+    """The skip connection around a block whose result goes through relu has no gradient."""
+    x, addend = RNG.standard_normal((2, 12, 8))
+    result = np.maximum(x, 0.0)
+    faithful, faulty = (np.where(result > 0, g, 0.0) for g in (GRADIENT + addend, GRADIENT))
+    operands = (make_operand("block.relu", result),)
+    assert explain(faulty, faithful, {"skip": addend}, find_other_values=lambda _: operands) == (
+        "gradient-stopped",
+        "the gradient of skip missing in the gradient of block.relu; the reference adds it",
+    )
+
+
 def test_random_elements_without_a_gradient_are_not_clipped_values():
     faulty = np.where(RNG.random((12, 8)) < 0.7, GRADIENT, 0.0)
     operands = (make_operand("quantizer.mul", RNG.standard_normal((12, 8))),)

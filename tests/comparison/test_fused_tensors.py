@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dumpdiff.comparison.fused_tensors import join_parts
+from dumpdiff.comparison.fused_tensors import cut_part, join_parts
 
 
 def make_weights(*rows, columns=6, seed=0):
@@ -119,3 +119,12 @@ def test_the_order_is_found_in_float64_of_any_magnitude(scale):
     layout, joined = join_parts(np.concatenate(parts[::-1]), parts)
     assert layout == "concat(1,0) of rows"
     np.testing.assert_array_equal(joined, np.concatenate(parts[::-1]))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_part_is_cut_from_where_it_was_joined(count):
+    """Also where the fused tensor differs: then the nearest order counts."""
+    parts = make_weights(4, 4, 4)
+    fused = join_blocks(parts, count) + 1e-3
+    for number, part in enumerate(parts):
+        np.testing.assert_allclose(cut_part(fused, parts, number), part + 1e-3, rtol=1e-5)

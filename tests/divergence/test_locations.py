@@ -87,12 +87,22 @@ class TestPartsOfAJoinedValue:
         assert finding.target_ops == (self.DIVIDED, SOFTMAX)
         assert finding.reference_ops == (self.DIVIDED, MASKED)
 
-    def test_a_result_that_does_not_fit_is_no_part(self, trace):
+    def test_an_op_whose_result_was_lost_is_named_where_it_reads_what_the_other_side_reads(
+        self, trace
+    ):
+        """Its result does not fit: other parts may have been joined to it, or cut from it."""
         target, reference = self.make_sides(trace)
         rows = find_tensors_like(target, self.DIVIDED, "output.0")
         target = edit_tensors(target, rows, shape=(2, 4, 32, 33))
         finding = locate_divergence(target, reference).findings[0]
-        assert finding.target_ops == (SOFTMAX,)
+        assert finding.target_ops == (self.DIVIDED, SOFTMAX)
+
+    def test_a_result_that_does_not_fit_is_no_part_of_what_the_other_side_computes(self, trace):
+        target, reference = self.make_sides(trace)
+        rows = find_tensors_like(target, self.DIVIDED, "output.0")
+        target = edit_tensors(target, rows, shape=(2, 4, 32, 33))
+        finding = locate_divergence(target, remove_ops(reference, self.DIVIDED)).findings[0]
+        assert self.DIVIDED not in finding.target_ops
 
 
 class TestARegionOfManyOps:

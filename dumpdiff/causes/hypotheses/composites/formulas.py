@@ -105,8 +105,12 @@ def suggest_other_formula(case: FaultCase) -> Iterator[Candidate]:
         return
     predicted = region.unchanged.reshape(case.faulty.shape)
     exchange = _find_exchanged_axes(region, own_region)
-    if exchange:
-        text = f"{exchange} exchanged, as those of what it is computed with are not"
+    if exchange is not None:
+        name, first, second = exchange
+        text = (
+            f"{name} with its axes of {first} and {second} elements exchanged, as those of what it "
+            "is computed with are not"
+        )
         contrast = "has them in the other order"
         yield Candidate(
             predicted, text, contrast, unchanged=own_region.unchanged, cause="axes-swapped"
@@ -150,10 +154,10 @@ def _count_heads(region: Region) -> int:
     return counts.pop() if len(counts) == 1 else 0
 
 
-def _find_exchanged_axes(region: Region, own_region: Region) -> str:
-    """Return which axes of a tensor one region reads in the other order, '' if it reads none so.
+def _find_exchanged_axes(region: Region, own_region: Region) -> tuple[str, int, int] | None:
+    """Return (name, lengths of two axes) of a tensor that a region reads with these exchanged.
 
-    The first axes are batch and steps, as one axis of rows or as two.
+    The first axes are batch and steps, as one axis of rows or as two. None if there is none.
     """
     for item in list_entering(region):
         for own in list_entering(own_region):
@@ -168,9 +172,8 @@ def _find_exchanged_axes(region: Region, own_region: Region) -> str:
                     continue
                 rows = own.array.reshape(length, n_rows // length, -1).swapaxes(0, 1)
                 if compute_residual(rows, item.array) <= SAME_VALUE_DISTANCE:
-                    lengths = f"{length} and {n_rows // length}"
-                    return f"{item.name} with its axes of {lengths} elements"
-    return ""
+                    return item.name, length, n_rows // length
+    return None
 
 
 def _count_entering(region: Region, other_region: Region) -> int:
