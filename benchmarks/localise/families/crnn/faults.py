@@ -100,7 +100,7 @@ FAULTS: Mapping[str, Fault] = {
         "loss-weight",
         change_model(ctc_weight=1 - CTC_WEIGHT),
         lambda *_: [
-            Anywhere(r"(?<![\w.])(?:0?\.[37]0*|0?\.[26]99\d+|0?\.428\d*|2\.33\d*|exchang)")
+            Anywhere(r"(?<![\w.])(?:0?\.(?:[37]0*|[26]99\d*|42[89]\d*)|2\.33\d*)(?!\d)|exchang")
         ],
         equivalents=("constant-factor", "scale", "argument", "input-order"),
     ),
