@@ -1,0 +1,1 @@
+"""A text-line recognizer: convolutions, bidirectional LSTM, CTC, attention, length of the text."""
