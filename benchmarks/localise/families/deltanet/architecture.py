@@ -70,6 +70,8 @@ class Model:
     is_mtp_mean_of_all: bool = False  #: its losses are divided by all tokens; PyTorch only
     is_total_detached: bool = False  #: no gradient through the sum of shares; PyTorch only
     decay_gradient: float = 1.0  #: factor of the gradient of g; MindSpore only
+    is_mtp_detached: bool = False  #: no gradient from the second head to states; MindSpore only
+    is_beta_derived: bool = True  #: its gradient is multiplied by the sigmoid's; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             learning_rate=2e-3, beta2=0.95, weight_decay=0.1, clip=0.5

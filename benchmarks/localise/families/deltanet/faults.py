@@ -119,6 +119,21 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("clip", "gradient-scaled"),
     ),
+    "mtp_detached": Fault(
+        "the second head reads detached states, an option that keeps its loss from the layers",
+        "gradient-stopped",
+        change_model(is_mtp_detached=True),
+        held_out=True,
+        equivalents=("missing-term",),
+    ),
+    "beta_underived": Fault(
+        "the kernel applies the sigmoid of beta itself, but returns the gradient of beta, without "
+        "the sigmoid's derivative",
+        "straight-through",
+        change_model(is_beta_derived=False),
+        held_out=True,
+        equivalents=("gradient-scaled", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -134,6 +149,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("mtp_mean", "pytorch"),
     ("total_detached", "pytorch"),
     ("norm_of_ranks", "pytorch"),
+    ("mtp_detached", "mindspore"),
+    ("beta_underived", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -391,6 +391,7 @@ class HybridModel(nn.Cell):
         self.mtp = MultiTokenPrediction(model)
         self.output_layer = build_dense(model, "head")
         self.is_next_embedded = model.is_next_embedded
+        self.is_mtp_detached = model.is_mtp_detached
 
     def construct(self, tokens):
         embedded = ops.gather(self.word_embeddings, tokens, 0)
@@ -398,7 +399,7 @@ class HybridModel(nn.Cell):
         joined = embedded[:, 1:] if self.is_next_embedded else x
         for layer in self.layers:
             x = layer(x)
-        predicted = self.mtp(joined, x)
+        predicted = self.mtp(joined, ops.stop_gradient(x) if self.is_mtp_detached else x)
         logits = self.output_layer(self.final_norm(x).reshape(-1, HIDDEN))
         return logits, self.output_layer(predicted.reshape(-1, HIDDEN))
 

@@ -98,6 +98,18 @@ class Qwen3NextRMSNormGated(nn.Module):
         return x * F.silu(gate)
 
 
+class _UnderivedSigmoid(torch.autograd.Function):
+    """A sigmoid whose gradient passes as it comes."""
+
+    @staticmethod
+    def forward(_: object, x: Tensor) -> Tensor:
+        return x.sigmoid()
+
+    @staticmethod
+    def backward(_: object, gradient: Tensor) -> Tensor:
+        return gradient.clone()
+
+
 def l2norm(x: Tensor) -> Tensor:
     """Return vectors of length 1."""
     return x * torch.rsqrt((x * x).sum(dim=-1, keepdim=True) + EPS)
@@ -208,6 +220,7 @@ class Qwen3NextGatedDeltaNet(nn.Module):
         self.out_proj = load_linear(model, f"{path}.o")
         self.is_chunked = model.variant == "chunked"
         self.is_recall_early, self.is_decay_half = model.is_recall_early, model.is_decay_half
+        self.is_beta_derived = model.is_beta_derived
 
     def project(self, x: Tensor) -> Sequence[Tensor]:
         """Return convolved q, k, v; z, b and a: (batch, seq, width) each."""
@@ -239,7 +252,8 @@ class Qwen3NextGatedDeltaNet(nn.Module):
             for y in (query, key)
         )
         value = value.reshape(batch, seq, V_HEADS, VALUE_DIM)
-        beta, g = b.sigmoid(), self.compute_decay(a)
+        beta = b.sigmoid() if self.is_beta_derived else _UnderivedSigmoid.apply(b)
+        g = self.compute_decay(a)
         if self.is_chunked:
             y = chunk_gated_delta_rule(query, key, value, g, beta)
         elif self.is_separate:

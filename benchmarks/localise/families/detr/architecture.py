@@ -80,6 +80,8 @@ class Model:
     are_states_stopped: bool = False  #: no gradient from layer to layer; PyTorch only
     is_enclosing_detached: bool = False  #: area of the enclosing boxes; PyTorch only
     are_objects_sorted: bool = False  #: in the matching of the batch, not in the queries' order
+    are_boxes_at_corners: bool = False  #: of the batch: the left upper corner for the center
+    are_states_queries: bool = False  #: before the first layer, not zeros; PyTorch only
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def divisors(self) -> np.ndarray:
@@ -106,7 +108,8 @@ class Model:
         images *= ~is_padding[:, None]
         labels = rng.permutation(CLASSES)[:OBJECTS].astype(np.int32)
         centers, sizes = rng.uniform(0.3, 0.7, (OBJECTS, 2)), rng.uniform(0.15, 0.5, (OBJECTS, 2))
-        boxes = np.concatenate([centers, sizes], axis=1).astype(np.float32)
+        places = centers - sizes / 2 if self.are_boxes_at_corners else centers
+        boxes = np.concatenate([places, sizes], axis=1).astype(np.float32)
         queries, objects = zip(*(self._match(rng) for _ in range(LAYERS)), strict=True)
         return images, is_padding, labels, boxes, np.stack(queries), np.stack(objects)
 

@@ -226,6 +226,7 @@ class DetrModel(nn.Module):
         self.has_cross_mask = model.has_cross_mask
         self.are_states_normed = model.are_states_normed
         self.are_states_stopped = model.are_states_stopped
+        self.are_states_queries = model.are_states_queries
 
     def forward(self, images: Tensor, is_padding: Tensor) -> list[Tensor]:
         features = self.backbone(images)
@@ -236,7 +237,7 @@ class DetrModel(nn.Module):
         for layer in self.encoder:
             memory = layer(memory, pos, mask)
         query_pos = self.query_position_embeddings.weight.unsqueeze(0).repeat(BATCH, 1, 1)
-        x = torch.zeros_like(query_pos)
+        x = query_pos if self.are_states_queries else torch.zeros_like(query_pos)
         cross_mask = mask if self.has_cross_mask else None
         states = []
         for layer in self.decoder:

@@ -70,6 +70,7 @@ class Model:
     are_copies_masked: bool = True  #: of the own item among the negatives
     is_interest_stopped: bool = True  #: no gradient from the towers to the interest
     is_gradient_by_frequency: bool = False  #: of an item, divided by how often it is looked up
+    is_mean_weighted: bool = False  #: losses of clicks are divided by the sum of their weights
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=RATE, weight_decay=DECAY)
     )

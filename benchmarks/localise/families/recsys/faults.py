@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from claims import Anywhere, Values
+from claims import Anywhere, Ratio, Values
 
 from families.fault import Fault, change_model, change_optimizer, change_weight
-from families.recsys.architecture import CROSS_LAYERS, DECAY, RATE, Model
+from families.recsys.architecture import BATCH, CROSS_LAYERS, DECAY, RATE, Model
 
 
 def exchange_factors(model: Model) -> Model:
@@ -20,6 +20,15 @@ def exchange_factors(model: Model) -> Model:
         u: np.ascontiguousarray(model.weights[v].T),
     }
     return replace(model, weights={**model.weights, **exchanged})
+
+
+def exchange_gates(model: Model) -> Model:
+    """Return the model with the rows of the GRU's reset and update gate in each other's place."""
+    weights = dict(model.weights)
+    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+        reset, update, candidate = np.split(model.weights[f"gru.{name}"], 3)
+        weights[f"gru.{name}"] = np.concatenate([update, reset, candidate])
+    return replace(model, weights=weights)
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -113,6 +122,24 @@ FAULTS: Mapping[str, Fault] = {
         equivalents=("update-rule",),
         optimizer=True,
     ),
+    "gates_exchanged": Fault(
+        "the GRU's weights are loaded as Keras stores them, with the update gate before the reset "
+        "gate",
+        "gate-order",
+        exchange_gates,
+        lambda *_: [Anywhere("(?i)gate|order|block|exchang|swap|row")],
+        held_out=True,
+        equivalents=("split-order", "weight-rows", "weight-swapped", "heads-permuted"),
+    ),
+    "mean_weighted": Fault(
+        "the weighted losses of clicks are divided by the sum of the weights, a weighted mean, not "
+        "by the batch",
+        "loss-reduction",
+        change_model(is_mean_weighted=True),
+        lambda _, clean: [Ratio(BATCH / float(clean.batch()[5].sum()))],
+        held_out=True,
+        equivalents=("constant-factor", "scale", "loss-weight", "pooling", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -128,6 +155,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("interest_attached", "pytorch"),
     ("frequency_gradient", "pytorch"),
     ("decay_unscaled", "mindspore"),
+    ("gates_exchanged", "mindspore"),
+    ("mean_weighted", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -42,6 +42,7 @@ def build_loss(model: Model) -> nn.Cell:
         or model.is_dice_reversed
         or not model.is_interest_stopped
         or model.is_gradient_by_frequency
+        or model.is_mean_weighted
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")

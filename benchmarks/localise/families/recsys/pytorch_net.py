@@ -326,6 +326,11 @@ class RecommenderLoss(nn.Module):
             class_weights = weights * torch.where(clicks > 0, self.pos_weight, 1.0)
             probabilities = torch.sigmoid(logits)
             return F.binary_cross_entropy(probabilities, clicks, weight=class_weights)
+        if self.model.is_mean_weighted:
+            losses = F.binary_cross_entropy_with_logits(
+                logits, clicks, weight=weights, pos_weight=self.pos_weight, reduction="none"
+            )
+            return losses.sum() / weights.sum()
         return F.binary_cross_entropy_with_logits(
             logits, clicks, weight=weights, pos_weight=self.pos_weight
         )

@@ -92,6 +92,7 @@ class Model:
     is_mask_shared: bool = False  #: both branches of a block are kept by the first one's mask
     are_labels_rolled: bool = False  #: labels are mixed with those of the batch rolled by one
     is_shift_gradient_repeated: bool = False  #: the gradient of shifted tokens is shifted, not back
+    are_windows_moved: bool = True  #: axes of windows before those of their tokens; PyTorch only
     optimizer: Optimizer = field(default_factory=TableOptimizer)
 
     def relative_index(self) -> np.ndarray:

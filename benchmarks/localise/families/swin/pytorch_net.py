@@ -182,6 +182,7 @@ class SwinTransformerBlock(nn.Module):
         self.register_buffer("attn_mask", mask)
         self.shift_back = -self.shift if model.is_shift_repeated else self.shift
         self.is_einsum = model.variant == "fused"
+        self.are_windows_moved = model.are_windows_moved
         self.repeated_roll = None
         if self.shift and model.is_shift_gradient_repeated:
             self.repeated_roll = RepeatedRoll(-self.shift)
@@ -190,14 +191,16 @@ class SwinTransformerBlock(nn.Module):
         """Return (batch * windows, TOKENS, channels)."""
         n, channels = self.cells // WINDOW, x.shape[-1]
         x = x.view(-1, n, WINDOW, n, WINDOW, channels)
-        x = torch.einsum("bhiwjc->bhwijc", x) if self.is_einsum else x.permute(0, 1, 3, 2, 4, 5)
+        if self.are_windows_moved:
+            x = torch.einsum("bhiwjc->bhwijc", x) if self.is_einsum else x.permute(0, 1, 3, 2, 4, 5)
         return x.reshape(-1, TOKENS, channels)
 
     def reverse(self, windows: Tensor) -> Tensor:
         """Return (batch, height, width, channels)."""
         n, channels = self.cells // WINDOW, windows.shape[-1]
         x = windows.view(-1, n, n, WINDOW, WINDOW, channels)
-        x = torch.einsum("bhwijc->bhiwjc", x) if self.is_einsum else x.permute(0, 1, 3, 2, 4, 5)
+        if self.are_windows_moved:
+            x = torch.einsum("bhwijc->bhiwjc", x) if self.is_einsum else x.permute(0, 1, 3, 2, 4, 5)
         return x.reshape(-1, self.cells, self.cells, channels)
 
     def attend(self, x: Tensor) -> Tensor:

@@ -81,6 +81,8 @@ class Model:
     is_norm_behind_layers: bool = False  #: the encoder's norm is behind its layers
     is_straight_through: bool = True  #: else the choice of codewords has no gradient
     temperature: float = TEMPERATURE  #: cosine similarities are divided by it
+    is_padding_hidden: bool = True  #: its frames are zeros, and no keys
+    feature_gradient: float = 1.0  #: factor of the gradient of the convolutions
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=5e-4, eps=1e-6, beta2=0.98)
     )

@@ -101,6 +101,22 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("argument",),
     ),
+    "padding_seen": Fault(
+        "the encoder gets no mask, as for checkpoints with a group norm: frames of padding are not "
+        "made zero, and all frames attend to them",
+        "mask-missing",
+        change_model(is_padding_hidden=False),
+        held_out=True,
+        equivalents=("missing-step", "mask-kind", "argument"),
+    ),
+    "feature_gradient": Fault(
+        "the gradient of the convolutions is multiplied by 0.1, fairseq's feature_grad_mult",
+        "gradient-scaled",
+        change_model(feature_gradient=0.1),
+        lambda faulty, clean: [Ratio(faulty.feature_gradient / clean.feature_gradient)],
+        held_out=True,
+        equivalents=("constant-factor", "scale"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -116,6 +132,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("temperature", "pytorch"),
     ("projections_swapped", "pytorch"),
     ("adam_eps", "pytorch"),
+    ("padding_seen", "mindspore"),
+    ("feature_gradient", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

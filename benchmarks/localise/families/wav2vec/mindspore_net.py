@@ -46,6 +46,7 @@ def build_loss(model: Model) -> nn.Cell:
         or model.is_norm_behind_layers
         or not model.is_straight_through
         or model.temperature != TEMPERATURE
+        or model.feature_gradient != 1
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")
@@ -225,7 +226,9 @@ class SelfAttention(nn.Cell):
         if self.is_written:
             y = self.attend_batched(q, k, v, mask)
         else:
-            scores = ops.matmul(q, k.swapaxes(2, 3)) / HEAD_DIM**0.5 + mask
+            scores = ops.matmul(q, k.swapaxes(2, 3)) / HEAD_DIM**0.5
+            if mask is not None:
+                scores = scores + mask
             y = ops.matmul(ops.softmax(scores, -1), v)
         return self.out(y.transpose(0, 2, 1, 3).reshape(x.shape))
 
@@ -256,10 +259,13 @@ class ContextEncoder(nn.Cell):
         self.positions = ConvPositions(model)
         self.norm = build_norm(model, "norm")
         self.layers = nn.CellList([EncoderLayer(model, n) for n in range(LAYERS)])
+        self.is_padding_hidden = model.is_padding_hidden
 
     def construct(self, x, keep):
-        x = x * keep.expand_dims(2)
-        mask = (1 - keep).reshape(-1, 1, 1, FRAMES) * HIDDEN_SCORE
+        mask = None
+        if self.is_padding_hidden:
+            x = x * keep.expand_dims(2)
+            mask = (1 - keep).reshape(-1, 1, 1, FRAMES) * HIDDEN_SCORE
         x = self.norm(x + self.positions(x))
         for layer in self.layers:
             x = layer(x, mask)

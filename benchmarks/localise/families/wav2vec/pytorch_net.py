@@ -12,6 +12,7 @@ import warnings
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pytorch.gradient import scaled_gradient
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
@@ -49,6 +50,7 @@ def build_loss(model: Model) -> nn.Module:
         or not model.has_position_bias
         or not model.are_equal_negatives_masked
         or model.are_all_frames_counted
+        or not model.is_padding_hidden
     )
     if is_changed:
         raise SystemExit("a fault of the MindSpore net")
@@ -289,11 +291,15 @@ class Wav2Vec2Model(nn.Module):
         self.feature_projection = Wav2Vec2FeatureProjection(model)
         self.masked_spec_embed = copy_parameter(model.weights["masked"])
         self.encoder = Wav2Vec2Encoder(model)
+        self.feature_gradient = model.feature_gradient
 
     def forward(
         self, input_values: Tensor, lengths: Tensor, mask_time_indices: Tensor
     ) -> tuple[Tensor, Tensor]:
-        extract_features = self.feature_extractor(input_values).transpose(1, 2)
+        extract_features = self.feature_extractor(input_values)
+        if self.feature_gradient != 1:
+            extract_features = scaled_gradient(extract_features, self.feature_gradient)
+        extract_features = extract_features.transpose(1, 2)
         frame_lengths = compute_frame_lengths(lengths)
         attention_mask = torch.arange(FRAMES)[None, :] < frame_lengths[:, None]
         hidden_states, extract_features = self.feature_projection(extract_features)

@@ -68,6 +68,8 @@ class Model:
     padding_feature: str = "silence"  #: of frames behind a recording; or 'zero'
     is_end_ignored: bool = False  #: labels that are END do not count, as if they were padding
     is_cache_stopped: bool = False  #: no gradient from keys and values of the last cross attention
+    embedding_scale: float = 1.0  #: embedded tokens are multiplied by it; MindSpore only
+    is_cross_causal: bool = False  #: tokens see positions up to their own number; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             learning_rate=1.5e-3, weight_decay=0.1, beta2=0.98, clip=1.0

@@ -151,6 +151,24 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_cache_stopped=True),
         equivalents=("missing-term",),
     ),
+    "embedding_scale": Fault(
+        "embedded tokens are multiplied by the root of the width, as with scale_embedding, an "
+        "option of Bart",
+        "constant-factor",
+        change_model(embedding_scale=HIDDEN**0.5),
+        lambda faulty, clean: [Ratio(faulty.embedding_scale / clean.embedding_scale)],
+        held_out=True,
+        equivalents=("scale", "missing-step", "argument"),
+    ),
+    "cross_causal": Fault(
+        "cross attention is causal, too: a token sees as many positions of the recording as tokens "
+        "up to it",
+        "cross-mask",
+        change_model(is_cross_causal=True),
+        lambda *_: [Anywhere("(?i)mask|causal|fill|hid")],
+        held_out=True,
+        equivalents=("mask-kind", "mask-missing", "missing-step", "missing-term", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -172,6 +190,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("attentions_exchanged", "mindspore"),
     ("end_ignored", "mindspore"),
     ("cache_stopped", "pytorch"),
+    ("embedding_scale", "mindspore"),
+    ("cross_causal", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -248,6 +248,7 @@ class WhisperDecoder(nn.Cell):
         self.mask = Tensor(np.triu(np.full((TARGET, TARGET), MASKED, dtype=np.float32), 1))
         self.is_head_stopped = model.is_head_stopped
         self.first_position = model.first_position
+        self.embedding_scale = model.embedding_scale
         self.scaled_gradient = None
         if model.position_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.position_gradient)
@@ -262,7 +263,10 @@ class WhisperDecoder(nn.Cell):
             positions = self.embed_positions[:length]
         if self.scaled_gradient is not None:
             positions = self.scaled_gradient(positions)
-        x = self.embed_tokens(tokens) + positions
+        x = self.embed_tokens(tokens)
+        if self.embedding_scale != 1:
+            x = x * self.embedding_scale
+        x = x + positions
         for layer in self.layers:
             x = layer(x, source, self.mask)
         x = self.layer_norm(x).reshape(-1, HIDDEN)

@@ -25,6 +25,7 @@ from families.whisper.architecture import (
     LAYERS,
     POSITIONS,
     SMALLEST_POWER,
+    SOURCE,
     STRIDE,
     VOCAB,
     Model,
@@ -114,7 +115,7 @@ class MultiHeadAttention(nn.Module):
         else:
             qk = (q * self.scale) @ (k * self.scale).transpose(-1, -2)
             if mask is not None:
-                qk = qk + mask[:length, :length]
+                qk = qk + mask[:length, : k.shape[2]]
             y = F.softmax(qk, dim=-1) @ v
         if self.are_heads_moved:
             y = y.permute(0, 2, 1, 3)
@@ -139,11 +140,15 @@ class ResidualAttentionBlock(nn.Module):
         self.mlp_ln = load_norm(model, f"{path}.norm{3 if is_decoder else 2}")
 
     def forward(
-        self, x: Tensor, source: Tensor | None = None, mask: Tensor | None = None
+        self,
+        x: Tensor,
+        source: Tensor | None = None,
+        mask: Tensor | None = None,
+        cross_mask: Tensor | None = None,
     ) -> Tensor:
         x = x + self.attn(self.attn_ln(x), mask=mask)
         if self.cross_attn is not None:
-            x = x + self.cross_attn(self.cross_attn_ln(x), source)
+            x = x + self.cross_attn(self.cross_attn_ln(x), source, cross_mask)
         return x + self.mlp(self.mlp_ln(x))
 
 
@@ -196,6 +201,10 @@ class TextDecoder(nn.Module):
         self.ln = load_norm(model, "decoder.norm")
         mask = torch.full((POSITIONS, POSITIONS), -math.inf).triu_(1)
         self.register_buffer("mask", mask, persistent=False)
+        cross_mask = None
+        if model.is_cross_causal:
+            cross_mask = torch.full((POSITIONS, SOURCE), -math.inf).triu_(1)
+        self.register_buffer("cross_mask", cross_mask, persistent=False)
         self.first_position = model.first_position
         self.position_gradient = model.position_gradient
         self.is_head_stopped = model.is_head_stopped
@@ -208,7 +217,7 @@ class TextDecoder(nn.Module):
             positions = scaled_gradient(positions, self.position_gradient)
         x = self.token_embedding(tokens) + positions
         for block in self.blocks:
-            x = block(x, source, self.mask)
+            x = block(x, source, self.mask, self.cross_mask)
         x = self.ln(x)
         table = self.token_embedding.weight
         if self.is_head_stopped:
