@@ -58,8 +58,7 @@ def excuse_by_results(
         has_difference = any(leads_to_difference[child] for child in children)
         if state[node] in DIVERGED and not has_difference:
             is_gradient = graph.phase[node] == BACKWARD
-            is_new_gradient = is_gradient and state[node] == INTRODUCED
-            if is_new_gradient and errors[node] < _FLOAT16_ROUNDING:
+            if is_gradient and errors[node] < _FLOAT16_ROUNDING:
                 state[node], allowed_errors[node] = AGREEING, float(errors[node])
                 differing_results.discard(node)
             elif (
