@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
+from ..comparison.mask_fill import FILLING_KINDS
 from ..comparison.statistics import compute_extreme_factors
 from ..graph import Flow
 from ..model.arrays import AnyArray, Flags, Floats, Ints
-from ..model.dtypes import MASK_MAGNITUDE
+from ..model.dtypes import MASK_MAGNITUDE, is_floating
 from ..model.int_lists import IntLists
 from ..model.trace import BACKWARD
 from ..rulebook import Rules
@@ -162,7 +163,59 @@ def compute_elementwise_errors(graph: JointGraph, errors: Sequence[float]) -> Fl
         elementwise_errors[node] = _apply_to_extremes(graph, node, root)
     for node in _iterate_masked(graph, is_chosen):
         elementwise_errors[node] = _bound_extremes(graph, node)
+    for node, scores in _iterate_scores(graph, is_chosen):
+        elementwise_errors[node] = _bound_scores(graph, node, scores)
     return elementwise_errors
+
+
+def _iterate_scores(graph: JointGraph, is_chosen: Flags) -> Iterator[tuple[int, int]]:
+    """Yield masked scores and probabilities, and the pair of scores both sides have before them."""
+    scores_of_sides: list[dict[int, int]] = []
+    for side in graph.sides:
+        scores_of: dict[int, int] = {}
+        producers = side.producers[: len(is_chosen)]
+        for node in np.flatnonzero(is_chosen & (producers >= 0)).tolist():
+            value = int(side.classes[node])
+            if side.kinds[int(producers[node])] in _SOFTMAX_KINDS:
+                value = _find_operand_of_size(side, value)
+            if value >= 0 and side.kinds[int(side.flow.producers[value])] in FILLING_KINDS:
+                scores = _find_operand_of_size(side, value)
+                if scores >= 0:
+                    scores_of[node] = int(side.nodes[scores])
+        scores_of_sides.append(scores_of)
+    for node, scores in scores_of_sides[0].items():
+        if scores_of_sides[1].get(node) == scores < len(is_chosen):
+            yield node, scores
+
+
+def _find_operand_of_size(side: GraphSide, value: int) -> int:
+    """Return the only floating operand of a value's op that has its size, -1 if there is none."""
+    flow, dtypes = side.flow, side.flow.list_column("dtype")
+    producer = int(flow.producers[value])
+    operands = [
+        operand
+        for operand in (flow.operands[producer] if producer >= 0 else ())
+        if flow.sizes[operand] == flow.sizes[value] and is_floating(str(dtypes[operand]))
+    ]
+    return int(operands[0]) if len(operands) == 1 else -1
+
+
+def _bound_scores(graph: JointGraph, node: int, scores: int) -> float:
+    """Return the error of an extreme if one of the scores has all of the error of the tensor.
+
+    A mask hides the size of the scores: what it leaves may be near zero, and then a small part of
+    it is a large one of that. A probability has the absolute error of its score as a relative one.
+    """
+    side = graph.sides[1]
+    size = float(side.flow.sizes[int(side.classes[scores])])
+    largest_error = float(graph.comparison.pairs["tolerance"].iat[scores]) * math.sqrt(size)
+    largest_error *= float(side.rms[int(side.classes[scores])])
+    largest_error /= float(compute_extreme_factors(np.array([size]))[0])
+    value = int(side.classes[node])
+    high, rms = abs(float(side.flow.list_column("max")[value])), float(side.rms[value])
+    if side.kinds[side.find_producer(node)] in FILLING_KINDS:
+        return largest_error / high if high > 0 else 0.0
+    return largest_error * high / rms if rms > 0 and _have_equal_sums(graph, node) else 0.0
 
 
 def _iterate_masked(graph: JointGraph, is_chosen: Flags) -> Iterator[int]:

@@ -42,6 +42,8 @@ _MAX_EXPLAINED_TOLERANCES = 32.0
 _PASSED_ON = 2.0
 #: Conditionings by which a diverged error must grow to count as amplified.
 _AMPLIFICATION = 10
+#: Times one of two values that are both rounding errors may be larger than the other.
+_LIKE_SIZES = 10.0
 #: Operators that are run again. After a divergence of every sum the first of them are what matters.
 _MAX_RECOMPUTATIONS = 64
 
@@ -67,12 +69,18 @@ class _Bounds:
     tolerances: list[float]
     cancellations: list[float]  #: of the sum that produced it; of all nodes
     max_cancellations: list[float]  #: up to which that of the inputs counts
+    have_like_sizes: list[bool]  #: neither side is far larger than the other one
     factors: list[float]  #: by which its producer may enlarge errors
     elementwise_errors: list[float]  #: what single elements of the inputs explain
 
     def allow_cancellation(self, node: int, inherited_cancellation: float) -> float:
-        """Return the tolerance of a pair, times the cancellation in it and before it."""
-        inherited_cancellation = min(self.max_cancellations[node], inherited_cancellation)
+        """Return the tolerance of a pair, times the cancellation in it and before it.
+
+        What is computed from nothing but rounding errors is one, on both sides.
+        """
+        is_noise = self.tolerances[node] * inherited_cancellation >= NO_INFORMATION
+        if not (is_noise and self.have_like_sizes[node]):
+            inherited_cancellation = min(self.max_cancellations[node], inherited_cancellation)
         return self.tolerances[node] * max(self.cancellations[node], inherited_cancellation)
 
     def is_rounding(self, node: int) -> bool:
@@ -96,6 +104,7 @@ def _build_bounds(graph: JointGraph, rules: Rules, cancellation: Floats) -> _Bou
         pairs["tolerance"].tolist(),
         cancellation.tolist(),
         _list_max_cancellations(graph),
+        _list_like_sizes(graph),
         factors.tolist(),
         compute_elementwise_errors(graph, errors).tolist(),
     )
@@ -217,6 +226,15 @@ def _list_max_cancellations(graph: JointGraph) -> list[float]:
     is_update = graph.is_kept | (graph.phase[: len(graph.is_kept)] == OPTIMIZER)
     limits: list[float] = np.where(is_update, math.inf, _MAX_EXPLAINED_TOLERANCES).tolist()
     return limits
+
+
+def _list_like_sizes(graph: JointGraph) -> list[bool]:
+    """Return (pairs,) whether the root mean squares of both sides are of one magnitude."""
+    n_pairs = len(graph.comparison.pairs)
+    rms_t, rms_r = (side.rms[side.classes[:n_pairs]] for side in graph.sides)
+    have_like_sizes: Flags = np.fmax(rms_t, rms_r) <= _LIKE_SIZES * np.fmin(rms_t, rms_r)
+    flags: list[bool] = have_like_sizes.tolist()
+    return flags
 
 
 def flag_diverged(states: Objects) -> Flags:

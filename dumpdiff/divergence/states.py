@@ -116,7 +116,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
                 is_final[node] |= bool(graph.phase[node] == FORWARD)
             final_state = _find_reconverged(graph, walk, is_final, *limits)
     final_state = restore_contradictions(graph, walk, final_state)
-    excuse_by_results(graph, final_state, errors, walk.allowed_errors)
+    excuse_by_results(graph, final_state, is_final, errors, walk.allowed_errors)
     _restore_noisy_nodes(graph, walk, final_state)
     _demote_consequences(graph, final_state, errors)
     _demote_unrecorded_gradients(graph, final_state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,7 +22,11 @@ _FLOAT16_ROUNDING = 2.0**-10 / math.sqrt(12) / 1.5
 
 
 def excuse_by_results(
-    graph: JointGraph, state: list[str], errors: Floats, allowed_errors: list[float]
+    graph: JointGraph,
+    state: list[str],
+    is_final: Sequence[bool],
+    errors: Floats,
+    allowed_errors: list[float],
 ) -> None:
     """Excuse differences that the results of the step show to be none, and change their states.
 
@@ -42,7 +47,7 @@ def excuse_by_results(
     """
     introduced = [node for node, name in enumerate(state) if name == INTRODUCED]
     forward = [node for node in introduced if graph.phase[node] == FORWARD]
-    if not introduced or not all(graph.parents[node] for node in forward):
+    if not introduced or any(is_final[node] and not graph.parents[node] for node in forward):
         return
     gradients = _find_gradients(graph)
     if introduced == forward and any(state[gradient] in DIVERGED for gradient in gradients):
