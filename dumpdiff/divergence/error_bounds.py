@@ -204,7 +204,8 @@ def _bound_scores(graph: JointGraph, node: int, scores: int) -> float:
     """Return the error of an extreme if one of the scores has all of the error of the tensor.
 
     A mask hides the size of the scores: what it leaves may be near zero, and then a small part of
-    it is a large one of that. A probability has the absolute error of its score as a relative one.
+    it is a large one of that. The relative error of a probability is at most twice the absolute one
+    of the scores: exp(x + d) / sum(exp(x + d)) has it above and below.
     """
     side = graph.sides[1]
     size = float(side.flow.sizes[int(side.classes[scores])])
@@ -215,7 +216,7 @@ def _bound_scores(graph: JointGraph, node: int, scores: int) -> float:
     high, rms = abs(float(side.flow.list_column("max")[value])), float(side.rms[value])
     if side.kinds[side.find_producer(node)] in FILLING_KINDS:
         return largest_error / high if high > 0 else 0.0
-    return largest_error * high / rms if rms > 0 and _have_equal_sums(graph, node) else 0.0
+    return 2 * largest_error * high / rms if rms > 0 and _have_equal_sums(graph, node) else 0.0
 
 
 def _iterate_masked(graph: JointGraph, is_chosen: Flags) -> Iterator[int]:
