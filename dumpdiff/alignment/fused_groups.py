@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from .values import Fingerprints, compute_distances
 _MAX_PARTS = 4
 #: Canonical kind of the operator that adds a bias.
 _BIAS_KIND = "add"
+#: Weights of one op among which those are looked for that the other side joins: two cells have 8.
+_MAX_LEAVES_OF_OP = 8
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,8 @@ def find_fused_groups(
 ) -> tuple[FusedGroup, ...]:
     """Return the fused tensors among the unpaired classes.
 
-    They are found by canonical parameter names, by numbers in names, else by the paired value that
-    they are read with.
+    They are found by canonical parameter names, by numbers in names, among the weights of one op,
+    else by the paired value that they are read with.
     ``updates`` are those of the target's and the reference's weights, ``gradients`` those of their
     values.
     """
@@ -82,6 +85,8 @@ def find_fused_groups(
             weight_groups += _make_groups(
                 whole_side, fused_class, part_side, parts, is_numbered=True
             )
+        for fused_class, parts in _iterate_leaves_of_ops(whole_side, part_side, matching.tolerance):
+            weight_groups += _make_groups(whole_side, fused_class, part_side, parts)
         for fused_class, parts in _iterate_leaves_by_consumers(whole_side, part_side):
             weight_groups += _make_groups(whole_side, fused_class, part_side, parts)
     disjoint_groups = _select_disjoint(weight_groups)
@@ -149,6 +154,39 @@ def _list_part_choices(
     if not choices and all(len(classes_by_name.get(name, ())) == 1 for name in part_names):
         return [tuple(classes_by_name[name][0] for name in part_names)]
     return choices
+
+
+def _iterate_leaves_of_ops(
+    whole_side: _Side, part_side: _Side, tolerance: float
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield (fused class, classes of its parts) of two weights that one op reads.
+
+    A recurrent cell that is written out multiplies input and state, joined, by one kernel. The
+    statistics of the two, taken as one tensor, are those of the kernel.
+    """
+    flow, whole_flow = part_side.flow, whole_side.flow
+    is_open_leaf = (np.asarray(part_side.partners) < 0) & (flow.producers < 0)
+    is_open_leaf &= (flow.classes["parameter"] != "").to_numpy()
+    is_whole = (np.asarray(whole_side.partners) < 0) & (whole_flow.producers < 0)
+    is_whole &= (whole_flow.classes["parameter"] != "").to_numpy()
+    wholes = np.flatnonzero(is_whole)
+    if not len(wholes):
+        return
+    fingerprints = Fingerprints.from_table(flow.classes)
+    whole_fingerprints = Fingerprints.from_table(whole_flow.classes)
+    for op in np.flatnonzero(flow.flag_readers(is_open_leaf)).tolist():
+        leaves = [value for value in flow.reads[op] if is_open_leaf[value]]
+        if len(leaves) > _MAX_LEAVES_OF_OP:
+            continue
+        for parts in combinations(leaves, 2):
+            size = int(flow.sizes[list(parts)].sum())
+            candidates = wholes[whole_flow.sizes[wholes] == size]
+            joined = fingerprints.join(parts)
+            distances = compute_distances(
+                whole_fingerprints, candidates, joined, np.zeros(len(candidates), dtype=int)
+            )
+            for whole in candidates[distances <= tolerance].tolist():
+                yield whole, parts
 
 
 def _find_nearest_parts(

@@ -11,6 +11,9 @@ import numpy as np
 from ..model.arrays import AnyArray
 from ..model.scaled_sums import compute_norm
 
+_MATRIX_AXES = 2
+#: End of a layout in which the joined parts are transposed.
+_TRANSPOSED = ", transposed"
 #: Largest number of blocks that is tried; a fused weight with more query groups is not joined in
 #: its own order.
 _MAX_BLOCKS = 4096
@@ -23,7 +26,8 @@ def join_parts(
 
     Three orders are tried along the first and the last axis, with every permutation of the parts:
     one part after the other ('concat'), block by block ('blocks(g)': query groups with their keys
-    and values), and element by element ('interleaved': fused gate and up). Parts that are
+    and values), and element by element ('interleaved': fused gate and up). A matrix of none of
+    these shapes may hold them transposed. Parts that are
     ``is_numbered`` keep their order, and may be stacked along a new first axis, as they are or
     with their last two axes exchanged. Raises ValueError if the shapes cannot be joined.
     """
@@ -38,9 +42,21 @@ def join_parts(
             nearest = (distance, layout, candidate)
         if distance == 0:
             break
+    if nearest is None and _fit_transposed(fused, parts):
+        layout, joined = join_parts(fused.T, parts, is_numbered=is_numbered)
+        return f"{layout}{_TRANSPOSED}", joined.T
     if nearest is None:
         raise ValueError(f"parts of {[part.shape for part in parts]} do not make up {fused.shape}")
     return nearest[1], nearest[2]
+
+
+def _fit_transposed(fused: AnyArray, parts: Sequence[AnyArray]) -> bool:
+    """Return whether a matrix may hold matrices transposed, with their rows next to each other."""
+    has_size_of_parts = fused.size == sum(part.size for part in parts)
+    if not has_size_of_parts or any(array.ndim != _MATRIX_AXES for array in (fused, *parts)):
+        return False
+    rows, columns = ({part.shape[axis] for part in parts} for axis in (0, 1))
+    return rows == {fused.shape[1]} or columns == {fused.shape[0]}
 
 
 def cut_part(fused: AnyArray, parts: Sequence[AnyArray], number: int) -> AnyArray:
@@ -49,6 +65,8 @@ def cut_part(fused: AnyArray, parts: Sequence[AnyArray], number: int) -> AnyArra
     The order is that of :func:`join_parts`. Raises ValueError if the shapes cannot be joined.
     """
     layout, _ = join_parts(fused, parts)
+    if layout.endswith(_TRANSPOSED):
+        return cut_part(fused.T, parts, number)
     ends = np.cumsum([part.size for part in parts])
     places = [
         np.arange(end - part.size, end).reshape(part.shape)

@@ -9,6 +9,7 @@ from traces import (
     find_tensor,
     find_tensors_like,
     find_value,
+    record_calls,
     remove_ops,
     select_ops,
 )
@@ -171,3 +172,21 @@ def test_no_value_is_in_two_groups(named_trace, plain_trace):
     alignment = align_traces(named_trace, plain_trace)
     members = [value for group in alignment.groups for value in group.reference]
     assert len(members) == len(set(members))
+
+
+def test_two_weights_of_one_op_may_be_one_kernel_on_the_other_side():
+    """A cell with weights for input and state, and one that multiplies both, joined."""
+    random = np.random.default_rng(3)
+    x, state = random.standard_normal((4, 5)), random.standard_normal((4, 2))
+    of_input, of_state = random.standard_normal((8, 5)), random.standard_normal((8, 2))
+    kernel = np.concatenate([of_input, of_state], axis=1).T
+    gates = np.concatenate([x, state], axis=1) @ kernel
+    fused = record_calls(("Functional.linear", (np.concatenate([x, state], axis=1), kernel), gates))
+    cell = record_calls(("Functional.cell", (x, state, of_input, of_state), gates))
+    fused = edit_tensors(fused, find_tensor(fused, "call.0", "input.1"), parameter="cell.kernel")
+    for slot, name in (("input.2", "cell.weight_ih"), ("input.3", "cell.weight_hh")):
+        cell = edit_tensors(cell, find_tensor(cell, "call.0", slot), parameter=name)
+    alignment = align_traces(fused, cell)
+    parts = tuple(find_value(alignment.reference, "call.0", f"input.{n}") for n in (2, 3))
+    whole = find_value(alignment.target, "call.0", "input.1")
+    assert FusedGroup((whole,), parts) in alignment.groups

@@ -128,3 +128,18 @@ def test_a_part_is_cut_from_where_it_was_joined(count):
     fused = join_blocks(parts, count) + 1e-3
     for number, part in enumerate(parts):
         np.testing.assert_allclose(cut_part(fused, parts, number), part + 1e-3, rtol=1e-5)
+
+
+def test_a_kernel_holds_the_weights_of_a_cell_transposed():
+    """Input and state are joined, and multiplied by one kernel of (inputs, gates)."""
+    of_input, of_state = make_weights(8, columns=5)[0], make_weights(8, columns=2, seed=1)[0]
+    kernel = np.concatenate([of_input, of_state], axis=1).T
+    layout, joined = join_parts(kernel, [of_input, of_state])
+    assert layout == "concat(0,1) of columns, transposed"
+    np.testing.assert_array_equal(joined, kernel)
+    np.testing.assert_array_equal(cut_part(kernel, [of_input, of_state], 1), of_state)
+
+
+def test_matrices_of_other_sizes_do_not_fit_transposed_either():
+    with pytest.raises(ValueError, match="do not make up"):
+        join_parts(np.zeros((4, 4)), [np.zeros((4, 1)), np.zeros((4, 1))])

@@ -8,9 +8,11 @@ from traces import (
     classify_traces,
     edit_tensors,
     find_result,
+    find_tensor,
     find_tensors_like,
     find_value,
     load_shipped_rules,
+    record_calls,
 )
 
 from dumpdiff import read
@@ -264,6 +266,48 @@ class TestElementwiseErrors:
         edited = self.edit(edited, SQUARE, "norm", 1, 1 + 5e-6)
         graph, states = classify_traces(edited, clean_trace)
         assert (states.state[find_node(graph, SQUARE)] == "agreeing") is agrees
+
+
+class TestMaskedScores:
+    """A mask leaves scores near zero: their error is that of the scores it hides, too."""
+
+    SCORES, MASKED, SOFTMAX = "call.0", "call.1", "call.2"
+
+    @pytest.fixture
+    def clean_trace(self):
+        random = np.random.default_rng(5)
+        x, weight = random.standard_normal((32, 8)), random.standard_normal((8, 8))
+        scores = x @ weight.T
+        is_hidden = np.abs(scores) > 0.3
+        masked = np.where(is_hidden, -1e9, scores)
+        exponentials = np.exp(masked - masked.max(axis=-1, keepdims=True))
+        trace = record_calls(
+            ("Functional.linear", (x, weight), scores),
+            ("Tensor.masked_fill", (scores, is_hidden.astype(float)), masked),
+            ("Functional.softmax", (masked,), exponentials / exponentials.sum(-1, keepdims=True)),
+        )
+        return edit_tensors(trace, find_tensor(trace, self.MASKED, "input.1"), dtype="bool")
+
+    def change_maximum(self, trace, name, difference):
+        """Return the trace with another maximum of what an op gives, and noise in the scores."""
+        for op, change in ((self.SCORES, 1e-6), (self.MASKED, 1e-7), (name, difference)):
+            rows = find_result(trace, op)
+            trace = edit_tensors(trace, rows, max=trace.tensors["max"].iat[rows[0]] + change)
+        return trace
+
+    @pytest.mark.parametrize(("difference", "agrees"), [(6e-6, True), (3e-4, False)])
+    def test_a_score_beside_the_mask_may_err_like_those_behind_it(
+        self, clean_trace, difference, agrees
+    ):
+        edited = self.change_maximum(clean_trace, self.MASKED, difference)
+        graph, states = classify_traces(edited, clean_trace)
+        assert (states.state[find_node(graph, self.MASKED)] == "agreeing") is agrees
+
+    @pytest.mark.parametrize(("difference", "agrees"), [(1e-5, True), (1e-3, False)])
+    def test_a_probability_has_the_error_of_its_score(self, clean_trace, difference, agrees):
+        edited = self.change_maximum(clean_trace, self.SOFTMAX, difference)
+        graph, states = classify_traces(edited, clean_trace)
+        assert (states.state[find_node(graph, self.SOFTMAX)] == "agreeing") is agrees
 
 
 class TestBroadcastOperands:
