@@ -32,12 +32,13 @@ def excuse_by_results(
 
     Results are the losses, the gradients of parameters, what nothing reads, new weights and the
     states of optimizers. A wrong value changes some of those that are computed from it; one of the
-    forward pass changes the gradients, too. So where all of them agree that were compared, and at least one was, a large
-    difference is none of a quantity that both sides have: each decomposes the computation in its
-    own way, and the two values are paired because nothing else is left. It reconverges if its error
-    is so large that a gradient which agrees would show it, and if that holds for all that differs
-    after it. A loss shows too little of an error for this, and new weights of that of an update.
-    Where the runs were given different things, beyond doubt (``is_final``), nothing is excused.
+    forward pass changes the gradients, too. So where all of them agree that were compared, and at
+    least one was, a large difference is none of a quantity that both sides have: each decomposes
+    the computation in its own way, and the two values are paired because nothing else is left. It
+    reconverges if its error is so large that a gradient which agrees would show it, and if that
+    holds for all that differs after it. A loss shows too little of an error for this, and new
+    weights of that of an update. Where the runs were given different things, beyond doubt
+    (``is_final``), nothing is excused.
 
     A gradient that differs by less than its rounding to float16 would change it, and after which
     no result differs, agrees: it is the noise of a sum that cancels. A wrong formula or a coarse
