@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 
@@ -26,8 +26,10 @@ from .values import Fingerprints, compute_distances
 _MAX_PARTS = 4
 #: Canonical kind of the operator that adds a bias.
 _BIAS_KIND = "add"
-#: Weights of one op among which those are looked for that the other side joins: two cells have 8.
-_MAX_LEAVES_OF_OP = 8
+#: Weights of one op or module among which those are looked for that the other side joins.
+_MAX_LEAVES_TOGETHER = 8
+#: Relative error of a sum of squares beyond which its terms are not those of one tensor.
+_MAX_SQUARE_ERROR = 1e-3
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ def find_fused_groups(
 ) -> tuple[FusedGroup, ...]:
     """Return the fused tensors among the unpaired classes.
 
-    They are found by canonical parameter names, by numbers in names, among the weights of one op,
-    else by the paired value that they are read with.
+    They are found by canonical parameter names, by numbers in names, among the weights of one op or
+    module, else by the paired value that they are read with.
     ``updates`` are those of the target's and the reference's weights, ``gradients`` those of their
     values.
     """
@@ -85,7 +87,9 @@ def find_fused_groups(
             weight_groups += _make_groups(
                 whole_side, fused_class, part_side, parts, is_numbered=True
             )
-        for fused_class, parts in _iterate_leaves_of_ops(whole_side, part_side, matching.tolerance):
+        for fused_class, parts in _iterate_leaves_together(
+            whole_side, part_side, matching.tolerance
+        ):
             weight_groups += _make_groups(whole_side, fused_class, part_side, parts)
         for fused_class, parts in _iterate_leaves_by_consumers(whole_side, part_side):
             weight_groups += _make_groups(whole_side, fused_class, part_side, parts)
@@ -156,37 +160,56 @@ def _list_part_choices(
     return choices
 
 
-def _iterate_leaves_of_ops(
+def _iterate_leaves_together(
     whole_side: _Side, part_side: _Side, tolerance: float
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield (fused class, classes of its parts) of two weights that one op reads.
+    """Yield (fused class, classes of its parts) of weights of one op or one module.
 
-    A recurrent cell that is written out multiplies input and state, joined, by one kernel. The
-    statistics of the two, taken as one tensor, are those of the kernel.
+    A recurrent cell that is written out multiplies input and state, joined, by one kernel; a layer
+    that reads joined tensors may be written as one layer for each of them. The statistics of the
+    parts, taken as one tensor, are those of the whole.
     """
     flow, whole_flow = part_side.flow, whole_side.flow
-    is_open_leaf = (np.asarray(part_side.partners) < 0) & (flow.producers < 0)
-    is_open_leaf &= (flow.classes["parameter"] != "").to_numpy()
-    is_whole = (np.asarray(whole_side.partners) < 0) & (whole_flow.producers < 0)
-    is_whole &= (whole_flow.classes["parameter"] != "").to_numpy()
-    wholes = np.flatnonzero(is_whole)
-    if not len(wholes):
-        return
+    wholes_of_size: defaultdict[int, list[int]] = defaultdict(list)
+    for whole in _list_open_weights(whole_side):
+        wholes_of_size[int(whole_flow.sizes[whole])].append(whole)
     fingerprints = Fingerprints.from_table(flow.classes)
     whole_fingerprints = Fingerprints.from_table(whole_flow.classes)
-    for op in np.flatnonzero(flow.flag_readers(is_open_leaf)).tolist():
-        leaves = [value for value in flow.reads[op] if is_open_leaf[value]]
-        if len(leaves) > _MAX_LEAVES_OF_OP:
-            continue
-        for parts in combinations(leaves, 2):
-            size = int(flow.sizes[list(parts)].sum())
-            candidates = wholes[whole_flow.sizes[wholes] == size]
-            joined = fingerprints.join(parts)
-            distances = compute_distances(
-                whole_fingerprints, candidates, joined, np.zeros(len(candidates), dtype=int)
-            )
-            for whole in candidates[distances <= tolerance].tolist():
-                yield whole, parts
+    squares, whole_squares = (np.square(f.norms).tolist() for f in (flow, whole_flow))
+    sizes = flow.sizes.tolist()
+    for leaves in _list_leaves_together(part_side) if wholes_of_size else ():
+        for parts in chain(*(combinations(leaves, n) for n in range(2, _MAX_PARTS + 1))):
+            square = sum(squares[part] for part in parts)
+            for whole in wholes_of_size.get(sum(sizes[part] for part in parts), ()):
+                if not abs(whole_squares[whole] - square) <= _MAX_SQUARE_ERROR * square:
+                    continue
+                row, joined = np.array([whole]), fingerprints.join(parts)
+                distance = compute_distances(whole_fingerprints, row, joined, np.array([0]))
+                if distance[0] <= tolerance:
+                    yield whole, parts
+
+
+def _list_open_weights(side: _Side) -> list[int]:
+    """Return the unpaired parameters with several axes."""
+    flow = side.flow
+    is_open = (np.asarray(side.partners) < 0) & (flow.producers < 0)
+    is_open &= (flow.classes["parameter"] != "").to_numpy()
+    return [
+        value for value in np.flatnonzero(is_open).tolist() if len(flow.shapes[value] or ()) > 1
+    ]
+
+
+def _list_leaves_together(side: _Side) -> list[tuple[int, ...]]:
+    """Return the unpaired weights of each op, and of each module: a few of them."""
+    weights = _list_open_weights(side)
+    names = side.flow.list_column("parameter")
+    together: defaultdict[object, list[int]] = defaultdict(list)
+    for weight in weights:
+        together[str(names[weight]).rsplit(".", 2)[0]].append(weight)
+        for op in _list_consumers(side.flow, weight, FORWARD):
+            together[op].append(weight)
+    leaves = dict.fromkeys(map(tuple, together.values()))
+    return [own for own in leaves if 1 < len(own) <= _MAX_LEAVES_TOGETHER]
 
 
 def _find_nearest_parts(

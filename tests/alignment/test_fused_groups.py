@@ -190,3 +190,27 @@ def test_two_weights_of_one_op_may_be_one_kernel_on_the_other_side():
     parts = tuple(find_value(alignment.reference, "call.0", f"input.{n}") for n in (2, 3))
     whole = find_value(alignment.target, "call.0", "input.1")
     assert FusedGroup((whole,), parts) in alignment.groups
+
+
+def test_the_weights_of_one_module_may_be_one_layer_of_joined_inputs():
+    """A layer that reads joined tensors is written as one layer for each of them."""
+    random = np.random.default_rng(4)
+    inputs = [random.standard_normal((4, n)) for n in (3, 5, 2)]
+    weights = [random.standard_normal((6, x.shape[1])) for x in inputs]
+    joined_x, joined_weight = np.concatenate(inputs, axis=1), np.concatenate(weights, axis=1)
+    parted = record_calls(
+        *(("Functional.linear", (x, w), x @ w.T) for x, w in zip(inputs, weights, strict=True))
+    )
+    joined = record_calls(
+        ("Functional.linear", (joined_x, joined_weight), joined_x @ joined_weight.T)
+    )
+    joined = edit_tensors(
+        joined, find_tensor(joined, "call.0", "input.1"), parameter="mlp.0.weight"
+    )
+    for call, name in enumerate(("reader", "neighbour", "distance")):
+        row = find_tensor(parted, f"call.{call}", "input.1")
+        parted = edit_tensors(parted, row, parameter=f"mlp.{name}.weight")
+    alignment = align_traces(parted, joined)
+    parts = tuple(find_value(alignment.target, f"call.{call}", "input.1") for call in range(3))
+    whole = find_value(alignment.reference, "call.0", "input.1")
+    assert (sorted(parts), (whole,)) in [(sorted(g.target), g.reference) for g in alignment.groups]
