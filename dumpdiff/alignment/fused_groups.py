@@ -28,6 +28,8 @@ _MAX_PARTS = 4
 _BIAS_KIND = "add"
 #: Weights of one op or module among which those are looked for that the other side joins.
 _MAX_LEAVES_TOGETHER = 8
+#: Last parts of a parameter's name, in the module that has its layer and in the one around it.
+_MODULE_DEPTHS = (2, 3)
 #: Relative error of a sum of squares beyond which its terms are not those of one tensor.
 _MAX_SQUARE_ERROR = 1e-3
 
@@ -200,12 +202,13 @@ def _list_open_weights(side: _Side) -> list[int]:
 
 
 def _list_leaves_together(side: _Side) -> list[tuple[int, ...]]:
-    """Return the unpaired weights of each op, and of each module: a few of them."""
+    """Return the unpaired weights of each op, and of each module and its modules: a few of them."""
     weights = _list_open_weights(side)
     names = side.flow.list_column("parameter")
     together: defaultdict[object, list[int]] = defaultdict(list)
     for weight in weights:
-        together[str(names[weight]).rsplit(".", 2)[0]].append(weight)
+        for depth in _MODULE_DEPTHS:
+            together[depth, str(names[weight]).rsplit(".", depth)[0]].append(weight)
         for op in _list_consumers(side.flow, weight, FORWARD):
             together[op].append(weight)
     leaves = dict.fromkeys(map(tuple, together.values()))
