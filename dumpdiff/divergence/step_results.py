@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..model.arrays import Floats
+from ..model.dtypes import is_discrete
 from ..model.trace import BACKWARD, FORWARD
 from ..model.verdict import AGREEING, INTRODUCED, RECONVERGED
 from .forward_walk import DIVERGED
@@ -38,7 +39,7 @@ def excuse_by_results(
     reconverges if its error is so large that a gradient which agrees would show it, and if that
     holds for all that differs after it. A loss shows too little of an error for this, and new
     weights of that of an update. Where the runs were given different things, beyond doubt
-    (``is_final``), nothing is excused.
+    (``is_final``), or other whole numbers, such as samples in another order, nothing is excused.
 
     A gradient that differs by less than its rounding to float16 would change it, and after which
     no result differs, agrees: it is the noise of a sum that cancels. A wrong formula or a coarse
@@ -46,7 +47,7 @@ def excuse_by_results(
     """
     introduced = [node for node, name in enumerate(state) if name == INTRODUCED]
     forward = [node for node in introduced if graph.phase[node] == FORWARD]
-    if not introduced or any(is_final[node] and not graph.parents[node] for node in forward):
+    if not introduced or any(_is_given(graph, node, is_final) for node in forward):
         return
     gradients = _find_gradients(graph)
     if introduced == forward and any(state[gradient] in DIVERGED for gradient in gradients):
@@ -76,6 +77,16 @@ def excuse_by_results(
         limits[node] = limit
         is_visible = node in results or limit < math.inf
         leads_to_difference[node] = has_difference or (state[node] in DIVERGED and is_visible)
+
+
+def _is_given(graph: JointGraph, node: int, is_final: Sequence[bool]) -> bool:
+    """Return whether a pair is of what the runs were given, not of what an op left out computed.
+
+    Rows of floating numbers may have been chosen in another order, as boxes by a matching.
+    """
+    side = graph.sides[0]
+    dtype = str(side.flow.list_column("dtype")[int(side.classes[node])])
+    return not graph.parents[node] and (is_final[node] or is_discrete(dtype))
 
 
 def _find_gradients(graph: JointGraph) -> set[int]:
