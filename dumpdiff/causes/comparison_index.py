@@ -150,6 +150,18 @@ class ComparisonIndex:
             slot_tensors=slot_tensors,
         )
 
+    @cached_property
+    def weighted_calls(self) -> tuple[dict[str, dict[int, int]], ...]:
+        """Per side: kind -> input -> weight, of the forward calls that read one of each."""
+        calls_of_sides: tuple[dict[str, dict[int, int]], ...] = ({}, {})
+        for flow, kinds, calls_of_kinds in zip(self.flows, self.kinds, calls_of_sides, strict=True):
+            is_parameter = (flow.classes["parameter"] != "").to_numpy()
+            for op in np.flatnonzero(flow.flag_readers(is_parameter)).tolist():
+                call = find_weighted_call(flow, op)
+                if call is not None:
+                    calls_of_kinds.setdefault(kinds[op], {}).setdefault(*call)
+        return calls_of_sides
+
     def list_part_pairs(self, value_pair: ValuePair) -> list[ValuePair]:
         """Return a pair for each component of a fused tensor; none of a pair of single tensors."""
         group = value_pair.group
@@ -335,6 +347,16 @@ def list_op_inputs(flow: Flow, op: int) -> list[tuple[int, int]]:
         if value >= 0 and slot_kinds[row] != "output":
             inputs.append((value, row))
     return inputs
+
+
+def find_weighted_call(flow: Flow, op: int) -> tuple[int, int] | None:
+    """Return the input and the weight of a forward op that reads one of each; None for others."""
+    if flow.phases[op] != FORWARD or flow.is_module[op]:
+        return None
+    names, operands = flow.list_column("parameter"), flow.operands[op]
+    weights = [v for v in operands if names[v] and len(flow.shapes[v] or ()) > 1]
+    inputs = [value for value in operands if not names[value]]
+    return (inputs[0], weights[0]) if len(weights) == len(inputs) == 1 else None
 
 
 def find_whole_tensor(flow: Flow, value: int) -> int:

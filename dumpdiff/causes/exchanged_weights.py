@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ..model.trace import FORWARD
-from .comparison_index import ComparisonIndex
+from .comparison_index import ComparisonIndex, find_weighted_call
 
 
 def find_exchanged_weights(
@@ -40,46 +37,22 @@ def count_exchanged_calls(index: ComparisonIndex, side: int, name: str) -> int:
     has a weight of its own on this side, and so on: until the op's own input is reached.
     """
     own_op = index.ops_by_name[side].get(name, -1)
-    if own_op < 0:
+    call = find_weighted_call(index.flows[side], own_op) if own_op >= 0 else None
+    if call is None:
         return 0
     kind = index.kinds[side][own_op]
-    weights_of_inputs = _list_weighted_calls(index, side, side, kind)
+    weights_of_inputs = index.weighted_calls[side].get(kind, {})
+    partners = index.partners[1 - side]
     inputs_of_weights = {
-        weight: value for value, weight in _list_weighted_calls(index, 1 - side, side, kind).items()
+        partners.get(weight, -1): partners.get(value, -1)
+        for value, weight in index.weighted_calls[1 - side].get(kind, {}).items()
     }
-    calls = _list_weighted_calls(index, side, side, kind, [own_op])
-    if not calls:
-        return 0
-    ((first_input, weight),) = calls.items()
+    first_input, weight = call
     n_calls = 0
-    while weight in inputs_of_weights and n_calls < len(weights_of_inputs):
+    while weight >= 0 and weight in inputs_of_weights and n_calls < len(weights_of_inputs):
         n_calls += 1
         value = inputs_of_weights[weight]
         if value == first_input:
             return n_calls if n_calls > 1 else 0
         weight = weights_of_inputs.get(value, -1)
     return 0
-
-
-def _list_weighted_calls(
-    index: ComparisonIndex, side: int, naming_side: int, kind: str, ops: Sequence[int] = ()
-) -> dict[int, int]:
-    """Return input -> weight of the forward calls of a kind that read one of each.
-
-    Both are classes of ``naming_side``. All ops of the side are looked at if none is given.
-    """
-    flow = index.flows[side]
-    names = flow.list_column("parameter")
-    calls: dict[int, int] = {}
-    for op in ops or range(len(index.kinds[side])):
-        if index.kinds[side][op] != kind or flow.phases[op] != FORWARD or flow.is_module[op]:
-            continue
-        operands = flow.operands[op]
-        weights = [v for v in operands if names[v] and len(flow.shapes[v] or ()) > 1]
-        inputs = [value for value in operands if not names[value]]
-        if len(weights) == len(inputs) == 1:
-            named_values = [*inputs, *weights]
-            if side != naming_side:
-                named_values = [index.partners[side].get(value, -1) for value in named_values]
-            calls.setdefault(named_values[0], named_values[1])
-    return calls

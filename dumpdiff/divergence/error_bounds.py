@@ -207,16 +207,19 @@ def _bound_scores(graph: JointGraph, node: int, scores: int) -> float:
     it is a large one of that. The relative error of a probability is at most twice the absolute one
     of the scores: exp(x + d) / sum(exp(x + d)) has it above and below.
     """
-    side = graph.sides[1]
-    size = float(side.flow.sizes[int(side.classes[scores])])
-    largest_error = float(graph.comparison.pairs["tolerance"].iat[scores]) * math.sqrt(size)
-    largest_error *= float(side.rms[int(side.classes[scores])])
-    largest_error /= float(compute_extreme_factors(np.array([size]))[0])
-    value = int(side.classes[node])
-    high, rms = abs(float(side.flow.list_column("max")[value])), float(side.rms[value])
-    if side.kinds[side.find_producer(node)] in FILLING_KINDS:
-        return largest_error / high if high > 0 else 0.0
-    return 2 * largest_error * high / rms if rms > 0 and _have_equal_sums(graph, node) else 0.0
+    tolerance = float(graph.comparison.pairs["tolerance"].iat[scores])
+    bounds = [0.0]
+    for side in graph.sides:
+        before, value = int(side.classes[scores]), int(side.classes[node])
+        size = float(side.flow.sizes[before])
+        largest_error = tolerance * float(side.rms[before]) * math.sqrt(size)
+        largest_error /= float(compute_extreme_factors(np.array([size]))[0])
+        high, rms = abs(float(side.flow.list_column("max")[value])), float(side.rms[value])
+        if side.kinds[side.find_producer(node)] in FILLING_KINDS:
+            bounds.append(largest_error / high if high > 0 else 0.0)
+        elif rms > 0 and _have_equal_sums(graph, node):
+            bounds.append(2 * largest_error * high / rms)
+    return float(np.nanmax(bounds))
 
 
 def _iterate_masked(graph: JointGraph, is_chosen: Flags) -> Iterator[int]:
