@@ -268,8 +268,8 @@ class Matching:
     def count_kind_pairs(self, *, with_gradients: bool = True) -> Counter[tuple[str, str]]:
         """Count, over the pairs by value, how often two operator kinds produced the same value.
 
-        Without gradients, those of modules still count: the forward result of a module is produced
-        by an op inside it.
+        Without gradients, those of modules on both sides still count: the forward result of a
+        module is produced by an op inside it.
         """
         targets = np.array([t for t, name in self.evidence.items() if name == "value"], dtype=int)
         producers_t = self.target.producers[targets]
@@ -277,8 +277,9 @@ class Matching:
         is_counted = (producers_t >= 0) & (producers_r >= 0)
         if not with_gradients:
             is_gradient = (self.target.classes["phase"] == BACKWARD).to_numpy()[targets]
-            is_op = ~self.target.is_module[producers_t]
-            is_counted &= ~(is_gradient & is_op)
+            are_modules = self.target.is_module[producers_t]
+            are_modules &= self.reference.is_module[producers_r]
+            is_counted &= ~is_gradient | are_modules
         codes_t, names_t = self.kind_codes_t
         codes_r, names_r = self.kind_codes_r
         pair_codes = codes_t[producers_t[is_counted]] * len(names_r)

@@ -95,6 +95,18 @@ def test_gradients_teach_nothing_about_forward_ops_but_about_modules(trace):
     assert without_gradients["mfattention", "llamaattention"] == 4
 
 
+@pytest.mark.parametrize("with_gradients", [True, False])
+def test_what_pairs_teach_does_not_depend_on_the_direction(trace, with_gradients):
+    """Graph mode records the gradients of ops, PyTorch those of modules."""
+    traces = trace("ms_graph"), trace("v6.0_api_stack")
+    counts = []
+    for target, reference in (traces, traces[::-1]):
+        matching = start_matching(target, reference, 3e-6)
+        anchors.pair_by_value(matching)
+        counts.append(matching.count_kind_pairs(with_gradients=with_gradients))
+    assert counts[1] == {kinds[::-1]: count for kinds, count in counts[0].items()}
+
+
 def test_pairs_by_anything_else_teach_nothing(trace, matching):
     output = find_value(matching.target, LINEAR, "output.0")
     matching.pair(output, output, "structure", 0.9)
