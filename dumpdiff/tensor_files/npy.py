@@ -186,6 +186,11 @@ def resolve_inside(folder: Path, name: str) -> Path:
     return path
 
 
-@lru_cache(maxsize=_MAX_CACHED_FOLDERS)
 def _resolve_folder(folder: Path) -> Path:
+    """Return a folder with links resolved; a relative one is that of the present directory."""
+    return _resolve_absolute_folder(folder.absolute())
+
+
+@lru_cache(maxsize=_MAX_CACHED_FOLDERS)
+def _resolve_absolute_folder(folder: Path) -> Path:
     return folder.resolve()

@@ -121,3 +121,16 @@ def test_no_name_leaves_the_folder(tmp_path: Path, name: str):
     (tmp_path / "dump" / "link.npy").symlink_to(tmp_path / "secret.npy")
     with pytest.raises(DumpError, match="outside the dump folder"):
         npy.make_loader(tmp_path / "dump")(name)
+
+
+def test_a_relative_folder_is_that_of_the_present_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook goes from one run to the next; their dumps have equal names."""
+    for number in (1, 2):
+        folder = tmp_path / f"run{number}" / "dump"
+        folder.mkdir(parents=True)
+        np.save(folder / "x.npy", np.full(2, number))
+        monkeypatch.chdir(folder.parent)
+        path = npy.resolve_inside(Path("dump"), "x.npy")
+        np.testing.assert_array_equal(npy.open_array(path), [number, number])
