@@ -123,7 +123,6 @@ FAULTS: Mapping[str, Fault] = {
         "the second head reads detached states, an option that keeps its loss from the layers",
         "gradient-stopped",
         change_model(is_mtp_detached=True),
-        held_out=True,
         equivalents=("missing-term",),
     ),
     "beta_underived": Fault(
@@ -131,7 +130,6 @@ FAULTS: Mapping[str, Fault] = {
         "the sigmoid's derivative",
         "straight-through",
         change_model(is_beta_derived=False),
-        held_out=True,
         equivalents=("gradient-scaled", "missing-step"),
     ),
 }

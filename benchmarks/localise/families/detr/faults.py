@@ -99,7 +99,6 @@ FAULTS: Mapping[str, Fault] = {
         "their center",
         "loss-target",
         change_model(are_boxes_at_corners=True),
-        held_out=True,
         equivalents=("missing-term", "missing-step", "constant-offset", "input-source", "batch"),
     ),
     "states_queries": Fault(
@@ -107,7 +106,6 @@ FAULTS: Mapping[str, Fault] = {
         "zeros",
         "input-source",
         change_model(are_states_queries=True),
-        held_out=True,
         equivalents=(
             "hidden-state-reset",
             "zeroed",

@@ -128,7 +128,6 @@ FAULTS: Mapping[str, Fault] = {
         "gate-order",
         exchange_gates,
         lambda *_: [Anywhere("(?i)gate|order|block|exchang|swap|row")],
-        held_out=True,
         equivalents=("split-order", "weight-rows", "weight-swapped", "heads-permuted"),
     ),
     "mean_weighted": Fault(
@@ -137,7 +136,6 @@ FAULTS: Mapping[str, Fault] = {
         "loss-reduction",
         change_model(is_mean_weighted=True),
         lambda _, clean: [Ratio(BATCH / float(clean.batch()[5].sum()))],
-        held_out=True,
         equivalents=("constant-factor", "scale", "loss-weight", "pooling", "argument"),
     ),
 }

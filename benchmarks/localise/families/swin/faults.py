@@ -181,7 +181,6 @@ FAULTS: Mapping[str, Fault] = {
         "thirds",
         "split-order",
         _read_by_head,
-        held_out=True,
         equivalents=("weight-rows", "heads-permuted", "weight-swapped", "axes-swapped"),
     ),
     "windows_unmoved": Fault(
@@ -189,7 +188,6 @@ FAULTS: Mapping[str, Fault] = {
         "window is a piece of a row of the image",
         "axes-swapped",
         change_model(are_windows_moved=False),
-        held_out=True,
         equivalents=("missing-step", "split-order", "input-order", "input-source", "row-shift"),
     ),
 }

@@ -106,7 +106,6 @@ FAULTS: Mapping[str, Fault] = {
         "made zero, and all frames attend to them",
         "mask-missing",
         change_model(is_padding_hidden=False),
-        held_out=True,
         equivalents=("missing-step", "mask-kind", "argument"),
     ),
     "feature_gradient": Fault(
@@ -114,7 +113,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(feature_gradient=0.1),
         lambda faulty, clean: [Ratio(faulty.feature_gradient / clean.feature_gradient)],
-        held_out=True,
         equivalents=("constant-factor", "scale"),
     ),
 }

@@ -157,7 +157,6 @@ FAULTS: Mapping[str, Fault] = {
         "constant-factor",
         change_model(embedding_scale=HIDDEN**0.5),
         lambda faulty, clean: [Ratio(faulty.embedding_scale / clean.embedding_scale)],
-        held_out=True,
         equivalents=("scale", "missing-step", "argument"),
     ),
     "cross_causal": Fault(
@@ -166,7 +165,6 @@ FAULTS: Mapping[str, Fault] = {
         "cross-mask",
         change_model(is_cross_causal=True),
         lambda *_: [Anywhere("(?i)mask|causal|fill|hid")],
-        held_out=True,
         equivalents=("mask-kind", "mask-missing", "missing-step", "missing-term", "argument"),
     ),
 }
