@@ -13,6 +13,7 @@ from ..rulebook import Rules
 from . import anchors, mapping_evidence
 from .circles import separate_circles
 from .fused_groups import FusedGroup, find_fused_groups
+from .given_values import pair_given_values
 from .joint_dataflow import JointDataflow, join_dataflows
 from .lineage import pair_by_lineage
 from .losses import pair_mistakable_losses
@@ -141,6 +142,8 @@ def align_sides(target: PreparedSide, reference: PreparedSide, rules: Rules) -> 
     anchors.pair_by_last_value(matching)
     anchors.pair_twins(matching)
     anchors.pair_losses(matching)
+    if pair_given_values(matching):
+        pair_by_structure(matching)
     pair_idle_ops(matching)
     separate_partial_sums(matching)
     separate_circles(matching)

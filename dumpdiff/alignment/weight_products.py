@@ -48,6 +48,8 @@ def pair_weight_products(matching: Matching) -> bool:
     output_pairs, input_pairs = [], []
     for weight_t, product_t in products_t.items():
         product_r = products_r.get(int(matching.classes_t[weight_t]))
+        if product_r is not None and matching.classes_t[product_t.output] == product_r.output:
+            _pair_biases(matching, product_t, product_r)
         if product_r is None or not _have_paired_biases(matching, product_t, product_r):
             continue
         output_pairs.append((product_t.output, product_r.output))
@@ -77,6 +79,12 @@ def _flag_open_weights(matching: Matching) -> Flags:
     is_weight = np.zeros(len(is_open), dtype=bool)
     is_weight[reads.values[is_concerned[reads.rows]]] = True
     return is_weight & (flow.producers < 0)
+
+
+def _pair_biases(matching: Matching, product_t: WeightProduct, product_r: WeightProduct) -> None:
+    """Pair the biases of products with one result: a bias of one number has no other evidence."""
+    if min(product_t.bias, product_r.bias) >= 0:
+        matching.pair(product_t.bias, product_r.bias, "structure", confidence.REMAINING_INPUT)
 
 
 def _have_paired_biases(
@@ -116,10 +124,17 @@ def find_weight_products(
 
 
 def _read_product(flow: Flow, kinds: Sequence[str], op: int) -> WeightProduct | None:
-    """Return the product that an op computes, None if it is not that of an input with a weight."""
+    """Return the product that an op computes, None if it is not that of an input with a weight.
+
+    Without a recorded producer, the input is what alone has no parameter's name.
+    """
     producers, sizes = flow.list_column("producer"), flow.list_column("size")
     leaves = [value for value in flow.operands[op] if producers[value] < 0]
     computed_inputs = [value for value in flow.operands[op] if producers[value] >= 0]
+    if not computed_inputs:
+        names = flow.list_column("parameter")
+        computed_inputs = [value for value in leaves if not names[value]]
+        leaves = [value for value in leaves if names[value]]
     if len(computed_inputs) != 1 or len(flow.writes[op]) != 1 or len(leaves) not in (1, 2):
         return None
     weight = max(leaves, key=sizes.__getitem__)
@@ -132,7 +147,8 @@ def _read_product(flow: Flow, kinds: Sequence[str], op: int) -> WeightProduct | 
     if len(users) == len(adding_users) == 1:
         terms = [value for value in flow.operands[users[0]] if value != output]
         is_bias = len(terms) == 1 and producers[terms[0]] < 0
-        if is_bias and 1 < sizes[terms[0]] < sizes[output]:
+        least_size = min(2, flow.shapes[output][-1])  # a head of one number has a bias of one
+        if is_bias and least_size <= sizes[terms[0]] < sizes[output]:
             total = flow.writes[users[0]][0]
             return WeightProduct(weight, terms[0], computed_inputs[0], total)
     return WeightProduct(weight, -1, computed_inputs[0], output)

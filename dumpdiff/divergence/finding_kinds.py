@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ..graph.missing_edges import find_bridge
 from ..model.arrays import Ints
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff, is_floating
 from ..model.finding import Kind
+from ..rulebook import Rules
 from .joint_graph import JointGraph
 from .locations import Location, SideLocation
 from .model_constants import is_constant, is_immediate
@@ -17,21 +19,37 @@ COMPUTED_KINDS: frozenset[Kind] = frozenset({"introduced", "region", "missing"})
 _DTYPE_ROUNDOFFS = 8
 
 
-def classify_kind(graph: JointGraph, location: Location) -> Kind:
+def classify_kind(graph: JointGraph, location: Location, rules: Rules) -> Kind:
     """Return the kind of divergence at a location, see ``model.finding.Kind``."""
     if graph.comparison.pairs["nonfinite_mismatch"].iat[location.node] > 0:
         return "nonfinite"
     if location.target.is_graph_input and location.reference.is_graph_input:
-        if not _belongs_to_model(location):
+        if not _belongs_to_model(location, rules):
             return "input"
         alignment = graph.comparison.alignment
         kinds = (alignment.target_kinds, alignment.reference_kinds)
         return "constant" if is_constant(location, kinds) else "parameter"
+    if _is_given_to_one(location) and not _belongs_to_model(location, rules):
+        return "input"
     if find_coarser_dtype(graph, location):
         return "dtype"
     if count_missing_kinds(location):
         return "missing"
     return "region" if location.unpaired_nodes else "introduced"
+
+
+def is_read_late(kind: Kind, location: Location) -> bool:
+    """Return whether a given value is as early as what reads it first: a table, or a target.
+
+    What an op reads first, and labels, are what the run begins with.
+    """
+    is_target = kind == "input" and "input.0" not in location.reference.slots
+    return kind == "constant" or (is_target and _is_floating_input(location))
+
+
+def _is_floating_input(location: Location) -> bool:
+    reference = location.reference
+    return is_floating(str(reference.flow.list_column("dtype")[reference.value]))
 
 
 def count_missing_kinds(location: Location) -> Counter[str]:
@@ -59,21 +77,39 @@ def count_computing_kinds(side: SideLocation) -> Counter[str]:
     )
 
 
-def _belongs_to_model(location: Location) -> bool:
+def _is_given_to_one(location: Location) -> bool:
+    """Return whether one side was given the value, and the other did not visibly compute it."""
+    sides = (location.target, location.reference)
+    return any(side.is_graph_input for side in sides) and all(map(_may_be_given, sides))
+
+
+def _may_be_given(side: SideLocation) -> bool:
+    """Return whether nothing but the order of execution says what a value was computed from."""
+    if side.is_graph_input:
+        return True
+    if side.value < 0 or side.flow.producers[side.value] >= 0:
+        return False
+    bridge = find_bridge(side.flow, side.value)
+    return bridge is None or bridge.evidence == "order"
+
+
+def _belongs_to_model(location: Location, rules: Rules) -> bool:
     """Return whether a graph input belongs to the model and not to the batch.
 
     It does if it has a parameter's name, is a constant of the graph, or is floating and no op's
-    first input.
+    first input. What a loss reads is a target of the batch.
     """
     target, reference = location.target, location.reference
     if target.parameter or reference.parameter:
         return True
-    dtype = str(reference.flow.list_column("dtype")[reference.value])
-    if not is_floating(dtype):
+    if not _is_floating_input(location):
         return False
-    is_graph_constant = is_immediate(target) or is_immediate(reference)
-    is_first_input = "input.0" in reference.slots
-    return is_graph_constant or not is_first_input
+    if is_immediate(target) or is_immediate(reference):
+        return True
+    readers = {*target.kinds, *reference.kinds}
+    if any(rules.get_kind_class(kind) == "loss" for kind in readers):
+        return False
+    return "input.0" not in reference.slots
 
 
 def find_coarser_dtype(graph: JointGraph, location: Location) -> str:

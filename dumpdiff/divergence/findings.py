@@ -10,8 +10,9 @@ import numpy as np
 from ..model.finding import Finding, Kind
 from ..model.trace import FORWARD, PHASES
 from ..model.verdict import INTRODUCED, ISOLATED
+from ..rulebook import Rules
 from .finding_groups import group_locations
-from .finding_kinds import COMPUTED_KINDS, classify_kind
+from .finding_kinds import COMPUTED_KINDS, classify_kind, is_read_late
 from .finding_words import (
     compute_norm_ratio,
     describe_evidence,
@@ -40,6 +41,7 @@ _COPIED_METRICS = (
 def build_findings(
     graph: JointGraph,
     states: States,
+    rules: Rules,
     scopes_t: list[str],
     scopes_r: list[str],
     first_findings: tuple[Finding, ...] = (),
@@ -63,10 +65,11 @@ def build_findings(
     drafts = []
     for location in locations:
         is_isolated = pair_states[location.node] == ISOLATED
-        kind: Kind = "isolated" if is_isolated else classify_kind(graph, location)
+        kind: Kind = "isolated" if is_isolated else classify_kind(graph, location, rules)
         kind_rank = _ISOLATED_RANK if is_isolated else _KIND_RANKS.get(kind, _OTHER_KIND_RANK)
         nodes = [location.node]
-        if kind == "constant":  # it is as early as what reads it first
+        if is_read_late(kind, location):
+            kind_rank = _OTHER_KIND_RANK
             nodes = list(graph.children[location.node]) or nodes
         key = (kind_rank, PHASES.index(location.phase), min(position[node] for node in nodes))
         drafts.append((key, kind, location))

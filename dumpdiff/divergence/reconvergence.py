@@ -12,7 +12,8 @@ import numpy as np
 from ..alignment.confidence import GUESSES
 from ..comparison.metrics import compute_metrics
 from ..comparison.whole_tensors import load_pair
-from ..model.arrays import Flags, Ints
+from ..graph import Flow
+from ..model.arrays import Flags, Floats, Ints
 from ..model.trace import BACKWARD, FORWARD
 from ..model.verdict import AGREEING, INTRODUCED, ISOLATED, RECONVERGED
 from .ancestries import UNKNOWN
@@ -247,7 +248,9 @@ def _find_uncompared_gradients(
     """Return the nodes that may be the gradient of a parameter that found no partner.
 
     These are the gradients that a record names, and of the other side the results of that size that
-    nothing is computed from. They are ends that should have been compared.
+    nothing is computed from. They are ends that should have been compared. A gradient with the
+    numbers of another one that agrees was compared: the two biases of a recurrent layer have one
+    gradient, and the other side may have one bias.
     """
     alignment = graph.comparison.alignment
     n_pairs = len(graph.comparison.pairs)
@@ -262,6 +265,19 @@ def _find_uncompared_gradients(
             for node in range(n_pairs, graph.n_nodes)
             if classes[node] >= 0 and names[classes[node]]
         ]
+        compared_numbers = [
+            _read_numbers(flow, classes[node])
+            for node in (range(n_pairs) if named_nodes else ())
+            if names[classes[node]] and state[node] == AGREEING
+        ]
+        named_nodes = [
+            node
+            for node in named_nodes
+            if not any(
+                np.allclose(_read_numbers(flow, classes[node]), numbers, alignment.tolerance, 0)
+                for numbers in compared_numbers
+            )
+        ]
         missing_sizes = {sizes[node] for node in named_nodes}
         uncompared_nodes.update(named_nodes)
         for node in range(n_pairs, graph.n_nodes):
@@ -269,6 +285,12 @@ def _find_uncompared_gradients(
             if is_result and graph.phase[node] == BACKWARD and sizes[node] in missing_sizes:
                 uncompared_nodes.add(node)
     return {node for node in uncompared_nodes if state[node] in UNKNOWN}
+
+
+def _read_numbers(flow: Flow, value: int) -> Floats:
+    """Return the size, the extremes and the norm of a value."""
+    names = ("size", "max", "min", "norm")
+    return np.array([flow.list_column(name)[value] for name in names], dtype=float)
 
 
 def _find_returned_nodes(graph: JointGraph) -> dict[int, set[int]]:

@@ -103,7 +103,7 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
             or find_exchanged_products(comparison, rules, diverged_ops)
         ),
     )
-    findings = build_findings(graph, states, scopes_t, scopes_r, first_findings)
+    findings = build_findings(graph, states, rules, scopes_t, scopes_r, first_findings)
     findings = insert_gradient_scales(findings, graph, states)
     unrecorded_gradients = find_unrecorded_gradients(alignment)
     findings = insert_untrained_parameters(findings, alignment, unrecorded_gradients)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...model.arrays import AnyArray, Floats
+from ...model.arrays import AnyArray, Flags, Floats
 from ..fault_case import FaultCase
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
@@ -72,6 +72,64 @@ def suggest_scaled_batch(case: FaultCase) -> Iterator[Candidate]:
     )
 
 
+def suggest_changed_batch(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that a part of the inputs are other numbers, and the rest the same ones.
+
+    Padding that repeats the last number before it, or other columns, rows or elements.
+    """
+    faulty, faithful = case.faulty, case.faithful
+    if case.finding.kind != "input" or case.is_discrete or faulty.shape != faithful.shape:
+        return
+    is_changed = faulty != faithful
+    n_changed = int(is_changed.sum())
+    if not 0 < n_changed < faithful.size:
+        return
+    numbers = f"{n_changed} of {faithful.size} numbers"
+    for axis in range(faithful.ndim):
+        for values, others, is_faulty in ((faulty, faithful, True), (faithful, faulty, False)):
+            fill = others[is_changed]
+            if np.ptp(fill) == 0 and _flag_repeated(values, axis)[is_changed].all():
+                texts = [f"{fill[0]:g}", f"the number before along axis {axis}"]
+                own, other = texts[::-1] if is_faulty else texts
+                description = f"{numbers} of the input are {own}"
+                contrast = f"has {other} there"
+                yield Candidate(
+                    faulty, description, contrast, unchanged=faithful, cause="padding-mode"
+                )
+                return
+    verb = "differ"
+    if 2 * n_changed > faithful.size:  # the rows may be in another order
+        is_changed = ~np.isin(faulty, faithful)
+        n_changed = int(is_changed.sum())
+        if not n_changed:
+            return
+        verb = f"are not among the {case.faithful_side}'s"
+    places = _describe_places(is_changed)
+    if places or 2 * n_changed <= faithful.size:
+        text = f"another batch: {n_changed} of {faithful.size} numbers {verb}"
+        yield Candidate(faulty, f"{text}, {places}" if places else text, unchanged=faithful)
+
+
+def _flag_repeated(array: AnyArray, axis: int) -> Flags:
+    """Return for each element whether it equals the one before it along an axis."""
+    is_repeated = np.zeros(array.shape, dtype=bool)
+    moved, flags = np.moveaxis(array, axis, 0), np.moveaxis(is_repeated, axis, 0)
+    flags[1:] = moved[1:] == moved[:-1]
+    return is_repeated
+
+
+def _describe_places(is_changed: Flags) -> str:
+    """Return the indices of one axis that hold all changes, if they are neighbors; else ''."""
+    for axis in reversed(range(is_changed.ndim)):
+        others = tuple(other for other in range(is_changed.ndim) if other != axis)
+        indices = np.flatnonzero(is_changed.any(axis=others))
+        if len(indices) < is_changed.shape[axis] and np.ptp(indices) == len(indices) - 1:
+            first, last = indices[0], indices[-1]
+            places = f"{first}" if first == last else f"{first} to {last}"
+            return f"all at {places} of {is_changed.shape[axis]} along axis {axis}"
+    return ""
+
+
 def _format_factor(factor: float) -> str:
     """Return a factor, a quotient with a whole number if it is one: 1/255."""
     whole = round(1 / factor) if factor else 0
@@ -90,4 +148,5 @@ def _is_counting(numbers: AnyArray) -> bool:
 HYPOTHESES = (
     Hypothesis("batch", suggest_other_batch),
     Hypothesis("batch", suggest_scaled_batch),
+    Hypothesis("batch", suggest_changed_batch),
 )

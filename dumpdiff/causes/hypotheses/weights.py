@@ -449,6 +449,8 @@ def _make_permutation_candidate(
             description, cause = f"gates in the order {gates}", "gate-order"
         elif _joins_in_other_order(case, order) or _joins_operands(case, order, axis):
             description, cause = f"the two parts joined along axis {axis} exchanged", _EXCHANGED
+        elif axis_name == "columns" and case.is_source and _describe_exchanged_parts(case, order):
+            description, cause = _describe_exchanged_parts(case, order), _EXCHANGED
         elif case.is_forward_value and _is_reversal(order):
             description, cause = f"{axis_name} in reverse order", "scan-direction"
         elif case.is_forward_value and not _is_of_heads(case):
@@ -493,6 +495,19 @@ def _joins_in_other_order(case: FaultCase, order: Ints) -> bool:
 def _is_reversal(order: Ints) -> bool:
     """Return whether an order runs from the end; of two rows, an exchange is likelier."""
     return len(order) > 2 and np.array_equal(order, np.arange(len(order))[::-1])
+
+
+def _describe_exchanged_parts(case: FaultCase, order: Ints) -> str:
+    """Return which neighboring parts of a weight's input are exchanged; '' if none are.
+
+    All other columns keep their places. Single columns are no parts, and heads are not exchanged.
+    """
+    first, last = np.flatnonzero(order != np.arange(len(order)))[[0, -1]]
+    second = order[first]
+    is_exchange = find_block_length(order) > 1 and is_rotation(order[first : last + 1] - first)
+    if not is_exchange or _is_of_heads(case):
+        return ""
+    return f"columns {first} to {second - 1} and {second} to {last} of its input exchanged"
 
 
 def _joins_operands(case: FaultCase, order: Ints, axis: int) -> bool:

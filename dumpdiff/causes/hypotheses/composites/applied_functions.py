@@ -57,12 +57,14 @@ def _name_function(function: str) -> str:
 def _find_limits(output: AnyArray, array: AnyArray) -> str:
     """Return the limits to which an array is clamped, '' if the output is not the clamped array.
 
-    A limit that no element reaches is none.
+    A limit that no element reaches is none, and a constant is no clamped array.
     """
     if array.size != output.size or array.size < _MIN_ELEMENTS:
         return ""
     flat, other = output.reshape(-1), array.reshape(-1)
     low, high = float(flat.min()), float(flat.max())
+    if low == high:
+        return ""
     is_equal = compute_residual(np.clip(other, low, high), flat) <= _RECOMPUTED_DISTANCE
     cuts_low, cuts_high = bool(other.min() < low), bool(other.max() > high)
     counts = [np.sum(flat == limit) for limit, cuts in ((low, cuts_low), (high, cuts_high)) if cuts]

@@ -182,6 +182,8 @@ def _describe_numbers(kinds: set[str], item: StepInput, other: AnyArray) -> tupl
     noun = "labels" if kinds & _LOSS_KINDS else "indices"
     if _is_mask(item):
         return _describe_mask(kinds, item.array, other)
+    if kinds == {"ctc_loss"} and item.array.ndim == 1:
+        return _describe_lengths(item.array, other)
     relation = _find_relation(item.array, other)
     if relation and noun == "labels":
         return "label-shift", f"labels {relation}", ""
@@ -196,6 +198,16 @@ def _describe_numbers(kinds: set[str], item: StepInput, other: AnyArray) -> tupl
     cause = "loss-target" if noun == "labels" else "input-source"
     readers = ", ".join(sorted(kinds))
     return cause, f"other {noun} ({readers})", f"reads {item.name}"
+
+
+def _describe_lengths(lengths: AnyArray, others: AnyArray) -> tuple[str, str, str]:
+    """Return (cause, description, contrast) of other numbers of steps or labels that count."""
+    is_all = any(len(array) > 1 and np.ptp(array) == 0 for array in (lengths, others))
+    listed, other_listed = (
+        format_first_numbers(array.tolist(), _N_LISTED) for array in (lengths, others)
+    )
+    cause = "mask-missing" if is_all else "input-source"
+    return cause, f"sequences of lengths {other_listed}", f"takes {listed}"
 
 
 def _describe_mask(kinds: set[str], array: AnyArray, other: AnyArray) -> tuple[str, str, str]:

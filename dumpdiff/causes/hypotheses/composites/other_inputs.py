@@ -159,6 +159,9 @@ def describe_replacement(
     """Return (cause, description, contrast) of a step that reads another value."""
     _, array = source
     step = region.steps[number]
+    if step_input.array.size > 1 and np.ptp(step_input.array) == 0:  # a constant shows no origin
+        text = f"{step.name} ({step.kind}) of {source[0]}"
+        return "input-source", text, f"reads {step_input.array.flat[0]:g} in all places"
     left_out = describe_function(step_input, source)
     if left_out is not None:
         return left_out

@@ -1,0 +1,65 @@
+"""Pairs of given values, parts of the batch, that are read beside values which are paired.
+
+Where two batches differ, no number shows the partner, and a loss may be one op on one side and
+several on the other. But both sides read it together with a value that they have in common.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..graph import Flow
+from ..graph.missing_edges import is_graph_input
+from ..model.arrays import Ints
+from ..model.trace import FORWARD
+from . import confidence
+from .matches import Matching
+
+#: (target class of the value beside it, shape of the given value)
+_Place = tuple[int, tuple[int, ...]]
+
+
+def pair_given_values(matching: Matching) -> bool:
+    """Pair given values of one shape, if alone of it both are read beside the partners of a pair.
+
+    Returns whether any pair was added. Parameters, constants and numbers are left out.
+    """
+    own_classes = np.arange(len(matching.classes_t))
+    targets_t = np.where(matching.classes_t < 0, -1, own_classes)
+    places_t = _index_places(matching.target, targets_t)
+    places_r = _index_places(matching.reference, matching.classes_r)
+    pairs = []
+    for place, values_t in places_t.items():
+        values_r = places_r.get(place, set())
+        if len(values_t) == 1 and len(values_r) == 1:
+            pairs.append((*values_t, *values_r))
+    progress = False
+    for t, r in matching.sort_pairs(pairs):
+        progress |= matching.pair(t, r, "structure", confidence.REMAINING_INPUT)
+    return progress
+
+
+def _index_places(flow: Flow, targets: Ints) -> Mapping[_Place, set[int]]:
+    """Return place -> given values without a partner; ``targets``: each class as the target's."""
+    places: defaultdict[_Place, set[int]] = defaultdict(set)
+    is_open = (targets < 0) & (flow.producers < 0) & (flow.sizes > 1)
+    is_open &= np.asarray(flow.list_column("parameter"), dtype=object) == ""
+    levels = flow.levels
+    for op in np.flatnonzero(flow.flag_readers(is_open)).tolist():
+        if flow.phases[op] != FORWARD or levels[op] != "op":
+            continue
+        values = flow.reads[op]
+        for value in values:
+            if is_open[value] and is_graph_input(flow, value) and not _is_constant(flow, value):
+                for other in values:
+                    if targets[other] >= 0:
+                        places[int(targets[other]), flow.shapes[value]].add(value)
+    return places
+
+
+def _is_constant(flow: Flow, value: int) -> bool:
+    tensor = int(flow.list_column("tensor")[value])
+    return bool(flow.tensors["constant"].iat[tensor])
