@@ -1,4 +1,4 @@
-"""Pairs of given values, parts of the batch, that are read beside values which are paired.
+"""Pairs of given floating values, parts of the batch, that are read beside values which are paired.
 
 Where two batches differ, no number shows the partner, and a loss may be one op on one side and
 several on the other. But both sides read it together with a value that they have in common.
@@ -14,7 +14,8 @@ import numpy as np
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
 from ..model.arrays import Ints
-from ..model.trace import FORWARD
+from ..model.dtypes import is_floating
+from ..model.trace import FORWARD, flag_words
 from . import confidence
 from .matches import Matching
 
@@ -25,7 +26,8 @@ _Place = tuple[int, tuple[int, ...]]
 def pair_given_values(matching: Matching) -> bool:
     """Pair given values of one shape, if alone of it both are read beside the partners of a pair.
 
-    Returns whether any pair was added. Parameters, constants and numbers are left out.
+    Returns whether any pair was added. Parameters, constants, single numbers, whole numbers and
+    masks are left out.
     """
     own_classes = np.arange(len(matching.classes_t))
     targets_t = np.where(matching.classes_t < 0, -1, own_classes)
@@ -46,6 +48,7 @@ def _index_places(flow: Flow, targets: Ints) -> Mapping[_Place, set[int]]:
     """Return place -> given values without a partner; ``targets``: each class as the target's."""
     places: defaultdict[_Place, set[int]] = defaultdict(set)
     is_open = (targets < 0) & (flow.producers < 0) & (flow.sizes > 1)
+    is_open &= flag_words(flow.classes["dtype"], is_floating)
     is_open &= np.asarray(flow.list_column("parameter"), dtype=object) == ""
     levels = flow.levels
     for op in np.flatnonzero(flow.flag_readers(is_open)).tolist():

@@ -10,7 +10,7 @@ missing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,7 +48,7 @@ def pair_weight_products(matching: Matching) -> bool:
     output_pairs, input_pairs = [], []
     for weight_t, product_t in products_t.items():
         product_r = products_r.get(int(matching.classes_t[weight_t]))
-        if product_r is not None and matching.classes_t[product_t.output] == product_r.output:
+        if product_r is not None:
             _pair_biases(matching, product_t, product_r)
         if product_r is None or not _have_paired_biases(matching, product_t, product_r):
             continue
@@ -82,9 +82,13 @@ def _flag_open_weights(matching: Matching) -> Flags:
 
 
 def _pair_biases(matching: Matching, product_t: WeightProduct, product_r: WeightProduct) -> None:
-    """Pair the biases of products with one result: a bias of one number has no other evidence."""
-    if min(product_t.bias, product_r.bias) >= 0:
-        matching.pair(product_t.bias, product_r.bias, "structure", confidence.REMAINING_INPUT)
+    """Pair biases of equal numbers, or of one result: one number is no evidence by itself."""
+    t, r = product_t.bias, product_r.bias
+    if min(t, r) < 0:
+        return
+    has_one_result = matching.classes_t[product_t.output] == product_r.output
+    if has_one_result or matching.compute_distance(t, r) <= matching.tolerance:
+        matching.pair(t, r, "structure", confidence.REMAINING_INPUT)
 
 
 def _have_paired_biases(
@@ -104,6 +108,7 @@ def find_weight_products(
     """
     products: dict[int, WeightProduct] = {}
     ambiguous_weights = set()
+    names = flow.list_column("parameter")
     is_searched = flow.flag_phase(FORWARD)
     if is_weight is not None:
         is_searched = is_searched & flow.flag_readers(is_weight)
@@ -113,8 +118,12 @@ def find_weight_products(
         product = _read_product(flow, kinds, op)
         if product is None:
             continue
-        # the record of a module call around the op reads and writes the same values
-        if products.setdefault(product.weight, product) != product:
+        # the record of a module call around the op reads and writes the same values; a bias of one
+        # number is known by its name only
+        first = products.setdefault(product.weight, product)
+        if min(first.bias, product.bias) >= 0 and names[first.bias] == names[product.bias] != "":
+            product = replace(product, bias=first.bias)
+        if product != first:
             ambiguous_weights.add(product.weight)
     return {
         weight: product

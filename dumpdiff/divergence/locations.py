@@ -223,7 +223,7 @@ def build_location(
     sides = []
     omitting_module = ""
     computing_ops = [
-        _list_ops(own, states, node, unpaired_nodes, parts[side])
+        _list_ops(own, states, node, unpaired_nodes, parts[side], graph.children[node])
         for side, own in enumerate(graph.sides)
     ]
     lost_ops = [
@@ -307,6 +307,7 @@ def _list_ops(
     node: int,
     unpaired_nodes: tuple[int, ...],
     parts: tuple[int, ...],
+    node_children: Sequence[int],
 ) -> list[int]:
     """Return the ops of one side that produced a node and the unpaired nodes before it.
 
@@ -324,6 +325,7 @@ def _list_ops(
     for value in own_values:
         if flow.producers[value] < 0:
             ops.update(_list_first_consumers(flow, value))
+            ops.update(_find_reader_of_part(side, node_children, value))
     for value in values:
         if flow.producers[value] < 0:
             first_consumers = flow.consumers[value][:1]
@@ -337,6 +339,23 @@ def _list_ops(
         if flow.producers[value] < 0 and has_missing_producer(flow, value):
             ops |= list_ops_of_parts(side, states, value)
     return sorted(ops)
+
+
+def _find_reader_of_part(side: GraphSide, children: Sequence[int], value: int) -> Sequence[int]:
+    """Return the first op that reads what an op without a record cut out of a value.
+
+    Nothing if an op reads the value itself before that. Rows that are looked up of positions are
+    such a part.
+    """
+    flow = side.flow
+    parts = [int(side.classes[child]) for child in children]
+    readers = [
+        flow.consumers[part][0]
+        for part in parts
+        if part >= 0 and flow.producers[part] < 0 and flow.consumers[part]
+    ]
+    first_consumer = min(flow.consumers[value], default=-1)
+    return [min(readers)] if readers and min(readers) < first_consumer else []
 
 
 def _list_first_consumers(flow: Flow, value: int) -> Sequence[int]:

@@ -29,6 +29,7 @@ from . import (
     rotary,
     routing,
     row_selection,
+    sums_before_steps,
     wave_tables,
     weights,
     whole_attention,
@@ -63,6 +64,7 @@ HYPOTHESES = (
     *derivatives.HYPOTHESES,
     *gradient_masks.HYPOTHESES,
     *gradients.HYPOTHESES,
+    *sums_before_steps.HYPOTHESES,
     *recurrence.HYPOTHESES,
     *precision.HYPOTHESES,
 )

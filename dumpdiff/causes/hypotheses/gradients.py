@@ -24,7 +24,7 @@ _MAX_PRODUCT_OPERANDS = 40
 _MAX_VECTOR_OPERANDS = 16
 _MAX_DIFFERENCE_OPERANDS = 16
 #: Gradients of which a sum is searched, addends that differ together, and solutions that are tried.
-_MAX_SUM_OPERANDS, _MAX_ADDENDS, _MAX_SOLUTIONS = 24, 3, 3
+MAX_SUM_OPERANDS, _MAX_ADDENDS, _MAX_SOLUTIONS = 24, 3, 3
 #: Fewest elements of such a sum: three of 24 gradients explain fewer by chance.
 _MIN_SUM_ELEMENTS = 16
 #: Squared share of the difference that a solution may leave, before it is checked, and the least
@@ -202,9 +202,23 @@ def suggest_other_sum(case: FaultCase) -> Iterator[Candidate]:
     if case.phase != BACKWARD or case.faithful.size < _MIN_SUM_ELEMENTS:
         return
     addends = list_sum_addends(case)
-    if not addends:
+    solutions = find_sums((case.faulty - case.faithful).reshape(-1), addends)
+    if solutions and is_derivative(case):
         return
-    difference = (case.faulty - case.faithful).reshape(-1)
+    for own_addends, coefficient in solutions[:_MAX_SOLUTIONS]:
+        yield _describe_sum(case, own_addends, coefficient)
+
+
+def find_sums(
+    difference: Floats, addends: Sequence[Addend]
+) -> list[tuple[tuple[Addend, ...], float]]:
+    """Return (addends, coefficient) of the sums of fewest addends that are a difference.
+
+    Arrays have as many elements as the difference. A missing gradient, with the coefficient -1, is
+    a likelier fault than the opposite of another one, added twice.
+    """
+    if not addends:
+        return []
     matrix = np.stack([addend.array.reshape(-1) for addend in addends])
     products, projections = matrix @ matrix.T, matrix @ difference
     energy = float(difference @ difference)
@@ -216,14 +230,13 @@ def suggest_other_sum(case: FaultCase) -> Iterator[Candidate]:
             rest = energy - coefficient * float(projections[rows].sum())
             if rest <= _MAX_REST * energy and abs(coefficient) > _MIN_COEFFICIENT:
                 solutions.append((rest, numbers, coefficient))
-        if solutions and is_derivative(case):
-            return
-        # a missing gradient is a likelier fault than the opposite of another one, added twice
         solutions.sort(key=lambda solution: (abs(1 + solution[2]) >= _ZERO_FACTOR, solution))
-        for _, numbers, coefficient in solutions[:_MAX_SOLUTIONS]:
-            yield _describe_sum(case, [addends[number] for number in numbers], coefficient)
         if solutions:
-            return
+            return [
+                (tuple(addends[number] for number in numbers), coefficient)
+                for _, numbers, coefficient in solutions
+            ]
+    return []
 
 
 def _describe_sum(case: FaultCase, addends: Sequence[Addend], coefficient: float) -> Candidate:
@@ -258,7 +271,7 @@ def list_sum_addends(case: FaultCase) -> list[Addend]:
         is_known = any(np.array_equal(array, addend.array) for addend in addends)
         if np.any(array) and not is_known:
             addends.append(Addend(operand.name, array))
-        if len(addends) == _MAX_SUM_OPERANDS:
+        if len(addends) == MAX_SUM_OPERANDS:
             break
     return addends
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +17,8 @@ _SHIFTS = (1, -1, 2, -2)
 _MIN_POSITIONS = 3
 #: Tokens that a sentence lists.
 _N_LISTED = 4
+#: Parts of a value that joins the states of both directions of a recurrent layer.
+_N_DIRECTIONS = 2
 _COMPUTED_FINDINGS = ("introduced", "region")
 
 
@@ -165,18 +167,30 @@ def suggest_other_tokens(case: FaultCase) -> Iterator[Candidate]:
         is_sequences = len(operand.shape) == 3 and operand.shape[::2] == (n_sequences, width)
         if not is_sequences or not operand.is_floating or operand.shape[1] < 2:
             continue
-        tokens = [_find_tokens(operand.array, rows) for rows in (case.faulty, case.faithful)]
-        if np.array_equal(tokens[0], tokens[1]):
-            continue
-        predicted, unchanged = (operand.array[np.arange(n_sequences), each] for each in tokens)
-        (description, _), (_, contrast) = (_describe_tokens(each, operand.name) for each in tokens)
-        yield Candidate(
-            predicted,
-            description,
-            contrast,
-            unchanged=unchanged,
-            cause="pooling",
-        )
+        for n_parts in (1, _N_DIRECTIONS):  # of both directions of a recurrent layer
+            if width % n_parts:
+                continue
+            wholes = np.split(operand.array, n_parts, axis=-1)
+            tokens = [
+                [
+                    _find_tokens(whole, part)
+                    for whole, part in zip(wholes, np.split(rows, n_parts, axis=-1), strict=True)
+                ]
+                for rows in (case.faulty, case.faithful)
+            ]
+            if np.array_equal(tokens[0], tokens[1]):
+                continue
+            predicted, unchanged = (_take_tokens(wholes, each) for each in tokens)
+            texts = [_describe_tokens(each, operand.name) for each in tokens]
+            (description, _), (_, contrast) = texts
+            yield Candidate(predicted, description, contrast, unchanged=unchanged, cause="pooling")
+
+
+def _take_tokens(wholes: Sequence[AnyArray], tokens: Sequence[Ints]) -> AnyArray:
+    """Return one token of each sequence, joined of parts that may be of other tokens."""
+    rows = np.arange(len(wholes[0]))
+    parts = [whole[rows, each] for whole, each in zip(wholes, tokens, strict=True)]
+    return np.concatenate(parts, axis=-1)
 
 
 def _find_tokens(sequences: AnyArray, rows: AnyArray) -> Ints:
@@ -186,12 +200,19 @@ def _find_tokens(sequences: AnyArray, rows: AnyArray) -> Ints:
     return nearest
 
 
-def _describe_tokens(tokens: Ints, name: str) -> tuple[str, str]:
-    """Return (description, contrast) of one token of each sequence."""
-    if (tokens == tokens[0]).all():
-        return f"token {tokens[0]} for each sequence of {name}", f"takes token {tokens[0]}"
-    numbers = format_first_numbers(tokens.tolist(), _N_LISTED)
-    return f"tokens {numbers} for the sequences of {name}", f"takes tokens {numbers}"
+def _describe_tokens(tokens: Sequence[Ints], name: str) -> tuple[str, str]:
+    """Return (description, contrast) of one token of each sequence; of several parts, of each."""
+    lists = []
+    for each in tokens:
+        is_one = (each == each[0]).all()
+        numbers = format_first_numbers(each.tolist(), _N_LISTED)
+        lists.append(f"token {each[0]}" if is_one else f"tokens {numbers}")
+    if len(lists) == 1 and lists[0].startswith("token "):
+        return f"{lists[0]} for each sequence of {name}", f"takes {lists[0]}"
+    text = lists[0]
+    if len(lists) > 1:
+        text = " and ".join(f"{each} in part {n}" for n, each in enumerate(lists, 1))
+    return f"{text} for the sequences of {name}", f"takes {text}"
 
 
 HYPOTHESES = (

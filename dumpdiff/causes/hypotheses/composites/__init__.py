@@ -56,6 +56,7 @@ from .surplus_steps import (
     list_unnamed_surplus_steps,
 )
 from .triangles import list_other_triangles
+from .unrecorded_masks import list_unrecorded_masks
 from .variants import list_padding_modes, list_variants
 from .windows import list_shifted_windows
 from .written_norms import list_written_norms
@@ -91,6 +92,7 @@ HYPOTHESES = (
     Hypothesis("loss-reduction", make_search(list_other_denominators)),
     Hypothesis("softmax-axis", make_search(list_softmax_axes)),
     Hypothesis("mask-kind", make_search(list_late_masks)),
+    Hypothesis("mask-missing", make_search(list_unrecorded_masks)),
     Hypothesis("mask-shifted", make_search(list_other_triangles)),
     Hypothesis("loss-target", make_search(list_other_targets)),
     Hypothesis("label-shift", make_search(list_other_numbers)),

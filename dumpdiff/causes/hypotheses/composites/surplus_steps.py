@@ -100,27 +100,31 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
 
 
 def list_repeated_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
-    """Leave out all activations of a kind that only the faithful side has."""
+    """Leave out all activations of a kind, or all products with one value, of the faithful side."""
     if case.phase != FORWARD:
         return
-    numbers_of_kinds: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    positions_of_steps: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for number in _find_surplus_steps(case, region):
         step = region.steps[number]
-        positions = [
-            position
-            for position, item in list_floating_inputs(step)
-            if item.array.shape == step.output.shape
+        inputs = list_floating_inputs(step)
+        kept = [
+            (position, item) for position, item in inputs if item.array.shape == step.output.shape
         ]
-        if step.kind in ACTIVATION_KINDS and len(positions) == 1:
-            numbers_of_kinds[step.kind][number] = positions[0]
-    for kind, positions_of_steps in numbers_of_kinds.items():
-        if len(positions_of_steps) > 1:
+        if step.kind in ACTIVATION_KINDS and len(kept) == 1:
+            positions_of_steps[step.kind][number] = kept[0][0]
+        if step.kind in _SCALING_KINDS and len(inputs) == 2:
+            for position, item in kept:
+                (other,) = (own.name for _, own in inputs if own is not item)
+                positions_of_steps[f"{step.kind} by {other}"][number] = position
+    for text, positions in positions_of_steps.items():
+        if len(positions) > 1:
+            first = min(positions)
             yield Change(
-                min(positions_of_steps),
-                region.steps[min(positions_of_steps)].output,
+                first,
+                region.steps[first].output,
                 "missing-step",
-                f"without {kind} at all {len(positions_of_steps)} places",
-                predicted=region.bypass(positions_of_steps).unchanged,
+                f"without {text} at all {len(positions)} places",
+                predicted=region.bypass(positions).unchanged,
             )
 
 
