@@ -37,7 +37,7 @@ def pair_given_values(matching: Matching) -> bool:
     for place, values_t in places_t.items():
         values_r = places_r.get(place, set())
         if len(values_t) == 1 and len(values_r) == 1:
-            pairs.append((*values_t, *values_r))
+            pairs.append((next(iter(values_t)), next(iter(values_r))))
     progress = False
     for t, r in matching.sort_pairs(pairs):
         progress |= matching.pair(t, r, "structure", confidence.REMAINING_INPUT)
@@ -57,9 +57,10 @@ def _index_places(flow: Flow, targets: Ints) -> Mapping[_Place, set[int]]:
         values = flow.reads[op]
         for value in values:
             if is_open[value] and is_graph_input(flow, value) and not _is_constant(flow, value):
+                shape = flow.shapes[value] or ()
                 for other in values:
                     if targets[other] >= 0:
-                        places[int(targets[other]), flow.shapes[value]].add(value)
+                        places[int(targets[other]), shape].add(value)
     return places
 
 

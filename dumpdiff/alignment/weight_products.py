@@ -156,7 +156,8 @@ def _read_product(flow: Flow, kinds: Sequence[str], op: int) -> WeightProduct | 
     if len(users) == len(adding_users) == 1:
         terms = [value for value in flow.operands[users[0]] if value != output]
         is_bias = len(terms) == 1 and producers[terms[0]] < 0
-        least_size = min(2, flow.shapes[output][-1])  # a head of one number has a bias of one
+        shape = flow.shapes[output]
+        least_size = min(2, shape[-1] if shape else 2)  # a head of one number has a bias of one
         if is_bias and least_size <= sizes[terms[0]] < sizes[output]:
             total = flow.writes[users[0]][0]
             return WeightProduct(weight, terms[0], computed_inputs[0], total)

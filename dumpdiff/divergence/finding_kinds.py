@@ -23,14 +23,12 @@ def classify_kind(graph: JointGraph, location: Location, rules: Rules) -> Kind:
     """Return the kind of divergence at a location, see ``model.finding.Kind``."""
     if graph.comparison.pairs["nonfinite_mismatch"].iat[location.node] > 0:
         return "nonfinite"
+    if _is_given_to_one(location) and not _belongs_to_model(location, rules):
+        return "input"
     if location.target.is_graph_input and location.reference.is_graph_input:
-        if not _belongs_to_model(location, rules):
-            return "input"
         alignment = graph.comparison.alignment
         kinds = (alignment.target_kinds, alignment.reference_kinds)
         return "constant" if is_constant(location, kinds) else "parameter"
-    if _is_given_to_one(location) and not _belongs_to_model(location, rules):
-        return "input"
     if find_coarser_dtype(graph, location):
         return "dtype"
     if count_missing_kinds(location):

@@ -49,9 +49,27 @@ def test_outputs_and_inputs_are_paired_whatever_their_values(trace):
     (product_r,) = candidates_r
     assert not pair_weight_products(matching)  # no weights are paired yet
     matching.pair(product_t.weight, product_r.weight, "parameter", 0.9)
-    assert not pair_weight_products(matching)  # the biases are not
-    matching.pair(product_t.bias, product_r.bias, "parameter", 0.9)
     assert pair_weight_products(matching)
+    assert matching.classes_t[product_t.bias] == product_r.bias  # of equal numbers
     assert matching.classes_t[product_t.output] == product_r.output
     assert matching.classes_t[product_t.input] == product_r.input
     assert np.count_nonzero(matching.classes_t >= 0) == 4
+
+
+def test_biases_of_other_numbers_are_paired_if_the_results_are(trace):
+    matching = start_matching(trace("ms_gpt2"), trace("pt_gpt2"))
+    products_t = find_weight_products(matching.target, matching.kinds_t)
+    products_r = find_weight_products(matching.reference, matching.kinds_r)
+    product_t = next(product for product in products_t.values() if product.bias >= 0)
+    product_r = next(
+        product
+        for product in products_r.values()
+        if product.bias >= 0
+        and matching.can_pair(product_t.weight, product.weight)
+        and matching.compute_distance(product_t.bias, product.bias) > 1e-2
+    )
+    matching.pair(product_t.weight, product_r.weight, "parameter", 0.9)
+    assert not pair_weight_products(matching)
+    matching.pair(product_t.output, product_r.output, "value", 0.9)
+    pair_weight_products(matching)
+    assert matching.classes_t[product_t.bias] == product_r.bias

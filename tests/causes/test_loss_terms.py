@@ -187,3 +187,38 @@ def test_shifted_labels_may_leave_out_the_ends_of_sequences(shift: int, end: int
         "label-shift",
         f"labels shifted by {shift}; the reference has labels shifted by 0",
     )
+
+
+def test_what_both_sides_of_a_loss_are_divided_by_is_missing() -> None:
+    energies, labels = RNG.standard_normal(6), RNG.standard_normal(6)
+    is_atom = (np.arange(8) < RNG.integers(2, 8, 6)[:, None]).astype(float)
+    region = make_region([
+        ("sum", [("is_atom", is_atom)]),
+        ("div", [("energies", energies), ("0", 0)]),
+        ("div", [("labels", labels), ("0", 0)]),
+        ("mse_loss", [("1", 0), ("2", 0)]),
+    ], {0: (6,), 3: ()})  # fmt: skip
+    faulty = np.asarray(np.mean((energies - labels) ** 2))
+    case = make_fault_case(faulty, region.steps[-1].output, {}, scope="loss")
+    case = replace(case, load_region=lambda: region, kinds=("sum", "div", "mse_loss"))
+    (cause, *_) = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes
+    assert cause.name == "missing-step"
+    assert "without div by sum_0 at all 2 places" in cause.text
+
+
+def test_lengths_of_all_sequences_count_the_padding() -> None:
+    logits = RNG.standard_normal((9, 3, 5))
+    labels = RNG.integers(1, 5, (3, 3))
+    lengths, counts = np.array([9, 7, 6]), np.array([3, 2, 2])
+    call = [("scores", log_softmax(logits)), ("labels", labels)]
+    regions = [
+        make_region([("ctc_loss", [*call, ("steps", steps), ("counts", counts)])], {0: ()})
+        for steps in (lengths, np.full(3, 9))
+    ]
+    faithful, faulty = (region.steps[-1].output for region in regions)
+    case = make_fault_case(faulty, faithful, {}, scope="loss")
+    (all_steps,) = make_operands({"all": np.full(3, 9)})
+    case = replace(case, load_region=lambda: regions[0], faulty_operands=(all_steps,))
+    (cause, *_) = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes
+    assert cause.name == "mask-missing"
+    assert "sequences of lengths [9 9 9]; the reference takes [9 7 6]" in cause.text

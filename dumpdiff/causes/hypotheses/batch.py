@@ -82,7 +82,7 @@ def suggest_changed_batch(case: FaultCase) -> Iterator[Candidate]:
         return
     is_changed = faulty != faithful
     n_changed = int(is_changed.sum())
-    if not 0 < n_changed < faithful.size:
+    if not n_changed:
         return
     numbers = f"{n_changed} of {faithful.size} numbers"
     for axis in range(faithful.ndim):

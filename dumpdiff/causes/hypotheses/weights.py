@@ -439,31 +439,41 @@ def _make_permutation_candidate(
         n_moved = int((order != np.arange(len(order))).sum())
         description, cause = f"{n_moved} of {len(order)} rows in another order", "weight-rows"
     else:
-        block = find_block_length(order)
-        parameters = {"block": float(block)}
-        if block > 1:
-            description = f"{description}, in blocks of {block}"
-        kinds = case.consumer_kinds | set(case.kinds)
-        if kinds & _CELL_KINDS and len(order) // block in _GATE_COUNTS:
-            gates = (order[::block] // block).tolist()
-            description, cause = f"gates in the order {gates}", "gate-order"
-        elif _joins_in_other_order(case, order) or _joins_operands(case, order, axis):
-            description, cause = f"the two parts joined along axis {axis} exchanged", _EXCHANGED
-        elif axis_name == "columns" and case.is_source and _describe_exchanged_parts(case, order):
-            description, cause = _describe_exchanged_parts(case, order), _EXCHANGED
-        elif case.is_forward_value and _is_reversal(order):
-            description, cause = f"{axis_name} in reverse order", "scan-direction"
-        elif case.is_forward_value and not _is_of_heads(case):
-            lengths = find_exchanged_lengths(order)
-            cause = "axes-swapped" if lengths else "split-order"
-            if lengths:
-                description = _describe_exchange(axis_name, lengths)
+        parameters = {"block": float(find_block_length(order))}
+        description, cause = _name_block_order(case, order, axis, axis_name)
     return Candidate(
         np.take(case.faithful, order, axis=axis),
         description,
         parameters=parameters,
         unchanged=case.faithful,
         cause=cause,
+    )
+
+
+def _name_block_order(case: FaultCase, order: Ints, axis: int, axis_name: str) -> tuple[str, str]:
+    """Return (description, cause) of blocks of rows or columns in another order."""
+    block = find_block_length(order)
+    kinds = case.consumer_kinds | set(case.kinds)
+    if kinds & _CELL_KINDS and len(order) // block in _GATE_COUNTS:
+        return f"gates in the order {(order[::block] // block).tolist()}", "gate-order"
+    if _joins_in_other_order(case, order) or _joins_operands(case, order, axis):
+        return f"the two parts joined along axis {axis} exchanged", _EXCHANGED
+    if axis_name == "columns" and case.is_source:
+        exchanged_parts = _describe_exchanged_parts(case, order)
+        if exchanged_parts:
+            return exchanged_parts, _EXCHANGED
+    if case.is_forward_value and _is_reversal(order):
+        return f"{axis_name} in reverse order", "scan-direction"
+    description = f"{axis_name} in another order"
+    if block > 1:
+        description = f"{description}, in blocks of {block}"
+    if not case.is_forward_value or _is_of_heads(case):
+        return description, "heads-permuted"
+    lengths = find_exchanged_lengths(order)
+    return (
+        (_describe_exchange(axis_name, lengths), "axes-swapped")
+        if lengths
+        else (description, "split-order")
     )
 
 

@@ -1,0 +1,55 @@
+"""Inputs of which a part are other numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dumpdiff.causes.cause_search import search_causes
+from dumpdiff.causes.hypotheses.batch import HYPOTHESES
+
+from .fault_cases import make_fault_case
+
+RNG = np.random.default_rng(5)
+IMAGES = RNG.standard_normal((3, 1, 4, 8))
+IMAGES[0, ..., 5:] = IMAGES[2, ..., 3:] = 0
+
+
+def explain_input(faulty: np.ndarray, faithful: np.ndarray, side: str = "target"):
+    case = make_fault_case(faulty, faithful, {}, kind="input", scope="stem")
+    return search_causes([replace(case, faulty_side=side)], HYPOTHESES).causes
+
+
+def test_padding_that_repeats_the_last_column():
+    repeated = IMAGES.copy()
+    repeated[0, ..., 5:], repeated[2, ..., 3:] = IMAGES[0, ..., 4:5], IMAGES[2, ..., 2:3]
+    text = "32 of 96 numbers of the input are the number before along axis 3"
+    for faulty, faithful, start in (
+        (repeated, IMAGES, f"{text}; the reference has 0 there"),
+        (IMAGES, repeated, "32 of 96 numbers of the input are 0; the reference has the number"),
+    ):
+        (cause,) = explain_input(faulty, faithful)
+        assert cause.name == "padding-mode"
+        assert cause.text.startswith(f"stem behaves as {start}")
+
+
+def test_other_columns_are_named():
+    boxes = RNG.uniform(0, 1, (7, 4))
+    corners = boxes.copy()
+    corners[:, :2] -= boxes[:, 2:] / 2
+    (cause,) = explain_input(corners, boxes)
+    assert cause.name == "batch"
+    assert "another batch: 14 of 28 numbers differ, all at 0 to 1 of 4 along axis 1" in cause.text
+
+
+def test_rows_may_be_in_another_order_too():
+    boxes = RNG.uniform(0, 1, (7, 4))
+    corners = np.roll(boxes, 3, axis=0)
+    corners[:, :2] -= 0.125
+    (cause,) = explain_input(corners, boxes)
+    assert "14 of 28 numbers are not among the reference's" in cause.text
+
+
+def test_inputs_of_which_nothing_is_equal_are_not_said_to_be_another_batch():
+    assert explain_input(RNG.standard_normal((5, 4)), RNG.standard_normal((5, 4))) == ()
