@@ -1,0 +1,1 @@
+"""An image restoration: channel attention, gated convolutions, two levels, three losses."""
