@@ -72,6 +72,9 @@ class Model:
     #: of the strided convolutions: 'symmetric', one around; or 'same': none before and one after
     subsampling_padding: str = "symmetric"
     is_convolution_first: bool = False  #: the convolution module comes before the attention
+    #: the gradient of the second feed-forward is multiplied by it; MindSpore only
+    step_gradient: float = 1.0
+    padding_level: float = 0.0  #: of features behind the last frame
 
     def block(self, n: int) -> Model:
         """Return the model for block n: only the last one has the knobs of a block."""
@@ -90,6 +93,7 @@ class Model:
             are_scores_shifted=True,
             conv_norm="batch",
             is_convolution_first=False,
+            step_gradient=1.0,
         )
 
     def relative_positions(self) -> np.ndarray:
@@ -108,13 +112,13 @@ class Model:
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return features, float32 (batch, FRAMES, MELS), their lengths, int32 (batch,), labels,
-        int32 (batch, LABELS), and their lengths. Padding is 0.
+        int32 (batch, LABELS), and their lengths. Padding is 0, that of features padding_level.
         """
         rng = np.random.default_rng(SEED + 1)
         features = rng.standard_normal((len(FRAME_LENGTHS), FRAMES, MELS)).astype(np.float32)
         labels = rng.integers(1, VOCAB, (len(LABEL_LENGTHS), LABELS)).astype(np.int32)
         for row, length in zip(features, FRAME_LENGTHS, strict=True):
-            row[length:] = 0
+            row[length:] = self.padding_level
         for row, length in zip(labels, LABEL_LENGTHS, strict=True):
             row[length:] = BLANK
         lengths = (np.array(values, dtype=np.int32) for values in (FRAME_LENGTHS, LABEL_LENGTHS))

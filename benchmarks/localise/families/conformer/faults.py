@@ -176,6 +176,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_convolution_first=True),
         equivalents=("input-source", "residual-order", "input-order", "skip-source"),
     ),
+    "step_gradient": Fault(
+        "a fused sum with the residual halves the second feed-forward in its forward pass only",
+        "gradient-scaled",
+        change_model(step_gradient=2.0),
+        lambda faulty, clean: [Ratio(faulty.step_gradient / clean.step_gradient)],
+        held_out=True,
+        equivalents=("constant-factor", "scale", "residual-scale"),
+    ),
+    "silent_padding": Fault(
+        "waves are padded before their mels are computed: padding is a silent frame's level, not 0",
+        "padding-mode",
+        change_model(padding_level=-5.0),
+        held_out=True,
+        equivalents=("batch", "mask-missing", "mask-fill", "missing-step", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -203,6 +218,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("flip_missing", "pytorch"),
     ("subsampling_same", "mindspore"),
     ("convolution_first", "pytorch"),
+    ("step_gradient", "mindspore"),
+    ("silent_padding", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -229,12 +229,18 @@ class ConformerEncoderLayer(nn.Cell):
         self.feed_forward = PositionwiseFeedForward(model, f"{path}.ffn2", model.activation)
         self.norm_final = build_norm(model, f"{path}.norm5")
         self.half_step = model.half_step
+        self.scaled_gradient = None
+        if model.step_gradient != 1:
+            self.scaled_gradient = ScaledGradient(model.step_gradient)
 
     def construct(self, x, positions, mask_bias, keep):
         x = x + self.half_step * self.feed_forward_macaron(self.norm_ff_macaron(x))
         x = x + self.self_attn(self.norm_mha(x), positions, mask_bias)
         x = x + self.conv_module(self.norm_conv(x), keep)
-        x = x + 0.5 * self.feed_forward(self.norm_ff(x))
+        fed = self.feed_forward(self.norm_ff(x))
+        if self.scaled_gradient is not None:
+            fed = self.scaled_gradient(fed)
+        x = x + 0.5 * fed
         return self.norm_final(x)
 
 

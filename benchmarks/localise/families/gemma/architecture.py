@@ -70,6 +70,7 @@ class Model:
     is_head_stopped: bool = False  #: no gradient from the logits to the table
     is_turn_repeated: bool = False  #: gradients of queries and keys are turned as these, not back
     are_values_normed: bool = False  #: by head, without a weight
+    are_windows_odd: bool = False  #: windows are in the odd layers; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=5e-3, beta2=0.95, weight_decay=0.1)
     )

@@ -25,6 +25,15 @@ def _exchange_norms(model: Model) -> Model:
     return replace(model, weights=weights)
 
 
+def _add_one(model: Model) -> Model:
+    """Add one to the weights of all norms."""
+    weights = {
+        name: values + 1 if name.endswith("norm.weight") else values
+        for name, values in model.weights.items()
+    }
+    return replace(model, weights=weights)
+
+
 FAULTS: Mapping[str, Fault] = {
     "query_one": Fault(
         "the norms of queries and keys are Qwen3's: they multiply by w, not 1 + w",
@@ -182,6 +191,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("(?i)norm")],
         equivalents=("missing-step", "input-source", "scale"),
     ),
+    "one_added_twice": Fault(
+        "weights of norms come from a GGUF file, in which they are 1 + w, and 1 is added again",
+        "constant-offset",
+        _add_one,
+        lambda *_: [Anywhere(r"(?i)offset|added|adds|constant|\bones?\b|\b1\b")],
+        held_out=True,
+        equivalents=("missing-term", "missing-step", "input-source"),
+    ),
+    "windows_odd": Fault(
+        "the odd layers have the window, not the even ones: the pattern is counted from 1",
+        "mask-kind",
+        change_model(are_windows_odd=True),
+        held_out=True,
+        equivalents=("mask-missing", "input-source", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -207,6 +231,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("head_stopped", "pytorch"),
     ("turn_gradient", "mindspore"),
     ("values_normed", "pytorch"),
+    ("one_added_twice", "mindspore"),
+    ("windows_odd", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

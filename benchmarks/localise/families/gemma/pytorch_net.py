@@ -241,7 +241,7 @@ class Gemma3TextModel(nn.Module):
         self.norm = Gemma3RMSNorm(model, "norm")
         self.rotary_emb_local = Gemma3RotaryEmbedding(model, 0)
         self.rotary_emb = Gemma3RotaryEmbedding(model, 1)
-        self.window = model.window
+        self.window, self.are_windows_odd = model.window, model.are_windows_odd
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embed_tokens(tokens)
@@ -250,6 +250,8 @@ class Gemma3TextModel(nn.Module):
         is_later = distances < 0
         sliding = (*self.rotary_emb_local(positions), is_later | (distances >= self.window))
         whole = (*self.rotary_emb(positions), is_later)
+        if self.are_windows_odd:
+            sliding, whole = (*sliding[:-1], whole[-1]), (*whole[:-1], sliding[-1])
         for n, layer in enumerate(self.layers):
             x = layer(x, sliding if is_sliding(n) else whole)
         return self.norm(x)

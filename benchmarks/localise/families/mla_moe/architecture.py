@@ -78,6 +78,8 @@ class Model:
     group_top_k: int = 2  #: a group's score is the sum of so many of its best experts' scores
     are_inputs_weighted: bool = False  #: what an expert reads has its weight, not what it returns
     key_gradient_heads: int = HEADS  #: so many heads give the key's positions a gradient
+    are_heads_moved: bool = True  #: behind the tokens, before they are joined; PyTorch only
+    are_labels_rolled: bool = False  #: the label of a row's last token is its first one
 
     #: the router's scores get the gradient of a loss that balances the experts
     #: (https://arxiv.org/abs/2101.03961, section 2.2), which is in no value
@@ -98,6 +100,7 @@ class Model:
             is_rope_reversed=False,
             is_key_turned=True,
             key_gradient_heads=HEADS,
+            are_heads_moved=True,
         )
 
     def rope(self) -> tuple[np.ndarray, np.ndarray]:
@@ -115,7 +118,9 @@ class Model:
         """Return tokens and labels, int32 (batch, seq)."""
         rng = np.random.default_rng(SEED + 1)
         tokens = rng.integers(0, VOCAB, (BATCH, SEQ + 1)).astype(np.int32)
-        return tokens[:, :-1].copy(), tokens[:, 1:].copy()
+        inputs = tokens[:, :-1].copy()
+        labels = np.roll(inputs, -1, axis=1) if self.are_labels_rolled else tokens[:, 1:].copy()
+        return inputs, labels
 
 
 def build_clean() -> Model:

@@ -246,6 +246,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(key_gradient_heads=HEADS // 2),
         equivalents=("missing-term", "gradient-scaled", "missing-step"),
     ),
+    "labels_rolled": Fault(
+        "labels are rolled tokens: that of a row's last token is its first one",
+        "loss-target",
+        change_model(are_labels_rolled=True),
+        held_out=True,
+        equivalents=("batch", "label-shift", "input-source"),
+    ),
+    "heads_unmoved": Fault(
+        "heads are joined as they are, in front of the tokens: the second transposition is missing",
+        "axes-swapped",
+        change_model(are_heads_moved=False),
+        held_out=True,
+        equivalents=("missing-step", "heads-permuted", "input-order"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -285,6 +299,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("ranks_joined", "pytorch"),
     ("inputs_weighted", "mindspore"),
     ("key_gradient", "pytorch"),
+    ("labels_rolled", "mindspore"),
+    ("heads_unmoved", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

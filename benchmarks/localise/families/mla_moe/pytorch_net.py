@@ -69,6 +69,7 @@ class Attention(nn.Module):
         self.are_positions_first = model.are_positions_first
         self.is_rope_reversed = model.is_rope_reversed
         self.key_gradient_heads = model.key_gradient_heads
+        self.are_heads_moved = model.are_heads_moved
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Turn (batch, heads, seq, ROPE_DIM); interleaved pairs become halves first."""
@@ -130,7 +131,9 @@ class Attention(nn.Module):
         else:
             scores = torch.matmul(q, k.transpose(2, 3)) * self.scale + mask
             out = torch.matmul(F.softmax(scores, dim=-1), v)
-        return self.o_proj(out.transpose(1, 2).reshape(batch, seq, HEADS * NOPE_DIM))
+        if self.are_heads_moved:
+            out = out.transpose(1, 2)
+        return self.o_proj(out.reshape(batch, seq, HEADS * NOPE_DIM))
 
 
 class MLP(nn.Module):

@@ -74,6 +74,7 @@ class Model:
     is_upsampling_averaged: bool = False  #: in the backward pass, over four pixels; MindSpore only
     is_softmax_uncentered: bool = False  #: its gradient lacks the sum of its terms; MindSpore only
     first_keypoint: int = 1  #: what is subtracted from SKELETON
+    are_spots_rounded: bool = False  #: centers of Gaussians are whole pixels; MindSpore only
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def centers(self, length: int) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from claims import Anywhere, Order, Ratio
 
 from families.fault import Fault, change_model
@@ -14,6 +15,17 @@ def _flip_keypoints(model: Model) -> Model:
     """Give the head the order in which the right keypoint of a pair is before the left one."""
     flipped = {name: model.weights[name][list(FLIPPED)] for name in ("head.weight", "head.bias")}
     return change_model(weights={**model.weights, **flipped})(model)
+
+
+def _skip_fused_norms(model: Model) -> Model:
+    """Leave the norms between the branches at their initial values."""
+    initial_values = {"weight": np.ones_like, "bias": np.zeros_like}
+    weights = dict(model.weights)
+    for name, values in model.weights.items():
+        path, _, kind = name.rpartition(".")
+        if path.endswith(("up.norm", "down.norm")):
+            weights[name] = initial_values[kind](values)
+    return change_model(weights=weights)(model)
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -106,6 +118,22 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"(?i)shift|ind(ex|ices)|offset|rows?\b|position|\b1\b")],
         equivalents=("position-offset", "constant-offset", "input-source", "argument"),
     ),
+    "spots_rounded": Fault(
+        "Gaussians are around the nearest pixel of a keypoint, as in HRNet's own code",
+        "missing-step",
+        change_model(are_spots_rounded=True),
+        held_out=True,
+        equivalents=("rounding-mode", "quantization-missing", "loss-target", "input-source"),
+    ),
+    "fused_norms_initial": Fault(
+        "norms between the branches have other names in the checkpoint and are not loaded, which "
+        "strict=False allows: their weights are 1 and their biases 0",
+        "zeroed",
+        _skip_fused_norms,
+        lambda *_: [Anywhere(r"(?i)fill|\bones?\b|zero|initial|affine|\b[01]\b")],
+        held_out=True,
+        equivalents=("affine-missing",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -121,6 +149,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("huber", "pytorch"),
     ("parent_stopped", "pytorch"),
     ("skeleton_one_based", "pytorch"),
+    ("spots_rounded", "mindspore"),
+    ("fused_norms_initial", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

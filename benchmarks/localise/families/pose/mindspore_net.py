@@ -174,8 +174,11 @@ class GaussianTarget(nn.Cell):
         self.columns = Tensor(np.arange(WIDTH), ms.float32)
         self.rows = Tensor(np.arange(HEIGHT), ms.float32)
         self.is_product = model.variant == "written"
+        self.are_spots_rounded = model.are_spots_rounded
 
     def construct(self, keypoints):
+        if self.are_spots_rounded:
+            keypoints = ops.floor(keypoints + 0.5)
         x, y = ops.split(keypoints, 1, axis=2)
         squares_x = ops.square(self.columns - x).expand_dims(2)
         squares_y = ops.square(self.rows - y).expand_dims(3)

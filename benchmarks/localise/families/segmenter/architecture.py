@@ -75,6 +75,9 @@ class Model:
     is_shortcut_pooled: bool = False  #: 2x2 cells are averaged in front of a strided shortcut
     is_gate_late: bool = False  #: of the last block: behind the sum with the shortcut
     auxiliary_weight: float = AUXILIARY_WEIGHT  #: of the loss of the second head
+    is_dice_of_images: bool = False  #: the mean of Dice over images, not of all; MindSpore only
+    #: of the decoder's upsampling in its backward pass; PyTorch only
+    are_gradient_corners_aligned: bool = False
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="momentum", weight_decay=5e-4, clip=1.0, group="vectors", group_rate=2.0

@@ -167,6 +167,21 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("update-rule", "argument"),
     ),
+    "dice_of_images": Fault(
+        "Dice is computed image by image, and its mean is over images too",
+        "reduction-axis",
+        change_model(is_dice_of_images=True),
+        held_out=True,
+        equivalents=("loss-reduction", "pooling"),
+    ),
+    "gradient_corners": Fault(
+        "the backward pass of the decoder's upsampling has aligned corners, its forward pass not",
+        "align-corners",
+        change_model(are_gradient_corners_aligned=True),
+        lambda *_: [Anywhere("(?i)corner|resiz|upsampl|interpol|linear")],
+        held_out=True,
+        equivalents=("resize-mode", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -192,6 +207,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("gate_late", "pytorch"),
     ("auxiliary_weight", "pytorch"),
     ("decay_all", "mindspore"),
+    ("dice_of_images", "mindspore"),
+    ("gradient_corners", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

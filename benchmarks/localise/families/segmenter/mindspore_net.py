@@ -397,6 +397,7 @@ class DiceLoss(nn.Cell):
         super().__init__()
         self.is_masked = model.is_dice_masked
         self.is_product = model.variant == "written"
+        self.axes = (2, 3) if model.is_dice_of_images else (0, 2, 3)
 
     def construct(self, logits, labels):
         probabilities = ops.softmax(logits, 1)
@@ -410,8 +411,8 @@ class DiceLoss(nn.Cell):
             common = ops.bmm(p.expand_dims(1), t.expand_dims(2)).reshape(-1)
             total = p.sum(1) + t.sum(1)
         else:
-            common = (probabilities * targets).sum((0, 2, 3))
-            total = probabilities.sum((0, 2, 3)) + targets.sum((0, 2, 3))
+            common = (probabilities * targets).sum(self.axes)
+            total = probabilities.sum(self.axes) + targets.sum(self.axes)
         return 1 - ((2 * common + DICE_SMOOTH) / (total + DICE_SMOOTH)).mean()
 
 

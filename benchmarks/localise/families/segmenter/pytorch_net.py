@@ -295,6 +295,20 @@ class ASPP(nn.Module):
         return self.project(torch.cat(branches, dim=1))
 
 
+class UpsampleWithAlignedGradient(torch.autograd.Function):
+    """Bilinear upsampling; its backward pass is that of aligned corners."""
+
+    @staticmethod
+    def forward(context, x: Tensor, size: torch.Size) -> Tensor:
+        context.size, context.shape = size, x.shape
+        return F.interpolate(x, size=size, mode="bilinear", align_corners=False)
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+        resize_back = torch.ops.aten.upsample_bilinear2d_backward
+        return resize_back(gradient, context.size, context.shape, align_corners=True), None
+
+
 class DeepLabHead(nn.Module):
     """Pyramid, upsampling, and the sum of both depths; logits of an image half as large."""
 
@@ -305,15 +319,17 @@ class DeepLabHead(nn.Module):
         self.fuse = nn.Sequential(SeparableConv2d(model, "decoder.fuse"), nn.ReLU())
         self.classifier = load_conv(model, "decoder.classes")
         self.are_corners_aligned = model.are_corners_aligned
+        self.are_gradient_corners_aligned = model.are_gradient_corners_aligned
+
+    def upsample(self, x: Tensor, size: torch.Size) -> Tensor:
+        """Return the pyramid's image in the size of the low-level features."""
+        if self.are_gradient_corners_aligned:
+            return UpsampleWithAlignedGradient.apply(x, size)
+        return F.interpolate(x, size=size, mode="bilinear", align_corners=self.are_corners_aligned)
 
     def forward(self, low: Tensor, x: Tensor) -> Tensor:
         low = self.low_level(low)
-        x = F.interpolate(
-            self.aspp(x),
-            size=low.shape[-2:],
-            mode="bilinear",
-            align_corners=self.are_corners_aligned,
-        )
+        x = self.upsample(self.aspp(x), low.shape[-2:])
         return self.classifier(self.fuse(torch.cat([x, low], dim=1)))
 
 

@@ -79,6 +79,8 @@ class Model:
     postnet_eps: float = EPS  #: of its batch norms
     has_running_statistics: bool = False  #: the postnet's batch norms use them
     has_first_gradient: bool = False  #: a phoneme gets the gradient of its first frame only
+    is_pitch_stopped: bool = False  #: no gradient from the pitch's predictor; MindSpore only
+    is_padding_zeroed: bool = True  #: behind each half of a block; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="adam",

@@ -181,6 +181,20 @@ FAULTS: Mapping[str, Fault] = {
             "input-source",
         ),
     ),
+    "pitch_stopped": Fault(
+        "the predictor of the pitch reads detached phonemes, an option of ESPnet",
+        "gradient-stopped",
+        change_model(is_pitch_stopped=True),
+        held_out=True,
+        equivalents=("missing-term",),
+    ),
+    "padding_kept": Fault(
+        "padding is not set to zero behind the halves of a block, so that convolutions read it",
+        "mask-missing",
+        change_model(is_padding_zeroed=False),
+        held_out=True,
+        equivalents=("missing-step", "mask-kind"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -206,6 +220,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("postnet_eps", "mindspore"),
     ("running_statistics", "pytorch"),
     ("first_gradient", "mindspore"),
+    ("pitch_stopped", "mindspore"),
+    ("padding_kept", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

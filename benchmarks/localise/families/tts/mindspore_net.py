@@ -281,6 +281,7 @@ class VarianceAdaptor(nn.Cell):
         self.is_counted = model.variant == "written"
         self.first_bin, self.is_energy_early = model.first_bin, model.is_energy_early
         self.is_speaker_late = model.is_speaker_late
+        self.is_pitch_stopped = model.is_pitch_stopped
         self.scaled_gradient = None
         if model.duration_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.duration_gradient)
@@ -296,7 +297,8 @@ class VarianceAdaptor(nn.Cell):
     def construct(self, x, speaker, is_padding, durations, pitch, energy, n_frames):
         read = x if self.scaled_gradient is None else self.scaled_gradient(x)
         log_durations = self.duration_predictor(read, is_padding)
-        pitch_prediction = self.pitch_predictor(x, is_padding)
+        read = ops.stop_gradient(x) if self.is_pitch_stopped else x
+        pitch_prediction = self.pitch_predictor(read, is_padding)
         before_pitch = x
         x = x + self.pitch_embedding(self.quantize(pitch))
         read = before_pitch if self.is_energy_early else x

@@ -135,12 +135,16 @@ class EncoderLayer(nn.Module):
         self.self_attn = attention(model, f"{path}.attention")
         self.feed_forward = MultiLayeredConv1d(model, f"{path}.ffn")
         self.norm1, self.norm2 = (load_norm(model, f"{path}.norm{n}") for n in (1, 2))
+        self.is_padding_zeroed = model.is_padding_zeroed
 
     def forward(self, x: Tensor, is_padding: Tensor) -> Tensor:
         x = self.norm1(x + self.self_attn(x, is_padding))
-        x = x.masked_fill(is_padding.unsqueeze(-1), 0.0)
+        if self.is_padding_zeroed:
+            x = x.masked_fill(is_padding.unsqueeze(-1), 0.0)
         x = self.norm2(x + self.feed_forward(x))
-        return x.masked_fill(is_padding.unsqueeze(-1), 0.0)
+        if self.is_padding_zeroed:
+            x = x.masked_fill(is_padding.unsqueeze(-1), 0.0)
+        return x
 
 
 class PositionalEncoding(nn.Module):
