@@ -1,0 +1,1 @@
+"""A language model that remembers the segment before, with relative positions."""
