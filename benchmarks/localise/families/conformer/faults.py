@@ -181,14 +181,12 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(step_gradient=2.0),
         lambda faulty, clean: [Ratio(faulty.step_gradient / clean.step_gradient)],
-        held_out=True,
         equivalents=("constant-factor", "scale", "residual-scale"),
     ),
     "silent_padding": Fault(
         "waves are padded before their mels are computed: padding is a silent frame's level, not 0",
         "padding-mode",
         change_model(padding_level=-5.0),
-        held_out=True,
         equivalents=("batch", "mask-missing", "mask-fill", "missing-step", "input-source"),
     ),
 }

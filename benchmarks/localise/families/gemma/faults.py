@@ -196,14 +196,12 @@ FAULTS: Mapping[str, Fault] = {
         "constant-offset",
         _add_one,
         lambda *_: [Anywhere(r"(?i)offset|added|adds|constant|\bones?\b|\b1\b")],
-        held_out=True,
         equivalents=("missing-term", "missing-step", "input-source"),
     ),
     "windows_odd": Fault(
         "the odd layers have the window, not the even ones: the pattern is counted from 1",
         "mask-kind",
         change_model(are_windows_odd=True),
-        held_out=True,
         equivalents=("mask-missing", "input-source", "argument"),
     ),
 }

@@ -250,14 +250,12 @@ FAULTS: Mapping[str, Fault] = {
         "labels are rolled tokens: that of a row's last token is its first one",
         "loss-target",
         change_model(are_labels_rolled=True),
-        held_out=True,
         equivalents=("batch", "label-shift", "input-source"),
     ),
     "heads_unmoved": Fault(
         "heads are joined as they are, in front of the tokens: the second transposition is missing",
         "axes-swapped",
         change_model(are_heads_moved=False),
-        held_out=True,
         equivalents=("missing-step", "heads-permuted", "input-order"),
     ),
 }

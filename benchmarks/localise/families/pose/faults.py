@@ -122,7 +122,6 @@ FAULTS: Mapping[str, Fault] = {
         "Gaussians are around the nearest pixel of a keypoint, as in HRNet's own code",
         "missing-step",
         change_model(are_spots_rounded=True),
-        held_out=True,
         equivalents=("rounding-mode", "quantization-missing", "loss-target", "input-source"),
     ),
     "fused_norms_initial": Fault(
@@ -131,7 +130,6 @@ FAULTS: Mapping[str, Fault] = {
         "zeroed",
         _skip_fused_norms,
         lambda *_: [Anywhere(r"(?i)fill|\bones?\b|zero|initial|affine|\b[01]\b")],
-        held_out=True,
         equivalents=("affine-missing",),
     ),
 }

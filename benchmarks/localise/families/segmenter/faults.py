@@ -171,7 +171,6 @@ FAULTS: Mapping[str, Fault] = {
         "Dice is computed image by image, and its mean is over images too",
         "reduction-axis",
         change_model(is_dice_of_images=True),
-        held_out=True,
         equivalents=("loss-reduction", "pooling"),
     ),
     "gradient_corners": Fault(
@@ -179,7 +178,6 @@ FAULTS: Mapping[str, Fault] = {
         "align-corners",
         change_model(are_gradient_corners_aligned=True),
         lambda *_: [Anywhere("(?i)corner|resiz|upsampl|interpol|linear")],
-        held_out=True,
         equivalents=("resize-mode", "argument"),
     ),
 }

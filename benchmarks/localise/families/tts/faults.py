@@ -185,14 +185,12 @@ FAULTS: Mapping[str, Fault] = {
         "the predictor of the pitch reads detached phonemes, an option of ESPnet",
         "gradient-stopped",
         change_model(is_pitch_stopped=True),
-        held_out=True,
         equivalents=("missing-term",),
     ),
     "padding_kept": Fault(
         "padding is not set to zero behind the halves of a block, so that convolutions read it",
         "mask-missing",
         change_model(is_padding_zeroed=False),
-        held_out=True,
         equivalents=("missing-step", "mask-kind"),
     ),
 }
