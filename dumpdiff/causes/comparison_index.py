@@ -225,13 +225,18 @@ class ComparisonIndex:
         return tensors
 
     def get_phases(self, value_pair: ValuePair) -> tuple[str, str]:
-        """Return the phase of each of the two values."""
-        target, reference = self.flows
-        target_value, reference_value = value_pair.classes
-        return (
-            str(target.list_column("phase")[target_value]),
-            str(reference.list_column("phase")[reference_value]),
-        )
+        """Return the phase of each of the two values.
+
+        What a record names as a gradient belongs to the backward pass, also if an op computed it
+        that a backward function written by hand calls.
+        """
+        phases = [
+            BACKWARD
+            if flow.list_column("gradient_of")[value]
+            else str(flow.list_column("phase")[value])
+            for flow, value in zip(self.flows, value_pair.classes, strict=True)
+        ]
+        return phases[0], phases[1]
 
     def get_producer_kind(self, side: int, value: int) -> str:
         """Return the canonical kind of the op that produced a value, '' if none was recorded."""

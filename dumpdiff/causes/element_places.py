@@ -94,8 +94,11 @@ def _as_part(array: AnyArray, shape: tuple[int, ...], axis: int) -> AnyArray | N
 
 
 def take_places(inputs: Sequence[AnyArray], places: Ints, shape: tuple[int, ...]) -> AnyArray:
-    """Return the elements at these places among the inputs' elements, in a shape."""
-    source = _join_elements(inputs)
+    """Return the elements at these places among the inputs' elements, in a shape.
+
+    Single numbers count, of which a stack was made.
+    """
+    source = _join_elements([np.atleast_1d(array) for array in inputs])
     taken: AnyArray = np.where(places == _PADDING, 0.0, source[places])
     return taken.reshape(shape)
 

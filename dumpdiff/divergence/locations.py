@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -232,6 +233,8 @@ def build_location(
     ]
     for ops, lost in zip(computing_ops, lost_ops, strict=True):
         ops[:] = sorted({*ops, *lost})
+    for side, preparing_ops in enumerate(_list_preparing_ops(graph, computing_ops)):
+        computing_ops[side] = sorted({*computing_ops[side], *preparing_ops})
     ancestors, own_ops = states.ancestry[node].ancestors, (computing_ops[0], computing_ops[1])
     rearranging_ops = find_rearranging_ops(graph, ancestors, own_ops)
     exchanging_ops = find_exchanged_parts(graph, ancestors, own_ops)
@@ -339,6 +342,38 @@ def _list_ops(
         if flow.producers[value] < 0 and has_missing_producer(flow, value):
             ops |= list_ops_of_parts(side, states, value)
     return sorted(ops)
+
+
+def _list_preparing_ops(
+    graph: JointGraph, computing_ops: Sequence[Sequence[int]]
+) -> tuple[set[int], set[int]]:
+    """Return the ops of each side whose results only ops read that the other side does not have.
+
+    If one side subtracts the mean and the other does not, computing the mean is a part of that,
+    although some value of the other side has its numbers.
+    """
+    kinds = [
+        Counter(own.kinds[op] for op in ops if own.flow.phases[op] == FORWARD)
+        for own, ops in zip(graph.sides, computing_ops, strict=True)
+    ]
+    op_partners = graph.comparison.alignment.op_partners
+    partners = (op_partners, {r: t for t, r in op_partners.items()})
+    preparing_ops: tuple[set[int], set[int]] = (set(), set())
+    for side, own in enumerate(graph.sides):
+        other = graph.sides[1 - side]
+        surplus_kinds = kinds[side] - kinds[1 - side]
+        if not surplus_kinds or kinds[1 - side] - kinds[side]:
+            continue
+        surplus_ops = {op for op in computing_ops[side] if own.kinds[op] in surplus_kinds}
+        for value in {value for op in surplus_ops for value in own.flow.operands[op]}:
+            producer = int(own.flow.producers[value])
+            readers = {op for op in own.flow.users[value] if own.flow.phases[op] == FORWARD}
+            if producer < 0 or not readers <= surplus_ops:
+                continue
+            partner = partners[side].get(producer, -1)
+            if partner < 0 or other.kinds[partner] != own.kinds[producer]:
+                preparing_ops[side].add(producer)
+    return preparing_ops
 
 
 def _find_reader_of_part(side: GraphSide, children: Sequence[int], value: int) -> Sequence[int]:

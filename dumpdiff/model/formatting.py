@@ -67,7 +67,7 @@ def format_number_ranges(numbers: Iterable[int]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def format_first_numbers(numbers: Sequence[int], limit: int) -> str:
+def format_first_numbers(numbers: Sequence[int | str], limit: int) -> str:
     """Return the first numbers as a list.
 
     >>> format_first_numbers([3, 0, 5], 3), format_first_numbers([3, 0, 5], 2)

@@ -261,19 +261,31 @@ def _describe_sum(case: FaultCase, addends: Sequence[Addend], coefficient: float
 
 
 def list_sum_addends(case: FaultCase) -> list[Addend]:
-    """Return different gradients of the value's size: upstream ones, then those before it."""
+    """Return different gradients of the value's size: upstream ones, then those before it.
+
+    A gradient with two axes of the value exchanged, as a convolution has it, is exchanged back.
+    """
     shape, size = case.faithful.shape, case.faithful.size
     addends: list[Addend] = []
     for operand in (*case.list_shared_operands(), *case.find_other_gradients()):
         if int(np.prod(operand.shape)) != size or operand.parameter or not operand.is_floating:
             continue
-        array = operand.array.reshape(shape)
+        array = _arrange_like(operand.array, shape)
         is_known = any(np.array_equal(array, addend.array) for addend in addends)
         if np.any(array) and not is_known:
             addends.append(Addend(operand.name, array))
         if len(addends) == MAX_SUM_OPERANDS:
             break
     return addends
+
+
+def _arrange_like(array: AnyArray, shape: tuple[int, ...]) -> AnyArray:
+    """Return an array of as many elements in a shape, if need be with two axes exchanged."""
+    if array.shape != shape and array.ndim == len(shape):
+        for axes in combinations(range(array.ndim), 2):
+            if np.swapaxes(array, *axes).shape == shape:
+                return np.swapaxes(array, *axes)
+    return array.reshape(shape)
 
 
 def suggest_row_factors(case: FaultCase) -> Iterator[Candidate]:

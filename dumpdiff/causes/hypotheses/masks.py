@@ -72,10 +72,12 @@ def _list_scores(case: FaultCase, hidden: Flags) -> Iterator[AnyArray]:
 
 def name_mask_change(case: FaultCase, hidden: Flags, faithful_hidden: Flags) -> str:
     """Return the cause of another mask."""
-    if is_cross_attention(case.finding.scope) or hidden.shape[-1] != hidden.shape[-2]:
+    if is_cross_attention(case.finding.scope):
         return "cross-mask"
     diagonals = [find_first_hidden_diagonal(flags) for flags in (hidden, faithful_hidden)]
-    return "mask-kind" if None in diagonals else "mask-shifted"
+    if None not in diagonals:  # also with the keys of a memory before those of the queries
+        return "mask-shifted"
+    return "mask-kind" if hidden.shape[-1] == hidden.shape[-2] else "cross-mask"
 
 
 def describe_hidden(hidden: Flags) -> str:

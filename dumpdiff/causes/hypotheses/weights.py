@@ -34,6 +34,8 @@ _MIN_PAIRED_SIZE = 4
 _MAX_WAVE_OPERANDS = 8
 #: Cause of two parts that are joined in the other order.
 _EXCHANGED = "input-order"
+#: Kinds of ops that look rows up, of tokens of the batch.
+_LOOKUP_KINDS = frozenset({"gather_rows", "gather_nd", "embedding_bag"})
 #: Axes of a computed value: batch or windows, tokens, width.
 _TOKEN_AXES = 3
 #: Kinds of recurrent cells and of the activations of their gates; cells have three or four gates.
@@ -456,12 +458,13 @@ def _name_block_order(case: FaultCase, order: Ints, axis: int, axis_name: str) -
     kinds = case.consumer_kinds | set(case.kinds)
     if kinds & _CELL_KINDS and len(order) // block in _GATE_COUNTS:
         return f"gates in the order {(order[::block] // block).tolist()}", "gate-order"
+    exchanged_parts = ""
     if _joins_in_other_order(case, order) or _joins_operands(case, order, axis):
-        return f"the two parts joined along axis {axis} exchanged", _EXCHANGED
-    if axis_name == "columns" and case.is_source:
+        exchanged_parts = f"the two parts joined along axis {axis} exchanged"
+    elif axis_name == "columns" and case.is_source:
         exchanged_parts = _describe_exchanged_parts(case, order)
-        if exchanged_parts:
-            return exchanged_parts, _EXCHANGED
+    if exchanged_parts:
+        return exchanged_parts, _EXCHANGED
     if case.is_forward_value and _is_reversal(order):
         return f"{axis_name} in reverse order", "scan-direction"
     description = f"{axis_name} in another order"
@@ -470,11 +473,10 @@ def _name_block_order(case: FaultCase, order: Ints, axis: int, axis_name: str) -
     if not case.is_forward_value or _is_of_heads(case):
         return description, "heads-permuted"
     lengths = find_exchanged_lengths(order)
-    return (
-        (_describe_exchange(axis_name, lengths), "axes-swapped")
-        if lengths
-        else (description, "split-order")
-    )
+    if lengths:
+        return _describe_exchange(axis_name, lengths), "axes-swapped"
+    is_lookup = axis_name == "rows" and bool(_LOOKUP_KINDS & {*case.kinds, *case.faulty_kinds})
+    return description, "row-shift" if is_lookup else "split-order"
 
 
 def _describe_exchange(axis_name: str, lengths: tuple[int, int]) -> str:

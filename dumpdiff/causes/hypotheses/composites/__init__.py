@@ -34,6 +34,7 @@ from .other_inputs import list_other_targets, list_replaced_inputs
 from .other_modules import list_exchanged_modules, list_other_modules
 from .other_tables import has_unpaired_tables, list_other_tables
 from .partial_biases import list_missing_bias_parts
+from .pooled_means import list_means_of_groups, list_pooled_means
 from .poolings import list_poolings
 from .quantizers import list_quantizers, list_scale_axes, list_step_limits
 from .recorded_differences import list_recorded_differences
@@ -82,6 +83,8 @@ OMISSION_HYPOTHESES = (Hypothesis("missing-step", make_search(list_bypassed_step
 #: In the order in which equal explanations are listed: the simplest first.
 HYPOTHESES = (
     Hypothesis("loss-weight", make_search(list_equal_weights)),
+    Hypothesis("loss-reduction", make_search(list_pooled_means)),
+    Hypothesis("loss-reduction", make_search(list_means_of_groups)),
     Hypothesis("argument", make_search(list_recorded_differences)),
     Hypothesis("quantization-scale", make_search(list_quantizers)),
     Hypothesis("quantization-range", make_search(list_step_limits)),

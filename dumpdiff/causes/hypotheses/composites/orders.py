@@ -14,6 +14,7 @@ from ...element_places import is_rotation
 from ...fault_case import FaultCase
 from ...region import Region, Step, StepInput
 from ..attention import is_attention
+from ..wave_tables import holds_both_waves
 from .change import Change, compute_with, feeds_softmax, list_floating_inputs
 
 #: Kinds of ops that combine two values element by element.
@@ -129,10 +130,14 @@ def list_orders(case: FaultCase, region: Region) -> Iterator[Change]:
                     has_heads = is_attention(case.finding.scope) or feeds_softmax(
                         case, region, number
                     )
+                    is_wave_table = holds_both_waves(step_input.array)
                     cause = "heads-permuted" if has_heads else "axes-swapped"
-                    if has_heads and step.kind == "gather_rows" and step_input.is_parameter:
+                    if is_wave_table:
+                        cause = "time-embedding-order"
+                    elif has_heads and step.kind == "gather_rows" and step_input.is_parameter:
                         cause = "relative-bias"  # rows of a table of distances
-                    yield Change(number, output, cause, description)
+                    # rows of the weight in the other order do the same
+                    yield Change(number, output, cause, description, is_evident=is_wave_table)
 
 
 def _has_heads(case: FaultCase, region: Region, number: int, step_input: StepInput) -> bool:
