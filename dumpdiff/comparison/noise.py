@@ -42,6 +42,8 @@ _EQUAL_ROUNDOFFS = 32
 _PARALLEL_SUMS = 8
 #: Upper bound of the noise, in units of the tolerance by dtype and operator.
 _MAX_TOLERANCES = 64
+#: The same of the norm alone, if all other statistics of a pair are equal.
+_MAX_SUMMATION_TOLERANCES = 256
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,15 @@ def measure_statistic_noise(
                 _STATISTIC_QUARTILES * float(np.quantile(samples, _QUARTILE)),
             )
     mean, norm = STATISTICS.index("mean"), STATISTICS.index("norm")
-    noise[norm] = np.maximum(noise[norm], _estimate_summation(alignment, pairs, errors))
+    summation = np.minimum(
+        _estimate_summation(alignment, pairs, errors), _MAX_SUMMATION_TOLERANCES * tolerances
+    )
+    noise[norm] = np.maximum(noise[norm], summation)
     noise[mean] = np.maximum(noise[mean], noise[norm])
     noise_of_gradients = np.maximum(noise[:, gradient_rows], tolerances[gradient_rows])
     noise[:, gradient_rows] = GRADIENT_FACTOR * noise_of_gradients
     limited: Floats = np.minimum(noise, _MAX_TOLERANCES * tolerances)
+    limited[norm] = np.maximum(limited[norm], summation)
     return limited
 
 
@@ -155,16 +161,25 @@ def _estimate_summation(alignment: Alignment, pairs: pd.DataFrame, errors: Float
 
     A recorder adds n squares in float32, in several sums side by side. If many elements are equal,
     all roundings have one sign (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
-    4.2), so that the norm is off by n u / 16 at most with eight sums. ``torch.norm`` is off by
-    750 u for 20,480 elements that are five numbers. 0 where another statistic differs.
+    4.2), so that the norm is off by n u / 16 at most with eight sums, on each side. ``torch.norm``
+    is off by 750 u for 20,480 elements that are five numbers. 0 where another statistic differs.
+
+    Where a side has no mean, only roundings of either sign are allowed: their sum grows with the
+    root of n (Higham, 2.8), so that a single sum is off by sqrt(n) u / 2 in the norm, on each side.
     """
     roundoff = get_unit_roundoff("float32")
     sizes = alignment.reference.sizes[pairs["reference"].to_numpy()]
     extreme_factors = compute_extreme_factors(sizes.astype(float))
     agrees = errors[STATISTICS.index("norm")] > pairs["tolerance"].to_numpy()
-    for name, factors in (("max", extreme_factors), ("min", extreme_factors), ("mean", 1.0)):
-        agrees &= errors[STATISTICS.index(name)] * factors <= _EQUAL_ROUNDOFFS * roundoff
-    return np.where(agrees, roundoff * sizes / (2 * _PARALLEL_SUMS), 0.0)
+    mean_errors = errors[STATISTICS.index("mean")]
+    for name in ("max", "min"):
+        scaled_errors = errors[STATISTICS.index(name)] * extreme_factors
+        agrees &= scaled_errors <= _EQUAL_ROUNDOFFS * roundoff
+    agrees &= ~(mean_errors > _EQUAL_ROUNDOFFS * roundoff)
+    largest = roundoff * sizes / _PARALLEL_SUMS
+    is_unknown = np.isnan(mean_errors)
+    largest = np.where(is_unknown, np.minimum(largest, roundoff * np.sqrt(sizes)), largest)
+    return np.where(agrees, largest, 0.0)
 
 
 def _find_computed_rows(

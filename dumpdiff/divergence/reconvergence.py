@@ -33,6 +33,9 @@ _MIN_LEARNED = 2
 #: of a maximum, and MindSpore gives all to one.
 _TIED_KINDS = frozenset({"max", "min", "maximum", "minimum"})
 
+#: Tolerances of a gradient by which the noise of its statistics may exceed it: the tolerance is
+#: four of the dtype (see ``comparison.noise``), and noise at most 64 of these.
+_NOISE_TOLERANCES = 16
 _FILL_KIND, _SOFTMAX_KIND, _EPSILON = "masked_fill", "softmax", "epsilon"
 #: Absolute error of a score that changes its probability by this share of it.
 _SHOWN_SCORE = 1e-3
@@ -363,7 +366,9 @@ def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]
     both sides compute it by one operator from partners, it stays a difference, and so does what
     follows from it. If nothing follows from it, it is isolated: what was computed from it agrees,
     so the operators did not read the numbers that one record holds. That the scores of a softmax
-    are partners shows nothing if their statistics do not show the scores.
+    are partners shows nothing if their statistics do not show the scores. Nor is a gradient isolated
+    whose statistics differ by what may be noise: that of a root near zero multiplies errors which
+    its input does not show.
     """
     state = list(final_state)
     is_reconverged = np.array(state, dtype=object) == RECONVERGED
@@ -379,12 +384,19 @@ def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]
         is_same = _has_same_operation(graph, walk, node, equivalent_kinds)
         if is_same and not ancestry.has_diverged:
             if not has_consequence[node]:
-                state[node] = ISOLATED
+                state[node] = RECONVERGED if _may_be_noise(graph, node) else ISOLATED
             elif not _reads_hidden_scores(graph, node):
                 state[node] = INTRODUCED
         elif any(state[ancestor] in DIVERGED for ancestor in ancestry.ancestors):
             state[node] = walk.state[node]
     return state
+
+
+def _may_be_noise(graph: JointGraph, node: int) -> bool:
+    """Return whether the statistics of a gradient differ by no more than noise ever does."""
+    pair = graph.comparison.pairs.iloc[node]
+    is_gradient = graph.phase[node] == BACKWARD and pair["metric"] == "statistics"
+    return is_gradient and bool(pair["error"] <= _NOISE_TOLERANCES * pair["tolerance"])
 
 
 def _flag_consequences(graph: JointGraph, walk: Walk) -> list[bool]:
@@ -426,7 +438,7 @@ def _has_same_operation(
     """
     if is_rearranged(graph, node) or _has_exchanged_axes(graph, node):
         return False
-    if _is_reversed_difference(graph, node) or _is_shared_at_ties(graph, node):
+    if is_reversed_difference(graph, node) or _is_shared_at_ties(graph, node):
         return False
     has_other_numbers = _has_other_numbers(graph, node) and _has_other_readers(graph, node)
     if has_other_numbers or _is_gradient_of_difference(graph, walk, node):
@@ -470,7 +482,7 @@ def _is_shared_at_ties(graph: JointGraph, node: int) -> bool:
     return graph.phase[node] == BACKWARD and set(_get_producer_kinds(graph, node)) <= _TIED_KINDS
 
 
-def _is_reversed_difference(graph: JointGraph, node: int) -> bool:
+def is_reversed_difference(graph: JointGraph, node: int) -> bool:
     """Return whether both sides subtract, and the statistics of one value are the other's negated.
 
     The norm may have any sign. What follows shows whether the sign is right.

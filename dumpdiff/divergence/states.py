@@ -43,6 +43,7 @@ from .reconvergence import (
     find_reconverged,
     flag_different_tensors,
     is_rearranged,
+    is_reversed_difference,
     restore_contradictions,
 )
 from .split_scalings import find_split_scalings
@@ -385,7 +386,9 @@ def _judge_slot_pairs(
             state[node] = INTRODUCED if has_consequence else RECONVERGED
             continue
         if pair.slot_kind == "input" and (
-            _is_applied_again(graph, pair) or _computes_mask(graph, pair)
+            _is_applied_again(graph, pair)
+            or _computes_mask(graph, pair)
+            or is_reversed_difference(graph, node)  # squared, as the results agree
         ):
             state[node] = RECONVERGED
             continue
