@@ -366,9 +366,9 @@ def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]
     both sides compute it by one operator from partners, it stays a difference, and so does what
     follows from it. If nothing follows from it, it is isolated: what was computed from it agrees,
     so the operators did not read the numbers that one record holds. That the scores of a softmax
-    are partners shows nothing if their statistics do not show the scores. Nor is a gradient isolated
-    whose statistics differ by what may be noise: that of a root near zero multiplies errors which
-    its input does not show.
+    are partners shows nothing if their statistics do not show the scores. A gradient is not
+    isolated if its statistics differ by what may be noise: that of a root near zero multiplies
+    errors which its input does not show.
     """
     state = list(final_state)
     is_reconverged = np.array(state, dtype=object) == RECONVERGED
