@@ -66,6 +66,8 @@ class Model:
     is_net_half: bool = False  #: the last convolution of a coupling's network in float16
     is_scale_exponential: bool = False  #: scales of couplings are exp(scale)
     log_gradient: float = 1.0  #: the gradient of the logarithms of a norm is multiplied by it
+    #: the backward pass of a coupling takes its result for the sum it multiplies; PyTorch only
+    is_result_read_back: bool = False
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=RATE / WARMUP, clip=1.0)
     )

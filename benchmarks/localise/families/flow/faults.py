@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 from claims import Anywhere, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_optimizer
@@ -19,6 +20,16 @@ def _invert_orders(model: Model) -> Model:
         if name.endswith("mix.order")
     }
     return replace(model, weights={**model.weights, **inverted})
+
+
+def _reset_signs(model: Model) -> Model:
+    """Leave the signs of all 1x1 convolutions as they are made: all positive."""
+    positive = {
+        name: np.ones_like(values)
+        for name, values in model.weights.items()
+        if name.endswith("mix.signs")
+    }
+    return replace(model, weights={**model.weights, **positive})
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -117,6 +128,23 @@ FAULTS: Mapping[str, Fault] = {
         change_model(log_gradient=LOGS_FACTOR),
         lambda faulty, clean: [Ratio(faulty.log_gradient / clean.log_gradient)],
     ),
+    "signs_initial": Fault(
+        "signs of the 1x1 convolutions' diagonals are not loaded: the converter takes parameters, "
+        "not buffers",
+        "zeroed",
+        _reset_signs,
+        lambda *_: [Anywhere(r"(?i)sign|\bones?\b|fill|abs|(?<![\w.])-?1(?:\.0*)?(?![\w.])")],
+        held_out=True,
+        equivalents=("missing-step", "activation-kind"),
+    ),
+    "result_read_back": Fault(
+        "couplings keep their result to save memory; their own backward pass takes it for what was "
+        "multiplied, without dividing by the scale",
+        "gradient-scaled",
+        change_model(is_result_read_back=True),
+        held_out=True,
+        equivalents=("input-source", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -134,6 +162,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("adam_eps", "mindspore"),
     ("scale_exponential", "pytorch"),
     ("log_gradient", "mindspore"),
+    ("signs_initial", "mindspore"),
+    ("result_read_back", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

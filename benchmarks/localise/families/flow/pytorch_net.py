@@ -134,6 +134,21 @@ def build_net(model: Model, path: str) -> nn.Sequential:
     )
 
 
+class ReversibleAffine(torch.autograd.Function):
+    """(z + shift) * scale, which keeps its result only, and reads it back as z + shift."""
+
+    @staticmethod
+    def forward(context, z: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+        out = (z + shift) * scale
+        context.save_for_backward(scale, out)
+        return out
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scale, out = context.saved_tensors
+        return gradient * scale, gradient * scale, gradient * out
+
+
 class FlowStep(nn.Module):
     """Norm, 1x1 convolution and affine coupling."""
 
@@ -148,6 +163,7 @@ class FlowStep(nn.Module):
         self.is_net_halved = model.is_net_halved
         self.is_determinant_stopped = model.is_determinant_stopped
         self.is_scale_exponential = model.is_scale_exponential
+        self.is_result_read_back = model.is_result_read_back
         self.is_fused = model.variant == "fused"
 
     def couple(self, z: Tensor, logdet: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,7 +179,10 @@ class FlowStep(nn.Module):
             scale = torch.exp(scale)
         else:
             scale = torch.sigmoid(scale + self.scale_offset)
-        z2 = z2 * scale + shift if self.is_shift_last else (z2 + shift) * scale
+        if self.is_result_read_back:
+            z2 = ReversibleAffine.apply(z2, shift, scale)
+        else:
+            z2 = z2 * scale + shift if self.is_shift_last else (z2 + shift) * scale
         counted = scale.detach() if self.is_determinant_stopped else scale
         logdet = torch.sum(torch.log(counted), dim=(1, 2, 3)) + logdet
         return torch.cat((z1, z2), dim=1), logdet

@@ -64,6 +64,8 @@ class Model:
     is_value_gated: bool = False  #: the readout's sigmoid is of its values, not of its gates
     is_norm_first: bool = False  #: the norm is that of the attention, before the sum with the nodes
     is_norm_of_all: bool = False  #: the layer norm's mean and variance are those of all nodes
+    are_bonds_unordered: bool = False  #: not in the order of the edges, but as they were read
+    is_output_squeezed: bool = True  #: predictions are (GRAPHS,), not (GRAPHS, 1); PyTorch only
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return atoms, int32 (NODES,), sources, targets and bonds of the edges, int32 (edges,),
@@ -86,7 +88,9 @@ class Model:
         order = rng.permutation(2 * len(pairs))
         source = np.concatenate([first, second])[order]
         target = np.concatenate([second, first])[order]
-        bonds = np.concatenate([kinds, kinds])[order].astype(np.int32)
+        bonds = np.concatenate([kinds, kinds]).astype(np.int32)
+        if not self.are_bonds_unordered:
+            bonds = bonds[order]
         graph = np.repeat(np.arange(GRAPHS), GRAPH_SIZES).astype(np.int32)
         labels = rng.standard_normal(GRAPHS).astype(np.float32)
         return atoms, source, target, bonds, graph, labels

@@ -133,6 +133,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("(?i)row|count|number|degree|neighbo|edge|node|each|mean|divi")],
         equivalents=("pooling", "missing-step", "input-source"),
     ),
+    "bonds_unordered": Fault(
+        "the loader shuffles edges, but not their bonds: edges have the bonds of others",
+        "batch",
+        change_model(are_bonds_unordered=True),
+        held_out=True,
+        equivalents=("input-order", "row-shift", "input-source"),
+    ),
+    "output_unsqueezed": Fault(
+        "predictions keep their last axis: (graphs, 1) against (graphs,) compares each of them "
+        "with all labels",
+        "missing-step",
+        change_model(is_output_squeezed=False),
+        held_out=True,
+        equivalents=("loss-target", "loss-reduction", "axes-swapped", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -156,6 +171,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("value_transposed", "mindspore"),
     ("bonds_unsummed", "pytorch"),
     ("gradient_averaged", "mindspore"),
+    ("bonds_unordered", "mindspore"),
+    ("output_unsqueezed", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

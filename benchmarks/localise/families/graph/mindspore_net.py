@@ -34,6 +34,7 @@ def build_loss(model: Model) -> nn.Cell:
         or model.are_bonds_shared
         or model.slope != SLOPE
         or model.is_normalizer_stopped
+        or not model.is_output_squeezed
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")

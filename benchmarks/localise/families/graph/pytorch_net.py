@@ -281,7 +281,9 @@ class PropertyLoss(nn.Module):
             x = x + self.norm(attended)
         else:
             x = self.norm(x + attended if self.model.has_skip else attended)
-        predictions = self.head(self.pool(x, graph)).squeeze(-1)
+        predictions = self.head(self.pool(x, graph))
+        if self.model.is_output_squeezed:
+            predictions = predictions.squeeze(-1)
         if variant == "written":
             distances = torch.abs(predictions - labels)
             near = torch.clamp(distances, max=BETA)

@@ -65,6 +65,9 @@ class Model:
     #: keys of the distances, the same in each run of the block, have their gradient from the first
     are_keys_cached: bool = False
     latent_gradient: float = 1.0  #: of the learned latents is multiplied by it
+    are_positions_first: bool = False  #: before their sines and cosines; MindSpore only
+    #: masks are repeated for heads outside of the batch, which are inside of it; PyTorch only
+    are_heads_outside: bool = False
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=2e-3, weight_decay=0.05, clip=0.5)
     )

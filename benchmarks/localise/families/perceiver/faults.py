@@ -120,6 +120,28 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("gradient-norm",),
     ),
+    "positions_first": Fault(
+        "positions come before their sines and cosines, as in Transformers, not behind them",
+        "input-order",
+        change_model(are_positions_first=True),
+        held_out=True,
+        equivalents=("time-embedding-order", "channel-order", "split-order", "row-shift"),
+    ),
+    "masks_by_head": Fault(
+        "masks are repeated head by head for scores in the order (array, head): heads read the "
+        "masks of other arrays",
+        "mask-kind",
+        change_model(are_heads_outside=True),
+        held_out=True,
+        equivalents=(
+            "cross-mask",
+            "axes-swapped",
+            "heads-permuted",
+            "row-shift",
+            "input-order",
+            "input-source",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -135,6 +157,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("keys_cached", "pytorch"),
     ("latent_gradient", "mindspore"),
     ("vectors_unclipped", "pytorch"),
+    ("positions_first", "mindspore"),
+    ("masks_by_head", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

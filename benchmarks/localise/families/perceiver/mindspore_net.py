@@ -61,6 +61,8 @@ def build_positions(model: Model) -> np.ndarray:
     """Return the Fourier features of an array's positions, float32 (TOKENS, 2 * BANDS + 1)."""
     positions = np.linspace(-1, 1, TOKENS, dtype=np.float32)[:, None]
     angles = positions * model.frequencies() * np.float32(np.pi)
+    if model.are_positions_first:
+        return np.concatenate([positions, np.sin(angles), np.cos(angles)], axis=1)
     return np.concatenate([np.sin(angles), np.cos(angles), positions], axis=1)
 
 

@@ -127,6 +127,7 @@ class Attention(nn.Module):
         super().__init__()
         self.is_fused = model.variant == "fused"
         self.is_mask_late = model.is_mask_late
+        self.are_heads_outside = model.are_heads_outside
         self.scale = HEAD_DIM**-0.5
         self.to_q = load_linear(model, f"{path}.q")
         if self.is_fused:
@@ -142,7 +143,9 @@ class Attention(nn.Module):
         else:
             k, v = self.to_k(context), self.to_v(context)
         q, k, v = (split_heads(part) for part in (q, k, v))
-        if mask is not None:
+        if mask is not None and self.are_heads_outside:
+            mask = mask.repeat(HEADS, 1).view(len(mask), HEADS, 1, TOKENS)
+        elif mask is not None:
             mask = mask[:, None, None, :]
         if self.is_fused:
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)

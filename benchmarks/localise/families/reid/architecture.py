@@ -58,6 +58,8 @@ class Model:
     is_center_sum: bool = False
     is_center_stopped: bool = False  #: no gradient from the center loss to the features
     center_gradient: float = 1.0  #: factor of the gradient of the centers
+    are_distances_squared: bool = False  #: those of the triplet loss; MindSpore only
+    are_norms_detached: bool = False  #: of embeddings and class weights; PyTorch only
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from claims import Ratio, Values
+from claims import Anywhere, Ratio, Values
 
 from families.fault import Fault, change_model, change_optimizer, change_weight
 from families.reid.architecture import BATCH, CENTER_WEIGHT, Model
@@ -95,6 +95,21 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("update-rule", "constant-factor", "scale"),
     ),
+    "distances_squared": Fault(
+        "the triplet loss compares squared distances, as in FaceNet, not their roots",
+        "missing-step",
+        change_model(are_distances_squared=True),
+        lambda *_: [Anywhere(r"(?i)sqrt|root|squar|power|exponent")],
+        held_out=True,
+        equivalents=("activation-kind", "loss-kind"),
+    ),
+    "norms_detached": Fault(
+        "embeddings and class weights are divided by the norms of their .data, without gradient",
+        "gradient-stopped",
+        change_model(are_norms_detached=True),
+        held_out=True,
+        equivalents=("missing-term",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -110,6 +125,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("norms_swapped", "pytorch"),
     ("classes_reshaped", "mindspore"),
     ("vector_rate", "pytorch"),
+    ("distances_squared", "mindspore"),
+    ("norms_detached", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -174,6 +174,7 @@ class TripletLoss(nn.Cell):
         self.has_products = model.variant == "written"
         self.softplus = ops.Softplus()
         self.are_negatives_others = model.are_negatives_others
+        self.are_distances_squared = model.are_distances_squared
 
     def construct(self, features, labels):
         if self.has_products:
@@ -181,7 +182,9 @@ class TripletLoss(nn.Cell):
             squared = squares + squares.T - 2 * ops.matmul(features, features.T)
         else:
             squared = ops.square(features.expand_dims(1) - features.expand_dims(0)).sum(2)
-        distances = ops.sqrt(ops.clamp(squared, min=DISTANCE_EPS))
+        distances = ops.clamp(squared, min=DISTANCE_EPS)
+        if not self.are_distances_squared:
+            distances = ops.sqrt(distances)
         is_same = labels.expand_dims(0) == labels.expand_dims(1)
         is_excluded = is_same
         if self.are_negatives_others:

@@ -113,12 +113,19 @@ class ArcFace(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(read(model, "classes.weight"))
         self.s, self.is_easy = model.scale, model.is_margin_easy
+        self.are_norms_detached = model.are_norms_detached
         self.has_angles = model.variant == "angles"
         self.cos_m, self.sin_m = math.cos(MARGIN), math.sin(MARGIN)
         self.th, self.mm = math.cos(math.pi - MARGIN), math.sin(math.pi - MARGIN) * MARGIN
 
+    def normalize(self, x: Tensor) -> Tensor:
+        """Return rows of length one."""
+        if self.are_norms_detached:
+            return x / x.detach().norm(dim=1, keepdim=True)
+        return F.normalize(x)
+
     def forward(self, x: Tensor, label: Tensor) -> Tensor:
-        cosine = F.linear(F.normalize(x), F.normalize(self.weight))
+        cosine = F.linear(self.normalize(x), self.normalize(self.weight))
         if self.has_angles:
             phi = torch.cos(torch.acos(cosine) + MARGIN)
         else:

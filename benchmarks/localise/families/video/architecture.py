@@ -77,6 +77,7 @@ class Model:
     is_time_interleaved: bool = False  #: positions in time repeated one by one; PyTorch only
     query_gradient: float = 1.0  #: factor of that of queries over time; MindSpore only
     are_shares_exchanged: bool = False  #: of own and other target; PyTorch only
+    is_token_position_read: bool = False  #: positions of patches begin with it; PyTorch only
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return clips, labels and shares: float32 clips (BATCH, CHANNELS, FRAMES, HEIGHT, WIDTH).

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from claims import Ratio
+import numpy as np
+from claims import Anywhere, Ratio
 
 from families.fault import Fault, change_model
-from families.video.architecture import HEAD_DIM, HIDDEN, TIMES, Model
+from families.video.architecture import COLUMNS, HEAD_DIM, HIDDEN, ROWS, TIMES, Model
 
 
 def _copy_space_to_time(model: Model) -> Model:
@@ -18,6 +19,14 @@ def _copy_space_to_time(model: Model) -> Model:
         for kind in ("weight", "bias")
     }
     return replace(model, weights={**model.weights, **copied})
+
+
+def _flatten_by_columns(model: Model) -> Model:
+    """Give patches, which are in the order of rows, the positions of a grid read by columns."""
+    token, patches = np.split(model.weights["space.weight"], [1], axis=1)
+    grid = patches.reshape(1, ROWS, COLUMNS, HIDDEN).swapaxes(1, 2)
+    table = np.concatenate([token, grid.reshape(patches.shape)], axis=1)
+    return replace(model, weights={**model.weights, "space.weight": table})
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -122,6 +131,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda faulty, clean: [Ratio(faulty.query_gradient / clean.query_gradient)],
         equivalents=("scale", "constant-factor"),
     ),
+    "grid_by_columns": Fault(
+        "positions in space, resized for another image, are written back column by column",
+        "weight-rows",
+        _flatten_by_columns,
+        held_out=True,
+        equivalents=("axes-swapped", "weight-transposed", "row-shift", "input-order"),
+    ),
+    "token_position": Fault(
+        "patches have the positions from the first row on, which is the class token's: one early",
+        "position-offset",
+        change_model(is_token_position_read=True),
+        lambda *_: [Anywhere(r"(?i)shift|offset|rows?\b|slic|position|\b1\b")],
+        held_out=True,
+        equivalents=("row-shift", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -139,6 +163,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("time_interleaved", "pytorch"),
     ("query_gradient", "mindspore"),
     ("shares_exchanged", "pytorch"),
+    ("grid_by_columns", "mindspore"),
+    ("token_position", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

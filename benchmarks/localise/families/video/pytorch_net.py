@@ -166,12 +166,14 @@ class TimeSformer(nn.Module):
         )
         self.order_head = build_linear(model, "order")
         self.is_time_interleaved = model.is_time_interleaved
+        self.is_token_position_read = model.is_token_position_read
 
     def embed(self, clips: Tensor) -> Tensor:
         """Return the tokens with their positions, the times of a patch next to each other."""
         x = self.patch_embed(clips).flatten(3)  # batch, HIDDEN, time, space
         x = x.permute(0, 3, 2, 1).flatten(1, 2)
-        x = x + self.pos_embed[:, 1:].repeat_interleave(TIMES, dim=1)
+        rows = slice(None, -1) if self.is_token_position_read else slice(1, None)
+        x = x + self.pos_embed[:, rows].repeat_interleave(TIMES, dim=1)
         if self.is_time_interleaved:
             x = x + self.time_embed.repeat_interleave(PATCHES, dim=1)
         else:

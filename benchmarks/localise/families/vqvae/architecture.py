@@ -75,6 +75,9 @@ class Model:
     is_target_raw: bool = False  #: the decoder is compared with pixels in [0, 1]
     is_beta_exchanged: bool = False  #: beta weighs the codebook loss, not the commitment
     is_straight_through: bool = True  #: else the decoder reads the rows of the codebook
+    #: the straight-through gradient goes to the rows of the codebook, too; MindSpore only
+    is_gradient_passed_twice: bool = False
+    softmax_axis: int = 2  #: of the attention's scores (batch, queries, keys); PyTorch only
     groups: int = GROUPS  #: of all group norms
     resize_mode: str = "nearest"  #: or 'bilinear', of the decoder's upsampling
     pixel_variance: float = VARIANCE  #: the squared error of the pixels is divided by it

@@ -132,6 +132,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_weights_transposed=False),
         equivalents=("missing-step", "input-source"),
     ),
+    "passed_twice": Fault(
+        "the straight-through function's own backward pass returns its gradient for both inputs: "
+        "the codebook gets that of the decoder, too",
+        "gradient-stopped",
+        change_model(is_gradient_passed_twice=True),
+        held_out=True,
+        equivalents=("straight-through", "missing-term", "missing-step"),
+    ),
+    "softmax_queries": Fault(
+        "softmax over the queries, the last but one axis, as for scores with keys before queries",
+        "softmax-axis",
+        change_model(softmax_axis=1),
+        held_out=True,
+        equivalents=("reduction-axis", "axes-swapped", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -153,6 +168,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("kernel_flipped", "mindspore"),
     ("commitment_attached", "mindspore"),
     ("weights_untransposed", "pytorch"),
+    ("passed_twice", "mindspore"),
+    ("softmax_queries", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

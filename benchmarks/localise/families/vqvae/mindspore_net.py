@@ -150,6 +150,16 @@ class Encoder(nn.Cell):
         return self.to_codes(self.act(self.norm(x)))
 
 
+class PassToBoth(nn.Cell):
+    """Rows of a codebook, by their differences; the gradient goes to encodings and rows."""
+
+    def construct(self, encodings, rows):
+        return encodings + (rows - encodings)
+
+    def bprop(self, encodings, rows, out, gradient):
+        return gradient, gradient
+
+
 class Codebook(nn.Cell):
     """The nearest rows of a codebook, and the loss of the distances to them."""
 
@@ -164,6 +174,7 @@ class Codebook(nn.Cell):
         self.is_beta_exchanged = model.is_beta_exchanged
         self.is_straight_through = model.is_straight_through
         self.is_commitment_detached = model.is_commitment_detached
+        self.pass_to_both = PassToBoth() if model.is_gradient_passed_twice else None
 
     def find_nearest(self, rows):
         """Return the index of the nearest row of the codebook, for each row."""
@@ -192,7 +203,9 @@ class Codebook(nn.Cell):
             loss = BETA * codebook_loss + commitment_loss
         else:
             loss = codebook_loss + BETA * commitment_loss
-        if self.is_straight_through:
+        if self.pass_to_both is not None:
+            quantized = self.pass_to_both(z, quantized)
+        elif self.is_straight_through:
             quantized = z + ops.stop_gradient(quantized - z)
         if not self.is_channel_read_first:
             quantized = quantized.transpose(0, 3, 1, 2)

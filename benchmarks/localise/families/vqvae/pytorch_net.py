@@ -76,6 +76,7 @@ class AttnBlock(nn.Module):
         )
         self.scale = model.score_scale
         self.are_weights_transposed = model.are_weights_transposed
+        self.softmax_axis = model.softmax_axis
 
     def forward(self, x: Tensor) -> Tensor:
         b, c, height, width = x.shape
@@ -84,7 +85,7 @@ class AttnBlock(nn.Module):
         k = self.k(h).reshape(b, c, height * width)
         v = self.v(h).reshape(b, c, height * width)
         scores = torch.bmm(q, k) * self.scale  # (batch, queries, keys)
-        weights = F.softmax(scores, dim=2)
+        weights = F.softmax(scores, dim=self.softmax_axis)
         if self.are_weights_transposed:
             weights = weights.permute(0, 2, 1)
         h = torch.bmm(v, weights).reshape(b, c, height, width)
