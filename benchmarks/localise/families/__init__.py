@@ -15,8 +15,8 @@ of the same arithmetic. Only the nets import a framework. The recording scripts 
 are those of all families.
 
 What was held out was opened for tuning on 26 November 2026, three times on 27 November, eleven
-times on 28 November, ten times on 29 November and three times on 30 November. What is held out now was
-written after that by people who had seen neither what dumpdiff answers to it nor the code that
+times on 28 November, ten times on 29 November and three times on 30 November. What is held out now
+was written after that by people who had seen neither what dumpdiff answers to it nor the code that
 finds causes.
 """
 
