@@ -1,0 +1,1 @@
+"""A recurrent state-space model: the world model of Dreamer."""
