@@ -356,8 +356,8 @@ def _list_preparing_ops(
         Counter(own.kinds[op] for op in ops if own.flow.phases[op] == FORWARD)
         for own, ops in zip(graph.sides, computing_ops, strict=True)
     ]
-    op_partners = graph.comparison.alignment.op_partners
-    partners = (op_partners, {r: t for t, r in op_partners.items()})
+    op_pairs = graph.comparison.alignment.ops
+    columns = (op_pairs["target"].to_numpy(), op_pairs["reference"].to_numpy())
     preparing_ops: tuple[set[int], set[int]] = (set(), set())
     for side, own in enumerate(graph.sides):
         other = graph.sides[1 - side]
@@ -370,8 +370,8 @@ def _list_preparing_ops(
             readers = {op for op in own.flow.users[value] if own.flow.phases[op] == FORWARD}
             if producer < 0 or not readers <= surplus_ops:
                 continue
-            partner = partners[side].get(producer, -1)
-            if partner < 0 or other.kinds[partner] != own.kinds[producer]:
+            partners = columns[1 - side][columns[side] == producer].tolist()
+            if not any(other.kinds[partner] == own.kinds[producer] for partner in partners):
                 preparing_ops[side].add(producer)
     return preparing_ops
 

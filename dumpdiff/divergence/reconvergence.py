@@ -268,19 +268,17 @@ def _find_uncompared_gradients(
             for node in range(n_pairs, graph.n_nodes)
             if classes[node] >= 0 and names[classes[node]]
         ]
-        compared_numbers = [
-            _read_numbers(flow, classes[node])
+        agreeing_nodes = [
+            node
             for node in (range(n_pairs) if named_nodes else ())
             if names[classes[node]] and state[node] == AGREEING
         ]
-        named_nodes = [
-            node
-            for node in named_nodes
-            if not any(
-                np.allclose(_read_numbers(flow, classes[node]), numbers, alignment.tolerance, 0)
-                for numbers in compared_numbers
-            )
+        agreeing_numbers = _read_numbers(flow, classes[agreeing_nodes])
+        is_known = [
+            bool(np.isclose(agreeing_numbers, numbers, alignment.tolerance, 0).all(axis=1).any())
+            for numbers in _read_numbers(flow, classes[named_nodes])
         ]
+        named_nodes = [node for node, known in zip(named_nodes, is_known, strict=True) if not known]
         missing_sizes = {sizes[node] for node in named_nodes}
         uncompared_nodes.update(named_nodes)
         for node in range(n_pairs, graph.n_nodes):
@@ -290,10 +288,9 @@ def _find_uncompared_gradients(
     return {node for node in uncompared_nodes if state[node] in UNKNOWN}
 
 
-def _read_numbers(flow: Flow, value: int) -> Floats:
-    """Return the size, the extremes and the norm of a value."""
-    names = ("size", "max", "min", "norm")
-    return np.array([flow.list_column(name)[value] for name in names], dtype=float)
+def _read_numbers(flow: Flow, values: Ints) -> Floats:
+    """Return (values, 4) their sizes, extremes and norms."""
+    return flow.classes[["size", "max", "min", "norm"]].to_numpy(dtype=float)[values]
 
 
 def _find_returned_nodes(graph: JointGraph) -> dict[int, set[int]]:
