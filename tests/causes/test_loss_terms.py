@@ -225,3 +225,42 @@ def test_lengths_of_all_sequences_count_the_padding() -> None:
     (cause, *_) = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes
     assert cause.name == "mask-missing"
     assert "sequences of lengths [9 9 9]; the reference takes [9 7 6]" in cause.text
+
+
+#: Losses and weights of three images; each counts another number of pixels.
+PIXELS = RNG.uniform(0.5, 1.5, (3, 4, 5))
+COUNTS = (np.arange(20).reshape(4, 5) < np.array([20, 13, 6])[:, None, None]).astype(float)
+
+
+def test_the_mean_of_all_pixels_in_place_of_the_mean_of_the_images() -> None:
+    region = make_region([
+        ("sum", [("losses", PIXELS * COUNTS)]),
+        ("sum", [("weights", COUNTS)]),
+        ("div", [("0", 0), ("1", 0)]),
+        ("mean", [("last", 0)]),
+    ], {0: (3,), 1: (3,), 3: ()})  # fmt: skip
+    pooled = np.asarray((PIXELS * COUNTS).sum() / COUNTS.sum())
+    assert explain_region(region, pooled) == (
+        "loss-reduction",
+        "the sums of all 3 groups divided by their common count; the reference divides each by "
+        "its own: [20 13 6]",
+    )
+
+
+def test_the_mean_of_the_images_in_place_of_the_mean_of_all_pixels() -> None:
+    """Both terms of the loss are means of all pixels, so both are changed at once."""
+    terms = (PIXELS * COUNTS, PIXELS**2 * COUNTS)
+    region = make_region([
+        ("sum", [("losses", terms[0])]),
+        ("sum", [("weights", COUNTS)]),
+        ("div", [("0", 0), ("1", 0)]),
+        ("sum", [("squares", terms[1])]),
+        ("div", [("3", 0), ("1", 0)]),
+        ("add", [("2", 0), ("4", 0)]),
+    ], dict.fromkeys(range(6), ()))  # fmt: skip
+    by_image = [np.mean(term.sum(axis=(1, 2)) / COUNTS.sum(axis=(1, 2))) for term in terms]
+    assert explain_region(region, np.asarray(sum(by_image))) == (
+        "loss-reduction",
+        "the mean of the means of 3 groups, of counts [20 13 6]; the reference divides the sum of "
+        "all groups by their common count",
+    )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from traces import (
     edit_tensors,
@@ -9,6 +10,7 @@ from traces import (
     find_op,
     find_tensors_like,
     locate_divergence,
+    record_calls,
     remove_ops,
     rename_kind,
     scale_arrays,
@@ -163,3 +165,25 @@ class TestAgreementThatStatisticsDoNotShow:
 def drop_files(trace):
     """Return the trace with the statistics of its whole tensors only."""
     return replace(trace, tensors=build_flow(trace).tensors.assign(file=""))
+
+
+def record_norm(*, is_centered: bool):
+    """Record the loss of x / s, or of (x - m) / s; another op of the other side has the mean m."""
+    x = np.random.default_rng(4).normal(1, 1, (6, 32))
+    y = np.exp(x / 4)
+    mean, scale = y.mean(axis=1, keepdims=True), y.std(axis=1, keepdims=True)
+    calls = [("exp", [x], y), ("mean" if is_centered else "std", [y], mean), ("sqrt", [y], scale)]
+    centered = y - mean if is_centered else y
+    if is_centered:
+        calls.append(("sub", [y, mean], centered))
+    normed = centered / scale
+    calls += [("div", [centered, scale], normed), ("sum", [normed], (normed**2).sum())]
+    return record_calls(*calls)
+
+
+def test_an_op_whose_result_only_a_surplus_op_reads_is_named():
+    """The mean agrees with a number of the other side; that it is subtracted is the difference."""
+    sides = [record_norm(is_centered=is_centered) for is_centered in (False, True)]
+    for target, reference, side in ((*sides, "reference"), (*reversed(sides), "target")):
+        finding = locate_divergence(target, reference).findings[0]
+        assert "call.1" in getattr(finding, f"{side}_ops")
