@@ -14,7 +14,7 @@ import numpy as np
 from ..graph import Flow
 from ..graph.missing_edges import is_graph_input
 from ..model.arrays import Ints
-from ..model.dtypes import is_floating
+from ..model.dtypes import MASK_MAGNITUDE, is_floating
 from ..model.trace import FORWARD, flag_words
 from . import confidence
 from .matches import Matching
@@ -27,7 +27,7 @@ def pair_given_values(matching: Matching) -> bool:
     """Pair given values of one shape, if alone of it both are read beside the partners of a pair.
 
     Returns whether any pair was added. Parameters, constants, single numbers, whole numbers and
-    masks are left out.
+    masks are left out, also masks that are added to scores, and zeros in their place.
     """
     own_classes = np.arange(len(matching.classes_t))
     targets_t = np.where(matching.classes_t < 0, -1, own_classes)
@@ -49,6 +49,8 @@ def _index_places(flow: Flow, targets: Ints) -> Mapping[_Place, set[int]]:
     places: defaultdict[_Place, set[int]] = defaultdict(set)
     is_open = (targets < 0) & (flow.producers < 0) & (flow.sizes > 1)
     is_open &= flag_words(flow.classes["dtype"], is_floating)
+    lowest, highest = (np.asarray(flow.list_column(name), float) for name in ("min", "max"))
+    is_open &= (lowest < highest) & (lowest > -MASK_MAGNITUDE)
     is_open &= np.asarray(flow.list_column("parameter"), dtype=object) == ""
     levels = flow.levels
     for op in np.flatnonzero(flow.flag_readers(is_open)).tolist():
