@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import product
 
 import numpy as np
 
@@ -52,20 +53,14 @@ def _index_places(flow: Flow, targets: Ints) -> Mapping[_Place, set[int]]:
     lowest, highest = (np.asarray(flow.list_column(name), float) for name in ("min", "max"))
     is_open &= (lowest < highest) & (lowest > -MASK_MAGNITUDE)
     is_open &= np.asarray(flow.list_column("parameter"), dtype=object) == ""
+    is_open &= ~flow.tensors["constant"].to_numpy()[flow.classes["tensor"].to_numpy()]
     levels = flow.levels
     for op in np.flatnonzero(flow.flag_readers(is_open)).tolist():
         if flow.phases[op] != FORWARD or levels[op] != "op":
             continue
         values = flow.reads[op]
-        for value in values:
-            if is_open[value] and is_graph_input(flow, value) and not _is_constant(flow, value):
-                shape = flow.shapes[value] or ()
-                for other in values:
-                    if targets[other] >= 0:
-                        places[int(targets[other]), shape].add(value)
+        given = [value for value in values if is_open[value] and is_graph_input(flow, value)]
+        companions = [int(targets[value]) for value in values if targets[value] >= 0]
+        for value, companion in product(given, companions):
+            places[companion, flow.shapes[value] or ()].add(value)
     return places
-
-
-def _is_constant(flow: Flow, value: int) -> bool:
-    tensor = int(flow.list_column("tensor")[value])
-    return bool(flow.tensors["constant"].iat[tensor])

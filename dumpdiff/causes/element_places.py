@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..model.arrays import AnyArray, Ints
+from ..model.arrays import AnyArray, Floats, Ints
+from ..model.recorded_shapes import drop_unit_axes
 from ..operators import compute_relative_distance
 from ..operators.convolution import PADDING_MODES
 
@@ -101,6 +102,28 @@ def take_places(inputs: Sequence[AnyArray], places: Ints, shape: tuple[int, ...]
     source = _join_elements([np.atleast_1d(array) for array in inputs])
     taken: AnyArray = np.where(places == _PADDING, 0.0, source[places])
     return taken.reshape(shape)
+
+
+def arrange_like(array: Floats, other: Floats) -> Floats:
+    """Return an array in the shape of another one.
+
+    If it has the same axes in another order, such as (tokens, batch, size) and (batch, tokens,
+    size), they are exchanged: the numbers diverge, and cannot show the order. Of several orders
+    that fit, the one with the largest cosine is taken.
+    """
+    shape, other_shape = drop_unit_axes(array.shape), drop_unit_axes(other.shape)
+    has_same_axes = sorted(shape) == sorted(other_shape)
+    has_same_axes &= len(shape) <= _MAX_TRANSPOSED_AXES
+    if shape == other_shape or not has_same_axes:
+        return array.reshape(other.shape)
+    compact = array.reshape(shape)
+    candidates = [
+        compact.transpose(axes).reshape(other.shape)
+        for axes in permutations(range(len(shape)))
+        if tuple(shape[axis] for axis in axes) == other_shape
+    ]
+    flat = other.reshape(-1)
+    return max(candidates, key=lambda candidate: abs(float(candidate.reshape(-1) @ flat)))
 
 
 def find_order(source: AnyArray, array: AnyArray) -> tuple[bool, Ints | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import permutations
 
 import numpy as np
 
@@ -14,12 +13,11 @@ from ..graph import Flow
 from ..model.arrays import Floats
 from ..model.recorded_shapes import drop_unit_axes, load_readable_tensor
 from .comparison_index import ComparisonIndex, ValuePair, find_whole_tensor
+from .element_places import arrange_like
 from .fault_case import compute_residual
 
 #: Largest tensor that is recomputed: 64 MB as float64.
 MAX_ELEMENTS = 1 << 23
-#: Axes whose orders are tried, at most.
-_MAX_AXES = 5
 #: Relative difference of two errors of the same numbers in two orders: summation alone.
 _SAME_ERROR = 1e-9
 
@@ -42,29 +40,8 @@ def load_arrays(index: ComparisonIndex, value_pair: ValuePair) -> tuple[Floats, 
     if value_pair.layout not in ("same", "reshape"):
         _, t, r = find_common_layout(t, r)
     if t.shape != r.shape:
-        t = _arrange_like(t, r)
+        t = arrange_like(t, r)
     return _load_slot_arrays(index, value_pair, r.shape, compute_residual(t, r)) or (t, r)
-
-
-def _arrange_like(array: Floats, other: Floats) -> Floats:
-    """Return an array in the shape of another one.
-
-    If it has the same axes in another order, such as (tokens, batch, size) and (batch, tokens,
-    size), they are exchanged: the numbers diverge, and cannot show the order. Of several orders
-    that fit, the one with the largest cosine is taken.
-    """
-    shape, other_shape = drop_unit_axes(array.shape), drop_unit_axes(other.shape)
-    has_same_axes = sorted(shape) == sorted(other_shape) and len(shape) <= _MAX_AXES
-    if shape == other_shape or not has_same_axes:
-        return array.reshape(other.shape)
-    compact = array.reshape(shape)
-    candidates = [
-        compact.transpose(axes).reshape(other.shape)
-        for axes in permutations(range(len(shape)))
-        if tuple(shape[axis] for axis in axes) == other_shape
-    ]
-    flat = other.reshape(-1)
-    return max(candidates, key=lambda candidate: abs(float(candidate.reshape(-1) @ flat)))
 
 
 def _load_slot_arrays(

@@ -170,6 +170,7 @@ def _estimate_summation(alignment: Alignment, pairs: pd.DataFrame, errors: Float
     roundoff = get_unit_roundoff("float32")
     sizes = alignment.reference.sizes[pairs["reference"].to_numpy()]
     extreme_factors = compute_extreme_factors(sizes.astype(float))
+    sizes = np.maximum(sizes, 0)  # some are unknown
     agrees = errors[STATISTICS.index("norm")] > pairs["tolerance"].to_numpy()
     mean_errors = errors[STATISTICS.index("mean")]
     for name in ("max", "min"):

@@ -28,7 +28,7 @@ def compute_path_losses(
     rows = np.arange(n_sequences)
     states = np.full((n_sequences, 2 * longest + 1), blank)
     states[:, 1::2] = labels
-    #: a path may leave out the blank between two labels that differ
+    # a path may leave out the blank between two labels that differ
     is_skipped = np.zeros(states.shape, dtype=bool)
     is_skipped[:, 2:] = (states[:, 2:] != blank) & (states[:, 2:] != states[:, :-2])
     sums = np.full(states.shape, -np.inf)
@@ -62,9 +62,9 @@ def compute_ctc_loss(call: Call) -> Interpretations:
     n_labels = n_labels.astype(np.int64).reshape(-1)
     padded_labels = _pad_labels(labels, n_labels)
     # not recorded: the first class, or the last one as in older operators
-    blanks = {int(call.get_number("blank", default=0)): None}
+    blanks = [int(call.get_number("blank", default=0))]
     if "blank" not in call.keywords:
-        blanks[log_probabilities.shape[-1] - 1] = None
+        blanks.append(log_probabilities.shape[-1] - 1)
     for blank in blanks:
         losses = compute_path_losses(
             log_probabilities, padded_labels, n_steps.reshape(-1), n_labels, blank

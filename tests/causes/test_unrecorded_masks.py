@@ -10,7 +10,6 @@ import pytest
 from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.hypotheses import COMPOSITE_HYPOTHESES
 from dumpdiff.causes.hypotheses.row_selection import HYPOTHESES as ROW_HYPOTHESES
-from dumpdiff.causes.hypotheses.sums_before_steps import HYPOTHESES as SUM_HYPOTHESES
 from dumpdiff.causes.region import Region
 from dumpdiff.model.finding import Cause
 
@@ -76,7 +75,7 @@ def test_terms_that_are_missing_before_a_product_are_named(
         operands=(make_operand("a sum", total, agrees=False), *gradients),
         load_faulty_region=lambda: faulty_region,
     )
-    cause = search_causes([case], SUM_HYPOTHESES).causes[0]
+    cause = search_causes([case], COMPOSITE_HYPOTHESES).causes[0]
     assert cause.name == "gradient-stopped"
     assert text in cause.text
 

@@ -29,7 +29,6 @@ from . import (
     rotary,
     routing,
     row_selection,
-    sums_before_steps,
     wave_tables,
     weights,
     whole_attention,
@@ -64,7 +63,6 @@ HYPOTHESES = (
     *derivatives.HYPOTHESES,
     *gradient_masks.HYPOTHESES,
     *gradients.HYPOTHESES,
-    *sums_before_steps.HYPOTHESES,
     *recurrence.HYPOTHESES,
     *precision.HYPOTHESES,
 )

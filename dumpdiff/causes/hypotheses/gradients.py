@@ -10,6 +10,7 @@ import numpy as np
 
 from ...model.arrays import AnyArray, Floats
 from ...model.trace import BACKWARD
+from ..element_places import arrange_like
 from ..fault_case import FaultCase, Operand, compute_residual
 from ..hypothesis import Candidate, Hypothesis
 from .gradient_paths import is_derivative
@@ -263,29 +264,21 @@ def _describe_sum(case: FaultCase, addends: Sequence[Addend], coefficient: float
 def list_sum_addends(case: FaultCase) -> list[Addend]:
     """Return different gradients of the value's size: upstream ones, then those before it.
 
-    A gradient with two axes of the value exchanged, as a convolution has it, is exchanged back.
+    A gradient with the axes of the value in another order, as a convolution has it, is arranged
+    like the difference of both sides.
     """
-    shape, size = case.faithful.shape, case.faithful.size
+    size, difference = case.faithful.size, case.faulty - case.faithful
     addends: list[Addend] = []
     for operand in (*case.list_shared_operands(), *case.find_other_gradients()):
         if int(np.prod(operand.shape)) != size or operand.parameter or not operand.is_floating:
             continue
-        array = _arrange_like(operand.array, shape)
+        array = arrange_like(operand.array, difference)
         is_known = any(np.array_equal(array, addend.array) for addend in addends)
         if np.any(array) and not is_known:
             addends.append(Addend(operand.name, array))
         if len(addends) == MAX_SUM_OPERANDS:
             break
     return addends
-
-
-def _arrange_like(array: AnyArray, shape: tuple[int, ...]) -> AnyArray:
-    """Return an array of as many elements in a shape, if need be with two axes exchanged."""
-    if array.shape != shape and array.ndim == len(shape):
-        for axes in combinations(range(array.ndim), 2):
-            if np.swapaxes(array, *axes).shape == shape:
-                return np.swapaxes(array, *axes)
-    return array.reshape(shape)
 
 
 def suggest_row_factors(case: FaultCase) -> Iterator[Candidate]:

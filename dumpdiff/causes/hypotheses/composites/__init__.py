@@ -50,6 +50,7 @@ from .scan_directions import list_reversed_scans
 from .split_orders import list_rows_by_head, list_split_orders
 from .state_spaces import list_decay_signs, list_discretizations, list_other_states
 from .step_orders import list_activated_addends, list_earlier_steps, list_exchanged_steps
+from .sums_before_steps import suggest_terms_missing_before
 from .surplus_steps import (
     has_surplus_ops,
     list_named_surplus_steps,
@@ -127,6 +128,7 @@ HYPOTHESES = (
     Hypothesis("affine-missing", make_search(list_missing_affines)),
     Hypothesis("straight-through", make_search(list_missing_masks)),
     Hypothesis("gradient-stopped", make_search(list_stopped_rows)),
+    Hypothesis("gradient-stopped", suggest_terms_missing_before),
     *OMISSION_HYPOTHESES,
     Hypothesis("clamp", make_search(list_clamps)),
     Hypothesis("variant", make_search(list_variants)),

@@ -121,7 +121,7 @@ class _Sum:
         return len(self.array) if self.array.ndim else 1
 
     def sum_groups(self) -> Floats:
-        """Return (groups,) the share of each in the sum, times the number of groups."""
+        """Return (groups,) what each contributes to the multiple of the sum."""
         sums: Floats = self.array.reshape(self.n_groups, -1).sum(axis=1) * self.factor
         return sums
 

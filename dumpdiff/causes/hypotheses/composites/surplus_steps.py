@@ -103,7 +103,7 @@ def list_repeated_surplus_steps(case: FaultCase, region: Region) -> Iterator[Cha
     """Leave out all activations of a kind, or all products with one value, of the faithful side."""
     if case.phase != FORWARD:
         return
-    positions_of_steps: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    positions_of_steps: defaultdict[tuple[str, int], dict[int, int]] = defaultdict(dict)
     for number in _find_surplus_steps(case, region):
         step = region.steps[number]
         inputs = list_floating_inputs(step)
@@ -111,12 +111,13 @@ def list_repeated_surplus_steps(case: FaultCase, region: Region) -> Iterator[Cha
             (position, item) for position, item in inputs if item.array.shape == step.output.shape
         ]
         if step.kind in ACTIVATION_KINDS and len(kept) == 1:
-            positions_of_steps[step.kind][number] = kept[0][0]
+            positions_of_steps[step.kind, -1][number] = kept[0][0]
         if step.kind in _SCALING_KINDS and len(inputs) == 2:
             for position, item in kept:
-                (other,) = (own.name for _, own in inputs if own is not item)
-                positions_of_steps[f"{step.kind} by {other}"][number] = position
-    for text, positions in positions_of_steps.items():
+                (other,) = (own for _, own in inputs if own is not item)
+                text = f"{step.kind} by {other.name}"
+                positions_of_steps[text, other.value][number] = position
+    for (text, _), positions in positions_of_steps.items():
         if len(positions) > 1:
             first = min(positions)
             yield Change(

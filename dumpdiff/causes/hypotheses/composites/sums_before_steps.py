@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...model.arrays import AnyArray, Floats
-from ...model.trace import BACKWARD
-from ..fault_case import FaultCase, Operand, compute_residual
-from ..hypothesis import Candidate, Hypothesis
-from ..region import Region
-from .composites.change import compute_with, list_floating_inputs
-from .gradients import MAX_SUM_OPERANDS, Addend, find_sums
+from ....model.arrays import AnyArray, Floats
+from ....model.trace import BACKWARD
+from ...fault_case import FaultCase, Operand, compute_residual
+from ...hypothesis import Candidate
+from ...region import Region
+from ..gradients import MAX_SUM_OPERANDS, Addend, find_sums
+from .change import compute_with, list_floating_inputs
 
 
 def suggest_terms_missing_before(case: FaultCase) -> Iterator[Candidate]:
@@ -24,30 +24,34 @@ def suggest_terms_missing_before(case: FaultCase) -> Iterator[Candidate]:
 
     The step, run again on the other side's gradient, must give the other side's value.
     """
-    if case.phase != BACKWARD:
+    if case.phase == BACKWARD:
+        yield from _suggest_terms(case, is_lacking=True)
+        yield from _suggest_terms(case, is_lacking=False)
+
+
+def _suggest_terms(case: FaultCase, *, is_lacking: bool) -> Iterator[Candidate]:
+    """Suggest that the faulty side's step lacks terms, or that the faithful side's does."""
+    region = case.faulty_region if is_lacking else case.region
+    operands = case.operands if is_lacking else case.faulty_operands
+    expected = case.faithful if is_lacking else case.faulty
+    if region is None or region.unchanged is None:
         return
-    region = case.faulty_region
-    if region is not None:
-        for term, total, output in _iterate_totals(region, case.operands):
-            if case.matches_faithful(output):
-                names = _name_missing_terms(total, term, case.operands)
-                yield Candidate(
-                    region.steps[-1].output if region.unchanged is None else region.unchanged,
-                    f"{region.steps[-1].name} of a gradient without {names}",
-                    "adds it" if names.startswith("that") else "adds them",
-                    unchanged=output,
-                )
-    region = case.region
-    if region is not None:
-        for term, total, output in _iterate_totals(region, case.faulty_operands):
-            if compute_residual(output, case.faulty) <= case.limit:
-                names = _name_missing_terms(total, term, case.faulty_operands)
-                yield Candidate(
-                    output,
-                    f"{region.steps[-1].name} of a gradient with {names} added",
-                    "does not add it" if names.startswith("that") else "does not add them",
-                    unchanged=region.unchanged,
-                )
+    name = region.steps[-1].name
+    for term, total, output in _iterate_totals(region, operands):
+        if compute_residual(output, expected) > case.limit:
+            continue
+        names = _list_missing_terms(total, term, operands)
+        is_one = len(names) == 1
+        noun = "that of" if is_one else "those of"
+        terms = f"{noun} {' and '.join(names)}" if names else "other terms"
+        if is_lacking:
+            text = f"{name} of a gradient without {terms}"
+            contrast = "adds it" if is_one else "adds them"
+            yield Candidate(region.unchanged, text, contrast, unchanged=output)
+        else:
+            text = f"{name} of a gradient with {terms} added"
+            contrast = "does not add it" if is_one else "does not add them"
+            yield Candidate(output, text, contrast, unchanged=region.unchanged)
 
 
 def _iterate_totals(
@@ -68,7 +72,7 @@ def _iterate_totals(
                 yield item.array, total, output
 
 
-def _name_missing_terms(total: Floats, term: Floats, operands: Sequence[Operand]) -> str:
+def _list_missing_terms(total: Floats, term: Floats, operands: Sequence[Operand]) -> list[str]:
     """Return which gradients are the difference; those that are not recorded have no names."""
     addends = [
         Addend(operand.name, operand.array.reshape(-1))
@@ -79,9 +83,5 @@ def _name_missing_terms(total: Floats, term: Floats, operands: Sequence[Operand]
     difference = (total - term).reshape(-1)
     for solution, coefficient in find_sums(difference, addends[:MAX_SUM_OPERANDS]):
         if np.isclose(coefficient, 1):
-            noun = "those of" if len(solution) > 1 else "that of"
-            return f"{noun} {' and '.join(addend.name for addend in solution)}"
-    return "other terms"
-
-
-HYPOTHESES = (Hypothesis("gradient-stopped", suggest_terms_missing_before),)
+            return [addend.name for addend in solution]
+    return []
