@@ -134,7 +134,6 @@ FAULTS: Mapping[str, Fault] = {
         "zeroed",
         _reset_signs,
         lambda *_: [Anywhere(r"(?i)sign|\bones?\b|fill|abs|(?<![\w.])-?1(?:\.0*)?(?![\w.])")],
-        held_out=True,
         equivalents=("missing-step", "activation-kind"),
     ),
     "result_read_back": Fault(
@@ -142,7 +141,6 @@ FAULTS: Mapping[str, Fault] = {
         "multiplied, without dividing by the scale",
         "gradient-scaled",
         change_model(is_result_read_back=True),
-        held_out=True,
         equivalents=("input-source", "missing-step"),
     ),
 }

@@ -137,7 +137,6 @@ FAULTS: Mapping[str, Fault] = {
         "the loader shuffles edges, but not their bonds: edges have the bonds of others",
         "batch",
         change_model(are_bonds_unordered=True),
-        held_out=True,
         equivalents=("input-order", "row-shift", "input-source"),
     ),
     "output_unsqueezed": Fault(
@@ -145,7 +144,6 @@ FAULTS: Mapping[str, Fault] = {
         "with all labels",
         "missing-step",
         change_model(is_output_squeezed=False),
-        held_out=True,
         equivalents=("loss-target", "loss-reduction", "axes-swapped", "input-source"),
     ),
 }

@@ -124,7 +124,6 @@ FAULTS: Mapping[str, Fault] = {
         "positions come before their sines and cosines, as in Transformers, not behind them",
         "input-order",
         change_model(are_positions_first=True),
-        held_out=True,
         equivalents=("time-embedding-order", "channel-order", "split-order", "row-shift"),
     ),
     "masks_by_head": Fault(
@@ -132,7 +131,6 @@ FAULTS: Mapping[str, Fault] = {
         "masks of other arrays",
         "mask-kind",
         change_model(are_heads_outside=True),
-        held_out=True,
         equivalents=(
             "cross-mask",
             "axes-swapped",

@@ -100,14 +100,12 @@ FAULTS: Mapping[str, Fault] = {
         "missing-step",
         change_model(are_distances_squared=True),
         lambda *_: [Anywhere(r"(?i)sqrt|root|squar|power|exponent")],
-        held_out=True,
         equivalents=("activation-kind", "loss-kind"),
     ),
     "norms_detached": Fault(
         "embeddings and class weights are divided by the norms of their .data, without gradient",
         "gradient-stopped",
         change_model(are_norms_detached=True),
-        held_out=True,
         equivalents=("missing-term",),
     ),
 }

@@ -135,7 +135,6 @@ FAULTS: Mapping[str, Fault] = {
         "positions in space, resized for another image, are written back column by column",
         "weight-rows",
         _flatten_by_columns,
-        held_out=True,
         equivalents=("axes-swapped", "weight-transposed", "row-shift", "input-order"),
     ),
     "token_position": Fault(
@@ -143,7 +142,6 @@ FAULTS: Mapping[str, Fault] = {
         "position-offset",
         change_model(is_token_position_read=True),
         lambda *_: [Anywhere(r"(?i)shift|offset|rows?\b|slic|position|\b1\b")],
-        held_out=True,
         equivalents=("row-shift", "input-source"),
     ),
 }

@@ -137,14 +137,12 @@ FAULTS: Mapping[str, Fault] = {
         "the codebook gets that of the decoder, too",
         "gradient-stopped",
         change_model(is_gradient_passed_twice=True),
-        held_out=True,
         equivalents=("straight-through", "missing-term", "missing-step"),
     ),
     "softmax_queries": Fault(
         "softmax over the queries, the last but one axis, as for scores with keys before queries",
         "softmax-axis",
         change_model(softmax_axis=1),
-        held_out=True,
         equivalents=("reduction-axis", "axes-swapped", "argument"),
     ),
 }
