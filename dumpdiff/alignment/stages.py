@@ -11,7 +11,7 @@ import pandas as pd
 from ..graph import Flow, Gradients
 from ..rulebook import Rules
 from . import anchors, mapping_evidence
-from .circles import separate_circles
+from .excluded_pairs import separate_circles, separate_copies
 from .fused_groups import FusedGroup, find_fused_groups
 from .given_values import pair_given_values
 from .joint_dataflow import JointDataflow, join_dataflows
@@ -147,6 +147,7 @@ def align_sides(target: PreparedSide, reference: PreparedSide, rules: Rules) -> 
     pair_idle_ops(matching)
     separate_partial_sums(matching)
     separate_circles(matching)
+    separate_copies(matching)
     groups = find_fused_groups(
         matching, rules, (updates_t, updates_r), (gradients_t.by_value, gradients_r.by_value)
     )

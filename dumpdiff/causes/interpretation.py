@@ -25,6 +25,8 @@ _VECTOR_NORMS = {"rms_norm", "layer_norm"}
 _TINY_EPSILON = 1e-30
 #: Kinds that may select elements by a mask.
 _SELECTING_KINDS = {"gather_nd", "slice"}
+#: Kinds whose output is cut from their input along one axis.
+_CUTTING_KINDS = {"slice", "split"}
 #: What a pooling of all elements of a channel is.
 _GLOBAL_POOLINGS = {"max_pool": "max", "avg_pool": "mean"}
 
@@ -67,7 +69,7 @@ def _find_places(step: Step) -> Ints | None:
         return find_padding(arrays[0], step.output)
     if step.kind in _SELECTING_KINDS:
         places = find_selection(arrays, step.output)
-    if places is None and step.kind == "slice":
+    if places is None and step.kind in _CUTTING_KINDS:
         return find_window(arrays[0], step.output)
     return places
 

@@ -3,8 +3,9 @@
 An undirected graph has each edge in both directions, so that its sources are its targets in another
 order. One value would make the two ends of every edge one. Labels may be the tokens, rolled by one.
 Of a mask, only the number of elements is recorded: what is read may be another one. So it is with
-floating zeros and ones, such as those of the steps of an episode that go on, and with a mask times
-a number, as dropout multiplies by it.
+floating zeros and ones, such as those of the steps of an episode that go on, with a mask times
+a number, as dropout multiplies by it, and with samples whose gradient is that of probabilities,
+which were added and taken away again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
-from ..model.arrays import AnyArray, Flags, Ints
+from ..model.arrays import AnyArray, Flags, Floats, Ints
 from ..model.dtypes import is_discrete
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import Trace
@@ -29,6 +30,8 @@ _MAX_AXES = 3
 _MAX_WHOLE = 1 << 24
 #: Distance to a whole number up to which a ratio of sums, of six digits, is a count.
 _COUNT_ERROR = 1e-3
+#: Share of the number of a mask by which its elements may differ from it, or from zero: rounding.
+_MASK_ERROR = 1e-6
 _STATISTICS = ["size", "max", "min"]
 
 
@@ -51,7 +54,7 @@ def compute_content_checksums(trace: Trace, tensors: pd.DataFrame) -> Ints:
             continue
         if _holds_whole_numbers(array):
             array = array.astype(np.int64)
-        elif not _is_scaled_mask(array):
+        elif (array := _round_scaled_mask(array)) is None:
             continue
         keys = _list_keys(array.squeeze())
         known_checksums = [checksums[key] for key in keys if key in checksums]
@@ -66,8 +69,12 @@ def _holds_whole_numbers(array: AnyArray) -> bool:
     return array.dtype.kind in "iub" or (is_floating and np.array_equal(array, np.round(array)))
 
 
-def _is_scaled_mask(array: AnyArray) -> bool:
-    return bool(np.isin(array, (0, array.max())).all())
+def _round_scaled_mask(array: AnyArray) -> Floats | None:
+    """Return zeros and the one other number of a mask, None for what is no mask."""
+    high = float(array.max())
+    is_high = array > high / 2
+    mask: Floats = np.where(is_high, high, 0.0)
+    return mask if np.abs(array - mask).max() <= _MASK_ERROR * abs(high) else None
 
 
 def _list_keys(array: AnyArray) -> list[bytes]:
@@ -111,7 +118,8 @@ def _flag_scaled_masks(tensors: pd.DataFrame) -> Flags:
     )
     with np.errstate(all="ignore"):
         counts = mean * size / high
-        is_mask: Flags = (low == 0) & (np.abs(counts - np.round(counts)) < _COUNT_ERROR)
+        is_mask: Flags = np.abs(low) <= _MASK_ERROR * high
+        is_mask &= np.abs(counts - np.round(counts)) < _COUNT_ERROR
         is_mask &= np.abs((norm / high) ** 2 - counts) < _COUNT_ERROR
     return is_mask
 

@@ -190,6 +190,28 @@ def compute_binary_loss(call: Call) -> Interpretations:
             yield from _reduce_elements(losses, f"{noun} with weighted positives", call)
 
 
+def compute_divergence(call: Call) -> Interpretations:
+    """Compute kl_div of log-probabilities from target probabilities, or from their logarithms.
+
+    A target is taken for logarithms if the record says so (log_target), or if it says nothing and
+    some are negative. The sum divided by the rows is the reduction 'batchmean'.
+    """
+    if len(call.tensors) < 2 or call.tensors[0].shape != call.tensors[1].shape:
+        return
+    log_probabilities, target = call.tensors[:2]
+    if target.dtype.kind != "f":
+        return
+    if call.get_number("log_target", default=float((target < 0).any())):
+        probabilities, log_target = np.exp(target), target
+    else:
+        is_positive = target > 0
+        probabilities, log_target = target, np.log(np.where(is_positive, target, 1.0))
+    losses = probabilities * (log_target - log_probabilities)
+    yield from _reduce_elements(losses, "divergence", call)
+    if losses.ndim and call.output_shape == ():
+        yield "divergence, by row", np.asarray(losses.sum() / max(1, losses.shape[0]))
+
+
 def compute_threshold_loss(call: Call) -> Interpretations:
     """Compute smooth_l1_loss or huber_loss; without a recorded threshold it is 1."""
     if len(call.tensors) < 2 or call.tensors[0].shape != call.tensors[1].shape:
@@ -209,11 +231,13 @@ def _reduce_elements(losses: Floats, noun: str, call: Call) -> Interpretations:
     yield f"{noun}, sum", np.asarray(losses.sum())
 
 
-#: Losses whose record omits what they compute: logits or probabilities, weights, a threshold.
+#: Losses whose record omits what they compute: logits or probabilities, weights, a threshold, or
+#: whether a target is a logarithm.
 INCOMPLETE_FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
     "bce_loss": compute_binary_loss,
     "smooth_l1_loss": compute_threshold_loss,
     "huber_loss": compute_threshold_loss,
+    "kl_div": compute_divergence,
 }
 FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
     "cross_entropy": compute_cross_entropy,

@@ -20,9 +20,12 @@ _OPTIMIZER = re.compile(
     r"|Momentum\w*|Adafactor|WeightScaleApplyMomentum)$"
 )
 _ASSIGN = frozenset({"Assign", "AssignAdd", "AssignSub"})
-_OPTIMIZER_SCOPE = re.compile(r"(?:^|[/_])(?:\w*optim\w*-\w+|optimizer)(?:[/_]|$)", re.IGNORECASE)
+#: Not optimal transport, nor a scope of Optimum.
+_OPTIMIZER_SCOPE = re.compile(
+    r"(?:^|[/_])(?:\w*optim(?!al|um)\w*-\w+|optimizer)(?:[/_]|$)", re.IGNORECASE
+)
 _OPTIMIZER_STATE = re.compile(
-    r"(?:moment[12v]?|moments|adam_[mv]|exp_avg(?:_sq)?|accum|stat|v_state|m_state)[._]"
+    r"(?:^|\.)(?:moment[12v]?|moments|adam_[mv]|exp_avg(?:_sq)?|accum|stat|v_state|m_state)[._]"
     r"|beta[12]_power$|global_step$"
 )
 #: Number of leading inputs that an optimizer op updates in place: the parameter and its states.

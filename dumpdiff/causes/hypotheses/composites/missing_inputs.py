@@ -282,14 +282,10 @@ def _name_missing_part(
     activation = _describe_part_of_silu(region, step, step_input)
     if activation:
         return "activation-kind", activation
-    return _name_missing_factor(step, step_input) if step.kind == "mul" else None
-
-
-def _name_missing_factor(step: Step, step_input: StepInput) -> tuple[str, str] | None:
-    """Return (cause, description) of a mask or of a norm's weight; None for other factors."""
-    if is_selection(step_input.array):
+    is_complement = step.kind in _OFFSET_KINDS and len(list_floating_inputs(step)) == 1
+    if (is_complement or step.kind == "mul") and is_selection(step_input.array):
         return "mask-missing", f"no mask ({step_input.name} in {step.name})"
-    if step_input.is_parameter and _multiplies_norm(step):
+    if step.kind == "mul" and step_input.is_parameter and _multiplies_norm(step):
         return "affine-missing", f"a norm without its weight ({step_input.name})"
     return None
 
@@ -481,11 +477,19 @@ def _name_missing_function(case: FaultCase, region: Region, number: int) -> tupl
         return "norm-missing", description
     if is_soft_cap(region, number):
         return "soft-cap", f"no soft cap ({step.name} of a quotient, times the same number)"
+    if step.kind == "clamp" and any(_list_limits(step)):
+        return "clamp", description
     if step.kind in ACTIVATION_KINDS:
         return "activation-kind", f"no activation in place of {step.kind} ({step.name})"
     if step.kind == "exp":
         return _name_exponential(case, region, number), description
     return None
+
+
+def _list_limits(step: Step) -> list[float]:
+    """Return the numbers that a clamp gets; of a rectifier it is 0."""
+    arrays = [*(item.array for item in step.inputs), *step.keywords.values()]
+    return [float(array.item()) for array in arrays if array.size == 1]
 
 
 def _name_exponential(case: FaultCase, region: Region, number: int) -> str:

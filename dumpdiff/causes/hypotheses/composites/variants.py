@@ -26,6 +26,7 @@ _VARIANT_CAUSES: Mapping[str, str] = {
     "swiglu": "gate-up-swapped", "geglu": "gate-up-swapped", "glu": "gate-up-swapped",
     "var": "biased-variance", "std": "biased-variance", "group_norm": "norm-groups",
     "instance_norm": "norm-groups", "sub": "input-order", "div": "input-order",
+    "kl_div": "loss-reduction",
     "cumsum": "scan-direction", "cumprod": "scan-direction", "batch_norm": "running-statistics",
 }  # fmt: skip
 
@@ -36,6 +37,8 @@ _MAX_WINDOWS = 256
 _TRANSPOSED = "transposed convolution"
 #: Tensors of fused attention that its mask comes after.
 _MASKED_TENSORS = 3
+#: Reading of a loss whose prediction and target are exchanged.
+_EXCHANGED = "its arguments exchanged"
 #: Names of forms that do not explain themselves.
 _FORM_NAMES = {
     "": "the default form",
@@ -62,6 +65,8 @@ def list_variants(case: FaultCase, region: Region) -> Iterator[Change]:
             if shift:
                 text = f"convolution shifted by {shift}, with {name}"
                 yield Change(number, output, "causal-shift", text, f"has {step.interpretation}")
+            elif name == _EXCHANGED:
+                yield Change(number, output, "input-order", f"{step.kind} with {name}")
             elif step.kind == "matmul":
                 factor = list_floating_inputs(step)[-1][1]
                 turned = cause if factor.is_parameter else "axes-swapped"
@@ -73,8 +78,15 @@ def list_variants(case: FaultCase, region: Region) -> Iterator[Change]:
 
 
 def _list_readings(step: Step) -> Iterator[tuple[str, AnyArray]]:
-    """Yield (name, output) of every reading of a call, of fused attention also without a mask."""
+    """Yield (name, output) of every reading of a call.
+
+    Fused attention is also read without a mask, and a divergence from the other distribution.
+    """
     yield from step.interpret(step.list_arrays())
+    if step.kind == "kl_div":
+        exchanged_readings = dict(step.interpret(step.list_arrays()[::-1]))
+        if step.interpretation in exchanged_readings:
+            yield _EXCHANGED, exchanged_readings[step.interpretation]
     keywords = {name: array for name, array in step.keywords.items() if not array.ndim}
     tensors = [array for array in step.list_arrays() if array.ndim]
     has_mask = len(tensors) > _MASKED_TENSORS or len(keywords) < len(step.keywords)
