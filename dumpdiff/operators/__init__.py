@@ -10,6 +10,7 @@ from .execution import Execution, read_execution
 from .outputs import OUTPUT_KINDS, compute_outputs
 from .recomputation import (
     FUNCTIONS_OF_NUMBERS,
+    INCOMPLETE_KINDS,
     KINDS,
     compute_gradients,
     compute_interpretations,
@@ -19,6 +20,7 @@ from .recomputation import (
 
 __all__ = [
     "FUNCTIONS_OF_NUMBERS",
+    "INCOMPLETE_KINDS",
     "KINDS",
     "OUTPUT_KINDS",
     "Call",

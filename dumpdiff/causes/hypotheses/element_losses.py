@@ -42,6 +42,8 @@ class _Form:
     reduction: str  #: mean, sum, or sum divided by the first axis
     threshold: float = 0.0  #: of the kinds that have one
     positive_weight: float = 1.0  #: of the elements whose target is one
+    #: every prediction is compared with every target: (n, 1) and (n,) were broadcast to (n, n)
+    is_broadcast: bool = False
 
     def describe(self) -> str:
         name = LOSS_NAMES[self.kind]
@@ -49,6 +51,8 @@ class _Form:
             name = f"{name} with {_THRESHOLD_NAMES[self.kind]} = {self.threshold:g}"
         if self.positive_weight != 1:
             name = f"{name}, of which positive ones count {self.positive_weight:g} times"
+        if self.is_broadcast:
+            name = f"{name}, of every prediction and every target"
         return f"{name} ({self.reduction})"
 
 
@@ -60,11 +64,12 @@ class _Tensors:
     target: AnyArray
 
     def compute(self, form: _Form) -> float:
-        losses = compute_element_losses(
-            form.kind, self.prediction, self.target, form.threshold or 1.0
-        )
+        prediction, target = self.prediction, self.target
+        if form.is_broadcast:
+            prediction, target = prediction.reshape(-1, 1), target.reshape(-1)
+        losses = compute_element_losses(form.kind, prediction, target, form.threshold or 1.0)
         if form.positive_weight != 1:
-            losses = np.where(self.target == 1, form.positive_weight, 1.0) * losses
+            losses = np.where(target == 1, form.positive_weight, 1.0) * losses
         divisors = {"mean": losses.size, "sum": 1}
         return float(losses.sum()) / divisors.get(form.reduction, len(losses))
 
@@ -80,16 +85,19 @@ class _Tensors:
                 continue
             if kind == "bce_loss" and not are_probabilities:
                 continue
-            for reduction in reductions:
+            forms = [_Form(kind, reduction) for reduction in reductions]
+            if self.prediction.size == max(self.prediction.shape):
+                forms += [replace(form, is_broadcast=True) for form in forms]
+            for form in forms:
                 if kind not in _THRESHOLD_NAMES:
-                    yield _Form(kind, reduction)
-                    weight = self._fit_positive_weight(_Form(kind, reduction), value)
+                    yield form
+                    weight = self._fit_positive_weight(form, value)
                     if weight:
-                        yield _Form(kind, reduction, positive_weight=weight)
+                        yield replace(form, positive_weight=weight)
                     continue
-                threshold = self._fit_threshold(kind, reduction, value)
+                threshold = self._fit_threshold(form, value)
                 if threshold:
-                    yield _Form(kind, reduction, threshold)
+                    yield replace(form, threshold=threshold)
 
     def _fit_positive_weight(self, form: _Form, value: float) -> float:
         """Return the weight of two digits of the positive elements that gives a value.
@@ -106,21 +114,21 @@ class _Tensors:
         rounded = float(f"{weight:.{_THRESHOLD_DIGITS}g}")
         return rounded if 0 < rounded != 1 else 0.0
 
-    def _fit_threshold(self, kind: str, reduction: str, value: float) -> float:
+    def _fit_threshold(self, form: _Form, value: float) -> float:
         """Return the threshold of two digits that is nearest to the one that gives a value.
 
         0 if none gives it. The loss changes in one direction with the threshold: Huber's grows,
         smooth L1 falls.
         """
         low, high = _MIN_THRESHOLD, _MAX_THRESHOLD
-        sign = 1.0 if kind == "huber_loss" else -1.0
+        sign = 1.0 if form.kind == "huber_loss" else -1.0
         for threshold, direction in ((low, -1.0), (high, 1.0)):
-            rest = self.compute(_Form(kind, reduction, threshold)) - value
+            rest = self.compute(replace(form, threshold=threshold)) - value
             if sign * direction * rest < 0:
                 return 0.0
         for _ in range(_BISECTIONS):
             middle = float(np.sqrt(low * high))
-            is_above = sign * (self.compute(_Form(kind, reduction, middle)) - value) > 0
+            is_above = sign * (self.compute(replace(form, threshold=middle)) - value) > 0
             low, high = (low, middle) if is_above else (middle, high)
         return float(f"{np.sqrt(low * high):.{_THRESHOLD_DIGITS}g}")
 
@@ -154,20 +162,22 @@ def _list_changes(own_forms: list[_Form], forms: list[_Form]) -> list[tuple[_For
     pairs = [(own_form, form) for own_form in own_forms for form in forms]
     of_one_kind = []
     for own_form, form in pairs:
-        names = ("reduction", "threshold", "positive_weight")
+        names = ("reduction", "threshold", "positive_weight", "is_broadcast")
         n_changes = sum(getattr(form, name) != getattr(own_form, name) for name in names)
         if own_form.kind == form.kind and n_changes <= 1:
             of_one_kind.append((own_form, form))
     return of_one_kind or [
         (own_form, form)
         for own_form, form in pairs
-        if (own_form.reduction, own_form.positive_weight) == (form.reduction, form.positive_weight)
+        if replace(own_form, kind=form.kind, threshold=form.threshold) == form
     ]
 
 
 def _name_cause(form: _Form, own_form: _Form) -> str:
     if form.kind != own_form.kind:
         return "loss-kind"
+    if form.is_broadcast != own_form.is_broadcast:
+        return "loss-target"
     if form.positive_weight != own_form.positive_weight:
         return "loss-weight"
     return "loss-reduction" if form.reduction != own_form.reduction else "loss-threshold"

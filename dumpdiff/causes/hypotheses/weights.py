@@ -34,6 +34,8 @@ _MIN_PAIRED_SIZE = 4
 _MAX_WAVE_OPERANDS = 8
 #: Cause of two parts that are joined in the other order.
 _EXCHANGED = "input-order"
+#: Kinds of ops that read a table of positions.
+_TABLE_READERS = {"add", "slice", "split", "expand"}
 #: Kinds of ops that look rows up, of tokens of the batch.
 _LOOKUP_KINDS = frozenset({"gather_rows", "gather_nd", "embedding_bag"})
 #: Axes of a computed value: batch or windows, tokens, width.
@@ -440,6 +442,10 @@ def _make_permutation_candidate(
     elif case.is_source and axis == 0 and "gather_rows" in case.list_consumer_kinds():
         n_moved = int((order != np.arange(len(order))).sum())
         description, cause = f"{n_moved} of {len(order)} rows in another order", "weight-rows"
+    elif case.is_source and axis_name == "rows" and _is_table(case):
+        lengths = find_exchanged_lengths(order)
+        description = _describe_exchange("rows", lengths) if lengths else "rows in another order"
+        cause = "weight-rows"
     else:
         parameters = {"block": float(find_block_length(order))}
         description, cause = _name_block_order(case, order, axis, axis_name)
@@ -481,6 +487,16 @@ def _name_block_order(case: FaultCase, order: Ints, axis: int, axis_name: str) -
 
 def _describe_exchange(axis_name: str, lengths: tuple[int, int]) -> str:
     return f"{axis_name} read with axes {lengths[0]} and {lengths[1]} exchanged"
+
+
+def _is_table(case: FaultCase) -> bool:
+    """Return whether a matrix of weights is added, or cut and added, rather than multiplied.
+
+    If no reader is recorded, one axis for the batch says that it is added.
+    """
+    shape, kinds = case.faithful.shape, case.list_consumer_kinds()
+    is_added = bool(_TABLE_READERS & kinds) or (not kinds and len(shape) == 3 and shape[0] == 1)
+    return is_added and sum(length > 1 for length in shape) == 2
 
 
 def _is_of_heads(case: FaultCase) -> bool:

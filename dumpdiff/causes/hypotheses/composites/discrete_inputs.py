@@ -20,7 +20,7 @@ from ...region import Region, Step, StepInput
 from .change import Change
 
 #: Kinds of ops whose whole numbers follow from floating values: noise, or the fault itself, changes
-#: them, and they are no cause.
+#: them, and they are no cause unless they agree.
 _DECIDING_KINDS = {
     "topk", "argmax", "argmin", "sort", "argsort", "searchsorted", "bucketize", "round", "floor",
     "ceil", "cast", "gt", "ge", "lt", "le", "multinomial", "bernoulli", "randperm",
@@ -48,20 +48,27 @@ def list_other_numbers(case: FaultCase, region: Region) -> Iterator[Change]:
         equal_items = _find_equal_inputs(region, item)
         values = {own.value for _, own in equal_items}
         kinds = {step.kind for step, _ in equal_items}
-        others: list[AnyArray] = []
+        others: list[tuple[str, AnyArray]] = []  # names of their ops, '' of shifted ones
         for operand in case.faulty_operands:
             other = operand.array
             if other.dtype.kind not in "iub" or other.size != item.array.size:
                 continue
-            if operand.kind in _DECIDING_KINDS or (other.dtype == bool) != _is_mask(item):
+            is_decided = operand.kind in _DECIDING_KINDS and not operand.agrees
+            if is_decided or (other.dtype == bool) != _is_mask(item):
                 continue
-            if not np.array_equal(other.reshape(-1), item.array.reshape(-1)):
-                others.append(other.reshape(item.array.shape))
+            other = other.reshape(item.array.shape)
+            # one side may mask what the other one keeps
+            readings = (other, ~other) if _is_mask(item) else (other,)
+            others += [
+                (operand.name, array)
+                for array in readings
+                if not np.array_equal(array, item.array)
+            ]
         others = others[:_MAX_REPLACEMENTS]
         if not _is_mask(item) and item.array.size >= _MIN_NUMBERS:
-            others += _shift(item.array)
-        for other in others:
-            cause, text, contrast = _describe_numbers(kinds, item, other)
+            others += [("", array) for array in _shift(item.array)]
+        for name, other in others:
+            cause, text, contrast = _describe_numbers(kinds, item, name, other)
             yield Change(
                 number,
                 region.steps[number].output,
@@ -155,7 +162,7 @@ def _list_discrete_inputs(region: Region) -> Iterator[tuple[int, StepInput]]:
     for number, step in enumerate(region.steps):
         for item in step.inputs:
             is_discrete = item.array.dtype.kind in "iub" and item.array.ndim > 0
-            is_decided = item.producer_kind in _DECIDING_KINDS
+            is_decided = item.producer_kind in _DECIDING_KINDS and not item.agrees
             if not is_discrete or item.value < 0 or is_decided:
                 continue
             if not any(np.array_equal(item.array, array) for array in known):
@@ -177,11 +184,13 @@ def _shift(array: AnyArray) -> list[AnyArray]:
     return [other for other in shifted if not np.array_equal(other, array)]
 
 
-def _describe_numbers(kinds: set[str], item: StepInput, other: AnyArray) -> tuple[str, str, str]:
+def _describe_numbers(
+    kinds: set[str], item: StepInput, name: str, other: AnyArray
+) -> tuple[str, str, str]:
     """Return (cause, description, contrast) of other numbers in place of an input."""
     noun = "labels" if kinds & _LOSS_KINDS else "indices"
     if _is_mask(item):
-        return _describe_mask(kinds, item.array, other)
+        return _describe_mask(kinds, item.array, name, other)
     if kinds == {"ctc_loss"} and item.array.ndim == 1:
         return _describe_lengths(item.array, other)
     relation = _find_relation(item.array, other)
@@ -210,7 +219,9 @@ def _describe_lengths(lengths: AnyArray, others: AnyArray) -> tuple[str, str, st
     return cause, f"sequences of lengths {other_listed}", f"takes {listed}"
 
 
-def _describe_mask(kinds: set[str], array: AnyArray, other: AnyArray) -> tuple[str, str, str]:
+def _describe_mask(
+    kinds: set[str], array: AnyArray, name: str, other: AnyArray
+) -> tuple[str, str, str]:
     """Return (cause, description, contrast) of another mask in place of one."""
     cause = "mask-kind" if kinds & _MASKING_KINDS else "input-source"
     if np.array_equal(array, ~other):
@@ -220,7 +231,8 @@ def _describe_mask(kinds: set[str], array: AnyArray, other: AnyArray) -> tuple[s
         cause = "mask-shifted" if kinds & _MASKING_KINDS else "row-shift"
         return cause, f"a mask shifted by {shift[1]} along axis {shift[0]}", ""
     counts = int(array.sum()), int(other.sum())
-    return cause, f"another mask, of {counts[1]} of {other.size} elements", f"masks {counts[0]}"
+    text = f"another mask ({name}), of {counts[1]} of {other.size} elements"
+    return cause, text, f"masks {counts[0]}"
 
 
 def _find_shift(array: AnyArray, other: AnyArray, min_share: float) -> tuple[int, int] | None:

@@ -282,6 +282,14 @@ def _name_missing_part(
     activation = _describe_part_of_silu(region, step, step_input)
     if activation:
         return "activation-kind", activation
+    return _name_missing_factor(step, step_input)
+
+
+def _name_missing_factor(step: Step, step_input: StepInput) -> tuple[str, str] | None:
+    """Return (cause, description) of a mask or of a norm's weight; None for other inputs.
+
+    Without the mask in 1 - mask, the factor is 1, too.
+    """
     is_complement = step.kind in _OFFSET_KINDS and len(list_floating_inputs(step)) == 1
     if (is_complement or step.kind == "mul") and is_selection(step_input.array):
         return "mask-missing", f"no mask ({step_input.name} in {step.name})"
@@ -477,10 +485,10 @@ def _name_missing_function(case: FaultCase, region: Region, number: int) -> tupl
         return "norm-missing", description
     if is_soft_cap(region, number):
         return "soft-cap", f"no soft cap ({step.name} of a quotient, times the same number)"
-    if step.kind == "clamp" and any(_list_limits(step)):
-        return "clamp", description
     if step.kind in ACTIVATION_KINDS:
-        return "activation-kind", f"no activation in place of {step.kind} ({step.name})"
+        is_rectifier = step.kind != "clamp" or not any(_list_limits(step))
+        bypassed = f"no activation in place of {step.kind} ({step.name})"
+        return ("activation-kind", bypassed) if is_rectifier else ("clamp", description)
     if step.kind == "exp":
         return _name_exponential(case, region, number), description
     return None

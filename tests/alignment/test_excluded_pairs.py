@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from traces import load_shipped_rules, record_calls
 
-from dumpdiff.alignment.circles import separate_circles
+from dumpdiff.alignment.excluded_pairs import separate_circles
 from dumpdiff.alignment.matches import Matching
 from dumpdiff.alignment.sides import prepare_side
 from dumpdiff.graph import build_flow
