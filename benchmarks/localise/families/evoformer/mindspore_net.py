@@ -310,12 +310,16 @@ class Evoformer(nn.Cell):
         self.triangle_attention_start = TriangleAttention(model, f"{path}.starting")
         self.triangle_attention_end = TriangleAttention(model, f"{path}.ending")
         self.pair_trans = Transition(model, f"{path}.pair_transition")
+        self.is_outer_first = model.is_outer_first
 
     def construct(self, msa_act, pair_act, msa_mask, column_mask, pair_mask):
+        if self.is_outer_first:
+            pair_act = pair_act + self.outer_product(msa_act, msa_mask)
         msa_act = msa_act + self.msa_row_attention(msa_act, pair_act, msa_mask)
         msa_act = msa_act + self.msa_column_attention(msa_act, column_mask)
         msa_act = msa_act + self.msa_trans(msa_act)
-        pair_act = pair_act + self.outer_product(msa_act, msa_mask)
+        if not self.is_outer_first:
+            pair_act = pair_act + self.outer_product(msa_act, msa_mask)
         pair_act = pair_act + self.triangle_multi_outgoing(pair_act, pair_mask)
         pair_act = pair_act + self.triangle_multi_ingoing(pair_act, pair_mask)
         pair_act = pair_act + self.triangle_attention_start(pair_act, pair_mask)

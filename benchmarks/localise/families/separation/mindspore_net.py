@@ -263,7 +263,7 @@ class Separator(nn.Cell):
         return waveforms.reshape(BATCH, SPEAKERS, SAMPLES)
 
 
-def compute_si_snr(estimates, sources):
+def compute_si_snr(estimates, sources, is_natural=False):
     """Return scale-invariant ratios in decibels over the last axis."""
     estimates = estimates - estimates.mean(-1, keep_dims=True)
     sources = sources - sources.mean(-1, keep_dims=True)
@@ -271,6 +271,8 @@ def compute_si_snr(estimates, sources):
     projection = (estimates * sources).sum(-1, keepdims=True) * sources / energy
     noise = estimates - projection
     ratio = ops.square(projection).sum(-1) / (ops.square(noise).sum(-1) + LOSS_EPS)
+    if is_natural:
+        return 10 * ops.log(ratio + LOSS_EPS)
     return 10 * ops.log10(ratio + LOSS_EPS)
 
 
@@ -286,6 +288,7 @@ class NetWithLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.network = Separator(model)
+        self.is_ratio_natural = model.is_ratio_natural
         self.scaled_gradient = None
         if model.mixture_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.mixture_gradient)
@@ -295,7 +298,7 @@ class NetWithLoss(nn.Cell):
         scores = ()
         for first, second in PERMUTATIONS:
             permuted = ops.stack((sources[:, first], sources[:, second]), 1)
-            scores += (compute_si_snr(estimates, permuted).mean(1),)
+            scores += (compute_si_snr(estimates, permuted, self.is_ratio_natural).mean(1),)
         score = ops.stack(scores).max(axis=0).mean()
         total = estimates.sum(1)
         if self.scaled_gradient is not None:
