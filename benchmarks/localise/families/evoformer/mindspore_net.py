@@ -310,16 +310,27 @@ class Evoformer(nn.Cell):
         self.triangle_attention_start = TriangleAttention(model, f"{path}.starting")
         self.triangle_attention_end = TriangleAttention(model, f"{path}.ending")
         self.pair_trans = Transition(model, f"{path}.pair_transition")
-        self.is_outer_first = model.is_outer_first
 
     def construct(self, msa_act, pair_act, msa_mask, column_mask, pair_mask):
-        if self.is_outer_first:
-            pair_act = pair_act + self.outer_product(msa_act, msa_mask)
         msa_act = msa_act + self.msa_row_attention(msa_act, pair_act, msa_mask)
         msa_act = msa_act + self.msa_column_attention(msa_act, column_mask)
         msa_act = msa_act + self.msa_trans(msa_act)
-        if not self.is_outer_first:
-            pair_act = pair_act + self.outer_product(msa_act, msa_mask)
+        pair_act = pair_act + self.outer_product(msa_act, msa_mask)
+        pair_act = pair_act + self.triangle_multi_outgoing(pair_act, pair_mask)
+        pair_act = pair_act + self.triangle_multi_ingoing(pair_act, pair_mask)
+        pair_act = pair_act + self.triangle_attention_start(pair_act, pair_mask)
+        pair_act = pair_act + self.triangle_attention_end(pair_act, pair_mask)
+        return msa_act, pair_act + self.pair_trans(pair_act)
+
+
+class MultimerEvoformer(Evoformer):
+    """The same with the outer product mean at the beginning."""
+
+    def construct(self, msa_act, pair_act, msa_mask, column_mask, pair_mask):
+        pair_act = pair_act + self.outer_product(msa_act, msa_mask)
+        msa_act = msa_act + self.msa_row_attention(msa_act, pair_act, msa_mask)
+        msa_act = msa_act + self.msa_column_attention(msa_act, column_mask)
+        msa_act = msa_act + self.msa_trans(msa_act)
         pair_act = pair_act + self.triangle_multi_outgoing(pair_act, pair_mask)
         pair_act = pair_act + self.triangle_multi_ingoing(pair_act, pair_mask)
         pair_act = pair_act + self.triangle_attention_start(pair_act, pair_mask)
@@ -348,7 +359,8 @@ class MegaFoldLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__(auto_prefix=False)
         self.embedding = FeatureEmbedding(model)
-        self.msa_stack = nn.CellList([Evoformer(model, n) for n in range(BLOCKS)])
+        block_class = MultimerEvoformer if model.is_outer_first else Evoformer
+        self.msa_stack = nn.CellList([block_class(model, n) for n in range(BLOCKS)])
         self.module_distogram = DistogramHead(model)
         self.module_mask = build_dense(model, "masked")
         self.sq_breaks = Tensor(model.breaks())
