@@ -77,6 +77,10 @@ class Model:
     #: the language loss has no gradient to the keys of queries; MindSpore only
     are_cached_keys_detached: bool = False
     first_position: int = 0  #: of the text in the pass of the language loss; MindSpore only
+    #: other texts have the padding mask of those in whose place they are; MindSpore only
+    is_other_mask_own: bool = False
+    #: similarities have a gradient to what has their rows, not to all others; PyTorch only
+    are_gathered_stopped: bool = False
 
     def list_visible(self, mask: str) -> np.ndarray:
         """Return which rows see which columns in a mask, bool (SEQ, SEQ), padding apart."""

@@ -113,6 +113,30 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_cached_keys_detached=True),
         equivalents=("missing-term",),
     ),
+    "other_mask_own": Fault(
+        "texts that are drawn for an image have the padding mask of the image's own text: the "
+        "masks are repeated, not drawn",
+        "mask-kind",
+        change_model(is_other_mask_own=True),
+        lambda *_: [Anywhere("(?i)mask|fill|padd|row|order|shift|gather|read|key|column|token")],
+        held_out=True,
+        equivalents=(
+            "mask-missing",
+            "mask-shifted",
+            "input-source",
+            "input-order",
+            "row-shift",
+            "missing-step",
+        ),
+    ),
+    "gathered_stopped": Fault(
+        "features are gathered from all ranks without a gradient: those of images have none of the "
+        "loss of texts, those of texts none of the loss of images",
+        "gradient-stopped",
+        change_model(are_gathered_stopped=True),
+        held_out=True,
+        equivalents=("missing-term",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -128,6 +152,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("matches_last", "pytorch"),
     ("gradient_of_all", "pytorch"),
     ("negatives_detached", "pytorch"),
+    ("other_mask_own", "mindspore"),
+    ("gathered_stopped", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -215,11 +215,13 @@ class Blip2Qformer(nn.Cell):
         self.matches = Tensor((np.arange(3 * BATCH) < BATCH).astype(np.int32))
         self.normalize = ops.L2Normalize(axis=-1)
         self.is_temperature_factor = model.is_temperature_factor
+        self.is_other_mask_own = model.is_other_mask_own
 
-    def run(self, tokens, image, visible, is_language=False):
-        """Return the states of queries and text."""
+    def run(self, tokens, image, visible, is_language=False, masked_tokens=None):
+        """Return the states of queries and text; the padding may be that of other tokens."""
         n = tokens.shape[0]
-        is_token = mint.cat((self.seen[:n], tokens != PAD), 1)
+        is_text = (tokens if masked_tokens is None else masked_tokens) != PAD
+        is_token = mint.cat((self.seen[:n], is_text), 1)
         hidden = ops.logical_not(ops.logical_and(visible, is_token.expand_dims(1)))
         queries = ops.broadcast_to(self.query_tokens, (n, QUERIES, HIDDEN))
         return self.qformer(tokens, queries, image, hidden.expand_dims(1), is_language)
@@ -245,9 +247,10 @@ class Blip2Qformer(nn.Cell):
 
     def compute_matching(self, image, tokens, other_images, other_texts):
         """Return the loss of matching."""
+        masked_tokens = mint.cat((tokens, tokens, tokens), 0) if self.is_other_mask_own else None
         tokens = mint.cat((tokens, tokens, ops.gather(tokens, other_texts, 0)), 0)
         image = mint.cat((image, ops.gather(image, other_images, 0), image), 0)
-        queries = self.run(tokens, image, self.both)[:, :QUERIES]
+        queries = self.run(tokens, image, self.both, False, masked_tokens)[:, :QUERIES]
         return ops.cross_entropy(self.itm_head(queries).mean(1), self.matches)
 
     def compute_language(self, image, tokens):

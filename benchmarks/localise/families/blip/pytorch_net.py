@@ -353,10 +353,13 @@ class Blip2Qformer(nn.Module):
         """Return the mean of both contrastive losses."""
         image_feats = F.normalize(self.vision_proj(queries), dim=-1)
         text_feat = F.normalize(self.text_proj(first_token), dim=-1)
-        sim_q2t = torch.matmul(image_feats.unsqueeze(1), text_feat.unsqueeze(-1)).squeeze(-1)
+        image_feats_all, text_feat_all = image_feats, text_feat
+        if self.model.are_gathered_stopped:
+            image_feats_all, text_feat_all = image_feats.detach(), text_feat.detach()
+        sim_q2t = torch.matmul(image_feats.unsqueeze(1), text_feat_all.unsqueeze(-1)).squeeze(-1)
         sim_i2t = self.best_query(sim_q2t) / self.temp
-        sim_t2q = torch.matmul(text_feat[:, None, None], image_feats.permute(0, 2, 1)).squeeze(-2)
-        sim_t2i = self.best_query(sim_t2q) / self.temp
+        sim_t2q = torch.matmul(text_feat[:, None, None], image_feats_all.permute(0, 2, 1))
+        sim_t2i = self.best_query(sim_t2q.squeeze(-2)) / self.temp
         targets = torch.arange(BATCH)
         loss_i2t = F.cross_entropy(sim_i2t, targets, label_smoothing=SMOOTHING)
         return (loss_i2t + F.cross_entropy(sim_t2i, targets, label_smoothing=SMOOTHING)) / 2

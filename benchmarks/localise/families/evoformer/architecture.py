@@ -67,6 +67,8 @@ class Model:
     is_triangle_gate_raw: bool = False  #: output gates of multiplications read pairs without norm
     are_offsets_clipped: bool = True  #: else pairs of a larger offset have no one in their vector
     is_incoming_gradient_exchanged: bool = False  #: that of a pair is the exchanged pair's
+    is_outer_first: bool = False  #: a block begins with the outer product mean
+    coordinate_factor: float = 1.0  #: of the coordinates in the batch
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=5e-3, eps=1e-6, weight_decay=0.1, clip=0.1)
     )
@@ -87,7 +89,7 @@ class Model:
         numbers = np.arange(RESIDUES) + 30 * (np.arange(RESIDUES) >= FIRST_CHAIN)
         steps = rng.standard_normal((RESIDUES, 3))
         steps *= 3.8 / np.linalg.norm(steps, axis=1, keepdims=True)
-        coordinates = np.cumsum(steps, axis=0).astype(np.float32)
+        coordinates = (self.coordinate_factor * np.cumsum(steps, axis=0)).astype(np.float32)
         residue_mask = (np.arange(RESIDUES) < RESIDUES - PADDING).astype(np.float32)
         alignment_mask = (rng.random((ROWS, RESIDUES)) < 0.7).astype(np.float32) * residue_mask
         alignment_mask[0] = residue_mask

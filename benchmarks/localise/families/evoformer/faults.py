@@ -150,6 +150,35 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_incoming_gradient_exchanged=True),
         equivalents=("input-source", "input-order", "missing-step", "weight-transposed"),
     ),
+    "outer_first": Fault(
+        "a block begins with the outer product mean, as in AlphaFold-Multimer, not after the "
+        "alignment's transition",
+        "layer-order",
+        change_model(is_outer_first=True),
+        held_out=True,
+        equivalents=(
+            "input-source",
+            "residual-order",
+            "skip-source",
+            "input-order",
+            "missing-term",
+            "skip-missing",
+        ),
+    ),
+    "nanometers": Fault(
+        "coordinates are in nanometers, as a reader of trajectories has them, limits of the bins "
+        "in angstrom",
+        "constant-factor",
+        change_model(coordinate_factor=0.1),
+        lambda *_: [
+            Anywhere(
+                r"(?i)(?<![\w.])(?:10(?:\.0\d*)?|9\.99\d*|100(?:\.0\d*)?|99\.9\d*|0?\.10*|"
+                r"0?\.0(?:1|99)\d*|0?\.1000\d*)(?![\w.]*\w)|batch|input|data|label|target"
+            )
+        ],
+        held_out=True,
+        equivalents=("scale", "batch", "loss-target", "input-source", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -169,6 +198,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("triangle_gate_raw", "pytorch"),
     ("offset_unclipped", "pytorch"),
     ("incoming_gradient_exchanged", "mindspore"),
+    ("outer_first", "mindspore"),
+    ("nanometers", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

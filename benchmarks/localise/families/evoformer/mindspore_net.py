@@ -323,6 +323,21 @@ class Evoformer(nn.Cell):
         return msa_act, pair_act + self.pair_trans(pair_act)
 
 
+class MultimerEvoformer(Evoformer):
+    """The same with the outer product mean at the beginning."""
+
+    def construct(self, msa_act, pair_act, msa_mask, column_mask, pair_mask):
+        pair_act = pair_act + self.outer_product(msa_act, msa_mask)
+        msa_act = msa_act + self.msa_row_attention(msa_act, pair_act, msa_mask)
+        msa_act = msa_act + self.msa_column_attention(msa_act, column_mask)
+        msa_act = msa_act + self.msa_trans(msa_act)
+        pair_act = pair_act + self.triangle_multi_outgoing(pair_act, pair_mask)
+        pair_act = pair_act + self.triangle_multi_ingoing(pair_act, pair_mask)
+        pair_act = pair_act + self.triangle_attention_start(pair_act, pair_mask)
+        pair_act = pair_act + self.triangle_attention_end(pair_act, pair_mask)
+        return msa_act, pair_act + self.pair_trans(pair_act)
+
+
 class DistogramHead(nn.Cell):
     """Logits of the distances, the same for both orders of a pair."""
 
@@ -344,7 +359,8 @@ class MegaFoldLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__(auto_prefix=False)
         self.embedding = FeatureEmbedding(model)
-        self.msa_stack = nn.CellList([Evoformer(model, n) for n in range(BLOCKS)])
+        block_class = MultimerEvoformer if model.is_outer_first else Evoformer
+        self.msa_stack = nn.CellList([block_class(model, n) for n in range(BLOCKS)])
         self.module_distogram = DistogramHead(model)
         self.module_mask = build_dense(model, "masked")
         self.sq_breaks = Tensor(model.breaks())

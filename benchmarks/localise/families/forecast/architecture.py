@@ -71,6 +71,8 @@ class Model:
     is_selection_stopped: bool = False  #: no gradient through the weights of the selection
     context_gradient: float = 1.0  #: the gradient of the static context is multiplied by it
     is_mean_weighted: bool = False  #: the loss is divided by the weights of what counts
+    first_category: int = 0  #: number of the first category in the batch
+    is_context_tiled: bool = False  #: contexts of a channel, not of an item, follow each other
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="momentum", weight_decay=5e-3, decay_all=True, clip=1.0
@@ -98,14 +100,14 @@ class Model:
         is_observed = rng.random(series.shape) > 0.15
         series = np.where(is_observed, series, 0).astype(np.float32)
         observed = is_observed.astype(np.float32)
-        category = rng.permutation(CATEGORIES)[:BATCH].astype(np.int32)
+        category = self.first_category + rng.permutation(CATEGORIES)[:BATCH]
         reals = rng.standard_normal((BATCH, REALS)).astype(np.float32)
         start = rng.integers(0, LAST_HOUR + 1, (BATCH, 1))
         hours = (start + np.arange(HORIZON)) % (LAST_HOUR + 1)
         return (
             series[:, :CONTEXT].copy(),
             observed[:, :CONTEXT].copy(),
-            category,
+            category.astype(np.int32),
             reals,
             hours.astype(np.int32),
             series[:, CONTEXT:].copy(),

@@ -134,6 +134,45 @@ FAULTS: Mapping[str, Fault] = {
         optimizer=True,
         equivalents=("update-rule",),
     ),
+    "category_code": Fault(
+        "codes of categories begin at 1, since an encoder keeps 0 for unknown ones, but the table "
+        "has no row for these",
+        "constant-offset",
+        change_model(first_category=1),
+        lambda *_: [
+            Anywhere(
+                r"(?i)shift|offset|\badd|constant|\brow|order|code|categor|batch|input|data|index|"
+                r"(?<![\w.])-?1(?![\w.]*\w)"
+            )
+        ],
+        held_out=True,
+        equivalents=(
+            "batch",
+            "row-shift",
+            "position-offset",
+            "label-shift",
+            "input-source",
+            "missing-term",
+            "missing-step",
+        ),
+    ),
+    "context_tiled": Fault(
+        "static contexts are repeated by repeat, not repeat_interleave: rows, whose channels "
+        "follow each other, get the context of another item",
+        "axes-swapped",
+        change_model(is_context_tiled=True),
+        held_out=True,
+        equivalents=(
+            "input-order",
+            "row-shift",
+            "heads-permuted",
+            "channel-order",
+            "split-order",
+            "input-source",
+            "missing-step",
+            "argument",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -155,6 +194,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("local_centered", "mindspore"),
     ("mean_weighted", "pytorch"),
     ("biases_undecayed", "mindspore"),
+    ("category_code", "mindspore"),
+    ("context_tiled", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

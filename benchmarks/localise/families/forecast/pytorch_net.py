@@ -317,7 +317,10 @@ class Forecaster(nn.Module):
         context = self.static_encoder(category, reals)
         if model.context_gradient != 1:
             context = scaled_gradient(context, model.context_gradient)
-        context = context.repeat_interleave(CHANNELS, dim=0).unsqueeze(1)
+        if model.is_context_tiled:
+            context = context.repeat(CHANNELS, 1).unsqueeze(1)
+        else:
+            context = context.repeat_interleave(CHANNELS, dim=0).unsqueeze(1)
         z = self.enrichment_grn(z, context)
         if not model.is_head_by_patch:
             z = z.transpose(1, 2)

@@ -69,13 +69,15 @@ class Model:
     is_reference_adapted: bool = False  #: the down projections of the reference have adapters
     are_pairs_adjacent: bool = False  #: chosen and rejected rows are read in turn, not by halves
     is_prompt_trained: bool = False  #: tokens of prompts count in the cross entropy, too
+    rope_base: float = ROPE_BASE
+    is_first_layer_stopped: bool = False  #: no gradient to the first layer
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=2e-2, weight_decay=0.1)
     )
 
     def angles(self) -> np.ndarray:
         """Return angles of all positions, float32 (SEQ, HEAD_DIM // 2)."""
-        frequencies = ROPE_BASE ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
+        frequencies = self.rope_base ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
         return np.outer(np.arange(SEQ), frequencies).astype(np.float32)
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -139,6 +139,21 @@ FAULTS: Mapping[str, Fault] = {
             "input-source",
         ),
     ),
+    "default_base": Fault(
+        "the base of the rotary frequencies is 10000, the port's default, not 1000000",
+        "rope-theta",
+        change_model(rope_base=1e4),
+        lambda faulty, clean: [Values(faulty.rope_base, clean.rope_base)],
+        held_out=True,
+        equivalents=("rope-scaling", "argument"),
+    ),
+    "first_layer_stopped": Fault(
+        "the first layer is recomputed in the backward pass, but its input, of a frozen table, "
+        "wants no gradient: its adapters get none",
+        "gradient-stopped",
+        change_model(is_first_layer_stopped=True),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -156,6 +171,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("bias_correction", "mindspore"),
     ("adapters_lost", "mindspore"),
     ("prompt_trained", "pytorch"),
+    ("default_base", "mindspore"),
+    ("first_layer_stopped", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

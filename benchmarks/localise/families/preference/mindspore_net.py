@@ -42,6 +42,7 @@ def build_loss(model: Model) -> nn.Cell:
         or model.smoothing_kind != "conservative"
         or model.is_reference_adapted
         or model.is_prompt_trained
+        or model.is_first_layer_stopped
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")

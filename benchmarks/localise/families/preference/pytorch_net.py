@@ -40,6 +40,7 @@ def build_loss(model: Model) -> nn.Module:
         or model.is_sft_stopped
         or model.query_gradient != 1
         or model.are_pairs_adjacent
+        or model.rope_base != ROPE_BASE
     )
     if is_changed:
         raise SystemExit("a fault of the MindSpore net")
@@ -189,6 +190,7 @@ class Qwen2Model(nn.Module):
         self.layers = nn.ModuleList(Qwen2DecoderLayer(model, f"layers.{n}") for n in range(LAYERS))
         self.norm = Qwen2RMSNorm(model, "norm")
         self.rotary_emb = Qwen2RotaryEmbedding()
+        self.is_first_layer_stopped = model.is_first_layer_stopped
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         positions = torch.arange(input_ids.shape[1])
@@ -197,8 +199,10 @@ class Qwen2Model(nn.Module):
         is_self = torch.eye(len(positions), dtype=torch.bool)
         mask = ((is_causal & attention_mask[:, None, :]) | is_self).unsqueeze(1)
         x = self.embed_tokens(input_ids)
-        for layer in self.layers:
+        for n, layer in enumerate(self.layers):
             x = layer(x, cos, sin, mask)
+            if self.is_first_layer_stopped and n == 0:
+                x = x.detach()
         return self.norm(x)
 
 

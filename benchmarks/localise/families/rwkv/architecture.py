@@ -65,6 +65,7 @@ class Model:
     is_answer_late: bool = False  #: the mask of answers is moved by one: it is that of their tokens
     is_decay_straight: bool = False  #: the gradient passes the outer exp of w, in all blocks
     is_gate_first: bool = False  #: of a block: outputs are gated before the norm of the heads
+    is_state_shared: bool = False  #: the last block begins with the state that the first one leaves
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             learning_rate=3e-3, weight_decay=0.1, clip=1.0, group="vectors", group_rate=2.0

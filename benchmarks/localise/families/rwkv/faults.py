@@ -8,7 +8,7 @@ import numpy as np
 from claims import Anywhere, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_optimizer, change_weight
-from families.rwkv.architecture import BATCH, LAYERS, PROMPT_LENGTHS, SEQ
+from families.rwkv.architecture import BATCH, LAYERS, PROMPT_LENGTHS, SEQ, Model
 
 LAST = f"blocks.{LAYERS - 1}"
 
@@ -17,6 +17,13 @@ def _round_to_bfloat16(values: np.ndarray) -> np.ndarray:
     """Return float32 numbers rounded to the nearest of bfloat16, ties to even."""
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def _halve_outputs(model: Model) -> Model:
+    """Divide by 2 the last weights of time mixing and channel mixing in the last block."""
+    names = [f"{LAST}.time.o.weight", f"{LAST}.channel.value.weight"]
+    halved = {name: model.weights[name] / np.float32(2) for name in names}
+    return change_model(weights={**model.weights, **halved})(model)
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -156,6 +163,23 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_gate_first=True),
         equivalents=("input-source", "missing-step", "input-order"),
     ),
+    "outputs_halved": Fault(
+        "a checkpoint was saved after an evaluation in float16, for which the port halves the last "
+        "weights of later blocks",
+        "weight-scaled",
+        _halve_outputs,
+        lambda *_: [Ratio(0.5)],
+        held_out=True,
+        equivalents=("constant-factor", "scale", "residual-scale"),
+    ),
+    "state_shared": Fault(
+        "blocks share one state: the last one begins with what the first one leaves, not with "
+        "zeros",
+        "hidden-state-reset",
+        change_model(is_state_shared=True),
+        held_out=True,
+        equivalents=("input-source", "zeroed", "missing-term", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -177,6 +201,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("answer_late", "pytorch"),
     ("decay_straight", "mindspore"),
     ("gate_first", "pytorch"),
+    ("outputs_halved", "mindspore"),
+    ("state_shared", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

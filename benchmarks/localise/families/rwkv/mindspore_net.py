@@ -25,6 +25,8 @@ from families.rwkv.architecture import (
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
+    if model.is_state_shared:
+        raise SystemExit("a fault of the PyTorch net")
     return AnswerLoss(model)
 
 

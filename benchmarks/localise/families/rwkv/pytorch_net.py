@@ -94,6 +94,8 @@ class RwkvSelfAttention(Mixture):
         )
         norm_class = HeadNorm if model.variant == "written" else nn.GroupNorm
         self.ln_x = load(norm_class(HEADS, HIDDEN, eps=model.head_eps), model, f"{path}.norm")
+        self.first_state: Tensor | None = None  #: else zeros
+        self.last_state: Tensor | None = None
 
     def attend(self, r: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Return the outputs (batch, seq, HIDDEN) of the recurrence."""
@@ -115,7 +117,9 @@ class RwkvSelfAttention(Mixture):
         else:
             decay = decay.view(HEADS, HEAD_DIM, 1)
         first = self.time_first.view(HEADS, HEAD_DIM, 1)
-        state = torch.zeros(batch, HEADS, HEAD_DIM, HEAD_DIM)
+        state = self.first_state
+        if state is None:
+            state = torch.zeros(batch, HEADS, HEAD_DIM, HEAD_DIM)
         outputs = []
         for step in range(seq):
             attention = k[..., step : step + 1] @ v[:, :, step : step + 1]
@@ -124,6 +128,7 @@ class RwkvSelfAttention(Mixture):
                 state = next_state
             outputs.append(r[:, :, step : step + 1] @ (first * attention + state))
             state = next_state
+        self.last_state = state
         return torch.cat(outputs, dim=2).transpose(1, 2).reshape(batch, seq, HIDDEN)
 
     def attend_by_vectors(self, r: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -214,10 +219,13 @@ class RwkvModel(nn.Module):
         self.embeddings = load(nn.Embedding(VOCAB, HIDDEN), model, "embedding")
         self.blocks = nn.ModuleList(RwkvBlock(model, n) for n in range(LAYERS))
         self.ln_out = load(nn.LayerNorm(HIDDEN, eps=EPS), model, "norm_out")
+        self.is_state_shared = model.is_state_shared
 
     def forward(self, tokens: Tensor) -> Tensor:
         hidden = self.embeddings(tokens)
-        for block in self.blocks:
+        for n, block in enumerate(self.blocks):
+            if self.is_state_shared and n == LAYERS - 1:
+                block.attention.first_state = self.blocks[0].attention.last_state
             hidden = block(hidden)
         return self.ln_out(hidden)
 

@@ -68,11 +68,13 @@ class Model:
     are_segments_overwritten: bool = False  #: gradients of overlaps are not added; MindSpore only
     is_cut_twice: bool = False  #: both runs of segments lose their first hop; MindSpore only
     mixture_gradient: float = 1.0  #: factor of the gradient of the estimates' sum; MindSpore only
+    is_ratio_natural: bool = False  #: ten times its natural logarithm; MindSpore only
     overlap_factor: float = 1.0  #: of the sum of overlapping segments; PyTorch only
     is_padded_around: bool = False  #: the last depthwise convolution; PyTorch only
     mask_activation: str = "sigmoid"  #: or 'softmax', over speakers; PyTorch only
     is_batch_permuted: bool = False  #: one assignment for the whole batch; PyTorch only
     is_projection_stopped: bool = False  #: of the source on the estimate; PyTorch only
+    is_sum_gradient_forward: bool = False  #: that of cumulative sums runs forward; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=1e-3, weight_decay=0.0, clip=5.0)
     )

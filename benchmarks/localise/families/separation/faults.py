@@ -107,6 +107,33 @@ FAULTS: Mapping[str, Fault] = {
         ],
         equivalents=("position-offset", "input-source", "padding-mode", "argument", "causal-shift"),
     ),
+    "ratio_natural": Fault(
+        "ten times the natural logarithm of the ratio, where the framework has none to base 10",
+        "constant-factor",
+        change_model(is_ratio_natural=True),
+        lambda *_: [
+            Anywhere(
+                r"(?i)(?<![\w.])(?:2\.30\d*|0?\.43[34]\d*|4\.34\d*|23\.0\d*)(?![\w.]*\w)|\blog|"
+                r"\bln\b|natural|\bbase\b"
+            )
+        ],
+        held_out=True,
+        equivalents=("scale", "missing-step", "activation-kind", "loss-weight", "argument"),
+    ),
+    "sum_gradient_forward": Fault(
+        "the cumulative sum's own backward pass accumulates the gradients of the frames before, "
+        "not of those behind",
+        "scan-direction",
+        change_model(is_sum_gradient_forward=True),
+        held_out=True,
+        equivalents=(
+            "gradient-scaled",
+            "missing-step",
+            "input-order",
+            "input-source",
+            "weight-transposed",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -122,6 +149,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("projection_stopped", "pytorch"),
     ("batch_permuted", "pytorch"),
     ("mask_rows", "pytorch"),
+    ("ratio_natural", "mindspore"),
+    ("sum_gradient_forward", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -263,15 +263,25 @@ class Separator(nn.Cell):
         return waveforms.reshape(BATCH, SPEAKERS, SAMPLES)
 
 
-def compute_si_snr(estimates, sources):
-    """Return scale-invariant ratios in decibels over the last axis."""
+def compute_ratio(estimates, sources):
+    """Return scale-invariant ratios over the last axis."""
     estimates = estimates - estimates.mean(-1, keep_dims=True)
     sources = sources - sources.mean(-1, keep_dims=True)
     energy = ops.square(sources).sum(-1, keepdims=True) + LOSS_EPS
     projection = (estimates * sources).sum(-1, keepdims=True) * sources / energy
     noise = estimates - projection
     ratio = ops.square(projection).sum(-1) / (ops.square(noise).sum(-1) + LOSS_EPS)
-    return 10 * ops.log10(ratio + LOSS_EPS)
+    return ratio + LOSS_EPS
+
+
+def compute_si_snr(estimates, sources):
+    """Return scale-invariant ratios in decibels over the last axis."""
+    return 10 * ops.log10(compute_ratio(estimates, sources))
+
+
+def compute_natural_si_snr(estimates, sources):
+    """Return the same with the natural logarithm."""
+    return 10 * ops.log(compute_ratio(estimates, sources))
 
 
 def compute_lack(total, mixture):
@@ -286,6 +296,7 @@ class NetWithLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.network = Separator(model)
+        self.compare = compute_natural_si_snr if model.is_ratio_natural else compute_si_snr
         self.scaled_gradient = None
         if model.mixture_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.mixture_gradient)
@@ -295,7 +306,7 @@ class NetWithLoss(nn.Cell):
         scores = ()
         for first, second in PERMUTATIONS:
             permuted = ops.stack((sources[:, first], sources[:, second]), 1)
-            scores += (compute_si_snr(estimates, permuted).mean(1),)
+            scores += (self.compare(estimates, permuted).mean(1),)
         score = ops.stack(scores).max(axis=0).mean()
         total = estimates.sum(1)
         if self.scaled_gradient is not None:

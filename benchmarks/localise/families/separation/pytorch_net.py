@@ -94,13 +94,33 @@ class GlobLN(_LayerNorm):
         return self.apply_gain_and_bias((x - mean) / (var + NORM_EPS).sqrt())
 
 
+class _ForwardGradientSum(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x: Tensor) -> Tensor:
+        return torch.cumsum(x, dim=-1)
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> Tensor:
+        return torch.cumsum(gradient, dim=-1)
+
+
 class CumLN(_LayerNorm):
     """Cumulative layer norm of (batch, channels, frames)."""
 
+    def __init__(self, model: Model, path: str) -> None:
+        super().__init__(model, path)
+        self.is_sum_gradient_forward = model.is_sum_gradient_forward
+
+    def accumulate(self, x: Tensor) -> Tensor:
+        """Return the sums of each frame and the ones before."""
+        if self.is_sum_gradient_forward:
+            return _ForwardGradientSum.apply(x)
+        return torch.cumsum(x, dim=-1)
+
     def forward(self, x: Tensor) -> Tensor:
         channels, frames = x.shape[1:]
-        cum_sum = torch.cumsum(x.sum(1, keepdim=True), dim=-1)
-        cum_pow_sum = torch.cumsum(x.pow(2).sum(1, keepdim=True), dim=-1)
+        cum_sum = self.accumulate(x.sum(1, keepdim=True))
+        cum_pow_sum = self.accumulate(x.pow(2).sum(1, keepdim=True))
         cnt = torch.arange(channels, channels * (frames + 1), channels, dtype=x.dtype)
         cum_mean = cum_sum / cnt
         cum_var = cum_pow_sum / cnt - cum_mean.pow(2)
