@@ -49,7 +49,7 @@ FAULTS: Mapping[str, Fault] = {
         "deltas of the second stage are cut into classes as if a delta had all classes in a row",
         "axes-swapped",
         change_model(are_deltas_first=True),
-        equivalents=("channel-order", "split-order", "input-order"),
+        equivalents=("channel-order", "split-order", "input-order", "heads-permuted"),
     ),
     "padding_counted": Fault(
         "the classes' loss is the mean of all proposals: those of padding count as background",
