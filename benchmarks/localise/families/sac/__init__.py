@@ -1,0 +1,1 @@
+"""A soft actor-critic for continuous actions that sees stacked images."""
