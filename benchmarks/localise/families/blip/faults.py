@@ -119,7 +119,6 @@ FAULTS: Mapping[str, Fault] = {
         "mask-kind",
         change_model(is_other_mask_own=True),
         lambda *_: [Anywhere("(?i)mask|fill|padd|row|order|shift|gather|read|key|column|token")],
-        held_out=True,
         equivalents=(
             "mask-missing",
             "mask-shifted",
@@ -134,7 +133,6 @@ FAULTS: Mapping[str, Fault] = {
         "loss of texts, those of texts none of the loss of images",
         "gradient-stopped",
         change_model(are_gathered_stopped=True),
-        held_out=True,
         equivalents=("missing-term",),
     ),
 }

@@ -155,7 +155,6 @@ FAULTS: Mapping[str, Fault] = {
         "alignment's transition",
         "layer-order",
         change_model(is_outer_first=True),
-        held_out=True,
         equivalents=(
             "input-source",
             "residual-order",
@@ -176,7 +175,6 @@ FAULTS: Mapping[str, Fault] = {
                 r"0?\.0(?:1|99)\d*|0?\.1000\d*)(?![\w.]*\w)|batch|input|data|label|target"
             )
         ],
-        held_out=True,
         equivalents=("scale", "batch", "loss-target", "input-source", "missing-step"),
     ),
 }

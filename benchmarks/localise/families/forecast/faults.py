@@ -145,7 +145,6 @@ FAULTS: Mapping[str, Fault] = {
                 r"(?<![\w.])-?1(?![\w.]*\w)"
             )
         ],
-        held_out=True,
         equivalents=(
             "batch",
             "row-shift",
@@ -161,7 +160,6 @@ FAULTS: Mapping[str, Fault] = {
         "follow each other, get the context of another item",
         "axes-swapped",
         change_model(is_context_tiled=True),
-        held_out=True,
         equivalents=(
             "input-order",
             "row-shift",

@@ -144,7 +144,6 @@ FAULTS: Mapping[str, Fault] = {
         "rope-theta",
         change_model(rope_base=1e4),
         lambda faulty, clean: [Values(faulty.rope_base, clean.rope_base)],
-        held_out=True,
         equivalents=("rope-scaling", "argument"),
     ),
     "first_layer_stopped": Fault(
@@ -152,7 +151,6 @@ FAULTS: Mapping[str, Fault] = {
         "wants no gradient: its adapters get none",
         "gradient-stopped",
         change_model(is_first_layer_stopped=True),
-        held_out=True,
     ),
 }
 

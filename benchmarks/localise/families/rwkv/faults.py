@@ -169,7 +169,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-scaled",
         _halve_outputs,
         lambda *_: [Ratio(0.5)],
-        held_out=True,
         equivalents=("constant-factor", "scale", "residual-scale"),
     ),
     "state_shared": Fault(
@@ -177,7 +176,6 @@ FAULTS: Mapping[str, Fault] = {
         "zeros",
         "hidden-state-reset",
         change_model(is_state_shared=True),
-        held_out=True,
         equivalents=("input-source", "zeroed", "missing-term", "missing-step"),
     ),
 }

@@ -117,7 +117,6 @@ FAULTS: Mapping[str, Fault] = {
                 r"\bln\b|natural|\bbase\b"
             )
         ],
-        held_out=True,
         equivalents=("scale", "missing-step", "activation-kind", "loss-weight", "argument"),
     ),
     "sum_gradient_forward": Fault(
@@ -125,7 +124,6 @@ FAULTS: Mapping[str, Fault] = {
         "not of those behind",
         "scan-direction",
         change_model(is_sum_gradient_forward=True),
-        held_out=True,
         equivalents=(
             "gradient-scaled",
             "missing-step",

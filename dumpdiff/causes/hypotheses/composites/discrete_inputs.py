@@ -60,9 +60,7 @@ def list_other_numbers(case: FaultCase, region: Region) -> Iterator[Change]:
             # one side may mask what the other one keeps
             readings = (other, ~other) if _is_mask(item) else (other,)
             others += [
-                (operand.name, array)
-                for array in readings
-                if not np.array_equal(array, item.array)
+                (operand.name, array) for array in readings if not np.array_equal(array, item.array)
             ]
         others = others[:_MAX_REPLACEMENTS]
         if not _is_mask(item) and item.array.size >= _MIN_NUMBERS:
