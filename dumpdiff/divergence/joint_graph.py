@@ -133,6 +133,15 @@ class JointGraph:
         )
 
     @cached_property
+    def sizes(self) -> Ints:
+        """(nodes,) the number of elements of each value."""
+        sizes = np.zeros(self.n_nodes, dtype=np.int64)
+        for side in reversed(self.sides):  # of a pair, the target's
+            has_value = side.classes >= 0
+            sizes[has_value] = side.flow.sizes[side.classes[has_value]]
+        return sizes
+
+    @cached_property
     def ranks(self) -> Sequence[int]:
         """Per node: its place in the order."""
         return view_numbers(np.argsort(self.order))

@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from ..comparison.layouts import has_common_order
-from ..model.arrays import AnyArray
+from ..comparison.metrics import compute_metrics
+from ..comparison.whole_tensors import load_pair
+from ..model.arrays import AnyArray, Flags
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD
 from ..model.verdict import INTRODUCED
@@ -25,6 +27,8 @@ from .joint_graph import GraphSide, JointGraph
 
 #: Elements of a tensor that is read. A larger one would take seconds.
 _MAX_ELEMENTS = 1 << 22
+#: Share of an error that is left if the elements are sorted: the noise of those before it.
+_SORTED_SHARE = 1e-3
 #: Relative difference of the squared norm of a value, and of all its parts together. Statistics are
 #: float32 sums: up to 3e-6 was measured.
 _NORM_ERROR = 1e-4
@@ -342,3 +346,27 @@ def _load(side: GraphSide, row: int) -> AnyArray | None:
     if row < 0 or side.flow.tensors["size"].iat[row] > _MAX_ELEMENTS:
         return None
     return load_readable_tensor(side.flow.trace, row)
+
+
+def flag_different_tensors(graph: JointGraph) -> Flags:
+    """Return (pairs,) whether two whole tensors differ; all others are not rearranged."""
+    pairs = graph.comparison.pairs
+    is_whole = pairs["metric"].to_numpy() == "relative_l2"
+    flags: Flags = is_whole & ~(pairs["error"].to_numpy() <= pairs["tolerance"].to_numpy())
+    return flags
+
+
+def is_rearranged(graph: JointGraph, node: int) -> bool:
+    """Return whether two whole tensors hold the same numbers in another order.
+
+    The files are read: recorded statistics would not show that one of them holds something else.
+    """
+    pairs = graph.comparison.pairs
+    tolerance = float(pairs["tolerance"].iat[node])
+    if pairs["metric"].iat[node] != "relative_l2" or pairs["error"].iat[node] <= tolerance:
+        return False
+    a, b = load_pair(graph.comparison.alignment, pairs, node)
+    if a is None or b is None or a.size != b.size:
+        return False
+    sorted_error = compute_metrics(np.sort(a, axis=None), np.sort(b, axis=None), 0).relative_l2
+    return bool(sorted_error <= max(tolerance, _SORTED_SHARE * pairs["error"].iat[node]))

@@ -30,6 +30,7 @@ from ..model.verdict import (
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
 from .ancestries import UNKNOWN, Ancestries
+from .contradictions import is_reversed_difference, restore_contradictions
 from .error_bounds import compute_cancellation
 from .forward_walk import (
     DIVERGED,
@@ -38,14 +39,9 @@ from .forward_walk import (
     walk_forwards,
 )
 from .joint_graph import GraphSide, JointGraph
+from .rearrangements import flag_different_tensors, is_rearranged
 from .recomputation import RecomputationOfSides
-from .reconvergence import (
-    find_reconverged,
-    flag_different_tensors,
-    is_rearranged,
-    is_reversed_difference,
-    restore_contradictions,
-)
+from .reconvergence import find_reconverged
 from .split_scalings import find_split_scalings
 from .step_results import excuse_by_results
 

@@ -22,7 +22,7 @@ from .dataflow import Flow
 from .repeated_values import count_repeats
 
 #: Products: the gradient of one factor is computed from the other.
-_PRODUCTS = frozenset({"mul", "div", "matmul", "convolution", "addmm", "outer"})
+PRODUCT_KINDS = frozenset({"mul", "div", "matmul", "convolution", "addmm", "outer"})
 _MATRIX_PRODUCTS = frozenset({"matmul", "convolution", "addmm"})
 #: The gradient of the input is that of the output itself, where the sizes are equal.
 _PASS_THROUGH = frozenset({"add", "sub", "reshape", "transpose", "cast", "identity", "contiguous"})
@@ -34,7 +34,7 @@ _NONLINEAR = frozenset(
      "layer_norm", "rms_norm", "batch_norm"}
 )  # fmt: skip
 #: The gradient is computed with the values of the forward call.
-VALUE_DEPENDENT_KINDS = _PRODUCTS | _NONLINEAR
+VALUE_DEPENDENT_KINDS = PRODUCT_KINDS | _NONLINEAR
 #: Of terms that are broadcast; terms of one size are not told apart.
 _SUMS = frozenset({"add", "sub"})
 #: Of several inputs, whose gradients are computed by like ops in any order.
@@ -519,7 +519,7 @@ class _Sweep:
         """Return the inputs of the forward op whose gradient this op may give, in order."""
         producer = self._get_forward_producer(path.output)
         kind = self.kinds[producer]
-        is_product = kind in _PRODUCTS and len(self.flow.operands[producer]) > 1
+        is_product = kind in PRODUCT_KINDS and len(self.flow.operands[producer]) > 1
         if (is_product or kind in _NONLINEAR) and not path.used_values:
             return []
         is_fused = "Grad" in self.flow.trace.ops["kind"].iat[op]
@@ -574,7 +574,7 @@ class _Sweep:
         """
         kind = self.kinds[producer]
         inputs = list(self.flow.operands[producer])
-        if kind in _PRODUCTS and len(inputs) > 1:
+        if kind in PRODUCT_KINDS and len(inputs) > 1:
             return [value for value in inputs if value not in path.used_values]
         if kind in _SUMS:
             output_size = self.flow.sizes[path.output]
@@ -711,7 +711,7 @@ class _Sweep:
         """Return what forward products compute from a weight."""
         products = []
         for op in self.flow.users[weight]:
-            is_product = self.kinds[op] in _PRODUCTS and self.flow.phases[op] == FORWARD
+            is_product = self.kinds[op] in PRODUCT_KINDS and self.flow.phases[op] == FORWARD
             if is_product and self.flow.writes[op]:
                 products.append(self.flow.writes[op][0])
         return products

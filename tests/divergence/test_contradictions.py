@@ -12,12 +12,12 @@ from traces import (
     record_calls,
 )
 
-from dumpdiff.divergence.joint_graph import build_joint_graph
-from dumpdiff.divergence.reconvergence import (
+from dumpdiff.divergence.contradictions import (
     _get_producer_kinds,
     _has_exchanged_axes,
     _has_other_scalars,
 )
+from dumpdiff.divergence.joint_graph import build_joint_graph
 
 NUMBERS = ("max", "min", "mean", "norm")
 
