@@ -96,8 +96,8 @@ def search_causes(
     odd_causes: list[Cause] = []
     least_residuals: dict[str, float] = {}
     for case_order, case in enumerate(cases):
-        if not case.error:
-            continue  # another value of a region may be equal on both sides
+        if case.error <= case.tolerance:
+            continue  # another value of a region may agree
         for explanation in iterate_explanations(case, hypotheses, least_residuals):
             if checked_only and not explanation.is_checked:
                 continue

@@ -28,7 +28,7 @@ from .missing_inputs import (
     list_missing_masks,
     list_stopped_rows,
 )
-from .norms import list_norms
+from .norms import list_epsilons, list_norms
 from .orders import list_convolution_shifts, list_orders, list_pixel_orders, list_shifts
 from .other_inputs import list_other_targets, list_replaced_inputs
 from .other_modules import list_exchanged_modules, list_other_modules
@@ -86,6 +86,7 @@ HYPOTHESES = (
     Hypothesis("loss-weight", make_search(list_equal_weights)),
     Hypothesis("loss-reduction", make_search(list_pooled_means)),
     Hypothesis("loss-reduction", make_search(list_means_of_groups)),
+    Hypothesis("loss-reduction", make_search(list_other_denominators)),
     Hypothesis("argument", make_search(list_recorded_differences)),
     Hypothesis("quantization-scale", make_search(list_quantizers)),
     Hypothesis("quantization-range", make_search(list_step_limits)),
@@ -93,7 +94,6 @@ HYPOTHESES = (
     Hypothesis("reduction-axis", make_search(list_reduction_axes)),
     Hypothesis("reduction-axis", make_search(list_common_reduction_axes)),
     Hypothesis("loss-kind", make_search(list_other_loss_functions)),
-    Hypothesis("loss-reduction", make_search(list_other_denominators)),
     Hypothesis("softmax-axis", make_search(list_softmax_axes)),
     Hypothesis("mask-kind", make_search(list_late_masks)),
     Hypothesis("mask-missing", make_search(list_unrecorded_masks)),
@@ -134,6 +134,7 @@ HYPOTHESES = (
     Hypothesis("variant", make_search(list_variants)),
     Hypothesis("missing-step", make_search(list_unnamed_surplus_steps, has_surplus_ops)),
     Hypothesis("missing-step", make_search(list_repeated_surplus_steps, has_surplus_ops)),
+    Hypothesis("epsilon", make_search(list_epsilons)),
     Hypothesis("norm-kind", make_search(list_norms)),
     Hypothesis("padding-mode", make_search(list_padding_modes)),
     Hypothesis("causal-shift", make_search(list_convolution_shifts)),

@@ -47,6 +47,8 @@ _MAX_NUMBER = 20.0
 _FIRST_LIMIT = 0.7
 #: A limit below this share of the largest element is no limit: the value is zero, or rectified.
 _MIN_LIMIT = 1e-3
+#: Relative distance of a number from a fitted limit that is rounding.
+_LIMIT_DISTANCE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +258,10 @@ def _clamp(
             return function(clamp(x, limit))
 
         limit = fit_output(case, region, number, compute, sign * _FIRST_LIMIT * largest)
-        if limit is not None and _MIN_LIMIT * largest < abs(limit) < largest:
+        if limit is None or not _MIN_LIMIT * largest < abs(limit) < largest:
+            continue
+        is_kept = (clamp(x, limit) == x) & ~np.isclose(np.abs(x), abs(limit), rtol=_LIMIT_DISTANCE)
+        if len(np.unique(x[is_kept])) > 1:  # a constant, also with zeros, is no clamped array
             yield Change(
                 number,
                 compute(limit),

@@ -57,7 +57,7 @@ def _name_function(function: str) -> str:
 def _find_limits(output: AnyArray, array: AnyArray) -> str:
     """Return the limits to which an array is clamped, '' if the output is not the clamped array.
 
-    A limit that no element reaches is none, and a constant is no clamped array.
+    A limit that no element reaches is none, and a constant is no clamped array, also with zeros.
     """
     if array.size != output.size or array.size < _MIN_ELEMENTS:
         return ""
@@ -69,6 +69,8 @@ def _find_limits(output: AnyArray, array: AnyArray) -> str:
     cuts_low, cuts_high = bool(other.min() < low), bool(other.max() > high)
     counts = [np.sum(flat == limit) for limit, cuts in ((low, cuts_low), (high, cuts_high)) if cuts]
     if not is_equal or not counts or min(counts) < _MIN_AT_LIMIT:
+        return ""
+    if not np.any((flat > low) & (flat < high)):
         return ""
     if cuts_low and cuts_high:
         return f"[{low:.4g}, {high:.4g}]"

@@ -5,7 +5,7 @@ A loss often has several terms that one function computes, so all of them change
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -77,11 +77,14 @@ def _compute_loss(step: Step, kind: str) -> AnyArray | None:
 
 
 def list_other_denominators(case: FaultCase, region: Region) -> Iterator[Change]:
-    """Divide sums by the number of all elements, not by a computed count, or the reverse."""
+    """Divide sums by the number of all elements, or by the other side's count, not by a count.
+
+    Or take the sum divided by a count in place of a mean.
+    """
     if case.phase != FORWARD or case.faithful.size != 1:
         return
-    yield from _list_whole_counts(region)
     counts = list(_list_counts(case.faulty_region))[:_MAX_COUNTS]
+    yield from _list_divided_sums(region, counts)
     sizes = {n: size for n, step in enumerate(region.steps) if (size := _count_averaged(step))}
     for count in counts:
         outputs = {
@@ -99,27 +102,29 @@ def list_other_denominators(case: FaultCase, region: Region) -> Iterator[Change]
             )
 
 
-def _list_whole_counts(region: Region) -> Iterator[Change]:
-    """Divide by the number of the elements, rows or sequences that are summed up."""
+def _list_divided_sums(region: Region, other_counts: Sequence[float]) -> Iterator[Change]:
+    """Divide by other counts, or by how many elements, rows or sequences are summed up."""
     steps = {step.value: step for step in region.steps}
-    tried: set[tuple[int, int]] = set()
+    tried: set[tuple[int, float]] = set()
     for number, step in enumerate(region.steps):
         inputs = list_floating_inputs(step)
         if step.kind != "div" or len(inputs) != 2 or inputs[1][1].value < 0:
             continue
         numerator, divisor = inputs[0][1], inputs[1][1]
-        if not _is_count(divisor.array) or numerator.value not in steps:
+        if not _is_count(divisor.array):
             continue
         own = float(divisor.array.reshape(-1)[0])
-        for count in _list_sizes(steps[numerator.value]):
+        sizes = _list_sizes(steps[numerator.value]) if numerator.value in steps else []
+        for count in (*sizes, *other_counts):
             if count == own or (divisor.value, count) in tried:
                 continue
             tried.add((divisor.value, count))
+            is_whole = ", the number of all" if count in sizes else ""
             yield Change(
                 number,
                 step.output,
                 "loss-reduction",
-                f"sums divided by {count}, the number of all",
+                f"sums divided by {count:g}{is_whole}",
                 f"divides by {own:g}, computed by {divisor.name}",
                 replaced_values={divisor.value: np.full_like(divisor.array, count)},
             )

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ....model.arrays import AnyArray, Floats
 from ...fault_case import FaultCase, compute_residual
+from ...parameter_fit import MIN_FITTED, fit_number
 from ...region import Region, Step, StepInput
 from .change import Change, list_floating_inputs
 
 #: Numbers of groups that are tried, at most.
 _MAX_GROUP_COUNTS = 12
 _LARGEST_EPS, _DEFAULT_EPS = 0.5, 1e-5
+#: Share of the recorded epsilon below which a fitted one is none.
+_ZERO_EPS = 1e-3
 #: Tolerances within which a norm gives a recorded output.
 _TOLERANCES = 4
 #: Fewest rows that show that a value is a norm of another, and relative L2 that is rounding.
@@ -102,6 +105,35 @@ def list_norms(case: FaultCase, region: Region) -> Iterator[Change]:
         output = norm.compute(norm.form, is_biased=False)
         text = f"{norm.form.text} with the unbiased variance (n - 1)"
         yield Change(number, output, "biased-variance", text, "divides by n")
+
+
+def list_epsilons(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Give a norm the best epsilon, also one that records none, or no epsilon."""
+    for number, step in enumerate(region.steps):
+        if step.kind not in _KINDS or case.faithful.size < MIN_FITTED:
+            continue
+
+        def compute(eps: float, step: Step = step) -> AnyArray | None:
+            keywords = {**step.keywords, "eps": np.asarray(eps)}
+            return replace(step, keywords=keywords).compute(step.list_arrays())
+
+        def run(
+            eps: float,
+            number: int = number,
+            compute: Callable[[float], AnyArray | None] = compute,
+        ) -> AnyArray | None:
+            output = compute(eps)
+            return None if output is None else region.run(number, output)
+
+        recorded = _read_eps(step)
+        fitted = fit_number(run, recorded, case.faulty)
+        if fitted is None or fitted >= _LARGEST_EPS:
+            continue
+        eps = fitted if fitted > _ZERO_EPS * recorded else 0.0
+        output = compute(eps)
+        if output is not None:
+            text, parameters = f"epsilon = {eps:.2g}", {"epsilon": eps}
+            yield Change(number, output, "epsilon", text, f"uses {recorded:.2g}", parameters)
 
 
 def _read_norm(step: Step, max_distance: float) -> _Norm | None:
